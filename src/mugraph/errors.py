@@ -1,0 +1,47 @@
+"""The errors a user can act on: one type per cause, each naming the thing at fault and the remedy."""
+
+from __future__ import annotations
+
+
+class MugraphError(Exception):
+    """Base of every error mugraph raises on purpose; its text is one line that a user can act on."""
+
+
+class InvalidInput(MugraphError):
+    """An argument, file or option that cannot be used as given."""
+
+
+class UnsupportedOperator(MugraphError):
+    """The traced program uses an operator, dtype or pattern outside the operator table."""
+
+
+class ShapeMismatch(MugraphError):
+    """Operand shapes do not match the specification of an operator (Definition 2.1, clause 1)."""
+
+
+class InvalidGraph(MugraphError):
+    """A muGraph breaks a clause of Definition 2.1; the text names the clause, the level and the node."""
+
+
+class NotEquivalent(MugraphError):
+    """Two programs that had to be equivalent differ."""
+
+
+class UndefinedInField(MugraphError):
+    """A finite-field evaluation met a value without meaning there (0 as denominator, a second exponentiation)."""
+
+
+class TargetUnavailable(MugraphError):
+    """The requested target is unknown, or what it needs (a compiler, a device) is not on this machine."""
+
+
+class CompilationFailed(MugraphError):
+    """The system compiler rejected a generated kernel: always a defect of mugraph, so the source is kept."""
+
+
+class BudgetExceeded(MugraphError):
+    """The budget ran out before any result existed."""
+
+
+class StorageError(MugraphError):
+    """A file or the cache could not be read or written."""

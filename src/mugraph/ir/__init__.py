@@ -1,0 +1,8 @@
+"""The muGraph: graphs, the operator table, exact scalars, evaluation."""
+
+from mugraph.ir.builder import GraphBuilder
+from mugraph.ir.dtypes import DType
+from mugraph.ir.graph import FREE, Graph, Layout, Level, Node, Shape, Tensor, Value
+from mugraph.ir.scalar import Scalar
+
+__all__ = ["FREE", "DType", "Graph", "GraphBuilder", "Layout", "Level", "Node", "Scalar", "Shape", "Tensor", "Value"]

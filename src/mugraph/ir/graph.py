@@ -1,0 +1,174 @@
+"""The muGraph: one graph type for kernel, block and thread level (paper, section 2).
+
+A kernel graph's nodes run on the whole device, a block graph's nodes inside one thread block, a thread graph's
+nodes inside one thread. A *graph-defined* operator is a node whose body is a graph of the next level.
+All values are immutable; passes are functions from graph to graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import NamedTuple
+
+from mugraph.ir.dtypes import DType
+from mugraph.ir.scalar import Scalar
+
+Shape = tuple[int, ...]
+AttributeValue = int | str | tuple[int | None, ...] | Scalar | DType | None
+Attributes = tuple[tuple[str, AttributeValue], ...]
+
+
+class Level(StrEnum):
+    """Where a graph runs, and so which memory its tensors live in: device, shared, or registers."""
+
+    KERNEL = "kernel"
+    BLOCK = "block"
+    THREAD = "thread"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a tensor is linearised: its dimensions from slowest to fastest varying. It never changes results."""
+
+    order: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor of `shape` (elements per dimension) and `dtype` at a level; no layout means row-major."""
+
+    shape: Shape
+    dtype: DType
+    level: Level = Level.KERNEL
+    layout: Layout | None = None
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+    @property
+    def bytes(self) -> int:
+        """Size in bytes."""
+        return self.elements * self.dtype.bytes
+
+    def __str__(self) -> str:
+        layout = f" layout({','.join(map(str, self.layout.order))})" if self.layout else ""
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]{layout}"
+
+
+class Value(NamedTuple):
+    """The `output`-th output of the `node`-th node of a graph: the tensor index (i, j) of the paper's section 4.1."""
+
+    node: int
+    output: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """An operator applied to values of the same graph.
+
+    `op` is a row of `mugraph.ir.ops.OPERATORS`; `attributes` are sorted by name; `body` is present exactly for
+    graph-defined operators. Block and thread graphs read the operands of their parent through
+    `input_iterator` nodes, whose attribute `operand` counts the parent node's inputs.
+    """
+
+    op: str
+    inputs: tuple[Value, ...]
+    outputs: tuple[Tensor, ...]
+    attributes: Attributes = ()
+    body: Graph | None = None
+
+    def __getitem__(self, name: str) -> AttributeValue:
+        """The attribute called `name`; raises KeyError when the node has none."""
+        for key, value in self.attributes:
+            if key == name:
+                return value
+        raise KeyError(f"{self.op} has no attribute {name!r}")
+
+    def get(self, name: str, default: AttributeValue = None) -> AttributeValue:
+        """The attribute called `name`, or `default`."""
+        return dict(self.attributes).get(name, default)
+
+    @property
+    def output(self) -> Tensor:
+        """The only output."""
+        (tensor,) = self.outputs
+        return tensor
+
+
+def attributes_of(mapping: Mapping[str, AttributeValue]) -> Attributes:
+    """Attributes in the canonical (sorted) order nodes keep them in."""
+    return tuple(sorted(mapping.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Nodes in topological order, and the values that are the graph's outputs.
+
+    Kernel graphs: `input` nodes name the program's inputs. Block graphs: up to three `grid` dimensions and a
+    for-loop of `loop` iterations (1 = no loop); outputs are `output_saver` nodes, in the order of the parent's
+    outputs. Thread graphs: `block` dimensions (threads) and their own `loop`.
+    """
+
+    level: Level
+    nodes: tuple[Node, ...]
+    outputs: tuple[Value, ...]
+    grid: tuple[int, ...] = ()
+    block: tuple[int, ...] = ()
+    loop: int = 1
+
+    def tensor(self, value: Value) -> Tensor:
+        """The tensor a value stands for."""
+        return self.nodes[value.node].outputs[value.output]
+
+    @property
+    def output_tensors(self) -> tuple[Tensor, ...]:
+        """The tensors of the outputs, in order."""
+        return tuple(self.tensor(value) for value in self.outputs)
+
+    def inputs(self) -> tuple[Node, ...]:
+        """The `input` nodes (kernel level) or `input_iterator` nodes (below), in order."""
+        return tuple(node for node in self.nodes if node.op in ("input", "input_iterator"))
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Names of a kernel graph's inputs, in order."""
+        return tuple(str(node["name"]) for node in self.nodes if node.op == "input")
+
+    def users(self, value: Value) -> tuple[int, ...]:
+        """Indices of the nodes that read `value`."""
+        return tuple(index for index, node in enumerate(self.nodes) if value in node.inputs)
+
+    def kernels(self) -> tuple[Node, ...]:
+        """A kernel graph's nodes that launch work: all but inputs, constants and views."""
+        return tuple(node for node in self.nodes if node.op not in FREE)
+
+    def operator_count(self) -> int:
+        """Operators of a block graph as the search limits count them: iterators and computations, not savers or views."""
+        return sum(1 for node in self.nodes if node.op == "input_iterator" or node.op not in FREE)
+
+    def walk(self) -> Iterator[tuple[Graph, Node]]:
+        """Every node at every level, with the graph it stands in, outermost first."""
+        for node in self.nodes:
+            yield self, node
+            if node.body is not None:
+                yield from node.body.walk()
+
+    def with_nodes(self, nodes: tuple[Node, ...], outputs: tuple[Value, ...]) -> Graph:
+        """The same graph (level, grid, loop) with other nodes and outputs."""
+        return replace(self, nodes=nodes, outputs=outputs)
+
+    def __str__(self) -> str:
+        from mugraph.ir.text import format_graph  # the printer imports this module
+
+        return format_graph(self)
+
+
+FREE = frozenset({"input", "constant", "input_iterator", "output_saver", "reshape", "transpose", "cast"})
+"""Operators that launch no work at kernel level and cost no operator of the search limits."""

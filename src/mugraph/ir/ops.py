@@ -1,0 +1,510 @@
+"""The operator table: one row per operator, and everything the rest of mugraph knows about it (paper, Table 1).
+
+A row gives the levels an operator may stand at, its shape rule, its meaning under any `Arithmetic` (floats and finite
+fields alike), its abstract expression, its kind for the verifier's theorem, its cost, and how C-like
+targets print it. Adding an operator is adding a row (see docs/adding-an-operator.md).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from mugraph.errors import ShapeMismatch, UnsupportedOperator
+from mugraph.ir.arithmetic import Abstraction, Arithmetic, Array
+from mugraph.ir.dtypes import DType
+from mugraph.ir.graph import AttributeValue, Level, Shape, Tensor
+from mugraph.ir.scalar import Scalar
+
+
+class Kind(StrEnum):
+    """What an operator is to the verifier (paper, Definition 5.1) and to the thread-graph rules."""
+
+    DATA = "data"
+    MULTILINEAR = "multilinear"
+    DIVISION = "division"
+    EXPONENTIATION = "exponentiation"
+    SQUARE_ROOT = "square root"
+    OPAQUE = "opaque"
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What surrounds a node: the grid and the for-loop of its block graph."""
+
+    grid: tuple[int, ...] = ()
+    loop: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One application of an operator: the shapes it sees, its attributes, and its surroundings."""
+
+    op: str
+    shapes: tuple[Shape, ...]
+    attributes: Mapping[str, AttributeValue]
+    scope: Scope = Scope()
+
+    def integer(self, name: str) -> int:
+        """The integer attribute called `name`."""
+        value = self.attributes.get(name)
+        if not isinstance(value, int):
+            raise ShapeMismatch(f"{self.op}: attribute {name!r} must be an integer, not {value!r}")
+        return value
+
+    def integers(self, name: str) -> tuple[int, ...]:
+        """The attribute called `name`, a tuple of integers."""
+        value = self.attributes.get(name)
+        if not isinstance(value, tuple) or not all(isinstance(item, int) for item in value):
+            raise ShapeMismatch(f"{self.op}: attribute {name!r} must be a tuple of integers, not {value!r}")
+        return tuple(item for item in value if item is not None)
+
+    def dim(self, name: str = "dim") -> int:
+        """The attribute called `name`, a dimension of the first operand."""
+        dim = self.integer(name)
+        if not 0 <= dim < len(self.shapes[0]):
+            raise ShapeMismatch(f"{self.op}: dimension {dim} of an operand of shape {list(self.shapes[0])}")
+        return dim
+
+    def fail(self, why: str) -> ShapeMismatch:
+        """A ShapeMismatch that names the operator and its operands' shapes."""
+        shapes = ", ".join(str(list(shape)) for shape in self.shapes)
+        return ShapeMismatch(f"{self.op}({shapes}): {why}")
+
+
+ShapeRule = Callable[[Call], Shape]
+ComputeRule = Callable[[Arithmetic[Any], Call, Sequence[Any]], Any]
+AbstractRule = Callable[[Abstraction[Any], Call, Sequence[Any]], Any]
+
+_KERNEL_BLOCK_THREAD = frozenset(Level)
+_KERNEL_BLOCK = frozenset({Level.KERNEL, Level.BLOCK})
+_BLOCK_THREAD = frozenset({Level.BLOCK, Level.THREAD})
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """A row of the table.
+
+    `shape`, `compute` and `express` are the operator's shape rule, meaning and abstract expression. `flops` counts
+    floating-point operations from the call and the output shape. Elementwise operators have `scalar`, a C-family
+    expression over {0}, {1} (functions in it are named as in C's math library or supplied by each target's prelude),
+    and opaque ones a NumPy `reference`. `attributes` names what a node must carry.
+    """
+
+    name: str
+    paper: str | None
+    arity: int
+    kind: Kind
+    levels: frozenset[Level]
+    shape: ShapeRule
+    compute: ComputeRule
+    express: AbstractRule
+    flops: Callable[[Call, Shape], int] = lambda call, out: 0
+    attributes: tuple[str, ...] = ()
+    scalar: str | None = None
+    reference: Callable[[Array], Array] | None = None
+    commutative: bool = False
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether each output element depends on one element of each operand (so it may join a thread graph)."""
+        return self.scalar is not None
+
+    def infer(self, call: Call, inputs: Sequence[Tensor], level: Level) -> Tensor:
+        """The output tensor; raises ShapeMismatch when the operands break the operator's specification."""
+        if len(inputs) != self.arity:
+            raise ShapeMismatch(f"{self.name} takes {self.arity} operands, not {len(inputs)}")
+        for name in self.attributes:
+            if name not in call.attributes:
+                raise ShapeMismatch(f"{self.name}: attribute {name!r} is missing")
+        dtype = call.attributes.get("dtype")
+        if not isinstance(dtype, DType):
+            dtypes = [tensor.dtype for tensor in inputs if tensor.shape] or [tensor.dtype for tensor in inputs]
+            dtype = functools.reduce(DType.promote, dtypes)
+        return Tensor(self.shape(call), dtype, level)
+
+
+def operator(name: str) -> Operator:
+    """The row called `name`; raises UnsupportedOperator otherwise."""
+    try:
+        return OPERATORS[name]
+    except KeyError:
+        raise UnsupportedOperator(f"operator {name!r} is not in the operator table") from None
+
+
+def apply_call(op: str, inputs: Sequence[Tensor], attributes: Mapping[str, AttributeValue], scope: Scope = Scope()) -> Call:
+    """The call of `op` on tensors: what the rules of a row are given."""
+    return Call(op, tuple(tensor.shape for tensor in inputs), attributes, scope)
+
+
+# --- shape rules -----------------------------------------------------------------------------------------------------
+
+
+def _broadcast(call: Call) -> Shape:
+    try:
+        return tuple(np.broadcast_shapes(*call.shapes))
+    except ValueError:
+        raise call.fail("shapes do not broadcast") from None
+
+
+def _matmul_shape(call: Call, left: int = 0, right: int = 1) -> Shape:
+    x, y = call.shapes[left], call.shapes[right]
+    if len(x) < 2 or len(y) < 2:
+        raise call.fail("matmul needs at least two dimensions on each side")
+    if x[-1] != y[-2]:
+        raise call.fail(f"inner dimensions {x[-1]} and {y[-2]} differ")
+    try:
+        batch = np.broadcast_shapes(x[:-2], y[:-2])
+    except ValueError:
+        raise call.fail("batch dimensions do not broadcast") from None
+    return (*batch, x[-2], y[-1])
+
+
+def _concat_matmul_shape(call: Call) -> Shape:
+    first, second = _matmul_shape(call, 0, 2), _matmul_shape(call, 1, 3)
+    if first != second:
+        raise call.fail(f"the two products have shapes {list(first)} and {list(second)}")
+    return first
+
+
+def _grouped_shape(call: Call) -> Shape:
+    dim, size = call.dim(), call.integer("size")
+    shape = call.shapes[0]
+    if size < 1 or shape[dim] % size:
+        raise call.fail(f"dimension {dim} does not divide into groups of {size}")
+    return (*shape[:dim], shape[dim] // size, *shape[dim + 1 :])
+
+
+def _reshape_shape(call: Call) -> Shape:
+    shape = call.integers("shape")
+    if math.prod(shape) != math.prod(call.shapes[0]):
+        raise call.fail(f"cannot reshape to {list(shape)}")
+    return shape
+
+
+def _transpose_shape(call: Call) -> Shape:
+    permutation = call.integers("permutation")
+    if sorted(permutation) != list(range(len(call.shapes[0]))):
+        raise call.fail(f"{list(permutation)} is not a permutation of its dimensions")
+    return tuple(call.shapes[0][dim] for dim in permutation)
+
+
+def _repeat_shape(call: Call) -> Shape:
+    dim, times = call.dim(), call.integer("times")
+    if times < 1:
+        raise call.fail(f"cannot repeat {times} times")
+    shape = call.shapes[0]
+    return (*shape[:dim], shape[dim] * times, *shape[dim + 1 :])
+
+
+def _partition(call: Call, shape: Shape, parts: Sequence[tuple[int, int | None]], multiply: bool) -> Shape:
+    sizes = list(shape)
+    for count, dim in parts:
+        if dim is None:
+            continue
+        if not 0 <= dim < len(sizes):
+            raise call.fail(f"maps to dimension {dim} of {list(shape)}")
+        if multiply:
+            sizes[dim] *= count
+        elif sizes[dim] % count:
+            raise call.fail(f"dimension {dim} of {list(shape)} does not divide into {count} equal parts")
+        else:
+            sizes[dim] //= count
+    return tuple(sizes)
+
+
+def _map(call: Call, name: str) -> tuple[int | None, ...]:
+    value = call.attributes.get(name)
+    if not isinstance(value, tuple) or len(value) != len(call.scope.grid):
+        raise ShapeMismatch(f"{call.op}: {name} must name a dimension or none for each of {len(call.scope.grid)} grid dims")
+    return tuple(item if isinstance(item, int) else None for item in value)
+
+
+def partition_of(call: Call) -> tuple[tuple[int, int | None], ...]:
+    """(parts, dimension) for each grid dimension and then the for-loop: how an iterator cuts its tensor."""
+    fmap = call.attributes.get("fmap")
+    loop = (call.scope.loop, fmap if isinstance(fmap, int) else None)
+    return (*zip(call.scope.grid, _map(call, "imap"), strict=True), loop)
+
+
+def _iterator_shape(call: Call) -> Shape:
+    return _partition(call, call.shapes[0], partition_of(call), multiply=False)
+
+
+def _saver_shape(call: Call) -> Shape:
+    omap = _map(call, "omap")
+    if None in omap:
+        raise call.fail("every grid dimension must map to a data dimension of the output (omap)")
+    return _partition(call, call.shapes[0], tuple(zip(call.scope.grid, omap, strict=True)), multiply=True)
+
+
+def _accumulate_shape(call: Call) -> Shape:
+    combine = call.attributes["combine"]
+    if combine == "concat":
+        return _partition(call, call.shapes[0], ((call.scope.loop, call.dim()),), multiply=True)
+    if combine not in ("sum", "max"):
+        raise call.fail(f"unknown accumulator {combine!r}; use sum, max or concat")
+    return call.shapes[0]
+
+
+def _rescaled_shape(call: Call) -> Shape:
+    if _broadcast(call) != call.shapes[0]:
+        raise call.fail("the exponent shift must broadcast to the accumulated tensor")
+    return call.shapes[0]
+
+
+# --- meanings --------------------------------------------------------------------------------------------------------
+
+
+def _regroup(shape: Shape, dim: int, size: int) -> Shape:
+    return (*shape[:dim], shape[dim] // size, size, *shape[dim + 1 :])
+
+
+def _grouped(reduce: str) -> ComputeRule:
+    def compute(arith: Arithmetic[Any], call: Call, xs: Sequence[Any]) -> Any:
+        dim, size = call.dim(), call.integer("size")
+        split = arith.view(xs[0], lambda x: x.reshape(_regroup(x.shape, dim, size)))
+        reduced = arith.sum(split, dim + 1) if reduce == "sum" else arith.max(split, dim + 1)
+        return arith.view(reduced, lambda x: x.reshape((*x.shape[: dim + 1], *x.shape[dim + 2 :])))
+
+    return compute
+
+
+def _repeat(arith: Arithmetic[Any], call: Call, xs: Sequence[Any]) -> Any:
+    times, dim = call.integer("times"), call.dim()
+    return arith.view(xs[0], lambda x: np.tile(x, [times if d == dim else 1 for d in range(x.ndim)]))
+
+
+def _joined_axis(dim: int) -> Callable[[Sequence[Array]], Array]:
+    return lambda parts: np.concatenate(parts, axis=dim)
+
+
+def _stack(parts: Sequence[Array]) -> Array:
+    return np.stack(parts, axis=0)
+
+
+def _accumulate(arith: Arithmetic[Any], call: Call, xs: Sequence[Any]) -> Any:
+    if call.attributes["combine"] == "concat":
+        return arith.join(xs, _joined_axis(call.dim()))
+    stacked = arith.join(xs, _stack)
+    reduced = arith.sum(stacked, 0) if call.attributes["combine"] == "sum" else arith.max(stacked, 0)
+    return arith.view(reduced, lambda x: x[0])
+
+
+def _accumulate_rescaled(arith: Arithmetic[Any], call: Call, xs: Sequence[Any]) -> Any:
+    terms = arith.join(xs[: len(xs) // 2], _stack)
+    shifts = arith.join(xs[len(xs) // 2 :], _stack)
+    common = arith.max(shifts, 0)
+    rescaled = arith.mul(terms, arith.exp(arith.sub(shifts, common)))
+    return arith.view(arith.sum(rescaled, 0), lambda x: x[0])
+
+
+def _first(arith: Arithmetic[Any], call: Call, xs: Sequence[Any]) -> Any:
+    return xs[0]
+
+
+def _same(algebra: Abstraction[Any], call: Call, xs: Sequence[Any]) -> Any:
+    return xs[0]
+
+
+def _matmul_expression(algebra: Abstraction[Any], call: Call, xs: Sequence[Any]) -> Any:
+    return algebra.sum(call.shapes[0][-1], algebra.mul(xs[0], xs[1]))
+
+
+def _concat_matmul_expression(algebra: Abstraction[Any], call: Call, xs: Sequence[Any]) -> Any:
+    first = algebra.sum(call.shapes[0][-1], algebra.mul(xs[0], xs[2]))
+    second = algebra.sum(call.shapes[1][-1], algebra.mul(xs[1], xs[3]))
+    return algebra.add(first, second)
+
+
+def _accumulate_expression(algebra: Abstraction[Any], call: Call, xs: Sequence[Any]) -> Any:
+    return algebra.sum(call.scope.loop, xs[0]) if call.attributes["combine"] == "sum" else xs[0]
+
+
+def _per_element(cost: int) -> Callable[[Call, Shape], int]:
+    return lambda call, out: cost * math.prod(out)
+
+
+def _per_input(call: Call, out: Shape) -> int:
+    return math.prod(call.shapes[0])
+
+
+def _matmul_flops(call: Call, out: Shape) -> int:
+    return 2 * math.prod(out) * call.shapes[0][-1]
+
+
+def _concat_matmul_flops(call: Call, out: Shape) -> int:
+    return 2 * math.prod(out) * (call.shapes[0][-1] + call.shapes[1][-1])
+
+
+# --- rows ------------------------------------------------------------------------------------------------------------
+
+
+def _elementwise(
+    name: str,
+    paper: str | None,
+    arity: int,
+    kind: Kind,
+    compute: ComputeRule,
+    express: AbstractRule,
+    scalar: str,
+    cost: int = 1,
+    commutative: bool = False,
+) -> Operator:
+    flops = _per_element(cost)
+    return Operator(
+        name, paper, arity, kind, _KERNEL_BLOCK_THREAD, _broadcast, compute, express, flops, (), scalar, None, commutative
+    )
+
+
+def opaque(name: str, scalar: str, reference: Callable[[Array], Array], paper: str | None = None, cost: int = 20) -> Operator:
+    """A row for an elementwise function outside LAX: only equality of its arguments is known to the verifier."""
+    return Operator(
+        name,
+        paper,
+        1,
+        Kind.OPAQUE,
+        _KERNEL_BLOCK_THREAD,
+        _broadcast,
+        lambda arith, call, xs: arith.opaque(name, xs[0]),
+        lambda algebra, call, xs: algebra.opaque(name, xs[0]),
+        _per_element(cost),
+        (),
+        scalar,
+        reference,
+    )
+
+
+def _data(
+    name: str, paper: str | None, levels: frozenset[Level], shape: ShapeRule, compute: ComputeRule, attributes: tuple[str, ...]
+) -> Operator:
+    return Operator(name, paper, 1, Kind.DATA, levels, shape, compute, _same, attributes=attributes)
+
+
+def _leaf_value(arith: Arithmetic[Any], call: Call, xs: Sequence[Any]) -> Any:
+    raise AssertionError(f"{call.op} is read by the evaluator, never computed")
+
+
+def _constant_value(call: Call) -> Scalar:
+    value = call.attributes.get("value")
+    if not isinstance(value, Scalar):
+        raise ShapeMismatch(f"constant: attribute 'value' must be an exact scalar, not {value!r}")
+    return value
+
+
+def _erf(x: Array) -> Array:
+    return np.asarray(np.vectorize(math.erf, otypes=[np.float64])(x))
+
+
+def _sigmoid(x: Array) -> Array:
+    with np.errstate(over="ignore"):
+        return np.asarray(1.0 / (1.0 + np.exp(-x)))
+
+
+def _log(x: Array) -> Array:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.log(x))
+
+
+_ROWS = (
+    # leaves and boundaries
+    Operator(
+        "input", None, 0, Kind.DATA, frozenset({Level.KERNEL}), lambda call: call.integers("shape"),
+        _leaf_value, _same, attributes=("name", "shape", "dtype"),
+    ),
+    Operator(
+        "constant", None, 0, Kind.DATA, _KERNEL_BLOCK_THREAD, lambda call: (),
+        lambda arith, call, xs: arith.constant(_constant_value(call)),
+        lambda algebra, call, xs: algebra.constant(str(_constant_value(call))), attributes=("value", "dtype"),
+    ),
+    Operator(
+        "input_iterator", "InIter", 1, Kind.DATA, _BLOCK_THREAD, _iterator_shape,
+        _leaf_value, _same, attributes=("operand", "imap", "fmap"),
+    ),
+    Operator("output_saver", "OutSaver", 1, Kind.DATA, _BLOCK_THREAD, _saver_shape, _leaf_value, _same, attributes=("omap",)),
+    Operator(
+        "accumulate", "Accum", 1, Kind.MULTILINEAR, _BLOCK_THREAD, _accumulate_shape,
+        _accumulate, _accumulate_expression, _per_input, ("combine",),
+    ),
+    Operator(
+        "accumulate_rescaled", None, 2, Kind.EXPONENTIATION, frozenset({Level.BLOCK}), _rescaled_shape,
+        _accumulate_rescaled, lambda algebra, call, xs: algebra.sum(call.scope.loop, xs[0]), _per_element(4),
+    ),
+    # contractions and reductions
+    Operator(
+        "matmul", "Matmul", 2, Kind.MULTILINEAR, _KERNEL_BLOCK_THREAD, _matmul_shape,
+        lambda arith, call, xs: arith.matmul(xs[0], xs[1]), _matmul_expression, _matmul_flops,
+    ),
+    Operator(
+        "concat_matmul", "f(W, X, Y, Z)", 4, Kind.MULTILINEAR, _KERNEL_BLOCK, _concat_matmul_shape,
+        lambda arith, call, xs: arith.add(arith.matmul(xs[0], xs[2]), arith.matmul(xs[1], xs[3])),
+        _concat_matmul_expression, _concat_matmul_flops,
+    ),
+    Operator(
+        "sum", "Sum", 1, Kind.MULTILINEAR, _KERNEL_BLOCK_THREAD, _grouped_shape, _grouped("sum"),
+        lambda algebra, call, xs: algebra.sum(call.integer("size"), xs[0]), _per_input, ("dim", "size"),
+    ),
+    Operator(
+        "max", None, 1, Kind.OPAQUE, _KERNEL_BLOCK_THREAD, _grouped_shape, _grouped("max"),
+        lambda algebra, call, xs: algebra.opaque("max", xs[0]), _per_input, ("dim", "size"),
+    ),
+    # elementwise, LAX
+    _elementwise(
+        "add", "EwAdd", 2, Kind.MULTILINEAR, lambda arith, call, xs: arith.add(xs[0], xs[1]),
+        lambda algebra, call, xs: algebra.add(xs[0], xs[1]), "({0} + {1})", commutative=True,
+    ),
+    _elementwise(
+        "sub", None, 2, Kind.MULTILINEAR, lambda arith, call, xs: arith.sub(xs[0], xs[1]),
+        lambda algebra, call, xs: algebra.sub(xs[0], xs[1]), "({0} - {1})",
+    ),
+    _elementwise(
+        "mul", "EwMul", 2, Kind.MULTILINEAR, lambda arith, call, xs: arith.mul(xs[0], xs[1]),
+        lambda algebra, call, xs: algebra.mul(xs[0], xs[1]), "({0} * {1})", commutative=True,
+    ),
+    _elementwise(
+        "div", "EwDiv", 2, Kind.DIVISION, lambda arith, call, xs: arith.div(xs[0], xs[1]),
+        lambda algebra, call, xs: algebra.div(xs[0], xs[1]), "({0} / {1})", cost=4,
+    ),
+    _elementwise(
+        "exp", "EwExp", 1, Kind.EXPONENTIATION, lambda arith, call, xs: arith.exp(xs[0]),
+        lambda algebra, call, xs: algebra.exp(xs[0]), "exp({0})", cost=15,
+    ),
+    _elementwise(
+        "square", "Sqr", 1, Kind.MULTILINEAR, lambda arith, call, xs: arith.mul(xs[0], xs[0]),
+        lambda algebra, call, xs: algebra.mul(xs[0], xs[0]), "({0} * {0})",
+    ),
+    _elementwise(
+        "sqrt", "Sqrt", 1, Kind.SQUARE_ROOT, lambda arith, call, xs: arith.sqrt(xs[0]),
+        lambda algebra, call, xs: algebra.sqrt(xs[0]), "sqrt({0})", cost=6,
+    ),
+    # elementwise, opaque
+    opaque("silu", "({0} / (1.0f + exp(-{0})))", lambda x: x * _sigmoid(x), paper="SiLU"),
+    opaque("sigmoid", "(1.0f / (1.0f + exp(-{0})))", _sigmoid),
+    opaque("relu", "max({0}, 0.0f)", lambda x: np.maximum(x, 0.0), cost=1),
+    opaque("gelu", "(0.5f * {0} * (1.0f + erf({0} * 0.70710678f)))", lambda x: 0.5 * x * (1.0 + _erf(x * math.sqrt(0.5)))),
+    opaque("tanh", "tanh({0})", np.tanh),
+    opaque("log", "log({0})", _log),
+    opaque("abs", "abs({0})", np.abs, cost=1),
+    # data movement
+    _data(
+        "reshape", "Reshape", _KERNEL_BLOCK, _reshape_shape,
+        lambda arith, call, xs: arith.view(xs[0], lambda x: x.reshape(call.integers("shape"))), ("shape",),
+    ),
+    _data(
+        "transpose", None, _KERNEL_BLOCK, _transpose_shape,
+        lambda arith, call, xs: arith.view(xs[0], lambda x: x.transpose(call.integers("permutation"))), ("permutation",),
+    ),
+    _data("repeat", "Repeat", _KERNEL_BLOCK, _repeat_shape, _repeat, ("dim", "times")),
+    _data("cast", None, _KERNEL_BLOCK_THREAD, lambda call: call.shapes[0], _first, ("dtype",)),
+)  # fmt: skip
+
+OPERATORS: dict[str, Operator] = {row.name: row for row in _ROWS}
+
+GRAPH_DEFINED = "graph_defined"
+"""The one operator without a row: its meaning is its body."""
