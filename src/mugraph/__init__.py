@@ -1,3 +1,44 @@
-"""mugraph: a multi-level superoptimizer for tensor programs."""
+"""mugraph: a multi-level superoptimizer for tensor programs.
+
+    opt = mugraph.superoptimize(fn, example_inputs)   # search, verify, compile, measure
+    opt(*inputs)                                      # the fastest verified muGraph
+
+The names below are imported on first use, so that `import mugraph` is quick and works without PyTorch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mugraph.api import superoptimize, verify
+    from mugraph.errors import MugraphError
+    from mugraph.folder import load
+    from mugraph.ir.graph import Graph
+    from mugraph.ir.program import Program
+    from mugraph.result import Superoptimized
 
 __version__ = "0.1.0"
+__all__ = ["Graph", "MugraphError", "Program", "Superoptimized", "__version__", "load", "superoptimize", "verify"]
+
+_HOMES = {
+    "Graph": "mugraph.ir.graph",
+    "MugraphError": "mugraph.errors",
+    "Program": "mugraph.ir.program",
+    "Superoptimized": "mugraph.result",
+    "load": "mugraph.folder",
+    "superoptimize": "mugraph.api",
+    "verify": "mugraph.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'mugraph' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
