@@ -1,0 +1,43 @@
+"""The description of one machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from mugraph.ir.dtypes import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A machine as schedules and costs see it: how much fits, and how fast it moves and computes.
+
+    A *multiprocessor* runs one block at a time as far as limits go: a streaming multiprocessor of a GPU, a core of a CPU.
+    """
+
+    name: str
+    target: str
+    """What it was asked for as: `cpu`, `cuda:sm_90`, ..."""
+    multiprocessors: int
+    shared_memory_bytes: int
+    """Per block; on a CPU the part of a core's L2 cache that a block's tiles may fill."""
+    register_bytes: int
+    """Per block."""
+    device_memory_bytes: int
+    memory_bandwidth: float
+    """Bytes per second from DRAM, whole device."""
+    cache_bandwidth: float
+    """Bytes per second from the last shared cache, whole device."""
+    matmul_flops: Mapping[DType, float] = field(hash=False)
+    """Matrix multiplication on operands of each dtype, accumulated in at least fp32: operations per second, whole device."""
+    vector_flops: float
+    """Elementwise operations per second, whole device."""
+    launch_seconds: float
+    """Per kernel."""
+    iteration_seconds: float
+    """Per for-loop iteration of a block, beyond the work itself."""
+    threads_per_block_max: int
+    vector_bytes: int
+    """Contiguous bytes the innermost dimension of a tile should have for memory to stream at full rate."""
+    resident_threads: int = 1024
+    """Threads of a block that hold registers at the same time: all of them on a GPU, the lanes of a vector on a CPU."""

@@ -1,0 +1,91 @@
+"""The CPU mugraph is running on, as far as the operating system tells; cpu.json supplies what it does not."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from mugraph.devices.device import Device
+from mugraph.ir.dtypes import DType
+
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_PROCESSOR = Path("/proc/cpuinfo")
+
+
+@cache
+def host_cpu() -> Device:
+    """This host as a device: a block is one core's task, its shared memory half of that core's L2 cache."""
+    facts = json.loads((resources.files("mugraph.devices") / "cpu.json").read_text(encoding="utf-8"))
+    isa = instruction_set(facts["instruction_sets"], processor_features(_PROCESSOR))
+    cores, memory = available_cores(), facts["memory"]
+    return Device(
+        name=f"{platform.machine()} CPU, {cores} cores, {isa['name']}",
+        target="cpu",
+        multiprocessors=cores,
+        shared_memory_bytes=l2_bytes(_CACHES, memory["l2_bytes_unknown"]) // 2,
+        register_bytes=isa["vector_registers"] * isa["vector_bytes"],
+        device_memory_bytes=_physical_memory(memory["bytes_unknown"]),
+        memory_bandwidth=min(cores * memory["bandwidth_per_core"], memory["bandwidth_most"]),
+        cache_bandwidth=cores * memory["cache_bandwidth_per_core"],
+        matmul_flops={DType.parse(dtype): cores * rate for dtype, rate in isa["matmul_flops_per_core"].items()},
+        vector_flops=cores * isa["vector_flops_per_core"],
+        launch_seconds=facts["launch_seconds"],
+        iteration_seconds=facts["iteration_seconds"],
+        threads_per_block_max=facts["threads_per_block_max"],
+        vector_bytes=facts["stream_bytes"],
+        resident_threads=isa["vector_bytes"] // DType.FP32.bytes,
+    )
+
+
+def available_cores() -> int:
+    """Cores this process may run on, which a container or `taskset` makes fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def processor_features(cpuinfo: Path) -> frozenset[str]:
+    """The instruction-set flags Linux reports for the first core; empty where there is no such file."""
+    try:
+        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return frozenset()
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return frozenset(value.split())
+    return frozenset()
+
+
+def instruction_set(rows: list[dict[str, Any]], features: frozenset[str]) -> dict[str, Any]:
+    """The first row all of whose required features are present; the last row requires none."""
+    return next(row for row in rows if features.issuperset(row["requires"]))
+
+
+def l2_bytes(caches: Path, unknown: int) -> int:
+    """Size of the first core's L2 cache as Linux reports it, or `unknown`."""
+    for index in sorted(caches.glob("index*")):
+        try:
+            if (index / "level").read_text().strip() == "2":
+                return _size((index / "size").read_text().strip())
+        except (OSError, ValueError):
+            continue
+    return unknown
+
+
+def _size(text: str) -> int:
+    """`1024K` or `2M` in bytes."""
+    units = {"K": 2**10, "M": 2**20, "G": 2**30}
+    return int(text[:-1]) * units[text[-1]] if text[-1:] in units else int(text)
+
+
+def _physical_memory(unknown: int) -> int:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return unknown
