@@ -1,0 +1,395 @@
+"""Writing a tensor program by hand: arrays and operators in, a kernel graph of pre-defined operators out.
+
+    program = Program()
+    x = program.input("X", (16, 1024))
+    w = program.input("W", (1024, 4096))
+    program.output((x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt()) @ w)
+    program.graph
+
+Programs are kept in a normal form on the way: equal subexpressions are one node, operations on constants are done
+exactly, dividing by a constant is multiplying by its reciprocal, multiplying by a reciprocal is dividing, and views that
+change nothing vanish. So two spellings of a program mostly give one graph, and the search one problem.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from numbers import Integral, Real
+from typing import SupportsFloat, SupportsInt
+
+from mugraph.errors import InvalidInput
+from mugraph.ir.builder import GraphBuilder
+from mugraph.ir.dtypes import DType
+from mugraph.ir.graph import Attributes, AttributeValue, Graph, Level, Node, Shape, Value, attributes_of
+from mugraph.ir.ops import operator
+from mugraph.ir.scalar import Scalar
+
+Number = int | float | Fraction | Scalar
+
+_ONE, _ZERO = Scalar(Fraction(1)), Scalar(Fraction(0))
+
+
+class Program:
+    """A program being written: `input` and `constant` give tensors, tensors give tensors, `output` says what is wanted."""
+
+    def __init__(self) -> None:
+        self._builder = GraphBuilder(Level.KERNEL)
+        self._known: dict[tuple[str, tuple[Value, ...], Attributes], Value] = {}
+        self._outputs: list[Value] = []
+
+    def input(self, name: str, shape: Sequence[int], dtype: DType | str = DType.FP32) -> ProgramTensor:
+        """A new input. Raises InvalidInput for a name used before and for dimensions below 1."""
+        if any(node.op == "input" and node["name"] == name for node in self._builder.nodes):
+            raise InvalidInput(f"the program has an input called {name!r} already; give each input its own name")
+        if any(size < 1 for size in shape):
+            raise InvalidInput(f"input {name!r} of shape {list(shape)}: every dimension must have at least one element")
+        return ProgramTensor(self, self._builder.input(name, shape, DType.parse(dtype)))
+
+    def constant(self, number: Number, dtype: DType | str = DType.FP32) -> ProgramTensor:
+        """An exact scalar of rank 0."""
+        return self.apply("constant", value=_exact(number), dtype=DType.parse(dtype))
+
+    def output(self, *tensors: ProgramTensor) -> None:
+        """Append outputs, in order."""
+        for tensor in tensors:
+            self._outputs.append(self.own(tensor))
+
+    def apply(self, op: str, *operands: ProgramTensor, **attributes: AttributeValue) -> ProgramTensor:
+        """Any operator of the table, as it is: no normal form beyond sharing. Raises ShapeMismatch, UnsupportedOperator."""
+        inputs = tuple(self.own(operand) for operand in operands)
+        shared = tuple(sorted(inputs)) if operator(op).commutative else inputs
+        key = (op, shared, attributes_of(attributes))
+        if key not in self._known:
+            self._known[key] = self._builder.add(op, *inputs, **attributes)
+        return ProgramTensor(self, self._known[key])
+
+    def own(self, tensor: ProgramTensor) -> Value:
+        """The value of a tensor of this program; raises InvalidInput for a tensor of another one."""
+        if tensor.program is not self:
+            raise InvalidInput("tensors of two different programs cannot be combined; build both in one Program")
+        return tensor.value
+
+    def node(self, tensor: ProgramTensor) -> Node:
+        """The node that computes a tensor."""
+        return self._builder.nodes[tensor.value.node]
+
+    @property
+    def graph(self) -> Graph:
+        """The kernel graph: every input in order, and what the outputs need. Raises InvalidInput without outputs."""
+        if not self._outputs:
+            raise InvalidInput("the program has no output; call program.output(tensor)")
+        return without_dead_nodes(self._builder.build(self._outputs))
+
+
+def without_dead_nodes(graph: Graph) -> Graph:
+    """The same graph without the nodes no output needs; `input` nodes stay, for they are the graph's signature."""
+    needed = {value.node for value in graph.outputs}
+    for index in reversed(range(len(graph.nodes))):
+        if index in needed:
+            needed.update(value.node for value in graph.nodes[index].inputs)
+    kept = [index for index, node in enumerate(graph.nodes) if index in needed or node.op == "input"]
+    place = {index: position for position, index in enumerate(kept)}
+
+    def moved(values: tuple[Value, ...]) -> tuple[Value, ...]:
+        return tuple(Value(place[value.node], value.output) for value in values)
+
+    nodes = [graph.nodes[index] for index in kept]
+    renumbered = tuple(Node(node.op, moved(node.inputs), node.outputs, node.attributes, node.body) for node in nodes)
+    return graph.with_nodes(renumbered, moved(graph.outputs))
+
+
+class ProgramTensor:
+    """A tensor of a program, with NumPy's operators: elementwise ones broadcast, negative dimensions count from the end."""
+
+    __slots__ = ("program", "value")
+
+    def __init__(self, program: Program, value: Value) -> None:
+        self.program, self.value = program, value
+
+    @property
+    def shape(self) -> Shape:
+        """Elements per dimension."""
+        return self.program.node(self).output.shape
+
+    @property
+    def dtype(self) -> DType:
+        """Element type."""
+        return self.program.node(self).output.dtype
+
+    @property
+    def number(self) -> Scalar | None:
+        """The exact value of a constant, None for any other tensor."""
+        value = self.program.node(self).get("value")
+        return value if isinstance(value, Scalar) else None
+
+    def __repr__(self) -> str:
+        return f"ProgramTensor({self.program.node(self).op}: {self.program.node(self).output})"
+
+    # --- elementwise ---
+
+    def __add__(self, other: ProgramTensor | Number) -> ProgramTensor:
+        other = self._lift(other)
+        if self.number is not None and other.number is not None and not (self.number.root or other.number.root):
+            return self._folded(Scalar(self.number.value + other.number.value), other)
+        if self.number is not None:
+            self, other = other, self
+        return self if other.number == _ZERO else self.apply("add", other)
+
+    def __sub__(self, other: ProgramTensor | Number) -> ProgramTensor:
+        other = self._lift(other)
+        if other.number is not None:
+            return self + other._folded(other.number * Scalar.of(-1), other)
+        return self.apply("sub", other)
+
+    def __mul__(self, other: ProgramTensor | Number) -> ProgramTensor:
+        other = self._lift(other)
+        if self.number is not None and other.number is not None:
+            return self._folded(self.number * other.number, other)
+        if self.number is not None:
+            self, other = other, self
+        if other.number == _ONE:
+            return self
+        if other.value == self.value:
+            return self.square()
+        for factor, fraction in ((self, other), (other, self)):
+            numerator, denominator = fraction._fraction()
+            if denominator is not None:
+                return factor * numerator / denominator
+        return self.apply("mul", other)
+
+    def __truediv__(self, other: ProgramTensor | Number) -> ProgramTensor:
+        other = self._lift(other)
+        if other.number is not None:
+            return self * other._folded(other.number.reciprocal(), other)
+        return self.apply("div", other)
+
+    def __radd__(self, other: Number) -> ProgramTensor:
+        return self + other
+
+    def __rsub__(self, other: Number) -> ProgramTensor:
+        return self._lift(other) - self
+
+    def __rmul__(self, other: Number) -> ProgramTensor:
+        return self * other
+
+    def __rtruediv__(self, other: Number) -> ProgramTensor:
+        return self._lift(other) / self
+
+    def __neg__(self) -> ProgramTensor:
+        return self * -1
+
+    def __pow__(self, exponent: int | float) -> ProgramTensor:
+        """Integer powers by squaring, and half-integer ones with a square root."""
+        exact = _exact(exponent)
+        if exact.root or exact.value.denominator > 2:
+            raise InvalidInput(f"power {exponent}: only integer and half-integer exponents can be verified")
+        if exact.value < 0:
+            return 1 / self ** (-exponent)
+        whole, half = divmod(exact.value, 1)
+        if not half:
+            return self._integer_power(int(whole))
+        return self._integer_power(int(whole)) * self.sqrt() if whole else self.sqrt()
+
+    def exp(self) -> ProgramTensor:
+        """e to the power of each element."""
+        return self.apply("exp")
+
+    def sqrt(self) -> ProgramTensor:
+        """Square root of each element."""
+        if self.number is not None and not self.number.root and self.number.value >= 0:
+            return self._folded(Scalar(self.number.value, root=True), self)
+        return self.apply("sqrt")
+
+    def rsqrt(self) -> ProgramTensor:
+        """Reciprocal of the square root of each element."""
+        return 1 / self.sqrt()
+
+    def square(self) -> ProgramTensor:
+        """Square of each element."""
+        return self.apply("square") if self.number is None else self._folded(self.number * self.number, self)
+
+    def silu(self) -> ProgramTensor:
+        """x * sigmoid(x)."""
+        return self.apply("silu")
+
+    def sigmoid(self) -> ProgramTensor:
+        """1 / (1 + exp(-x))."""
+        return self.apply("sigmoid")
+
+    def relu(self) -> ProgramTensor:
+        """max(x, 0)."""
+        return self.apply("relu")
+
+    def gelu(self) -> ProgramTensor:
+        """x * Phi(x), exactly (with the error function)."""
+        return self.apply("gelu")
+
+    def tanh(self) -> ProgramTensor:
+        """Hyperbolic tangent of each element."""
+        return self.apply("tanh")
+
+    def cast(self, dtype: DType | str) -> ProgramTensor:
+        """The same numbers stored as `dtype`."""
+        dtype = DType.parse(dtype)
+        return self if dtype is self.dtype else self.apply("cast", dtype=dtype)
+
+    def apply(self, op: str, *others: ProgramTensor, **attributes: AttributeValue) -> ProgramTensor:
+        """Any operator of the table with this tensor as its first operand."""
+        return self.program.apply(op, self, *others, **attributes)
+
+    # --- contractions and reductions ---
+
+    def __matmul__(self, other: ProgramTensor) -> ProgramTensor:
+        """Matrix product over the last two dimensions, batched over the others; a vector is a row or a column, as in NumPy."""
+        left = self.unsqueeze(0) if len(self.shape) == 1 else self
+        right = other.unsqueeze(1) if len(other.shape) == 1 else other
+        product = left.apply("matmul", right)
+        if len(other.shape) == 1:
+            product = product.squeeze(-1)
+        return product.squeeze(-1 if len(other.shape) == 1 else -2) if len(self.shape) == 1 else product
+
+    def sum(self, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> ProgramTensor:
+        """Sum over one, several or (None) all dimensions."""
+        return self._reduce("sum", dim, keepdim)
+
+    def amax(self, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> ProgramTensor:
+        """Largest element over one, several or (None) all dimensions."""
+        return self._reduce("max", dim, keepdim)
+
+    def mean(self, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> ProgramTensor:
+        """Mean over one, several or (None) all dimensions."""
+        count = math.prod(self.shape[position] for position in self._dims(dim))
+        return self.sum(dim, keepdim) / count
+
+    def softmax(self, dim: int) -> ProgramTensor:
+        """exp(x) / sum(exp(x)); keeping exp in range is a matter of execution, not of meaning, so nothing is subtracted here."""
+        exponentials = self.exp()
+        return exponentials / exponentials.sum(dim, keepdim=True)
+
+    # --- views and repetition ---
+
+    def reshape(self, *shape: int | Sequence[int]) -> ProgramTensor:
+        """The same elements in row-major order; one size may be -1."""
+        sizes = _complete(_sizes(shape), math.prod(self.shape))
+        if sizes == self.shape:
+            return self
+        node = self.program.node(self)
+        source = ProgramTensor(self.program, node.inputs[0]).reshape(*sizes) if node.op == "reshape" else None
+        return source or self.apply("reshape", shape=sizes)
+
+    def permute(self, *dims: int | Sequence[int]) -> ProgramTensor:
+        """Dimension i of the result is dimension dims[i] of this tensor."""
+        permutation = tuple(self._dim(dim) for dim in _sizes(dims))
+        if permutation == tuple(range(len(self.shape))):
+            return self
+        return self.apply("transpose", permutation=permutation)
+
+    def transpose(self, first: int, second: int) -> ProgramTensor:
+        """Two dimensions exchanged."""
+        dims = list(range(len(self.shape)))
+        first, second = self._dim(first), self._dim(second)
+        dims[first], dims[second] = second, first
+        return self.permute(*dims)
+
+    def unsqueeze(self, dim: int) -> ProgramTensor:
+        """A dimension of size 1 inserted before dimension `dim` of the result."""
+        position = dim + len(self.shape) + 1 if dim < 0 else dim
+        return self.reshape(*self.shape[:position], 1, *self.shape[position:])
+
+    def squeeze(self, dim: int) -> ProgramTensor:
+        """Dimension `dim` removed; raises ShapeMismatch unless its size is 1."""
+        position = self._dim(dim)
+        return self.reshape(*self.shape[:position], *self.shape[position + 1 :])
+
+    def repeat(self, dim: int, times: int) -> ProgramTensor:
+        """The tensor repeated `times` times along a dimension."""
+        return self if times == 1 else self.apply("repeat", dim=self._dim(dim), times=times)
+
+    def expand(self, *shape: int | Sequence[int]) -> ProgramTensor:
+        """Dimensions of size 1 repeated to the sizes asked for (-1 keeps one); new dimensions come first."""
+        sizes = _sizes(shape)
+        lead = len(sizes) - len(self.shape)
+        have = (1,) * lead + self.shape
+        wanted = tuple(old if new == -1 else new for old, new in zip(have, sizes, strict=False))
+        if lead < 0 or any(old not in (1, new) for old, new in zip(have, wanted, strict=True)):
+            raise InvalidInput(f"cannot expand shape {list(self.shape)} to {list(sizes)}; only dimensions of size 1 grow")
+        tensor = self.reshape(*have)
+        for dim, (old, new) in enumerate(zip(have, wanted, strict=True)):
+            tensor = tensor.repeat(dim, new // old)
+        return tensor
+
+    # --- inside ---
+
+    def _lift(self, other: ProgramTensor | Number) -> ProgramTensor:
+        return other if isinstance(other, ProgramTensor) else self.program.constant(other, self.dtype)
+
+    def _folded(self, value: Scalar, other: ProgramTensor) -> ProgramTensor:
+        return self.program.constant(value, self.dtype.promote(other.dtype))
+
+    def _fraction(self) -> tuple[ProgramTensor, ProgramTensor | None]:
+        """(constant numerator, denominator) of a reciprocal; the denominator is None for any other tensor."""
+        node = self.program.node(self)
+        if node.op == "div":
+            numerator, denominator = (ProgramTensor(self.program, value) for value in node.inputs)
+            if numerator.number is not None:
+                return numerator, denominator
+        return self, None
+
+    def _integer_power(self, exponent: int) -> ProgramTensor:
+        if exponent == 0:
+            return self.program.constant(1, self.dtype).expand(*self.shape)
+        if exponent == 1:
+            return self
+        half = self._integer_power(exponent // 2).square()
+        return half * self if exponent % 2 else half
+
+    def _reduce(self, op: str, dim: int | Sequence[int] | None, keepdim: bool) -> ProgramTensor:
+        dims = self._dims(dim)
+        tensor = self
+        for position in dims:
+            if tensor.shape[position] > 1:
+                tensor = tensor.apply(op, dim=position, size=tensor.shape[position])
+        kept = tuple(size for position, size in enumerate(tensor.shape) if position not in dims)
+        return tensor if keepdim else tensor.reshape(*kept)
+
+    def _dims(self, dim: int | Sequence[int] | None) -> tuple[int, ...]:
+        if dim is None:
+            return tuple(range(len(self.shape)))
+        return tuple(self._dim(item) for item in ((dim,) if isinstance(dim, int) else dim))
+
+    def _dim(self, dim: int) -> int:
+        rank = len(self.shape)
+        if not -rank <= dim < rank:
+            raise InvalidInput(f"dimension {dim} of a tensor of shape {list(self.shape)}: use one from {-rank} to {rank - 1}")
+        return dim % rank
+
+
+def _exact(number: Number | SupportsFloat | SupportsInt) -> Scalar:
+    """The exact constant meant by any real number, NumPy's scalars included."""
+    if isinstance(number, (Scalar, Fraction)):
+        return Scalar.of(number)
+    if isinstance(number, Integral):
+        return Scalar.of(int(number))
+    if isinstance(number, Real):
+        return Scalar.of(float(number))
+    raise InvalidInput(f"{number!r} is neither a tensor of the program nor a real number")
+
+
+def _sizes(arguments: Sequence[int | Sequence[int]]) -> tuple[int, ...]:
+    """Sizes given as separate arguments or as one sequence."""
+    sizes: list[int] = []
+    for argument in arguments:
+        sizes.extend((argument,) if isinstance(argument, int) else argument)
+    return tuple(sizes)
+
+
+def _complete(sizes: tuple[int, ...], elements: int) -> tuple[int, ...]:
+    """The shape with its -1, if any, replaced by what `elements` leave for it."""
+    known = math.prod(size for size in sizes if size != -1)
+    if sizes.count(-1) != 1:
+        return sizes
+    if known < 1 or elements % known:
+        raise InvalidInput(f"cannot reshape {elements} elements to {list(sizes)}")
+    return tuple(elements // known if size == -1 else size for size in sizes)
