@@ -1,0 +1,7 @@
+"""Abstract expressions: normal forms under the paper's axioms, and the test that prunes the search."""
+
+from mugraph.algebra.expressions import Algebra
+from mugraph.algebra.normal_form import Expr, ExpressionTooLarge
+from mugraph.algebra.oracle import Oracle
+
+__all__ = ["Algebra", "Expr", "ExpressionTooLarge", "Oracle"]
