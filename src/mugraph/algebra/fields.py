@@ -26,12 +26,14 @@ from mugraph.ir.arithmetic import Array
 from mugraph.ir.scalar import Scalar
 
 Residues = npt.NDArray[np.int64]
+Reals = npt.NDArray[np.float64]
 Hashes = npt.NDArray[np.uint64]
 
 _MAX_BITS = 31
 _LIMB = 16
 _LIMB_MASK = (1 << _LIMB) - 1
-_EXACT_FLOAT = 1 << 53
+_EXACT_INNER = 1 << (53 - 2 * (_LIMB + 1))
+_STRIP_ELEMENTS = 1 << 16
 _SMALL_MATMUL = 4096
 _SMALL_ARRAY = 4096
 
@@ -76,6 +78,18 @@ class FieldPair:
         if self.p % 4 != 3 or self.q % 4 != 3:
             raise InvalidInput(f"p = {self.p} and q = {self.q} must both be 3 modulo 4, so that square roots are multiplicative")
 
+    @classmethod
+    def draw(cls, rng: np.random.Generator) -> FieldPair:
+        """A uniformly random one of the DRAWN_PAIRS pairs with p = 2q + 1, 2**30 < p < 2**31 and q = -1 modulo 840.
+
+        The congruence makes 2, 3, 5 and 7 squares in both fields, so that square roots of the usual constants square back.
+        """
+        first, last = (1 << 29) // 840 + 1, (1 << 30) // 840
+        while True:
+            q = 840 * int(rng.integers(first, last, endpoint=True)) - 1
+            if is_prime(q) and is_prime(2 * q + 1):
+                return cls(2 * q + 1, q)
+
     def root(self, rng: np.random.Generator) -> int:
         """A uniformly random element of Z_p of order q."""
         while True:
@@ -85,8 +99,10 @@ class FieldPair:
 
 
 LARGE = FieldPair(2147024879, 1073512439)
-"""The default fields. q is -1 modulo 120120, so 2, 3, 5, 7, 11 and 13 are squares in both fields, and the square root of
-a constant that they divide (a head dimension, say) squares to that constant."""
+"""The default fields; q is -1 modulo 120120, which makes even 2, 3, 5, 7, 11 and 13 squares in both."""
+
+DRAWN_PAIRS = 27225
+"""How many pairs `FieldPair.draw` chooses from, by exhaustive count."""
 
 
 class FieldValue(NamedTuple):
@@ -120,8 +136,9 @@ class FieldArithmetic:
 
     def random(self, shape: tuple[int, ...], rng: np.random.Generator, *, exponents: bool = True) -> FieldValue:
         """Independent uniform residues; without `exponents` none modulo q, which halves the work of programs without exp."""
-        p = rng.integers(0, self.pair.p, shape, np.int64)
-        return FieldValue(p, rng.integers(0, self.pair.q, shape, np.int64) if exponents else None)
+        p = rng.integers(0, self.pair.p, shape, np.uint32).astype(np.int64)
+        q = rng.integers(0, self.pair.q, shape, np.uint32).astype(np.int64) if exponents else None
+        return FieldValue(p, q)
 
     def constant(self, value: Scalar) -> FieldValue:
         known = self._constants.get(value)
@@ -263,36 +280,39 @@ class _PowerTable:
 
 def _matmul(x: Residues, y: Residues, modulus: Residues) -> Residues:
     """The exact product of the last two dimensions; the others broadcast."""
-    inner = x.shape[-1]
-    if x.size * y.shape[-1] <= _SMALL_MATMUL:
+    if max(x.size * y.shape[-1], y.size * x.shape[-2]) <= _SMALL_MATMUL:
         products = _reduce(x[..., :, :, None] * y[..., None, :, :], modulus)
         return _reduce(np.add.reduce(products, axis=-2), modulus)
-    step = _EXACT_FLOAT >> (2 * _LIMB + 2)
-    total = _limb_matmul(x[..., :step], y[..., :step, :], modulus)
-    for start in range(step, inner, step):
-        part = _limb_matmul(x[..., start : start + step], y[..., start : start + step, :], modulus)
-        total = _reduce(total + part, modulus)
+    inner = x.shape[-1]
+    total = _limb_matmul(x[..., :_EXACT_INNER], y[..., :_EXACT_INNER, :], modulus)
+    for start in range(_EXACT_INNER, inner, _EXACT_INNER):
+        part = slice(start, start + _EXACT_INNER)
+        total = _reduce(total + _limb_matmul(x[..., part], y[..., part, :], modulus), modulus)
     return total
 
 
 def _limb_matmul(x: Residues, y: Residues, modulus: Residues) -> Residues:
-    """Three float64 products of 16-bit halves (Karatsuba), exact while the inner size times 2**34 stays within 2**53."""
-    if x.shape[-1] * int(modulus) ** 2 <= _EXACT_FLOAT:
-        return _reduce(_float_matmul(x.astype(np.float64), y.astype(np.float64)), modulus)
-    x_low, x_high = _halves(x)
-    y_low, y_high = _halves(y)
-    low = _float_matmul(x_low, y_low)
-    high = _float_matmul(x_high, y_high)
-    middle = _float_matmul(np.add(x_low, x_high, out=x_low), np.add(y_low, y_high, out=y_low)) - low - high
-    result = _reduce((_reduce(high, modulus) << _LIMB) + middle, modulus) << _LIMB
-    return _reduce(result + low, modulus)
+    """Karatsuba on 16-bit halves: three float64 products, exact for inner sizes up to _EXACT_INNER.
+
+    The inner dimension is taken in strips whose halves stay in the cache: converting costs more than multiplying.
+    """
+    strip = max(1, _STRIP_ELEMENTS * x.shape[-1] // max(x.size, y.size))
+    low: Reals | float = 0.0
+    middle: Reals | float = 0.0
+    high: Reals | float = 0.0
+    for start in range(0, x.shape[-1], strip):
+        x_low, x_high = _halves(x[..., start : start + strip])
+        y_low, y_high = _halves(y[..., start : start + strip, :])
+        low = low + np.matmul(x_low, y_low)
+        high = high + np.matmul(x_high, y_high)
+        middle = middle + np.matmul(np.add(x_low, x_high, out=x_low), np.add(y_low, y_high, out=y_low))
+    exact_low, exact_high = np.asarray(low).astype(np.int64), np.asarray(high).astype(np.int64)
+    exact_middle = np.asarray(middle).astype(np.int64) - exact_low - exact_high
+    upper = _reduce((_reduce(exact_high, modulus) << _LIMB) + exact_middle, modulus)
+    return _reduce((upper << _LIMB) + exact_low, modulus)
 
 
-def _float_matmul(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> Residues:
-    return np.asarray(np.matmul(x, y)).astype(np.int64)
-
-
-def _halves(x: Residues) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def _halves(x: Residues) -> tuple[Reals, Reals]:
     return (x & _LIMB_MASK).astype(np.float64), (x >> _LIMB).astype(np.float64)
 
 
@@ -317,8 +337,3 @@ def _mix(x: Hashes) -> Hashes:
         x = x ^ (x >> np.uint64(shift))
         x = x * np.uint64(factor)
     return x ^ (x >> np.uint64(31))
-
-
-def residues(value: FieldValue) -> tuple[Array, ...]:
-    """The components of a value that are known, for comparisons."""
-    return (value.p,) if value.q is None else (value.p, value.q)
