@@ -1,0 +1,242 @@
+"""Evaluating muGraphs at full size: all blocks of a grid at once, along leading batch axes.
+
+`mugraph.ir.evaluate` runs every block by itself, which is the meaning of a muGraph but takes minutes at 128 blocks of 64
+iterations. Here a tensor inside a graph-defined operator carries one leading axis per grid dimension, of size 1 where it
+does not depend on that dimension; imap, fmap and omap become splits and merges of dimensions. The for-loop stays a loop,
+so that memory stays that of one iteration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from mugraph.errors import InvalidGraph
+from mugraph.ir.arithmetic import Arithmetic, Array
+from mugraph.ir.evaluate import loop_nodes
+from mugraph.ir.graph import Graph, Level, Node, Value
+from mugraph.ir.ops import Call, Scope, apply_call, operator, partition_of
+from mugraph.ir.scalar import Scalar
+
+V = TypeVar("V")
+
+_PENDING = 16
+"""Iterations an accumulator collects before it combines them: few enough to bound memory, many enough to be fast."""
+
+
+def evaluate_batched(graph: Graph, inputs: Sequence[V], arith: Arithmetic[V]) -> list[V]:
+    """The outputs of a kernel graph on `inputs` (one tensor per `input` node, in order), as `mugraph.ir.evaluate` gives them."""
+    if graph.level is not Level.KERNEL:
+        raise InvalidGraph(f"evaluate_batched takes a kernel graph, not a {graph.level} graph")
+    values: dict[Value, V] = {}
+    remaining = iter(inputs)
+    for index, node in enumerate(graph.nodes):
+        if node.op == "input":
+            values[Value(index)] = next(remaining)
+        else:
+            _store(values, index, _compute(graph, node, [values[v] for v in node.inputs], arith, 0))
+    return [values[value] for value in graph.outputs]
+
+
+def _store(values: dict[Value, V], index: int, results: Sequence[V]) -> None:
+    values.update((Value(index, number), result) for number, result in enumerate(results))
+
+
+def _compute(graph: Graph, node: Node, operands: Sequence[V], arith: Arithmetic[V], lead: int) -> list[V]:
+    """The outputs of a node whose operands have `lead` batch axes."""
+    if node.body is not None:
+        return _Body(node.body, operands, arith, lead).run()
+    call = apply_call(node.op, [graph.tensor(v) for v in node.inputs], dict(node.attributes), _scope(graph))
+    return [operator(node.op).compute(_Batched(arith, lead) if lead else arith, call, operands)]
+
+
+def _scope(graph: Graph) -> Scope:
+    return Scope(graph.grid or graph.block, graph.loop)
+
+
+@dataclass(frozen=True, slots=True)
+class _Body(Generic[V]):
+    """One graph-defined operator applied to operands with `lead` batch axes of the graphs around it."""
+
+    body: Graph
+    operands: Sequence[V]
+    arith: Arithmetic[V]
+    lead: int
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        return self.body.grid or self.body.block
+
+    def run(self) -> list[V]:
+        inside = loop_nodes(self.body)
+        accumulated = self.accumulate(inside)
+        after: dict[Value, V] = {}
+        for index, node in enumerate(self.body.nodes):
+            if index in accumulated:
+                _store(after, index, self.combine(node, accumulated[index]))
+            elif index not in inside or node.op == "constant":
+                self.step(after, index, node, 0)
+        return [self.merge(after[value], self.body.nodes[value.node]) for value in self.body.outputs]
+
+    def accumulate(self, inside: frozenset[int]) -> dict[int, list[list[V]]]:
+        """For each accumulator, the values its operands took, iteration by iteration (partly combined already)."""
+        accumulators = {i: node for i, node in enumerate(self.body.nodes) if node.op in ("accumulate", "accumulate_rescaled")}
+        collected: dict[int, list[list[V]]] = {i: [[] for _ in node.inputs] for i, node in accumulators.items()}
+        for iteration in range(self.body.loop if accumulators else 0):
+            values: dict[Value, V] = {}
+            for index, node in enumerate(self.body.nodes):
+                if index in inside:
+                    self.step(values, index, node, iteration)
+            for index, node in accumulators.items():
+                for history, value in zip(collected[index], node.inputs, strict=True):
+                    history.append(values[value])
+                if node.op == "accumulate" and len(collected[index][0]) == _PENDING:
+                    collected[index] = [self.combine(node, collected[index])]
+        return collected
+
+    def combine(self, node: Node, histories: Sequence[Sequence[V]]) -> list[V]:
+        operands = [value for history in histories for value in history]
+        return _compute(self.body, node, operands, self.arith, self.lead + len(self.grid))
+
+    def step(self, values: dict[Value, V], index: int, node: Node, iteration: int) -> None:
+        if node.op == "input_iterator":
+            values[Value(index)] = self.tile(node, iteration)
+        elif node.op == "output_saver":
+            values[Value(index)] = values[node.inputs[0]]
+        else:
+            operands = [values[v] for v in node.inputs]
+            _store(values, index, _compute(self.body, node, operands, self.arith, self.lead + len(self.grid)))
+
+    def tile(self, node: Node, iteration: int) -> V:
+        """The tiles that all blocks read in one iteration: dimensions split by imap and fmap, the grid's parts in front."""
+        operand = node["operand"]
+        if not isinstance(operand, int) or operand >= len(self.operands):
+            raise InvalidGraph(
+                f"clause 1 (operator specification): input_iterator reads operand {operand!r} of {len(self.operands)}"
+            )
+        parts = partition_of(Call(node.op, (node.output.shape,), dict(node.attributes), _scope(self.body)))
+
+        def split(array: Array) -> Array:
+            shape = list(array.shape[: self.lead])
+            part_axes: list[int | None] = [None] * len(parts)
+            data_axes = []
+            for dim, size in enumerate(array.shape[self.lead :]):
+                rest = size
+                for position, (count, mapped) in enumerate(parts):
+                    if mapped == dim:
+                        part_axes[position] = len(shape)
+                        shape.append(count)
+                        rest //= count
+                data_axes.append(len(shape))
+                shape.append(rest)
+            moved = array.reshape(shape).transpose(
+                *range(self.lead), *(axis for axis in part_axes if axis is not None), *data_axes
+            )
+            grid = [None if axis is None else slice(None) for axis in part_axes[:-1]]
+            loop = [] if part_axes[-1] is None else [iteration]
+            return np.asarray(moved[(*[slice(None)] * self.lead, *grid, *loop)])
+
+        return self.arith.view(self.operands[operand], split)
+
+    def merge(self, value: V, saver: Node) -> V:
+        """One tensor out of all blocks' tiles: the grid's axes merged into the dimensions that omap names."""
+        omap, grid, lead = saver["omap"], self.grid, self.lead
+        if not isinstance(omap, tuple):
+            raise InvalidGraph("clause 1 (operator specification): omap must map every grid dimension to a data dimension")
+        inner = lead + len(grid)
+
+        def join(array: Array) -> Array:
+            around, tile = array.shape[:lead], array.shape[inner:]
+            order = list(range(lead))
+            shape = list(around)
+            for dim, size in enumerate(tile):
+                cut = [position for position in range(len(grid)) if omap[position] == dim]
+                order += [*(lead + position for position in cut), inner + dim]
+                shape.append(size * int(np.prod([grid[position] for position in cut], dtype=np.int64)))
+            return np.broadcast_to(array, (*around, *grid, *tile)).transpose(order).reshape(shape)
+
+        return self.arith.view(value, join)
+
+
+@dataclass(frozen=True, slots=True)
+class _Batched(Generic[V]):
+    """The arithmetic `inner`, applied to every member of a batch along the first `lead` axes."""
+
+    inner: Arithmetic[V]
+    lead: int
+
+    def constant(self, value: Scalar) -> V:
+        return self.inner.view(self.inner.constant(value), lambda array: np.reshape(array, (1,) * self.lead))
+
+    def add(self, x: V, y: V) -> V:
+        return self.inner.add(*self.align(x, y))
+
+    def sub(self, x: V, y: V) -> V:
+        return self.inner.sub(*self.align(x, y))
+
+    def mul(self, x: V, y: V) -> V:
+        return self.inner.mul(*self.align(x, y))
+
+    def div(self, x: V, y: V) -> V:
+        return self.inner.div(*self.align(x, y))
+
+    def exp(self, x: V) -> V:
+        return self.inner.exp(x)
+
+    def sqrt(self, x: V) -> V:
+        return self.inner.sqrt(x)
+
+    def sum(self, x: V, axis: int) -> V:
+        return self.inner.sum(x, self.lead + axis)
+
+    def max(self, x: V, axis: int) -> V:
+        return self.inner.max(x, self.lead + axis)
+
+    def matmul(self, x: V, y: V) -> V:
+        return self.inner.matmul(*self.align(x, y))
+
+    def opaque(self, name: str, x: V) -> V:
+        return self.inner.opaque(name, x)
+
+    def view(self, x: V, move: Callable[[Array], Array]) -> V:
+        return self.inner.view(x, lambda array: self.rearrange([array], lambda arrays: move(arrays[0])))
+
+    def join(self, xs: Sequence[V], combine: Callable[[Sequence[Array]], Array]) -> V:
+        return self.inner.join(xs, lambda arrays: self.rearrange(arrays, combine))
+
+    def rearrange(self, arrays: Sequence[Array], combine: Callable[[Sequence[Array]], Array]) -> Array:
+        """Apply a data movement to every member of the batch: what it does to the elements' numbers tells where they go."""
+        batch = np.broadcast_shapes(*(array.shape[: self.lead] for array in arrays))
+        shapes = [array.shape[self.lead :] for array in arrays]
+        counts = [int(np.prod(shape, dtype=np.int64)) for shape in shapes]
+        starts = np.cumsum([0, *counts])
+        numbers = combine([np.arange(a, a + n).reshape(s) for a, n, s in zip(starts, counts, shapes, strict=False)])
+        flat = [np.broadcast_to(a, (*batch, *s)).reshape(*batch, n) for a, s, n in zip(arrays, shapes, counts, strict=True)]
+        joined = flat[0] if len(flat) == 1 else np.concatenate(flat, axis=-1)
+        order = numbers.reshape(-1)
+        if not np.array_equal(order, np.arange(starts[-1])):
+            joined = joined[..., order]
+        return joined.reshape(*batch, *numbers.shape)
+
+    def align(self, x: V, y: V) -> tuple[V, V]:
+        """Insert dimensions of size 1 behind the batch axes until both have equally many, so that members broadcast."""
+        ranks = self.rank(x), self.rank(y)
+        return self.pad(x, max(ranks) - ranks[0]), self.pad(y, max(ranks) - ranks[1])
+
+    def pad(self, x: V, count: int) -> V:
+        if not count:
+            return x
+        return self.inner.view(x, lambda array: np.expand_dims(array, tuple(range(self.lead, self.lead + count))))
+
+    def rank(self, x: V) -> int:
+        ranks = set()
+
+        def note(array: Array) -> Array:
+            ranks.add(array.ndim)
+            return array
+
+        self.inner.view(x, note)
+        return ranks.pop()

@@ -1,0 +1,78 @@
+"""Programs and muGraphs that several verifier tests use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mugraph.ir import DType, Graph, GraphBuilder, Level
+from mugraph.ir.program import Program, ProgramTensor
+
+FP32 = DType.FP32
+
+
+def program(function: Callable[..., ProgramTensor], *shapes: tuple[int, ...]) -> Graph:
+    """The kernel graph of a function of tensors."""
+    written = Program()
+    written.output(function(*(written.input(f"x{i}", shape) for i, shape in enumerate(shapes))))
+    return written.graph
+
+
+def rmsnorm(rows: int = 4, hidden: int = 12, columns: int = 8) -> Graph:
+    """X * G normalised by the root mean square of X's rows, times W."""
+
+    def function(x: ProgramTensor, g: ProgramTensor, w: ProgramTensor) -> ProgramTensor:
+        return (x / ((x * x).sum(-1, keepdim=True) / hidden).sqrt() * g) @ w
+
+    return program(function, (rows, hidden), (hidden,), (hidden, columns))
+
+
+def fused_rmsnorm(
+    rows: int = 4, hidden: int = 12, columns: int = 8, blocks: int = 2, loop: int = 3, *, scale: bool = True, squares: str = "sum"
+) -> Graph:
+    """RMSNorm in one kernel (paper, figure of its case study): division by the root after the loop."""
+    kernel = GraphBuilder(Level.KERNEL)
+    x = kernel.input("X", (rows, hidden), FP32)
+    g = kernel.input("G", (hidden,), FP32)
+    w = kernel.input("W", (hidden, columns), FP32)
+    block = GraphBuilder(Level.BLOCK, grid=(blocks,), loop=loop)
+    xs = block.iterator(0, kernel.tensor(x), (None,), 1)
+    gs = block.iterator(1, kernel.tensor(g), (None,), 0)
+    ws = block.iterator(2, kernel.tensor(w), (1,), 0)
+    product = block.add("accumulate", block.add("matmul", block.add("mul", xs, gs), ws), combine="sum")
+    size = hidden // loop
+    squared = block.add("sum", block.add("square", xs), dim=1, size=size)
+    total = block.add("accumulate", squared, combine=squares)
+    if scale:
+        total = block.add("mul", total, block.constant(1 / hidden, FP32))
+    result = block.add("div", product, block.add("sqrt", total))
+    saved = block.add("output_saver", result, omap=(1,))
+    return kernel.build(kernel.graph_defined(block.build([saved]), [x, g, w]))
+
+
+def attention(queries: int = 3, keys: int = 8, depth: int = 4) -> Graph:
+    """softmax(Q K^T) V without the maximum."""
+
+    def function(q: ProgramTensor, k: ProgramTensor, v: ProgramTensor) -> ProgramTensor:
+        weights = (q @ k.transpose(0, 1)).exp()
+        return (weights / weights.sum(-1, keepdim=True)) @ v
+
+    return program(function, (queries, depth), (keys, depth), (keys, depth))
+
+
+def online_attention(queries: int = 3, keys: int = 8, depth: int = 4, loop: int = 2) -> Graph:
+    """The same in one kernel, looping over keys with exponents shifted by the running maximum."""
+    kernel = GraphBuilder(Level.KERNEL)
+    q = kernel.input("Q", (queries, depth), FP32)
+    k = kernel.input("K", (keys, depth), FP32)
+    v = kernel.input("V", (keys, depth), FP32)
+    block = GraphBuilder(Level.BLOCK, grid=(queries,), loop=loop)
+    qs = block.iterator(0, kernel.tensor(q), (0,), None)
+    ks = block.iterator(1, kernel.tensor(k), (None,), 0)
+    vs = block.iterator(2, kernel.tensor(v), (None,), 0)
+    scores = block.add("matmul", qs, block.add("transpose", ks, permutation=(1, 0)))
+    top = block.add("max", scores, dim=1, size=keys // loop)
+    weights = block.add("exp", block.add("sub", scores, top))
+    numerator = block.add("accumulate_rescaled", block.add("matmul", weights, vs), top)
+    denominator = block.add("accumulate_rescaled", block.add("sum", weights, dim=1, size=keys // loop), top)
+    saved = block.add("output_saver", block.add("div", numerator, denominator), omap=(0,))
+    return kernel.build(kernel.graph_defined(block.build([saved]), [q, k, v]))
