@@ -14,7 +14,7 @@ import numpy as np
 
 from mugraph.errors import InvalidGraph
 from mugraph.ir.arithmetic import Arithmetic, Array
-from mugraph.ir.graph import Graph, Level, Node, Value
+from mugraph.ir.graph import ACCUMULATORS, Graph, Level, Node, Value
 from mugraph.ir.ops import GRAPH_DEFINED, Call, Scope, apply_call, operator, partition_of
 
 V = TypeVar("V")
@@ -94,7 +94,7 @@ def _run_block(body: Graph, block: tuple[int, ...], operands: Sequence[V], arith
     for index, node in enumerate(body.nodes):
         if index in inside and node.op != "constant":
             continue
-        if node.op in ("accumulate", "accumulate_rescaled"):
+        if node.op in ACCUMULATORS:
             per_iteration = [result for value in node.inputs for result in history[value]]
             after[Value(index)] = _apply(body, node, per_iteration, arith)
         else:
@@ -140,10 +140,10 @@ def _load(body: Graph, node: Node, operands: Sequence[V], part: tuple[int, ...],
 
 def loop_nodes(body: Graph) -> frozenset[int]:
     """Indices of the nodes inside the for-loop: those from which an accumulator is reached (none without a loop)."""
-    if not any(node.op in ("accumulate", "accumulate_rescaled") for node in body.nodes):
+    if not any(node.op in ACCUMULATORS for node in body.nodes):
         return frozenset()
     inside: set[int] = set()
-    stack = [v.node for node in body.nodes if node.op in ("accumulate", "accumulate_rescaled") for v in node.inputs]
+    stack = [v.node for node in body.nodes if node.op in ACCUMULATORS for v in node.inputs]
     while stack:
         index = stack.pop()
         if index not in inside:

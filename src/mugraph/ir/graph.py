@@ -145,6 +145,14 @@ class Graph:
         """Indices of the nodes that read `value`."""
         return tuple(index for index, node in enumerate(self.nodes) if value in node.inputs)
 
+    def needed(self) -> frozenset[int]:
+        """Indices of the nodes that some output depends on, outputs included."""
+        needed = {value.node for value in self.outputs}
+        for index in reversed(range(len(self.nodes))):
+            if index in needed:
+                needed.update(value.node for value in self.nodes[index].inputs)
+        return frozenset(needed)
+
     def kernels(self) -> tuple[Node, ...]:
         """A kernel graph's nodes that launch work: all but inputs, constants and views."""
         return tuple(node for node in self.nodes if node.op not in FREE)
@@ -172,3 +180,9 @@ class Graph:
 
 FREE = frozenset({"input", "constant", "input_iterator", "output_saver", "reshape", "transpose", "cast"})
 """Operators that launch no work at kernel level and cost no operator of the search limits."""
+
+VIEWS = frozenset({"reshape", "transpose"})
+"""Operators that only look at their operand's memory in another way."""
+
+ACCUMULATORS = frozenset({"accumulate", "accumulate_rescaled"})
+"""Operators that end the for-loop: they take one value per iteration and give one after the last."""

@@ -85,10 +85,7 @@ class Program:
 
 def without_dead_nodes(graph: Graph) -> Graph:
     """The same graph without the nodes no output needs; `input` nodes stay, for they are the graph's signature."""
-    needed = {value.node for value in graph.outputs}
-    for index in reversed(range(len(graph.nodes))):
-        if index in needed:
-            needed.update(value.node for value in graph.nodes[index].inputs)
+    needed = graph.needed()
     kept = [index for index, node in enumerate(graph.nodes) if index in needed or node.op == "input"]
     place = {index: position for position, index in enumerate(kept)}
 
@@ -153,6 +150,8 @@ class ProgramTensor:
             return self
         if other.value == self.value:
             return self.square()
+        if other.number is not None:
+            return self._scaled(other)
         for factor, fraction in ((self, other), (other, self)):
             numerator, denominator = fraction._fraction()
             if denominator is not None:
@@ -327,6 +326,14 @@ class ProgramTensor:
 
     def _folded(self, value: Scalar, other: ProgramTensor) -> ProgramTensor:
         return self.program.constant(value, self.dtype.promote(other.dtype))
+
+    def _scaled(self, factor: ProgramTensor) -> ProgramTensor:
+        node = self.program.node(self)
+        if node.op == "mul":
+            tensor, earlier = (ProgramTensor(self.program, value) for value in node.inputs)
+            if earlier.number is not None:
+                return tensor * (earlier * factor)
+        return self.apply("mul", factor)
 
     def _fraction(self) -> tuple[ProgramTensor, ProgramTensor | None]:
         """(constant numerator, denominator) of a reciprocal; the denominator is None for any other tensor."""

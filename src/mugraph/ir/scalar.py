@@ -7,6 +7,7 @@ float literal is read back as the simplest exact number that rounds to it.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -14,6 +15,9 @@ from mugraph.errors import InvalidInput
 
 _LARGEST_DENOMINATOR = 10**7
 _ULPS = 4
+_TEXT = re.compile(
+    r"(?P<sign>-)?(?P<root>sqrt\()?(?P<numerator>\d{1,999})(?:/(?P<denominator>[1-9]\d{0,998}))?(?(root)\))", re.ASCII
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +54,11 @@ class Scalar:
     @classmethod
     def parse(cls, text: str) -> Scalar:
         """Read back what `str` printed: `3`, `1/4096`, `sqrt(1/128)`, `-sqrt(2)`."""
-        body, root = text, False
-        negative = body.startswith("-sqrt(")
-        if negative:
-            body = body[1:]
-        if body.startswith("sqrt(") and body.endswith(")"):
-            body, root = body[5:-1], True
-        try:
-            value = Fraction(body)
-        except (ValueError, ZeroDivisionError):
-            raise InvalidInput(f"{text!r} is not an exact scalar such as 1/4096 or sqrt(1/128)") from None
-        return cls(-value if negative else value, root)
+        match = _TEXT.fullmatch(text)
+        if match is None:
+            raise InvalidInput(f"{text!r} is not an exact scalar such as 1/4096 or sqrt(1/128)")
+        value = Fraction(int(match["numerator"]), int(match["denominator"] or 1))
+        return cls(-value if match["sign"] else value, root=match["root"] is not None)
 
     def __str__(self) -> str:
         if not self.root:
