@@ -27,6 +27,11 @@ class Level(StrEnum):
     BLOCK = "block"
     THREAD = "thread"
 
+    @property
+    def inner(self) -> Level | None:
+        """The level of the bodies of this level's graph-defined operators; None for threads, which have none."""
+        return {Level.KERNEL: Level.BLOCK, Level.BLOCK: Level.THREAD}.get(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:

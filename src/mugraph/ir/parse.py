@@ -20,7 +20,6 @@ LOOP_NAME = "i"
 REPLICA = "phi"
 KEYWORDS = frozenset({"return"})
 
-_BODY_LEVELS = {Level.KERNEL: Level.BLOCK, Level.BLOCK: Level.THREAD}
 _T = TypeVar("_T")
 
 
@@ -155,7 +154,7 @@ class _Parser:
 
     def _operation(self, scope: _Scope, name: Token, outputs: tuple[Tensor, ...]) -> Node:
         op = self.expect("name", "an operator")
-        level = _BODY_LEVELS.get(scope.level)
+        level = scope.level.inner
         if level is not None and op.text == f"{level}_graph":
             return self._graph_defined(scope, level, outputs)
         attributes = implied_attributes(op.text, name.text, outputs)

@@ -15,7 +15,6 @@ from mugraph.ir.liveness import peak_bytes
 from mugraph.ir.ops import GRAPH_DEFINED, Scope, apply_call, operator
 from mugraph.ir.text import format_node
 
-_NEXT = {Level.KERNEL: Level.BLOCK, Level.BLOCK: Level.THREAD}
 _MAX_GRID = 3
 
 
@@ -152,7 +151,7 @@ def _check_body(graph: Graph, index: int) -> None:
     body = graph.nodes[index].body
     if body is None:
         raise _specification(graph, f"{GRAPH_DEFINED} without a body", index)
-    if body.level is not _NEXT.get(graph.level):
+    if body.level is not graph.level.inner:
         raise _specification(graph, f"a {body.level} graph cannot be the body of a node of a {graph.level} graph", index)
 
 
