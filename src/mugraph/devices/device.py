@@ -41,3 +41,5 @@ class Device:
     """Contiguous bytes the innermost dimension of a tile should have for memory to stream at full rate."""
     resident_threads: int = 1024
     """Threads of a block that hold registers at the same time: all of them on a GPU, the lanes of a vector on a CPU."""
+    operands_in_place: bool = False
+    """Whether blocks read operands where they lie, through caches, instead of copying tiles into shared memory first."""

@@ -39,6 +39,7 @@ def host_cpu() -> Device:
         threads_per_block_max=facts["threads_per_block_max"],
         vector_bytes=facts["stream_bytes"],
         resident_threads=isa["vector_bytes"] // DType.FP32.bytes,
+        operands_in_place=True,
     )
 
 

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from mugraph.ir.dtypes import DType
 from mugraph.ir.evaluate import loop_nodes
 from mugraph.ir.graph import ACCUMULATORS, VIEWS, Graph, Level, Node, Value
+from mugraph.ir.ops import OPERATORS
 
-_NO_STORAGE = frozenset({"constant", "output_saver"}) | VIEWS
 
-
-def peak_bytes(graph: Graph) -> int:
-    """Largest number of bytes live at one node of this graph, its own tensors only.
+def peak_bytes(graph: Graph, operands_in_place: bool = False) -> int:
+    """Largest number of bytes live at one node of this graph, its own tensors only; of a thread graph, per thread.
 
     A tensor lives from the node that makes it to the last that reads it or a view of it. Accumulators live as long as
-    the for-loop runs, and a kernel graph's inputs and outputs always. Constants are part of the code, savers write
-    to the level above, and views own nothing. Sizes are those of the tensors' dtypes.
+    the for-loop runs, and a kernel graph's inputs and outputs always. Constants are part of the code, savers write to
+    the level above, and views own nothing. What a block or thread computes is kept in fp32 at least.
+    `operands_in_place`: iterators take nothing, for the block reads its operands where they lie.
     """
     births, deaths = _intervals(graph)
     change = [0] * (len(graph.nodes) + 1)
+    streamed = graph.level is Level.THREAD and _elementwise_only(graph)
     for index, node in enumerate(graph.nodes):
-        change[births[index]] += _stored(node)
-        change[deaths[index] + 1] -= _stored(node)
+        size = 0 if _owns_nothing(graph, node, operands_in_place) else _stored(graph, node, streamed)
+        change[births[index]] += size
+        change[deaths[index] + 1] -= size
     live = peak = 0
     for difference in change:
         live += difference
@@ -27,8 +30,22 @@ def peak_bytes(graph: Graph) -> int:
     return peak
 
 
-def _stored(node: Node) -> int:
-    return 0 if node.op in _NO_STORAGE else sum(tensor.bytes for tensor in node.outputs)
+def _elementwise_only(graph: Graph) -> bool:
+    """Whether a thread can run the graph element by element, and so never holds a whole tensor."""
+    free = ("input_iterator", "output_saver", "constant", "cast")
+    return all(node.op in free or (node.op in OPERATORS and OPERATORS[node.op].elementwise) for node in graph.nodes)
+
+
+def _owns_nothing(graph: Graph, node: Node, operands_in_place: bool) -> bool:
+    in_place = operands_in_place and graph.level is Level.BLOCK and node.op == "input_iterator"
+    return in_place or node.op in ("constant", "output_saver") or _is_view(graph, node)
+
+
+def _stored(graph: Graph, node: Node, streamed: bool) -> int:
+    """Bytes of a node's outputs, or of one element of each where they are streamed."""
+    computed = graph.level is not Level.KERNEL and node.op != "input_iterator"
+    narrowest = DType.FP32.bytes if computed else 1
+    return sum(max(tensor.dtype.bytes, narrowest) * (1 if streamed else tensor.elements) for tensor in node.outputs)
 
 
 def _intervals(graph: Graph) -> tuple[list[int], list[int]]:
@@ -41,7 +58,7 @@ def _intervals(graph: Graph) -> tuple[list[int], list[int]]:
             owner = _owner(graph, value)
             deaths[owner] = max(deaths[owner], index)
         if node.op in ACCUMULATORS:
-            births[index] = min(inside, default=index)
+            births[index] = min(inside)
             deaths[index] = max(index, *inside)
         if node.op == "input":
             births[index], deaths[index] = 0, len(graph.nodes) - 1
@@ -51,7 +68,15 @@ def _intervals(graph: Graph) -> tuple[list[int], list[int]]:
     return births, deaths
 
 
+def _is_view(graph: Graph, node: Node) -> bool:
+    """Whether a node gives its operand's memory: a reshape or transpose, or an operand carried unchanged past the loop."""
+    if node.op == "accumulate" and node.get("combine") == "max":
+        source = graph.nodes[node.inputs[0].node]
+        return source.op == "input_iterator" and source.get("fmap") is None
+    return node.op in VIEWS
+
+
 def _owner(graph: Graph, value: Value) -> int:
     """The node whose memory a value lies in, looking through views."""
     node = graph.nodes[value.node]
-    return _owner(graph, node.inputs[0]) if node.op in VIEWS else value.node
+    return _owner(graph, node.inputs[0]) if _is_view(graph, node) else value.node

@@ -28,6 +28,8 @@ class MemoryLimits(Protocol):
     @property
     def shared_memory_bytes(self) -> int: ...
     @property
+    def operands_in_place(self) -> bool: ...
+    @property
     def register_bytes(self) -> int: ...
     @property
     def resident_threads(self) -> int: ...
@@ -194,7 +196,7 @@ def _memory_demand(graph: Graph, device: MemoryLimits) -> tuple[int, str, int]:
         case Level.KERNEL:
             return peak_bytes(graph), "device memory", device.device_memory_bytes
         case Level.BLOCK:
-            return peak_bytes(graph), "shared memory", device.shared_memory_bytes
+            return peak_bytes(graph, device.operands_in_place), "shared memory", device.shared_memory_bytes
         case Level.THREAD:
             resident = min(_threads(graph), device.resident_threads)
             return peak_bytes(graph) * resident, "registers", device.register_bytes
