@@ -1,9 +1,9 @@
 """The subexpression test of Algorithm 1: can this intermediate result still lead to the wanted outputs?
 
-The paper asks an SMT solver whether A_eq and A_sub entail subexpr(E, E_O). This decides it: E is a subexpression
-of E_O exactly when it has an *embedding*: a monomial m, proper or not, and a level L of E_O such that m * E is
-a sub-multiset of L (theory.md, theorem 2). The embeddings of a compound follow from those of its
-operands, so a compound is built only when it is nearly certain to be admitted, and never when it is large.
+The paper asks an SMT solver whether A_eq and A_sub entail subexpr(E, E_O). This decides it: E is
+a subexpression of E_O exactly when it has an *embedding*: a monomial m, proper or not, and a level L of E_O
+such that m * E is a sub-multiset of L (theory.md, theorem 2). The embeddings of a compound follow from those
+of its operands, so a compound is built only when nearly certain to be admitted, and never when it is large.
 """
 
 from __future__ import annotations
