@@ -1,0 +1,35 @@
+"""The documentation is executed: Python blocks run, and the files and links it names exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*.md")])
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^)#:]+)(?:#[^)]*)?\)")
+SOURCE = re.compile(r"`(src/mugraph/[\w./]+)`")
+
+
+def names(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if BLOCK.search(page.read_text())], ids=names)
+def test_python_blocks_run_in_order(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    scope: dict[str, object] = {"__name__": "documentation"}
+    for block in BLOCK.finditer(page.read_text()):
+        line = page.read_text()[: block.start(1)].count("\n")
+        exec(compile("\n" * line + block.group(1), page, "exec"), scope)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names)
+def test_links_and_source_files_exist(page: Path) -> None:
+    text = page.read_text()
+    missing = [link for link in LINK.findall(text) if not (page.parent / link).exists()]
+    missing += [source for source in SOURCE.findall(text) if not (ROOT / source).exists()]
+    assert missing == []
