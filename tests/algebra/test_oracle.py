@@ -259,7 +259,7 @@ def _compare_exhaustively(universe_nodes: int, query_nodes: int) -> tuple[int, i
 
 
 def _derivable(e: Tree, target: Tree, extra: int, limit: int) -> bool:
-    """Whether a term equal to `e` is part of one equal to `target`, by rewriting within `extra` more nodes."""
+    """Whether a term equal to `e` is part of one equal to `target`, rewriting within `extra` more nodes."""
     max_nodes = max(nodes(e), nodes(target)) + extra
     equal = closure(e, max_nodes, limit)
     return any(part in equal for tree in closure(target, max_nodes, limit) for part in subterms(tree))
@@ -344,7 +344,7 @@ def test_every_admission_has_a_derivation_at_length(pair: tuple[Tree, Tree]) -> 
 
 
 @pytest.mark.slow
-@settings(max_examples=3000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(mutations())
 def test_random_queries_against_the_closure(pair: tuple[Tree, Tree]) -> None:
     """Whatever is admitted is derivable by rewriting, if necessary through larger terms."""
@@ -353,7 +353,7 @@ def test_random_queries_against_the_closure(pair: tuple[Tree, Tree]) -> None:
     if not Oracle(algebra, [build(algebra, target)]).admits(build(algebra, e)):
         assert not _derivable(e, target, extra=3, limit=300)
         return
-    bounds = ((3, 300), (4, 3000), (6, 30_000), (12, 200_000))
+    bounds = ((1, 300), (3, 3000), (4, 30_000), (6, 200_000))
     assert any(_derivable(e, target, extra, limit) for extra, limit in bounds)
 
 
