@@ -84,7 +84,7 @@ class FieldPair:
 
         The congruence makes 2, 3, 5 and 7 squares in both fields, so that square roots of the usual constants square back.
         """
-        first, last = (1 << 29) // 840 + 1, (1 << 30) // 840
+        first, last = (1 << (DRAWN_P_BITS - 1)) // 840 + 1, (1 << DRAWN_P_BITS) // 840
         while True:
             q = 840 * int(rng.integers(first, last, endpoint=True)) - 1
             if is_prime(q) and is_prime(2 * q + 1):
@@ -100,6 +100,9 @@ class FieldPair:
 
 LARGE = FieldPair(2147024879, 1073512439)
 """The default fields; q is -1 modulo 120120, which makes even 2, 3, 5, 7, 11 and 13 squares in both."""
+
+DRAWN_P_BITS = 30
+"""`FieldPair.draw` gives p between 2**30 and 2**31."""
 
 DRAWN_PAIRS = 27225
 """How many pairs `FieldPair.draw` chooses from, by exhaustive count."""

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from mugraph.errors import InvalidInput
 
@@ -39,3 +43,18 @@ class DType(StrEnum):
 
 
 _BYTES = {DType.FP16: 2, DType.BF16: 2, DType.FP32: 4, DType.FP64: 8}
+_NUMPY = {DType.FP16: np.float16, DType.BF16: np.float32, DType.FP32: np.float32, DType.FP64: np.float64}
+
+
+def round_to(dtype: DType, array: npt.ArrayLike) -> npt.NDArray[Any]:
+    """The values of `array` rounded to the nearest of `dtype` (ties to even), as a NumPy array of the same shape.
+
+    NumPy has no bf16: its values come as float32 (where numbers of float64 are rounded twice).
+    """
+    with np.errstate(over="ignore"):
+        rounded = np.asarray(array).astype(_NUMPY[dtype])
+    if dtype is not DType.BF16:
+        return rounded
+    bits = rounded.view(np.uint32)
+    kept = (bits + (np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1)))) & np.uint32(0xFFFF0000)
+    return np.where(np.isnan(rounded), rounded, kept.view(np.float32))

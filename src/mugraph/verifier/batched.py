@@ -8,6 +8,7 @@ so that memory stays that of one iteration.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -24,7 +25,7 @@ from mugraph.ir.scalar import Scalar
 V = TypeVar("V")
 
 _PENDING = 16
-"""Iterations an accumulator collects before it combines them: few enough to bound memory, many enough to be fast."""
+"""Values an accumulator collects before it combines them: few enough to bound memory, many enough to be fast."""
 
 
 def evaluate_batched(graph: Graph, inputs: Sequence[V], arith: Arithmetic[V]) -> list[V]:
@@ -58,6 +59,29 @@ def _scope(graph: Graph) -> Scope:
 
 
 @dataclass(frozen=True, slots=True)
+class _Pending(Generic[V]):
+    """Values of one operand of an accumulator, oldest first: `levels[i]` holds combinations of _PENDING**i values each."""
+
+    levels: list[list[V]]
+
+    def push(self, value: V) -> None:
+        self.levels[0].append(value)
+
+    def combine(self, accumulate: Callable[[Sequence[V]], V]) -> None:
+        """Combine every full level into one value of the next, which keeps few values and combines equals with equals."""
+        for level, values in enumerate(self.levels):
+            if len(values) < _PENDING:
+                break
+            if level + 1 == len(self.levels):
+                self.levels.append([])
+            self.levels[level + 1].append(accumulate(values))
+            values.clear()
+
+    def values(self) -> list[V]:
+        return [value for level in reversed(self.levels) for value in level]
+
+
+@dataclass(frozen=True, slots=True)
 class _Body(Generic[V]):
     """One graph-defined operator applied to operands with `lead` batch axes of the graphs around it."""
 
@@ -72,34 +96,38 @@ class _Body(Generic[V]):
 
     def run(self) -> list[V]:
         inside = loop_nodes(self.body)
-        accumulated = self.accumulate(inside)
+        collected = self.iterate(inside)
         after: dict[Value, V] = {}
         for index, node in enumerate(self.body.nodes):
-            if index in accumulated:
-                _store(after, index, self.combine(node, accumulated[index]))
+            if index in collected:
+                operands = [value for pending in collected[index] for value in pending.values()]
+                _store(after, index, self.compute(node, operands))
             elif index not in inside or node.op == "constant":
                 self.step(after, index, node, 0)
         return [self.merge(after[value], self.body.nodes[value.node]) for value in self.body.outputs]
 
-    def accumulate(self, inside: frozenset[int]) -> dict[int, list[list[V]]]:
-        """For each accumulator, the values its operands took, iteration by iteration (partly combined already)."""
+    def iterate(self, inside: frozenset[int]) -> dict[int, list[_Pending[V]]]:
+        """Run the for-loop: for each accumulator and each of its operands, the values still to be combined."""
         accumulators = {i: node for i, node in enumerate(self.body.nodes) if node.op in ("accumulate", "accumulate_rescaled")}
-        collected: dict[int, list[list[V]]] = {i: [[] for _ in node.inputs] for i, node in accumulators.items()}
+        collected: dict[int, list[_Pending[V]]] = {i: [_Pending([[]]) for _ in n.inputs] for i, n in accumulators.items()}
         for iteration in range(self.body.loop if accumulators else 0):
             values: dict[Value, V] = {}
             for index, node in enumerate(self.body.nodes):
                 if index in inside:
                     self.step(values, index, node, iteration)
             for index, node in accumulators.items():
-                for history, value in zip(collected[index], node.inputs, strict=True):
-                    history.append(values[value])
-                if node.op == "accumulate" and len(collected[index][0]) == _PENDING:
-                    collected[index] = [self.combine(node, collected[index])]
+                for pending, value in zip(collected[index], node.inputs, strict=True):
+                    pending.push(values[value])
+                    if node.op == "accumulate":
+                        pending.combine(functools.partial(self.fold, node))
         return collected
 
-    def combine(self, node: Node, histories: Sequence[Sequence[V]]) -> list[V]:
-        operands = [value for history in histories for value in history]
+    def compute(self, node: Node, operands: Sequence[V]) -> list[V]:
         return _compute(self.body, node, operands, self.arith, self.lead + len(self.grid))
+
+    def fold(self, accumulator: Node, operands: Sequence[V]) -> V:
+        (result,) = self.compute(accumulator, operands)
+        return result
 
     def step(self, values: dict[Value, V], index: int, node: Node, iteration: int) -> None:
         if node.op == "input_iterator":
@@ -107,8 +135,7 @@ class _Body(Generic[V]):
         elif node.op == "output_saver":
             values[Value(index)] = values[node.inputs[0]]
         else:
-            operands = [values[v] for v in node.inputs]
-            _store(values, index, _compute(self.body, node, operands, self.arith, self.lead + len(self.grid)))
+            _store(values, index, self.compute(node, [values[v] for v in node.inputs]))
 
     def tile(self, node: Node, iteration: int) -> V:
         """The tiles that all blocks read in one iteration: dimensions split by imap and fmap, the grid's parts in front."""
