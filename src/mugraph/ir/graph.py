@@ -63,7 +63,7 @@ class Tensor:
         return self.elements * self.dtype.bytes
 
     def __str__(self) -> str:
-        layout = f" layout({','.join(map(str, self.layout.order))})" if self.layout else ""
+        layout = f" layout({', '.join(map(str, self.layout.order))})" if self.layout else ""
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]{layout}"
 
 

@@ -125,6 +125,8 @@ class Operator:
                 raise ShapeMismatch(f"{self.name}: attribute {name!r} is missing")
         dtype = call.attributes.get("dtype")
         if not isinstance(dtype, DType):
+            if "dtype" in self.attributes:
+                raise ShapeMismatch(f"{self.name}: attribute 'dtype' must be a dtype, not {dtype!r}")
             dtypes = [tensor.dtype for tensor in inputs if tensor.shape] or [tensor.dtype for tensor in inputs]
             dtype = functools.reduce(DType.promote, dtypes)
         return Tensor(self.shape(call), dtype, level)

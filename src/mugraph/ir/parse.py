@@ -20,6 +20,7 @@ LOOP_NAME = "i"
 REPLICA = "phi"
 KEYWORDS = frozenset({"return"})
 
+_GRAPHS = {f"{level}_graph": level for level in Level}
 _T = TypeVar("_T")
 
 
@@ -41,9 +42,8 @@ def implied_attributes(op: str, name: str, outputs: Sequence[Tensor]) -> dict[st
 def parse_graph(text: str) -> Graph:
     """The graph a text stands for; raises InvalidInput with line and column where the text breaks the grammar."""
     parser = _Parser(tokenize(text))
-    levels = {f"{level}_graph": level for level in Level}
-    head = parser.expect("name", "kernel_graph, block_graph or thread_graph", levels)
-    graph = parser.graph(levels[head.text], None)
+    head = parser.expect("name", "kernel_graph, block_graph or thread_graph", _GRAPHS)
+    graph = parser.graph(_GRAPHS[head.text], None)
     parser.expect("end", "the end of the text")
     return graph
 
@@ -154,9 +154,11 @@ class _Parser:
 
     def _operation(self, scope: _Scope, name: Token, outputs: tuple[Tensor, ...]) -> Node:
         op = self.expect("name", "an operator")
-        level = scope.level.inner
-        if level is not None and op.text == f"{level}_graph":
-            return self._graph_defined(scope, level, outputs)
+        if op.text in _GRAPHS:
+            inner = scope.level.inner
+            if inner is not _GRAPHS[op.text]:
+                raise op.error("an operator" + (f" or a {inner}_graph" if inner else ""))
+            return self._graph_defined(scope, inner, outputs)
         attributes = implied_attributes(op.text, name.text, outputs)
         inputs: list[Value] = []
         if op.text == "input_iterator":
