@@ -1,0 +1,85 @@
+"""Scalar expressions: what an elementwise statement computes for one element, kept in registers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mugraph.errors import InvalidGraph
+from mugraph.ir.graph import Graph, Node
+from mugraph.ir.ops import operator
+from mugraph.ir.scalar import Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The element of the statement's source number `index`."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A number, rounded to the type of computation by the target."""
+
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """A C-family template over {0}, {1}, ... (the `scalar` of a row of the operator table) applied to arguments."""
+
+    template: str
+    arguments: tuple[Expression, ...]
+
+
+Expression = Source | Constant | Apply
+
+MAXIMUM = "max({0}, {1})"
+SUM = "({0} + {1})"
+
+
+def apply_row(op: str, arguments: Sequence[Expression]) -> Expression:
+    """The expression of an elementwise row of the operator table; a cast is its argument."""
+    if op == "cast":
+        return arguments[0]
+    template = operator(op).scalar
+    if template is None:
+        raise InvalidGraph(f"clause 1 (operator specification): {op} is not elementwise and cannot stand in a thread graph")
+    return Apply(template, tuple(arguments))
+
+
+def constant_of(node: Node) -> Constant:
+    """The number a `constant` node stands for."""
+    value = node["value"]
+    assert isinstance(value, Scalar)
+    return Constant(float(value))
+
+
+def expression_of(graph: Graph) -> Expression:
+    """The expression of a thread graph with one output; Source(i) is the parent's operand i."""
+    values: list[Expression] = []
+    for node in graph.nodes:
+        arguments = [values[value.node] for value in node.inputs]
+        if node.op == "input_iterator":
+            operand = node["operand"]
+            assert isinstance(operand, int)
+            values.append(Source(operand))
+        elif node.op == "constant":
+            values.append(constant_of(node))
+        elif node.op == "output_saver":
+            values.append(arguments[0])
+        else:
+            values.append(apply_row(node.op, arguments))
+    (output,) = graph.outputs
+    return values[output.node]
+
+
+def renumbered(expression: Expression, sources: Sequence[Expression]) -> Expression:
+    """The expression with Source(i) replaced by `sources[i]`."""
+    match expression:
+        case Source(index):
+            return sources[index]
+        case Apply(template, arguments):
+            return Apply(template, tuple(renumbered(argument, sources) for argument in arguments))
+    return expression

@@ -1,0 +1,155 @@
+"""The lowered form: what every target's printer reads.
+
+A kernel is a grid of independent blocks. A block runs the statements `before`, then `body` once per iteration of its
+for-loop, then `after`. Statements read and write tiles: strided windows of buffers whose start moves with the block
+and the iteration. Views, iterators and savers are gone: they are strides and starts. All arithmetic is in
+fp32; buffers of other types are converted where they are read and written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from mugraph.ir.dtypes import DType
+from mugraph.ir.graph import Shape
+from mugraph.lower.expressions import Expression
+
+
+class Memory(StrEnum):
+    """Where a buffer lives: device memory, or the memory one block shares (a cache-resident scratch on a CPU)."""
+
+    DEVICE = "device"
+    SHARED = "shared"
+
+
+class Combine(StrEnum):
+    """How values that meet in one element are combined."""
+
+    SUM = "sum"
+    MAX = "max"
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A piece of memory of `elements` elements; `offset` is its first byte in the block's shared memory."""
+
+    name: str
+    memory: Memory
+    dtype: DType
+    elements: int
+    offset: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """Size in bytes."""
+        return self.elements * self.dtype.bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """An element index `constant + sum_d grid[d] * block_d + loop * iteration`."""
+
+    constant: int = 0
+    grid: tuple[int, ...] = ()
+    loop: int = 0
+
+    def moved(self, coefficient: int, position: int, grid_dims: int) -> Index:
+        """Plus `coefficient` times grid dimension `position`, or times the iteration when position == grid_dims."""
+        if position == grid_dims:
+            return replace(self, loop=self.loop + coefficient)
+        grid = list(self.grid or (0,) * grid_dims)
+        grid[position] += coefficient
+        return replace(self, grid=tuple(grid))
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A window of a buffer: element (i_0, i_1, ...) is at `start + sum_d strides[d] * i_d` (in elements)."""
+
+    buffer: str
+    shape: Shape
+    strides: tuple[int, ...]
+    start: Index = Index()
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Elementwise:
+    """`target = expression(sources)`, or combined with what the target holds; sources have the target's shape."""
+
+    target: Tile
+    sources: tuple[Tile, ...]
+    expression: Expression
+    combine: Combine | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """`target[i...] = combine over r of expression(sources[i..., r])`; with `accumulate`, combined with the target too."""
+
+    target: Tile
+    sources: tuple[Tile, ...]
+    expression: Expression
+    combine: Combine
+    accumulate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Matmul:
+    """`target[..., m, n] = left[..., m, k] @ right[..., k, n]`; with `accumulate`, added to the target."""
+
+    target: Tile
+    left: Tile
+    right: Tile
+    accumulate: bool = False
+
+    @property
+    def sources(self) -> tuple[Tile, ...]:
+        """The two factors."""
+        return (self.left, self.right)
+
+
+Statement = Elementwise | Reduce | Matmul
+
+
+def reads_target(statement: Statement) -> bool:
+    """Whether a statement needs the old content of its target."""
+    match statement:
+        case Elementwise():
+            return statement.combine is not None
+        case Reduce() | Matmul():
+            return statement.accumulate
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One launch: `inputs` and `outputs` name the device buffers its caller supplies, in order."""
+
+    name: str
+    grid: tuple[int, ...]
+    loop: int
+    buffers: tuple[Buffer, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    before: tuple[Statement, ...]
+    body: tuple[Statement, ...]
+    after: tuple[Statement, ...]
+
+    @property
+    def statements(self) -> tuple[Statement, ...]:
+        """All statements in the order they first run."""
+        return (*self.before, *self.body, *self.after)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory one block needs, in bytes."""
+        return max((b.offset + b.bytes for b in self.buffers if b.memory is Memory.SHARED), default=0)
+
+    def buffer(self, name: str) -> Buffer:
+        """The buffer called `name`."""
+        return next(buffer for buffer in self.buffers if buffer.name == name)

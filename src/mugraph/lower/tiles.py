@@ -1,0 +1,110 @@
+"""Views of tiles: every data movement that costs nothing, as arithmetic on shapes and strides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from mugraph.ir.graph import Shape
+from mugraph.lower.lowered import Tile
+
+
+def row_major(shape: Shape) -> tuple[int, ...]:
+    """Strides of a contiguous tensor whose last dimension varies fastest."""
+    strides: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    return tuple(reversed(strides))
+
+
+def permuted(tile: Tile, permutation: Sequence[int]) -> Tile:
+    """Dimension i of the result is dimension permutation[i] of the tile."""
+    return replace(
+        tile, shape=tuple(tile.shape[dim] for dim in permutation), strides=tuple(tile.strides[dim] for dim in permutation)
+    )
+
+
+def transposed(tile: Tile) -> Tile:
+    """The last two dimensions exchanged."""
+    return permuted(tile, (*range(tile.rank - 2), tile.rank - 1, tile.rank - 2))
+
+
+def inverse(permutation: Sequence[int]) -> tuple[int, ...]:
+    """The permutation that undoes `permutation`."""
+    return tuple(sorted(range(len(permutation)), key=permutation.__getitem__))
+
+
+def reshaped(tile: Tile, shape: Shape) -> Tile | None:
+    """The same elements, in row-major order of the tile's dimensions, as `shape`; None where strides cannot say it."""
+    runs = iter(merged(tile))
+    strides: list[int] = []
+    remaining, inner = 1, 0
+    for size in shape:
+        if size == 1:
+            strides.append(0)
+            continue
+        if remaining == 1:
+            remaining, inner = next(runs)
+        if remaining % size:
+            return None
+        remaining //= size
+        strides.append(remaining * inner)
+    return replace(tile, shape=tuple(shape), strides=tuple(strides))
+
+
+def merged(tile: Tile) -> list[tuple[int, int]]:
+    """(size, stride) of the tile's dimensions, those of size 1 dropped and those that line up joined."""
+    runs: list[tuple[int, int]] = []
+    for size, stride in zip(tile.shape, tile.strides, strict=True):
+        if size == 1:
+            continue
+        if runs and runs[-1][1] == size * stride:
+            runs[-1] = (runs[-1][0] * size, stride)
+        else:
+            runs.append((size, stride))
+    return runs
+
+
+def broadcast(tile: Tile, shape: Shape) -> Tile:
+    """The tile repeated by stride 0 to `shape`, aligned at the last dimension as in NumPy."""
+    missing = len(shape) - tile.rank
+    strides = [0] * missing
+    for size, stride, wanted in zip(tile.shape, tile.strides, shape[missing:], strict=True):
+        strides.append(0 if size == 1 and wanted != 1 else stride)
+    return replace(tile, shape=tuple(shape), strides=tuple(strides))
+
+
+def grouped(tile: Tile, dim: int, size: int) -> Tile:
+    """Dimension `dim` cut into groups of `size`, the place within the group moved to a new last dimension."""
+    stride = tile.strides[dim]
+    shape = (*tile.shape[:dim], tile.shape[dim] // size, *tile.shape[dim + 1 :], size)
+    strides = (*tile.strides[:dim], stride * size, *tile.strides[dim + 1 :], stride)
+    return replace(tile, shape=shape, strides=strides)
+
+
+def split(tile: Tile, dim: int, count: int) -> Tile:
+    """Dimension `dim` cut into `count` equal parts: a new dimension of size `count` before it."""
+    size, stride = tile.shape[dim] // count, tile.strides[dim]
+    shape = (*tile.shape[:dim], count, size, *tile.shape[dim + 1 :])
+    strides = (*tile.strides[:dim], stride * size, stride, *tile.strides[dim + 1 :])
+    return replace(tile, shape=shape, strides=strides)
+
+
+def inserted(tile: Tile, dim: int, count: int) -> Tile:
+    """A new dimension of size `count` before `dim`, along which the tile repeats."""
+    shape = (*tile.shape[:dim], count, *tile.shape[dim:])
+    strides = (*tile.strides[:dim], 0, *tile.strides[dim:])
+    return replace(tile, shape=shape, strides=strides)
+
+
+def cut(tile: Tile, parts: Sequence[tuple[int, int | None]]) -> Tile:
+    """The part one block sees in one iteration: `parts` gives (count, dimension or None) per grid dimension, then the loop."""
+    shape, start = list(tile.shape), tile.start
+    grid_dims = len(parts) - 1
+    for position, (count, dim) in enumerate(parts):
+        if dim is not None:
+            shape[dim] //= count
+            start = start.moved(shape[dim] * tile.strides[dim], position, grid_dims)
+    return replace(tile, shape=tuple(shape), start=start)

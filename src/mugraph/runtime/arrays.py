@@ -1,0 +1,157 @@
+"""The two kinds of arrays kernels run on, torch tensors and NumPy arrays, behind one small interface."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any, Protocol
+
+import numpy as np
+
+from mugraph.errors import InvalidInput, ShapeMismatch
+from mugraph.ir.arithmetic import Array
+from mugraph.ir.dtypes import DType
+from mugraph.ir.graph import Shape, Tensor
+
+
+class Arrays(Protocol):
+    """What the runtime needs of an array library; `Any` stands for its array type."""
+
+    def empty(self, tensor: Tensor) -> Any: ...
+    def pointer(self, array: Any) -> int: ...
+    def checked(self, array: Any, name: str, tensor: Tensor) -> Any:
+        """The array, contiguous; raises ShapeMismatch or InvalidInput naming the input when it does not fit."""
+        ...
+
+    def reshape(self, array: Any, shape: Shape) -> Any: ...
+    def transpose(self, array: Any, permutation: Sequence[int]) -> Any: ...
+    def contiguous(self, array: Any) -> Any: ...
+    def matmul(self, left: Any, right: Any) -> Any: ...
+    def to_numpy(self, array: Any) -> Array:
+        """The values in float32 (float64 if they are)."""
+        ...
+
+    def from_numpy(self, array: Array, tensor: Tensor) -> Any: ...
+
+
+def arrays_of(inputs: Sequence[Any]) -> Arrays:
+    """The library that the inputs belong to; raises InvalidInput for anything but torch tensors and NumPy arrays."""
+    if all(type(array) is np.ndarray for array in inputs):
+        return NUMPY
+    if all(type(array).__module__.partition(".")[0] == "torch" for array in inputs):
+        return torch_arrays()
+    kinds = ", ".join(sorted({type(array).__name__ for array in inputs}))
+    raise InvalidInput(f"inputs must be all torch tensors or all NumPy arrays, not {kinds}")
+
+
+def _mismatch(name: str, shape: Sequence[int], tensor: Tensor) -> ShapeMismatch:
+    return ShapeMismatch(f"input {name!r} has shape {list(shape)}; this muGraph was built for {list(tensor.shape)}")
+
+
+def _wrong_type(name: str, dtype: Any, tensor: Tensor) -> InvalidInput:
+    return InvalidInput(f"input {name!r} is {dtype}; this muGraph was built for {tensor.dtype}")
+
+
+class NumpyArrays:
+    """NumPy arrays; bf16 has no NumPy type, so such graphs take torch tensors only."""
+
+    def __init__(self) -> None:
+        self.dtypes: dict[DType, np.dtype[Any]] = {
+            DType.FP16: np.dtype(np.float16),
+            DType.FP32: np.dtype(np.float32),
+            DType.FP64: np.dtype(np.float64),
+        }
+
+    def dtype(self, dtype: DType) -> np.dtype[Any]:
+        if dtype not in self.dtypes:
+            raise InvalidInput(f"NumPy has no {dtype} arrays; pass torch tensors")
+        return self.dtypes[dtype]
+
+    def empty(self, tensor: Tensor) -> Array:
+        return np.empty(tensor.shape, self.dtype(tensor.dtype))
+
+    def pointer(self, array: Array) -> int:
+        return array.ctypes.data
+
+    def checked(self, array: Array, name: str, tensor: Tensor) -> Array:
+        if array.shape != tensor.shape:
+            raise _mismatch(name, array.shape, tensor)
+        if array.dtype != self.dtype(tensor.dtype):
+            raise _wrong_type(name, array.dtype, tensor)
+        return self.contiguous(array)
+
+    def reshape(self, array: Array, shape: Shape) -> Array:
+        return array.reshape(shape)
+
+    def transpose(self, array: Array, permutation: Sequence[int]) -> Array:
+        return array.transpose(permutation)
+
+    def contiguous(self, array: Array) -> Array:
+        return np.ascontiguousarray(array) if array.ndim else array
+
+    def matmul(self, left: Array, right: Array) -> Array:
+        return np.asarray(np.matmul(left, right))
+
+    def to_numpy(self, array: Array) -> Array:
+        return array if array.dtype == np.float64 else array.astype(np.float32)
+
+    def from_numpy(self, array: Array, tensor: Tensor) -> Array:
+        return np.ascontiguousarray(np.broadcast_to(array, tensor.shape), self.dtype(tensor.dtype))
+
+
+class TorchArrays:
+    """CPU tensors of PyTorch."""
+
+    def __init__(self, torch: ModuleType) -> None:
+        self.torch = torch
+        self.dtypes = {
+            DType.FP16: torch.float16,
+            DType.BF16: torch.bfloat16,
+            DType.FP32: torch.float32,
+            DType.FP64: torch.float64,
+        }
+        self.matmul: Callable[[Any, Any], Any] = torch.matmul
+
+    def empty(self, tensor: Tensor) -> Any:
+        return self.torch.empty(tensor.shape, dtype=self.dtypes[tensor.dtype])
+
+    def pointer(self, array: Any) -> int:
+        address: int = array.data_ptr()
+        return address
+
+    def checked(self, array: Any, name: str, tensor: Tensor) -> Any:
+        if array.shape != tensor.shape:
+            raise _mismatch(name, array.shape, tensor)
+        if array.dtype is not self.dtypes[tensor.dtype]:
+            raise _wrong_type(name, array.dtype, tensor)
+        if array.device.type != "cpu":
+            raise InvalidInput(f"input {name!r} is on {array.device}; target cpu takes CPU tensors")
+        return array if array.is_contiguous() else array.contiguous()
+
+    def reshape(self, array: Any, shape: Shape) -> Any:
+        return array.reshape(shape)
+
+    def transpose(self, array: Any, permutation: Sequence[int]) -> Any:
+        return array.permute(tuple(permutation))
+
+    def contiguous(self, array: Any) -> Any:
+        return array.contiguous()
+
+    def to_numpy(self, array: Any) -> Array:
+        wide = array if array.dtype is self.torch.float64 else array.float()
+        return np.asarray(wide.detach().numpy())
+
+    def from_numpy(self, array: Array, tensor: Tensor) -> Any:
+        full = np.ascontiguousarray(np.broadcast_to(array, tensor.shape))
+        return self.torch.from_numpy(full.copy() if not full.flags.writeable else full).to(self.dtypes[tensor.dtype])
+
+
+NUMPY: Arrays = NumpyArrays()
+
+
+@functools.cache
+def torch_arrays() -> Arrays:
+    """The interface of PyTorch's tensors; imports torch."""
+    return TorchArrays(importlib.import_module("torch"))

@@ -1,0 +1,101 @@
+"""The C compiler: find one, learn the host's vector unit from it, compile shared objects into a cache."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from mugraph.errors import CompilationFailed, TargetUnavailable
+from mugraph.targets.cpu import Vectors
+
+_FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fPIC", "-shared", "-w", "-fno-math-errno", "-fno-trapping-math")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """A C compiler's command, and the macros it predefines for this host (they name its version and vector unit)."""
+
+    command: tuple[str, ...]
+    macros: str
+
+    @property
+    def vectors(self) -> Vectors:
+        """The widest vector unit the compiler uses for this host."""
+        if "__AVX512F__" in self.macros:
+            return Vectors(lanes=16, registers=32)
+        if "__AVX__" in self.macros:
+            return Vectors(lanes=8, registers=16)
+        return Vectors(lanes=4, registers=32 if "__aarch64__" in self.macros else 16)
+
+    def key(self, source: str) -> str:
+        """Name of the shared object of a source: a hash of the source, the flags, the compiler and the host."""
+        parts = (source, *_FLAGS, *self.command, self.macros)
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+
+
+@cache
+def find_compiler() -> Compiler:
+    """The system's C compiler, or the one of the `ziglang` package; raises TargetUnavailable when there is neither."""
+    for command in _commands():
+        found = subprocess.run([*command, "-march=native", "-dM", "-E", "-x", "c", os.devnull], capture_output=True, text=True)
+        if found.returncode == 0:
+            return Compiler(command, found.stdout)
+    raise TargetUnavailable("target cpu needs a C compiler: install gcc or clang, or run `pip install ziglang`")
+
+
+def _commands() -> list[tuple[str, ...]]:
+    found = [(path,) for path in map(shutil.which, ("cc", "gcc", "clang")) if path]
+    zig = [(sys.executable, "-m", "ziglang", "cc")] if importlib.util.find_spec("ziglang") else []
+    return [*found, *zig]
+
+
+def default_cache() -> Path:
+    """The user's cache directory: $MUGRAPH_CACHE_DIR, else `mugraph` in the XDG cache directory."""
+    chosen = os.environ.get("MUGRAPH_CACHE_DIR")
+    if chosen:
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mugraph"
+
+
+def compile_shared(source: str, cache_directory: Path | None = None) -> Path:
+    """The shared object of a C source, compiled unless the cache holds it.
+
+    A cache that cannot be written (read-only, full) is replaced by a temporary folder, with a warning in the log.
+    Raises CompilationFailed when the compiler rejects the source, TargetUnavailable when there is no compiler.
+    """
+    compiler = find_compiler()
+    directory = (cache_directory or default_cache()) / "objects"
+    path = directory / f"{compiler.key(source)}.so"
+    if path.exists():
+        return path
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        return _compile(compiler, source, path)
+    except OSError as error:
+        temporary = Path(tempfile.mkdtemp(prefix="mugraph-"))
+        _log.warning("cannot write the cache %s (%s); compiling into %s", directory, error, temporary)
+        return _compile(compiler, source, temporary / path.name)
+
+
+def _compile(compiler: Compiler, source: str, path: Path) -> Path:
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".compiling-") as folder:
+        text, unfinished = Path(folder, "kernels.c"), Path(folder, "kernels.so")
+        text.write_text(source, encoding="utf-8")
+        done = subprocess.run([*compiler.command, *_FLAGS, str(text), "-o", str(unfinished)], capture_output=True, text=True)
+        if done.returncode != 0:
+            kept = Path(tempfile.mkdtemp(prefix="mugraph-")) / "kernels.c"
+            kept.write_text(source, encoding="utf-8")
+            reason = next((line for line in done.stderr.splitlines() if "error" in line), "no message")
+            raise CompilationFailed(f"{compiler.command[0]} rejected a generated kernel ({reason}); please report it with {kept}")
+        os.replace(unfinished, path)
+    return path

@@ -1,0 +1,1 @@
+"""Printers of the lowered form, one package per target."""

@@ -1,0 +1,234 @@
+/* Vector primitives of generated kernels. No header is included: compiling stays fast and needs no C library.
+   LANES is defined by the printer: floats in the host's widest vector register. */
+
+typedef float fp32_t;
+typedef unsigned short bf16_t;
+#ifdef __FLT16_MANT_DIG__
+typedef _Float16 fp16_t;
+typedef fp16_t halfs __attribute__((vector_size(2 * LANES)));
+#endif
+typedef float vec __attribute__((vector_size(4 * LANES)));
+typedef int ints __attribute__((vector_size(4 * LANES)));
+typedef unsigned bits __attribute__((vector_size(4 * LANES)));
+typedef unsigned short shorts __attribute__((vector_size(2 * LANES)));
+
+extern void GOMP_parallel(void (*)(void *), void *, unsigned, unsigned) __attribute__((weak));
+extern int omp_get_thread_num(void) __attribute__((weak));
+extern int omp_get_num_threads(void) __attribute__((weak));
+extern void *aligned_alloc(unsigned long, unsigned long);
+extern void free(void *);
+
+#define INLINE static inline __attribute__((always_inline, unused))
+
+/* Run `task` on every thread of the pool that the process already has, or here when there is none. */
+static __attribute__((unused)) void launch(void (*task)(void *), void *data, int parallel)
+{
+    if (parallel && GOMP_parallel)
+        GOMP_parallel(task, data, 0, 0);
+    else
+        task(data);
+}
+
+/* The contiguous share [*first, *last) of `blocks` that belongs to this thread. */
+INLINE void share(long blocks, int parallel, long *first, long *last)
+{
+    long thread = 0, threads = 1;
+    if (parallel && GOMP_parallel) {
+        thread = omp_get_thread_num();
+        threads = omp_get_num_threads();
+    }
+    *first = blocks * thread / threads;
+    *last = blocks * (thread + 1) / threads;
+}
+
+/* Conversions between fp32 vectors and what is stored. */
+
+INLINE vec splat(float x) { return x - (vec){0}; }
+INLINE vec from_fp32(vec x) { return x; }
+INLINE vec to_fp32(vec x) { return x; }
+INLINE float one_fp32(const fp32_t *p) { return *p; }
+
+INLINE vec from_bf16(shorts x) { return (vec)(__builtin_convertvector(x, bits) << 16); }
+INLINE float one_bf16(const bf16_t *p)
+{
+    union { unsigned u; float f; } word = {.u = (unsigned)*p << 16};
+    return word.f;
+}
+INLINE shorts to_bf16(vec x)
+{
+    bits u = (bits)x;
+    bits even = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+    bits nan = (u >> 16) | 0x40u;
+    ints is_nan = x != x;
+    return __builtin_convertvector(((bits)is_nan & nan) | (~(bits)is_nan & even), shorts);
+}
+
+#ifdef __FLT16_MANT_DIG__
+INLINE vec from_fp16(halfs x) { return __builtin_convertvector(x, vec); }
+INLINE halfs to_fp16(vec x) { return __builtin_convertvector(x, halfs); }
+INLINE float one_fp16(const fp16_t *p) { return (float)*p; }
+#endif
+
+/* Loads and stores: whole vectors, the first n lanes (the others read as 0), lanes `stride` elements apart. */
+#define MEMORY(type, packed)                                                                        \
+    INLINE vec load_##type(const type##_t *p)                                                       \
+    {                                                                                               \
+        packed x;                                                                                   \
+        __builtin_memcpy(&x, p, sizeof x);                                                          \
+        return from_##type(x);                                                                      \
+    }                                                                                               \
+    INLINE vec load_first_##type(const type##_t *p, const int n)                                    \
+    {                                                                                               \
+        packed x = {0};                                                                             \
+        __builtin_memcpy(&x, p, n * sizeof *p);                                                     \
+        return from_##type(x);                                                                      \
+    }                                                                                               \
+    INLINE vec gather_##type(const type##_t *p, long stride, const int n)                           \
+    {                                                                                               \
+        vec x = {0};                                                                                \
+        for (int i = 0; i < n; ++i)                                                                 \
+            x[i] = one_##type(p + i * stride);                                                      \
+        return x;                                                                                   \
+    }                                                                                               \
+    INLINE vec spread_##type(const type##_t *p) { return splat(one_##type(p)); }                    \
+    INLINE void store_##type(type##_t *p, vec value)                                                \
+    {                                                                                               \
+        packed x = to_##type(value);                                                                \
+        __builtin_memcpy(p, &x, sizeof x);                                                          \
+    }                                                                                               \
+    INLINE void store_first_##type(type##_t *p, vec value, const int n)                             \
+    {                                                                                               \
+        packed x = to_##type(value);                                                                \
+        __builtin_memcpy(p, &x, n * sizeof *p);                                                     \
+    }                                                                                               \
+    INLINE void scatter_##type(type##_t *p, long stride, vec value, const int n)                    \
+    {                                                                                               \
+        packed x = to_##type(value);                                                                \
+        for (int i = 0; i < n; ++i)                                                                 \
+            p[i * stride] = x[i];                                                                   \
+    }
+
+MEMORY(fp32, vec)
+MEMORY(bf16, shorts)
+#ifdef __FLT16_MANT_DIG__
+MEMORY(fp16, halfs)
+#endif
+
+/* Lane arithmetic. */
+
+INLINE vec choose(ints condition, vec yes, vec no)
+{
+    return (vec)((condition & (ints)yes) | (~condition & (ints)no));
+}
+INLINE vec vec_max(vec a, vec b) { return choose((a > b) | (a != a), a, b); }
+INLINE vec vec_abs(vec x) { return (vec)((ints)x & 0x7fffffff); }
+
+/* The first n lanes of x; the others become `neutral`. */
+INLINE vec keep_first(vec x, float neutral, const int n)
+{
+    ints lane;
+    for (int i = 0; i < LANES; ++i)
+        lane[i] = i;
+    return choose(lane < n, x, splat(neutral));
+}
+
+#define HALVE(combine)                                                                              \
+    float lanes[LANES];                                                                             \
+    __builtin_memcpy(lanes, &x, sizeof x);                                                          \
+    for (int width = LANES / 2; width; width /= 2)                                                  \
+        for (int i = 0; i < width; ++i)                                                             \
+            lanes[i] = combine(lanes[i], lanes[i + width]);                                         \
+    return lanes[0];
+#define SCALAR_SUM(a, b) ((a) + (b))
+#define SCALAR_MAX(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
+INLINE float total_sum(vec x) { HALVE(SCALAR_SUM) }
+INLINE float total_max(vec x) { HALVE(SCALAR_MAX) }
+
+/* Elementary functions, by argument reduction and minimax polynomials fitted to float64 references. */
+
+#define POLYNOMIAL(x, ...)                                                                          \
+    const float coefficients[] = {__VA_ARGS__};                                                     \
+    vec sum = splat(coefficients[0]);                                                               \
+    for (unsigned i = 1; i < sizeof coefficients / sizeof *coefficients; ++i)                       \
+        sum = sum * (x) + coefficients[i];
+
+/* exp(x) = 2^n exp(r), |r| <= ln(2)/2; scaling in two steps keeps subnormal results. */
+INLINE vec vec_exp(vec x)
+{
+    x = choose(x > 89.0f, splat(89.0f), x);
+    x = choose(x < -104.0f, splat(-104.0f), x);
+    vec shifted = x * 1.44269504f + 12582912.0f;
+    vec n = shifted - 12582912.0f;
+    vec r = x - n * 0.693359375f;
+    r = r + n * 2.12194440e-4f;
+    POLYNOMIAL(r, 0.00139504787f, 0.00836888235f, 0.0416662060f, 0.166665196f, 0.5f)
+    vec y = sum * (r * r) + r + 1.0f;
+    ints power = (ints)shifted - 0x4b400000;
+    ints half = power >> 1;
+    return y * (vec)((half + 127) << 23) * (vec)((power - half + 127) << 23);
+}
+
+/* log(x) = e ln(2) + log(1 + f), sqrt(1/2) <= 1 + f < sqrt(2). */
+INLINE vec vec_log(vec x)
+{
+    ints tiny = x < 1.17549435e-38f;
+    vec scaled = choose(tiny, x * 8388608.0f, x);
+    ints word = (ints)scaled - 0x3f3504f3;
+    ints exponent = word >> 23;
+    vec f = (vec)((word & 0x7fffff) + 0x3f3504f3) - 1.0f;
+    vec e = __builtin_convertvector(exponent, vec) - choose(tiny, splat(23.0f), splat(0.0f));
+    POLYNOMIAL(f, 0.0691542476f, -0.117898352f, 0.118729658f, -0.123843431f, 0.142186582f, -0.166692510f, 0.200022265f,
+               -0.249999866f, 0.333333105f)
+    vec square = f * f;
+    vec y = (sum * f * square - 2.12194440e-4f * e) - 0.5f * square + f + 0.693359375f * e;
+    y = choose(x == 0.0f, splat(-__builtin_inff()), y);
+    y = choose(x == __builtin_inff(), x, y);
+    return choose(x >= 0.0f, y, splat(__builtin_nanf("")));
+}
+
+INLINE vec vec_tanh(vec x)
+{
+    vec size = vec_abs(x), square = x * x;
+    POLYNOMIAL(square, -0.00560274022f, 0.0205399375f, -0.0537053198f, 0.133309320f, -0.333332509f, 1.0f)
+    vec large = 1.0f - 2.0f / (vec_exp(2.0f * size) + 1.0f);
+    large = (vec)((ints)large | ((ints)x & (int)0x80000000));
+    return choose(square < 0.4f, x * sum, large);
+}
+
+INLINE vec erf_near_zero(vec x)
+{
+    vec square = x * x;
+    POLYNOMIAL(square, 7.85386073e-05f, -0.000801019371f, 0.00518832775f, -0.0268538129f, 0.112835854f, -0.376126260f,
+               1.12837911f)
+    return x * sum;
+}
+
+INLINE vec vec_erf(vec x)
+{
+    vec size = vec_abs(x);
+    size = choose(size > 4.0f, splat(4.0f), size);
+    POLYNOMIAL(size, 2.16867629e-05f, -0.000441335287f, 0.00420455635f, -0.0252082404f, 0.108418554f, 0.633219898f, 1.12957835f,
+               -0.000188037055f)
+    vec large = 1.0f - vec_exp(-sum);
+    large = (vec)((ints)large | ((ints)x & (int)0x80000000));
+    vec y = choose(size < 1.0f, erf_near_zero(x), large);
+    return choose(x == x, y, x);
+}
+
+INLINE vec vec_sqrt(vec x)
+{
+    vec y;
+    for (int i = 0; i < LANES; ++i)
+        y[i] = __builtin_sqrtf(x[i]);
+    return y;
+}
+
+/* The functions that the operator table's templates name; scalars widen to vectors. */
+#define WIDE(x) ((x) - (vec){0})
+#define max(a, b) vec_max(WIDE(a), WIDE(b))
+#define abs(x) vec_abs(x)
+#define exp(x) vec_exp(x)
+#define log(x) vec_log(x)
+#define tanh(x) vec_tanh(x)
+#define erf(x) vec_erf(x)
+#define sqrt(x) vec_sqrt(x)

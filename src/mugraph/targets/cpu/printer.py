@@ -1,0 +1,127 @@
+"""The C source of lowered kernels.
+
+Each kernel is one exported function whose parameters are the device buffers, inputs first. It runs the blocks of the
+grid as tasks: every thread takes one contiguous share and keeps its block's shared memory on its own stack.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+
+from mugraph.errors import UnsupportedOperator
+from mugraph.ir.dtypes import DType
+from mugraph.lower.lowered import Buffer, Elementwise, Kernel, Matmul, Memory, Reduce, Statement
+from mugraph.targets.cpu.loops import print_loops
+from mugraph.targets.cpu.matmul import print_matmul
+from mugraph.targets.cpu.source import Vectors, Writer
+
+_STACK_BYTES = 1 << 18
+"""Shared memory up to this size lives on the thread's stack, whose pages are warm; more comes from the heap."""
+_SERIAL_WORK = 1 << 15
+"""Elements touched below which waking the other threads costs more than it gains."""
+
+
+def print_program(kernels: Sequence[Kernel], vectors: Vectors) -> str:
+    """One C file with an exported function per kernel."""
+    parts = [f"#define LANES {vectors.lanes}\n", _prelude(), *(_print_kernel(kernel, vectors) for kernel in kernels)]
+    return "\n".join(parts)
+
+
+@cache
+def _prelude() -> str:
+    return resources.files(__package__).joinpath("prelude.h").read_text(encoding="utf-8")
+
+
+def _print_kernel(kernel: Kernel, vectors: Vectors) -> str:
+    for buffer in kernel.buffers:
+        if buffer.dtype is DType.FP64:
+            raise UnsupportedOperator(
+                f"target cpu computes in fp32 and cannot take fp64 tensors ({kernel.name}, {buffer.name}); cast to fp32"
+            )
+    writer = Writer(vectors, {buffer.name: buffer.dtype for buffer in kernel.buffers})
+    blocks = math.prod(kernel.grid)
+    parallel = int(blocks > 1 and blocks * _work(kernel) > _SERIAL_WORK)
+    with writer.block(f"static void {kernel.name}_blocks(void *data)"):
+        _print_memory(writer, kernel)
+        writer.line("long first, last;")
+        writer.line(f"share({blocks}, {parallel}, &first, &last);")
+        with writer.block("for (long block = first; block < last; ++block)"):
+            _print_coordinates(writer, kernel)
+            _print_statements(writer, kernel.before)
+            with writer.block(f"for (long l = 0; l < {kernel.loop}; ++l)"):
+                _print_statements(writer, kernel.body)
+            _print_statements(writer, kernel.after)
+        if _on_heap(kernel):
+            writer.line("free(shared);")
+    _print_entry(writer, kernel, parallel)
+    return "\n".join(writer.lines) + "\n"
+
+
+def _work(kernel: Kernel) -> int:
+    """Elements that one block reads and multiplies: a rough measure of its time."""
+    return _elements(kernel.before) + kernel.loop * _elements(kernel.body) + _elements(kernel.after)
+
+
+def _elements(statements: Sequence[Statement]) -> int:
+    total = 0
+    for statement in statements:
+        size = math.prod(statement.target.shape)
+        match statement:
+            case Matmul():
+                size *= statement.left.shape[-1]
+            case Reduce():
+                size *= statement.sources[0].shape[-1] if statement.sources else 1
+        total += size
+    return total
+
+
+def _on_heap(kernel: Kernel) -> bool:
+    return kernel.shared_bytes > _STACK_BYTES
+
+
+def _print_memory(writer: Writer, kernel: Kernel) -> None:
+    writer.line("void **arguments = data;")
+    outputs = set(kernel.outputs)
+    for number, name in enumerate((*kernel.inputs, *kernel.outputs)):
+        dtype = writer.dtypes[name]
+        const = "" if name in outputs else "const "
+        writer.line(f"{const}{dtype}_t *const restrict {name} = arguments[{number}];")
+    size = -(-kernel.shared_bytes // 64) * 64
+    if _on_heap(kernel):
+        writer.line(f"char *const shared = aligned_alloc(64, {size});")
+    elif size:
+        writer.line(f"char shared[{size}] __attribute__((aligned(64)));")
+    for buffer in kernel.buffers:
+        if buffer.memory is Memory.SHARED:
+            _print_shared(writer, buffer)
+
+
+def _print_shared(writer: Writer, buffer: Buffer) -> None:
+    writer.line(f"{buffer.dtype}_t *const {buffer.name} = ({buffer.dtype}_t *)(shared + {buffer.offset});")
+
+
+def _print_coordinates(writer: Writer, kernel: Kernel) -> None:
+    """The block's place in the grid; the last dimension varies fastest."""
+    inner = 1
+    for dim in reversed(range(len(kernel.grid))):
+        writer.line(f"const long g{dim} = block / {inner} % {kernel.grid[dim]};")
+        inner *= kernel.grid[dim]
+
+
+def _print_statements(writer: Writer, statements: Sequence[Statement]) -> None:
+    for statement in statements:
+        match statement:
+            case Matmul():
+                print_matmul(writer, statement)
+            case Elementwise() | Reduce():
+                print_loops(writer, statement)
+
+
+def _print_entry(writer: Writer, kernel: Kernel, parallel: int) -> None:
+    names = (*kernel.inputs, *kernel.outputs)
+    with writer.block(f"void {kernel.name}({', '.join(f'void *{name}' for name in names)})"):
+        writer.line(f"void *arguments[] = {{{', '.join(names)}}};")
+        writer.line(f"launch({kernel.name}_blocks, arguments, {parallel});")
