@@ -163,8 +163,18 @@ class Graph:
         return tuple(node for node in self.nodes if node.op not in FREE)
 
     def operator_count(self) -> int:
-        """Operators of a block graph as the search limits count them: iterators and computations, not savers or views."""
-        return sum(1 for node in self.nodes if node.op == "input_iterator" or node.op not in FREE)
+        """Operators of a block graph as the search limits count them, thread graphs inlined.
+
+        Iterators and computations count; savers, views, constants and scalings by constants do not.
+        """
+        constants = {Value(index) for index, node in enumerate(self.nodes) if node.op == "constant"}
+        count = 0
+        for node in self.nodes:
+            if node.body is not None:
+                count += node.body.operator_count() - len(node.body.inputs())
+            elif node.op == "input_iterator" or (node.op not in FREE and constants.isdisjoint(node.inputs)):
+                count += 1
+        return count
 
     def walk(self) -> Iterator[tuple[Graph, Node]]:
         """Every node at every level, with the graph it stands in, outermost first."""

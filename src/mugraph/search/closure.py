@@ -1,0 +1,383 @@
+"""Closure search: saturate the tensors a block graph could compute, instead of enumerating block graphs.
+
+A node is a tensor *value* (its fingerprint on random finite-field inputs at tiny sizes) with its axes, its abstract
+expression and its phase, inside or after the for-loop; hyperedges are the operators that make it. Equal tensors reached by
+different algebra share a node, as in an e-graph, but no rewrite rules are needed: equality is observed. The
+expression check (paper, section 4.3) keeps the closure finite. Every graph over these edges that ends in a node whose
+value is the program's output is a candidate; `mugraph.search.extraction` enumerates them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from mugraph.algebra import Expr
+from mugraph.algebra.fields import FieldArithmetic, FieldValue
+from mugraph.errors import UndefinedInField
+from mugraph.ir.ops import OPERATORS, Call, Kind
+from mugraph.ir.scalar import Scalar
+from mugraph.search.axes import AxisProgram, Slots, Term
+from mugraph.search.context import Context, bits
+from mugraph.search.tiers import Expressions, Tier
+
+LOOP, AFTER = 0, 1
+"""Phases: inside the for-loop, and after it (the only phase of a context without a loop)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A device tensor a kernel may read: program input `source` (or an intermediate), seen along `slots`."""
+
+    source: int
+    slots: Slots
+    cost: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """`op` makes node `target` from `inputs`; `reduced` are the parts a contraction or reduction sums over."""
+
+    op: str
+    inputs: tuple[int, ...]
+    target: int
+    reduced: int = 0
+    leaf: Leaf | None = None
+    scalar: Scalar | None = None
+
+
+@dataclass(slots=True)
+class TensorNode:
+    """A tensor value: `mask` = the parts it depends on."""
+
+    index: int
+    phase: int
+    mask: int
+    expr: Expr
+    value: FieldValue
+    edges: list[Edge] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Limits:
+    """When a closure stops short of saturation."""
+
+    nodes: int = 20_000
+    deadline: float = float("inf")
+
+
+@dataclass
+class Closure:
+    """The saturated tensors of one program, tier and context. `goals[i]` holds the nodes equal to output i."""
+
+    program: AxisProgram
+    context: Context
+    tier: Tier
+    nodes: list[TensorNode] = field(default_factory=list)
+    edge_count: int = 0
+    saturated: bool = False
+    goals: list[list[int]] = field(default_factory=list)
+    expressions: Expressions = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.expressions = Expressions(self.program, self.tier, self.context)
+
+
+_UNARY = tuple(row for row in OPERATORS.values() if row.elementwise and row.arity == 1)
+_BINARY = tuple(row for row in OPERATORS.values() if row.elementwise and row.arity == 2)
+_NO_CALL = Call("", (), {})
+
+
+class Saturation:
+    """Runs a closure to its fixed point under limits; `tick` is called now and then with the node count."""
+
+    def __init__(
+        self,
+        closure: Closure,
+        arith: FieldArithmetic,
+        inputs: TinyInputs,
+        limits: Limits,
+        tick: Callable[[int], None] = lambda n: None,
+    ) -> None:
+        self.closure, self.arith, self.limits, self.tick = closure, arith, limits, tick
+        self.context, self.expressions = closure.context, closure.expressions
+        self.program = closure.program
+        self.known: dict[tuple[int, int, Expr, bytes], int] = {}
+        self.by_expr: tuple[dict[Expr, list[TensorNode]], ...] = ({}, {})
+        self.pending: deque[TensorNode] = deque()
+        self.reductions = [self.context.mask(axes) for axes in self.program.reductions]
+        vocabulary = {term.op for term in self.program.terms}
+        self.unary = [row for row in _UNARY if row.kind is not Kind.OPAQUE or row.name in vocabulary]
+        self.has_max = "max" in vocabulary
+        self.values = inputs.evaluate(self.program, self.context, arith)
+        self.outer = self._outer_products()
+
+    def _outer_products(self) -> frozenset[int]:
+        """Axis sets of the program's own elementwise operators whose operands' axes are not nested."""
+        terms = self.program.terms
+        found = set()
+        for term in terms:
+            if len(term.inputs) == 2 and not term.reduced and term.op != "contract":
+                left, right = (terms[i].axes for i in term.inputs)
+                if not (left <= right or right <= left):
+                    found.add(self.context.mask(term.axes))
+        return frozenset(found)
+
+    def run(self) -> Closure:
+        """Saturate, then record the goals."""
+        self._leaves()
+        steps = 0
+        while self.pending:
+            if len(self.closure.nodes) > self.limits.nodes or time.perf_counter() > self.limits.deadline:
+                break
+            self._expand(self.pending.popleft())
+            steps += 1
+            if steps % 64 == 0:
+                self.tick(len(self.closure.nodes))
+        self.closure.saturated = not self.pending
+        self._find_goals()
+        return self.closure
+
+    # leaves ----------------------------------------------------------------------------------------------------------
+
+    def _leaves(self) -> None:
+        first = AFTER if self.context.loop_axis is None else LOOP
+        for index, term in enumerate(self.program.terms):
+            expr = self.expressions.leaves.get(index)
+            if expr is None or not self.expressions.oracle.admits(expr):
+                continue
+            if term.op == "constant":
+                for phase in {first, AFTER}:
+                    self._reach(Edge("constant", (), -1, scalar=term.scalar), phase, 0, expr, self.values[index])
+            else:
+                leaf = Leaf(term.source, term.slots)
+                self._reach(Edge("load", (), -1, leaf=leaf), first, self.context.mask(term.axes), expr, self.values[index])
+
+    # growth ----------------------------------------------------------------------------------------------------------
+
+    def _reach(self, edge: Edge, phase: int, mask: int, expr: Expr, value: FieldValue) -> None:
+        """Record that `edge` makes this tensor; queue the tensor if it is new."""
+        key = (phase, mask, expr, _digest(value))
+        index = self.known.get(key)
+        if index is None:
+            index = self.known[key] = len(self.closure.nodes)
+            node = TensorNode(index, phase, mask, expr, value)
+            self.closure.nodes.append(node)
+            self.pending.append(node)
+        found = self.closure.nodes[index].edges
+        complete = Edge(edge.op, edge.inputs, index, edge.reduced, edge.leaf, edge.scalar)
+        if complete not in found:
+            found.append(complete)
+            self.closure.edge_count += 1
+
+    def _expand(self, node: TensorNode) -> None:
+        self.by_expr[node.phase].setdefault(node.expr, []).append(node)
+        if node.phase == LOOP:
+            self._leave_loop(node)
+        self._apply_unary(node)
+        self._reduce(node)
+        for expr, partners in list(self.by_expr[node.phase].items()):
+            self._combine(node, expr, partners)
+
+    def _apply_unary(self, node: TensorNode) -> None:
+        for row in self.unary:
+            expr = self.expressions.express(self.expressions.prune, row.name, (node.expr,))
+            if expr is not None:
+                self._compute(
+                    Edge(row.name, (node.index,), -1),
+                    node.phase,
+                    node.mask,
+                    expr,
+                    lambda row=row: row.compute(self.arith, _NO_CALL, [node.value]),
+                )
+
+    def _reduce(self, node: TensorNode) -> None:
+        for whole in self.reductions:
+            mask = self._present(whole, node)
+            if mask is None:
+                continue
+            expr = self.expressions.prune.sum(self.context.reduction_factor(mask), node.expr)
+            if expr is not None:
+                self._compute(
+                    Edge("sum", (node.index,), -1, mask),
+                    node.phase,
+                    node.mask & ~mask,
+                    expr,
+                    lambda mask=mask: self._sum(node.value, mask),
+                )
+            if self.has_max and self.context.loop_axis is None:
+                expr = self.expressions.prune.opaque("max", node.expr)
+                if expr is not None:
+                    self._compute(
+                        Edge("max", (node.index,), -1, mask),
+                        node.phase,
+                        node.mask & ~mask,
+                        expr,
+                        lambda mask=mask: self._max(node.value, mask),
+                    )
+
+    def _present(self, whole: int, node: TensorNode) -> int | None:
+        """The parts of a reduction available at a node: tiles inside the loop, everything present after it."""
+        tiles = whole & ~self.context.loop_bit
+        if node.mask & tiles != tiles:
+            return None
+        return tiles if node.phase == LOOP else whole & node.mask
+
+    def _leave_loop(self, node: TensorNode) -> None:
+        """Accumulators: sum over iterations, concatenation of tiles, and loop-invariant leaves carried past the loop."""
+        loop = self.context.loop_bit
+        if not node.mask & loop:
+            if any(edge.op == "load" for edge in node.edges):
+                self._reach(Edge("carry", (node.index,), -1), AFTER, node.mask, node.expr, node.value)
+            return
+        if any(whole & loop for whole in self.reductions):
+            expr = self.expressions.prune.sum(self.context.reduction_factor(loop), node.expr)
+            if expr is not None:
+                self._compute(
+                    Edge("accumulate", (node.index,), -1, loop),
+                    AFTER,
+                    node.mask & ~loop,
+                    expr,
+                    lambda: self._sum(node.value, loop),
+                )
+        assert self.context.loop_axis is not None
+        if node.mask >> self.context.loop_axis & 1 and not any(edge.op == "load" for edge in node.edges):
+            self._reach(Edge("concat", (node.index,), -1, loop), AFTER, node.mask, node.expr, node.value)
+
+    def _combine(self, node: TensorNode, expr: Expr, partners: list[TensorNode]) -> None:
+        """Binary operators of `node` with every known node of expression `expr`."""
+        for row in _BINARY:
+            forward = self.expressions.express(self.expressions.prune, row.name, (node.expr, expr))
+            if forward is not None:
+                for partner in partners:
+                    if not (row.name == "mul" and partner is node):
+                        self._binary(row.name, node, partner, forward)
+            if row.commutative:
+                if forward is not None and row.name == "mul":
+                    self._contractions(node, expr, partners, forward)
+                continue
+            backward = self.expressions.express(self.expressions.prune, row.name, (expr, node.expr))
+            if backward is not None:
+                for partner in partners:
+                    if partner is not node:
+                        self._binary(row.name, partner, node, backward)
+
+    def _binary(self, op: str, left: TensorNode, right: TensorNode, expr: Expr) -> None:
+        union = left.mask | right.mask
+        if union not in (left.mask, right.mask) and union not in self.outer:
+            return
+        row = OPERATORS[op]
+        if row.commutative and left.index > right.index:
+            left, right = right, left
+        self._compute(
+            Edge(op, (left.index, right.index), -1),
+            left.phase,
+            union,
+            expr,
+            lambda: row.compute(self.arith, _NO_CALL, [left.value, right.value]),
+        )
+
+    def _contractions(self, node: TensorNode, expr: Expr, partners: list[TensorNode], product: Expr) -> None:
+        for whole in self.reductions:
+            for partner in partners:
+                if partner.mask == node.mask:
+                    continue
+                mask = self._present(whole, node)
+                if mask is None or mask != self._present(whole, partner):
+                    continue
+                result = self.expressions.prune.sum(self.context.reduction_factor(mask), product)
+                if result is None:
+                    continue
+                left, right = sorted((node, partner), key=lambda n: n.index)
+                self._compute(
+                    Edge("contract", (left.index, right.index), -1, mask),
+                    node.phase,
+                    (left.mask | right.mask) & ~mask,
+                    result,
+                    lambda left=left, right=right, mask=mask: self._sum(self.arith.mul(left.value, right.value), mask),
+                )
+
+    def _compute(self, edge: Edge, phase: int, mask: int, expr: Expr, value: Callable[[], FieldValue]) -> None:
+        try:
+            result = value()
+        except UndefinedInField:
+            return
+        self._reach(edge, phase, mask, expr, result)
+
+    def _sum(self, value: FieldValue, mask: int) -> FieldValue:
+        for axis in bits(mask):
+            value = self.arith.sum(value, axis)
+        return value
+
+    def _max(self, value: FieldValue, mask: int) -> FieldValue:
+        for axis in bits(mask):
+            value = self.arith.max(value, axis)
+        return value
+
+    # goals -----------------------------------------------------------------------------------------------------------
+
+    def _find_goals(self) -> None:
+        for term, _ in self.program.outputs:
+            digest = _digest(self.values[term])
+            mask = self.context.mask(self.program.terms[term].axes)
+            self.closure.goals.append(
+                [n.index for n in self.closure.nodes if n.phase == AFTER and n.mask == mask and _digest(n.value) == digest]
+            )
+
+
+def _digest(value: FieldValue) -> bytes:
+    digest = hashlib.blake2b(value.p.tobytes(), digest_size=16)
+    if value.q is not None:
+        digest.update(value.q.tobytes())
+    return digest.digest()
+
+
+class TinyInputs:
+    """Random field tensors for the program's inputs at the tiny sizes of a context, one stream per input."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def load(self, term: Term, context: Context, arith: FieldArithmetic) -> FieldValue:
+        """The value of a load: the same data for the same input however its dimensions are named."""
+        parts = [part for slot in term.slots for axis in slot for part in _parts(axis, context)]
+        rng = np.random.default_rng((self.seed, term.source))
+        sizes = [context.shape[part] for part in parts]
+        value = arith.random(tuple(sizes), rng)
+        order = sorted(range(len(parts)), key=lambda i: parts[i])
+        full = tuple(context.shape[part] if part in parts else 1 for part in range(context.axes + 1))
+        return arith.view(value, lambda x: np.ascontiguousarray(x.transpose(order)).reshape(full))
+
+    def evaluate(self, program: AxisProgram, context: Context, arith: FieldArithmetic) -> list[FieldValue]:
+        """The value of every term of the program."""
+        values: list[FieldValue] = []
+        for term in program.terms:
+            values.append(self._term(term, [values[i] for i in term.inputs], context, arith))
+        return values
+
+    def _term(self, term: Term, xs: list[FieldValue], context: Context, arith: FieldArithmetic) -> FieldValue:
+        if term.op == "load":
+            return self.load(term, context, arith)
+        if term.op == "constant":
+            assert term.scalar is not None
+            ones = (1,) * (context.axes + 1)
+            return arith.view(arith.constant(term.scalar), lambda x: np.asarray(x).reshape(ones))
+        if term.op in ("contract", "sum", "max"):
+            value = arith.mul(xs[0], xs[1]) if term.op == "contract" else xs[0]
+            for axis in bits(context.mask(term.reduced)):
+                value = arith.max(value, axis) if term.op == "max" else arith.sum(value, axis)
+            return value
+        result: FieldValue = OPERATORS[term.op].compute(arith, _NO_CALL, xs)
+        return result
+
+
+def _parts(axis: int, context: Context) -> Iterator[int]:
+    """The parts of an axis as array dimensions, slowest varying first."""
+    if axis == context.loop_axis:
+        yield context.axes
+    yield axis

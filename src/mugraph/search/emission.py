@@ -1,0 +1,275 @@
+"""From a recipe and sizes to a muGraph: the block graph with its grid, for-loop, maps and tile shapes.
+
+Inside a block every axis has a dimension of its own (None stands for a dimension of size 1). Views are inserted exactly
+where an operator's positional rule asks for another order; they are free at every target.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from mugraph.ir.builder import GraphBuilder
+from mugraph.ir.graph import Graph, Level, Tensor, Value
+from mugraph.ir.dtypes import DType
+from mugraph.search.axes import AxisSet, Slots
+from mugraph.search.recipe import Recipe, Step
+
+Dims = tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Sizes of a kernel's parallel and sequential parts: blocks along each cut axis, and for-loop iterations."""
+
+    grid: tuple[tuple[int, int], ...] = ()
+    loop: int = 1
+
+    @property
+    def blocks(self) -> int:
+        """Number of thread blocks."""
+        return math.prod(count for _, count in self.grid)
+
+    def parts(self, axis: int) -> int:
+        """How many blocks share an axis."""
+        return dict(self.grid).get(axis, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A tensor of the block graph: its value and the axis of each dimension."""
+
+    value: Value
+    dims: Dims
+
+    @property
+    def axes(self) -> AxisSet:
+        return frozenset(axis for axis in self.dims if axis is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a kernel output is: its dimensions as axes, and its element type."""
+
+    slots: Slots
+    dtype: DType
+
+
+def emit_block(
+    recipe: Recipe, schedule: Schedule, sizes: Sequence[int], sources: Sequence[Tensor], outputs: Sequence[Output]
+) -> Graph:
+    """The block graph of a recipe for axes of `sizes`; the i-th load reads `sources[i]`, the kernel's operand i."""
+    return _BlockEmitter(recipe, schedule, sizes, sources, outputs).run()
+
+
+class Positions:
+    """Operators on operands that know their axes, over a graph under construction at any level."""
+
+    def __init__(self, builder: GraphBuilder) -> None:
+        self.builder = builder
+
+    def fine(self, value: Value, slots: Slots, sizes: Callable[[int], int]) -> Operand:
+        """A tensor whose dimensions may be products of axes, with a dimension for each axis."""
+        if all(len(slot) <= 1 for slot in slots):
+            return Operand(value, tuple(slot[0] if slot else None for slot in slots))
+        flat = tuple(axis for slot in slots for axis in slot)
+        return Operand(self.reshape(value, [sizes(axis) for axis in flat]), flat)
+
+    def coarse(self, operand: Operand, slots: Slots, sizes: Callable[[int], int]) -> Value:
+        """The tensor with dimensions `slots`, axes it does not depend on repeated."""
+        flat = tuple(axis for slot in slots for axis in slot)
+        present = operand.axes
+        value = self.conform(operand, tuple(axis if axis in present else None for axis in flat)).value
+        for dim, axis in enumerate(flat):
+            if axis not in present:
+                value = self.builder.add("repeat", value, dim=dim, times=sizes(axis))
+        return self.reshape(value, [math.prod(sizes(axis) for axis in slot) for slot in slots])
+
+    # operators -------------------------------------------------------------------------------------------------------
+
+    def elementwise(self, op: str, xs: list[Operand]) -> Operand:
+        if len(xs) == 1:
+            return Operand(self.builder.add(op, xs[0].value), xs[0].dims)
+        widest = max(xs, key=lambda x: (len(x.axes), len(x.dims)))
+        missing = frozenset[int]().union(*(x.axes for x in xs)) - widest.axes
+        dims = (*widest.dims, *sorted(missing))
+        aligned = [self.broadcastable(x, dims) for x in xs]
+        return Operand(self.builder.add(op, *(x.value for x in aligned)), dims)
+
+    def broadcastable(self, operand: Operand, dims: Dims) -> Operand:
+        """The operand viewed so that it broadcasts against a tensor of dimensions `dims`."""
+        if operand.dims == dims[len(dims) - len(operand.dims) :]:
+            return operand
+        return self.conform(operand, tuple(axis if axis in operand.axes else None for axis in dims))
+
+    def reduce(self, op: str, operand: Operand, reduced: AxisSet) -> Operand:
+        for axis in sorted(reduced):
+            dim = operand.dims.index(axis)
+            size = self.builder.tensor(operand.value).shape[dim]
+            value = self.builder.add(op, operand.value, dim=dim, size=size)
+            operand = Operand(value, tuple(None if d == dim else a for d, a in enumerate(operand.dims)))
+        return operand
+
+    def oriented(self, x: Operand, y: Operand, reduced: AxisSet) -> tuple[Operand, Operand]:
+        """The operands of a matmul in the order that needs fewer views."""
+        return min([(x, y), (y, x)], key=lambda pair: self.views_needed(*pair, reduced))
+
+    def views_needed(self, left: Operand, right: Operand, reduced: AxisSet) -> tuple[int, int]:
+        wanted = _matmul_dims(left, right, reduced)
+        first, second = ((*wanted.batch, *wanted.rows, *wanted.inner), (*wanted.batch, *wanted.inner, *wanted.columns))
+        moved = (_core(left.dims) != first) + (_core(right.dims) != second)
+        return moved, min(wanted.columns, default=-1) < min(wanted.rows, default=-1)
+
+    def contract(self, op: str, pairs: list[tuple[Operand, Operand]], reduced: AxisSet) -> Operand:
+        lefts, rights = [], []
+        shape_of = _matmul_dims(*pairs[0], reduced)
+        for left, right in pairs:
+            wanted = _matmul_dims(left, right, reduced & left.axes & right.axes)
+            batch, rows, columns = shape_of.batch, shape_of.rows, shape_of.columns
+            lefts.append(self.matrix(left, batch, rows, wanted.inner))
+            rights.append(self.matrix(right, batch, wanted.inner, columns))
+        value = self.builder.add(op, *lefts, *rights)
+        dims = (*shape_of.batch, *(shape_of.rows or (None,)), *(shape_of.columns or (None,)))
+        if len(shape_of.rows) > 1 or len(shape_of.columns) > 1:
+            sizes = {axis: self.size_in(pairs[0], axis) for axis in dims if axis is not None}
+            value = self.reshape(value, [1 if axis is None else sizes[axis] for axis in dims])
+        return Operand(value, dims)
+
+    def size_in(self, operands: Sequence[Operand], axis: int) -> int:
+        for operand in operands:
+            if axis in operand.dims:
+                return self.builder.tensor(operand.value).shape[operand.dims.index(axis)]
+        raise AssertionError(f"axis {axis} is in no operand")
+
+    def matrix(self, operand: Operand, batch: tuple[int, ...], rows: tuple[int, ...], columns: tuple[int, ...]) -> Value:
+        """The operand as [batch..., rows, columns], merging several axes into one dimension where needed."""
+        dims = (*batch, *(rows or (None,)), *(columns or (None,)))
+        view = self.conform(operand, dims)
+        if len(rows) <= 1 and len(columns) <= 1:
+            return view.value
+        shape = self.builder.tensor(view.value).shape
+        first, second = len(batch), len(batch) + max(len(rows), 1)
+        return self.reshape(view.value, [*shape[:first], math.prod(shape[first:second]), math.prod(shape[second:])])
+
+    # views -----------------------------------------------------------------------------------------------------------
+
+    def conform(self, operand: Operand, dims: Dims) -> Operand:
+        """The operand with its axes in the order `dims`, by at most a reshape, a transpose and a reshape."""
+        if operand.dims == dims:
+            return operand
+        core, wanted = _core(operand.dims), _core(dims)
+        if core != wanted:
+            if operand.dims.count(None) == dims.count(None):
+                return Operand(self.transpose(operand, dims), dims)
+            operand = self.squeezed(operand)
+            operand = Operand(self.transpose(operand, wanted), wanted)
+        shape = self.builder.tensor(operand.value).shape
+        sizes = {axis: size for axis, size in zip(operand.dims, shape, strict=True) if axis is not None}
+        return Operand(self.reshape(operand.value, [1 if axis is None else sizes[axis] for axis in dims]), dims)
+
+    def squeezed(self, operand: Operand) -> Operand:
+        shape = self.builder.tensor(operand.value).shape
+        kept = [(axis, size) for axis, size in zip(operand.dims, shape, strict=True) if axis is not None]
+        return Operand(self.reshape(operand.value, [size for _, size in kept]), tuple(axis for axis, _ in kept))
+
+    def transpose(self, operand: Operand, dims: Dims) -> Value:
+        units = [d for d, axis in enumerate(operand.dims) if axis is None]
+        permutation = tuple(units.pop(0) if axis is None else operand.dims.index(axis) for axis in dims)
+        if permutation == tuple(range(len(permutation))):
+            return operand.value
+        return self.builder.add("transpose", operand.value, permutation=permutation)
+
+    def reshape(self, value: Value, shape: Sequence[int]) -> Value:
+        if self.builder.tensor(value).shape == tuple(shape):
+            return value
+        return self.builder.add("reshape", value, shape=tuple(shape))
+
+
+class _BlockEmitter(Positions):
+    def __init__(
+        self, recipe: Recipe, schedule: Schedule, sizes: Sequence[int], sources: Sequence[Tensor], outputs: Sequence[Output]
+    ) -> None:
+        self.recipe, self.schedule, self.sizes, self.sources, self.outputs = recipe, schedule, sizes, sources, outputs
+        super().__init__(GraphBuilder(Level.BLOCK, grid=tuple(count for _, count in schedule.grid), loop=schedule.loop))
+        self.operands: list[Operand] = []
+        self.loads = 0
+
+    def run(self) -> Graph:
+        for step in self.recipe.steps:
+            self.operands.append(self.emit(step))
+        saved = [self.save(self.operands[goal], output) for goal, output in zip(self.recipe.goals, self.outputs, strict=True)]
+        return self.builder.build(saved)
+
+    def emit(self, step: Step) -> Operand:
+        xs = [self.operands[i] for i in step.inputs]
+        match step.op:
+            case "load":
+                return self.load(step)
+            case "constant":
+                assert step.scalar is not None
+                return Operand(self.builder.constant(step.scalar, self.outputs[0].dtype), ())
+            case "sum" | "max":
+                return self.reduce(step.op, xs[0], step.reduced)
+            case "contract":
+                left, right = self.oriented(xs[0], xs[1], step.reduced)
+                return self.contract("matmul", [(left, right)], step.reduced)
+            case "concat_contract":
+                return self.contract("concat_matmul", [(xs[0], xs[2]), (xs[1], xs[3])], step.reduced)
+            case "accumulate":
+                return Operand(self.builder.add("accumulate", xs[0].value, combine="sum"), xs[0].dims)
+            case "accumulate_max" | "carry":
+                return Operand(self.builder.add("accumulate", xs[0].value, combine="max"), xs[0].dims)
+            case "concat":
+                dim = xs[0].dims.index(self.recipe.loop_axis)
+                return Operand(self.builder.add("accumulate", xs[0].value, combine="concat", dim=dim), xs[0].dims)
+            case "rescale":
+                shift = self.broadcastable(xs[1], xs[0].dims)
+                return Operand(self.builder.add("accumulate_rescaled", xs[0].value, shift.value), xs[0].dims)
+        return self.elementwise(step.op, xs)
+
+    # boundaries ------------------------------------------------------------------------------------------------------
+
+    def load(self, step: Step) -> Operand:
+        assert step.leaf is not None
+        slots = step.leaf.slots
+        majors = {slot[0]: dim for dim, slot in enumerate(slots) if slot}
+        imap = tuple(majors.get(axis) for axis, _ in self.schedule.grid)
+        looped = step.in_loop and self.recipe.loop_axis is not None
+        fmap = majors.get(self.recipe.loop_axis) if looped and self.recipe.loop_axis is not None else None
+        value = self.builder.iterator(self.loads, self.sources[self.loads], imap, fmap)
+        self.loads += 1
+        return self.fine(value, slots, lambda axis: self.tile(axis, looped))
+
+    def tile(self, axis: int, in_loop: bool) -> int:
+        size = self.sizes[axis] // self.schedule.parts(axis)
+        return size // self.schedule.loop if in_loop and axis == self.recipe.loop_axis else size
+
+    def save(self, operand: Operand, output: Output) -> Value:
+        value = self.coarse(operand, output.slots, lambda axis: self.tile(axis, False))
+        if self.builder.tensor(value).dtype is not output.dtype:
+            value = self.builder.add("cast", value, dtype=output.dtype)
+        majors = {slot[0]: dim for dim, slot in enumerate(output.slots) if slot}
+        return self.builder.add("output_saver", value, omap=tuple(majors[axis] for axis, _ in self.schedule.grid))
+
+
+@dataclass(frozen=True, slots=True)
+class _MatmulDims:
+    batch: tuple[int, ...]
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+    inner: tuple[int, ...]
+
+
+def _matmul_dims(left: Operand, right: Operand, reduced: AxisSet) -> _MatmulDims:
+    first, second = _core(left.dims), _core(right.dims)
+    return _MatmulDims(
+        batch=tuple(axis for axis in first if axis in right.axes and axis not in reduced),
+        rows=tuple(axis for axis in first if axis not in right.axes),
+        columns=tuple(axis for axis in second if axis not in left.axes),
+        inner=tuple(axis for axis in first if axis in right.axes and axis in reduced),
+    )
+
+
+def _core(dims: Dims) -> tuple[int, ...]:
+    return tuple(axis for axis in dims if axis is not None)

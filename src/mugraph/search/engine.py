@@ -1,0 +1,197 @@
+"""The search: tiers of abstraction from coarse to fine, all contexts of each, cuts into several kernels; anytime.
+
+The result is a ranked list of muGraphs, each a valid kernel graph whose outputs equal the program's on random
+finite-field inputs at tiny sizes. Evidence at full size is the verifier's part.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from mugraph.devices import Device
+from mugraph.errors import BudgetExceeded, InvalidGraph
+from mugraph.ir.builder import GraphBuilder
+from mugraph.ir.dtypes import DType
+from mugraph.ir.graph import Graph, Level, Tensor, Value
+from mugraph.ir.validity import check
+from mugraph.search.axes import AxisProgram, axis_program
+from mugraph.search.emission import Output, Positions, emit_block
+from mugraph.search.kernels import Kernel, KernelSearch, Options
+from mugraph.search.plans import Library, Plan, PlanSearch, Stage
+from mugraph.search.report import Progress, SearchReport
+from mugraph.search.tiers import Tier
+
+_SECONDS_BEYOND_FIRST_TIER = 3.0
+_SECONDS_FOR_CUTS = 5.0
+_CANDIDATES = 24
+_PER_STRUCTURE = 6
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A muGraph equal to the program, and its predicted seconds on the device."""
+
+    graph: Graph
+    cost: float
+
+
+@dataclass
+class SearchResult:
+    """Candidates, best predicted first, and what the search covered."""
+
+    candidates: list[Candidate]
+    report: SearchReport
+
+
+@dataclass
+class Search:
+    """One run of the search over a program for a device."""
+
+    program: Graph
+    device: Device
+    budget: float | None = None
+    progress: Callable[[Progress], None] | None = None
+    options: Options = field(default_factory=Options)
+
+    def __post_init__(self) -> None:
+        self.started = time.perf_counter()
+        self.deadline = self.started + self.budget if self.budget is not None else float("inf")
+        self.axes = axis_program(self.program)
+        self.input_tensors = [node.output for node in self.program.inputs()]
+        self.dtype = self.program.output_tensors[0].dtype
+        self.report = SearchReport(max_block_operators=self.options.max_block_operators, max_kernels=self.options.max_kernels)
+        self.best: dict[Plan, float] = {}
+        self.kernels = KernelSearch(self.device, self.dtype, self._tensor, self.options, self.deadline, self._tick, {})
+        cuts = self.deadline if self.budget is not None else self.started + _SECONDS_FOR_CUTS
+        self.plans = PlanSearch(self.kernels, len(self.input_tensors), cuts)
+
+    def run(self) -> SearchResult:
+        """Search until everything within the limits is exhausted, the budget is spent, or the user interrupts."""
+        try:
+            for tier in Tier:
+                if not self._worth_a_finer_tier(tier):
+                    break
+                self._run_tier(tier)
+        except KeyboardInterrupt:
+            self.report.interrupted = True
+        self.report.tiers = list(self.kernels.reports.values())
+        self.report.cuts_tried, self.report.cuts_pruned = self.plans.cuts_tried, self.plans.cuts_pruned
+        self.report.cuts_complete = self.plans.cuts_complete
+        candidates = self._candidates()
+        self.report.seconds = time.perf_counter() - self.started
+        if not candidates and time.perf_counter() > self.deadline:
+            raise BudgetExceeded(f"no muGraph was found within {self.budget:g} s; raise the budget")
+        return SearchResult(candidates, self.report)
+
+    def _worth_a_finer_tier(self, tier: Tier) -> bool:
+        """Finer tiers get a bounded time when no budget was given, and are pointless after an unfinished one."""
+        if tier is Tier.OPAQUE_SUMS:
+            return True
+        if self.budget is None:
+            self.kernels.deadline = time.perf_counter() + _SECONDS_BEYOND_FIRST_TIER
+        finished = list(self.kernels.reports.values())[-1].exhausted
+        return time.perf_counter() < self.kernels.deadline and (finished or tier is Tier.OPAQUE_SCALINGS)
+
+    def _run_tier(self, tier: Tier) -> None:
+        produces = tuple(-1 - index for index in range(len(self.axes.outputs)))
+        limit = self.options.max_kernels if tier is Tier.OPAQUE_SUMS else 1
+        for plan in self.plans.plans(self.axes, tier, limit, produces):
+            self.best.setdefault(plan, plan.seconds)
+            if self.report.first_found_seconds is None:
+                self._graph(plan)
+                self.report.first_found_seconds = time.perf_counter() - self.started
+
+    def _tick(self, stage: str, states: int) -> None:
+        if self.progress is not None:
+            total = states + sum(report.states for report in self.kernels.reports.values())
+            best = min(self.best.values(), default=None)
+            self.progress(Progress(stage, total, len(self.best), best, time.perf_counter() - self.started))
+
+    # results ---------------------------------------------------------------------------------------------------------
+
+    def _candidates(self) -> list[Candidate]:
+        """The best plans as graphs, at most a few schedules of each structure, so that profiling sees variety."""
+        chosen: list[Candidate] = []
+        per_structure: dict[tuple[object, ...], int] = {}
+        for plan, seconds in heapq.nsmallest(_CANDIDATES * 20, self.best.items(), key=lambda item: item[1]):
+            structure = tuple(stage.kernel.recipe if isinstance(stage.kernel, Kernel) else stage.kernel for stage in plan.stages)
+            per_structure[structure] = per_structure.get(structure, 0) + 1
+            if per_structure[structure] > _PER_STRUCTURE:
+                continue
+            graph = self._graph(plan)
+            try:
+                check(graph, self.device)
+            except InvalidGraph as error:
+                if "clause 2" not in str(error):
+                    raise
+                continue
+            chosen.append(Candidate(graph, seconds))
+            if len(chosen) == _CANDIDATES:
+                break
+        return chosen
+
+    def _tensor(self, source: int) -> Tensor:
+        """The device tensor of a source: a program input or an intermediate of some cut."""
+        return self.input_tensors[source] if source < len(self.input_tensors) else self.plans.tensors[source]
+
+    def _graph(self, plan: Plan) -> Graph:
+        """The kernel graph of a plan."""
+        builder = GraphBuilder(Level.KERNEL)
+        values: dict[int, Value] = {}
+        for index, node in enumerate(self.program.inputs()):
+            values[index] = builder.append(node)
+        for stage in plan.stages:
+            values.update(zip(stage.produces, self._launch(builder, stage, values), strict=True))
+        outputs = [self._final(builder, values[-1 - index], index) for index in range(len(self.axes.outputs))]
+        return builder.build(outputs)
+
+    def _launch(self, builder: GraphBuilder, stage: Stage, values: dict[int, Value]) -> Sequence[Value]:
+        if isinstance(stage.kernel, Library):
+            return [self._library(builder, stage.kernel, values)]
+        kernel = stage.kernel
+        operands = [values[leaf.source] for leaf in kernel.recipe.leaves]
+        sources = [builder.tensor(value) for value in operands]
+        outputs = [
+            Output(slots, self._output_dtype(source)) for slots, source in zip(kernel.outputs, stage.produces, strict=True)
+        ]
+        body = emit_block(kernel.recipe, kernel.schedule, self.axes.sizes, sources, outputs)
+        return builder.graph_defined(body, operands)
+
+    def _library(self, builder: GraphBuilder, kernel: Library, values: dict[int, Value]) -> Value:
+        positions = Positions(builder)
+        pair = [
+            positions.fine(values[load.source], load.slots, self.axes.sizes.__getitem__) for load in (kernel.left, kernel.right)
+        ]
+        left, right = positions.oriented(pair[0], pair[1], kernel.reduced)
+        product = positions.contract("matmul", [(left, right)], kernel.reduced)
+        return positions.coarse(product, kernel.outputs[0], self.axes.sizes.__getitem__)
+
+    def _output_dtype(self, source: int) -> DType:
+        return self.program.output_tensors[-1 - source].dtype if source < 0 else self.dtype
+
+    def _final(self, builder: GraphBuilder, value: Value, index: int) -> Value:
+        """Library kernels compute in their operands' dtype; an output has the program's."""
+        dtype = self._output_dtype(-1 - index)
+        return value if builder.tensor(value).dtype is dtype else builder.add("cast", value, dtype=dtype)
+
+
+def search(
+    program: Graph,
+    device: Device,
+    *,
+    budget: float | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    options: Options | None = None,
+) -> SearchResult:
+    """Search muGraphs equal to `program` (a kernel graph of pre-defined operators) for `device`.
+
+    `budget` is in seconds; without one, the coarsest tier of abstraction is exhausted and finer ones get a few seconds.
+    Raises UnsupportedOperator when the program has no axis form and BudgetExceeded when nothing was found in time.
+    """
+    return Search(program, device, budget, progress, options or Options()).run()
+
+
+__all__ = ["AxisProgram", "Candidate", "Search", "SearchResult", "search"]

@@ -1,0 +1,128 @@
+"""Extraction: all derivations of the goals up to an operator limit, cheapest first.
+
+Every edge makes its target strictly larger (by phase, then by the size of its expression), so the closure's hypergraph is
+acyclic. A derivation is a choice of one edge for every needed node; taking the largest undecided node first
+visits each derivation exactly once. The order is best-first by the work already chosen plus a lower bound for
+what is still needed.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from mugraph.search.closure import Closure, Edge
+from mugraph.search.recipe import Recipe, recipe_of
+
+EdgeCost = Callable[[Edge], float]
+
+
+@dataclass(slots=True)
+class ExtractionLimits:
+    """Bounds of an extraction; `complete` says afterwards whether none of them was hit."""
+
+    operators: int = 11
+    derivations: int = 400
+    expansions: int = 40_000
+    deadline: float = float("inf")
+    complete: bool = True
+
+
+class Extractor:
+    """The useful part of a closure (what its goals can reach backwards), ready for enumeration."""
+
+    def __init__(self, closure: Closure, cost: EdgeCost) -> None:
+        self.closure, self.cost = closure, cost
+        size = closure.expressions.algebra.size
+        self.order = {node.index: (node.phase, size(node.expr), node.index) for node in closure.nodes}
+        self.useful = self._reachable([goal for goals in closure.goals for goal in goals])
+        self.extra: dict[int, list[Edge]] = {}
+        self._concat_contractions()
+        self.constants = {node.index for node in closure.nodes if any(edge.op == "constant" for edge in node.edges)}
+        self.cheapest = {index: min(map(cost, self.edges(index)), default=0.0) for index in self.useful}
+
+    def edges(self, node: int) -> list[Edge]:
+        """All ways to make a node."""
+        return [*self.closure.nodes[node].edges, *self.extra.get(node, ())]
+
+    @property
+    def edge_count(self) -> int:
+        """Edges between useful nodes."""
+        return sum(len(self.edges(node)) for node in self.useful)
+
+    def _reachable(self, goals: list[int]) -> set[int]:
+        found: set[int] = set()
+        stack = list(goals)
+        while stack:
+            index = stack.pop()
+            if index not in found:
+                found.add(index)
+                stack.extend(operand for edge in self.closure.nodes[index].edges for operand in edge.inputs)
+        return found
+
+    def _concat_contractions(self) -> None:
+        """W Y + X Z as one operator over (W || X) and (Y || Z), wherever a sum adds two contractions."""
+        for index in self.useful:
+            for edge in self.closure.nodes[index].edges:
+                if edge.op == "add":
+                    pairs = itertools.product(*(self._contractions(operand, index) for operand in edge.inputs))
+                    for first, second in pairs:
+                        inputs = (first.inputs[0], second.inputs[0], first.inputs[1], second.inputs[1])
+                        reduced = first.reduced | second.reduced
+                        self.extra.setdefault(index, []).append(Edge("concat_contract", inputs, index, reduced))
+
+    def _contractions(self, operand: int, total: int) -> list[Edge]:
+        """Contractions that make `operand` with the axes of the sum and a row operand on the left."""
+        nodes = self.closure.nodes
+        if nodes[operand].mask != nodes[total].mask:
+            return []
+        return [self._oriented(edge, nodes[total].mask) for edge in nodes[operand].edges if edge.op == "contract"]
+
+    def _oriented(self, edge: Edge, mask: int) -> Edge:
+        """The contraction with the operand holding the lowest free axis first, so that pairs of them agree on rows."""
+        left, right = (self.closure.nodes[i].mask for i in edge.inputs)
+        free = (left ^ right) & mask
+        lowest = free & -free
+        return edge if left & lowest else Edge(edge.op, edge.inputs[::-1], edge.target, edge.reduced)
+
+    def operators_of(self, edge: Edge) -> int:
+        """What an edge counts against the operator limit (scalings by constants are free)."""
+        return int(edge.op != "constant" and not any(operand in self.constants for operand in edge.inputs))
+
+    def derivations(self, goals: tuple[int, ...], limits: ExtractionLimits) -> Iterator[tuple[float, Recipe]]:
+        """(cost, recipe) of every derivation of `goals` within `limits`, cheapest first."""
+        counter = itertools.count()
+        needed = frozenset(goals)
+        queue = [(self._bound(needed), next(counter), 0.0, 0, needed, ())]
+        found = expanded = 0
+        while queue:
+            bound, _, spent, operators, needed, chosen = heapq.heappop(queue)
+            if not needed:
+                found += 1
+                yield bound, recipe_of(self.closure, {edge.target: edge for edge in chosen}, goals)
+                if found >= limits.derivations:
+                    limits.complete = limits.complete and not queue
+                    return
+                continue
+            expanded += 1
+            if expanded > limits.expansions or time.perf_counter() > limits.deadline:
+                limits.complete = False
+                return
+            node = max(needed, key=self.order.__getitem__)
+            rest = needed - {node}
+            for edge in self.edges(node):
+                count = operators + self.operators_of(edge)
+                remaining = rest.union(edge.inputs)
+                if count + self._operators_bound(remaining) > limits.operators:
+                    continue
+                cost = spent + self.cost(edge)
+                heapq.heappush(queue, (cost + self._bound(remaining), next(counter), cost, count, remaining, (*chosen, edge)))
+
+    def _bound(self, needed: frozenset[int]) -> float:
+        return sum(self.cheapest[node] for node in needed)
+
+    def _operators_bound(self, needed: frozenset[int]) -> int:
+        return len(needed - self.constants)

@@ -1,0 +1,246 @@
+"""The kernel level: a program as one kernel, or cut into several at device tensors that derivations share.
+
+A derivation without loop is itself a program; cutting it at one of its tensors gives a producer and a consumer, each
+searched like a program of its own (and so cut again, up to the kernel limit). A cut is only followed when even at
+the speed of device memory its pieces could beat the best plan known.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from mugraph.ir.graph import Tensor
+from mugraph.search.axes import AxisProgram, AxisSet, Slots, Term
+from mugraph.search.kernels import Kernel, KernelSearch
+from mugraph.search.recipe import Recipe, Step
+from mugraph.search.report import TierReport
+from mugraph.search.tiers import Tier
+
+LIBRARY_EFFICIENCY = 0.8
+"""Share of the device's matmul rate a vendor library reaches (MKL and oneDNN: 0.84 to 0.91 at 2048 cubed)."""
+
+LIBRARY_FULL_ROWS = 32
+"""Rows (and columns) from which a library reaches that share; below, in proportion (MKL at 8 rows: 0.18)."""
+
+CUT_GAIN = 0.95
+"""A cut is followed only if its roofline is below this share of the best plan known."""
+
+_PLANS_KEPT = 16
+_PARTS_JOINED = 3
+_VARIANTS_CUT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A pre-defined kernel: one matrix multiplication of two device tensors by the vendor's library."""
+
+    left: Term
+    right: Term
+    reduced: AxisSet
+    outputs: tuple[Slots, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A launch: which device tensors it produces (sources of later stages; -1-i for the program's output i), and how."""
+
+    produces: tuple[int, ...]
+    kernel: Kernel | Library
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A kernel graph: stages in launch order."""
+
+    stages: tuple[Stage, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Predicted seconds of all launches."""
+        return sum(stage.kernel.seconds for stage in self.stages)
+
+
+@dataclass
+class PlanSearch:
+    """Best plans of a program; intermediate device tensors are numbered after the program's inputs."""
+
+    kernels: KernelSearch
+    inputs: int
+    cut_deadline: float = math.inf
+    cuts_complete: bool = True
+    cuts_tried: int = 0
+    cuts_pruned: int = 0
+    producers: dict[AxisProgram, int] = field(default_factory=dict)
+    tensors: dict[int, Tensor] = field(default_factory=dict)
+    memo: dict[tuple[AxisProgram, int, tuple[int, ...]], tuple[float, list[Plan]]] = field(default_factory=dict)
+
+    def plans(
+        self, program: AxisProgram, tier: Tier, kernels: int, produces: tuple[int, ...], bound: float = math.inf
+    ) -> Iterator[Plan]:
+        """Plans of at most `kernels` launches, as they are found: whole-program kernels first, then cuts below `bound` seconds."""
+        for plan in self.single(program, tier, produces):
+            bound = min(bound, plan.seconds)
+            yield plan
+        if kernels >= len(program.outputs) > 1:
+            yield from self.separate(program, tier, kernels, produces)
+        if kernels > 1:
+            yield from self.cut_plans(program, tier, kernels, produces, bound)
+
+    def single(self, program: AxisProgram, tier: Tier, produces: tuple[int, ...]) -> Iterator[Plan]:
+        """The program as one launch."""
+        library = self.library(program)
+        if library is not None:
+            yield Plan((Stage(produces, library),))
+        for kernel in self.kernels.kernels(program, tier):
+            yield Plan((Stage(produces, kernel),))
+
+    def library(self, program: AxisProgram) -> Library | None:
+        """The program as a pre-defined kernel, when it is nothing but one matrix multiplication."""
+        if len(program.terms) != 3 or len(program.outputs) != 1 or program.terms[program.outputs[0][0]].op != "contract":
+            return None
+        product = program.terms[program.outputs[0][0]]
+        left, right = (program.terms[i] for i in product.inputs)
+        rows, columns = (math.prod(program.sizes[axis] for axis in term.axes & product.axes) for term in (left, right))
+        filled = min(1.0, rows / LIBRARY_FULL_ROWS, columns / LIBRARY_FULL_ROWS)
+        rate = filled * LIBRARY_EFFICIENCY * self.kernels.device.matmul_flops[self.kernels.dtype]
+        compute = _contraction_flops(program) / rate + self.kernels.device.launch_seconds
+        return Library(left, right, product.reduced, (program.outputs[0][1],), max(compute, self.floor(program)))
+
+    def cut_plans(
+        self, program: AxisProgram, tier: Tier, kernels: int, produces: tuple[int, ...], bound: float
+    ) -> Iterator[Plan]:
+        """The program in two parts at one intermediate tensor, each part planned in turn."""
+        seen: set[tuple[AxisProgram, AxisProgram]] = set()
+        for variant in self.variants(program, tier):
+            for index in _cut_points(variant):
+                producer, consumer = self.cut(variant, index)
+                if (producer, consumer) in seen:
+                    continue
+                seen.add((producer, consumer))
+                if time.perf_counter() > self.cut_deadline:
+                    self.cuts_complete = False
+                    return
+                if self.floor(producer) + self.floor(consumer) >= CUT_GAIN * bound:
+                    self.cuts_pruned += 1
+                    continue
+                self.cuts_tried += 1
+                for plan in self.joined(producer, consumer, tier, kernels, produces, bound):
+                    bound = min(bound, plan.seconds)
+                    yield plan
+
+    def separate(self, program: AxisProgram, tier: Tier, kernels: int, produces: tuple[int, ...]) -> Iterator[Plan]:
+        """Every output by launches of its own."""
+        each = kernels // len(program.outputs)
+        stages: tuple[Stage, ...] = ()
+        for output, source in zip(program.outputs, produces, strict=True):
+            plans = self.best_plans(_pruned(AxisProgram(program.terms, (output,), program.sizes)), tier, each, (source,))
+            if not plans:
+                return
+            stages += plans[0].stages
+        yield Plan(stages)
+
+    def joined(
+        self, producer: AxisProgram, consumer: AxisProgram, tier: Tier, kernels: int, produces: tuple[int, ...], bound: float
+    ) -> Iterator[Plan]:
+        """The best plans of the two parts, one after the other."""
+        firsts = self.best_plans(producer, tier, 1, (self.producers[producer],), bound - self.floor(consumer))
+        if not firsts:
+            return
+        seconds = self.best_plans(consumer, tier, kernels - 1, produces, bound - firsts[0].seconds)
+        for first in firsts[:_PARTS_JOINED]:
+            for second in seconds[:_PARTS_JOINED]:
+                yield Plan((*first.stages, *second.stages))
+
+    def best_plans(
+        self, program: AxisProgram, tier: Tier, kernels: int, produces: tuple[int, ...], bound: float = math.inf
+    ) -> list[Plan]:
+        """The best plans of a part, memoised with the bound they were searched under."""
+        key = (program, kernels, produces)
+        known = self.memo.get(key)
+        if known is None or known[0] < bound:
+            found = sorted(self.plans(program, tier, kernels, produces, bound), key=lambda plan: plan.seconds)
+            known = self.memo[key] = (bound, found[:_PLANS_KEPT])
+        return known[1]
+
+    def variants(self, program: AxisProgram, tier: Tier) -> list[AxisProgram]:
+        """The program and its cheapest other derivations, as programs."""
+        recipes = self.kernels.recipes(program, tier, None, TierReport(tier.value), safe=False)
+        derived = [_as_program(recipe, program) for recipe in recipes[:_VARIANTS_CUT]]
+        return list(dict.fromkeys([program, *derived]))
+
+    def floor(self, program: AxisProgram) -> float:
+        """A roofline no plan is expected to beat: inputs and outputs cross device memory once, contractions run at the best rate."""
+        device = self.kernels.device
+        read = {term.source: self.kernels.tensor_of(term.source).bytes for _, term in program.loads()}
+        width = self.kernels.dtype.bytes
+        written = sum(math.prod(program.sizes[axis] for axis in program.terms[term].axes) * width for term, _ in program.outputs)
+        memory = (sum(read.values()) + written) / device.memory_bandwidth
+        compute = _contraction_flops(program) / (LIBRARY_EFFICIENCY * device.matmul_flops[self.kernels.dtype])
+        return max(memory, compute) + device.launch_seconds
+
+    def cut(self, program: AxisProgram, index: int) -> tuple[AxisProgram, AxisProgram]:
+        """Producer of term `index`, and the program that loads it instead."""
+        axes = sorted(program.terms[index].axes)
+        slots: Slots = tuple((axis,) for axis in axes)
+        producer = _pruned(AxisProgram(program.terms, ((index, slots),), program.sizes))
+        if producer not in self.producers:
+            number = self.inputs + len(self.producers)
+            self.producers[producer] = number
+            self.tensors[number] = Tensor(tuple(program.sizes[axis] for axis in axes), self.kernels.dtype)
+        load = Term("load", (), program.terms[index].axes, source=self.producers[producer], slots=slots)
+        terms = (*program.terms[:index], load, *program.terms[index + 1 :])
+        return producer, _pruned(AxisProgram(terms, program.outputs, program.sizes))
+
+
+def _contraction_flops(program: AxisProgram) -> float:
+    contractions = (term for term in program.terms if term.op == "contract")
+    return sum(2.0 * math.prod(program.sizes[axis] for axis in term.axes | term.reduced) for term in contractions)
+
+
+def _cut_points(program: AxisProgram) -> list[int]:
+    """Terms worth storing: what is computed, but is neither an output nor a mere constant."""
+    outputs = {term for term, _ in program.outputs}
+    return [i for i, term in enumerate(program.terms) if term.op not in ("load", "constant") and i not in outputs and term.axes]
+
+
+def _pruned(program: AxisProgram) -> AxisProgram:
+    """The program without terms its outputs do not need."""
+    needed: set[int] = set()
+    stack = [term for term, _ in program.outputs]
+    while stack:
+        index = stack.pop()
+        if index not in needed:
+            needed.add(index)
+            stack.extend(program.terms[index].inputs)
+    kept = sorted(needed)
+    moved = {old: new for new, old in enumerate(kept)}
+    terms = tuple(replace(program.terms[i], inputs=tuple(moved[j] for j in program.terms[i].inputs)) for i in kept)
+    return AxisProgram(terms, tuple((moved[term], slots) for term, slots in program.outputs), program.sizes)
+
+
+def _as_program(recipe: Recipe, program: AxisProgram) -> AxisProgram:
+    """A recipe without loop, read as a program."""
+    terms: list[Term] = []
+    moved: dict[int, int] = {}
+    for index, step in enumerate(recipe.steps):
+        inputs = tuple(moved[i] for i in step.inputs)
+        for term in _terms_of(step, inputs, terms):
+            terms.append(term)
+        moved[index] = len(terms) - 1
+    outputs = tuple((moved[goal], slots) for goal, (_, slots) in zip(recipe.goals, program.outputs, strict=True))
+    return _pruned(AxisProgram(tuple(terms), outputs, program.sizes))
+
+
+def _terms_of(step: Step, inputs: tuple[int, ...], terms: list[Term]) -> Iterator[Term]:
+    if step.op == "concat_contract":
+        for left, right in ((inputs[0], inputs[2]), (inputs[1], inputs[3])):
+            yield Term("contract", (left, right), step.axes, step.reduced & terms[left].axes & terms[right].axes)
+        yield Term("add", (len(terms) - 2, len(terms) - 1), step.axes)
+    elif step.leaf is not None:
+        yield Term("load", (), step.axes, source=step.leaf.source, slots=step.leaf.slots)
+    else:
+        yield Term(step.op, inputs, step.axes, step.reduced, scalar=step.scalar)

@@ -1,0 +1,106 @@
+"""Recipes: the size-free structure of one graph-defined kernel.
+
+A recipe is a derivation picked from a closure, written as steps in topological order. It names axes, not sizes, so it is
+found once per program and instantiated for any sizes, grids and loop counts (`mugraph.search.schedule`,
+`mugraph.search.emission`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from mugraph.ir.scalar import Scalar
+from mugraph.search.axes import AxisSet, Slots
+from mugraph.search.closure import LOOP, Closure, Edge, Leaf
+from mugraph.search.context import bits
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One operator of a recipe.
+
+    `op`: 'load', 'constant', 'contract', 'concat_contract', 'sum', 'max', 'accumulate', 'rescale' (accumulation
+    rescaled to a running maximum), 'concat', 'carry', 'accumulate_max', or an elementwise row. `axes` are the logical
+    axes of the result, `reduced` those summed over by this step, `in_loop` its phase.
+    """
+
+    op: str
+    inputs: tuple[int, ...]
+    axes: AxisSet
+    in_loop: bool
+    reduced: AxisSet = frozenset()
+    leaf: Leaf | None = None
+    scalar: Scalar | None = None
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Steps of one kernel; `goals` are the steps its outputs save, `targets` what those outputs are."""
+
+    steps: tuple[Step, ...]
+    goals: tuple[int, ...]
+    loop_axis: int | None
+
+    @cached_property
+    def operators(self) -> int:
+        """Block operators as limits count them: loads and computations, scalings by constants not counted."""
+        return sum(self.counts(step) for step in self.steps)
+
+    def counts(self, step: Step) -> int:
+        """1 when a step counts as an operator."""
+        return int(step.op != "constant" and not any(self.steps[i].op == "constant" for i in step.inputs))
+
+    @cached_property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """The device tensors the kernel reads, one entry per load."""
+        return tuple(step.leaf for step in self.steps if step.leaf is not None)
+
+    @cached_property
+    def reduced_axes(self) -> AxisSet:
+        """Every axis some step sums over."""
+        return frozenset[int]().union(*(step.reduced for step in self.steps))
+
+    @cached_property
+    def parallel_axes(self) -> AxisSet:
+        """Axes that every output carries and no step reduces: those the grid may cut."""
+        common = frozenset.intersection(*(self.steps[goal].axes for goal in self.goals))
+        return common - self.reduced_axes
+
+
+def recipe_of(closure: Closure, chosen: dict[int, Edge], goals: tuple[int, ...]) -> Recipe:
+    """The recipe of a derivation: `chosen` gives the edge that makes each needed node."""
+    context = closure.context
+    order: list[int] = []
+    seen: set[int] = set()
+
+    def visit(node: int) -> None:
+        if node not in seen:
+            seen.add(node)
+            for operand in chosen[node].inputs:
+                visit(operand)
+            order.append(node)
+
+    for goal in goals:
+        visit(goal)
+    position = {node: index for index, node in enumerate(order)}
+    steps: list[Step] = []
+    for node in order:
+        edge, tensor = chosen[node], closure.nodes[node]
+        axes = frozenset(axis for axis in bits(tensor.mask) if axis < context.axes)
+        reduced = frozenset(axis for axis in bits(edge.reduced) if axis < context.axes)
+        if edge.op == "accumulate" and context.loop_axis is not None:
+            reduced = frozenset({context.loop_axis})
+        in_loop = tensor.phase == LOOP and context.loop_axis is not None
+        inputs = tuple(position[i] for i in edge.inputs)
+        steps.append(Step(edge.op, inputs, axes, in_loop, reduced, edge.leaf, edge.scalar))
+    return Recipe(tuple(steps), tuple(position[goal] for goal in goals), context.loop_axis)
+
+
+def with_leaf_costs(recipe: Recipe, cost: dict[int, float]) -> Recipe:
+    """The recipe with the production cost of every intermediate it reads noted on its loads."""
+    steps = tuple(
+        replace(step, leaf=replace(step.leaf, cost=cost.get(step.leaf.source, 0.0))) if step.leaf is not None else step
+        for step in recipe.steps
+    )
+    return replace(recipe, steps=steps)

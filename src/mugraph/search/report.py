@@ -1,0 +1,87 @@
+"""What a search did: statistics a user and the ablation read, and what they were told while it ran."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A moment of a running search: what is being saturated, states so far, best predicted seconds (None: none yet)."""
+
+    stage: str
+    states: int
+    found: int
+    best: float | None
+    seconds: float
+
+
+@dataclass(slots=True)
+class TierReport:
+    """One tier of abstraction: closures run and how many saturated, tensors and edges visited, derivations found."""
+
+    tier: str
+    closures: int = 0
+    saturated: int = 0
+    states: int = 0
+    edges: int = 0
+    derivations: int = 0
+    complete: bool = True
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether everything the tier can see was enumerated within the operator limits."""
+        return self.complete and self.closures == self.saturated
+
+
+@dataclass(slots=True)
+class SearchReport:
+    """Totals of a search; times in seconds. `exhausted_what` says in words what was covered completely."""
+
+    seconds: float = 0.0
+    first_found_seconds: float | None = None
+    tiers: list[TierReport] = field(default_factory=list)
+    cuts_tried: int = 0
+    cuts_pruned: int = 0
+    cuts_complete: bool = True
+    max_block_operators: int = 0
+    max_kernels: int = 0
+    interrupted: bool = False
+
+    @property
+    def states(self) -> int:
+        """Tensors visited by all closures."""
+        return sum(tier.states for tier in self.tiers)
+
+    @property
+    def edges(self) -> int:
+        """Operator applications visited by all closures."""
+        return sum(tier.edges for tier in self.tiers)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether at least the coarsest tier was enumerated completely and nothing cut the search short."""
+        return not self.interrupted and bool(self.tiers) and self.tiers[0].exhausted
+
+    @property
+    def exhausted_what(self) -> str:
+        """The covered space in words."""
+        done = [tier.tier for tier in self.tiers if tier.exhausted and not self.interrupted]
+        if not done:
+            return "nothing was exhausted within the budget"
+        open_tiers = [tier.tier for tier in self.tiers if tier.tier not in done]
+        rest = f"; not exhausted: {', '.join(open_tiers)}" if open_tiers else ""
+        cuts = (
+            f"and their cuts into up to {self.max_kernels} kernels" if self.cuts_complete else "cuts into several kernels in part"
+        )
+        return (
+            f"all kernels up to {self.max_block_operators} block operators with one aligned loop axis ({', '.join(done)}), "
+            f"{cuts}{rest}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        data = asdict(self)
+        data.update(states=self.states, edges=self.edges, exhausted=self.exhausted, exhausted_what=self.exhausted_what)
+        return data

@@ -1,0 +1,173 @@
+"""Safe exponentials, derived: shift exponents by a row maximum where a common factor on the row provably cancels.
+
+exp overflows in real programs, and maxima are outside LAX. If multiplying all exponentials of a row by one random unit
+leaves every output unchanged in the field, the exponent may be shifted by any row value: the running maximum is
+generated and the accumulators on the way are rescaled (online softmax). A recipe whose factor does not cancel is
+left as it is, and must survive the floating-point check unshifted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from mugraph.algebra.fields import FieldArithmetic, FieldValue
+from mugraph.ir.ops import OPERATORS, Call
+from mugraph.search.axes import AxisProgram, AxisSet
+from mugraph.search.closure import TinyInputs
+from mugraph.search.context import Context, bits
+from mugraph.search.recipe import Recipe, Step
+
+_NO_CALL = Call("", (), {})
+
+
+@dataclass(frozen=True, slots=True)
+class _Shift:
+    """An exponential whose rows may be shifted: the step, the axes of its row value, and the accumulators it scales."""
+
+    exponential: int
+    row: AxisSet
+    accumulators: tuple[int, ...]
+
+
+class Stabilizer:
+    """Evaluates recipes of one program and context at tiny sizes, to see which factors cancel."""
+
+    def __init__(self, program: AxisProgram, context: Context, arith: FieldArithmetic, inputs: TinyInputs) -> None:
+        self.program, self.context, self.arith, self.inputs = program, context, arith, inputs
+        self.loads = {(term.source, term.slots): index for index, term in program.loads()}
+        self.values = inputs.evaluate(program, context, arith)
+
+    def stabilize(self, recipe: Recipe) -> Recipe:
+        """The recipe with every shiftable exponential shifted."""
+        while True:
+            shift = next((s for s in map(lambda i: self.shift_of(recipe, i), _exponentials(recipe)) if s is not None), None)
+            if shift is None:
+                return recipe
+            recipe = _shifted(recipe, shift)
+
+    def shift_of(self, recipe: Recipe, index: int) -> _Shift | None:
+        """How the exponential at `index` may be shifted; None when it may not."""
+        steps = recipe.steps
+        downstream = _downstream(recipe, index)
+        reduced = frozenset[int]().union(*(steps[i].reduced for i in downstream)) & steps[index].axes
+        if not reduced:
+            return None
+        row = steps[index].axes - reduced
+        scale = self._row_units(row)
+        plain, scaled = self.run(recipe, None, scale), self.run(recipe, index, scale)
+        if any(not _same(plain[goal], scaled[goal]) for goal in recipe.goals):
+            return None
+        affected = tuple(i for i in downstream if steps[i].op in ("accumulate", "concat"))
+        if recipe.loop_axis in steps[index].axes and steps[index].in_loop:
+            for accumulator in affected:
+                once = self.arith.mul(plain[accumulator], scale)
+                if steps[accumulator].op == "concat" or not _same(scaled[accumulator], once):
+                    return None
+            return _Shift(index, row, affected)
+        return _Shift(index, row, ())
+
+    def _row_units(self, row: AxisSet) -> FieldValue:
+        mask = self.context.mask(row)
+        parts = bits(mask)
+        shape = tuple(self.context.shape[part] if part in parts else 1 for part in range(self.context.axes + 1))
+        rng = np.random.default_rng((self.inputs.seed, 1 + mask))
+        unit = self.arith.random(shape, rng)
+        return FieldValue(unit.p, None)
+
+    def run(self, recipe: Recipe, scaled: int | None, scale: FieldValue) -> list[FieldValue]:
+        """All step values at tiny sizes, with the result of step `scaled` multiplied by `scale`."""
+        values: list[FieldValue] = []
+        for index, step in enumerate(recipe.steps):
+            value = self.value(recipe, step, [values[i] for i in step.inputs])
+            values.append(self.arith.mul(value, scale) if index == scaled else value)
+        return values
+
+    def value(self, recipe: Recipe, step: Step, xs: list[FieldValue]) -> FieldValue:
+        arith = self.arith
+        match step.op:
+            case "load":
+                assert step.leaf is not None
+                return self.values[self.loads[step.leaf.source, step.leaf.slots]]
+            case "constant":
+                assert step.scalar is not None
+                ones = (1,) * (self.context.axes + 1)
+                return arith.view(arith.constant(step.scalar), lambda x: np.asarray(x).reshape(ones))
+            case "carry" | "concat" | "accumulate_max":
+                return xs[0]
+            case "accumulate" | "rescale":
+                return arith.sum(xs[0], self.context.axes)
+            case "sum" | "contract" | "concat_contract":
+                return self.summed(recipe, step, xs)
+            case "max":
+                for axis in sorted(step.reduced):
+                    xs = [arith.max(xs[0], axis)]
+                return xs[0]
+        result: FieldValue = OPERATORS[step.op].compute(arith, _NO_CALL, xs)
+        return result
+
+    def summed(self, recipe: Recipe, step: Step, xs: list[FieldValue]) -> FieldValue:
+        operands = [recipe.steps[i] for i in step.inputs]
+        if step.op == "sum":
+            return self.sum_parts(xs[0], step.reduced, step.in_loop)
+        if step.op == "contract":
+            return self.sum_parts(self.arith.mul(xs[0], xs[1]), step.reduced, step.in_loop)
+        first = self.sum_parts(self.arith.mul(xs[0], xs[2]), step.reduced & operands[0].axes & operands[2].axes, step.in_loop)
+        second = self.sum_parts(self.arith.mul(xs[1], xs[3]), step.reduced & operands[1].axes & operands[3].axes, step.in_loop)
+        return self.arith.add(first, second)
+
+    def sum_parts(self, value: FieldValue, axes: AxisSet, in_loop: bool) -> FieldValue:
+        mask = self.context.mask(axes)
+        if in_loop:
+            mask &= ~self.context.loop_bit
+        for axis in bits(mask):
+            if value.p.shape[axis] > 1:
+                value = self.arith.sum(value, axis)
+        return value
+
+
+def _exponentials(recipe: Recipe) -> list[int]:
+    """Exponentials that are not shifted yet."""
+    shifted = {i for i, s in enumerate(recipe.steps) if s.op == "exp" and _is_shift(recipe, s.inputs[0])}
+    return [i for i, step in enumerate(recipe.steps) if step.op == "exp" and i not in shifted]
+
+
+def _is_shift(recipe: Recipe, index: int) -> bool:
+    step = recipe.steps[index]
+    return (
+        step.op == "sub" and recipe.steps[step.inputs[1]].op == "max" and recipe.steps[step.inputs[1]].inputs[0] == step.inputs[0]
+    )
+
+
+def _downstream(recipe: Recipe, index: int) -> list[int]:
+    reached = {index}
+    for position in range(index + 1, len(recipe.steps)):
+        if reached.intersection(recipe.steps[position].inputs):
+            reached.add(position)
+    return sorted(reached - {index})
+
+
+def _shifted(recipe: Recipe, shift: _Shift) -> Recipe:
+    """Insert the row maximum before the exponential, and rescale the accumulators it reaches."""
+    steps: list[Step] = []
+    moved: dict[int, int] = {}
+    maximum = -1
+    for index, step in enumerate(recipe.steps):
+        inputs = tuple(moved[i] for i in step.inputs)
+        if index == shift.exponential:
+            (exponent,) = inputs
+            steps.append(Step("max", (exponent,), shift.row, step.in_loop, step.axes - shift.row))
+            maximum = len(steps) - 1
+            steps.append(Step("sub", (exponent, maximum), step.axes, step.in_loop))
+            inputs = (len(steps) - 1,)
+        if index in shift.accumulators:
+            step = replace(step, op="rescale")
+            inputs = (*inputs, maximum)
+        steps.append(replace(step, inputs=inputs))
+        moved[index] = len(steps) - 1
+    return replace(recipe, steps=tuple(steps), goals=tuple(moved[goal] for goal in recipe.goals))
+
+
+def _same(x: FieldValue, y: FieldValue) -> bool:
+    return bool(np.array_equal(np.broadcast_arrays(x.p, y.p)[0], np.broadcast_arrays(x.p, y.p)[1]))

@@ -1,0 +1,139 @@
+"""Tiers of abstraction: how much algebra the expression check is allowed to see.
+
+Expanding products of sums makes the set of abstract subexpressions explode. A coarser tier treats the program's own
+sums (and its scalings by constants) as uninterpreted functions: fewer prefixes survive, nothing unsound is
+accepted (equality is decided by values, never by expressions), and whatever such a tier finds it finds fast. Tiers are
+tried coarsest first; the report says which were exhausted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+
+from mugraph.algebra import Algebra, Expr, Oracle
+from mugraph.ir.ops import Call, operator
+from mugraph.search.axes import AxisProgram, Term
+from mugraph.search.context import Context
+
+
+class Tier(StrEnum):
+    """Which of the program's operators the abstraction keeps uninterpreted."""
+
+    OPAQUE_SUMS = "sums and scalings opaque"
+    OPAQUE_SCALINGS = "scalings opaque"
+    FULL = "full axioms"
+
+
+Make = Callable[[str, tuple[Expr, ...], int], Expr | None]
+
+
+class TierAlgebra:
+    """Abstract-expression constructors as one tier sees them, over any way to make expressions.
+
+    `make(op, args, n)` either builds an expression or returns None when it is pruned; None is contagious.
+    """
+
+    def __init__(self, tier: Tier, constants: frozenset[Expr], make: Make) -> None:
+        self._opaque_sums = tier is Tier.OPAQUE_SUMS
+        self._opaque_scalings = tier is not Tier.FULL
+        self._constants = constants
+        self._make = make
+
+    def _of(self, op: str, *args: Expr | None, n: int = 1) -> Expr | None:
+        present = tuple(arg for arg in args if arg is not None)
+        return self._make(op, present, n) if len(present) == len(args) else None
+
+    def _scales(self, x: Expr | None, y: Expr | None) -> bool:
+        return self._opaque_scalings and (x in self._constants or y in self._constants)
+
+    def constant(self, text: str) -> Expr | None:
+        raise AssertionError("constants enter a closure as leaves")
+
+    def add(self, x: Expr | None, y: Expr | None) -> Expr | None:
+        if self._opaque_sums or self._scales(x, y):
+            first, second = sorted((x, y), key=lambda e: -1 if e is None else e)
+            return self._of("opaque:add", first, second)
+        return self._of("add", x, y)
+
+    def sub(self, x: Expr | None, y: Expr | None) -> Expr | None:
+        return self._of("opaque:sub" if self._opaque_sums or self._scales(x, y) else "sub", x, y)
+
+    def mul(self, x: Expr | None, y: Expr | None) -> Expr | None:
+        if self._scales(x, y):
+            first, second = sorted((x, y), key=lambda e: -1 if e is None else e)
+            return self._of("opaque:mul", first, second)
+        return self._of("mul", x, y)
+
+    def div(self, x: Expr | None, y: Expr | None) -> Expr | None:
+        return self._of("div", x, y)
+
+    def exp(self, x: Expr | None) -> Expr | None:
+        return self._of("exp", x)
+
+    def sqrt(self, x: Expr | None) -> Expr | None:
+        return self._of("sqrt", x)
+
+    def sum(self, n: int, x: Expr | None) -> Expr | None:
+        return self._of("sum", x, n=n)
+
+    def opaque(self, name: str, *args: Expr | None) -> Expr | None:
+        return self._of(f"opaque:{name}", *args)
+
+
+class Expressions:
+    """The abstract expressions of one program in one tier and context: its targets, and the pruned constructors."""
+
+    def __init__(self, program: AxisProgram, tier: Tier, context: Context) -> None:
+        self.algebra = Algebra()
+        self.context = context
+        self._calls: dict[str, Call] = {}
+        self.leaves: dict[int, Expr] = {}
+        for index, term in enumerate(program.terms):
+            if term.op == "load":
+                self.leaves[index] = self.algebra.variable(f"x{term.source}")
+            elif term.op == "constant":
+                self.leaves[index] = self.algebra.constant(str(term.scalar))
+        constants = frozenset(self.leaves[i] for i, term in enumerate(program.terms) if term.op == "constant")
+        self.build = TierAlgebra(tier, constants, self._construct)
+        self.of_terms: list[Expr] = []
+        for index, term in enumerate(program.terms):
+            self.of_terms.append(self._target(index, term))
+        self.oracle = Oracle(self.algebra, [self.of_terms[term] for term, _ in program.outputs])
+        self.prune = TierAlgebra(tier, constants, self.oracle.compose)
+
+    def _construct(self, op: str, args: tuple[Expr, ...], n: int) -> Expr:
+        if op.startswith("opaque:"):
+            return self.algebra.opaque(op.removeprefix("opaque:"), *args)
+        if op == "sum":
+            return self.algebra.sum(n, args[0])
+        result: Expr = getattr(self.algebra, op)(*args)
+        return result
+
+    def _target(self, index: int, term: Term) -> Expr:
+        if index in self.leaves:
+            return self.leaves[index]
+        args = [self.of_terms[i] for i in term.inputs]
+        expression = self.elementwise_or_reduction(self.build, term, args)
+        if expression is None:
+            raise AssertionError(f"the expression of {term.op} was not built")
+        return expression
+
+    def elementwise_or_reduction(self, algebra: TierAlgebra, term: Term, args: list[Expr]) -> Expr | None:
+        """The expression of one term of the program."""
+        count = self.context.reduction_factor(self.context.mask(term.reduced))
+        if term.op == "contract":
+            return algebra.sum(count, algebra.mul(args[0], args[1]))
+        if term.op == "sum":
+            return algebra.sum(count, args[0])
+        if term.op == "max":
+            return algebra.opaque("max", args[0])
+        return self.express(algebra, term.op, tuple(args))
+
+    def express(self, algebra: TierAlgebra, op: str, args: tuple[Expr, ...]) -> Expr | None:
+        """The expression of an elementwise row of the operator table."""
+        call = self._calls.get(op)
+        if call is None:
+            call = self._calls[op] = Call(op, (), {})
+        result: Expr | None = operator(op).express(algebra, call, args)
+        return result
