@@ -1,0 +1,51 @@
+"""From what people have to programs: PyTorch functions, the paper's workloads, and files named on the command line.
+
+Nothing here imports PyTorch before it is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from mugraph.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from mugraph.frontend.restore import Traced
+
+__all__ = ["require_torch", "trace"]
+
+
+def trace(fn: Callable[..., Any], example_inputs: Sequence[Any] | Mapping[str, Any]) -> Traced:
+    """The program that a PyTorch function or module computes: a kernel graph of pre-defined operators.
+
+    `example_inputs` are the positional arguments (a lone tensor is one argument) or, as a mapping, keyword arguments; they
+    may nest tensors in tuples, lists and dicts. Only shapes, dtypes and values other than tensors are taken from them,
+    and shapes are fixed from then on. Constants are exact (`Scalar.of`); softmax is exp(x) / sum(exp(x)), because keeping
+    exponents in range is a matter of execution; casts between floating-point types change an output's dtype only.
+
+    Raises UnsupportedOperator, ShapeMismatch or InvalidInput with the operator and the line of Python at fault: for
+    operators outside the table, control flow on tensor values, random numbers, functions that change their inputs, inputs
+    that are not floating point or have no elements, and functions that return no tensor.
+    """
+    require_torch("to optimize PyTorch functions")
+    import torch
+
+    from mugraph.frontend.torch_trace import trace_call
+
+    if not callable(fn):
+        raise InvalidInput(f"{fn!r} is not a function or module; give something that can be called on tensors")
+    if isinstance(example_inputs, torch.Tensor):
+        return trace_call(fn, (example_inputs,), {})
+    if isinstance(example_inputs, Mapping):
+        return trace_call(fn, (), example_inputs)
+    if not isinstance(example_inputs, (tuple, list)):
+        raise InvalidInput(f"example_inputs must be a tuple of tensors, not {type(example_inputs).__name__}")
+    return trace_call(fn, example_inputs, {})
+
+
+def require_torch(purpose: str) -> None:
+    """Raise InvalidInput, naming the remedy, when PyTorch is not installed."""
+    if find_spec("torch") is None:
+        raise InvalidInput(f"PyTorch is needed {purpose}: pip install torch (or write the program with mugraph.Program)")

@@ -1,0 +1,387 @@
+"""What PyTorch's operators mean: one row per ATen operator, written with the operators of the table.
+
+A row takes what ATen's schema of that name lists, with tensors of the program in place of torch tensors, and serves all
+overloads. Composite operators (softmax, layer_norm, attention) are spelled out here, so that the search sees their
+algebra. Casts do nothing: which precision a value has is decided by the caller (see `mugraph.frontend.conversion`).
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any, NoReturn
+
+from mugraph.errors import UnsupportedOperator
+from mugraph.ir.dtypes import DType
+from mugraph.ir.graph import Value
+from mugraph.ir.program import ProgramTensor
+from mugraph.ir.scalar import Scalar
+
+Tensor = ProgramTensor
+Operand = ProgramTensor | int | float
+Dims = int | Sequence[int] | None
+Rule = Callable[..., Any]
+
+_FP32_EPSILON, _FP64_EPSILON = Fraction(1, 2**23), Fraction(1, 2**52)
+
+
+def _unsupported(why: str) -> NoReturn:
+    raise UnsupportedOperator(why)
+
+
+def _same(x: Tensor, *ignored: Any, **also_ignored: Any) -> Tensor:
+    """Copies, casts and layouts: the same tensor to the algebra."""
+    return x
+
+
+# --- arithmetic ------------------------------------------------------------------------------------------------------
+
+
+def _add(x: Operand, y: Operand, *, alpha: float = 1) -> Operand:
+    return x + y * alpha
+
+
+def _sub(x: Operand, y: Operand, *, alpha: float = 1) -> Operand:
+    return x - y * alpha
+
+
+def _rsub(x: Operand, y: Operand, alpha: float = 1) -> Operand:
+    return y - x * alpha
+
+
+def _mul(x: Tensor, y: Operand) -> Tensor:
+    for gate, tensor in ((x, y), (y, x)):
+        if isinstance(gate, Tensor) and isinstance(tensor, Tensor) and _operands(gate, "sigmoid") == (tensor.value,):
+            return tensor.silu()
+    return x * y
+
+
+def _div(x: Operand, y: Operand, *, rounding_mode: str | None = None) -> Operand:
+    if rounding_mode is not None:
+        _unsupported("division that rounds is not differentiable algebra; divide and leave rounding to PyTorch")
+    if isinstance(x, Tensor) and isinstance(y, Tensor):
+        return _unshifted_softmax(x, y) or x / y
+    return x / y
+
+
+def _pow(x: Operand, exponent: Operand) -> Tensor:
+    if not isinstance(x, Tensor) or isinstance(exponent, Tensor):
+        _unsupported("the exponent must be a number; write exp(exponent * log(base)) if that is meant")
+    if (2 * exponent) % 1:
+        _unsupported(f"power {exponent}: only integer and half-integer exponents can be verified")
+    return x**exponent
+
+
+def _clamp_min(x: Tensor, minimum: float) -> Tensor:
+    return (x - minimum).relu() + minimum
+
+
+def _gelu(x: Tensor, approximate: str = "none") -> Tensor:
+    if approximate == "none":
+        return x.gelu()
+    inner = (x + x**3 * 0.044715) * math.sqrt(2 / math.pi)
+    return x * 0.5 * (inner.tanh() + 1)
+
+
+# --- contractions ----------------------------------------------------------------------------------------------------
+
+
+def _matmul(x: Tensor, y: Tensor) -> Tensor:
+    return x @ y
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    product = x @ (weight.transpose(0, 1) if len(weight.shape) == 2 else weight)
+    return product if bias is None else product + bias
+
+
+def _addmm(added: Tensor, x: Tensor, y: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    return x @ y * alpha + added * beta
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    if attn_mask is not None or is_causal:
+        _unsupported("masked attention; only attention without mask is in the operator table")
+    if dropout_p:
+        _unsupported("attention with dropout draws random numbers; pass dropout_p=0.0, or call model.eval()")
+    *batch, heads, length, width = query.shape if len(query.shape) > 2 else (1, *query.shape)
+    groups = key.shape[-3] if enable_gqa else heads
+    # Without a mask the queries of heads that share keys are simply more queries: no key is repeated.
+    queries = query.reshape(*batch, groups, heads // groups * length, width) if groups != heads else query
+    factor = Scalar(Fraction(1, width), root=True) if scale is None else scale
+    scores = queries @ key.transpose(-2, -1) * factor
+    mixed = scores.softmax(-1) @ value
+    return mixed.reshape(*query.shape[:-1], value.shape[-1]) if groups != heads else mixed
+
+
+# --- reductions and normalisations -----------------------------------------------------------------------------------
+
+
+def _sum(x: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    return x.sum(_all_if_empty(dim), keepdim)
+
+
+def _mean(x: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    return x.mean(_all_if_empty(dim), keepdim)
+
+
+def _amax(x: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
+    return x.amax(_all_if_empty(dim), keepdim)
+
+
+def _max(x: Tensor, dim: int | Tensor | None = None, keepdim: bool = False) -> Tensor | tuple[Tensor, None]:
+    if isinstance(dim, Tensor):
+        _unsupported("the larger of two tensors; only the maximum along a dimension is in the operator table")
+    largest = x.amax(dim, keepdim)
+    return largest if dim is None else (largest, None)
+
+
+def _var(
+    x: Tensor, dim: Dims | bool = None, unbiased: bool = True, keepdim: bool = False, *, correction: float | None = None
+) -> Tensor:
+    if isinstance(dim, bool):  # the overload without dimensions
+        return _var(x, None, dim)
+    dims = _all_if_empty(dim)
+    spread = (x - x.mean(dims, keepdim=True)).square().sum(dims, keepdim)
+    averaged = math.prod(x.shape) // math.prod(spread.shape)
+    return spread / (averaged - (int(unbiased) if correction is None else correction))
+
+
+def _std(x: Tensor, *arguments: Any, **options: Any) -> Tensor:
+    return _var(x, *arguments, **options).sqrt()
+
+
+def _norm(x: Tensor, ord: float | None = 2, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    if ord not in (2, None):
+        _unsupported(f"the norm of order {ord}; only the Euclidean norm (order 2) is in the operator table")
+    return x.square().sum(_all_if_empty(dim), keepdim).sqrt()
+
+
+def _softmax(x: Tensor, dim: int, dtype: Any = None) -> Tensor:
+    return x.softmax(dim)
+
+
+def _layer_norm(
+    x: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    cudnn_enable: bool = True,
+) -> Tensor:
+    dims = tuple(range(-len(normalized_shape), 0))
+    centred = x - x.mean(dims, keepdim=True)
+    normalised = centred / (centred.square().mean(dims, keepdim=True) + eps).sqrt()
+    scaled = normalised if weight is None else normalised * weight
+    return scaled if bias is None else scaled + bias
+
+
+def _rms_norm(x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
+    dims = tuple(range(-len(normalized_shape), 0))
+    # PyTorch's default is the epsilon of the type it computes in, which is fp32 for the 16-bit types.
+    shift = (_FP64_EPSILON if x.dtype is DType.FP64 else _FP32_EPSILON) if eps is None else eps
+    normalised = x / (x.square().mean(dims, keepdim=True) + shift).sqrt()
+    return normalised if weight is None else normalised * weight
+
+
+# --- views -----------------------------------------------------------------------------------------------------------
+
+
+def _reshape(x: Tensor, shape: Sequence[int]) -> Tensor:
+    return x.reshape(*shape)
+
+
+def _flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+    rank = max(len(x.shape), 1)
+    start, end = start_dim % rank, end_dim % rank
+    return x.reshape(*x.shape[:start], math.prod(x.shape[start : end + 1]), *x.shape[end + 1 :])
+
+
+def _unflatten(x: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
+    position = dim % len(x.shape)
+    return x.reshape(*x.shape[:position], *sizes, *x.shape[position + 1 :])
+
+
+def _transposed(x: Tensor) -> Tensor:
+    return x.transpose(-2, -1) if len(x.shape) > 1 else x
+
+
+def _reversed(x: Tensor) -> Tensor:
+    return x.permute(*reversed(range(len(x.shape))))
+
+
+def _squeeze(x: Tensor, dim: Dims = None) -> Tensor:
+    rank = len(x.shape)
+    dims = range(rank) if dim is None else ((dim,) if isinstance(dim, int) else dim)
+    dropped = {position % rank for position in dims if rank}
+    return x.reshape(*(size for position, size in enumerate(x.shape) if size != 1 or position not in dropped))
+
+
+def _expand(x: Tensor, sizes: Sequence[int], *, implicit: bool = False) -> Tensor:
+    return x.expand(*sizes)
+
+
+def _expand_as(x: Tensor, like: Tensor) -> Tensor:
+    return x.expand(*like.shape)
+
+
+def _repeat(x: Tensor, repeats: Sequence[int]) -> Tensor:
+    x = x.reshape(*(1,) * (len(repeats) - len(x.shape)), *x.shape)
+    for dim, times in enumerate(repeats):
+        x = x.repeat(dim, times)
+    return x
+
+
+def _repeat_interleave(x: Tensor, repeats: int, dim: int | None = None, *, output_size: int | None = None) -> Tensor:
+    if isinstance(repeats, Tensor):
+        _unsupported("repeats given as a tensor; give one number")
+    x = x.reshape(-1) if dim is None else x
+    position = (dim or 0) % len(x.shape)
+    spread = x.unsqueeze(position + 1).repeat(position + 1, repeats)
+    return spread.reshape(*x.shape[:position], x.shape[position] * repeats, *x.shape[position + 1 :])
+
+
+def _slice(x: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Tensor:
+    size = x.shape[dim]
+    if range(size)[slice(start, end, step)] != range(size):
+        _unsupported("taking a part of a tensor; pass the part as an input of its own")
+    return x
+
+
+def _select(x: Tensor, dim: int, index: int) -> Tensor:
+    if x.shape[dim] != 1:
+        _unsupported("taking a part of a tensor; pass the part as an input of its own")
+    return x.squeeze(dim)
+
+
+# --- inside ----------------------------------------------------------------------------------------------------------
+
+
+def _all_if_empty(dim: Dims) -> Dims:
+    return None if isinstance(dim, Sequence) and not dim else dim
+
+
+def _operands(tensor: Tensor, op: str) -> tuple[Value, ...]:
+    """The operands of a tensor computed by `op`, nothing for a tensor of another origin."""
+    node = tensor.program.node(tensor)
+    return node.inputs if node.op == op else ()
+
+
+def _unshifted_softmax(numerator: Tensor, denominator: Tensor) -> Tensor | None:
+    """`exp(x - m) / sum(exp(x - m))` as `exp(x) / sum(exp(x))`, where m is a maximum that the sum sees as one number.
+
+    The factor exp(-m) then leaves every term of the sum and cancels. Keeping exponents in range is decided when kernels
+    are generated, so without the shift both spellings of softmax are one program.
+    """
+    program = numerator.program
+    exponent = _operands(numerator, "exp")
+    shifted = _operands(Tensor(program, exponent[0]), "sub") if exponent else ()
+    summed = _summed_dims(denominator, numerator)
+    if not shifted or not summed:
+        return None
+    x, shift = (Tensor(program, value) for value in shifted)
+    aligned = (1,) * (len(x.shape) - len(shift.shape)) + shift.shape
+    if x.shape != numerator.shape or not _operands(shift, "max") or any(aligned[dim] != 1 for dim in summed):
+        return None
+    exponentials = x.exp()
+    return exponentials / exponentials.sum(summed, keepdim=True)
+
+
+def _summed_dims(tensor: Tensor, source: Tensor) -> tuple[int, ...]:
+    """The dimensions whose sum makes `tensor` from `source`; none if it is not such a sum."""
+    dims: list[int] = []
+    while operand := _operands(tensor, "sum"):
+        dim = tensor.program.node(tensor)["dim"]
+        if not isinstance(dim, int) or tensor.shape[dim] != 1:
+            return ()
+        dims.append(dim)
+        tensor = Tensor(tensor.program, operand[0])
+    return tuple(dims) if tensor.value == source.value else ()
+
+
+ROWS: dict[str, Rule] = {
+    # arithmetic
+    "add": _add,
+    "sub": _sub,
+    "rsub": _rsub,
+    "mul": _mul,
+    "div": _div,
+    "true_divide": _div,
+    "neg": lambda x: -x,
+    "reciprocal": lambda x: 1 / x,
+    "pow": _pow,
+    "square": Tensor.square,
+    "sqrt": Tensor.sqrt,
+    "rsqrt": Tensor.rsqrt,
+    "exp": Tensor.exp,
+    "log": lambda x: x.apply("log"),
+    "abs": lambda x: x.apply("abs"),
+    "sigmoid": Tensor.sigmoid,
+    "silu": Tensor.silu,
+    "relu": Tensor.relu,
+    "tanh": Tensor.tanh,
+    "gelu": _gelu,
+    "clamp_min": _clamp_min,
+    # contractions
+    "mm": _matmul,
+    "bmm": _matmul,
+    "matmul": _matmul,
+    "linear": _linear,
+    "addmm": _addmm,
+    "baddbmm": _addmm,
+    "scaled_dot_product_attention": _attention,
+    # reductions and normalisations
+    "sum": _sum,
+    "mean": _mean,
+    "amax": _amax,
+    "max": _max,
+    "var": _var,
+    "std": _std,
+    "norm": _norm,
+    "linalg_vector_norm": _norm,
+    "softmax": _softmax,
+    "_softmax": _softmax,
+    "layer_norm": _layer_norm,
+    "rms_norm": _rms_norm,
+    # views
+    "view": _reshape,
+    "_unsafe_view": _reshape,
+    "reshape": _reshape,
+    "flatten": _flatten,
+    "unflatten": _unflatten,
+    "transpose": Tensor.transpose,
+    "permute": lambda x, dims: x.permute(*dims),
+    "t": _transposed,
+    "mT": _transposed,
+    "numpy_T": _reversed,
+    "unsqueeze": Tensor.unsqueeze,
+    "squeeze": _squeeze,
+    "expand": _expand,
+    "expand_as": _expand_as,
+    "repeat": _repeat,
+    "repeat_interleave": _repeat_interleave,
+    "slice": _slice,
+    "select": _select,
+    # copies and casts
+    "alias": _same,
+    "clone": _same,
+    "contiguous": _same,
+    "detach": _same,
+    "lift_fresh_copy": _same,
+    "to": _same,
+    "_to_copy": _same,
+    "type_as": _same,
+    "getitem": operator.getitem,
+}

@@ -1,0 +1,127 @@
+"""From a torch graph of ATen operators to a kernel graph of pre-defined operators.
+
+Precision: muGraphs compute in fp32 at least, whatever the program's casts in between say, so casts are dropped and only
+an output is stored as the dtype PyTorch gives it. One case needs more: an output wider than what the program without casts
+would give (fp32 from bf16 inputs). Then every cast to a wider type stays, and with it the output's precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from mugraph.errors import MugraphError, UnsupportedOperator
+from mugraph.frontend.aten import ROWS
+from mugraph.frontend.source_lines import line_of_node
+from mugraph.ir.dtypes import DType
+from mugraph.ir.graph import Graph
+from mugraph.ir.program import Program, ProgramTensor
+from mugraph.ir.scalar import Scalar
+
+DTYPES = {
+    torch.float16: DType.FP16,
+    torch.bfloat16: DType.BF16,
+    torch.float32: DType.FP32,
+    torch.float64: DType.FP64,
+}
+
+_CHECKS = frozenset({"_assert_tensor_metadata"})
+"""Operators that only check what the trace knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What the placeholders of a torch graph are: program inputs (name by placeholder, in order) or known numbers."""
+
+    inputs: Mapping[str, str]
+    numbers: Mapping[str, Scalar]
+
+
+def convert(graph: torch.fx.Graph, signature: Signature, outputs: Sequence[torch.fx.Node]) -> tuple[Graph, list[int]]:
+    """The kernel graph that computes `outputs`, and the number of its output that each of them is.
+
+    Raises UnsupportedOperator, naming the operator and the line of Python that called it.
+    """
+    program, tensors = _program(graph, signature, outputs, widening=False)
+    dtypes = [_dtype(node) for node in outputs]
+    if any(dtype.bytes > tensor.dtype.bytes for dtype, tensor in zip(dtypes, tensors, strict=True)):
+        program, tensors = _program(graph, signature, outputs, widening=True)
+    stored = [tensor.cast(dtype) for tensor, dtype in zip(tensors, dtypes, strict=True)]
+    distinct = {tensor.value: tensor for tensor in stored}
+    program.output(*distinct.values())
+    return program.graph, [list(distinct).index(tensor.value) for tensor in stored]
+
+
+def _dtype(node: torch.fx.Node) -> DType:
+    """The element type PyTorch gives a tensor."""
+    dtype = node.meta["val"].dtype
+    if dtype not in DTYPES:
+        raise UnsupportedOperator(_at(node, f"it gives a tensor of {dtype}; only floating-point tensors are supported"))
+    return DTYPES[dtype]
+
+
+def _program(
+    graph: torch.fx.Graph, signature: Signature, outputs: Sequence[torch.fx.Node], widening: bool
+) -> tuple[Program, list[ProgramTensor]]:
+    program = Program()
+    values: dict[torch.fx.Node, Any] = {}
+    placeholders = {node.name: node for node in graph.nodes if node.op == "placeholder"}
+    for placeholder, name in signature.inputs.items():
+        node = placeholders[placeholder]
+        values[node] = program.input(name, tuple(node.meta["val"].shape), _dtype(node))
+    for placeholder, number in signature.numbers.items():
+        values[placeholders[placeholder]] = program.constant(number)
+    for node in graph.nodes:
+        if node.op == "call_function" and _name(node) not in _CHECKS:
+            values[node] = _widened(node, _apply(node, values)) if widening else _apply(node, values)
+    return program, [values[node] for node in outputs]
+
+
+def _apply(node: torch.fx.Node, values: Mapping[torch.fx.Node, Any]) -> Any:
+    _check(node)
+    arguments: Any = torch.fx.map_arg(node.args, values.__getitem__)
+    options: Any = torch.fx.map_arg(node.kwargs, values.__getitem__)
+    try:
+        return ROWS[_name(node)](*arguments, **options)
+    except MugraphError as error:
+        raise type(error)(_at(node, str(error))) from None
+
+
+def _check(node: torch.fx.Node) -> None:
+    """Refuse operators without a row, and ones that are not functions of floating-point tensors."""
+    if _draws_random_numbers(node):
+        raise UnsupportedOperator(_at(node, "it draws random numbers; pass them as an input, or call model.eval() for dropout"))
+    if _name(node) in ("item", "_local_scalar_dense", "nonzero"):
+        raise UnsupportedOperator(_at(node, "the program would depend on the values of a tensor; keep them in tensors"))
+    if _name(node) not in ROWS:
+        raise UnsupportedOperator(_at(node, "no such operator in the table; leave it outside the optimized function"))
+    if isinstance(node.meta.get("val"), torch.Tensor):
+        _dtype(node)
+
+
+def _widened(node: torch.fx.Node, value: Any) -> Any:
+    """The value as wide as PyTorch has it."""
+    if not isinstance(value, ProgramTensor):
+        return value
+    dtype = _dtype(node)
+    return value.cast(dtype) if dtype.bytes > value.dtype.bytes else value
+
+
+def _draws_random_numbers(node: torch.fx.Node) -> bool:
+    # Attention carries the tag for its dropout, which its row refuses by itself.
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and _name(node) not in ROWS
+
+
+def _name(node: torch.fx.Node) -> str:
+    """The operator's name without namespace and overload, as the rows have it: `add` for aten.add.Tensor."""
+    packet = getattr(node.target, "overloadpacket", node.target)
+    return str(getattr(packet, "__name__", packet))
+
+
+def _at(node: torch.fx.Node, why: str) -> str:
+    place = line_of_node(node)
+    namespace = getattr(node.target, "namespace", "torch")
+    return f"operator {namespace}.{_name(node)}{f' ({place})' if place else ''}: {why}"

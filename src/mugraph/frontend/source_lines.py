@@ -1,0 +1,32 @@
+"""Which line of the user's Python a traced operator or an error comes from."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from pathlib import Path
+
+import torch
+
+_OURS = Path(__file__).parent
+_TORCH = Path(torch.__file__).parent
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+def line_of_node(node: torch.fx.Node) -> str:
+    """`file.py:12` of the call that became `node`; empty when PyTorch did not record it."""
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    return _innermost([(file, int(line)) for file, line in frames])
+
+
+def line_of_error(error: BaseException) -> str:
+    """`file.py:12` where `error` left the user's code; empty when it never passed through it."""
+    return _innermost([(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)])
+
+
+def _innermost(frames: list[tuple[str, int]]) -> str:
+    for file, line in reversed(frames):
+        parents = Path(file).parents
+        if _OURS not in parents and _TORCH not in parents and not file.startswith("<"):
+            return f"{Path(file).name}:{line}"
+    return ""

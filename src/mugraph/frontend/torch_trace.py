@@ -1,0 +1,138 @@
+"""Tracing a PyTorch callable into a program.
+
+The route is torch.export in its non-strict mode: the function runs once on tensors without data, every ATen operator it
+calls is recorded with its line of Python, mutation becomes explicit, and shapes are numbers. What is not in the table of
+`mugraph.frontend.aten` is then decomposed by PyTorch where it can be (einsum, mv, ...), while softmax, layer_norm,
+attention and the like stay whole, to be spelled out by our rows in the form the search wants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.export.graph_signature import InputKind, InputSpec, OutputKind
+from torch.utils._pytree import tree_flatten
+
+from mugraph.errors import InvalidInput
+from mugraph.frontend.conversion import DTYPES, Signature, convert
+from mugraph.frontend.export import Recording, record
+from mugraph.frontend.restore import Arguments, Results, Traced
+from mugraph.ir.scalar import Scalar
+
+
+def trace_call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
+    """The program that `fn(*args, **kwargs)` computes; see `mugraph.frontend.trace`."""
+    name = getattr(fn, "__name__", type(fn).__name__)
+    arguments = Arguments.of(fn, args, kwargs)
+    recording = record(name, fn, arguments, _examples(name, arguments, args, kwargs))
+    _refuse_mutation(name, recording)
+    signature, captured = _signature(recording)
+    nodes = _returned_nodes(recording)
+    if not nodes:
+        raise InvalidInput(f"{name} returns no tensor; return the tensors to compute")
+    graph, numbers = convert(recording.program.graph, signature, nodes)
+    return Traced(name, graph, arguments, captured, _results(recording, numbers))
+
+
+def _examples(name: str, arguments: Arguments, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
+    """The tensors of the example call; raises InvalidInput for the kinds no program can take."""
+    for leaf in arguments.leaves:
+        if isinstance(leaf.constant, np.ndarray):
+            raise InvalidInput(f"argument {leaf.name} of {name} is a NumPy array; pass torch.from_numpy(array)")
+    tensors = arguments.flatten(args, kwargs)
+    for leaf, tensor in zip(arguments.tensors, tensors, strict=True):
+        _check_tensor(f"argument {leaf.name}", tensor)
+    if not tensors:
+        raise InvalidInput(f"{name} is called without a tensor; a program needs at least one torch tensor as argument")
+    return tuple(tensors)
+
+
+def _check_tensor(what: str, tensor: torch.Tensor) -> None:
+    if tensor.dtype not in DTYPES:
+        raise InvalidInput(f"{what} has dtype {tensor.dtype}; use float16, bfloat16, float32 or float64")
+    if tensor.numel() == 0:
+        raise InvalidInput(f"{what} has shape {list(tensor.shape)} without elements; every dimension must be at least 1")
+    if tensor.device.type not in ("cpu", "meta"):
+        raise InvalidInput(f"{what} is on {tensor.device}; trace with tensors on the CPU")
+    if tensor.layout is not torch.strided:
+        raise InvalidInput(f"{what} is {tensor.layout}; use a dense tensor")
+
+
+def _refuse_mutation(name: str, recording: Recording) -> None:
+    arguments = _argument_names(recording)
+    for spec in recording.program.graph_signature.output_specs:
+        if spec.kind is not OutputKind.USER_OUTPUT:
+            target = str(spec.target)
+            what = f"its argument {arguments[target]}" if target in arguments else _owned_name(target)
+            raise InvalidInput(f"{name} changes {what} in place; return the new value instead")
+
+
+def _argument_names(recording: Recording) -> dict[str, str]:
+    """The name of the argument that each placeholder of an argument is."""
+    specs = recording.program.graph_signature.input_specs
+    placeholders = [spec.arg.name for spec in specs if spec.kind is InputKind.USER_INPUT]
+    return dict(zip(placeholders, (leaf.name for leaf in recording.recorder.arguments.tensors), strict=True))
+
+
+def _signature(recording: Recording) -> tuple[Signature, tuple[torch.Tensor, ...]]:
+    """What the placeholders are, and the captured tensors in the order of the program's inputs."""
+    inputs = _argument_names(recording)
+    numbers: dict[str, Scalar] = {}
+    captured: list[torch.Tensor] = []
+    read = {node.name for node in recording.program.graph.nodes if node.op == "placeholder" and node.users}
+    for spec in recording.program.graph_signature.input_specs:
+        placeholder = spec.arg.name
+        if spec.kind is InputKind.USER_INPUT or placeholder not in read:
+            continue
+        tensor = _owned_tensor(recording, spec)
+        if placeholder in recording.literals and tensor.dim() == 0:
+            numbers[placeholder] = Scalar.of(tensor.item())
+            continue
+        name = _unused_name(_owned_name(str(spec.target)), set(inputs.values()))
+        _check_tensor(f"tensor {name} of the function", tensor)
+        inputs[placeholder] = name
+        captured.append(tensor)
+    return Signature(inputs, numbers), tuple(captured)
+
+
+def _owned_tensor(recording: Recording, spec: InputSpec) -> torch.Tensor:
+    """A tensor that the function brings along: the live one, so that parameters updated in place are seen."""
+    target = str(spec.target)
+    if spec.kind is InputKind.PARAMETER:
+        return recording.recorder.get_parameter(target)
+    if spec.kind is InputKind.BUFFER:
+        return recording.recorder.get_buffer(target)
+    tensor = recording.program.constants.get(target)
+    if not isinstance(tensor, torch.Tensor):
+        raise InvalidInput(f"the function uses {_owned_name(target)}, which is not a tensor; leave it outside the function")
+    return tensor
+
+
+def _owned_name(target: str) -> str:
+    """What to call a parameter or buffer (its path in the module) or a tensor the function closes over."""
+    return "captured" if target.startswith("lifted_tensor_") else target.removeprefix("fn.")
+
+
+def _unused_name(wanted: str, taken: set[str]) -> str:
+    name, count = wanted, 1
+    while name in taken:
+        count += 1
+        name = f"{wanted}_{count}"
+    return name
+
+
+def _returned_nodes(recording: Recording) -> list[torch.fx.Node]:
+    """The nodes whose tensors the function returns, in order."""
+    (output,) = (node for node in recording.program.graph.nodes if node.op == "output")
+    return list(output.args[0])
+
+
+def _results(recording: Recording, numbers: Sequence[int]) -> Results:
+    """What the function returned, with the program's output `numbers[i]` where its i-th tensor was."""
+    leaves, structure = tree_flatten(recording.returned)
+    remaining = iter(numbers)
+    places = tuple((next(remaining), None) if isinstance(leaf, torch.Tensor) else (None, leaf) for leaf in leaves)
+    return Results(structure, places)
