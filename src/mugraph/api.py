@@ -1,0 +1,140 @@
+"""The straight path through everything: trace, search, compile, measure, verify, and a callable at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from mugraph.calling import Calling, Positional, arguments_of
+from mugraph.deadline import Deadline
+from mugraph.devices import Device, device_for
+from mugraph.errors import BudgetExceeded, InvalidInput
+from mugraph.ir.graph import Graph, Level
+from mugraph.ir.program import Program
+from mugraph.progress import Event, ProgressCallback, Reporter, silent
+from mugraph.qualify import Compiled, Qualifier
+from mugraph.result import Candidate, Report, Superoptimized
+from mugraph.samples import random_tensors
+from mugraph.search import Progress, SearchReport, SearchResult, search
+from mugraph.verifier import Verdict, verify_graphs
+
+_SEARCH_SHARE = 0.5
+"""The part of a budget the search may use; compiling, measuring and verifying take the rest."""
+
+Subject = Callable[..., Any] | Program | Graph
+ExampleInputs = Sequence[Any] | Mapping[str, Any]
+
+
+def superoptimize(
+    fn: Subject,
+    example_inputs: ExampleInputs | None = None,
+    target: str = "cpu",
+    budget: float | None = None,
+    *,
+    seed: int = 0,
+    profile: bool = True,
+    progress: ProgressCallback | bool | None = None,
+    max_error: float = 2**-40,
+) -> Superoptimized:
+    """Discover the fastest muGraph equivalent to `fn`, and return it as a callable.
+
+    `fn` is a callable on PyTorch tensors, an nn.Module, or a `mugraph.Program`, which needs no example inputs.
+    `example_inputs` are its positional arguments or, as a mapping, its keyword arguments: their shapes and dtypes are the
+    ones to optimize for. `budget` limits the whole call, in seconds. With `profile` candidates are
+    measured on this machine and ordered by measured time, otherwise by predicted time. `progress` gets
+    `mugraph.progress.Event`s; True prints them on stderr. `max_error` bounds the probability that a graph which is not
+    equivalent is accepted, wherever the verifier's theorem gives a bound (paper, section 5).
+
+    Every candidate was proved equivalent at full size and agrees with float64 arithmetic. When nothing better than the
+    original is found, the result runs the original and its `found` is False.
+
+    Raises UnsupportedOperator for operators outside the table, InvalidInput for tensors that cannot be optimized
+    (integers, no elements), TargetUnavailable for targets that are unknown or cannot be compiled for here.
+    """
+    deadline = Deadline(budget)
+    device = device_for(target)
+    program, calling, inputs = _program(fn, example_inputs)
+    with ExitStack() as stack:
+        tell = stack.enter_context(Reporter()) if progress is True else progress or silent
+        found = _search(program, device, deadline, tell)
+        qualifier = Qualifier(program, target, deadline, tell, seed, max_error)
+        original = qualifier.original()
+        compiled = qualifier.compile([(candidate.graph, candidate.cost) for candidate in found.candidates])
+        if profile:
+            compiled, original = qualifier.measure(compiled, original, inputs)
+        proved = qualifier.prove(compiled)
+        return _result(qualifier, found, proved, original, calling)
+
+
+def verify(
+    fn_a: Subject, fn_b: Subject, example_inputs: ExampleInputs | None = None, max_error: float = 2**-40, *, seed: int = 0
+) -> Verdict:
+    """Decide whether two functions (or Programs) compute the same outputs on inputs of these shapes.
+
+    The verdict's `error_bound` is the probability that a pair which is not equivalent is accepted, None where no
+    theorem gives one; `counterexample` says where they differ. Errors are those of `superoptimize`.
+    """
+    program_a, _, _ = _program(fn_a, example_inputs)
+    program_b, _, _ = _program(fn_b, example_inputs)
+    return verify_graphs(program_a, program_b, max_error=max_error, seed=seed)
+
+
+def _program(fn: Subject, example_inputs: ExampleInputs | None) -> tuple[Graph, Calling, list[Any]]:
+    """The kernel graph of what the user gave, how it is called, and one list of tensors to run it on."""
+    if isinstance(fn, Program):
+        fn = fn.graph
+    if isinstance(fn, Graph):
+        if fn.level is not Level.KERNEL:
+            raise InvalidInput(f"only a kernel graph can be optimized, not a {fn.level} graph")
+        calling = Positional.of(fn)
+        given = example_inputs is not None
+        return fn, calling, calling.flatten(*arguments_of(example_inputs)) if given else random_tensors(fn, seed=0)
+    if not callable(fn):
+        raise InvalidInput(f"cannot optimize a {type(fn).__name__}; give a function of PyTorch tensors or a mugraph.Program")
+    if example_inputs is None:
+        raise InvalidInput("give example_inputs, a tuple of tensors of the shapes and dtypes to optimize for")
+    from mugraph.frontend import trace  # imports torch, which Programs do not need
+
+    traced = trace(fn, example_inputs)
+    return traced.graph, traced, traced.flatten(*arguments_of(example_inputs))
+
+
+def _search(program: Graph, device: Device, deadline: Deadline, tell: ProgressCallback) -> SearchResult:
+    def report(moment: Progress) -> None:
+        best = "" if moment.best is None else f", best predicted {moment.best * 1e3:.3g} ms"
+        tell(Event("search", f"{moment.stage}, {moment.states} tensors, {moment.found} muGraphs{best}", deadline.elapsed))
+
+    try:
+        return search(program, device, budget=deadline.share(_SEARCH_SHARE), progress=report)
+    except BudgetExceeded:
+        return SearchResult([], SearchReport(seconds=deadline.elapsed, interrupted=True))
+
+
+def _result(
+    qualifier: Qualifier,
+    found: SearchResult,
+    proved: Sequence[tuple[Compiled, Candidate]],
+    original: Compiled,
+    calling: Calling,
+) -> Superoptimized:
+    """The best proved candidate, or the original where nothing was proved or it was measured to be faster."""
+    better = bool(proved) and not _faster(original, proved[0][0])
+    chosen, best = proved[0] if better else (original, qualifier.as_it_is(original))
+    report = Report(
+        found=better,
+        search=found.report.to_json(),
+        proposed=len(found.candidates),
+        rejected=tuple(qualifier.rejected),
+        compile_seconds=qualifier.seconds["compile"],
+        measure_seconds=qualifier.seconds["measure"],
+        verify_seconds=qualifier.seconds["verify"],
+        total_seconds=qualifier.deadline.elapsed,
+        original_latency=original.latency,
+    )
+    candidates = tuple(candidate for _, candidate in proved)
+    return Superoptimized(qualifier.program, best, candidates, report, chosen.executable, calling, qualifier.target)
+
+
+def _faster(one: Compiled, other: Compiled) -> bool:
+    return one.latency is not None and other.latency is not None and one.latency < other.latency

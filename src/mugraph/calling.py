@@ -1,0 +1,104 @@
+"""From a call's arguments to a flat list of tensors, and from the kernels' outputs back to the function's structure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from mugraph.errors import InvalidInput, ShapeMismatch
+from mugraph.ir.graph import Graph
+
+
+class Calling(Protocol):
+    """How a program is called; `mugraph.frontend.Traced` is one for PyTorch callables."""
+
+    def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The tensors of a call, one per input of the program's graph; raises ShapeMismatch naming the argument."""
+        ...
+
+    def unflatten(self, outputs: Sequence[Any]) -> Any:
+        """The graph's outputs in the structure the function returns."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Positional:
+    """One tensor per input of `graph`, in order; outputs arranged as `structure` (see `structure_of`) says."""
+
+    graph: Graph
+    structure: Any
+
+    @classmethod
+    def of(cls, graph: Graph) -> Positional:
+        """The calling of a program without a Python function: a lone output as it is, several as a tuple."""
+        outputs = [{"output": number} for number in range(len(graph.outputs))]
+        return cls(graph, outputs[0] if len(outputs) == 1 else {"tuple": outputs})
+
+    def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The arguments, checked against the inputs' shapes."""
+        names = self.graph.input_names
+        if kwargs or len(args) != len(names):
+            raise InvalidInput(f"call with {len(names)} tensors in this order: {', '.join(names)}")
+        for name, node, value in zip(names, self.graph.inputs(), args, strict=True):
+            if tuple(value.shape) != node.output.shape:
+                raise ShapeMismatch(f"input {name} has shape {list(value.shape)}, optimized for {list(node.output.shape)}")
+        return list(args)
+
+    def unflatten(self, outputs: Sequence[Any]) -> Any:
+        """The outputs in the recorded structure."""
+        return _fill(self.structure, outputs)
+
+
+def arguments_of(example_inputs: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """Positional and keyword arguments: a tuple or list is the former, a mapping the latter, anything else one argument."""
+    if isinstance(example_inputs, Mapping):
+        return (), example_inputs
+    if isinstance(example_inputs, (tuple, list)):
+        return example_inputs, {}
+    return (example_inputs,), {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """Stands for the output of that number while a structure is described."""
+
+    number: int
+
+
+def structure_of(calling: Calling, outputs: int) -> Any:
+    """What `calling` makes of its outputs, as JSON: {'output': number} and {'constant': value} inside {'tuple': [...]},
+    {'list': [...]} and {'dict': {...}}.
+
+    Raises InvalidInput for containers that JSON cannot describe.
+    """
+    return _describe(calling.unflatten([_Slot(number) for number in range(outputs)]))
+
+
+def _describe(value: Any) -> Any:
+    if isinstance(value, _Slot):
+        return {"output": value.number}
+    if value is None or type(value) in (bool, int, float, str):
+        return {"constant": value}
+    if type(value) is tuple:
+        return {"tuple": [_describe(item) for item in value]}
+    if type(value) is list:
+        return {"list": [_describe(item) for item in value]}
+    if type(value) is dict and all(isinstance(key, str) for key in value):
+        return {"dict": {key: _describe(item) for key, item in value.items()}}
+    raise InvalidInput(f"an output of type {type(value).__name__} cannot be saved; return tensors, tuples, lists or dicts")
+
+
+def _fill(structure: Any, outputs: Sequence[Any]) -> Any:
+    match structure:
+        case {"output": int(number)} if 0 <= number < len(outputs):
+            return outputs[number]
+        case {"constant": value}:
+            return value
+        case {"tuple": list(items)}:
+            return tuple(_fill(item, outputs) for item in items)
+        case {"list": list(items)}:
+            return [_fill(item, outputs) for item in items]
+        case {"dict": dict(items)}:
+            return {key: _fill(item, outputs) for key, item in items.items()}
+    raise InvalidInput(f"{structure!r} does not describe a structure of outputs")

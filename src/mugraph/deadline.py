@@ -1,0 +1,33 @@
+"""A budget of seconds, shared by the stages of one call."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """`budget` seconds from now; None means no limit."""
+
+    budget: float | None
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self.started
+
+    @property
+    def remaining(self) -> float | None:
+        """Seconds left, at least 0; None without a limit."""
+        return None if self.budget is None else max(0.0, self.budget - self.elapsed)
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing is left."""
+        return self.remaining == 0.0
+
+    def share(self, fraction: float) -> float | None:
+        """That part of what is left."""
+        return None if self.remaining is None else fraction * self.remaining

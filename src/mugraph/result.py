@@ -1,0 +1,165 @@
+"""What an optimization returns: the verified muGraphs, how they were found, and a callable that runs the best one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from mugraph.calling import Calling
+from mugraph.ir.graph import Graph
+from mugraph.runtime import Executable
+from mugraph.verifier import Certificate
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A muGraph that was proved equivalent to the program and agrees with float64 arithmetic."""
+
+    graph: Graph
+    cost: float | None
+    """Seconds the cost model predicts on the target; None for the original program."""
+    latency: float | None
+    """Median of the measured seconds per call; None when it was not profiled."""
+    certificate: Certificate
+    max_relative_error: float
+    """Largest error against float64 over all tested input scales, relative to the output's largest magnitude."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A muGraph the search proposed and that was dropped."""
+
+    stage: str
+    """`compile`, `verify` or `float`."""
+    reason: str
+    cost: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How a result came about. All times are wall-clock seconds."""
+
+    found: bool
+    """Whether a muGraph better than the original program was found; otherwise the result runs the original."""
+    search: dict[str, Any]
+    """The search's own report, as JSON values."""
+    proposed: int
+    """muGraphs the search proposed."""
+    rejected: tuple[Rejection, ...]
+    compile_seconds: float
+    measure_seconds: float
+    verify_seconds: float
+    total_seconds: float
+    """Of the whole call."""
+    original_latency: float | None
+    """Measured seconds of the original program run operator by operator; None when it was not profiled."""
+
+    @property
+    def seconds(self) -> float:
+        """Time of the search."""
+        return float(self.search["seconds"])
+
+    @property
+    def first_found_seconds(self) -> float | None:
+        """Time until the search had its first muGraph; None when it found none."""
+        seconds = self.search["first_found_seconds"]
+        return None if seconds is None else float(seconds)
+
+    @property
+    def states(self) -> int:
+        """Tensors the search visited."""
+        return int(self.search["states"])
+
+    @property
+    def edges(self) -> int:
+        """Operator applications the search visited."""
+        return int(self.search["edges"])
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the search covered the space that `exhausted_what` describes completely."""
+        return bool(self.search["exhausted"])
+
+    @property
+    def exhausted_what(self) -> str:
+        """The covered space in words."""
+        return str(self.search["exhausted_what"])
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Report:
+        """The report `to_json` wrote; raises KeyError or TypeError for anything else."""
+        return cls(**{**values, "rejected": tuple(Rejection(**item) for item in values["rejected"])})
+
+
+class Superoptimized:
+    """The result of `mugraph.superoptimize`: call it like the function it replaces.
+
+    Outputs have the shapes, dtypes and structure of the original's. The kernels never modify their inputs, and calls
+    from several threads do not disturb each other. There is no gradient.
+    """
+
+    def __init__(
+        self,
+        program: Graph,
+        best: Candidate,
+        candidates: tuple[Candidate, ...],
+        report: Report,
+        executable: Executable,
+        calling: Calling,
+        target: str,
+        origin: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.program = program
+        """The original, as a kernel graph of pre-defined operators."""
+        self.best = best
+        self.candidates = candidates
+        """Verified muGraphs, best first; empty when none was found."""
+        self.report = report
+        self.executable = executable
+        self.calling = calling
+        self.target = target
+        """What `graph` was compiled for."""
+        self.origin = dict(origin or {})
+        """Where the program came from, as JSON values: kept for `mugraph bench` on a saved result."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the best muGraph; raises ShapeMismatch or InvalidInput when called with other tensors than optimized for."""
+        return self.calling.unflatten(self.executable(*self.calling.flatten(args, kwargs)))
+
+    @property
+    def graph(self) -> Graph:
+        """The muGraph that runs: the best one, at kernel level."""
+        return self.best.graph
+
+    @property
+    def found(self) -> bool:
+        """Whether `graph` is a discovered muGraph rather than the original program."""
+        return self.report.found
+
+    @property
+    def certificate(self) -> Certificate:
+        """What was proved about `graph`, and with which error bound."""
+        return self.best.certificate
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """Generated source by file name."""
+        return dict(self.executable.sources)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the result as a folder of JSON and sources, which `mugraph.load` reads; see `mugraph.folder.save`."""
+        from mugraph.folder import save  # it reads results back, and so imports this module
+
+        return save(self, Path(path))
+
+    def __repr__(self) -> str:
+        kernels = len(self.graph.kernels())
+        return (
+            f"<Superoptimized for {self.target}: {kernels} kernel{'s' * (kernels != 1)}, {'found' if self.found else 'original'}>"
+        )

@@ -1,0 +1,222 @@
+"""The public contract of `superoptimize`, `verify` and the object they return."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import mugraph
+from mugraph import api, qualify
+from mugraph.errors import InvalidInput, ShapeMismatch, TargetUnavailable, UnsupportedOperator
+from mugraph.ir.graph import Graph
+from mugraph.progress import Event
+from mugraph.search import Candidate as Proposal
+from mugraph.search import SearchReport, SearchResult
+
+
+def normalised_product(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return (x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-5)) @ w
+
+
+def inputs(rows: int = 4, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(rows, 32, generator=generator), torch.randn(32, 64, generator=generator)
+
+
+@pytest.fixture(scope="module")
+def opt() -> mugraph.Superoptimized:
+    return mugraph.superoptimize(normalised_product, inputs())
+
+
+def test_result_computes_the_function(opt: mugraph.Superoptimized) -> None:
+    x, w = inputs(seed=1)
+    result = opt(x, w)
+    assert result.dtype == torch.float32
+    torch.testing.assert_close(result, normalised_product(x, w), rtol=1e-5, atol=1e-5)
+
+
+def test_normalisation_is_fused_into_one_kernel(opt: mugraph.Superoptimized) -> None:
+    (kernel,) = opt.graph.kernels()
+    assert opt.found
+    assert kernel.op == "graph_defined"
+
+
+def test_candidates_are_verified_and_best_first(opt: mugraph.Superoptimized) -> None:
+    latencies = [candidate.latency for candidate in opt.candidates]
+    assert opt.candidates[0].graph == opt.graph
+    assert all(candidate.certificate.accepted for candidate in opt.candidates)
+    assert all(latency is not None for latency in latencies)
+    assert latencies == sorted(latencies, key=lambda latency: latency or 0.0)
+    assert all(candidate.cost is not None and candidate.cost > 0 for candidate in opt.candidates)
+    assert all(candidate.max_relative_error < 1e-5 for candidate in opt.candidates)
+
+
+def test_certificate_and_report(opt: mugraph.Superoptimized) -> None:
+    assert opt.certificate.accepted
+    assert opt.certificate.to_json()
+    assert opt.report.found
+    assert opt.report.states > 0
+    assert 0 < opt.report.seconds <= opt.report.total_seconds
+    assert opt.report.first_found_seconds is not None
+    assert opt.report.exhausted == opt.report.to_json()["search"]["exhausted"]
+
+
+def test_sources_are_the_generated_code(opt: mugraph.Superoptimized) -> None:
+    assert any("float" in text for text in opt.sources.values())
+
+
+def test_wrong_arguments_are_named(opt: mugraph.Superoptimized) -> None:
+    x, w = inputs(rows=5)
+    with pytest.raises(ShapeMismatch, match="x"):
+        opt(x, w)
+
+
+def test_structure_of_outputs_is_kept() -> None:
+    def function(x: torch.Tensor) -> dict[str, Any]:
+        return {"scaled": x * 2.0, "pair": (x.exp(), [x + 1.0])}
+
+    (x, _) = inputs()
+    result = mugraph.superoptimize(function, (x,), profile=False)(x)
+    assert list(result) == ["scaled", "pair"]
+    torch.testing.assert_close(result["scaled"], x * 2.0)
+    torch.testing.assert_close(result["pair"][0], x.exp())
+    torch.testing.assert_close(result["pair"][1][0], x + 1.0)
+
+
+def test_modules_carry_their_parameters() -> None:
+    module = torch.nn.Linear(32, 16, bias=False)
+    (x, _) = inputs()
+    with torch.no_grad():
+        expected = module(x)
+    torch.testing.assert_close(mugraph.superoptimize(module, (x,), profile=False)(x), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_programs_need_no_torch() -> None:
+    program = mugraph.Program()
+    x, w = program.input("X", (4, 32)), program.input("W", (32, 64))
+    program.output((x / x.square().sum(-1, keepdim=True).sqrt()) @ w)
+    opt = mugraph.superoptimize(program)
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((4, 32), dtype=np.float32), rng.standard_normal((32, 64), dtype=np.float32)
+    result = opt(a, b)
+    assert isinstance(result, np.ndarray)
+    np.testing.assert_allclose(result, (a / np.linalg.norm(a, axis=-1, keepdims=True)) @ b, rtol=1e-4, atol=1e-5)
+
+
+def test_without_profiling_order_is_by_predicted_cost() -> None:
+    opt = mugraph.superoptimize(normalised_product, inputs(), profile=False)
+    costs = [candidate.cost or 0.0 for candidate in opt.candidates]
+    assert all(candidate.latency is None for candidate in opt.candidates)
+    assert costs == sorted(costs)
+
+
+def test_what_fails_verification_is_never_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search that proposes a kernel of another program changes nothing but the report."""
+
+    def wrong(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (x * torch.rsqrt((x * x).sum(-1, keepdim=True) + 1e-5)) @ w
+
+    proposals = mugraph.superoptimize(wrong, inputs(), profile=False).candidates
+    lie = SearchResult([Proposal(candidate.graph, 1e-9) for candidate in proposals], SearchReport())
+    monkeypatch.setattr(api, "search", lambda *args, **kwargs: lie)
+    opt = mugraph.superoptimize(normalised_product, inputs())
+    assert not opt.found
+    assert opt.candidates == ()
+    assert {rejection.stage for rejection in opt.report.rejected} == {"verify"}
+    torch.testing.assert_close(opt(*inputs()), normalised_product(*inputs()), rtol=1e-5, atol=1e-5)
+
+
+def test_original_is_the_result_when_it_is_measured_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measure(runs: dict[str, Callable[[], Any]], rounds: int, **options: Any) -> dict[str, list[float]]:
+        last = list(runs)[-1]
+        return {name: [1.0 if name == last else 2.0] for name in runs}
+
+    monkeypatch.setattr(qualify, "measure", measure)
+    opt = mugraph.superoptimize(normalised_product, inputs())
+    assert not opt.found
+    assert opt.graph == opt.program
+    assert opt.candidates
+    torch.testing.assert_close(opt(*inputs()), normalised_product(*inputs()), rtol=1e-5, atol=1e-5)
+
+
+def test_budget_too_small_for_any_result_gives_the_original() -> None:
+    opt = mugraph.superoptimize(normalised_product, inputs(), budget=0.0)
+    torch.testing.assert_close(opt(*inputs()), normalised_product(*inputs()), rtol=1e-5, atol=1e-5)
+
+
+def test_progress_goes_to_the_callback() -> None:
+    events: list[Event] = []
+    mugraph.superoptimize(normalised_product, inputs(), progress=events.append)
+    assert {"compile", "measure", "verify"} <= {event.stage for event in events}
+    assert [event.seconds for event in events] == sorted(event.seconds for event in events)
+
+
+def test_library_is_silent_unless_asked(capfd: pytest.CaptureFixture[str]) -> None:
+    mugraph.superoptimize(normalised_product, inputs(), profile=False)
+    assert capfd.readouterr() == ("", "")
+    mugraph.superoptimize(normalised_product, inputs(), profile=False, progress=True)
+    assert "verify" in capfd.readouterr().err
+
+
+def test_verify_accepts_a_rewrite() -> None:
+    def rewritten(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (x @ w) / torch.sqrt((x * x).sum(-1, keepdim=True) / 32 + 1e-5)
+
+    verdict = mugraph.verify(normalised_product, rewritten, inputs())
+    assert verdict.equivalent
+    assert verdict.counterexample is None
+
+
+def test_verify_finds_a_difference() -> None:
+    def other(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6)) @ w
+
+    verdict = mugraph.verify(normalised_product, other, inputs())
+    assert not verdict.equivalent
+    assert verdict.counterexample is not None
+
+
+@pytest.mark.parametrize(
+    ("function", "tensors", "error", "text"),
+    [
+        (lambda x: torch.cumsum(x, 0), (torch.ones(4),), UnsupportedOperator, "cumsum"),
+        (lambda x: x * 2, (torch.ones(4, dtype=torch.int64),), InvalidInput, "int64"),
+        (lambda x: x * 2, (torch.ones(0, 4),), InvalidInput, "0, 4"),
+        (lambda x: x.mul_(2), (torch.ones(4),), InvalidInput, "mutat|in place|in-place"),
+        (lambda x, y: x @ y, (torch.ones(4, 3), torch.ones(4, 3)), mugraph.MugraphError, "4"),
+        (3, (torch.ones(4),), InvalidInput, "int"),
+    ],
+)
+def test_bad_input_is_one_line_naming_the_fault(function: Any, tensors: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text) as caught:
+        mugraph.superoptimize(function, tensors)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("target", ["tpu", "cuda:sm_12", "cuda:sm_90"])
+def test_targets_that_cannot_be_compiled_for_are_refused(target: str) -> None:
+    with pytest.raises(TargetUnavailable, match=target):
+        mugraph.superoptimize(normalised_product, inputs(), target=target)
+
+
+def test_block_graphs_alone_are_not_programs(opt: mugraph.Superoptimized) -> None:
+    body = opt.graph.kernels()[0].body
+    assert isinstance(body, Graph)
+    with pytest.raises(InvalidInput, match="block graph"):
+        mugraph.superoptimize(body)
+
+
+def test_import_is_light() -> None:
+    code = "import mugraph, sys; assert not {'torch', 'numpy', 'rich'} & set(sys.modules); mugraph.superoptimize; mugraph.Program"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_unknown_names_are_attribute_errors() -> None:
+    with pytest.raises(AttributeError, match="optimise"):
+        mugraph.optimise  # noqa: B018

@@ -1,0 +1,127 @@
+"""Saving and loading results: complete or not at all, and refused once anything in them was changed."""
+
+from __future__ import annotations
+
+import errno
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import mugraph
+from mugraph.errors import InvalidInput, StorageError
+from mugraph.folder import MANIFEST
+
+
+def scores(q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    weights = torch.softmax(q @ k.T, dim=-1)
+    return weights, [q * 0.5]
+
+
+TENSORS = (torch.linspace(-1, 1, 8 * 16).reshape(8, 16), torch.linspace(-1, 1, 4 * 16).reshape(4, 16))
+
+
+@pytest.fixture(scope="module")
+def opt() -> mugraph.Superoptimized:
+    return mugraph.superoptimize(scores, TENSORS, profile=False)
+
+
+@pytest.fixture
+def saved(opt: mugraph.Superoptimized, tmp_path: Path) -> Path:
+    return opt.save(tmp_path / "result")
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def test_round_trip(opt: mugraph.Superoptimized, saved: Path) -> None:
+    again = mugraph.load(saved)
+    assert again.graph == opt.graph
+    assert again.program == opt.program
+    assert again.candidates == opt.candidates
+    assert again.report == opt.report
+    assert again.sources == opt.sources
+    assert again.certificate == opt.certificate
+    assert again.target == opt.target
+
+
+def test_loaded_result_runs_and_keeps_the_structure(saved: Path) -> None:
+    weights, (half,) = mugraph.load(saved)(*TENSORS)
+    torch.testing.assert_close(weights, scores(*TENSORS)[0], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(half, TENSORS[0] * 0.5)
+
+
+def test_folder_is_json_and_sources(saved: Path) -> None:
+    names = {str(path.relative_to(saved)) for path in files(saved) if path.parent.name != "sources"}
+    assert names == {MANIFEST, "graph.json", "program.json", "certificate.json", "report.json"}
+    assert all(json.loads((saved / name).read_text()) for name in names)
+    assert any(path.suffix == ".c" for path in (saved / "sources").iterdir())
+
+
+def test_saving_again_replaces_the_result(opt: mugraph.Superoptimized, saved: Path) -> None:
+    (saved / "sources" / "stale.c").write_text("int stale;")
+    opt.save(saved)
+    assert not (saved / "sources" / "stale.c").exists()
+    assert [path.name for path in saved.parent.iterdir()] == ["result"]
+
+
+def test_every_changed_file_is_named(saved: Path) -> None:
+    for file in files(saved):
+        if file.name == MANIFEST:
+            continue
+        original = file.read_bytes()
+        file.write_bytes(original.replace(b"1", b"2", 1) + b" ")
+        with pytest.raises(InvalidInput, match=file.name):
+            mugraph.load(saved)
+        file.write_bytes(original)
+    mugraph.load(saved)
+
+
+def test_missing_file_is_named(saved: Path) -> None:
+    (saved / "graph.json").unlink()
+    with pytest.raises(InvalidInput, match=r"graph\.json is missing"):
+        mugraph.load(saved)
+
+
+@pytest.mark.parametrize("content", ["not JSON", "[]", '{"format": 99}', '{"format": 1, "files": {"../../etc/passwd": ""}}'])
+def test_bad_manifests_are_refused(saved: Path, content: str) -> None:
+    (saved / MANIFEST).write_text(content)
+    with pytest.raises(InvalidInput, match=MANIFEST):
+        mugraph.load(saved)
+
+
+def test_other_folders_are_neither_loaded_nor_overwritten(opt: mugraph.Superoptimized, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("three years of work")
+    with pytest.raises(InvalidInput, match="not a saved mugraph result"):
+        mugraph.load(tmp_path)
+    with pytest.raises(InvalidInput, match="choose another folder"):
+        opt.save(tmp_path)
+    with pytest.raises(InvalidInput, match=r"thesis\.tex"):
+        opt.save(tmp_path / "thesis.tex")
+    assert (tmp_path / "thesis.tex").read_text() == "three years of work"
+
+
+def test_full_disk_leaves_the_older_result(opt: mugraph.Superoptimized, saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = Path.write_bytes
+
+    def until_full(path: Path, content: bytes) -> int:
+        if path.name == "graph.json":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", until_full)
+        with pytest.raises(StorageError, match="No space left on device"):
+            opt.save(saved)
+        with pytest.raises(StorageError, match="No space left on device"):
+            opt.save(saved.parent / "second")
+    assert [path.name for path in saved.parent.iterdir()] == ["result"]
+    assert mugraph.load(saved).graph == opt.graph
+
+
+def test_a_file_in_place_of_the_parent_folder(opt: mugraph.Superoptimized, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="file"):
+        opt.save(tmp_path / "file" / "result")
