@@ -1,0 +1,95 @@
+"""Certificates survive JSON, can be repeated, and do not survive tampering."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mugraph.errors import InvalidInput
+from mugraph.ir import Graph
+from mugraph.verifier import Certificate, recheck, verify_graphs
+
+from .graphs import fused_rmsnorm, program, rmsnorm
+
+SHAPES = ((3, 8), (8, 2))
+
+
+def rational_pair() -> tuple[Graph, Graph]:
+    left = program(lambda x, w: (x / x.sum(-1, keepdim=True)) @ w, *SHAPES)
+    right = program(lambda x, w: (x @ w) / x.sum(-1, keepdim=True), *SHAPES)
+    return left, right
+
+
+@pytest.mark.parametrize("pair", [rational_pair(), (rmsnorm(), fused_rmsnorm()), (rmsnorm(), fused_rmsnorm(scale=False))])
+def test_json_round_trip(pair: tuple[Graph, Graph]) -> None:
+    certificate = verify_graphs(*pair).certificate
+    assert Certificate.from_json(json.loads(json.dumps(certificate.to_json()))) == certificate
+
+
+def test_an_accepted_certificate_can_be_repeated() -> None:
+    left, right = rational_pair()
+    certificate = verify_graphs(left, right, seed=11).certificate
+    assert "rational function" in certificate.claim
+    recheck(Certificate.from_json(certificate.to_json()), left, right)
+
+
+def test_a_certificate_of_other_graphs_is_rejected() -> None:
+    left, right = rational_pair()
+    certificate = verify_graphs(left, right).certificate
+    other = program(lambda x, w: (x @ w) / (x.sum(-1, keepdim=True) * 2), *SHAPES)
+    with pytest.raises(InvalidInput, match="right graph"):
+        recheck(certificate, left, other)
+    with pytest.raises(InvalidInput, match="left graph"):
+        recheck(certificate, right, right)
+
+
+def change(*path: Any, to: Any) -> Callable[[dict[str, Any]], None]:
+    def apply(record: Any) -> None:
+        for key in path[:-1]:
+            record = record[key]
+        record[path[-1]] = to
+
+    return apply
+
+
+CONTRADICTIONS = {
+    "a smaller bound": (change("error_bound", to=1e-60), "error_bound"),
+    "a smaller degree": (change("difference", "degree", to=1), "error_bound"),
+    "another format": (change("format", to=99), "format"),
+    "a composite prime": (change("rounds", 0, "p", to=2147024880), "prime"),
+    "omega of another order": (change("rounds", 0, "omega", to=1), "omega"),
+    "a test counted twice": (change("rounds", 1, "draw", to=0), "distinct"),
+    "fewer tests": (lambda record: record["rounds"].pop(), "error_bound"),
+    "a stricter max_error": (change("max_error", to=1e-100), "max_error"),
+    "no rounds": (lambda record: record.update(rounds=[], error_bound=None), "accepted"),
+    "a missing entry": (lambda record: record.pop("seed"), "seed"),
+    "a wrong type": (change("rounds", to=3), "type"),
+}
+
+
+@pytest.mark.parametrize("name", CONTRADICTIONS)
+def test_contradictory_certificates_are_not_read(name: str) -> None:
+    tamper, complaint = CONTRADICTIONS[name]
+    record = json.loads(json.dumps(verify_graphs(*rational_pair()).certificate.to_json()))
+    tamper(record)
+    with pytest.raises(InvalidInput, match=complaint):
+        Certificate.from_json(record)
+
+
+def test_consistent_forgeries_fail_when_repeated() -> None:
+    left, right = rational_pair()
+    record = verify_graphs(left, right).certificate.to_json()
+    forged = Certificate.from_json({**record, "seed": record["seed"] + 1})
+    with pytest.raises(InvalidInput, match="rounds"):
+        recheck(forged, left, right)
+
+
+def test_accepting_what_was_refuted_fails_when_repeated() -> None:
+    left, right = rmsnorm(), fused_rmsnorm(scale=False)
+    record = verify_graphs(left, right).certificate.to_json()
+    forged = Certificate.from_json({**record, "accepted": True})
+    with pytest.raises(InvalidInput, match="accepted"):
+        recheck(forged, left, right)

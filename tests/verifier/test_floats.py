@@ -1,0 +1,114 @@
+"""The float check tells rounding from instability."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from mugraph.ir import DType, Graph
+from mugraph.ir.arithmetic import Array, FloatArithmetic
+from mugraph.ir.program import Program
+from mugraph.verifier import float_check
+from mugraph.verifier.batched import evaluate_batched
+from mugraph.verifier.floats import errors_against, random_inputs
+
+from .graphs import fused_rmsnorm, program, rmsnorm
+
+
+def in_float32(graph: Graph) -> Callable[..., Sequence[Array]]:
+    def run(*inputs: Array) -> Sequence[Array]:
+        with np.errstate(all="ignore"):
+            return evaluate_batched(graph, [array.astype(np.float32) for array in inputs], FloatArithmetic(np.float32))
+
+    return run
+
+
+def softmax(safe: bool, dtype: DType = DType.FP32) -> Graph:
+    written = Program()
+    x = written.input("x", (4, 16), dtype)
+    shifted = x - x.amax(-1, keepdim=True) if safe else x
+    written.output(shifted.exp() / shifted.exp().sum(-1, keepdim=True))
+    return written.graph
+
+
+def test_a_fused_kernel_agrees_at_every_scale() -> None:
+    report = float_check(in_float32(fused_rmsnorm(8, 96, 32)), rmsnorm(8, 96, 32))
+    assert report.stable
+    assert report.reason == ""
+    assert 0 < report.max_relative_error < 1e-6
+    assert [entry.scale for entry in report.scales] == [1e-3, 1e-1, 1.0, 10.0, 100.0]
+
+
+def test_overflow_that_the_program_avoids_is_unstable() -> None:
+    report = float_check(in_float32(softmax(safe=False)), softmax(safe=True))
+    assert not report.stable
+    assert "not finite" in report.reason
+    assert "input scale 100" in report.reason
+
+
+def test_overflow_of_the_program_itself_is_not_held_against_a_candidate() -> None:
+    assert float_check(in_float32(softmax(safe=False)), softmax(safe=False)).stable
+
+
+def test_cancellation_is_unstable_and_the_reason_has_both_errors() -> None:
+    def cancelling(x: Array) -> list[Array]:
+        return [(x.sum(-1) + np.float32(1e4)) - np.float32(1e4)]
+
+    report = float_check(cancelling, program(lambda x: x.sum(-1), (4, 16)))
+    assert not report.stable
+    assert "errs by" in report.reason
+    assert report.scales[0].baseline is not None
+
+
+def test_errors_that_the_program_makes_too_are_allowed() -> None:
+    poor = program(lambda x: (x.sum(-1, keepdim=True) + 10000) - 10000, (4, 16))
+
+    def also_poor(x: Array) -> list[Array]:
+        total = np.sum(x[:, ::-1], axis=-1, keepdims=True) + np.float32(1e4)
+        return [total - np.float32(1e4)]
+
+    report = float_check(also_poor, poor)
+    assert report.stable, report.reason
+    own = report.scales[0].baseline
+    assert own is not None
+    assert own[0] > 1e-4
+
+
+def test_a_runner_of_the_program_can_be_the_baseline() -> None:
+    def wrong(x: Array) -> list[Array]:
+        return [x * np.float32(1.1)]
+
+    reference = program(lambda x: x, (8,))
+    assert not float_check(wrong, reference).stable
+    assert float_check(wrong, reference, baseline=wrong).stable
+
+
+@pytest.mark.parametrize(("dtype", "limit"), [(DType.BF16, 2e-2), (DType.FP16, 4e-3)])
+def test_sixteen_bit_programs_are_checked_at_their_precision(dtype: DType, limit: float) -> None:
+    from mugraph.ir.dtypes import round_to
+
+    def rounded(x: Array) -> list[Array]:
+        assert np.array_equal(x, round_to(dtype, x)), "inputs are numbers of the program's dtype"
+        return [round_to(dtype, result) for result in in_float32(softmax(True, dtype))(x)]
+
+    report = float_check(rounded, softmax(True, dtype))
+    assert report.stable
+    assert 1e-5 < report.max_relative_error < limit
+
+
+def test_errors_are_relative_to_the_largest_element() -> None:
+    expected = np.array([1e-9, 4.0])
+    assert errors_against([expected], [np.array([0.0, 4.4])]) == pytest.approx((0.1,))
+    assert errors_against([np.array([np.inf, 2.0])], [np.array([1.0, 2.0])]) == (0.0,)
+    assert errors_against([expected], [np.array([np.nan, 4.0])]) == (np.inf,)
+    assert errors_against([np.zeros(2)], [np.array([0.0, 1e-3])]) == (1e-3,)
+
+
+def test_equal_shaped_inputs_are_different_and_seeds_repeat() -> None:
+    graph = program(lambda x, y: x + y, (50,), (50,))
+    first, second = random_inputs(graph, 0)
+    assert not np.array_equal(first, second)
+    np.testing.assert_array_equal(first, random_inputs(graph, 0)[0])
+    assert np.std(random_inputs(graph, 0, 100.0)[0]) == pytest.approx(100 * np.std(first), rel=1e-5)

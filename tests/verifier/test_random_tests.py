@@ -1,0 +1,262 @@
+"""Equal programs pass, near misses fail, and what cannot be decided is not called equivalent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from mugraph.algebra.fields import LARGE, FieldPair
+from mugraph.errors import InvalidInput
+from mugraph.ir import DType, Graph, GraphBuilder, Level, Scalar
+from mugraph.ir.arithmetic import FloatArithmetic
+from mugraph.ir.evaluate import evaluate
+from mugraph.ir.program import Program, ProgramTensor
+from mugraph.verifier import verify_graphs
+
+from .graphs import FP32, attention, fused_rmsnorm, online_attention, program, rmsnorm
+
+MATRIX, VECTOR = (4, 4), (4,)
+
+
+def power(x: ProgramTensor, exponent: int) -> ProgramTensor:
+    result = x
+    for bit in bin(exponent)[3:]:
+        result = result.square()
+        if bit == "1":
+            result = result * x
+    return result
+
+
+def scaled(number: int | float | Scalar) -> Graph:
+    kernel = GraphBuilder(Level.KERNEL)
+    x = kernel.input("x", VECTOR, FP32)
+    return kernel.build([kernel.add("mul", x, kernel.constant(number, FP32))])
+
+
+def two_outputs(*order: int) -> Graph:
+    written = Program()
+    x = written.input("x", MATRIX)
+    outputs = [x.exp(), x.square()]
+    written.output(*(outputs[number] for number in order))
+    return written.graph
+
+
+def concatenated_product() -> Graph:
+    """(W || X) (Y || Z) in one operator."""
+    kernel = GraphBuilder(Level.KERNEL)
+    values = [kernel.input(name, MATRIX, FP32) for name in "wxyz"]
+    return kernel.build([kernel.add("concat_matmul", *values)])
+
+
+def tiled_product(k_of_x: int | None = 1, k_of_w: int | None = 0, omap: tuple[int, ...] = (0, 1)) -> Graph:
+    """X W over a 2 x 2 grid with a loop over the inner dimension; other maps give graphs that compute something else."""
+    kernel = GraphBuilder(Level.KERNEL)
+    x, w = kernel.input("x", MATRIX, FP32), kernel.input("w", MATRIX, FP32)
+    block = GraphBuilder(Level.BLOCK, grid=(2, 2), loop=2)
+    xs = block.iterator(0, kernel.tensor(x), (0, None), k_of_x)
+    ws = block.iterator(1, kernel.tensor(w), (None, 1), k_of_w)
+    total = block.add("accumulate", block.add("matmul", xs, ws), combine="sum")
+    return kernel.build(kernel.graph_defined(block.build([block.add("output_saver", total, omap=omap)]), [x, w]))
+
+
+Pair = Callable[[], tuple[Graph, Graph]]
+
+
+def both(left: Callable[..., ProgramTensor], right: Callable[..., ProgramTensor], *shapes: tuple[int, ...]) -> Pair:
+    return lambda: (program(left, *shapes), program(right, *shapes))
+
+
+EQUAL: dict[str, Pair] = {
+    "distributivity": both(lambda x, y, w: (x + y) @ w, lambda x, y, w: x @ w + y @ w, MATRIX, MATRIX, MATRIX),
+    "associativity": both(lambda x, y, w: (x @ y) @ w, lambda x, y, w: x @ (y @ w), MATRIX, MATRIX, MATRIX),
+    "division after the product": both(
+        lambda x, w: (x / x.sum(-1, keepdim=True)) @ w, lambda x, w: (x @ w) / x.sum(-1, keepdim=True), MATRIX, MATRIX
+    ),
+    "transposed product": both(
+        lambda x, y: (x @ y).transpose(0, 1), lambda x, y: y.transpose(0, 1) @ x.transpose(0, 1), MATRIX, MATRIX
+    ),
+    "roots of products": both(lambda x, y: (x * y).sqrt(), lambda x, y: x.sqrt() * y.sqrt(), VECTOR, VECTOR),
+    "roots of quotients": both(lambda x, y: (x / (y * 4)).sqrt(), lambda x, y: x.sqrt() / y.sqrt() * 0.5, VECTOR, VECTOR),
+    "sums of exponents": both(lambda x, y: (x + y).exp(), lambda x, y: x.exp() * y.exp(), VECTOR, VECTOR),
+    "shifted softmax": both(
+        lambda x, c: (x - c).exp() / (x - c).exp().sum(-1, keepdim=True),
+        lambda x, c: x.exp() / x.exp().sum(-1, keepdim=True),
+        MATRIX,
+        (4, 1),
+    ),
+    "softmax with and without the maximum": both(
+        lambda x: (x - x.amax(-1, keepdim=True)).exp() / (x - x.amax(-1, keepdim=True)).exp().sum(-1, keepdim=True),
+        lambda x: x.exp() / x.exp().sum(-1, keepdim=True),
+        MATRIX,
+    ),
+    "equal arguments of an opaque function": both(
+        lambda x, y, w: ((x + y) @ w).silu(), lambda x, y, w: (x @ w + y @ w).silu(), MATRIX, MATRIX, MATRIX
+    ),
+    "concatenated product": lambda: (
+        program(lambda w, x, y, z: w @ y + x @ z, MATRIX, MATRIX, MATRIX, MATRIX),
+        concatenated_product(),
+    ),
+    "tiles": lambda: (program(lambda x, w: x @ w, MATRIX, MATRIX), tiled_product()),
+    "square of an irrational constant": lambda: (
+        program(lambda x: x * Scalar.parse("sqrt(1/128)") * Scalar.parse("sqrt(1/128)"), VECTOR),
+        scaled(1 / 128),
+    ),
+    "casts": both(lambda x, w: (x.cast(DType.FP64) @ w.cast(DType.FP64)).cast(FP32), lambda x, w: x @ w, MATRIX, MATRIX),
+    "fused RMSNorm": lambda: (rmsnorm(), fused_rmsnorm()),
+    "RMSNorm by other tiles": lambda: (fused_rmsnorm(blocks=4, loop=2), fused_rmsnorm(blocks=1, loop=12)),
+    "attention with rescaled accumulators": lambda: (attention(), online_attention(loop=4)),
+    "two outputs": lambda: (two_outputs(0, 1), two_outputs(0, 1)),
+}
+
+DIFFERENT: dict[str, Pair] = {
+    "swapped division": both(lambda x, y: x / y, lambda x, y: y / x, VECTOR, VECTOR),
+    "swapped subtraction": both(lambda x, y: x - y, lambda x, y: y - x, VECTOR, VECTOR),
+    "swapped factors": both(lambda x, y: x @ y, lambda x, y: y @ x, MATRIX, MATRIX),
+    "swapped inputs": both(lambda x, y: x + 2 * y, lambda x, y: y + 2 * x, VECTOR, VECTOR),
+    "transposed square input": both(lambda x, y: x @ y, lambda x, y: x @ y.transpose(0, 1), MATRIX, MATRIX),
+    "sum over the other dimension": both(
+        lambda x: x / x.sum(-1, keepdim=True), lambda x: x / x.sum(-1, keepdim=True).transpose(0, 1), MATRIX
+    ),
+    "sum instead of mean": both(lambda x: x.sum(-1), lambda x: x.mean(-1), MATRIX),
+    "maximum instead of sum": both(lambda x: x.sum(-1), lambda x: x.amax(-1), MATRIX),
+    "another opaque function": both(lambda x: x.silu(), lambda x: x.gelu(), VECTOR),
+    "an opaque function left out": both(lambda x: x.relu(), lambda x: x, VECTOR),
+    "roots of sums": both(lambda x, y: (x + y).sqrt(), lambda x, y: x.sqrt() + y.sqrt(), VECTOR, VECTOR),
+    "a scaled exponent": both(lambda x: (2 * x).exp(), lambda x: x.exp() * 2, VECTOR),
+    "x and x**227": both(lambda x: x, lambda x: power(x, 227), VECTOR),
+    "1 and 228": lambda: (scaled(1), scaled(228)),
+    "a constant off by one": lambda: (scaled(Scalar.parse("1/4096")), scaled(Scalar.parse("1/4097"))),
+    "a constant off by the default prime": lambda: (scaled(3), scaled(3 + LARGE.p)),
+    "a constant off by the first prime drawn": lambda: (scaled(3), scaled(3 + FieldPair.draw(np.random.default_rng([0, 0])).p)),
+    "a rounded constant": lambda: (scaled(Scalar.parse("1/3")), scaled(Scalar.parse("333333333/1000000000"))),
+    "swapped outputs": lambda: (two_outputs(0, 1), two_outputs(1, 0)),
+    "a dropped scale": lambda: (rmsnorm(), fused_rmsnorm(scale=False)),
+    "a wrong accumulator": lambda: (rmsnorm(), fused_rmsnorm(squares="max")),
+    "blocks put in each other's place": lambda: (program(lambda x, w: x @ w, MATRIX, MATRIX), tiled_product(omap=(1, 0))),
+}
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_equal_programs_pass(name: str) -> None:
+    left, right = EQUAL[name]()
+    verdict = verify_graphs(left, right)
+    assert verdict.equivalent, verdict.reason
+    assert verdict.counterexample is None
+    assert verdict.certificate.accepted
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_near_misses_fail(name: str, seed: int) -> None:
+    left, right = DIFFERENT[name]()
+    verdict = verify_graphs(left, right, seed=seed)
+    assert not verdict.equivalent
+    assert verdict.counterexample is not None
+    assert not verdict.certificate.accepted
+    assert verdict.error_bound is None
+
+
+def test_a_counterexample_can_be_checked_by_hand() -> None:
+    left, right = rmsnorm(), fused_rmsnorm(scale=False)
+    found = verify_graphs(left, right).counterexample
+    assert found is not None
+    assert found.inputs is not None
+    assert found.index is not None
+    values = [evaluate(graph, found.inputs, FloatArithmetic())[found.output or 0][found.index] for graph in (left, right)]
+    assert (found.left, found.right) == pytest.approx(values)
+    assert found.left != pytest.approx(found.right)
+    assert str(list(found.index)) in str(found)
+
+
+def test_the_first_differing_output_is_named() -> None:
+    written = [Program(), Program()]
+    for number, prog in enumerate(written):
+        x = prog.input("x", VECTOR)
+        prog.output(x + 1, x * 2 if number else x * 3)
+    found = verify_graphs(written[0].graph, written[1].graph).counterexample
+    assert found is not None
+    assert found.output == 1
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "complaint"),
+    [
+        (program(lambda x: x, (4,)), program(lambda x, y: x + y, (4,), (4,)), "1 inputs, the other 2"),
+        (program(lambda x: x.sum(0), (4, 3)), program(lambda x: x.sum(0), (5, 3)), r"input 0 has shape \[4, 3\]"),
+        (program(lambda x: x, (4, 3)), program(lambda x: x.transpose(0, 1), (4, 3)), "output 0 has shape"),
+        (two_outputs(0), two_outputs(0, 1), "1 outputs, the other 2"),
+    ],
+)
+def test_different_signatures_are_different_programs(left: Graph, right: Graph, complaint: str) -> None:
+    verdict = verify_graphs(left, right)
+    assert not verdict.equivalent
+    with pytest.raises(AssertionError, match=complaint):
+        raise AssertionError(str(verdict.counterexample))
+
+
+def test_rational_programs_get_a_bound_below_what_was_asked() -> None:
+    for max_error in (2**-20, 2**-40, 2**-200):
+        verdict = verify_graphs(*EQUAL["division after the product"](), max_error=max_error)
+        assert verdict.error_bound is not None
+        assert 0 < verdict.error_bound <= max_error
+    assert verdict.reason == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "culprit"),
+    [
+        ("fused RMSNorm", "sqrt"),
+        ("shifted softmax", "exp"),
+        ("equal arguments of an opaque function", "silu"),
+        ("square of an irrational constant", "sqrt"),
+        ("softmax with and without the maximum", "max"),
+    ],
+)
+def test_no_bound_is_stated_outside_the_theorem(name: str, culprit: str) -> None:
+    certificate = verify_graphs(*EQUAL[name]()).certificate
+    if name == "square of an irrational constant":
+        assert certificate.error_bound is not None, "the program folds the two roots into a rational constant"
+        return
+    assert certificate.error_bound is None
+    assert culprit in certificate.reason
+    assert culprit in dict(certificate.semantics)
+
+
+def test_a_budget_that_ends_early_leaves_the_question_open() -> None:
+    verdict = verify_graphs(*EQUAL["distributivity"](), max_error=2**-200, budget=0)
+    assert not verdict.equivalent
+    assert verdict.counterexample is None
+    assert "budget" in verdict.reason
+    assert verdict.error_bound is not None
+    assert verdict.error_bound > 2**-200
+
+
+@pytest.mark.parametrize(
+    "function", [lambda x: x / (x - x), lambda x: x.exp().exp()], ids=["zero denominator", "two exponentiations"]
+)
+def test_programs_without_a_meaning_in_the_field_stay_undecided(function: Callable[[ProgramTensor], ProgramTensor]) -> None:
+    verdict = verify_graphs(program(function, VECTOR), program(function, VECTOR))
+    assert not verdict.equivalent
+    assert verdict.counterexample is None
+    assert verdict.reason.startswith("undecided")
+
+
+def test_laws_that_fields_do_not_model_are_named_as_such() -> None:
+    left, right = program(lambda x: x.sqrt() * x.sqrt(), (64,)), program(lambda x: x, (64,))
+    verdict = verify_graphs(left, right)
+    assert not verdict.equivalent
+    assert "no difference was found in float64" in verdict.reason
+
+
+def test_seeds_change_the_draws_and_repeat_them() -> None:
+    pair = EQUAL["tiles"]()
+    first, again, other = (verify_graphs(*pair, seed=seed).certificate.rounds for seed in (7, 7, 8))
+    assert first == again
+    assert first != other
+
+
+def test_max_error_must_be_a_probability() -> None:
+    with pytest.raises(InvalidInput, match="max_error"):
+        verify_graphs(*EQUAL["tiles"](), max_error=0)
