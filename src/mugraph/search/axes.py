@@ -224,7 +224,8 @@ class _Analysis:
     def reduce(self, node: Node, operand: int) -> int:
         draft = self.drafts[operand]
         dim, size = node["dim"], node["size"]
-        assert isinstance(dim, int) and isinstance(size, int)
+        assert isinstance(dim, int)
+        assert isinstance(size, int)
         whole = draft.dims[dim]
         total = math.prod(self.unifier.sizes[f] for f in self.unifier.resolve(whole))
         kept, reduced = self.unifier.fresh(total // size), self.unifier.fresh(size)
@@ -250,7 +251,8 @@ class _Analysis:
             return new
         if node.op == "repeat":
             dim, times = node["dim"], node["times"]
-            assert isinstance(dim, int) and isinstance(times, int)
+            assert isinstance(dim, int)
+            assert isinstance(times, int)
             return (*draft.dims[:dim], self.unifier.fresh(times) + draft.dims[dim], *draft.dims[dim + 1 :])
         raise UnsupportedOperator(f"operator {node.op!r} cannot stand in a program to be searched")
 

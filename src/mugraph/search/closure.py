@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -193,7 +194,7 @@ class Saturation:
                     node.phase,
                     node.mask,
                     expr,
-                    lambda row=row: row.compute(self.arith, _NO_CALL, [node.value]),
+                    partial(row.compute, self.arith, _NO_CALL, [node.value]),
                 )
 
     def _reduce(self, node: TensorNode) -> None:
@@ -208,7 +209,7 @@ class Saturation:
                     node.phase,
                     node.mask & ~mask,
                     expr,
-                    lambda mask=mask: self._sum(node.value, mask),
+                    partial(self._sum, node.value, mask),
                 )
             if self.has_max and self.context.loop_axis is None:
                 expr = self.expressions.prune.opaque("max", node.expr)
@@ -218,7 +219,7 @@ class Saturation:
                         node.phase,
                         node.mask & ~mask,
                         expr,
-                        lambda mask=mask: self._max(node.value, mask),
+                        partial(self._max, node.value, mask),
                     )
 
     def _present(self, whole: int, node: TensorNode) -> int | None:
@@ -243,7 +244,7 @@ class Saturation:
                     AFTER,
                     node.mask & ~loop,
                     expr,
-                    lambda: self._sum(node.value, loop),
+                    partial(self._sum, node.value, loop),
                 )
         assert self.context.loop_axis is not None
         if node.mask >> self.context.loop_axis & 1 and not any(edge.op == "load" for edge in node.edges):
@@ -279,7 +280,7 @@ class Saturation:
             left.phase,
             union,
             expr,
-            lambda: row.compute(self.arith, _NO_CALL, [left.value, right.value]),
+            partial(row.compute, self.arith, _NO_CALL, [left.value, right.value]),
         )
 
     def _contractions(self, node: TensorNode, expr: Expr, partners: list[TensorNode], product: Expr) -> None:
@@ -299,7 +300,7 @@ class Saturation:
                     node.phase,
                     (left.mask | right.mask) & ~mask,
                     result,
-                    lambda left=left, right=right, mask=mask: self._sum(self.arith.mul(left.value, right.value), mask),
+                    partial(self._contract, left, right, mask),
                 )
 
     def _compute(self, edge: Edge, phase: int, mask: int, expr: Expr, value: Callable[[], FieldValue]) -> None:
@@ -313,6 +314,9 @@ class Saturation:
         for axis in bits(mask):
             value = self.arith.sum(value, axis)
         return value
+
+    def _contract(self, left: TensorNode, right: TensorNode, mask: int) -> FieldValue:
+        return self._sum(self.arith.mul(left.value, right.value), mask)
 
     def _max(self, value: FieldValue, mask: int) -> FieldValue:
         for axis in bits(mask):

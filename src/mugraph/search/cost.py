@@ -26,6 +26,9 @@ Floats = npt.NDArray[np.float64]
 GENERATED_EFFICIENCY = 0.6
 """Share of the device's matmul rate that generated kernels reach on skinny tiles."""
 
+_NOT_HIDDEN = 0.1
+"""Share of the work under the lower roofs that the slowest one does not hide."""
+
 
 @dataclass(frozen=True)
 class Schedules:
@@ -96,7 +99,8 @@ class RecipeCost:
 
     def tile_bytes(self, step: Step, schedules: Schedules) -> Floats:
         """Bytes of a step's result inside one block."""
-        size = self.points(step.axes, schedules, False) * self.dtype.bytes
+        width = self.dtype.bytes if step.leaf is not None else max(self.dtype.bytes, DType.FP32.bytes)
+        size = self.points(step.axes, schedules, False) * width
         return size / schedules.loop if step.in_loop and self.recipe.loop_axis in step.axes else size
 
     def memory(self, schedules: Schedules) -> Floats:
@@ -134,9 +138,12 @@ class RecipeCost:
             traffic = traffic + waste * blocks * self.points(transfer.axes, schedules, transfer.in_loop) * transfer.width
         rounds = np.ceil(blocks / device.multiprocessors)
         idle = rounds * device.multiprocessors / blocks
-        busy = np.maximum(compute, traffic / device.cache_bandwidth)
-        overhead = device.launch_seconds + rounds * schedules.loop * device.iteration_seconds
-        result: Floats = idle * np.maximum(memory / device.memory_bandwidth, busy) + overhead
+        roofs = [memory / device.memory_bandwidth, traffic / device.cache_bandwidth, compute]
+        slowest = np.maximum.reduce(roofs)
+        hidden = sum(roofs) - slowest
+        iteration = device.iteration_seconds * sum(step.in_loop for step in self.recipe.steps)
+        overhead = device.launch_seconds + rounds * schedules.loop * iteration
+        result: Floats = idle * (slowest + _NOT_HIDDEN * hidden) + overhead
         return result
 
     def waste(self, transfer: _Transfer, schedules: Schedules) -> Floats:

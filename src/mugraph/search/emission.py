@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mugraph.ir.builder import GraphBuilder
-from mugraph.ir.graph import Graph, Level, Tensor, Value
 from mugraph.ir.dtypes import DType
+from mugraph.ir.graph import Graph, Level, Tensor, Value
 from mugraph.search.axes import AxisSet, Slots
 from mugraph.search.recipe import Recipe, Step
 
@@ -113,7 +113,7 @@ class Positions:
 
     def oriented(self, x: Operand, y: Operand, reduced: AxisSet) -> tuple[Operand, Operand]:
         """The operands of a matmul in the order that needs fewer views."""
-        return min([(x, y), (y, x)], key=lambda pair: self.views_needed(*pair, reduced))
+        return min([(x, y), (y, x)], key=lambda pair: self.views_needed(pair[0], pair[1], reduced))
 
     def views_needed(self, left: Operand, right: Operand, reduced: AxisSet) -> tuple[int, int]:
         wanted = _matmul_dims(left, right, reduced)

@@ -19,6 +19,9 @@ from mugraph.search.recipe import Recipe, recipe_of
 
 EdgeCost = Callable[[Edge], float]
 
+_State = tuple[float, int, float, int, frozenset[int], tuple[Edge, ...]]
+"""A partial derivation: lower bound, tie-breaker, cost and operators so far, nodes still needed, edges chosen."""
+
 
 @dataclass(slots=True)
 class ExtractionLimits:
@@ -42,6 +45,7 @@ class Extractor:
         self.extra: dict[int, list[Edge]] = {}
         self._concat_contractions()
         self.constants = {node.index for node in closure.nodes if any(edge.op == "constant" for edge in node.edges)}
+        self.least = self._least_operators()
         self.cheapest = {index: min(map(cost, self.edges(index)), default=0.0) for index in self.useful}
 
     def edges(self, node: int) -> list[Edge]:
@@ -96,7 +100,7 @@ class Extractor:
         """(cost, recipe) of every derivation of `goals` within `limits`, cheapest first."""
         counter = itertools.count()
         needed = frozenset(goals)
-        queue = [(self._bound(needed), next(counter), 0.0, 0, needed, ())]
+        queue: list[_State] = [(self._bound(needed), next(counter), 0.0, 0, needed, ())]
         found = expanded = 0
         while queue:
             bound, _, spent, operators, needed, chosen = heapq.heappop(queue)
@@ -125,4 +129,13 @@ class Extractor:
         return sum(self.cheapest[node] for node in needed)
 
     def _operators_bound(self, needed: frozenset[int]) -> int:
-        return len(needed - self.constants)
+        """No derivation of these nodes has fewer operators: one for each, and a longest chain below any of them."""
+        return max(len(needed - self.constants), max((self.least[node] for node in needed), default=0))
+
+    def _least_operators(self) -> dict[int, int]:
+        """For every useful node, the length of the shortest longest chain of operators that makes it."""
+        least: dict[int, int] = {}
+        for node in sorted(self.useful, key=self.order.__getitem__):
+            chains = (self.operators_of(edge) + max((least[i] for i in edge.inputs), default=0) for edge in self.edges(node))
+            least[node] = min(chains, default=0)
+        return least

@@ -29,9 +29,9 @@ class Options:
     """Limits of a search (paper, section 8: 5 kernel and 11 block operators; ours are wider)."""
 
     max_kernels: int = 5
-    max_block_operators: int = 16
+    max_block_operators: int = 20
     max_nodes: int = 20_000
-    max_derivations: int = 200
+    max_derivations: int = 1000
     scheduled_recipes: int = 24
     schedules_per_recipe: int = 4
     seed: int = 0

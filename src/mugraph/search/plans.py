@@ -81,7 +81,7 @@ class PlanSearch:
     def plans(
         self, program: AxisProgram, tier: Tier, kernels: int, produces: tuple[int, ...], bound: float = math.inf
     ) -> Iterator[Plan]:
-        """Plans of at most `kernels` launches, as they are found: whole-program kernels first, then cuts below `bound` seconds."""
+        """Plans of at most `kernels` launches as they are found: whole-program kernels, then cuts below `bound` seconds."""
         for plan in self.single(program, tier, produces):
             bound = min(bound, plan.seconds)
             yield plan
@@ -173,7 +173,7 @@ class PlanSearch:
         return list(dict.fromkeys([program, *derived]))
 
     def floor(self, program: AxisProgram) -> float:
-        """A roofline no plan is expected to beat: inputs and outputs cross device memory once, contractions run at the best rate."""
+        """A roofline: inputs and outputs cross device memory once, contractions run at the best rate."""
         device = self.kernels.device
         read = {term.source: self.kernels.tensor_of(term.source).bytes for _, term in program.loads()}
         width = self.kernels.dtype.bytes

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mugraph.ir.scalar import Scalar
-from mugraph.search.axes import AxisSet, Slots
+from mugraph.search.axes import AxisSet
 from mugraph.search.closure import LOOP, Closure, Edge, Leaf
 from mugraph.search.context import bits
 

@@ -42,7 +42,7 @@ class Stabilizer:
     def stabilize(self, recipe: Recipe) -> Recipe:
         """The recipe with every shiftable exponential shifted."""
         while True:
-            shift = next((s for s in map(lambda i: self.shift_of(recipe, i), _exponentials(recipe)) if s is not None), None)
+            shift = next(filter(None, (self.shift_of(recipe, i) for i in _exponentials(recipe))), None)
             if shift is None:
                 return recipe
             recipe = _shifted(recipe, shift)
@@ -60,7 +60,7 @@ class Stabilizer:
         if any(not _same(plain[goal], scaled[goal]) for goal in recipe.goals):
             return None
         affected = tuple(i for i in downstream if steps[i].op in ("accumulate", "concat"))
-        if recipe.loop_axis in steps[index].axes and steps[index].in_loop:
+        if recipe.loop_axis in reduced and steps[index].in_loop:
             for accumulator in affected:
                 once = self.arith.mul(plain[accumulator], scale)
                 if steps[accumulator].op == "concat" or not _same(scaled[accumulator], once):
