@@ -1,0 +1,134 @@
+"""`mugraph doctor`: what this machine has, what it lacks, and the remedy for each lack."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+from mugraph.cli.options import Json, Traceback
+from mugraph.errors import MugraphError
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report; a warning carries its remedy."""
+
+    subject: str
+    ok: bool
+    text: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        line = f"{'ok  ' if self.ok else 'warn'}  {self.subject:<16} {self.text}"
+        return f"{line}; {self.remedy}" if self.remedy else line
+
+
+def doctor(json_output: Json = False, traceback: Traceback = False) -> int:
+    """Check this machine, and name remedies."""
+    findings = [check() for check in CHECKS]
+    if json_output:
+        print(json.dumps({finding.subject: asdict(finding) for finding in findings}))
+    else:
+        for finding in findings:
+            print(finding)
+    return 0
+
+
+def _python() -> Finding:
+    import mugraph
+
+    return Finding("python", True, f"{platform.python_version()} on {platform.machine()}, mugraph {mugraph.__version__}")
+
+
+def _package(name: str, remedy: str, optional: bool = False) -> Finding:
+    try:
+        return Finding(name, True, version(name))
+    except PackageNotFoundError:
+        return Finding(name, optional, "not installed", remedy)
+
+
+def _torch() -> Finding:
+    return _package("torch", "pip install torch, to optimize PyTorch functions (mugraph.Program works without it)")
+
+
+def _triton() -> Finding:
+    return _package("triton", "only needed for triton targets, which mugraph cannot compile for yet", optional=True)
+
+
+def _cuda() -> Finding:
+    return _package("cuda-core", "only needed for cuda targets, which mugraph cannot compile for yet", optional=True)
+
+
+def _compiler() -> Finding:
+    from mugraph.runtime.compiler import find_compiler
+
+    try:
+        compiler = find_compiler()
+    except MugraphError as error:
+        return Finding("compiler", False, str(error))
+    vectors = compiler.vectors
+    text = f"{' '.join(compiler.command)}, vectors of {vectors.lanes} floats, {vectors.registers} vector registers"
+    return Finding("compiler", True, text)
+
+
+def _cxx() -> Finding:
+    found = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")
+    if found is None:
+        return Finding("c++", False, "not found", "torch.compile needs it, so its row of the table stays empty; install g++")
+    return Finding("c++", True, f"{found}, for the torch.compile baselines")
+
+
+def _processor() -> Finding:
+    from mugraph.devices import device_for
+
+    device = device_for("cpu")
+    rate = max(device.matmul_flops.values())
+    text = f"{device.name}; assumed: {device.memory_bandwidth / 1e9:.0f} GB/s, matmul {rate / 1e9:.0f} GFLOP/s"
+    return Finding("cpu", True, text)
+
+
+def _threads() -> Finding:
+    policy = os.environ.get("OMP_WAIT_POLICY", "unset")
+    if policy.lower() == "passive":
+        text = "passive; this command line sets it, programs that import mugraph set it themselves before importing torch"
+        return Finding("OMP_WAIT_POLICY", True, text)
+    return Finding("OMP_WAIT_POLICY", False, policy, "set it to passive: spinning threads disturb measured times")
+
+
+def _cache() -> Finding:
+    from mugraph.runtime.compiler import default_cache
+
+    directory = default_cache()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        probe = directory / f".probe-{os.getpid()}"
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        remedy = "kernels are compiled anew in every process; set MUGRAPH_CACHE_DIR to a writable directory"
+        return Finding("cache", False, f"{directory} is not writable ({error.strerror})", remedy)
+    return Finding("cache", True, str(directory))
+
+
+def _gpu() -> Finding:
+    try:
+        import torch
+    except ImportError:
+        return Finding("gpu", False, "unknown without torch", "pip install torch")
+    if not torch.cuda.is_available():
+        return Finding("gpu", True, "none; the cpu target is the default")
+    return Finding("gpu", True, f"{torch.cuda.get_device_name()} (the cpu target is used until the cuda target exists)")
+
+
+def _numpy() -> Finding:
+    return _package("numpy", "pip install numpy")
+
+
+CHECKS: tuple[Callable[[], Finding], ...] = (
+    _python, _numpy, _torch, _compiler, _cxx, _processor, _threads, _cache, _gpu, _triton, _cuda,
+)  # fmt: skip

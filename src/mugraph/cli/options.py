@@ -1,0 +1,41 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+
+@dataclass(slots=True)
+class Settings:
+    """What `main` needs to know after a command failed."""
+
+    traceback: bool = False
+
+
+def _show_traceback(context: typer.Context, value: bool) -> bool:
+    context.find_root().obj.traceback = value
+    return value
+
+
+Traceback = Annotated[
+    bool, typer.Option("--traceback", help="Show the Python traceback of an error.", callback=_show_traceback, is_eager=True)
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
+Seed = Annotated[int, typer.Option(metavar="N", help="Seed of every random choice.")]
+MaxError = Annotated[
+    float,
+    typer.Option(metavar="P", show_default="2^-40", help="Largest probability that a wrong result passes verification."),
+]
+Batch = Annotated[int | None, typer.Option(min=1, metavar="N", help="Batch size of a built-in workload (default 8).")]
+Dtype = Annotated[str | None, typer.Option(metavar="fp16|bf16|fp32", help="Element type of a built-in workload (default fp32).")]
+Size = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Size of a built-in workload: full (default), figure (rmsnorm) or small.")
+]
+Norm = Annotated[str | None, typer.Option(metavar="rms|layer", help="Normalisation of qknorm (default rms).")]
+Target = Annotated[str, typer.Option(metavar="TARGET", help="What to optimize for: cpu, cuda:sm_90, triton:sm_90, ...")]
+Budget = Annotated[
+    float | None, typer.Option(min=0.0, metavar="SECONDS", help="Time the whole call may take (default: no limit).")
+]

@@ -1,0 +1,263 @@
+"""The command line's contract: options, JSON on stdout, exit codes, one-line errors on stderr."""
+
+from __future__ import annotations
+
+import errno
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mugraph import folder
+from mugraph.cli import main
+
+PROGRAM = """
+import torch
+
+def example_inputs():
+    return torch.ones(4, 32), torch.ones(32, 64)
+
+def norm_linear(x, w):
+    return (x / torch.sqrt((x * x).sum(-1, keepdim=True))) @ w
+
+def linear_norm(x, w):
+    return (x @ w) / torch.sqrt((x * x).sum(-1, keepdim=True))
+
+def linear(x, w):
+    return x @ w
+
+def cumulative(x, w):
+    return torch.cumsum(x, 0) @ w
+
+def mismatched(x, w):
+    return x @ w.T
+
+def mutating(x, w):
+    x.mul_(2)
+    return x @ w
+"""
+CONTRACT = {
+    "workload", "found", "kernels", "block_operators", "search_seconds", "first_found_seconds", "states", "exhausted",
+    "verified", "error_bound", "speedup", "baselines", "max_relative_error", "latency", "target", "dtype", "shapes", "versions",
+}  # fmt: skip
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+@pytest.fixture
+def optimized(program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    assert main(["optimize", f"{program}:norm_linear", "--no-profile", "-o", str(tmp_path / "out")]) == 0
+    capsys.readouterr()
+    return tmp_path / "out"
+
+
+def error_line(capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line a failed command printed, without what progress said before it."""
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    errors = [line for line in captured.err.splitlines() if line.startswith("mugraph: error: ")]
+    assert len(errors) == 1
+    assert "Traceback" not in captured.err
+    return errors[0]
+
+
+def test_optimize_prints_graph_verdict_and_times(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["optimize", "rmsnorm", "--size", "small", "--no-profile"]) == 0
+    out = capsys.readouterr().out
+    assert "matmul" in out
+    assert "verified equivalent" in out
+
+
+def test_optimize_json_has_the_contract_keys_and_nothing_else_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["optimize", "rmsnorm", "--size", "small", "--batch", "4", "--no-profile", "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert set(record) >= CONTRACT
+    assert record["workload"] == "rmsnorm"
+    assert record["found"] is True
+    assert record["verified"] is True
+    assert record["kernels"] == len(record["block_operators"]) == 1
+    assert record["speedup"] is None
+    assert record["baselines"] == {}
+    assert record["max_relative_error"] < 1e-5
+
+
+@pytest.mark.slow
+def test_optimize_times_torch_eager_and_compile(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["optimize", "rmsnorm", "--size", "small", "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert {"torch eager", "torch.compile", "torch.compile max-autotune"} == set(record["baselines"]) | set(record["unavailable"])
+    assert record["speedup"] == record["ratios"][min(record["baselines"], key=record["baselines"].get)]
+
+
+def test_saved_results_can_be_shown(optimized: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", str(optimized)]) == 0
+    text = capsys.readouterr().out
+    assert "matmul" in text
+    assert main(["show", str(optimized), "--sources"]) == 0
+    assert len(capsys.readouterr().out) > len(text)
+    assert main(["show", str(optimized), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["verified"] is True
+
+
+def test_verify_exit_codes(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", f"{program}:norm_linear", f"{program}:linear_norm"]) == 0
+    assert capsys.readouterr().out.startswith("equivalent")
+    assert main(["verify", f"{program}:norm_linear", f"{program}:linear"]) == 1
+    assert capsys.readouterr().out.startswith("not equivalent")
+    assert main(["verify", f"{program}:norm_linear", f"{program}:linear", "--json"]) == 1
+    record = json.loads(capsys.readouterr().out)
+    assert record["equivalent"] is False
+    assert record["counterexample"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["optimize", "rmsnrom"], "rmsnrom"),
+        (["optimize", "rmsnorm", "--size", "huge"], "huge"),
+        (["optimize", "rmsnorm", "--dtype", "int8"], "int8"),
+        (["optimize", "rmsnorm", "--size", "small", "--target", "tpu"], "tpu"),
+        (["optimize", "rmsnorm", "--colour", "red"], "--colour"),
+        (["optimize", "rmsnorm", "--batch", "0"], "batch"),
+        (["optimize", "rmsnorm", "--batch", "many"], "batch"),
+        (["optimize"], "WORKLOAD"),
+        (["optimise"], "optimise"),
+        (["optimize", "missing.py:f"], "missing.py"),
+        (["show", "nowhere"], "nowhere"),
+        (["bench", "nowhere"], "nowhere"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert named in error_line(capsys)
+
+
+@pytest.mark.parametrize(
+    ("function", "named"),
+    [
+        ("absent", "absent"),
+        ("cumulative", "cumsum"),
+        ("mismatched", "64"),
+        ("mutating", "argument x in place"),
+    ],
+)
+def test_functions_at_fault_are_one_line_and_exit_code_2(
+    function: str, named: str, program: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["optimize", f"{program}:{function}"]) == 2
+    assert named in error_line(capsys)
+
+
+@pytest.mark.parametrize(("tensor", "named"), [("torch.ones(4, dtype=torch.int32)", "int32"), ("torch.ones(0, 4)", "0")])
+def test_tensors_at_fault_are_one_line_and_exit_code_2(
+    tensor: str, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "bad.py"
+    path.write_text(f"import torch\ndef example_inputs():\n    return ({tensor},)\ndef f(x):\n    return x * 2\n")
+    assert main(["optimize", f"{path}:f"]) == 2
+    assert named in error_line(capsys)
+
+
+def test_workload_options_do_not_apply_to_files(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["optimize", f"{program}:linear", "--batch", "4"]) == 2
+    assert "--batch" in error_line(capsys)
+
+
+def test_output_folder_is_checked_before_the_search(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["optimize", f"{program}:norm_linear", "-o", str(program)]) == 2
+    assert "program.py" in error_line(capsys)
+
+
+def test_full_disk_is_one_line_and_leaves_nothing(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*args: Any, **kwargs: Any) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", full)
+    assert main(["optimize", f"{program}:norm_linear", "--no-profile", "-o", str(tmp_path / "out")]) == 2
+    assert "No space left on device" in error_line(capsys)
+    assert not (tmp_path / "out").exists()
+
+
+def test_unwritable_cache_does_not_stop_a_run(
+    program: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("MUGRAPH_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    assert main(["optimize", f"{program}:norm_linear", "--no-profile"]) == 0
+    capsys.readouterr()
+    assert main(["doctor"]) == 0
+    assert "MUGRAPH_CACHE_DIR" in next(line for line in capsys.readouterr().out.splitlines() if "cache" in line)
+
+
+def test_traceback_only_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(Exception, match="nowhere"):
+        main(["show", "nowhere", "--traceback"])
+
+
+def test_defects_are_reported_as_such(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def broken(path: Path) -> None:
+        raise ZeroDivisionError("a defect")
+
+    monkeypatch.setattr(folder, "load", broken)
+    assert main(["show", "anything"]) == 2
+    assert "ZeroDivisionError" in error_line(capsys)
+
+
+def test_doctor_has_a_line_per_subject(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.startswith(("ok  ", "warn")) for line in lines)
+    assert {"python", "numpy", "torch", "compiler", "cpu", "cache", "gpu"} <= {line.split()[1] for line in lines}
+    assert main(["doctor", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["python"]["ok"] is True
+
+
+def test_doctor_names_the_remedy_for_a_missing_compiler(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["doctor"]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if "compiler" in line.split()[:2])
+    assert "install" in line or line.startswith("ok")
+
+
+def test_cache_is_listed_and_removed(
+    program: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MUGRAPH_CACHE_DIR", str(tmp_path / "cache"))
+    assert main(["optimize", f"{program}:norm_linear", "--no-profile"]) == 0
+    capsys.readouterr()
+    assert main(["cache", "ls", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)
+    assert main(["cache", "rm"]) == 0
+    capsys.readouterr()
+    assert main(["cache", "ls", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_help_is_quick_and_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; sys.argv = ['mugraph', '--help']; from mugraph.cli import main; main(); "
+        "assert not {'torch', 'numpy'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert "optimize" in done.stdout
+
+
+def test_the_installed_command_runs() -> None:
+    command = Path(sys.executable).parent / "mugraph"
+    done = subprocess.run([command, "optimize", "rmsnrom"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("mugraph: error: ")
