@@ -17,16 +17,19 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 from numbers import Integral, Real
-from typing import SupportsFloat, SupportsInt
+from typing import Any
+
+import numpy as np
 
 from mugraph.errors import InvalidInput
 from mugraph.ir.builder import GraphBuilder
+from mugraph.ir.dead_nodes import without_dead_nodes
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Attributes, AttributeValue, Graph, Level, Node, Shape, Value, attributes_of
 from mugraph.ir.ops import operator
 from mugraph.ir.scalar import Scalar
 
-Number = int | float | Fraction | Scalar
+Number = int | float | Fraction | Scalar | np.floating[Any] | np.integer[Any]
 
 _ONE, _ZERO = Scalar(Fraction(1)), Scalar(Fraction(0))
 
@@ -83,24 +86,13 @@ class Program:
         return without_dead_nodes(self._builder.build(self._outputs))
 
 
-def without_dead_nodes(graph: Graph) -> Graph:
-    """The same graph without the nodes no output needs; `input` nodes stay, for they are the graph's signature."""
-    needed = graph.needed()
-    kept = [index for index, node in enumerate(graph.nodes) if index in needed or node.op == "input"]
-    place = {index: position for position, index in enumerate(kept)}
-
-    def moved(values: tuple[Value, ...]) -> tuple[Value, ...]:
-        return tuple(Value(place[value.node], value.output) for value in values)
-
-    nodes = [graph.nodes[index] for index in kept]
-    renumbered = tuple(Node(node.op, moved(node.inputs), node.outputs, node.attributes, node.body) for node in nodes)
-    return graph.with_nodes(renumbered, moved(graph.outputs))
-
-
 class ProgramTensor:
     """A tensor of a program, with NumPy's operators: elementwise ones broadcast, negative dimensions count from the end."""
 
     __slots__ = ("program", "value")
+
+    # NumPy's scalars then leave `number * tensor` to this class.
+    __array_ufunc__ = None
 
     def __init__(self, program: Program, value: Value) -> None:
         self.program, self.value = program, value
@@ -328,6 +320,10 @@ class ProgramTensor:
         return self.program.constant(value, self.dtype.promote(other.dtype))
 
     def _scaled(self, factor: ProgramTensor) -> ProgramTensor:
+        """This tensor times a constant that is not 1, merged with a constant it was multiplied by or divides."""
+        numerator, denominator = self._fraction()
+        if denominator is not None:
+            return numerator * factor / denominator
         node = self.program.node(self)
         if node.op == "mul":
             tensor, earlier = (ProgramTensor(self.program, value) for value in node.inputs)
@@ -373,7 +369,7 @@ class ProgramTensor:
         return dim % rank
 
 
-def _exact(number: Number | SupportsFloat | SupportsInt) -> Scalar:
+def _exact(number: Number) -> Scalar:
     """The exact constant meant by any real number, NumPy's scalars included."""
     if isinstance(number, (Scalar, Fraction)):
         return Scalar.of(number)

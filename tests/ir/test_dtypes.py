@@ -1,0 +1,54 @@
+"""Element types."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mugraph.errors import InvalidInput
+from mugraph.ir import DType, Tensor
+from mugraph.ir.dtypes import round_to
+
+
+def test_sizes_in_bytes() -> None:
+    assert {str(dtype): dtype.bytes for dtype in DType} == {"fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8}
+    assert Tensor((3, 5), DType.BF16).bytes == 30
+    assert Tensor((), DType.FP64).elements == 1
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "result"),
+    [("fp16", "fp16", "fp16"), ("fp16", "bf16", "fp32"), ("bf16", "fp32", "fp32"), ("fp64", "fp16", "fp64")],
+)
+def test_promotion_is_symmetric_and_as_in_pytorch(x: str, y: str, result: str) -> None:
+    assert DType.parse(x).promote(DType.parse(y)) is DType.parse(y).promote(DType.parse(x)) is DType.parse(result)
+
+
+def test_an_unknown_dtype_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(InvalidInput, match="unknown dtype 'int8'; use one of fp16, bf16, fp32, fp64"):
+        DType.parse("int8")
+
+
+@pytest.mark.parametrize(
+    ("number", "rounded"),
+    [
+        (1 + 2**-8, 1.0),
+        (1 + 3 * 2**-8, 1 + 2**-6),
+        (1 + 2**-8 + 2**-20, 1 + 2**-7),
+        (-(1 + 3 * 2**-9), -(1 + 2**-7)),
+        (3.4e38, np.inf),
+        (np.inf, np.inf),
+        (np.nan, np.nan),
+        (0.0, 0.0),
+    ],
+)
+def test_rounding_to_bf16_goes_to_the_nearest_and_ties_to_even(number: float, rounded: float) -> None:
+    np.testing.assert_array_equal(round_to(DType.BF16, [number, number]), np.array([rounded, rounded], np.float32))
+
+
+def test_rounding_to_the_other_dtypes_is_numpys() -> None:
+    numbers = np.array([1 / 3, 1e5, -7.0])
+    for dtype, numpy_dtype in ((DType.FP16, np.float16), (DType.FP32, np.float32), (DType.FP64, np.float64)):
+        assert round_to(dtype, numbers).dtype == numpy_dtype
+        with np.errstate(over="ignore"):
+            np.testing.assert_array_equal(round_to(dtype, numbers), numbers.astype(numpy_dtype))
