@@ -110,6 +110,7 @@ class Saturation:
         self.program = closure.program
         self.known: dict[tuple[int, int, Expr, bytes], int] = {}
         self.by_expr: tuple[dict[Expr, list[TensorNode]], ...] = ({}, {})
+        self.admitted: dict[tuple[Expr, Expr], tuple[tuple[str, bool, Expr], ...]] = {}
         self.pending: deque[TensorNode] = deque()
         self.reductions = [self.context.mask(axes) for axes in self.program.reductions]
         vocabulary = {term.op for term in self.program.terms}
@@ -252,21 +253,27 @@ class Saturation:
 
     def _combine(self, node: TensorNode, expr: Expr, partners: list[TensorNode]) -> None:
         """Binary operators of `node` with every known node of expression `expr`."""
-        for row in _BINARY:
-            forward = self.expressions.express(self.expressions.prune, row.name, (node.expr, expr))
-            if forward is not None:
-                for partner in partners:
-                    if not (row.name == "mul" and partner is node):
-                        self._binary(row.name, node, partner, forward)
-            if row.commutative:
-                if forward is not None and row.name == "mul":
-                    self._contractions(node, expr, partners, forward)
-                continue
-            backward = self.expressions.express(self.expressions.prune, row.name, (expr, node.expr))
-            if backward is not None:
-                for partner in partners:
-                    if partner is not node:
-                        self._binary(row.name, partner, node, backward)
+        for op, swapped, result in self._admitted(node.expr, expr):
+            for partner in partners:
+                if partner is not node:
+                    self._binary(op, *((partner, node) if swapped else (node, partner)), result)
+                elif op != "mul" and not swapped:
+                    self._binary(op, node, node, result)
+            if op == "mul":
+                self._contractions(node, partners, result)
+
+    def _admitted(self, x: Expr, y: Expr) -> tuple[tuple[str, bool, Expr], ...]:
+        """(operator, operands swapped, result) for every binary operator the expression check lets through."""
+        known = self.admitted.get((x, y))
+        if known is None:
+            found = []
+            for row in _BINARY:
+                for swapped in (False,) if row.commutative else (False, True):
+                    result = self.expressions.express(self.expressions.prune, row.name, (y, x) if swapped else (x, y))
+                    if result is not None:
+                        found.append((row.name, swapped, result))
+            known = self.admitted[x, y] = tuple(found)
+        return known
 
     def _binary(self, op: str, left: TensorNode, right: TensorNode, expr: Expr) -> None:
         union = left.mask | right.mask
@@ -283,7 +290,7 @@ class Saturation:
             partial(row.compute, self.arith, _NO_CALL, [left.value, right.value]),
         )
 
-    def _contractions(self, node: TensorNode, expr: Expr, partners: list[TensorNode], product: Expr) -> None:
+    def _contractions(self, node: TensorNode, partners: list[TensorNode], product: Expr) -> None:
         for whole in self.reductions:
             for partner in partners:
                 if partner.mask == node.mask:

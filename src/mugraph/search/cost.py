@@ -26,7 +26,7 @@ Floats = npt.NDArray[np.float64]
 GENERATED_EFFICIENCY = 0.6
 """Share of the device's matmul rate that generated kernels reach on skinny tiles."""
 
-_NOT_HIDDEN = 0.1
+NOT_HIDDEN = 0.1
 """Share of the work under the lower roofs that the slowest one does not hide."""
 
 
@@ -143,7 +143,7 @@ class RecipeCost:
         hidden = sum(roofs) - slowest
         iteration = device.iteration_seconds * sum(step.in_loop for step in self.recipe.steps)
         overhead = device.launch_seconds + rounds * schedules.loop * iteration
-        result: Floats = idle * (slowest + _NOT_HIDDEN * hidden) + overhead
+        result: Floats = idle * (slowest + NOT_HIDDEN * hidden) + overhead
         return result
 
     def waste(self, transfer: _Transfer, schedules: Schedules) -> Floats:

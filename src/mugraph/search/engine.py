@@ -25,7 +25,7 @@ from mugraph.search.report import Progress, SearchReport
 from mugraph.search.tiers import Tier
 
 _SECONDS_BEYOND_FIRST_TIER = 3.0
-_SECONDS_FOR_CUTS = 5.0
+_SECONDS_FOR_CUTS = 3.0
 _CANDIDATES = 24
 _PER_STRUCTURE = 6
 
@@ -62,7 +62,7 @@ class Search:
         self.axes = axis_program(self.program)
         self.input_tensors = [node.output for node in self.program.inputs()]
         self.dtype = self.program.output_tensors[0].dtype
-        self.report = SearchReport(max_block_operators=self.options.max_block_operators, max_kernels=self.options.max_kernels)
+        self.report = SearchReport(max_kernels=self.options.max_kernels)
         self.best: dict[Plan, float] = {}
         self.kernels = KernelSearch(self.device, self.dtype, self._tensor, self.options, self.deadline, self._tick, {})
         cuts = self.deadline if self.budget is not None else self.started + _SECONDS_FOR_CUTS
@@ -79,6 +79,7 @@ class Search:
             self.report.interrupted = True
         self.report.tiers = list(self.kernels.reports.values())
         self.report.cuts_tried, self.report.cuts_pruned = self.plans.cuts_tried, self.plans.cuts_pruned
+        self.report.max_block_operators = self.kernels.operators_reached
         self.report.cuts_complete = self.plans.cuts_complete
         candidates = self._candidates()
         self.report.seconds = time.perf_counter() - self.started

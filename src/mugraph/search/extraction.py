@@ -19,8 +19,8 @@ from mugraph.search.recipe import Recipe, recipe_of
 
 EdgeCost = Callable[[Edge], float]
 
-_State = tuple[float, int, float, int, frozenset[int], tuple[Edge, ...]]
-"""A partial derivation: lower bound, tie-breaker, cost and operators so far, nodes still needed, edges chosen."""
+_State = tuple[float, int, int, frozenset[int], tuple[Edge, ...]]
+"""A partial derivation: lower bound of its cost, tie-breaker, operators so far, nodes still needed, edges chosen."""
 
 
 @dataclass(slots=True)
@@ -46,7 +46,8 @@ class Extractor:
         self._concat_contractions()
         self.constants = {node.index for node in closure.nodes if any(edge.op == "constant" for edge in node.edges)}
         self.least = self._least_operators()
-        self.cheapest = {index: min(map(cost, self.edges(index)), default=0.0) for index in self.useful}
+        self._choices: dict[int, list[tuple[Edge, float, int]]] = {}
+        self.cheapest = {index: min((price for _, price, _ in self.choices(index)), default=0.0) for index in self.useful}
 
     def edges(self, node: int) -> list[Edge]:
         """All ways to make a node."""
@@ -99,11 +100,11 @@ class Extractor:
     def derivations(self, goals: tuple[int, ...], limits: ExtractionLimits) -> Iterator[tuple[float, Recipe]]:
         """(cost, recipe) of every derivation of `goals` within `limits`, cheapest first."""
         counter = itertools.count()
-        needed = frozenset(goals)
-        queue: list[_State] = [(self._bound(needed), next(counter), 0.0, 0, needed, ())]
+        start = frozenset(goals)
+        queue: list[_State] = [(sum(self.cheapest[goal] for goal in start), next(counter), 0, start, ())]
         found = expanded = 0
         while queue:
-            bound, _, spent, operators, needed, chosen = heapq.heappop(queue)
+            bound, _, operators, needed, chosen = heapq.heappop(queue)
             if not needed:
                 found += 1
                 yield bound, recipe_of(self.closure, {edge.target: edge for edge in chosen}, goals)
@@ -117,16 +118,19 @@ class Extractor:
                 return
             node = max(needed, key=self.order.__getitem__)
             rest = needed - {node}
-            for edge in self.edges(node):
-                count = operators + self.operators_of(edge)
-                remaining = rest.union(edge.inputs)
-                if count + self._operators_bound(remaining) > limits.operators:
-                    continue
-                cost = spent + self.cost(edge)
-                heapq.heappush(queue, (cost + self._bound(remaining), next(counter), cost, count, remaining, (*chosen, edge)))
+            for edge, cost, count in self.choices(node):
+                fresh = [operand for operand in dict.fromkeys(edge.inputs) if operand not in rest]
+                remaining = rest.union(fresh)
+                if operators + count + self._operators_bound(remaining) <= limits.operators:
+                    lower = bound - self.cheapest[node] + cost + sum(self.cheapest[operand] for operand in fresh)
+                    heapq.heappush(queue, (lower, next(counter), operators + count, remaining, (*chosen, edge)))
 
-    def _bound(self, needed: frozenset[int]) -> float:
-        return sum(self.cheapest[node] for node in needed)
+    def choices(self, node: int) -> list[tuple[Edge, float, int]]:
+        """The edges that make a node, with their cost and operator count."""
+        known = self._choices.get(node)
+        if known is None:
+            known = self._choices[node] = [(edge, self.cost(edge), self.operators_of(edge)) for edge in self.edges(node)]
+        return known
 
     def _operators_bound(self, needed: frozenset[int]) -> int:
         """No derivation of these nodes has fewer operators: one for each, and a longest chain below any of them."""

@@ -26,14 +26,17 @@ from mugraph.search.tiers import Tier
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Limits of a search (paper, section 8: 5 kernel and 11 block operators; ours are wider)."""
+    """Limits of a search (paper, section 8: 5 kernel and 11 block operators).
+
+    Each context is enumerated up to the first of the `block_operators` limits under which it has a graph at all.
+    """
 
     max_kernels: int = 5
-    max_block_operators: int = 20
+    block_operators: tuple[int, ...] = (11, 14, 17, 20)
     max_nodes: int = 20_000
     max_derivations: int = 1000
     scheduled_recipes: int = 24
-    schedules_per_recipe: int = 4
+    schedules_per_recipe: int = 8
     seed: int = 0
 
 
@@ -58,6 +61,7 @@ class KernelSearch:
     deadline: float
     tick: Callable[[str, int], None]
     reports: dict[Tier, TierReport] = field(default_factory=dict)
+    operators_reached: int = 0
 
     def kernels(self, program: AxisProgram, tier: Tier) -> Iterator[Kernel]:
         """Kernels computing all outputs of `program` in one launch, best schedules of the cheapest recipes of each context."""
@@ -97,15 +101,20 @@ class KernelSearch:
         report.edges += closure.edge_count
         if not all(closure.goals):
             return []
-        limits = ExtractionLimits(options.max_block_operators, options.max_derivations, deadline=self.deadline)
         extractor = Extractor(closure, lambda edge: self.edge_seconds(program, closure, edge))
         goals = tuple(found[0] for found in closure.goals)
-        found = [recipe for _, recipe in extractor.derivations(goals, limits)]
+        found: list[Recipe] = []
+        for operators in options.block_operators:
+            limits = ExtractionLimits(operators, options.max_derivations, deadline=self.deadline)
+            found = [recipe for _, recipe in extractor.derivations(goals, limits)]
+            self.operators_reached = max(self.operators_reached, operators if found else 0)
+            if found or not limits.complete:
+                break
+        report.derivations += len(found)
+        report.complete = report.complete and limits.complete
         if safe and any(step.op == "exp" for recipe in found for step in recipe.steps):
             stabilizer = Stabilizer(program, context, arith, inputs)
             found = [stabilizer.stabilize(recipe) for recipe in found]
-        report.derivations += len(found)
-        report.complete = report.complete and limits.complete
         return list(dict.fromkeys(found))
 
     def edge_seconds(self, program: AxisProgram, closure: Closure, edge: Edge) -> float:

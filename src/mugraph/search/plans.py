@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from mugraph.ir.graph import Tensor
 from mugraph.search.axes import AxisProgram, AxisSet, Slots, Term
+from mugraph.search.cost import GENERATED_EFFICIENCY, NOT_HIDDEN
 from mugraph.search.kernels import Kernel, KernelSearch
 from mugraph.search.recipe import Recipe, Step
 from mugraph.search.report import TierReport
@@ -25,8 +26,8 @@ LIBRARY_EFFICIENCY = 0.8
 LIBRARY_FULL_ROWS = 32
 """Rows (and columns) from which a library reaches that share; below, in proportion (MKL at 8 rows: 0.18)."""
 
-CUT_GAIN = 0.95
-"""A cut is followed only if its roofline is below this share of the best plan known."""
+CUT_GAIN = 0.9
+"""A cut counts only if it is below this share of the best plan known, and is tried only if its roofline is."""
 
 _PLANS_KEPT = 16
 _PARTS_JOINED = 3
@@ -104,10 +105,8 @@ class PlanSearch:
             return None
         product = program.terms[program.outputs[0][0]]
         left, right = (program.terms[i] for i in product.inputs)
-        rows, columns = (math.prod(program.sizes[axis] for axis in term.axes & product.axes) for term in (left, right))
-        filled = min(1.0, rows / LIBRARY_FULL_ROWS, columns / LIBRARY_FULL_ROWS)
-        rate = filled * LIBRARY_EFFICIENCY * self.kernels.device.matmul_flops[self.kernels.dtype]
-        compute = _contraction_flops(program) / rate + self.kernels.device.launch_seconds
+        rate = self.library_efficiency(program, product) * self.kernels.device.matmul_flops[self.kernels.dtype]
+        compute = _flops(program, product) / rate + self.kernels.device.launch_seconds
         return Library(left, right, product.reduced, (program.outputs[0][1],), max(compute, self.floor(program)))
 
     def cut_plans(
@@ -129,8 +128,15 @@ class PlanSearch:
                     continue
                 self.cuts_tried += 1
                 for plan in self.joined(producer, consumer, tier, kernels, produces, bound):
-                    bound = min(bound, plan.seconds)
-                    yield plan
+                    if plan.seconds < CUT_GAIN * bound:
+                        bound = plan.seconds
+                        yield plan
+
+    def library_efficiency(self, program: AxisProgram, product: Term) -> float:
+        """Share of the device's matmul rate a library reaches on one product: less on few rows or columns."""
+        sides = (program.terms[i].axes & product.axes for i in product.inputs)
+        filled = [min(1.0, math.prod(program.sizes[axis] for axis in side) / LIBRARY_FULL_ROWS) for side in sides]
+        return LIBRARY_EFFICIENCY * math.prod(filled)
 
     def separate(self, program: AxisProgram, tier: Tier, kernels: int, produces: tuple[int, ...]) -> Iterator[Plan]:
         """Every output by launches of its own."""
@@ -179,8 +185,12 @@ class PlanSearch:
         width = self.kernels.dtype.bytes
         written = sum(math.prod(program.sizes[axis] for axis in program.terms[term].axes) * width for term, _ in program.outputs)
         memory = (sum(read.values()) + written) / device.memory_bandwidth
-        compute = _contraction_flops(program) / (LIBRARY_EFFICIENCY * device.matmul_flops[self.kernels.dtype])
-        return max(memory, compute) + device.launch_seconds
+        compute = 0.0
+        for term in program.terms:
+            if term.op == "contract":
+                efficiency = max(GENERATED_EFFICIENCY, self.library_efficiency(program, term))
+                compute += _flops(program, term) / (efficiency * device.matmul_flops[self.kernels.dtype])
+        return max(memory, compute) + NOT_HIDDEN * min(memory, compute) + device.launch_seconds
 
     def cut(self, program: AxisProgram, index: int) -> tuple[AxisProgram, AxisProgram]:
         """Producer of term `index`, and the program that loads it instead."""
@@ -196,9 +206,8 @@ class PlanSearch:
         return producer, _pruned(AxisProgram(terms, program.outputs, program.sizes))
 
 
-def _contraction_flops(program: AxisProgram) -> float:
-    contractions = (term for term in program.terms if term.op == "contract")
-    return sum(2.0 * math.prod(program.sizes[axis] for axis in term.axes | term.reduced) for term in contractions)
+def _flops(program: AxisProgram, product: Term) -> float:
+    return 2.0 * math.prod(program.sizes[axis] for axis in product.axes | product.reduced)
 
 
 def _cut_points(program: AxisProgram) -> list[int]:
