@@ -195,6 +195,20 @@ def test_constants_are_read_inside_and_after_the_loop() -> None:
     np.testing.assert_allclose(run(parse_graph(text), np.array([1.0, 2.0, 3.0, 4.0]))[0], [2.5, 3.5])
 
 
+def test_nodes_of_the_loop_that_no_output_needs_are_passed_over() -> None:
+    text = """kernel_graph {
+      X: fp32[4] = input
+      %1: fp32[2] = block_graph(X) loop(i=2) {
+        | %0: fp32[2] = input_iterator(X) {i<->0}
+          %1: fp32[2] = exp(%0)
+          %2: fp32[2] = accumulate(%0) combine=sum
+          %3: fp32[2] = output_saver(%2) {}
+        return %3
+      }
+      return %1 }"""
+    np.testing.assert_allclose(run(parse_graph(text), np.array([1.0, 2.0, 3.0, 4.0]))[0], [4.0, 6.0])
+
+
 def test_loop_nodes_are_those_before_an_accumulator() -> None:
     body = parse_graph(ATTENTION).nodes[3].body
     assert body is not None

@@ -81,7 +81,7 @@ def _concatenate(parts: Sequence[V], dim: int, arith: Arithmetic[V]) -> V:
 
 def _run_block(body: Graph, block: tuple[int, ...], operands: Sequence[V], arith: Arithmetic[V]) -> list[V]:
     """One block: the loop body once per iteration, then the nodes after the loop once."""
-    inside = loop_nodes(body)
+    inside, needed = loop_nodes(body), body.needed()
     history: dict[Value, list[V]] = {}
     for iteration in range(body.loop):
         values: dict[Value, V] = {}
@@ -92,7 +92,7 @@ def _run_block(body: Graph, block: tuple[int, ...], operands: Sequence[V], arith
             history.setdefault(value, []).append(result)
     after: dict[Value, V] = {}
     for index, node in enumerate(body.nodes):
-        if index in inside and node.op != "constant":
+        if index not in needed or (index in inside and node.op != "constant"):
             continue
         if node.op in ACCUMULATORS:
             per_iteration = [result for value in node.inputs for result in history[value]]
