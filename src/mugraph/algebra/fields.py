@@ -11,6 +11,7 @@ total order, which is associative, commutative and idempotent as the real one is
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 from collections.abc import Callable, Sequence
@@ -21,21 +22,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from mugraph.algebra.modular import Residues, combine, inverse, matmul, reduce, square_root, uniform
 from mugraph.errors import InvalidInput, UndefinedInField
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.scalar import Scalar
 
-Residues = npt.NDArray[np.int64]
-Reals = npt.NDArray[np.float64]
 Hashes = npt.NDArray[np.uint64]
 
 _MAX_BITS = 31
-_LIMB = 16
-_LIMB_MASK = (1 << _LIMB) - 1
-_EXACT_INNER = 1 << (53 - 2 * (_LIMB + 1))
-_STRIP_ELEMENTS = 1 << 16
-_SMALL_MATMUL = 4096
-_SMALL_ARRAY = 4096
 
 
 def is_prime(n: int) -> bool:
@@ -139,9 +133,7 @@ class FieldArithmetic:
 
     def random(self, shape: tuple[int, ...], rng: np.random.Generator, *, exponents: bool = True) -> FieldValue:
         """Independent uniform residues; without `exponents` none modulo q, which halves the work of programs without exp."""
-        p = rng.integers(0, self.pair.p, shape, np.uint32).astype(np.int64)
-        q = rng.integers(0, self.pair.q, shape, np.uint32).astype(np.int64) if exponents else None
-        return FieldValue(p, q)
+        return FieldValue(uniform(self.pair.p, shape, rng), uniform(self.pair.q, shape, rng) if exponents else None)
 
     def constant(self, value: Scalar) -> FieldValue:
         known = self._constants.get(value)
@@ -151,20 +143,20 @@ class FieldArithmetic:
         return known
 
     def add(self, x: FieldValue, y: FieldValue) -> FieldValue:
-        q = None if x.q is None or y.q is None else _reduce(x.q + y.q, self._q)
-        return FieldValue(_reduce(x.p + y.p, self._p), q)
+        q = None if x.q is None or y.q is None else combine(np.add, x.q, y.q, self._q)
+        return FieldValue(combine(np.add, x.p, y.p, self._p), q)
 
     def sub(self, x: FieldValue, y: FieldValue) -> FieldValue:
-        q = None if x.q is None or y.q is None else _reduce(x.q - y.q, self._q)
-        return FieldValue(_reduce(x.p - y.p, self._p), q)
+        q = None if x.q is None or y.q is None else combine(np.subtract, x.q, y.q, self._q)
+        return FieldValue(combine(np.subtract, x.p, y.p, self._p), q)
 
     def mul(self, x: FieldValue, y: FieldValue) -> FieldValue:
-        q = None if x.q is None or y.q is None else _reduce(x.q * y.q, self._q)
-        return FieldValue(_reduce(x.p * y.p, self._p), q)
+        q = None if x.q is None or y.q is None else combine(np.multiply, x.q, y.q, self._q)
+        return FieldValue(combine(np.multiply, x.p, y.p, self._p), q)
 
     def div(self, x: FieldValue, y: FieldValue) -> FieldValue:
-        q = None if x.q is None or y.q is None else _reduce(x.q * _inverse(y.q, self._q), self._q)
-        return FieldValue(_reduce(x.p * _inverse(y.p, self._p), self._p), q)
+        q = None if x.q is None or y.q is None else combine(np.multiply, x.q, inverse(y.q, self._q), self._q)
+        return FieldValue(combine(np.multiply, x.p, inverse(y.p, self._p), self._p), q)
 
     def exp(self, x: FieldValue) -> FieldValue:
         if x.q is None:
@@ -172,11 +164,11 @@ class FieldArithmetic:
         return FieldValue(self._powers(x.q), None)
 
     def sqrt(self, x: FieldValue) -> FieldValue:
-        return FieldValue(_square_root(x.p, self._p), None if x.q is None else _square_root(x.q, self._q))
+        return FieldValue(square_root(x.p, self._p), None if x.q is None else square_root(x.q, self._q))
 
     def sum(self, x: FieldValue, axis: int) -> FieldValue:
-        q = None if x.q is None else _reduce(np.add.reduce(x.q, axis=axis, keepdims=True), self._q)
-        return FieldValue(_reduce(np.add.reduce(x.p, axis=axis, keepdims=True), self._p), q)
+        q = None if x.q is None else reduce(np.add.reduce(x.q, axis=axis, keepdims=True), self._q)
+        return FieldValue(reduce(np.add.reduce(x.p, axis=axis, keepdims=True), self._p), q)
 
     def max(self, x: FieldValue, axis: int) -> FieldValue:
         ranks = _hash(x, _key("max", self.seed))
@@ -184,12 +176,13 @@ class FieldArithmetic:
         return self.view(x, lambda residues: np.take_along_axis(residues, first, axis))
 
     def matmul(self, x: FieldValue, y: FieldValue) -> FieldValue:
-        q = None if x.q is None or y.q is None else _matmul(x.q, y.q, self._q)
-        return FieldValue(_matmul(x.p, y.p, self._p), q)
+        q = None if x.q is None or y.q is None else matmul(x.q, y.q, self._q)
+        return FieldValue(matmul(x.p, y.p, self._p), q)
 
     def opaque(self, name: str, x: FieldValue) -> FieldValue:
-        p, q = (_hash(x, _key(f"{name} modulo {field}", self.seed)) for field in "pq")
-        return FieldValue((p % np.uint64(self.pair.p)).astype(np.int64), (q % np.uint64(self.pair.q)).astype(np.int64))
+        hashes = _hash(x, _key(name, self.seed))
+        p, q = hashes % np.uint64(self.pair.p), _mix(hashes) % np.uint64(self.pair.q)
+        return FieldValue(p.astype(np.int64).reshape(x.p.shape), q.astype(np.int64).reshape(x.p.shape))
 
     def view(self, x: FieldValue, move: Callable[[Array], Array]) -> FieldValue:
         return FieldValue(move(x.p), None if x.q is None else move(x.q))
@@ -199,49 +192,7 @@ class FieldArithmetic:
         return FieldValue(combine([x.p for x in xs]), combine(exponents) if len(exponents) == len(xs) else None)
 
 
-# --- arithmetic modulo one prime -------------------------------------------------------------------------------------
-
-
-def _reduce(x: Residues, modulus: Residues) -> Residues:
-    """`x` modulo `modulus`, in [0, modulus); NumPy vectorises division by a scalar but not the remainder."""
-    if x.size < _SMALL_ARRAY:
-        return np.remainder(x, modulus)
-    quotient = np.floor_divide(x, modulus)
-    quotient *= modulus
-    return np.subtract(x, quotient, out=quotient)
-
-
-def _power(x: Residues, exponent: int, modulus: Residues) -> Residues:
-    result = x
-    for bit in bin(exponent)[3:]:
-        result = _reduce(result * result, modulus)
-        if bit == "1":
-            result = _reduce(result * x, modulus)
-    return result
-
-
-def _square_root(x: Residues, modulus: Residues) -> Residues:
-    return _power(x, (int(modulus) + 1) // 4, modulus)
-
-
-def _inverse(x: Residues, modulus: Residues) -> Residues:
-    """Inverses by one inversion of the product of all elements: pairwise products upwards, inverses of the parts downwards."""
-    levels = [np.ascontiguousarray(x).reshape(-1)]
-    while len(levels[-1]) > 1:
-        level = levels[-1]
-        if len(level) % 2:
-            levels[-1] = level = np.concatenate([level, [1]])
-        levels.append(_reduce(level[0::2] * level[1::2], modulus))
-    if not x.size:
-        return x
-    product = int(levels.pop()[0])
-    if product == 0:
-        raise UndefinedInField("division by zero in the finite field; draw other inputs")
-    inverses = np.array([pow(product, -1, int(modulus))])
-    for level in reversed(levels):
-        swapped = level.reshape(-1, 2)[:, ::-1]
-        inverses = _reduce(swapped * inverses[: len(swapped), None], modulus).reshape(-1)
-    return inverses[: x.size].reshape(x.shape)
+# --- constants, powers of omega ---------------------------------------------------------------------------------------
 
 
 def _scalar_residue(value: Scalar, modulus: int) -> int:
@@ -267,76 +218,40 @@ class _PowerTable:
     def _table(self, base: int) -> Residues:
         table = np.ones(1, np.int64)
         for _ in range(self.bits):
-            table = np.concatenate([table, _reduce(table * base, self.modulus)])
+            table = np.concatenate([table, reduce(table * base, self.modulus)])
             base = base * base % int(self.modulus)
         return table
 
     def __call__(self, exponents: Residues) -> Residues:
         low, middle, high = self.tables
         mask = (1 << self.bits) - 1
-        result = _reduce(low[exponents & mask] * middle[exponents >> self.bits & mask], self.modulus)
-        return _reduce(result * high[exponents >> 2 * self.bits], self.modulus)
-
-
-# --- matrix product --------------------------------------------------------------------------------------------------
-
-
-def _matmul(x: Residues, y: Residues, modulus: Residues) -> Residues:
-    """The exact product of the last two dimensions; the others broadcast."""
-    if max(x.size * y.shape[-1], y.size * x.shape[-2]) <= _SMALL_MATMUL:
-        products = _reduce(x[..., :, :, None] * y[..., None, :, :], modulus)
-        return _reduce(np.add.reduce(products, axis=-2), modulus)
-    inner = x.shape[-1]
-    total = _limb_matmul(x[..., :_EXACT_INNER], y[..., :_EXACT_INNER, :], modulus)
-    for start in range(_EXACT_INNER, inner, _EXACT_INNER):
-        part = slice(start, start + _EXACT_INNER)
-        total = _reduce(total + _limb_matmul(x[..., part], y[..., part, :], modulus), modulus)
-    return total
-
-
-def _limb_matmul(x: Residues, y: Residues, modulus: Residues) -> Residues:
-    """Karatsuba on 16-bit halves: three float64 products, exact for inner sizes up to _EXACT_INNER.
-
-    The inner dimension is taken in strips whose halves stay in the cache: converting costs more than multiplying.
-    """
-    strip = max(1, _STRIP_ELEMENTS * x.shape[-1] // max(x.size, y.size))
-    low: Reals | float = 0.0
-    middle: Reals | float = 0.0
-    high: Reals | float = 0.0
-    for start in range(0, x.shape[-1], strip):
-        x_low, x_high = _halves(x[..., start : start + strip])
-        y_low, y_high = _halves(y[..., start : start + strip, :])
-        low = low + np.matmul(x_low, y_low)
-        high = high + np.matmul(x_high, y_high)
-        middle = middle + np.matmul(np.add(x_low, x_high, out=x_low), np.add(y_low, y_high, out=y_low))
-    exact_low, exact_high = np.asarray(low).astype(np.int64), np.asarray(high).astype(np.int64)
-    exact_middle = np.asarray(middle).astype(np.int64) - exact_low - exact_high
-    upper = _reduce((_reduce(exact_high, modulus) << _LIMB) + exact_middle, modulus)
-    return _reduce((upper << _LIMB) + exact_low, modulus)
-
-
-def _halves(x: Residues) -> tuple[Reals, Reals]:
-    return (x & _LIMB_MASK).astype(np.float64), (x >> _LIMB).astype(np.float64)
+        result = reduce(low[exponents & mask] * middle[exponents >> self.bits & mask], self.modulus)
+        return reduce(result * high[exponents >> 2 * self.bits], self.modulus)
 
 
 # --- random functions ------------------------------------------------------------------------------------------------
 
 
-def _key(name: str, seed: int) -> int:
-    return int.from_bytes(hashlib.blake2b(f"{name} {seed}".encode(), digest_size=8).digest(), "little")
+@functools.cache
+def _key(name: str, seed: int) -> np.uint64:
+    return np.uint64(int.from_bytes(hashlib.blake2b(f"{name} {seed}".encode(), digest_size=8).digest(), "little"))
 
 
-def _hash(x: FieldValue, key: int) -> Hashes:
-    """A keyed 64-bit mixture of the residues: a different random-looking function for every key."""
-    hashes = _mix(np.atleast_1d(x.p).astype(np.uint64) ^ np.uint64(key))
-    if x.q is not None:
-        hashes = _mix(hashes ^ np.atleast_1d(x.q).astype(np.uint64))
-    return hashes.reshape(np.shape(x.p))
+_NO_RESIDUE = np.int64(-1)
+
+
+def _hash(x: FieldValue, key: np.uint64) -> Hashes:
+    """A keyed 64-bit mixture of the residues (of rank 1 at least): a different random-looking function for every key."""
+    high = _NO_RESIDUE if x.q is None else x.q
+    words = np.atleast_1d(x.p + (high << 32)).astype(np.uint64)
+    return _mix(_mix(words ^ key) + key)
+
+
+_ROUNDS = tuple((np.uint64(shift), np.uint64(factor)) for shift, factor in ((32, 0xD6E8FEB86659FD93), (29, 0xA0761D6478BD642F)))
 
 
 def _mix(x: Hashes) -> Hashes:
-    """A bijection of 64-bit words in which every input bit reaches every output bit (multiply, xor-shift, three times)."""
-    for shift, factor in ((32, 0xD6E8FEB86659FD93), (29, 0xA0761D6478BD642F), (32, 0xE7037ED1A0B428DB)):
-        x = x ^ (x >> np.uint64(shift))
-        x = x * np.uint64(factor)
-    return x ^ (x >> np.uint64(31))
+    """A bijection of 64-bit words (xor-shift and multiply, twice) under which any two words lose their resemblance."""
+    for shift, factor in _ROUNDS:
+        x = (x ^ (x >> shift)) * factor
+    return x ^ (x >> _ROUNDS[0][0])
