@@ -7,7 +7,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from mugraph.algebra.fields import DRAWN_PAIRS, LARGE, FieldArithmetic, FieldPair, FieldValue, Residues, is_prime
+from mugraph.algebra.fields import DRAWN_PAIRS, LARGE, FieldArithmetic, FieldPair, FieldValue, is_prime
+from mugraph.algebra.modular import Residues
 from mugraph.errors import InvalidInput, UndefinedInField
 from mugraph.ir import Scalar
 
@@ -203,7 +204,7 @@ def test_random_values_fill_the_field(arith: FieldArithmetic, rng: np.random.Gen
     assert LARGE.p * 0.99 < x.p.max() < LARGE.p
     assert len(np.unique(x.p)) > 3990
     assert not np.array_equal(x.p % LARGE.q, residue_q(x)), "the residues are independent"
-    assert arith.random((3,), rng, exponents=False).q is None
+    assert arith.random((3,), rng, q=False).q is None
 
 
 def test_omega_must_have_order_q() -> None:

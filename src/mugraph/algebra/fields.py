@@ -103,11 +103,20 @@ DRAWN_PAIRS = 27225
 
 
 class FieldValue(NamedTuple):
-    """A tensor of residues: `p` modulo p and `q` modulo q (int64, equal shapes); `q` is None where it is unknown,
-    as after an exponentiation."""
+    """A tensor of residues, int64: `known_p` modulo p and `q` modulo q, of equal shapes.
 
-    p: Residues
+    Either is None where it is not known: `q` after an exponentiation, either where an input was drawn without it.
+    """
+
+    known_p: Residues | None
     q: Residues | None
+
+    @property
+    def p(self) -> Residues:
+        """The residues modulo p; raises UndefinedInField where they are not known."""
+        if self.known_p is None:
+            raise UndefinedInField("a value has no residues modulo p: an input was drawn without them")
+        return self.known_p
 
 
 class FieldArithmetic:
@@ -131,9 +140,9 @@ class FieldArithmetic:
         self._powers = _PowerTable(omega, pair)
         self._constants: dict[Scalar, FieldValue] = {}
 
-    def random(self, shape: tuple[int, ...], rng: np.random.Generator, *, exponents: bool = True) -> FieldValue:
-        """Independent uniform residues; without `exponents` none modulo q, which halves the work of programs without exp."""
-        return FieldValue(uniform(self.pair.p, shape, rng), uniform(self.pair.q, shape, rng) if exponents else None)
+    def random(self, shape: tuple[int, ...], rng: np.random.Generator, *, p: bool = True, q: bool = True) -> FieldValue:
+        """Independent uniform residues; without `p` or `q`, none modulo that prime, which halves the work that follows."""
+        return FieldValue(uniform(self.pair.p, shape, rng) if p else None, uniform(self.pair.q, shape, rng) if q else None)
 
     def constant(self, value: Scalar) -> FieldValue:
         known = self._constants.get(value)
@@ -143,20 +152,16 @@ class FieldArithmetic:
         return known
 
     def add(self, x: FieldValue, y: FieldValue) -> FieldValue:
-        q = None if x.q is None or y.q is None else combine(np.add, x.q, y.q, self._q)
-        return FieldValue(combine(np.add, x.p, y.p, self._p), q)
+        return self._both(np.add, x, y)
 
     def sub(self, x: FieldValue, y: FieldValue) -> FieldValue:
-        q = None if x.q is None or y.q is None else combine(np.subtract, x.q, y.q, self._q)
-        return FieldValue(combine(np.subtract, x.p, y.p, self._p), q)
+        return self._both(np.subtract, x, y)
 
     def mul(self, x: FieldValue, y: FieldValue) -> FieldValue:
-        q = None if x.q is None or y.q is None else combine(np.multiply, x.q, y.q, self._q)
-        return FieldValue(combine(np.multiply, x.p, y.p, self._p), q)
+        return self._both(np.multiply, x, y)
 
     def div(self, x: FieldValue, y: FieldValue) -> FieldValue:
-        q = None if x.q is None or y.q is None else combine(np.multiply, x.q, inverse(y.q, self._q), self._q)
-        return FieldValue(combine(np.multiply, x.p, inverse(y.p, self._p), self._p), q)
+        return self.mul(x, self._each(inverse, y))
 
     def exp(self, x: FieldValue) -> FieldValue:
         if x.q is None:
@@ -164,11 +169,10 @@ class FieldArithmetic:
         return FieldValue(self._powers(x.q), None)
 
     def sqrt(self, x: FieldValue) -> FieldValue:
-        return FieldValue(square_root(x.p, self._p), None if x.q is None else square_root(x.q, self._q))
+        return self._each(square_root, x)
 
     def sum(self, x: FieldValue, axis: int) -> FieldValue:
-        q = None if x.q is None else reduce(np.add.reduce(x.q, axis=axis, keepdims=True), self._q)
-        return FieldValue(reduce(np.add.reduce(x.p, axis=axis, keepdims=True), self._p), q)
+        return self._each(lambda residues, modulus: reduce(np.add.reduce(residues, axis=axis, keepdims=True), modulus), x)
 
     def max(self, x: FieldValue, axis: int) -> FieldValue:
         ranks = _hash(x, _key("max", self.seed))
@@ -176,20 +180,32 @@ class FieldArithmetic:
         return self.view(x, lambda residues: np.take_along_axis(residues, first, axis))
 
     def matmul(self, x: FieldValue, y: FieldValue) -> FieldValue:
+        p = None if x.known_p is None or y.known_p is None else matmul(x.known_p, y.known_p, self._p)
         q = None if x.q is None or y.q is None else matmul(x.q, y.q, self._q)
-        return FieldValue(matmul(x.p, y.p, self._p), q)
+        return FieldValue(p, q)
 
     def opaque(self, name: str, x: FieldValue) -> FieldValue:
         hashes = _hash(x, _key(name, self.seed))
         p, q = hashes % np.uint64(self.pair.p), _mix(hashes) % np.uint64(self.pair.q)
-        return FieldValue(p.astype(np.int64).reshape(x.p.shape), q.astype(np.int64).reshape(x.p.shape))
+        shape = x.p.shape
+        return FieldValue(p.astype(np.int64).reshape(shape), q.astype(np.int64).reshape(shape))
 
     def view(self, x: FieldValue, move: Callable[[Array], Array]) -> FieldValue:
-        return FieldValue(move(x.p), None if x.q is None else move(x.q))
+        return FieldValue(None if x.known_p is None else move(x.known_p), None if x.q is None else move(x.q))
 
     def join(self, xs: Sequence[FieldValue], combine: Callable[[Sequence[Array]], Array]) -> FieldValue:
-        exponents = [x.q for x in xs if x.q is not None]
-        return FieldValue(combine([x.p for x in xs]), combine(exponents) if len(exponents) == len(xs) else None)
+        p = [x.known_p for x in xs if x.known_p is not None]
+        q = [x.q for x in xs if x.q is not None]
+        return FieldValue(combine(p) if len(p) == len(xs) else None, combine(q) if len(q) == len(xs) else None)
+
+    def _both(self, operation: np.ufunc, x: FieldValue, y: FieldValue) -> FieldValue:
+        p = None if x.known_p is None or y.known_p is None else combine(operation, x.known_p, y.known_p, self._p)
+        q = None if x.q is None or y.q is None else combine(operation, x.q, y.q, self._q)
+        return FieldValue(p, q)
+
+    def _each(self, function: Callable[[Residues, Residues], Residues], x: FieldValue) -> FieldValue:
+        p = None if x.known_p is None else function(x.known_p, self._p)
+        return FieldValue(p, None if x.q is None else function(x.q, self._q))
 
 
 # --- constants, powers of omega ---------------------------------------------------------------------------------------
@@ -238,12 +254,14 @@ def _key(name: str, seed: int) -> np.uint64:
 
 
 _NO_RESIDUE = np.int64(-1)
+_LOW_WORD = np.int64((1 << 32) - 1)
 
 
 def _hash(x: FieldValue, key: np.uint64) -> Hashes:
     """A keyed 64-bit mixture of the residues (of rank 1 at least): a different random-looking function for every key."""
+    low = _NO_RESIDUE if x.known_p is None else x.known_p
     high = _NO_RESIDUE if x.q is None else x.q
-    words = np.atleast_1d(x.p + (high << 32)).astype(np.uint64)
+    words = np.atleast_1d((low & _LOW_WORD) | (high << 32)).astype(np.uint64)
     return _mix(_mix(words ^ key) + key)
 
 

@@ -1,0 +1,62 @@
+"""Which residues of its inputs a program's outputs depend on: drawing only those halves the work of a test.
+
+An output is compared modulo p. Up to an exponentiation, where the exponent matters modulo q only, every operator's result
+modulo one prime depends on its operands modulo the same prime. So the keys of an attention are needed modulo q, its
+values modulo p, and a program without exponentials needs nothing modulo q.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Flag, auto
+
+from mugraph.ir.graph import Graph, Node, Value
+from mugraph.ir.ops import Kind, operator
+
+
+class Residues(Flag):
+    """Modulo p, modulo q, both or neither."""
+
+    NONE = 0
+    P = auto()
+    Q = auto()
+
+
+def residues_needed(graph: Graph) -> list[Residues]:
+    """For each input of a kernel graph, in order, the residues that its outputs modulo p depend on."""
+    needs = _needs(graph, [Residues.P] * len(graph.outputs))
+    return [needs.get(Value(index), Residues.NONE) for index, node in enumerate(graph.nodes) if node.op == "input"]
+
+
+def _needs(graph: Graph, outputs: Sequence[Residues]) -> dict[Value, Residues]:
+    """What is needed of each value of a graph whose outputs are needed as stated."""
+    needs: dict[Value, Residues] = {}
+    for value, needed in zip(graph.outputs, outputs, strict=True):
+        needs[value] = needs.get(value, Residues.NONE) | needed
+    for index, node in reversed(list(enumerate(graph.nodes))):
+        results = [needs.get(Value(index, number), Residues.NONE) for number in range(len(node.outputs))]
+        for value, needed in zip(node.inputs, _operands(node, results), strict=True):
+            needs[value] = needs.get(value, Residues.NONE) | needed
+    return needs
+
+
+def _operands(node: Node, results: Sequence[Residues]) -> list[Residues]:
+    """What is needed of a node's operands for the stated residues of its results."""
+    if node.body is not None:
+        return _body_operands(node.body, results, len(node.inputs))
+    needed = [results[0]] * len(node.inputs)
+    match operator(node.op).kind:
+        case Kind.EXPONENTIATION if results[0]:
+            return [*needed[:-1], Residues.Q]  # the last operand is the exponent
+        case Kind.OPAQUE if results[0] and node.op != "max":
+            return [Residues.P | Residues.Q]
+    return needed
+
+
+def _body_operands(body: Graph, results: Sequence[Residues], count: int) -> list[Residues]:
+    needs = _needs(body, results)
+    operands = [Residues.NONE] * count
+    for index, node in enumerate(body.nodes):
+        if node.op == "input_iterator" and isinstance(operand := node["operand"], int):
+            operands[operand] |= needs.get(Value(index), Residues.NONE)
+    return operands

@@ -1,0 +1,27 @@
+"""Only the residues that outputs depend on are drawn."""
+
+from __future__ import annotations
+
+from mugraph.verifier.residues import Residues, residues_needed
+
+from .graphs import attention, fused_rmsnorm, online_attention, program
+
+P, Q, NONE = Residues.P, Residues.Q, Residues.NONE
+
+
+def test_rational_programs_need_nothing_modulo_q() -> None:
+    assert residues_needed(fused_rmsnorm()) == [P, P, P]
+
+
+def test_exponents_are_needed_modulo_q_and_values_modulo_p() -> None:
+    assert residues_needed(attention()) == [Q, Q, P]
+    assert residues_needed(online_attention()) == [Q, Q, P]
+    assert residues_needed(program(lambda x, y: x * (x + y).exp(), (2,), (2,))) == [P | Q, Q]
+
+
+def test_opaque_functions_need_all_there_is() -> None:
+    assert residues_needed(program(lambda x, y: x.silu() + y.amax(-1), (2,), (2,))) == [P | Q, P]
+
+
+def test_inputs_without_use_need_nothing() -> None:
+    assert residues_needed(program(lambda x, y: x, (2,), (2,))) == [P, NONE]
