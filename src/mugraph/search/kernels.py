@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from mugraph.algebra.fields import FieldArithmetic
 from mugraph.devices import Device
@@ -34,6 +36,7 @@ class Options:
     max_kernels: int = 5
     block_operators: tuple[int, ...] = (11, 14, 17, 20)
     max_nodes: int = 20_000
+    closure_seconds: float = 4.0
     max_derivations: int = 1000
     scheduled_recipes: int = 24
     schedules_per_recipe: int = 8
@@ -50,6 +53,15 @@ class Kernel:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """What one context of a program holds: its recipes as found, the same with exponentials made safe, completeness."""
+
+    recipes: list[Recipe]
+    safe_recipes: list[Recipe]
+    saturated: bool
+
+
 @dataclass
 class KernelSearch:
     """Finds kernels for programs; `tensor_of` describes the device tensor of every source a program may load."""
@@ -62,20 +74,29 @@ class KernelSearch:
     tick: Callable[[str, int], None]
     reports: dict[Tier, TierReport] = field(default_factory=dict)
     operators_reached: int = 0
+    structures: dict[tuple[AxisProgram, Tier, int | None], Structure] = field(default_factory=dict)
 
     def kernels(self, program: AxisProgram, tier: Tier) -> Iterator[Kernel]:
-        """Kernels computing all outputs of `program` in one launch, best schedules of the cheapest recipes of each context."""
-        report = self.reports.setdefault(tier, TierReport(tier.value))
+        """Kernels computing all outputs of `program` in one launch, best schedules of the cheapest recipes of each context.
+
+        A program too large to saturate without a loop is not tried with loops: it has to be cut.
+        """
         outputs = tuple(slots for _, slots in program.outputs)
         for loop_axis in (None, *self.loop_axes(program)):
             if time.perf_counter() > self.deadline:
-                report.complete = False
+                self.report(tier).complete = False
                 return
-            recipes = self.recipes(program, tier, loop_axis, report)
-            for recipe in recipes[: self.options.scheduled_recipes]:
+            structure = self.structure(program, tier, loop_axis)
+            for recipe in structure.safe_recipes[: self.options.scheduled_recipes]:
                 cost = self.cost_of(program, recipe, outputs)
                 for seconds, schedule in best_schedules(cost, outputs, self.options.schedules_per_recipe):
                     yield Kernel(cost.recipe, schedule, outputs, seconds)
+            if not structure.saturated:
+                return
+
+    def report(self, tier: Tier) -> TierReport:
+        """The statistics of a tier."""
+        return self.reports.setdefault(tier, TierReport(tier.value))
 
     def loop_axes(self, program: AxisProgram) -> list[int]:
         """Axes a for-loop may cut: largest first."""
@@ -83,38 +104,43 @@ class KernelSearch:
         axes = [axis for axis in range(len(program.sizes)) if cuttable(axis, tensors)]
         return sorted(axes, key=lambda axis: -program.sizes[axis])
 
-    def recipes(
-        self, program: AxisProgram, tier: Tier, loop_axis: int | None, report: TierReport, safe: bool = True
-    ) -> list[Recipe]:
-        """Every recipe of a context within the limits; `safe` shifts the exponentials that may be."""
-        options = self.options
+    def structure(self, program: AxisProgram, tier: Tier, loop_axis: int | None) -> Structure:
+        """Every recipe of a context within the limits; searched once."""
+        key = (program, tier, loop_axis)
+        if key not in self.structures:
+            self.structures[key] = self._search(program, tier, loop_axis)
+        return self.structures[key]
+
+    def _search(self, program: AxisProgram, tier: Tier, loop_axis: int | None) -> Structure:
+        options, report = self.options, self.report(tier)
         arith, inputs = FieldArithmetic(seed=options.seed), TinyInputs(options.seed)
-        context = Context.of(program, loop_axis)
-        closure = Closure(program, context, tier)
-        label = f"{tier.value}, " + (
-            "no loop" if loop_axis is None else f"loop over axis {loop_axis} ({program.sizes[loop_axis]})"
-        )
-        Saturation(closure, arith, inputs, Limits(options.max_nodes, self.deadline), lambda nodes: self.tick(label, nodes)).run()
+        closure = Closure(program, Context.of(program, loop_axis), tier)
+        where = "no loop" if loop_axis is None else f"loop over an axis of {program.sizes[loop_axis]}"
+        limits = Limits(options.max_nodes, min(self.deadline, time.perf_counter() + options.closure_seconds))
+        Saturation(closure, arith, inputs, limits, partial(self.tick, f"{tier.value}, {where}")).run()
         report.closures += 1
         report.saturated += closure.saturated
         report.states += len(closure.nodes)
         report.edges += closure.edge_count
-        if not all(closure.goals):
-            return []
-        extractor = Extractor(closure, lambda edge: self.edge_seconds(program, closure, edge))
-        goals = tuple(found[0] for found in closure.goals)
-        found: list[Recipe] = []
-        for operators in options.block_operators:
-            limits = ExtractionLimits(operators, options.max_derivations, deadline=self.deadline)
-            found = [recipe for _, recipe in extractor.derivations(goals, limits)]
-            self.operators_reached = max(self.operators_reached, operators if found else 0)
+        found = self._extract(closure, report) if all(closure.goals) else []
+        safe = found
+        if any(step.op == "exp" for recipe in found for step in recipe.steps):
+            stabilizer = Stabilizer(program, closure.context, arith, inputs)
+            safe = list(dict.fromkeys(map(stabilizer.stabilize, found)))
+        return Structure(found, safe, closure.saturated)
+
+    def _extract(self, closure: Closure, report: TierReport) -> list[Recipe]:
+        """The derivations of all goals, up to the first operator limit under which there are any."""
+        extractor = Extractor(closure, lambda edge: self.edge_seconds(closure.program, closure, edge))
+        for operators in self.options.block_operators:
+            limits = ExtractionLimits(operators, self.options.max_derivations, deadline=self.deadline)
+            choices = itertools.product(*closure.goals)
+            found = [recipe for goals in choices for _, recipe in extractor.derivations(goals, limits)]
             if found or not limits.complete:
                 break
+        self.operators_reached = max(self.operators_reached, operators if found else 0)
         report.derivations += len(found)
         report.complete = report.complete and limits.complete
-        if safe and any(step.op == "exp" for recipe in found for step in recipe.steps):
-            stabilizer = Stabilizer(program, context, arith, inputs)
-            found = [stabilizer.stabilize(recipe) for recipe in found]
         return list(dict.fromkeys(found))
 
     def edge_seconds(self, program: AxisProgram, closure: Closure, edge: Edge) -> float:

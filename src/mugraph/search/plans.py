@@ -17,7 +17,6 @@ from mugraph.search.axes import AxisProgram, AxisSet, Slots, Term
 from mugraph.search.cost import GENERATED_EFFICIENCY, NOT_HIDDEN
 from mugraph.search.kernels import Kernel, KernelSearch
 from mugraph.search.recipe import Recipe, Step
-from mugraph.search.report import TierReport
 from mugraph.search.tiers import Tier
 
 LIBRARY_EFFICIENCY = 0.8
@@ -109,34 +108,30 @@ class PlanSearch:
         compute = _flops(program, product) / rate + self.kernels.device.launch_seconds
         return Library(left, right, product.reduced, (program.outputs[0][1],), max(compute, self.floor(program)))
 
-    def cut_plans(
-        self, program: AxisProgram, tier: Tier, kernels: int, produces: tuple[int, ...], bound: float
-    ) -> Iterator[Plan]:
-        """The program in two parts at one intermediate tensor, each part planned in turn."""
-        seen: set[tuple[AxisProgram, AxisProgram]] = set()
-        for variant in self.variants(program, tier):
-            for index in _cut_points(variant):
-                producer, consumer = self.cut(variant, index)
-                if (producer, consumer) in seen:
-                    continue
-                seen.add((producer, consumer))
-                if time.perf_counter() > self.cut_deadline:
-                    self.cuts_complete = False
-                    return
-                if self.floor(producer) + self.floor(consumer) >= CUT_GAIN * bound:
-                    self.cuts_pruned += 1
-                    continue
-                self.cuts_tried += 1
-                for plan in self.joined(producer, consumer, tier, kernels, produces, bound):
-                    if plan.seconds < CUT_GAIN * bound:
-                        bound = plan.seconds
-                        yield plan
-
     def library_efficiency(self, program: AxisProgram, product: Term) -> float:
         """Share of the device's matmul rate a library reaches on one product: less on few rows or columns."""
         sides = (program.terms[i].axes & product.axes for i in product.inputs)
         filled = [min(1.0, math.prod(program.sizes[axis] for axis in side) / LIBRARY_FULL_ROWS) for side in sides]
         return LIBRARY_EFFICIENCY * math.prod(filled)
+
+    def cut_plans(
+        self, program: AxisProgram, tier: Tier, kernels: int, produces: tuple[int, ...], bound: float
+    ) -> Iterator[Plan]:
+        """The program in two parts at one intermediate tensor, each part planned in turn; the most promising cuts first."""
+        cuts = {self.cut(variant, index) for variant in self.variants(program, tier) for index in _cut_points(variant)}
+        floors = {cut: self.floor(cut[0]) + self.floor(cut[1]) for cut in cuts}
+        for cut in sorted(cuts, key=lambda cut: (floors[cut], self.producers[cut[0]])):
+            if time.perf_counter() > self.cut_deadline:
+                self.cuts_complete = False
+                return
+            if floors[cut] >= CUT_GAIN * bound:
+                self.cuts_pruned += 1
+                continue
+            self.cuts_tried += 1
+            for plan in self.joined(*cut, tier, kernels, produces, bound):
+                if plan.seconds < CUT_GAIN * bound:
+                    bound = plan.seconds
+                    yield plan
 
     def separate(self, program: AxisProgram, tier: Tier, kernels: int, produces: tuple[int, ...]) -> Iterator[Plan]:
         """Every output by launches of its own."""
@@ -174,7 +169,7 @@ class PlanSearch:
 
     def variants(self, program: AxisProgram, tier: Tier) -> list[AxisProgram]:
         """The program and its cheapest other derivations, as programs."""
-        recipes = self.kernels.recipes(program, tier, None, TierReport(tier.value), safe=False)
+        recipes = self.kernels.structure(program, tier, None).recipes
         derived = [_as_program(recipe, program) for recipe in recipes[:_VARIANTS_CUT]]
         return list(dict.fromkeys([program, *derived]))
 
