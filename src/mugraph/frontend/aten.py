@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, NoReturn
 
+import numpy as np
+
 from mugraph.errors import UnsupportedOperator
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Value
@@ -40,18 +42,21 @@ def _same(x: Tensor, *ignored: Any, **also_ignored: Any) -> Tensor:
 
 
 def _add(x: Operand, y: Operand, *, alpha: float = 1) -> Operand:
+    x, y = _without_repeats(x, y)
     return x + y * alpha
 
 
 def _sub(x: Operand, y: Operand, *, alpha: float = 1) -> Operand:
+    x, y = _without_repeats(x, y)
     return x - y * alpha
 
 
 def _rsub(x: Operand, y: Operand, alpha: float = 1) -> Operand:
-    return y - x * alpha
+    return _sub(y, x, alpha=alpha)
 
 
-def _mul(x: Tensor, y: Operand) -> Tensor:
+def _mul(x: Operand, y: Operand) -> Operand:
+    x, y = _without_repeats(x, y)
     for gate, tensor in ((x, y), (y, x)):
         if isinstance(gate, Tensor) and isinstance(tensor, Tensor) and _operands(gate, "sigmoid") == (tensor.value,):
             return tensor.silu()
@@ -60,7 +65,8 @@ def _mul(x: Tensor, y: Operand) -> Tensor:
 
 def _div(x: Operand, y: Operand, *, rounding_mode: str | None = None) -> Operand:
     if rounding_mode is not None:
-        _unsupported("division that rounds is not differentiable algebra; divide and leave rounding to PyTorch")
+        _unsupported("it rounds, which no operator of the table does; divide without rounding_mode")
+    x, y = _without_repeats(x, y)
     if isinstance(x, Tensor) and isinstance(y, Tensor):
         return _unshifted_softmax(x, y) or x / y
     return x / y
@@ -74,8 +80,15 @@ def _pow(x: Operand, exponent: Operand) -> Tensor:
     return x**exponent
 
 
-def _clamp_min(x: Tensor, minimum: float) -> Tensor:
-    return (x - minimum).relu() + minimum
+def _clamp(x: Tensor, min: float | None = None, max: float | None = None) -> Tensor:
+    if isinstance(min, Tensor) or min is None or min < 0 or max is not None:
+        # The rectifier's difference and sum cancel exactly enough only for a lower bound between 0 and the values kept.
+        _unsupported("only clamping from below at a number that is not negative is supported")
+    return (x - min).relu() + min
+
+
+def _lerp(start: Tensor, end: Tensor, weight: Operand) -> Tensor:
+    return start + (end - start) * weight
 
 
 def _gelu(x: Tensor, approximate: str = "none") -> Tensor:
@@ -163,6 +176,13 @@ def _std(x: Tensor, *arguments: Any, **options: Any) -> Tensor:
     return _var(x, *arguments, **options).sqrt()
 
 
+def _var_mean(
+    x: Tensor, dim: Dims | bool = None, unbiased: bool = True, keepdim: bool = False, *, correction: float | None = None
+) -> tuple[Tensor, Tensor]:
+    variance = _var(x, dim, unbiased, keepdim, correction=correction)
+    return variance, _mean(x, None if isinstance(dim, bool) else dim, keepdim)
+
+
 def _norm(x: Tensor, ord: float | None = 2, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     if ord not in (2, None):
         _unsupported(f"the norm of order {ord}; only the Euclidean norm (order 2) is in the operator table")
@@ -203,23 +223,8 @@ def _reshape(x: Tensor, shape: Sequence[int]) -> Tensor:
     return x.reshape(*shape)
 
 
-def _flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
-    rank = max(len(x.shape), 1)
-    start, end = start_dim % rank, end_dim % rank
-    return x.reshape(*x.shape[:start], math.prod(x.shape[start : end + 1]), *x.shape[end + 1 :])
-
-
-def _unflatten(x: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
-    position = dim % len(x.shape)
-    return x.reshape(*x.shape[:position], *sizes, *x.shape[position + 1 :])
-
-
 def _transposed(x: Tensor) -> Tensor:
     return x.transpose(-2, -1) if len(x.shape) > 1 else x
-
-
-def _reversed(x: Tensor) -> Tensor:
-    return x.permute(*reversed(range(len(x.shape))))
 
 
 def _squeeze(x: Tensor, dim: Dims = None) -> Tensor:
@@ -231,10 +236,6 @@ def _squeeze(x: Tensor, dim: Dims = None) -> Tensor:
 
 def _expand(x: Tensor, sizes: Sequence[int], *, implicit: bool = False) -> Tensor:
     return x.expand(*sizes)
-
-
-def _expand_as(x: Tensor, like: Tensor) -> Tensor:
-    return x.expand(*like.shape)
 
 
 def _repeat(x: Tensor, repeats: Sequence[int]) -> Tensor:
@@ -266,6 +267,10 @@ def _select(x: Tensor, dim: int, index: int) -> Tensor:
     return x.squeeze(dim)
 
 
+def _full_like(x: Tensor, number: float, **layout: Any) -> Tensor:
+    return x.program.constant(number, x.dtype).expand(*x.shape)
+
+
 # --- inside ----------------------------------------------------------------------------------------------------------
 
 
@@ -277,6 +282,28 @@ def _operands(tensor: Tensor, op: str) -> tuple[Value, ...]:
     """The operands of a tensor computed by `op`, nothing for a tensor of another origin."""
     node = tensor.program.node(tensor)
     return node.inputs if node.op == op else ()
+
+
+def _without_repeats(x: Operand, y: Operand) -> tuple[Operand, Operand]:
+    """Operands of an elementwise operator, without the expansions that broadcasting makes unnecessary."""
+    if not isinstance(x, Tensor) or not isinstance(y, Tensor):
+        return x, y
+    x = _unexpanded(x, y)
+    return x, _unexpanded(y, x)
+
+
+def _unexpanded(x: Tensor, other: Tensor) -> Tensor:
+    """The smallest tensor `x` was expanded from that broadcasts with `other` to the same shape."""
+    operand = _operands(x, "repeat") or _operands(x, "reshape")
+    if not operand:
+        return x
+    source = Tensor(x.program, operand[0])
+    lead = len(x.shape) - len(source.shape)
+    aligned = (1,) * lead + source.shape
+    expanded = lead >= 0 and all(old in (1, new) for old, new in zip(aligned, x.shape, strict=True))
+    if not expanded or np.broadcast_shapes(source.shape, other.shape) != np.broadcast_shapes(x.shape, other.shape):
+        return x
+    return _unexpanded(source, other)
 
 
 def _unshifted_softmax(numerator: Tensor, denominator: Tensor) -> Tensor | None:
@@ -333,7 +360,9 @@ ROWS: dict[str, Rule] = {
     "relu": Tensor.relu,
     "tanh": Tensor.tanh,
     "gelu": _gelu,
-    "clamp_min": _clamp_min,
+    "lerp": _lerp,
+    "clamp": _clamp,
+    "clamp_min": _clamp,
     # contractions
     "mm": _matmul,
     "bmm": _matmul,
@@ -349,7 +378,7 @@ ROWS: dict[str, Rule] = {
     "max": _max,
     "var": _var,
     "std": _std,
-    "norm": _norm,
+    "var_mean": _var_mean,
     "linalg_vector_norm": _norm,
     "softmax": _softmax,
     "_softmax": _softmax,
@@ -358,18 +387,13 @@ ROWS: dict[str, Rule] = {
     # views
     "view": _reshape,
     "_unsafe_view": _reshape,
-    "reshape": _reshape,
-    "flatten": _flatten,
-    "unflatten": _unflatten,
     "transpose": Tensor.transpose,
     "permute": lambda x, dims: x.permute(*dims),
     "t": _transposed,
-    "mT": _transposed,
-    "numpy_T": _reversed,
     "unsqueeze": Tensor.unsqueeze,
     "squeeze": _squeeze,
     "expand": _expand,
-    "expand_as": _expand_as,
+    "full_like": _full_like,
     "repeat": _repeat,
     "repeat_interleave": _repeat_interleave,
     "slice": _slice,
@@ -377,10 +401,7 @@ ROWS: dict[str, Rule] = {
     # copies and casts
     "alias": _same,
     "clone": _same,
-    "contiguous": _same,
     "detach": _same,
-    "lift_fresh_copy": _same,
-    "to": _same,
     "_to_copy": _same,
     "type_as": _same,
     "getitem": operator.getitem,

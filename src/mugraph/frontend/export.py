@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_flatten
 from mugraph.errors import InvalidInput, MugraphError, ShapeMismatch, UnsupportedOperator
 from mugraph.frontend.aten import ROWS
 from mugraph.frontend.restore import Arguments
-from mugraph.frontend.source_lines import line_of_error
+from mugraph.frontend.source_lines import line_of_error, with_recorded_lines
 
 _NOISY_LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
 _SHAPE_COMPLAINT = re.compile(r"shape|size|dim|broadcast|expand", re.IGNORECASE)
@@ -30,7 +30,7 @@ class Recorder(torch.nn.Module):
 
     def __init__(self, fn: Callable[..., Any], arguments: Arguments, keep: Callable[[Any], None]) -> None:
         super().__init__()
-        self.fn = fn
+        self.fn = with_recorded_lines(fn)
         self.arguments = arguments
         self.keep = keep
 

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import re
 import traceback
+from collections.abc import Callable
 from pathlib import Path
+from types import FunctionType
+from typing import Any
 
 import torch
 
 _OURS = Path(__file__).parent
 _TORCH = Path(torch.__file__).parent
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+def with_recorded_lines(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function under the one name, `forward`, whose lines torch.export records; modules have it already."""
+    if not isinstance(fn, FunctionType):
+        return fn
+    code = fn.__code__.replace(co_name="forward")
+    renamed = FunctionType(code, fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
+    renamed.__kwdefaults__ = fn.__kwdefaults__
+    return renamed
 
 
 def line_of_node(node: torch.fx.Node) -> str:

@@ -1,0 +1,201 @@
+"""Every row of the ATen table means what PyTorch's operator of that name computes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._pytree import tree_map
+
+from mugraph.errors import UnsupportedOperator
+from mugraph.frontend.aten import ROWS
+from mugraph.ir.program import Program
+
+from .agreement import positive, random, run
+
+X, Y = random(3, 4, seed=1), random(3, 4, seed=2)
+ROW, SCALAR = random(4, seed=3), random(seed=4)
+BATCH = random(2, 3, 4, seed=5)
+M = random(4, 5, seed=6)
+
+
+def case(name: str, *args: Any, **kwargs: Any) -> Any:
+    return pytest.param(
+        name, args, kwargs, id=f"{name}{[tuple(a.shape) if isinstance(a, torch.Tensor) else a for a in args]}{kwargs or ''}"
+    )
+
+
+CASES = [
+    case("add", X, Y), case("add", X, ROW), case("add", X, 2.5), case("add", X, Y, alpha=3), case("add", X, 2, alpha=0.5),
+    case("sub", X, Y), case("sub", X, 1.5), case("sub", X, Y, alpha=2),
+    case("rsub", X, 2.0), case("rsub", X, Y, alpha=0.25),
+    case("mul", X, Y), case("mul", X, X), case("mul", X, 0.125), case("mul", X, SCALAR),
+    case("div", X, positive(3, 4)), case("div", X, 3), case("div", X, positive(3, 1)),
+    case("true_divide", X, positive(3, 4)),
+    case("neg", X), case("reciprocal", positive(3, 4)), case("square", X),
+    case("pow", X, 2), case("pow", X, 3), case("pow", X, 5), case("pow", X, 1), case("pow", X, -2),
+    case("pow", positive(3, 4), 0.5), case("pow", positive(3, 4), -0.5), case("pow", positive(3, 4), 1.5),
+    case("sqrt", positive(3, 4)), case("rsqrt", positive(3, 4)), case("exp", X), case("log", positive(3, 4)), case("abs", X),
+    case("sigmoid", X), case("silu", X), case("relu", X), case("tanh", X), case("gelu", X), case("gelu", X, approximate="tanh"),
+    case("lerp", X, Y, 0.3), case("lerp", X, Y, SCALAR), case("clamp_min", X, 0.3), case("clamp", X, 0),
+    case("clamp", X, min=0.5),
+    case("mm", X, M), case("bmm", BATCH, random(2, 4, 6)),
+    case("matmul", BATCH, M), case("matmul", ROW, M), case("matmul", X, ROW), case("matmul", ROW, ROW), case("matmul", M.T, X.T),
+    case("linear", X, M.T), case("linear", BATCH, M.T, random(5)), case("linear", X, ROW),
+    case("addmm", random(5), X, M), case("addmm", random(3, 5), X, M, beta=2, alpha=0.5),
+    case("baddbmm", random(2, 3, 6), BATCH, random(2, 4, 6)),
+    case("sum", X), case("sum", X, [1]), case("sum", BATCH, [0, -1], True), case("sum", random(3, 1), [1]),
+    case("mean", X), case("mean", X, [-1], True), case("mean", BATCH, [1, 2]),
+    case("amax", X, [1]), case("amax", BATCH, [0, 2], True), case("amax", X), case("max", X), case("max", BATCH, 1),
+    case("max", BATCH, -1, True),
+    case("var", X, [1]), case("var", X, [0], False), case("var", X, True), case("var", X, False),
+    case("var", BATCH, [1, 2], correction=0, keepdim=True), case("std", X, [1]), case("std", X, [1], correction=0),
+    case("var_mean", X, False), case("var_mean", X, [1], True, True), case("var_mean", X, [0], correction=0),
+    case("linalg_vector_norm", X), case("linalg_vector_norm", X, 2, [-1], True),
+    case("softmax", X, -1), case("softmax", BATCH, 1), case("_softmax", X, 0, False),
+    case("layer_norm", BATCH, [4]), case("layer_norm", BATCH, [3, 4], random(3, 4), random(3, 4), 1e-3),
+    case("rms_norm", X, [4]), case("rms_norm", BATCH, [3, 4], random(3, 4), 1e-3), case("rms_norm", X * 1e-8, [4]),
+    case("scaled_dot_product_attention", random(2, 3, 5, 4), random(2, 3, 7, 4), random(2, 3, 7, 6)),
+    case("scaled_dot_product_attention", random(5, 4), random(7, 4), random(7, 4), scale=0.3),
+    case("scaled_dot_product_attention", random(2, 6, 5, 4), random(2, 3, 7, 4), random(2, 3, 7, 6), enable_gqa=True),
+    case("view", X, [2, 6]), case("view", X, [-1]), case("_unsafe_view", X, [6, 2]),
+    case("transpose", BATCH, 0, -1), case("permute", BATCH, [2, 0, -2]), case("t", X), case("t", ROW),
+    case("unsqueeze", X, 1), case("unsqueeze", X, -1),
+    case("squeeze", random(1, 3, 1)), case("squeeze", random(1, 3, 1), 0), case("squeeze", random(1, 3, 1), [0, -1]),
+    case("squeeze", X, 1),
+    case("expand", random(3, 1), [2, 3, 4]), case("expand", ROW, [3, -1]),
+    case("full_like", X, 1.5),
+    case("repeat", X, [2, 1]), case("repeat", X, [2, 3, 1]), case("repeat", ROW, [2]),
+    case("repeat_interleave", X, 2), case("repeat_interleave", BATCH, 3, 1), case("repeat_interleave", X, 2, -1),
+    case("slice", X, 1, 0, 4), case("slice", X, 0, 0, 2**63 - 1), case("select", random(1, 4), 0, 0),
+    case("select", random(3, 1), -1, -1),
+    case("alias", X), case("clone", X), case("detach", X),
+    case("_to_copy", X), case("type_as", X, Y),
+]  # fmt: skip
+
+
+def apply_row(name: str, *args: Any, **kwargs: Any) -> tuple[Program, Any, list[torch.Tensor]]:
+    """A row applied to inputs of a new program in place of tensors."""
+    program = Program()
+    tensors: list[torch.Tensor] = []
+
+    def as_input(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        tensors.append(value)
+        return program.input(f"x{len(tensors)}", tuple(value.shape), "fp64")
+
+    inputs, options = tree_map(as_input, (args, kwargs))
+    return program, ROWS[name](*inputs, **options), tensors
+
+
+@pytest.mark.parametrize(("name", "args", "kwargs"), CASES)
+def test_a_row_computes_what_the_operator_computes(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    program, result, tensors = apply_row(name, *args, **kwargs)
+    results = [value for value in (result if isinstance(result, tuple) else (result,)) if value is not None]
+    program.output(*results)
+    theirs = getattr(torch.ops.aten, name)(*args, **kwargs)
+    expected = theirs[: len(results)] if isinstance(theirs, tuple) else (theirs,)
+    for ours, wanted in zip(run(program.graph, tensors), expected, strict=True):
+        torch.testing.assert_close(ours, wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_every_row_has_a_case() -> None:
+    only_takes_a_tuple_apart = {"getitem"}
+    assert {parameters.values[0] for parameters in CASES} | only_takes_a_tuple_apart == set(ROWS)
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "kwargs", "why"),
+    [
+        ("div", (X, Y), {"rounding_mode": "floor"}, "rounds"),
+        ("pow", (2.0, X), {}, "exponent must be a number"),
+        ("pow", (X, Y), {}, "exponent must be a number"),
+        ("pow", (X, 0.3), {}, "half-integer"),
+        ("clamp", (X, -1.0), {}, "from below"),
+        ("clamp", (X, 0.0, 1.0), {}, "from below"),
+        ("max", (X, Y), {}, "larger of two tensors"),
+        ("linalg_vector_norm", (X, 1), {}, "order 2"),
+        ("scaled_dot_product_attention", (X, X, X, random(3, 3)), {}, "masked"),
+        ("scaled_dot_product_attention", (X, X, X), {"is_causal": True}, "masked"),
+        ("scaled_dot_product_attention", (X, X, X, None, 0.1), {}, "dropout"),
+        ("repeat_interleave", (X, Y), {}, "one number"),
+        ("slice", (X, 1, 0, 2), {}, "part of a tensor"),
+        ("slice", (X, 1, 0, 4, 2), {}, "part of a tensor"),
+        ("select", (X, 1, 0), {}, "part of a tensor"),
+    ],
+)
+def test_a_row_refuses_what_the_table_has_no_operator_for(
+    name: str, args: tuple[Any, ...], kwargs: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(UnsupportedOperator, match=why):
+        apply_row(name, *args, **kwargs)
+
+
+def operators(name: str, *args: Any, **kwargs: Any) -> list[str]:
+    program, result, _ = apply_row(name, *args, **kwargs)
+    program.output(result)
+    return [node.op for node in program.graph.nodes if node.op not in ("input", "constant")]
+
+
+def test_a_tensor_times_its_sigmoid_is_one_operator() -> None:
+    program = Program()
+    x = program.input("x", (3, 4))
+    assert program.node(ROWS["mul"](x, x.sigmoid())).op == "silu"
+    assert program.node(ROWS["mul"](x.sigmoid(), x)).op == "silu"
+    assert program.node(ROWS["mul"](x.exp(), x.sigmoid())).op == "mul"
+
+
+def test_heads_that_share_keys_are_more_queries_not_more_keys() -> None:
+    shared = operators(
+        "scaled_dot_product_attention", random(2, 6, 5, 4), random(2, 3, 7, 4), random(2, 3, 7, 4), enable_gqa=True
+    )
+    assert "repeat" not in shared
+
+
+def test_expansions_that_broadcasting_makes_unnecessary_vanish() -> None:
+    program = Program()
+    x, row = program.input("x", (3, 4)), program.input("row", (4,))
+    expanded = row.expand(2, 3, 4)
+    assert program.node(ROWS["mul"](x, row.expand(3, 4))).inputs == (x.value, row.value)
+    assert program.node(ROWS["add"](x, ROWS["full_like"](x, 2))).output.shape == (3, 4)
+    assert program.node(ROWS["mul"](expanded, expanded.exp())).output.shape == (2, 3, 4)
+    assert program.node(ROWS["sub"](x.unsqueeze(0), expanded)).output.shape == (2, 3, 4)
+
+
+SHIFTED_SOFTMAX = [
+    pytest.param(lambda x: x.amax(-1, keepdim=True), lambda e: e.sum(-1, keepdim=True), True, id="row maximum"),
+    pytest.param(lambda x: x.amax(-1).unsqueeze(-1), lambda e: e.sum(-1).unsqueeze(-1), True, id="dimension put back"),
+    pytest.param(lambda x: x.amax((0, 1), keepdim=True), lambda e: e.sum((0, 1), keepdim=True), True, id="both dimensions"),
+    pytest.param(
+        lambda x: x.amax((0, 1), keepdim=True), lambda e: e.sum(-1, keepdim=True), True, id="maximum of more than the sum"
+    ),
+    pytest.param(
+        lambda x: x.amax(-1, keepdim=True), lambda e: e.sum(0, keepdim=True), False, id="maximum along another dimension"
+    ),
+    pytest.param(
+        lambda x: x.amax(-1, keepdim=True), lambda e: e.sum((0, 1), keepdim=True), False, id="maximum of less than the sum"
+    ),
+    pytest.param(lambda x: x.sum(-1, keepdim=True), lambda e: e.sum(-1, keepdim=True), False, id="not a maximum"),
+    pytest.param(lambda x: x.amax(-1, keepdim=True), lambda e: (e + e).sum(-1, keepdim=True), False, id="not its own sum"),
+]
+
+
+@pytest.mark.parametrize(("maximum", "total", "neutral"), SHIFTED_SOFTMAX)
+def test_the_shift_of_a_softmax_goes_only_where_it_cancels(maximum: Any, total: Any, neutral: bool) -> None:
+    program = Program()
+    x = program.input("x", (3, 4), "fp64")
+    exponentials = (x - maximum(x)).exp()
+    program.output(ROWS["div"](exponentials, total(exponentials)))
+    (ours,) = run(program.graph, [X])
+    shifted = (X - maximum(X)).exp()
+    torch.testing.assert_close(ours, shifted / total(shifted), rtol=1e-12, atol=1e-12)
+    assert ("sub" not in [node.op for node in program.graph.nodes]) == neutral
+
+
+def test_the_shift_of_a_softmax_stays_where_it_enlarges_the_tensor() -> None:
+    program = Program()
+    row, x = program.input("row", (1, 4)), program.input("x", (3, 4))
+    exponentials = (row - x.amax(-1, keepdim=True)).exp()
+    assert ROWS["div"](exponentials, exponentials.sum(-1, keepdim=True)).shape == (3, 4)
