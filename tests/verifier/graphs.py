@@ -76,3 +76,18 @@ def online_attention(queries: int = 3, keys: int = 8, depth: int = 4, loop: int 
     denominator = block.add("accumulate_rescaled", block.add("sum", weights, dim=1, size=keys // loop), top)
     saved = block.add("output_saver", block.add("div", numerator, denominator), omap=(0,))
     return kernel.build(kernel.graph_defined(block.build([saved]), [q, k, v]))
+
+
+def linear_with_bias(loop: int = 20) -> Graph:
+    """X W + B in one kernel: the bias is brought past the loop by the maximum of a loop-invariant tensor."""
+    kernel = GraphBuilder(Level.KERNEL)
+    x = kernel.input("X", (3, 2 * loop), FP32)
+    w = kernel.input("W", (2 * loop, 4), FP32)
+    b = kernel.input("B", (4,), FP32)
+    block = GraphBuilder(Level.BLOCK, grid=(2,), loop=loop)
+    xs = block.iterator(0, kernel.tensor(x), (None,), 1)
+    ws = block.iterator(1, kernel.tensor(w), (1,), 0)
+    bias = block.add("accumulate", block.iterator(2, kernel.tensor(b), (0,), None), combine="max")
+    product = block.add("accumulate", block.add("matmul", xs, ws), combine="sum")
+    saved = block.add("output_saver", block.add("add", product, bias), omap=(1,))
+    return kernel.build(kernel.graph_defined(block.build([saved]), [x, w, b]))

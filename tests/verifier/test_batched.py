@@ -13,7 +13,7 @@ from mugraph.ir.arithmetic import FloatArithmetic
 from mugraph.ir.evaluate import evaluate
 from mugraph.verifier.batched import evaluate_batched
 
-from .graphs import FP32, fused_rmsnorm, online_attention, rmsnorm
+from .graphs import FP32, fused_rmsnorm, linear_with_bias, online_attention, rmsnorm
 
 
 def shared_omap() -> Graph:
@@ -68,6 +68,7 @@ GRAPHS: dict[str, Callable[[], Graph]] = {
     "shared omap": shared_omap,
     "concatenation": concatenated,
     "threads": threaded,
+    "loop-invariant operand": linear_with_bias,
 }
 
 

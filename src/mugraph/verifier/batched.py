@@ -42,6 +42,19 @@ def evaluate_batched(graph: Graph, inputs: Sequence[V], arith: Arithmetic[V]) ->
     return [values[value] for value in graph.outputs]
 
 
+def is_selection(body: Graph, node: Node) -> bool:
+    """Whether a node accumulates the maximum of one loop-invariant tensor: it is that tensor, brought past the loop."""
+    if node.op != "accumulate" or node["combine"] != "max":
+        return False
+    if body.loop == 1:
+        return True
+    varying: set[int] = set()
+    for index, other in enumerate(body.nodes):
+        if (other.op == "input_iterator" and other["fmap"] is not None) or any(v.node in varying for v in other.inputs):
+            varying.add(index)
+    return node.inputs[0].node not in varying
+
+
 def _store(values: dict[Value, V], index: int, results: Sequence[V]) -> None:
     values.update((Value(index, number), result) for number, result in enumerate(results))
 
@@ -101,7 +114,7 @@ class _Body(Generic[V]):
         for index, node in enumerate(self.body.nodes):
             if index in collected:
                 operands = [value for pending in collected[index] for value in pending.values()]
-                _store(after, index, self.compute(node, operands))
+                _store(after, index, operands if is_selection(self.body, node) else self.compute(node, operands))
             elif index not in inside or node.op == "constant":
                 self.step(after, index, node, 0)
         return [self.merge(after[value], self.body.nodes[value.node]) for value in self.body.outputs]
@@ -110,12 +123,15 @@ class _Body(Generic[V]):
         """Run the for-loop: for each accumulator and each of its operands, the values still to be combined."""
         accumulators = {i: node for i, node in enumerate(self.body.nodes) if node.op in ("accumulate", "accumulate_rescaled")}
         collected: dict[int, list[_Pending[V]]] = {i: [_Pending([[]]) for _ in n.inputs] for i, n in accumulators.items()}
+        selections = {i for i, node in accumulators.items() if is_selection(self.body, node)}
         for iteration in range(self.body.loop if accumulators else 0):
             values: dict[Value, V] = {}
             for index, node in enumerate(self.body.nodes):
                 if index in inside:
                     self.step(values, index, node, iteration)
             for index, node in accumulators.items():
+                if index in selections and iteration:
+                    continue
                 for pending, value in zip(collected[index], node.inputs, strict=True):
                     pending.push(values[value])
                     if node.op == "accumulate":

@@ -18,7 +18,7 @@ from mugraph.ir.arithmetic import Array
 from mugraph.ir.graph import Graph
 from mugraph.ir.ops import Kind, operator
 from mugraph.ir.scalar import Scalar
-from mugraph.verifier.batched import evaluate_batched
+from mugraph.verifier.batched import evaluate_batched, is_selection
 
 REDRAWS = 4
 """How many draws of a test may be thrown away because a denominator vanished."""
@@ -55,8 +55,8 @@ def outside_theory(graph: Graph) -> frozenset[str]:
     """The operators of a graph that are not rational functions; the bound holds only where there are none."""
     rational = (Kind.DATA, Kind.MULTILINEAR, Kind.DIVISION)
     names = {node.op for _, node in graph.walk() if node.body is None and operator(node.op).kind not in rational}
-    for _, node in graph.walk():
-        if node.op == "accumulate" and node["combine"] == "max":
+    for around, node in graph.walk():
+        if node.op == "accumulate" and node["combine"] == "max" and not is_selection(around, node):
             names.add("max")
         if node.op == "constant" and isinstance(value := node["value"], Scalar) and value.root:
             names.add("sqrt")
