@@ -104,7 +104,7 @@ def cut(tile: Tile, parts: Sequence[tuple[int, int | None]]) -> Tile:
     shape, start = list(tile.shape), tile.start
     grid_dims = len(parts) - 1
     for position, (count, dim) in enumerate(parts):
-        if dim is not None:
+        if dim is not None and count > 1:
             shape[dim] //= count
             start = start.moved(shape[dim] * tile.strides[dim], position, grid_dims)
     return replace(tile, shape=tuple(shape), start=start)

@@ -8,13 +8,23 @@ whose rows, not columns, are contiguous is computed transposed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
 from mugraph.lower.lowered import Matmul, Tile
+from mugraph.targets.cpu.folds import fold_all
 from mugraph.targets.cpu.source import Vectors, Writer, scaled, sum_of
 
+_FORESEEN = 2048
+"""Bytes between rows from which the hardware no longer prefetches the next row by itself."""
+_PANEL_ROWS = 16
+"""Rows of a streamed panel: rows a power of two apart compete for the same few ways of the first-level cache."""
+_CACHE_LINE = 64
+_DOTS_AHEAD = 16
+"""Columns of a product that dot products prefetch ahead."""
 _LATENCY = 8
 """Independent multiply-adds that keep the pipeline full."""
 
@@ -71,6 +81,7 @@ class _Product:
         self.lanes = writer.vectors.lanes
         self.rows, self.columns = product.target.shape[-2:]
         self.depth = product.left.shape[-1]
+        self.panel = _Block(0, 1, self.depth)
 
     def write(self) -> None:
         inner = self.product.left.strides[-1] == 1 and self.product.right.strides[-2] == 1 and self.depth > 1
@@ -78,18 +89,25 @@ class _Product:
             self.tiles(*inner_tile(self.rows, self.columns, self.writer.vectors), self.inner)
         else:
             rows, vectors = outer_tile(self.rows, -(-self.columns // self.lanes), self.writer.vectors)
-            self.tiles(rows, vectors * self.lanes, self.outer)
+            for part in _blocks(self.depth, self.panel_rows()):
+                with self.loop("k0", part):
+                    self.panel = part
+                    self.tiles(rows, vectors * self.lanes, self.outer)
 
-    def tiles(self, rows: int, columns: int, tile: object) -> None:
+    def panel_rows(self) -> int:
+        """How many rows of the right factor are used before moving on: few where it is streamed through the cache."""
+        exact = self.writer.dtype(self.product.target) is DType.FP32
+        return _PANEL_ROWS if self.streams and exact else self.depth
+
+    def tiles(self, rows: int, columns: int, tile: Callable[[int, int], None]) -> None:
         """All register tiles; columns outside, so that a panel of the right factor is read from cache for further rows."""
-        assert callable(tile)
         for across in _blocks(self.columns, columns):
             with self.loop("j", across):
                 for down in _blocks(self.rows, rows):
                     with self.loop("i", down):
                         tile(down.size, across.size)
 
-    def loop(self, name: str, block: _Block):  # type: ignore[no-untyped-def]
+    def loop(self, name: str, block: _Block) -> AbstractContextManager[None]:
         end = block.start + block.count * block.size
         return self.writer.block(f"for (long {name} = {block.start}; {name} < {end}; {name} += {block.size})")
 
@@ -107,7 +125,10 @@ class _Product:
         cells = [(r, v) for r in range(rows) for v in range(len(widths))]
         for r, v in cells:
             write.line(f"vec c{r}_{v} = {self.initial(r, v * lanes, widths[v])};")
-        with write.block(f"for (long k = 0; k < {self.depth}; ++k)"):
+        self.print_ahead(columns)
+        with write.block(f"for (long k = k0; k < k0 + {self.panel.size}; ++k)"):
+            for line in self.cache_lines(columns):
+                write.line(f"__builtin_prefetch(ahead + {self.product.right.strides[-2]} * k + {line});")
             for v, width in enumerate(widths):
                 write.line(f"const vec b{v} = {self.load('b', self.product.right, 'k', f'j + {v * lanes}', width)};")
             for r in range(rows):
@@ -117,6 +138,30 @@ class _Product:
                     write.line(f"c{r}_{v} += a{r} * b{v};")
         for r, v in cells:
             self.store(r, v * lanes, widths[v], f"c{r}_{v}")
+
+    def cache_lines(self, columns: int) -> range:
+        """Elements of one row of a panel at which a cache line starts; none when the right factor is not streamed."""
+        right = self.product.right
+        if not self.streams:
+            return range(0)
+        return range(0, columns, _CACHE_LINE // self.writer.dtype(right).bytes)
+
+    @property
+    def streams(self) -> bool:
+        """Whether the right factor comes from device memory, row by row in steps too long for the hardware to foresee."""
+        right = self.product.right
+        distance = right.strides[-2] * self.writer.dtype(right).bytes
+        return self.writer.is_device(right) and right.strides[-1] == 1 and distance >= _FORESEEN
+
+    def print_ahead(self, columns: int) -> None:
+        """What is read next: further columns of these rows, then the first columns of the rows below."""
+        if self.streams:
+            right = self.product.right
+            following = self.address("b", right, "0", f"j + {columns}")
+            wrapped = self.address("b", right, str(self.panel.size), "0")
+            self.writer.line(
+                f"const {self.writer.dtype(right)}_t *ahead = j + {columns} < {self.columns} ? {following} : {wrapped};"
+            )
 
     def inner(self, rows: int, columns: int) -> None:
         """`rows` x `columns` dot products along k."""
@@ -131,14 +176,24 @@ class _Product:
         if self.depth > whole:
             with write.block():
                 self.inner_step(rows, columns, str(whole), self.depth - whole)
-        for r, s in cells:
-            address = self.address("c", self.product.target, f"i + {r}", f"j + {s}")
-            dtype = write.dtype(self.product.target)
+        write.line(f"const vec sums = {fold_all([f'c{r}_{s}' for r, s in cells], lanes)};")
+        for r in range(rows):
+            self.store_sums(r, columns)
+
+    def store_sums(self, row: int, columns: int) -> None:
+        """Write the dot products of one row, lanes row * columns and on of `sums`."""
+        target = self.product.target
+        dtype = self.writer.dtype(target)
+        for s in range(columns):
+            address = self.address("c", target, f"i + {row}", f"j + {s}")
             old = f" + one_{dtype}({address})" if self.product.accumulate else ""
-            write.line(f"store_first_{dtype}({address}, splat(total_sum(c{r}_{s}){old}), 1);")
+            self.writer.line(f"store_one_{dtype}({address}, sums[{row * columns + s}]{old});")
 
     def inner_step(self, rows: int, columns: int, k: str, width: int) -> None:
         for s in range(columns):
+            if self.writer.is_device(self.product.right):
+                following = self.address("b", tiles.transposed(self.product.right), f"j + {s + _DOTS_AHEAD}", k)
+                self.writer.line(f"__builtin_prefetch({following});")
             self.writer.line(f"const vec b{s} = {self.load('b', tiles.transposed(self.product.right), f'j + {s}', k, width)};")
         for r in range(rows):
             self.writer.line(f"const vec a{r} = {self.load('a', self.product.left, f'i + {r}', k, width)};")
@@ -156,9 +211,10 @@ class _Product:
         return f"load_{dtype}({address})" if width == self.lanes else f"load_first_{dtype}({address}, {width})"
 
     def initial(self, row: int, column: int, width: int) -> str:
-        if not self.product.accumulate:
-            return "{0}"
-        return self.load("c", self.product.target, f"i + {row}", f"j + {column}", width)
+        old = self.load("c", self.product.target, f"i + {row}", f"j + {column}", width)
+        if self.product.accumulate:
+            return old
+        return f"k0 ? {old} : (vec){{0}}" if self.depth > self.panel.size else "{0}"
 
     def store(self, row: int, column: int, width: int, value: str) -> None:
         target = self.product.target
@@ -180,17 +236,17 @@ def outer_tile(rows: int, vectors: int, unit: Vectors) -> tuple[int, int]:
             continue
         tall = -(-rows // -(-rows // tallest))
         passes, panels = -(-rows // tall), -(-vectors // wide)
-        step = max(tall * wide, _LATENCY) + 0.5 * (tall + wide)
+        step = max(tall * wide, _LATENCY) + 0.5 * tall + wide
         best = min(best, (passes * panels * step, tall, wide))
     return best[1], best[2]
 
 
 def inner_tile(rows: int, columns: int, unit: Vectors) -> tuple[int, int]:
-    """Rows and columns of a tile of dot products: as square as fits the registers."""
+    """Rows and columns of a tile of dot products: at most one per lane, so that one folding sums them all."""
     best = (float("inf"), 1, 1)
-    for tall in range(1, min(rows, 8) + 1):
-        wide = min(columns, (unit.registers - 2) // (tall + 1), 8)
-        if wide >= 1:
+    for tall in range(1, min(rows, unit.lanes) + 1):
+        wide = min(columns, unit.lanes // tall)
+        if tall * wide + tall + 1 < unit.registers:
             passes = -(-rows // tall) * -(-columns // wide)
             best = min(best, (passes * (max(tall * wide, _LATENCY) + tall + wide), tall, wide))
     return best[1], best[2]

@@ -48,7 +48,13 @@ INLINE vec from_fp32(vec x) { return x; }
 INLINE vec to_fp32(vec x) { return x; }
 INLINE float one_fp32(const fp32_t *p) { return *p; }
 
-INLINE vec from_bf16(shorts x) { return (vec)(__builtin_convertvector(x, bits) << 16); }
+/* GCC splits this conversion into four instructions where one exists. */
+#if LANES == 16 && defined(__AVX512F__) && !defined(__clang__)
+#define WIDEN(x) ((bits)__builtin_ia32_pmovzxwd512_mask((short __attribute__((vector_size(32))))(x), (ints){0}, 0xffff))
+#else
+#define WIDEN(x) __builtin_convertvector(x, bits)
+#endif
+INLINE vec from_bf16(shorts x) { return (vec)(WIDEN(x) << 16); }
 INLINE float one_bf16(const bf16_t *p)
 {
     union { unsigned u; float f; } word = {.u = (unsigned)*p << 16};
@@ -96,6 +102,10 @@ INLINE float one_fp16(const fp16_t *p) { return (float)*p; }
         packed x = to_##type(value);                                                                \
         __builtin_memcpy(p, &x, sizeof x);                                                          \
     }                                                                                               \
+    INLINE void store_one_##type(type##_t *p, float value)                                          \
+    {                                                                                               \
+        *p = to_##type(splat(value))[0];                                                            \
+    }                                                                                               \
     INLINE void store_first_##type(type##_t *p, vec value, const int n)                             \
     {                                                                                               \
         packed x = to_##type(value);                                                                \
@@ -131,18 +141,6 @@ INLINE vec keep_first(vec x, float neutral, const int n)
         lane[i] = i;
     return choose(lane < n, x, splat(neutral));
 }
-
-#define HALVE(combine)                                                                              \
-    float lanes[LANES];                                                                             \
-    __builtin_memcpy(lanes, &x, sizeof x);                                                          \
-    for (int width = LANES / 2; width; width /= 2)                                                  \
-        for (int i = 0; i < width; ++i)                                                             \
-            lanes[i] = combine(lanes[i], lanes[i + width]);                                         \
-    return lanes[0];
-#define SCALAR_SUM(a, b) ((a) + (b))
-#define SCALAR_MAX(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
-INLINE float total_sum(vec x) { HALVE(SCALAR_SUM) }
-INLINE float total_max(vec x) { HALVE(SCALAR_MAX) }
 
 /* Elementary functions, by argument reduction and minimax polynomials fitted to float64 references. */
 

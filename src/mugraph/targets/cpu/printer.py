@@ -14,6 +14,7 @@ from importlib import resources
 from mugraph.errors import UnsupportedOperator
 from mugraph.ir.dtypes import DType
 from mugraph.lower.lowered import Buffer, Elementwise, Kernel, Matmul, Memory, Reduce, Statement
+from mugraph.targets.cpu.folds import print_folds
 from mugraph.targets.cpu.loops import print_loops
 from mugraph.targets.cpu.matmul import print_matmul
 from mugraph.targets.cpu.source import Vectors, Writer
@@ -26,7 +27,12 @@ _SERIAL_WORK = 1 << 15
 
 def print_program(kernels: Sequence[Kernel], vectors: Vectors) -> str:
     """One C file with an exported function per kernel."""
-    parts = [f"#define LANES {vectors.lanes}\n", _prelude(), *(_print_kernel(kernel, vectors) for kernel in kernels)]
+    parts = [
+        f"#define LANES {vectors.lanes}\n",
+        _prelude(),
+        print_folds(vectors.lanes),
+        *(_print_kernel(kernel, vectors) for kernel in kernels),
+    ]
     return "\n".join(parts)
 
 
@@ -41,7 +47,9 @@ def _print_kernel(kernel: Kernel, vectors: Vectors) -> str:
             raise UnsupportedOperator(
                 f"target cpu computes in fp32 and cannot take fp64 tensors ({kernel.name}, {buffer.name}); cast to fp32"
             )
-    writer = Writer(vectors, {buffer.name: buffer.dtype for buffer in kernel.buffers})
+    writer = Writer(
+        vectors, {buffer.name: buffer.dtype for buffer in kernel.buffers}, frozenset((*kernel.inputs, *kernel.outputs))
+    )
     blocks = math.prod(kernel.grid)
     parallel = int(blocks > 1 and blocks * _work(kernel) > _SERIAL_WORK)
     with writer.block(f"static void {kernel.name}_blocks(void *data)"):

@@ -22,10 +22,11 @@ class Vectors:
 
 @dataclass(slots=True)
 class Writer:
-    """Collects the lines of a C function; knows the element type of each buffer and the vector unit."""
+    """Collects the lines of a C function; knows the vector unit, the type of each buffer and which lie in device memory."""
 
     vectors: Vectors
     dtypes: Mapping[str, DType]
+    device: frozenset[str]
     lines: list[str] = field(default_factory=list)
     depth: int = 0
 
@@ -45,6 +46,10 @@ class Writer:
     def dtype(self, tile: Tile) -> DType:
         """Element type of the tile's buffer."""
         return self.dtypes[tile.buffer]
+
+    def is_device(self, tile: Tile) -> bool:
+        """Whether the tile lies in device memory rather than in the block's cache-resident scratch."""
+        return tile.buffer in self.device
 
     def pointer(self, name: str, tile: Tile, written: bool = False) -> None:
         """Declare `name`, a pointer to the tile's first element in this block and iteration."""

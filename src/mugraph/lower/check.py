@@ -1,0 +1,86 @@
+"""The validity of the lowered form: what every kernel must satisfy whatever made it.
+
+Statements agree in shape, tiles stay inside their buffers for every block and iteration, shared memory is written
+before it is read, and no buffer is overwritten by another that shares its bytes while it is still needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mugraph.errors import InvalidGraph
+from mugraph.ir.graph import Shape
+from mugraph.lower.lowered import Buffer, Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile, reads_target
+
+
+def check(kernel: Kernel) -> None:
+    """Raise InvalidGraph, naming the kernel, the statement and the rule, when a kernel is not valid."""
+    for number, statement in enumerate(kernel.statements):
+        where = f"{kernel.name}, statement {number} ({type(statement).__name__})"
+        for rule, broken in _statement_rules(kernel, statement):
+            if broken:
+                raise InvalidGraph(f"{where}: {rule}")
+    _check_contents(kernel)
+
+
+def _statement_rules(kernel: Kernel, statement: Statement) -> Iterator[tuple[str, bool]]:
+    yield "operand shapes do not match the target", not _shapes_agree(statement)
+    yield "a kernel input is written", statement.target.buffer in kernel.inputs
+    for tile in (statement.target, *statement.sources):
+        yield f"a tile leaves its buffer {tile.buffer}", not _inside(kernel, tile)
+
+
+def _shapes_agree(statement: Statement) -> bool:
+    target = statement.target.shape
+    match statement:
+        case Elementwise():
+            return all(source.shape == target for source in statement.sources)
+        case Reduce():
+            return all(source.shape[:-1] == target for source in statement.sources) and _same_last(statement.sources)
+        case Matmul():
+            (*_, rows, inner), (*_, depth, columns) = statement.left.shape, statement.right.shape
+            return inner == depth and target[-2:] == (rows, columns) and _batches_agree(statement)
+
+
+def _same_last(sources: tuple[Tile, ...]) -> bool:
+    return len({source.shape[-1] for source in sources}) <= 1
+
+
+def _batches_agree(product: Matmul) -> bool:
+    return all(_broadcasts(factor.shape[:-2], product.target.shape[:-2]) for factor in product.sources)
+
+
+def _broadcasts(shape: Shape, target: Shape) -> bool:
+    aligned = target[len(target) - len(shape) :]
+    return len(shape) <= len(target) and all(size in (1, wanted) for size, wanted in zip(shape, aligned, strict=True))
+
+
+def _inside(kernel: Kernel, tile: Tile) -> bool:
+    ends = [stride * (size - 1) for size, stride in zip(tile.shape, tile.strides, strict=True)]
+    ends += [coefficient * (count - 1) for count, coefficient in zip(kernel.grid, tile.start.grid, strict=False)]
+    ends.append(tile.start.loop * (kernel.loop - 1))
+    first = tile.start.constant + sum(end for end in ends if end < 0)
+    last = tile.start.constant + sum(end for end in ends if end > 0)
+    return first >= 0 and last < kernel.buffer(tile.buffer).elements
+
+
+def _check_contents(kernel: Kernel) -> None:
+    """Run the statements on the names of buffers alone; two iterations show everything that the loop carries around."""
+    body = kernel.body if kernel.loop == 1 else (*kernel.body, *kernel.body)
+    intact: set[str] = set(kernel.inputs)
+    shared = {buffer.name: buffer for buffer in kernel.buffers if buffer.memory is Memory.SHARED}
+    for statement in (*kernel.before, *body, *kernel.after):
+        read = [tile.buffer for tile in statement.sources]
+        if reads_target(statement):
+            read.append(statement.target.buffer)
+        for name in read:
+            if name not in intact:
+                raise InvalidGraph(f"{kernel.name}: {name} is read before it is written, or after other data took its place")
+        target = shared.get(statement.target.buffer)
+        if target is not None:
+            intact -= {name for name, buffer in shared.items() if _collide(buffer, target)}
+        intact.add(statement.target.buffer)
+
+
+def _collide(first: Buffer, second: Buffer) -> bool:
+    return first.offset < second.offset + second.bytes and second.offset < first.offset + first.bytes

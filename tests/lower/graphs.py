@@ -1,0 +1,43 @@
+"""Small muGraphs that several tests lower."""
+
+from __future__ import annotations
+
+from mugraph.ir import DType, Graph, GraphBuilder, Level
+
+
+def rms_norm_linear(
+    rows: int = 4, inner: int = 32, columns: int = 48, grid: int = 2, loop: int = 4, dtype: DType = DType.FP32
+) -> Graph:
+    """RMSNorm followed by a linear layer in one kernel: two accumulators, division after the loop (paper, Figure 4)."""
+    kernel = GraphBuilder(Level.KERNEL)
+    x, g, w = (
+        kernel.input("X", (rows, inner), dtype),
+        kernel.input("G", (inner,), dtype),
+        kernel.input("W", (inner, columns), dtype),
+    )
+    block = GraphBuilder(Level.BLOCK, grid=(grid,), loop=loop)
+    xs = block.iterator(0, kernel.tensor(x), (None,), 1)
+    gs = block.iterator(1, kernel.tensor(g), (None,), 0)
+    ws = block.iterator(2, kernel.tensor(w), (1,), 0)
+    squares = block.add("accumulate", block.add("sum", block.add("square", xs), dim=1, size=inner // loop), combine="sum")
+    product = block.add("accumulate", block.add("matmul", block.add("mul", xs, gs), ws), combine="sum")
+    mean = block.add("mul", squares, block.constant(1 / inner, dtype))
+    result = block.add("div", product, block.add("sqrt", mean))
+    return kernel.build(kernel.graph_defined(block.build([block.add("output_saver", result, omap=(1,))]), [x, g, w]))
+
+
+def attention(queries: int = 3, keys: int = 24, width: int = 20, loop: int = 4, dtype: DType = DType.FP32) -> Graph:
+    """Attention with a running maximum over a loop over keys, the queries' scaling inside the loop but invariant in it."""
+    kernel = GraphBuilder(Level.KERNEL)
+    names = [kernel.input(name, (2, size, width), dtype) for name, size in (("Q", queries), ("K", keys), ("V", keys))]
+    block = GraphBuilder(Level.BLOCK, grid=(2,), loop=loop)
+    q = block.iterator(0, kernel.tensor(names[0]), (0,), None)
+    k, v = (block.iterator(number, kernel.tensor(names[number]), (0,), 1) for number in (1, 2))
+    scaled = block.add("mul", q, block.constant(0.25, dtype))
+    scores = block.add("matmul", scaled, block.add("transpose", k, permutation=(0, 2, 1)))
+    largest = block.add("max", scores, dim=2, size=keys // loop)
+    weights = block.add("exp", block.add("sub", scores, largest))
+    total = block.add("accumulate_rescaled", block.add("sum", weights, dim=2, size=keys // loop), largest)
+    mixed = block.add("accumulate_rescaled", block.add("matmul", weights, v), largest)
+    result = block.add("div", mixed, total)
+    return kernel.build(kernel.graph_defined(block.build([block.add("output_saver", result, omap=(0,))]), names))

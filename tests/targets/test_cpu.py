@@ -1,0 +1,146 @@
+"""The C printer: every vector width, every matmul form, the accuracy of the elementary functions, 16-bit rounding."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from mugraph.errors import UnsupportedOperator
+from mugraph.ir import DType, Graph, GraphBuilder, Level
+from mugraph.ir.arithmetic import Array, FloatArithmetic
+from mugraph.ir.evaluate import evaluate
+from mugraph.ir.ops import OPERATORS
+from mugraph.lower import lower
+from mugraph.runtime import Executable, build
+from mugraph.runtime.executable import SOURCE_NAME
+from mugraph.targets.cpu import Vectors, print_program
+from mugraph.targets.cpu.matmul import inner_tile, outer_tile
+from runtime.block_graphs import many_kernels
+
+FP32 = DType.FP32
+UNARY = tuple(name for name, row in OPERATORS.items() if row.elementwise and row.arity == 1)
+WIDTHS = (Vectors(16, 32), Vectors(8, 16), Vectors(4, 16))
+
+
+def executable_for(graph: Graph, vectors: Vectors) -> Executable:
+    launches = lower(graph)
+    return Executable(graph, launches, {SOURCE_NAME: print_program([launch.kernel for launch in launches.values()], vectors)})
+
+
+def normal_inputs(graph: Graph, seed: int = 0) -> list[Array]:
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal(node.output.shape).astype(np.float32) for node in graph.inputs()]
+
+
+def reference(graph: Graph, inputs: list[Array]) -> list[Array]:
+    return evaluate(graph, [array.astype(np.float64) for array in inputs], FloatArithmetic())
+
+
+@pytest.mark.parametrize("vectors", WIDTHS, ids=lambda vectors: f"{vectors.lanes} lanes")
+def test_every_vector_width_gives_the_same_results(vectors: Vectors) -> None:
+    graph = many_kernels(7, 12, FP32)
+    inputs = normal_inputs(graph)
+    for result, expected in zip(executable_for(graph, vectors)(*inputs), reference(graph, inputs), strict=True):
+        scale = max(float(np.max(np.abs(expected))), 1e-6)
+        assert float(np.max(np.abs(result - expected))) / scale < 1e-5
+
+
+def products() -> Graph:
+    """Products with each factor plain or transposed, over sizes around the register tiles."""
+    kernel = GraphBuilder(Level.KERNEL)
+    outputs = []
+    for rows, inner, columns in ((1, 1, 1), (1, 40, 130), (3, 17, 5), (9, 64, 48), (15, 100, 67), (33, 7, 16), (20, 33, 100)):
+        for left_transposed in (False, True):
+            for right_transposed in (False, True):
+                shapes = [(2, rows, inner), (1, inner, columns)]
+                stored = [
+                    (batch, second, first) if transposed else (batch, first, second)
+                    for (batch, first, second), transposed in zip(shapes, (left_transposed, right_transposed), strict=True)
+                ]
+                operands = [kernel.input(f"x{len(kernel.nodes)}", shape, FP32) for shape in stored]
+                block = GraphBuilder(Level.BLOCK, grid=(1,))
+                factors = []
+                for number, transposed in enumerate((left_transposed, right_transposed)):
+                    factor = block.iterator(number, kernel.tensor(operands[number]), (None,), None)
+                    factors.append(block.add("transpose", factor, permutation=(0, 2, 1)) if transposed else factor)
+                saved = block.add("output_saver", block.add("matmul", *factors), omap=(0,))
+                outputs.extend(kernel.graph_defined(block.build([saved]), operands))
+    return kernel.build(outputs)
+
+
+@pytest.mark.parametrize("vectors", WIDTHS[:2], ids=lambda vectors: f"{vectors.lanes} lanes")
+def test_products_of_every_orientation(vectors: Vectors) -> None:
+    graph = products()
+    inputs = normal_inputs(graph)
+    for result, expected in zip(executable_for(graph, vectors)(*inputs), reference(graph, inputs), strict=True):
+        np.testing.assert_allclose(result, expected, rtol=1e-5, atol=2e-5)
+
+
+def test_register_tiles_fit_the_registers() -> None:
+    for unit in WIDTHS:
+        for rows in (1, 3, 8, 16, 100):
+            for vectors in (1, 2, 5, 64):
+                tall, wide = outer_tile(rows, vectors, unit)
+                assert tall * wide + wide + 1 <= unit.registers
+                assert tall <= rows
+                tall, wide = inner_tile(rows, vectors, unit)
+                assert tall * wide <= unit.lanes
+
+
+def unary_functions(count: int) -> Graph:
+    kernel = GraphBuilder(Level.KERNEL)
+    x = kernel.input("x", (count,), FP32)
+    block = GraphBuilder(Level.BLOCK, grid=(1,))
+    value = block.iterator(0, kernel.tensor(x), (None,), None)
+    saved = [block.add("output_saver", block.add(name, value), omap=(0,)) for name in UNARY]
+    return kernel.build(kernel.graph_defined(block.build(saved), [x]))
+
+
+def test_elementary_functions_are_accurate() -> None:
+    magnitudes = np.concatenate([[0.0], np.logspace(-30, 1.9, 4000)])
+    points = np.concatenate([magnitudes, -magnitudes]).astype(np.float32)
+    wide = points.astype(np.float64)
+    with np.errstate(all="ignore"):
+        for name, result in zip(UNARY, build(unary_functions(points.size))(points), strict=True):
+            row = OPERATORS[name]
+            exact = row.reference(wide) if row.reference else {"exp": np.exp, "sqrt": np.sqrt, "square": np.square}[name](wide)
+            usable = np.isfinite(exact) & (np.abs(exact) > 1.2e-38) & (np.abs(exact) < 3.4e38)
+            if name == "gelu":
+                usable &= wide > -1.0
+            error = np.abs(result[usable] - exact[usable]) / np.abs(exact[usable])
+            assert float(error.max()) < (3e-7 if name == "exp" else 1e-6), name
+
+
+def test_special_values() -> None:
+    inf, nan = math.inf, math.nan
+    points = np.array([0.0, inf, -inf, nan, 200.0, -200.0, -100.0], np.float32)
+    results = dict(zip(UNARY, build(unary_functions(points.size))(points), strict=True))
+    np.testing.assert_array_equal(results["exp"][:6], [1, inf, 0, nan, inf, 0])
+    assert 0 < results["exp"][6] < 1e-43
+    np.testing.assert_array_equal(results["log"][:4], [-inf, inf, nan, nan])
+    np.testing.assert_array_equal(results["tanh"], [0, 1, -1, nan, 1, -1, -1])
+    np.testing.assert_array_equal(results["sigmoid"][:6], [0.5, 1, 0, nan, 1, 0])
+    np.testing.assert_array_equal(results["silu"][[0, 3, 4]], [0, nan, 200])
+    np.testing.assert_array_equal(results["relu"], [0, inf, 0, nan, 200, 0, 0])
+    np.testing.assert_array_equal(results["abs"], [0, inf, inf, nan, 200, 200, 100])
+
+
+def test_sixteen_bit_results_round_to_nearest_even() -> None:
+    torch = pytest.importorskip("torch")
+    values = torch.randn(4001, generator=torch.Generator().manual_seed(0)) * 100
+    values = torch.cat([values, torch.tensor([1 + 2**-8, 1 + 3 * 2**-8, math.inf, math.nan, 3.39e38, -0.0])])
+    for dtype, kind in ((DType.BF16, torch.bfloat16), (DType.FP16, torch.float16)):
+        kernel = GraphBuilder(Level.KERNEL)
+        x = kernel.input("x", tuple(values.shape), FP32)
+        block = GraphBuilder(Level.BLOCK, grid=(1,))
+        cast = block.add("cast", block.iterator(0, kernel.tensor(x), (None,), None), dtype=dtype)
+        body = block.build([block.add("output_saver", cast, omap=(0,))])
+        (result,) = build(kernel.build(kernel.graph_defined(body, [x])))(values)
+        assert torch.equal(result.nan_to_num(7.0), values.to(kind).nan_to_num(7.0))
+
+
+def test_fp64_kernels_are_refused() -> None:
+    with pytest.raises(UnsupportedOperator, match="fp64"):
+        build(many_kernels(0, 1, DType.FP64))
