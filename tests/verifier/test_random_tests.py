@@ -186,7 +186,7 @@ def test_the_first_differing_output_is_named() -> None:
     ("left", "right", "complaint"),
     [
         (program(lambda x: x, (4,)), program(lambda x, y: x + y, (4,), (4,)), "1 inputs, the other 2"),
-        (program(lambda x: x.sum(0), (4, 3)), program(lambda x: x.sum(0), (5, 3)), r"input 0 has shape \[4, 3\]"),
+        (program(lambda x: x.sum(0), (4, 3)), program(lambda x: x.sum(0), (5, 3)), "input 0 has shape [4, 3]"),
         (program(lambda x: x, (4, 3)), program(lambda x: x.transpose(0, 1), (4, 3)), "output 0 has shape"),
         (two_outputs(0), two_outputs(0, 1), "1 outputs, the other 2"),
     ],
@@ -194,8 +194,7 @@ def test_the_first_differing_output_is_named() -> None:
 def test_different_signatures_are_different_programs(left: Graph, right: Graph, complaint: str) -> None:
     verdict = verify_graphs(left, right)
     assert not verdict.equivalent
-    with pytest.raises(AssertionError, match=complaint):
-        raise AssertionError(str(verdict.counterexample))
+    assert complaint in str(verdict.counterexample)
 
 
 def test_rational_programs_get_a_bound_below_what_was_asked() -> None:

@@ -208,7 +208,7 @@ class FieldArithmetic:
         return FieldValue(p, None if x.q is None else function(x.q, self._q))
 
 
-# --- constants, powers of omega ---------------------------------------------------------------------------------------
+# --- constants, powers of omega --------------------------------------------------------------------------------------
 
 
 def _scalar_residue(value: Scalar, modulus: int) -> int:
@@ -248,7 +248,7 @@ class _PowerTable:
 # --- random functions ------------------------------------------------------------------------------------------------
 
 
-@functools.cache
+@functools.lru_cache(maxsize=256)
 def _key(name: str, seed: int) -> np.uint64:
     return np.uint64(int.from_bytes(hashlib.blake2b(f"{name} {seed}".encode(), digest_size=8).digest(), "little"))
 

@@ -123,8 +123,8 @@ def matmul(x: Residues, y: Residues, modulus: Residues) -> Residues:
 
 
 def _matmul_parts(x: Residues, y: Residues, modulus: Residues, result: Residues) -> None:
-    """Split the larger operand along its slowest dimension into parts that fit the cache: converting costs more than
-    multiplying. `_matmul_strips` splits the inner dimension."""
+    """Split the larger operand along its slowest dimension into parts that fit the cache, since converting residues to
+    floats and back costs more than multiplying; the inner dimension is left to `_matmul_strips`."""
     larger = x if x.size > y.size else y
     if result.ndim > 2 and (result.shape[0] == 1 or (larger.shape[0] > 1 and larger.size >= _BLOCK * larger.shape[0])):
         for member in range(result.shape[0]):

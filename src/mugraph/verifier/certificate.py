@@ -15,7 +15,6 @@ from mugraph.ir.graph import Graph
 from mugraph.verifier.bounds import REDRAWS, Difference
 
 FORMAT = 1
-_DIFFERENCE = ("degree", "coefficient_bits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +73,14 @@ class Certificate:
         if record.get("format") != FORMAT:
             raise InvalidInput(f"certificate: format {record.get('format')!r} is not {FORMAT}; use the mugraph that wrote it")
         try:
-            difference = record["difference"]
             certificate = cls(
                 left=str(record["left"]),
                 right=str(record["right"]),
                 seed=int(record["seed"]),
                 max_error=float(record["max_error"]),
-                rounds=tuple(Round(*(int(entry[name]) for name in ("draw", "p", "q", "omega"))) for entry in record["rounds"]),
+                rounds=tuple(_round(entry) for entry in record["rounds"]),
                 redraws=int(record["redraws"]),
-                difference=None
-                if difference is None
-                else Difference(int(difference["degree"]), int(difference["coefficient_bits"])),
+                difference=None if record["difference"] is None else _difference(record["difference"]),
                 semantics=tuple((str(name), str(text)) for name, text in record["semantics"].items()),
                 error_bound=None if record["error_bound"] is None else float(record["error_bound"]),
                 accepted=bool(record["accepted"]),
@@ -115,3 +111,11 @@ class Certificate:
 def digest(graph: Graph) -> str:
     """What identifies a graph in a certificate: the SHA-256 of its text."""
     return hashlib.sha256(str(graph).encode()).hexdigest()
+
+
+def _difference(record: Mapping[str, Any]) -> Difference:
+    return Difference(int(record["degree"]), int(record["coefficient_bits"]))
+
+
+def _round(record: Mapping[str, Any]) -> Round:
+    return Round(int(record["draw"]), int(record["p"]), int(record["q"]), int(record["omega"]))

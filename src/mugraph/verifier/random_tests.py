@@ -132,7 +132,7 @@ class _Tests:
         return outside_theory(self.left) | outside_theory(self.right)
 
     def wanted(self) -> int:
-        """How many tests are needed for max_error, or at least make a difference where no bound is to be had."""
+        """How many tests `max_error` takes; a fixed number where no bound can be had."""
         if self.difference is None:
             return _UNBOUNDED_ROUNDS
         return self.difference.rounds_for(self.max_error) or _UNBOUNDED_ROUNDS
@@ -170,7 +170,7 @@ class _Tests:
     def agreed(self) -> Verdict:
         if outside := self.outside():
             names = ", ".join(sorted(outside))
-            return Verdict(True, None, self.certificate(True, f"no bound: {names} lie outside the theorem for rational programs"))
+            return Verdict(True, None, self.certificate(True, f"no bound: {names}: outside the theorem for rational programs"))
         bound = self.bound()
         if bound is None:
             return Verdict(True, None, self.certificate(True, "no bound: the degrees are too large for these fields"))
