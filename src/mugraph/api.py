@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 from mugraph.calling import Calling, Positional, arguments_of
@@ -13,11 +15,12 @@ from mugraph.errors import BudgetExceeded, InvalidInput
 from mugraph.ir.graph import Graph, Level
 from mugraph.ir.program import Program
 from mugraph.progress import Event, ProgressCallback, Reporter, silent
-from mugraph.qualify import Compiled, Qualifier
-from mugraph.result import Candidate, Report, Superoptimized
-from mugraph.samples import random_tensors
+from mugraph.qualify import Contestant, Proved, Qualifier
+from mugraph.result import Report, Superoptimized
+from mugraph.samples import random_tensors, torch_runner
 from mugraph.search import Progress, SearchReport, SearchResult, search
 from mugraph.verifier import Verdict, verify_graphs
+from mugraph.verifier.floats import Runner
 
 _SEARCH_SHARE = 0.5
 """The part of a budget the search may use; compiling, measuring and verifying take the rest."""
@@ -54,17 +57,18 @@ def superoptimize(
     """
     deadline = Deadline(budget)
     device = device_for(target)
-    program, calling, inputs = _program(fn, example_inputs)
+    problem = _problem(fn, example_inputs)
     with ExitStack() as stack:
         tell = stack.enter_context(Reporter()) if progress is True else progress or silent
-        found = _search(program, device, deadline, tell)
-        qualifier = Qualifier(program, target, deadline, tell, seed, max_error)
-        original = qualifier.original()
+        qualifier = Qualifier(problem.program, target, deadline, tell, seed, max_error, problem.baseline)
+        original = qualifier.original()  # first, so that a target that cannot be compiled for costs no search
+        found = _search(problem.program, device, deadline, tell)
         compiled = qualifier.compile([(candidate.graph, candidate.cost) for candidate in found.candidates])
-        if profile:
-            compiled, original = qualifier.measure(compiled, original, inputs)
-        proved = qualifier.prove(compiled)
-        return _result(qualifier, found, proved, original, calling)
+        if not profile:
+            return _result(qualifier, found, qualifier.prove(compiled), original, problem.calling)
+        proved = qualifier.prove(qualifier.rank(compiled, problem.inputs))
+        proved, original = qualifier.settle(proved, original, problem.inputs)
+        return _result(qualifier, found, proved, original, problem.calling)
 
 
 def verify(
@@ -75,13 +79,21 @@ def verify(
     The verdict's `error_bound` is the probability that a pair which is not equivalent is accepted, None where no
     theorem gives one; `counterexample` says where they differ. Errors are those of `superoptimize`.
     """
-    program_a, _, _ = _program(fn_a, example_inputs)
-    program_b, _, _ = _program(fn_b, example_inputs)
+    program_a, program_b = _problem(fn_a, example_inputs).program, _problem(fn_b, example_inputs).program
     return verify_graphs(program_a, program_b, max_error=max_error, seed=seed)
 
 
-def _program(fn: Subject, example_inputs: ExampleInputs | None) -> tuple[Graph, Calling, list[Any]]:
-    """The kernel graph of what the user gave, how it is called, and one list of tensors to run it on."""
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """What the user gave: a program, how it is called, tensors to run it on, and itself as the measure of rounding."""
+
+    program: Graph
+    calling: Calling
+    inputs: list[Any]
+    baseline: Runner | None = None
+
+
+def _problem(fn: Subject, example_inputs: ExampleInputs | None) -> _Problem:
     if isinstance(fn, Program):
         fn = fn.graph
     if isinstance(fn, Graph):
@@ -89,7 +101,7 @@ def _program(fn: Subject, example_inputs: ExampleInputs | None) -> tuple[Graph, 
             raise InvalidInput(f"only a kernel graph can be optimized, not a {fn.level} graph")
         calling = Positional.of(fn)
         given = example_inputs is not None
-        return fn, calling, calling.flatten(*arguments_of(example_inputs)) if given else random_tensors(fn, seed=0)
+        return _Problem(fn, calling, calling.flatten(*arguments_of(example_inputs)) if given else random_tensors(fn, seed=0))
     if not callable(fn):
         raise InvalidInput(f"cannot optimize a {type(fn).__name__}; give a function of PyTorch tensors or a mugraph.Program")
     if example_inputs is None:
@@ -97,7 +109,7 @@ def _program(fn: Subject, example_inputs: ExampleInputs | None) -> tuple[Graph, 
     from mugraph.frontend import trace  # imports torch, which Programs do not need
 
     traced = trace(fn, example_inputs)
-    return traced.graph, traced, traced.flatten(*arguments_of(example_inputs))
+    return _Problem(traced.graph, traced, traced.flatten(*arguments_of(example_inputs)), torch_runner(fn, traced))
 
 
 def _search(program: Graph, device: Device, deadline: Deadline, tell: ProgressCallback) -> SearchResult:
@@ -112,15 +124,11 @@ def _search(program: Graph, device: Device, deadline: Deadline, tell: ProgressCa
 
 
 def _result(
-    qualifier: Qualifier,
-    found: SearchResult,
-    proved: Sequence[tuple[Compiled, Candidate]],
-    original: Compiled,
-    calling: Calling,
+    qualifier: Qualifier, found: SearchResult, proved: Sequence[Proved], original: Contestant, calling: Calling
 ) -> Superoptimized:
     """The best proved candidate, or the original where nothing was proved or it was measured to be faster."""
-    better = bool(proved) and not _faster(original, proved[0][0])
-    chosen, best = proved[0] if better else (original, qualifier.as_it_is(original))
+    better = bool(proved) and not original.latency < proved[0].entry.latency
+    chosen = proved[0] if better else qualifier.as_it_is(original)
     report = Report(
         found=better,
         search=found.report.to_json(),
@@ -130,11 +138,7 @@ def _result(
         measure_seconds=qualifier.seconds["measure"],
         verify_seconds=qualifier.seconds["verify"],
         total_seconds=qualifier.deadline.elapsed,
-        original_latency=original.latency,
+        original_latency=original.latency if math.isfinite(original.latency) else None,
     )
-    candidates = tuple(candidate for _, candidate in proved)
-    return Superoptimized(qualifier.program, best, candidates, report, chosen.executable, calling, qualifier.target)
-
-
-def _faster(one: Compiled, other: Compiled) -> bool:
-    return one.latency is not None and other.latency is not None and one.latency < other.latency
+    best, candidates = chosen.candidate(), tuple(entry.candidate() for entry in proved)
+    return Superoptimized(qualifier.program, best, candidates, report, chosen.entry.executable, calling, qualifier.target)

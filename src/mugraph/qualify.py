@@ -7,6 +7,7 @@ many as are kept. What was not proved is never returned.
 from __future__ import annotations
 
 import functools
+import math
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -22,12 +23,13 @@ from mugraph.progress import Event, ProgressCallback
 from mugraph.result import Candidate, Rejection
 from mugraph.runtime import Executable, build, measure
 from mugraph.samples import runner
-from mugraph.verifier import FloatReport, Verdict, float_check, verify_graphs
+from mugraph.verifier import Certificate, FloatReport, Verdict, float_check, verify_graphs
+from mugraph.verifier.floats import Runner
 
 _COMPILED = 16
 """Proposals that are compiled and timed roughly, best predicted cost first."""
 _FINALISTS = 5
-"""Proposals that are timed carefully."""
+"""Proposals that are timed carefully before proving."""
 _KEPT = 3
 """Proposals that are proved, fastest first."""
 _PROVING_SECONDS = 10.0
@@ -42,13 +44,28 @@ _Stage = Literal["compile", "measure", "verify"]
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
-    """A muGraph, its predicted and measured seconds per call, and its compiled kernels."""
+class Contestant:
+    """A muGraph, its predicted seconds, its kernels, and its measured seconds per call (infinity until measured)."""
 
     graph: Graph
     cost: float | None
     executable: Executable
-    latency: float | None = None
+    latency: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Proved:
+    """A contestant with the evidence that it computes the program."""
+
+    entry: Contestant
+    certificate: Certificate
+    floats: FloatReport
+
+    def candidate(self) -> Candidate:
+        """What the user gets of it."""
+        latency = self.entry.latency if math.isfinite(self.entry.latency) else None
+        error = self.floats.max_relative_error
+        return Candidate(self.entry.graph, self.entry.cost, latency, self.certificate, error)
 
 
 @dataclass
@@ -61,17 +78,19 @@ class Qualifier:
     progress: ProgressCallback
     seed: int
     max_error: float
+    baseline: Runner | None
+    """The user's own function, whose rounding errors and range are the measure for candidates."""
     seconds: dict[_Stage, float] = field(default_factory=lambda: {"compile": 0.0, "measure": 0.0, "verify": 0.0})
     rejected: list[Rejection] = field(default_factory=list)
 
-    def original(self) -> Compiled:
+    def original(self) -> Contestant:
         """The program itself, run operator by operator."""
         with self._timed("compile"):
-            return Compiled(self.program, None, build(self.program, self.target))
+            return Contestant(self.program, None, build(self.program, self.target))
 
-    def compile(self, proposals: Sequence[tuple[Graph, float]]) -> list[Compiled]:
+    def compile(self, proposals: Sequence[tuple[Graph, float]]) -> list[Contestant]:
         """Thread graphs and kernels for the first of the proposals: (muGraph, predicted seconds), best first."""
-        compiled: list[Compiled] = []
+        compiled: list[Contestant] = []
         limit = self.deadline.share(0.3)
         with self._timed("compile"):
             started = time.monotonic()
@@ -81,60 +100,70 @@ class Qualifier:
                 self._tell("compile", f"candidate {number} of {min(len(proposals), _COMPILED)}")
                 fused = construct(graph)
                 try:
-                    compiled.append(Compiled(fused, cost, build(fused, self.target)))
+                    compiled.append(Contestant(fused, cost, build(fused, self.target)))
                 except MugraphError as error:
                     self.rejected.append(Rejection("compile", str(error), cost))
         return compiled
 
-    def measure(self, compiled: Sequence[Compiled], original: Compiled, inputs: Sequence[Any]) -> tuple[list[Compiled], Compiled]:
-        """The fastest few of the compiled with their latencies, fastest first, and the original with its own."""
+    def rank(self, compiled: Sequence[Contestant], inputs: Sequence[Any]) -> list[Contestant]:
+        """Fastest first: the front runners by a careful measurement, the rest by a rough one."""
         with self._timed("measure"):
             self._tell("measure", f"{len(compiled)} candidates")
-            finalists = _with_latencies(compiled, inputs, _ROUGH_ROUNDS)
-            finalists = sorted(finalists, key=_latency)[:_FINALISTS]
-            (original,) = _with_latencies([original], inputs, 1)
-            if finalists and _latency(original) > _HOPELESS * _latency(finalists[0]):
-                timed = _with_latencies(finalists, inputs, _CAREFUL_ROUNDS)
-            else:
-                *timed, original = _with_latencies([*finalists, original], inputs, _CAREFUL_ROUNDS)
-            return sorted(timed, key=_latency), original
+            rough = _fastest_first(_measured(compiled, inputs, _ROUGH_ROUNDS))
+            finalists = _fastest_first(_measured(rough[:_FINALISTS], inputs, _CAREFUL_ROUNDS))
+        return [*finalists, *rough[_FINALISTS:]]
 
-    def prove(self, compiled: Sequence[Compiled]) -> list[tuple[Compiled, Candidate]]:
-        """The first few that are equivalent to the program and agree with float64, in the order given."""
-        kept: list[tuple[Compiled, Candidate]] = []
+    def prove(self, ranked: Sequence[Contestant]) -> list[Proved]:
+        """The first few that agree with float64 and are equivalent to the program, in the order given."""
+        kept: list[Proved] = []
         with self._timed("verify"):
             started = time.monotonic()
-            for entry in compiled:
+            for entry in ranked:
                 late = self.deadline.passed or time.monotonic() - started > _PROVING_SECONDS
                 if len(kept) == _KEPT or (kept and late):
                     break
                 self._tell("verify", f"candidate {len(kept) + 1} at full size")
-                candidate = self.proved(entry)
-                if candidate is not None:
-                    kept.append((entry, candidate))
+                proved = self._proved(entry)
+                if proved is not None:
+                    kept.append(proved)
         return kept
 
-    def proved(self, entry: Compiled) -> Candidate | None:
-        """The entry with its evidence; None, with the reason among the rejections, when it fails."""
-        verdict, floats = self._evidence(entry)
-        if verdict.equivalent and floats.stable:
-            return _candidate(entry, verdict, floats)
-        if verdict.equivalent:
-            self.rejected.append(Rejection("float", floats.reason, entry.cost))
-        else:
-            self.rejected.append(Rejection("verify", str(verdict.counterexample or verdict.reason), entry.cost))
-        return None
+    def settle(self, kept: Sequence[Proved], original: Contestant, inputs: Sequence[Any]) -> tuple[list[Proved], Contestant]:
+        """The kept ones, fastest first, and the original, all timed in the same rounds."""
+        entries = [proved.entry for proved in kept]
+        with self._timed("measure"):
+            self._tell("measure", "the verified candidates and the original program")
+            (original,) = _measured([original], inputs, rounds=1)
+            if entries and original.latency > _HOPELESS * min(entry.latency for entry in entries):
+                entries = _measured(entries, inputs, _CAREFUL_ROUNDS)
+            else:
+                *entries, original = _measured([*entries, original], inputs, _CAREFUL_ROUNDS)
+        timed = [replace(proved, entry=entry) for proved, entry in zip(kept, entries, strict=True)]
+        return sorted(timed, key=lambda proved: proved.entry.latency), original
 
-    def as_it_is(self, original: Compiled) -> Candidate:
+    def as_it_is(self, original: Contestant) -> Proved:
         """The original program with its evidence, whatever its own error against float64 is."""
         with self._timed("verify"):
-            return _candidate(original, *self._evidence(original))
+            return Proved(original, self._verdict(original).certificate, self._floats(original))
 
-    def _evidence(self, entry: Compiled) -> tuple[Verdict, FloatReport]:
-        """Random tests of the graph over finite fields, and of its kernels against float64."""
+    def _proved(self, entry: Contestant) -> Proved | None:
+        """The entry with its evidence; None, with the reason among the rejections, when it fails."""
+        floats = self._floats(entry)  # first, because it takes less time
+        if not floats.stable:
+            self.rejected.append(Rejection("float", floats.reason, entry.cost))
+            return None
+        verdict = self._verdict(entry)
+        if not verdict.equivalent:
+            self.rejected.append(Rejection("verify", str(verdict.counterexample or verdict.reason), entry.cost))
+            return None
+        return Proved(entry, verdict.certificate, floats)
+
+    def _floats(self, entry: Contestant) -> FloatReport:
+        return float_check(runner(entry.executable), self.program, baseline=self.baseline, seed=self.seed)
+
+    def _verdict(self, entry: Contestant) -> Verdict:
         budget = self.deadline.remaining
-        verdict = verify_graphs(self.program, entry.graph, max_error=self.max_error, seed=self.seed, budget=budget)
-        return verdict, float_check(runner(entry.executable), self.program, seed=self.seed)
+        return verify_graphs(self.program, entry.graph, max_error=self.max_error, seed=self.seed, budget=budget)
 
     @contextmanager
     def _timed(self, stage: _Stage) -> Iterator[None]:
@@ -148,15 +177,11 @@ class Qualifier:
         self.progress(Event(stage, text, self.deadline.elapsed))
 
 
-def _candidate(entry: Compiled, verdict: Verdict, floats: FloatReport) -> Candidate:
-    return Candidate(entry.graph, entry.cost, entry.latency, verdict.certificate, floats.max_relative_error)
-
-
-def _with_latencies(compiled: Sequence[Compiled], inputs: Sequence[Any], rounds: int) -> list[Compiled]:
-    runs = {str(number): functools.partial(entry.executable, *inputs) for number, entry in enumerate(compiled)}
+def _measured(entries: Sequence[Contestant], inputs: Sequence[Any], rounds: int) -> list[Contestant]:
+    runs = {str(number): functools.partial(entry.executable, *inputs) for number, entry in enumerate(entries)}
     times = measure(runs, rounds, warmup=1, budget=_MEASURING_SECONDS)
-    return [replace(entry, latency=statistics.median(times[str(number)])) for number, entry in enumerate(compiled)]
+    return [replace(entry, latency=statistics.median(times[str(number)])) for number, entry in enumerate(entries)]
 
 
-def _latency(entry: Compiled) -> float:
-    return float("inf") if entry.latency is None else entry.latency
+def _fastest_first(entries: Sequence[Contestant]) -> list[Contestant]:
+    return sorted(entries, key=lambda entry: entry.latency)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.dtypes import DType
@@ -11,6 +12,9 @@ from mugraph.ir.graph import Graph
 from mugraph.runtime import Executable
 from mugraph.runtime.arrays import NUMPY, Arrays, torch_arrays
 from mugraph.verifier.floats import Runner, random_inputs
+
+if TYPE_CHECKING:
+    from mugraph.frontend.restore import Traced
 
 
 def random_tensors(program: Graph, seed: int) -> list[Any]:
@@ -27,6 +31,35 @@ def runner(executable: Executable) -> Runner:
         return [library.to_numpy(output) for output in outputs]
 
     return run
+
+
+def torch_runner(fn: Callable[..., Any], traced: Traced) -> Runner | None:
+    """The PyTorch function itself, to compare rounding errors with; None where it closes over tensors that are not a
+    module's, which cannot be replaced by others."""
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    names = traced.graph.input_names[len(traced.graph.input_names) - len(traced.captured) :]
+    if names and not isinstance(fn, torch.nn.Module):
+        return None
+    library = torch_arrays()
+
+    def run(*arrays: Array) -> Sequence[Array]:
+        tensors = _converted(traced.graph, arrays, library)
+        own, captured = tensors[: len(tensors) - len(names)], dict(zip(names, tensors[len(tensors) - len(names) :], strict=True))
+        call = functools.partial(_call_with, fn, captured) if names else fn
+        with torch.no_grad():
+            returned = tree_leaves(traced.arguments.call(call, own))
+        places = {number: leaf for leaf, (number, _) in zip(returned, traced.results.leaves, strict=True) if number is not None}
+        return [library.to_numpy(places[number]) for number in range(len(traced.graph.outputs))]
+
+    return run
+
+
+def _call_with(module: Any, parameters: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+    from torch.func import functional_call
+
+    return functional_call(module, dict(parameters), args, kwargs)
 
 
 def _library(program: Graph) -> Arrays:
