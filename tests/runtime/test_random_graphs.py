@@ -14,20 +14,38 @@ from runtime.block_graphs import many_kernels
 
 def relative_error(result: Array, expected: Array) -> float:
     """Largest error relative to the largest entry."""
+    assert result.shape == expected.shape
     assert np.isfinite(expected).all()
     return float(np.max(np.abs(result - expected)) / max(float(np.max(np.abs(expected))), 1e-6))
 
 
-def random_inputs(graph: Graph, seed: int) -> list[Array]:
+def compare_fp32(graph: Graph, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    return [rng.standard_normal(node.output.shape).astype(np.float32) for node in graph.inputs()]
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_fp32_kernels_agree_with_the_evaluator(seed: int) -> None:
-    graph = many_kernels(seed, 25, DType.FP32)
-    inputs = random_inputs(graph, seed)
+    inputs = [rng.standard_normal(node.output.shape).astype(np.float32) for node in graph.inputs()]
     expected = evaluate(graph, [array.astype(np.float64) for array in inputs], FloatArithmetic())
     for number, (result, reference) in enumerate(zip(build(graph)(*inputs), expected, strict=True)):
-        assert result.shape == reference.shape
         assert relative_error(result, reference) < 1e-5, f"output {number}"
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_fp32_kernels_agree_with_the_evaluator(seed: int) -> None:
+    compare_fp32(many_kernels(seed, 25, DType.FP32), seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10, 40))
+def test_many_more_fp32_kernels(seed: int) -> None:
+    compare_fp32(many_kernels(seed, 25, DType.FP32), seed)
+
+
+@pytest.mark.parametrize("dtype", [DType.BF16, DType.FP16])
+def test_16_bit_kernels_agree_with_the_evaluator(dtype: DType) -> None:
+    torch = pytest.importorskip("torch")
+    graph = many_kernels(5, 15, dtype)
+    kind = {DType.BF16: torch.bfloat16, DType.FP16: torch.float16}[dtype]
+    generator = torch.Generator().manual_seed(5)
+    inputs = [torch.randn(node.output.shape, generator=generator).to(kind) for node in graph.inputs()]
+    expected = evaluate(graph, [tensor.double().numpy() for tensor in inputs], FloatArithmetic())
+    for result, reference in zip(build(graph)(*inputs), expected, strict=True):
+        assert result.dtype is kind
+        assert relative_error(result.double().numpy(), reference) < 2e-2

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mugraph.errors import UnsupportedOperator
-from mugraph.ir import DType, Graph, GraphBuilder, Level
+from mugraph.ir import DType, Graph, GraphBuilder, Level, Value
 from mugraph.ir.arithmetic import Array, FloatArithmetic
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.ops import OPERATORS
@@ -50,7 +50,7 @@ def test_every_vector_width_gives_the_same_results(vectors: Vectors) -> None:
 def products() -> Graph:
     """Products with each factor plain or transposed, over sizes around the register tiles."""
     kernel = GraphBuilder(Level.KERNEL)
-    outputs = []
+    outputs: list[Value] = []
     for rows, inner, columns in ((1, 1, 1), (1, 40, 130), (3, 17, 5), (9, 64, 48), (15, 100, 67), (33, 7, 16), (20, 33, 100)):
         for left_transposed in (False, True):
             for right_transposed in (False, True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import importlib.util
 import logging
@@ -92,6 +93,8 @@ def _compile(compiler: Compiler, source: str, path: Path) -> Path:
         text, unfinished = Path(folder, "kernels.c"), Path(folder, "kernels.so")
         text.write_text(source, encoding="utf-8")
         done = subprocess.run([*compiler.command, *_FLAGS, str(text), "-o", str(unfinished)], capture_output=True, text=True)
+        if "No space left" in done.stderr:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if done.returncode != 0:
             kept = Path(tempfile.mkdtemp(prefix="mugraph-")) / "kernels.c"
             kept.write_text(source, encoding="utf-8")

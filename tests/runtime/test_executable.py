@@ -1,0 +1,162 @@
+"""Calling compiled muGraphs: array kinds, checks, mixed kernel graphs, threads, saved sources."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from lower.graphs import attention, rms_norm_linear
+from mugraph.errors import InvalidInput, ShapeMismatch, StorageError, TargetUnavailable
+from mugraph.ir import DType, Graph, GraphBuilder, Level
+from mugraph.ir.arithmetic import Array, FloatArithmetic
+from mugraph.ir.evaluate import evaluate
+from mugraph.runtime import Executable, build
+
+FP32 = DType.FP32
+
+
+def normal_inputs(graph: Graph, seed: int = 0) -> list[Array]:
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal(node.output.shape).astype(np.float32) for node in graph.inputs()]
+
+
+def reference(graph: Graph, inputs: list[Array]) -> list[Array]:
+    return evaluate(graph, [array.astype(np.float64) for array in inputs], FloatArithmetic())
+
+
+@pytest.fixture(scope="module")
+def norm() -> Executable:
+    return build(rms_norm_linear())
+
+
+def test_numpy_in_numpy_out(norm: Executable) -> None:
+    inputs = normal_inputs(norm.graph)
+    (result,) = norm(*inputs)
+    assert type(result) is np.ndarray
+    np.testing.assert_allclose(result, reference(norm.graph, inputs)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_torch_in_torch_out(norm: Executable) -> None:
+    torch = pytest.importorskip("torch")
+    inputs = normal_inputs(norm.graph)
+    (result,) = norm(*map(torch.from_numpy, inputs))
+    np.testing.assert_array_equal(result.numpy(), norm(*inputs)[0])
+
+
+def test_inputs_that_are_not_contiguous_are_copied(norm: Executable) -> None:
+    torch = pytest.importorskip("torch")
+    inputs = normal_inputs(norm.graph)
+    expected = norm(*inputs)[0]
+    np.testing.assert_array_equal(norm(*map(np.asfortranarray, inputs))[0], expected)
+    strided = [torch.from_numpy(np.ascontiguousarray(array.T)).permute(*reversed(range(array.ndim))) for array in inputs]
+    np.testing.assert_array_equal(norm(*strided)[0].numpy(), expected)
+
+
+def test_a_wrong_shape_names_the_input(norm: Executable) -> None:
+    x, g, w = normal_inputs(norm.graph)
+    with pytest.raises(ShapeMismatch, match=r"'W' has shape \[32, 47\].*\[32, 48\]"):
+        norm(x, g, w[:, 1:])
+
+
+def test_a_wrong_dtype_names_the_input(norm: Executable) -> None:
+    x, g, w = normal_inputs(norm.graph)
+    with pytest.raises(InvalidInput, match=r"'G' is float64.*fp32"):
+        norm(x, g.astype(np.float64), w)
+
+
+def test_a_wrong_number_or_kind_of_inputs(norm: Executable) -> None:
+    x, g, _ = normal_inputs(norm.graph)
+    with pytest.raises(InvalidInput, match=r"expected 3 inputs \(X, G, W\), got 2"):
+        norm(x, g)
+    with pytest.raises(InvalidInput, match="not list, ndarray"):
+        norm(x, g, [1.0])
+
+
+def test_bf16_needs_torch() -> None:
+    executable = build(rms_norm_linear(dtype=DType.BF16))
+    with pytest.raises(InvalidInput, match="pass torch tensors"):
+        executable(*normal_inputs(executable.graph))
+
+
+def test_other_targets_are_refused() -> None:
+    with pytest.raises(TargetUnavailable, match="cuda:sm_90"):
+        build(rms_norm_linear(), "cuda:sm_90")
+
+
+def mixed_graph() -> Graph:
+    """Views, library kernels and two compiled kernels, the second reading the first's transposed result."""
+    kernel = GraphBuilder(Level.KERNEL)
+    x, y = kernel.input("x", (6, 10), FP32), kernel.input("y", (10, 4), FP32)
+    product = kernel.add("matmul", x, y)
+    scaled = kernel.add("mul", product, kernel.constant(0.5, FP32))
+    first = GraphBuilder(Level.BLOCK, grid=(2,))
+    value = first.add("tanh", first.iterator(0, kernel.tensor(scaled), (0,), None))
+    (bounded,) = kernel.graph_defined(first.build([first.add("output_saver", value, omap=(0,))]), [scaled])
+    turned = kernel.add("transpose", bounded, permutation=(1, 0))
+    second = GraphBuilder(Level.BLOCK, grid=(2,))
+    left = second.iterator(0, kernel.tensor(turned), (0,), None)
+    right = second.iterator(1, kernel.tensor(x), (None,), None)
+    saved = second.add("output_saver", second.add("matmul", left, right), omap=(0,))
+    (mixed,) = kernel.graph_defined(second.build([saved]), [turned, x])
+    total = kernel.add("sum", mixed, dim=1, size=10)
+    return kernel.build([mixed, turned, kernel.add("reshape", total, shape=(2, 2)), kernel.add("cast", x, dtype=DType.FP16)])
+
+
+def test_kernel_graphs_may_mix_compiled_and_library_kernels() -> None:
+    torch = pytest.importorskip("torch")
+    graph = mixed_graph()
+    executable = build(graph)
+    inputs = normal_inputs(graph)
+    results = executable(*inputs)
+    assert results[3].dtype == np.float16
+    for result, expected in zip(results, reference(graph, inputs), strict=True):
+        np.testing.assert_allclose(result, expected, rtol=1e-3, atol=1e-5)
+    for result, other in zip(executable(*map(torch.from_numpy, inputs)), results, strict=True):
+        np.testing.assert_allclose(result.numpy(), other, rtol=1e-5, atol=1e-6)
+
+
+def test_a_graph_without_kernels_of_its_own_needs_no_compiler() -> None:
+    kernel = GraphBuilder(Level.KERNEL)
+    x = kernel.input("x", (3, 5), FP32)
+    executable = build(kernel.build([kernel.add("max", x, dim=1, size=5)]))
+    assert executable.sources == {}
+    array = normal_inputs(executable.graph)[0]
+    np.testing.assert_array_equal(executable(array)[0], array.max(axis=1, keepdims=True))
+
+
+def test_calls_from_several_threads_do_not_disturb_each_other() -> None:
+    executable = build(attention())
+    cases = [normal_inputs(executable.graph, seed) for seed in range(4)]
+    expected = [executable(*case)[0] for case in cases]
+    wrong: list[int] = []
+
+    def call(number: int) -> None:
+        for _ in range(50):
+            if not np.array_equal(executable(*cases[number])[0], expected[number]):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=call, args=(number,)) for number in range(len(cases))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_online_softmax_survives_scores_that_overflow_exp() -> None:
+    executable = build(attention())
+    inputs = normal_inputs(executable.graph)
+    inputs[0] *= 1000
+    (result,) = executable(*inputs)
+    np.testing.assert_allclose(result, reference(executable.graph, inputs)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_saved_sources_run_again_and_changed_ones_do_not(norm: Executable) -> None:
+    inputs = normal_inputs(norm.graph)
+    again = Executable.from_sources(norm.graph, norm.sources, norm.digest)
+    np.testing.assert_array_equal(again(*inputs)[0], norm(*inputs)[0])
+    changed = {name: text + "\n" for name, text in norm.sources.items()}
+    with pytest.raises(StorageError, match="changed"):
+        Executable.from_sources(norm.graph, changed, norm.digest)
