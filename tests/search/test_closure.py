@@ -1,0 +1,127 @@
+"""Closures and derivations: what they find, what the expression check prunes, what the limits mean."""
+
+from __future__ import annotations
+
+import pytest
+
+from mugraph.algebra.fields import FieldArithmetic
+from mugraph.ir import Graph
+from mugraph.ir.program import Program
+from mugraph.search.axes import axis_program
+from mugraph.search.closure import AFTER, LOOP, Closure, Limits, Saturation, TinyInputs
+from mugraph.search.context import Context, bits, primes
+from mugraph.search.extraction import ExtractionLimits, Extractor
+from mugraph.search.recipe import Recipe
+from mugraph.search.tiers import Tier
+
+from .programs import attention, finished, gated_mlp, lora, ntrans, rmsnorm
+
+
+def close(graph: Graph, loop_size: int | None = None, tier: Tier = Tier.OPAQUE_SUMS, limits: Limits | None = None) -> Closure:
+    """The closure of a program, looping over its axis of size `loop_size`."""
+    program = axis_program(graph)
+    loop = None if loop_size is None else program.sizes.index(loop_size)
+    closure = Closure(program, Context.of(program, loop), tier)
+    return Saturation(closure, FieldArithmetic(seed=3), TinyInputs(3), limits or Limits()).run()
+
+
+def recipes(closure: Closure, operators: int) -> list[Recipe]:
+    """All derivations of the first goal with at most `operators` operators."""
+    extractor = Extractor(closure, lambda edge: 1.0)
+    limits = ExtractionLimits(operators, derivations=10**6, expansions=10**6)
+    return [recipe for _, recipe in extractor.derivations((closure.goals[0][0],), limits)]
+
+
+def ops(recipe: Recipe, in_loop: bool | None = None) -> list[str]:
+    """The operators of a recipe, sorted; of one phase on demand."""
+    return sorted(step.op for step in recipe.steps if in_loop is None or step.in_loop == in_loop)
+
+
+def test_parts_are_named_by_distinct_primes() -> None:
+    assert primes(5) == [2, 3, 5, 7, 11]
+    assert bits(0b10110) == [1, 2, 4]
+
+
+def test_rmsnorm_over_its_hidden_axis_is_the_papers_graph() -> None:
+    found = recipes(close(rmsnorm(batch=4, hidden=16, out=8), loop_size=16), operators=11)
+    fused = [recipe for recipe in found if ops(recipe).count("accumulate") == 2]
+    assert any("div" in ops(recipe, in_loop=False) and "contract" in ops(recipe, in_loop=True) for recipe in fused)
+
+
+def test_gated_mlp_keeps_both_matmuls_in_the_loop() -> None:
+    (recipe,) = recipes(close(gated_mlp(hidden=8), loop_size=8), operators=9)
+    assert ops(recipe, in_loop=True).count("contract") == 2
+    assert {"silu", "mul", "accumulate"} <= set(ops(recipe, in_loop=False))
+
+
+def test_lora_becomes_one_concat_matmul() -> None:
+    found = recipes(close(lora(hidden=12), loop_size=12, tier=Tier.FULL), operators=7)
+    assert any(
+        ops(recipe, in_loop=True).count("concat_contract") == 1 and ops(recipe).count("accumulate") == 1 for recipe in found
+    )
+
+
+def test_attention_is_flash_attention_when_it_loops_over_keys() -> None:
+    found = recipes(close(attention(queries=3, keys=8, width=4), loop_size=8), operators=10)
+    assert any(ops(recipe, in_loop=True).count("contract") == 2 and "div" in ops(recipe, in_loop=False) for recipe in found)
+
+
+def test_ntrans_is_one_kernel_when_its_sums_are_opaque() -> None:
+    assert recipes(close(ntrans()), operators=14)
+
+
+def test_every_derivation_is_listed_once() -> None:
+    found = recipes(close(rmsnorm(), loop_size=16), operators=12)
+    assert len(found) == len(set(found)) > 1
+
+
+def test_the_operator_limit_is_exact() -> None:
+    closure = close(rmsnorm(), loop_size=16)
+    least = min(recipe.operators for recipe in recipes(closure, operators=12))
+    assert not recipes(closure, operators=least - 1)
+    assert all(recipe.operators == least for recipe in recipes(closure, operators=least))
+
+
+def test_derivations_come_cheapest_first() -> None:
+    closure = close(rmsnorm(), loop_size=16)
+    prices = {"load": 1.0, "mul": 5.0, "div": 3.0}
+    limits = ExtractionLimits(operators=13)
+    costs = [
+        cost for cost, _ in Extractor(closure, lambda edge: prices.get(edge.op, 2.0)).derivations((closure.goals[0][0],), limits)
+    ]
+    assert costs == sorted(costs)
+
+
+def test_useless_products_are_pruned() -> None:
+    p = Program()
+    x, y, z = (p.input(name, (4, 4)) for name in "xyz")
+    closure = close(finished(p, x * z + y * z), tier=Tier.FULL)
+    x_expr, y_expr = (closure.expressions.algebra.variable(name) for name in ("x0", "x1"))
+    expressions = {node.expr for node in closure.nodes}
+    assert closure.expressions.algebra.mul(x_expr, y_expr) not in expressions
+    assert closure.expressions.algebra.add(x_expr, y_expr) in expressions
+
+
+def test_algebra_is_observed_not_written() -> None:
+    """(x + y) * z is found for x * z + y * z although no rule says so."""
+    p = Program()
+    x, y, z = (p.input(name, (4, 4)) for name in "xyz")
+    found = recipes(close(finished(p, x * z + y * z), tier=Tier.FULL), operators=5)
+    assert [ops(recipe) for recipe in found] == [["add", "load", "load", "load", "mul"]]
+
+
+def test_phases_do_not_mix() -> None:
+    closure = close(rmsnorm(), loop_size=16)
+    for node in closure.nodes:
+        for edge in node.edges:
+            phases = {closure.nodes[i].phase for i in edge.inputs}
+            leaving = edge.op in ("accumulate", "concat", "carry")
+            assert phases <= ({LOOP} if leaving else {node.phase})
+    assert {closure.nodes[goal].phase for goal in closure.goals[0]} == {AFTER}
+
+
+@pytest.mark.parametrize("limit", [10, 30])
+def test_limits_stop_a_closure_and_say_so(limit: int) -> None:
+    closure = close(rmsnorm(), loop_size=16, limits=Limits(nodes=limit))
+    assert not closure.saturated
+    assert close(rmsnorm(), loop_size=16).saturated

@@ -1,0 +1,147 @@
+"""The whole search: every candidate is a valid muGraph that computes the program; reports and budgets say the truth."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+
+import numpy as np
+import pytest
+
+from mugraph.devices import device_for
+from mugraph.errors import BudgetExceeded
+from mugraph.ir import Graph
+from mugraph.ir.program import Program
+from mugraph.ir.validity import check
+from mugraph.search import Options, Progress, search
+from mugraph.search.engine import SearchResult
+
+from .programs import PAPER, chain, finished, grouped_heads, outputs, random_program, rmsnorm, self_attention
+
+CPU = device_for("cpu")
+
+
+def assert_all_equal(program: Graph, result: SearchResult) -> None:
+    """Every candidate is valid and computes what the program computes."""
+    wanted = outputs(program)
+    for candidate in result.candidates:
+        check(candidate.graph, None)
+        for got, expected in zip(outputs(candidate.graph), wanted, strict=True):
+            assert got.shape == expected.shape
+            np.testing.assert_allclose(got, expected, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", PAPER)
+@pytest.mark.parametrize("memory", [1500, 1 << 20])
+def test_the_papers_programs(name: str, memory: int) -> None:
+    program = PAPER[name]()
+    result = search(program, dataclasses.replace(CPU, shared_memory_bytes=memory), budget=20)
+    assert result.candidates
+    assert result.report.exhausted
+    assert any(len(candidate.graph.kernels()) == 1 for candidate in result.candidates)
+    assert_all_equal(program, result)
+
+
+@pytest.mark.parametrize(
+    "program", [self_attention(), grouped_heads(), chain()], ids=["self-attention", "grouped heads", "chain"]
+)
+def test_programs_with_reshapes_copies_and_products(program: Graph) -> None:
+    result = search(program, CPU, budget=10)
+    assert result.candidates
+    assert_all_equal(program, result)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_programs(seed: int) -> None:
+    program = random_program(seed)
+    try:
+        result = search(program, dataclasses.replace(CPU, shared_memory_bytes=400), budget=2)
+    except BudgetExceeded:
+        pytest.skip("too large for the test's budget")
+    assert_all_equal(program, result)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1000, 1200))
+def test_many_random_programs(seed: int) -> None:
+    program = random_program(seed)
+    try:
+        result = search(program, dataclasses.replace(CPU, shared_memory_bytes=400), budget=6)
+    except BudgetExceeded:
+        pytest.skip("too large for the test's budget")
+    assert_all_equal(program, result)
+
+
+def test_several_outputs() -> None:
+    p = Program()
+    x, w = p.input("x", (4, 6)), p.input("w", (6, 8))
+    y = x @ w
+    program = finished(p, y.silu(), y.sum(-1, keepdim=True))
+    result = search(program, CPU, budget=10)
+    assert result.candidates
+    assert_all_equal(program, result)
+
+
+def test_sizes_play_no_role_in_what_is_found() -> None:
+    def structure(program: Graph) -> set[tuple[str, ...]]:
+        found = search(program, dataclasses.replace(CPU, shared_memory_bytes=1 << 30)).candidates
+        return {tuple(sorted(node.op for _, node in candidate.graph.walk())) for candidate in found[:1]}
+
+    assert structure(rmsnorm(4, 16, 8)) == structure(rmsnorm(6, 10, 15))
+
+
+def test_results_are_the_same_every_time() -> None:
+    first, second = (search(rmsnorm(), CPU).candidates for _ in range(2))
+    assert [(c.graph, c.cost) for c in first] == [(c.graph, c.cost) for c in second]
+
+
+def test_large_products_are_left_to_the_library_or_cut() -> None:
+    program = chain(rows=1024, inner=1024, middle=1024, out=1024)
+    best = search(program, CPU).candidates[0].graph
+    assert len(best.kernels()) == 2
+    assert any(node.op == "matmul" for node in best.kernels())
+
+
+def test_candidates_fit_the_device() -> None:
+    device = dataclasses.replace(CPU, shared_memory_bytes=2000)
+    for candidate in search(rmsnorm(8, 64, 32), device).candidates:
+        check(candidate.graph, device)
+
+
+def test_the_report_says_what_was_exhausted() -> None:
+    report = search(rmsnorm(), CPU).report
+    assert report.exhausted
+    assert "11 block operators" in report.exhausted_what
+    assert report.states == sum(tier.states for tier in report.tiers) > 0
+    assert report.to_json()["exhausted"] is True
+    assert report.first_found_seconds is not None
+    assert report.first_found_seconds <= report.seconds
+
+
+def test_a_closure_cut_short_is_not_called_exhausted() -> None:
+    report = search(rmsnorm(), CPU, options=Options(max_nodes=40)).report
+    assert not report.exhausted
+
+
+def test_the_budget_is_kept() -> None:
+    start = time.perf_counter()
+    with contextlib.suppress(BudgetExceeded):
+        search(PAPER["ntrans"](), CPU, budget=1.0)
+    assert time.perf_counter() - start < 3.0
+
+
+def test_progress_is_told_and_an_interrupt_returns_the_best_so_far() -> None:
+    seen: list[Progress] = []
+
+    def interrupt(progress: Progress) -> None:
+        seen.append(progress)
+        if progress.found:
+            raise KeyboardInterrupt
+
+    result = search(PAPER["qknorm"](), CPU, progress=interrupt)
+    assert result.candidates
+    assert result.report.interrupted
+    assert not result.report.exhausted
+    assert seen[-1].states > 0
+    assert "loop" in seen[-1].stage

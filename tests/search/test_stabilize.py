@@ -1,0 +1,76 @@
+"""Safe exponentials are derived where a row factor cancels, and only there."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from mugraph.devices import device_for
+from mugraph.ir import Graph
+from mugraph.ir.arithmetic import FloatArithmetic
+from mugraph.ir.evaluate import evaluate
+from mugraph.ir.program import Program
+from mugraph.search import search
+
+from .programs import attention, finished, random_inputs
+
+CPU = device_for("cpu")
+SMALL = dataclasses.replace(CPU, shared_memory_bytes=600)
+"""Too little memory for all keys at once, so that a loop over them is needed."""
+
+
+def operators(graph: Graph) -> set[str]:
+    """All operators of a graph, at every level."""
+    return {node.op for _, node in graph.walk()}
+
+
+def test_softmax_gets_a_row_maximum_in_every_candidate() -> None:
+    p = Program()
+    x = p.input("x", (4, 8))
+    found = search(finished(p, x.softmax(-1)), CPU).candidates
+    assert found
+    assert any("max" in operators(candidate.graph) for candidate in found)
+
+
+def test_a_loop_over_keys_gets_rescaled_accumulators() -> None:
+    found = search(attention(), SMALL).candidates
+    online = [candidate.graph for candidate in found if "accumulate_rescaled" in operators(candidate.graph)]
+    assert online
+    for graph in online:
+        (body,) = (node.body for node in graph.nodes if node.body is not None)
+        sums = [node for node in body.nodes if node.op == "accumulate_rescaled"]
+        assert len(sums) == 2
+        assert len({node.inputs[1] for node in sums}) <= 2
+
+
+@pytest.mark.parametrize("scale", [1.0, 100.0])
+def test_shifted_attention_is_finite_and_right_for_large_logits(scale: float) -> None:
+    graph = attention()
+    inputs = [x * scale for x in random_inputs(graph)]
+    q, k, v = inputs
+    scores = q @ np.swapaxes(k, -1, -2) * 0.5
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    wanted = weights / weights.sum(-1, keepdims=True) @ v
+    candidates = search(graph, SMALL).candidates
+    assert candidates
+    for candidate in candidates:
+        if "accumulate_rescaled" in operators(candidate.graph):
+            (got,) = evaluate(candidate.graph, inputs, FloatArithmetic())
+            np.testing.assert_allclose(got, wanted, rtol=1e-9)
+
+
+def test_an_exponential_whose_factor_does_not_cancel_is_left_alone() -> None:
+    p = Program()
+    x, w = p.input("x", (4, 8)), p.input("w", (8, 3))
+    for candidate in search(finished(p, x.exp() @ w), CPU).candidates:
+        assert not {"max", "accumulate_rescaled"} & operators(candidate.graph)
+
+
+def test_a_sum_of_a_softmax_and_an_exponential_is_left_alone() -> None:
+    p = Program()
+    x = p.input("x", (4, 8))
+    e = x.exp()
+    for candidate in search(finished(p, e / e.sum(-1, keepdim=True) + e.sum(-1, keepdim=True)), CPU).candidates:
+        assert "max" not in operators(candidate.graph)
