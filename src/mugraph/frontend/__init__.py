@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 from mugraph.errors import InvalidInput
 
 if TYPE_CHECKING:
+    import torch
+
     from mugraph.frontend.restore import Traced
 
 __all__ = ["require_torch", "trace"]
 
 
-def trace(fn: Callable[..., Any], example_inputs: Sequence[Any] | Mapping[str, Any]) -> Traced:
+def trace(fn: Callable[..., Any], example_inputs: torch.Tensor | Sequence[Any] | Mapping[str, Any]) -> Traced:
     """The program that a PyTorch function or module computes: a kernel graph of pre-defined operators.
 
     `example_inputs` are the positional arguments (a lone tensor is one argument) or, as a mapping, keyword arguments; they

@@ -30,6 +30,7 @@ DTYPES = {
 
 _CHECKS = frozenset({"_assert_tensor_metadata"})
 """Operators that only check what the trace knows."""
+_VALUES_OUT_OF_TENSORS = frozenset({"item", "_local_scalar_dense", "nonzero"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,34 +86,31 @@ def _apply(node: torch.fx.Node, values: Mapping[torch.fx.Node, Any]) -> Any:
     arguments: Any = torch.fx.map_arg(node.args, values.__getitem__)
     options: Any = torch.fx.map_arg(node.kwargs, values.__getitem__)
     try:
-        return ROWS[_name(node)](*arguments, **options)
+        value = ROWS[_name(node)](*arguments, **options)
     except MugraphError as error:
         raise type(error)(_at(node, str(error))) from None
+    if isinstance(value, ProgramTensor) and value.number is None:
+        _dtype(node)
+    return value
 
 
 def _check(node: torch.fx.Node) -> None:
-    """Refuse operators without a row, and ones that are not functions of floating-point tensors."""
-    if _draws_random_numbers(node):
+    """Refuse operators without a row, in words that fit the reason it has none."""
+    if _name(node) in ROWS:
+        return
+    if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
         raise UnsupportedOperator(_at(node, "it draws random numbers; pass them as an input, or call model.eval() for dropout"))
-    if _name(node) in ("item", "_local_scalar_dense", "nonzero"):
+    if _name(node) in _VALUES_OUT_OF_TENSORS:
         raise UnsupportedOperator(_at(node, "the program would depend on the values of a tensor; keep them in tensors"))
-    if _name(node) not in ROWS:
-        raise UnsupportedOperator(_at(node, "no such operator in the table; leave it outside the optimized function"))
-    if isinstance(node.meta.get("val"), torch.Tensor):
-        _dtype(node)
+    raise UnsupportedOperator(_at(node, "no such operator in the table; leave it outside the optimized function"))
 
 
 def _widened(node: torch.fx.Node, value: Any) -> Any:
     """The value as wide as PyTorch has it."""
-    if not isinstance(value, ProgramTensor):
+    if not isinstance(value, ProgramTensor) or value.number is not None:
         return value
     dtype = _dtype(node)
     return value.cast(dtype) if dtype.bytes > value.dtype.bytes else value
-
-
-def _draws_random_numbers(node: torch.fx.Node) -> bool:
-    # Attention carries the tag for its dropout, which its row refuses by itself.
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and _name(node) not in ROWS
 
 
 def _name(node: torch.fx.Node) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import logging
 import re
@@ -60,11 +61,12 @@ def record(name: str, fn: Callable[..., Any], arguments: Arguments, examples: tu
     with torch.no_grad(), _quiet():
         try:
             program = torch.export.export(recorder, examples, strict=False)
-            return Recording(program.run_decompositions(_decompositions()), recorder, returned[-1], _literals(program))
+            return Recording(program.run_decompositions(dict(_decompositions())), recorder, returned[-1], _literals(program))
         except Exception as error:  # whatever the function raises is a fact about the function
             raise _explained(name, error) from error
 
 
+@functools.cache
 def _decompositions() -> dict[Any, Callable[..., Any]]:
     """PyTorch's decompositions of everything that has no row."""
     table: Mapping[Any, Callable[..., Any]] = default_decompositions()
@@ -99,7 +101,8 @@ def _quiet() -> Iterator[None]:
     for logger in loggers:
         logger.setLevel(logging.CRITICAL + 1)
     try:
-        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        silence = io.StringIO()
+        with contextlib.redirect_stdout(silence), contextlib.redirect_stderr(silence), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:

@@ -1,0 +1,128 @@
+"""Calling a program like the function it came from: arguments in, structures out, and words for calls that do not fit."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from mugraph.calling import Positional, structure_of
+from mugraph.errors import InvalidInput, ShapeMismatch
+from mugraph.frontend import trace
+from mugraph.frontend.restore import Traced
+
+from .agreement import assert_agrees, random
+
+X, Y = random(3, 4, seed=1), random(3, 4, seed=2)
+
+
+class Pair(NamedTuple):
+    first: torch.Tensor
+    second: torch.Tensor
+
+
+def scaled(x: torch.Tensor, y: torch.Tensor, scale: float = 2.0, *, flip: bool = False) -> torch.Tensor:
+    return (y - x if flip else x - y) * scale
+
+
+RESULTS: list[Any] = [
+    lambda x, y: x + y,
+    lambda x, y: (x + y,),
+    lambda x, y: [x, x + y, x - y],
+    lambda x, y: {"sum": x + y, "parts": (x * 2, [y * 3])},
+    lambda x, y: (x + y, None, 3, "text"),
+    lambda x, y: Pair(x * y, x + 1),
+    lambda x, y: (x + y, x + y, y + x),
+]
+
+
+@pytest.mark.parametrize("fn", RESULTS)
+def test_results_have_the_structure_of_the_functions(fn: Any) -> None:
+    assert_agrees(fn, X, Y)
+
+
+def test_a_result_that_occurs_twice_is_computed_once() -> None:
+    traced = trace(lambda x, y: (x + y, x * y, y + x), (X, Y))
+    assert len(traced.graph.outputs) == 2
+    assert traced.unflatten(["sum", "product"]) == ("sum", "product", "sum")
+
+
+def test_a_structure_can_be_saved() -> None:
+    traced = trace(lambda x, y: {"a": x + y, "b": [x * y, None]}, (X, Y))
+    restored = Positional(traced.graph, structure_of(traced, 2))
+    assert restored.unflatten(["sum", "product"]) == traced.unflatten(["sum", "product"]) == {"a": "sum", "b": ["product", None]}
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [
+        ((X, Y), {}),
+        ((X, Y, 3.0), {}),
+        ((X,), {"y": Y}),
+        ((), {"y": Y, "x": X, "scale": 0.5}),
+        ((X, Y), {"flip": True}),
+    ],
+)
+def test_positional_keyword_and_default_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    assert assert_agrees(scaled, *args, **kwargs).graph.input_names == ("x", "y")
+
+
+def test_containers_of_tensors_are_arguments_too() -> None:
+    def total(batch: dict[str, Any], *rest: torch.Tensor) -> torch.Tensor:
+        left, right = batch["pair"]
+        sum: torch.Tensor = left + right + batch["bias"] + rest[0]
+        return sum
+
+    traced = assert_agrees(total, {"pair": (X, Y), "bias": X[0]}, Y)
+    assert traced.graph.input_names == ("batch.pair.0", "batch.pair.1", "batch.bias", "rest.0")
+
+
+def test_functions_without_a_signature_have_numbered_arguments() -> None:
+    assert assert_agrees(torch.mul, X, Y).graph.input_names == ("argument0", "argument1")
+
+
+def test_a_lone_tensor_and_a_mapping_are_example_inputs() -> None:
+    assert trace(lambda x: x.exp(), X).graph.input_names == ("x",)
+    assert trace(scaled, {"x": X, "y": Y}).graph.input_names == ("x", "y")
+
+
+@pytest.fixture(scope="module")
+def traced() -> Traced:
+    return trace(scaled, (X, Y))
+
+
+def test_a_call_may_name_its_arguments(traced: Traced) -> None:
+    assert traced.flatten((X,), {"y": Y})[1] is Y
+    assert traced.flatten((X, Y, 2.0), {"flip": False})[0] is X
+
+
+def test_gradients_are_left_behind(traced: Traced) -> None:
+    tensors = traced.flatten((X.clone().requires_grad_(), Y), {})
+    assert not any(tensor.requires_grad for tensor in tensors)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "error", "words"),
+    [
+        ((X, Y[:2]), {}, ShapeMismatch, r"argument y is torch.float64 \[2, 4\], optimized for torch.float64 \[3, 4\]"),
+        ((X.float(), Y), {}, ShapeMismatch, r"argument x is torch.float32 \[3, 4\], optimized for torch.float64"),
+        ((X, Y, 3.0), {}, InvalidInput, "argument scale was 2.0 when optimized, not 3.0"),
+        ((X, Y), {"flip": True}, InvalidInput, "argument flip was False"),
+        ((X, 1.0), {}, InvalidInput, "argument y must be a torch tensor, not float"),
+        ((X, [Y]), {}, InvalidInput, "same arguments as when optimized: x, y, scale, flip"),
+        ((X,), {}, InvalidInput, "missing a required argument: 'y'"),
+        ((X, Y), {"alpha": 1}, InvalidInput, "unexpected keyword argument 'alpha'"),
+    ],
+)
+def test_a_call_that_does_not_fit_is_told_why(traced: Traced, args: Any, kwargs: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        traced.flatten(args, kwargs)
+
+
+def test_positional_calls_of_tensors_are_checked_too() -> None:
+    traced = trace(lambda x, y: x + y, (X, Y))
+    with pytest.raises(InvalidInput, match="argument y must be a torch tensor"):
+        traced.flatten((X, 2.0), {})
+    with pytest.raises(InvalidInput, match="too many positional"):
+        traced.flatten((X, Y, X), {})

@@ -1,0 +1,116 @@
+"""FILE.py:function: what is loaded, and what is said when it cannot be."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mugraph.errors import InvalidInput
+from mugraph.frontend.files import is_file_function, load_function
+from mugraph.ir.program import Program
+
+Write = Callable[[str], str]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def write_file(text: str) -> str:
+        path = tmp_path / "user.py"
+        path.write_text(text)
+        return str(path)
+
+    return write_file
+
+
+def test_a_function_and_its_inputs(write: Write) -> None:
+    file = write("def example_inputs():\n    return 2, 3\n\ndef add(x, y):\n    return x + y\n")
+    loaded = load_function(f"{file}:add")
+    assert loaded.function(*loaded.example_inputs()) == 5  # type: ignore[operator]  # a Program cannot be called
+    assert loaded.name == "add"
+
+
+def test_a_lone_tensor_is_one_argument(write: Write) -> None:
+    file = write("import torch\ndef example_inputs():\n    return torch.ones(3, 4)\ndef f(x):\n    return x\n")
+    (tensor,) = load_function(f"{file}:f").example_inputs()
+    assert tensor.shape == (3, 4)
+
+
+def test_what_stands_beside_the_file_can_be_imported(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "beside_the_file.py").write_text("VALUE = 7\n")
+    path_before = list(sys.path)
+    file = write("from beside_the_file import VALUE\ndef f():\n    return VALUE\n")
+    assert load_function(f"{file}:f").function() == 7  # type: ignore[operator]  # a Program cannot be called
+    assert sys.path == path_before
+
+
+def test_a_program_needs_no_example_inputs(write: Write) -> None:
+    file = write("import mugraph\nprogram = mugraph.Program()\nprogram.output(program.input('X', (2, 2)).exp())\n")
+    loaded = load_function(f"{file}:program")
+    assert isinstance(loaded.function, Program)
+    assert loaded.example_inputs() == ()
+
+
+def test_what_a_file_prints_does_not_reach_stdout(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write("print('loading')\ndef example_inputs():\n    print('making')\n    return ()\ndef f():\n    pass\n")
+    load_function(f"{file}:f").example_inputs()
+    assert capsys.readouterr() == ("", "loading\nmaking\n")
+
+
+def test_windows_paths_and_workload_names_are_told_apart() -> None:
+    assert is_file_function(r"C:\models\norm.py:f")
+    assert is_file_function("norm.py")
+    assert not is_file_function("gated-mlp")
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "words"),
+    [
+        ("def f(): pass", "g", "has no function 'g'; it has f"),
+        ("x = 1", "g", "has no function 'g'; it has none"),
+        ("f = 3", "f", "user.py:f is of type int"),
+        ("class f: pass", "f", "user.py:f is a class; make an instance"),
+        ("def f(:\n    pass", "f", "user.py:1 is not Python"),
+        ("x = 1\nx = x / 0", "f", "user.py:2: the file fails with ZeroDivisionError: division by zero"),
+        ("import no_such_module", "f", "user.py:1: the file fails with ModuleNotFoundError: No module named 'no_such_module'"),
+        ("import sys\nsys.exit(3)", "f", "user.py:2: the file fails with SystemExit: 3"),
+    ],
+)
+def test_files_that_do_not_have_the_function(write: Write, text: str, name: str, words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        load_function(f"{write(text)}:{name}")
+
+
+@pytest.mark.parametrize(
+    ("example_inputs", "words"),
+    [
+        ("", r"has no function example_inputs\(\); add one that returns the arguments of f"),
+        ("example_inputs = 3", r"has no function example_inputs\(\)"),
+        ("def example_inputs(): return 3", r"example_inputs\(\) of .* returns int; return a tuple of tensors"),
+        (
+            "def example_inputs():\n    return [][1]",
+            r"user.py:3: example_inputs\(\) fails with IndexError: list index out of range",
+        ),
+        ("def example_inputs(n): return (n,)", r"example_inputs\(\) fails with TypeError: .*missing 1 required"),
+    ],
+)
+def test_files_without_usable_example_inputs(write: Write, example_inputs: str, words: str) -> None:
+    loaded = load_function(f"{write(f'def f(x): return x{chr(10)}{example_inputs}')}:f")
+    with pytest.raises(InvalidInput, match=words):
+        loaded.example_inputs()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("missing.py:f", "there is no file missing.py"),
+        ("missing.py", "write FILE.py:function"),
+        ("missing.py:", "write FILE.py:function"),
+        ("model.txt:f", "write FILE.py:function"),
+    ],
+)
+def test_names_that_are_no_functions_in_files(text: str, words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        load_function(text)

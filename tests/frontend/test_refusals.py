@@ -1,0 +1,152 @@
+"""What cannot be a program is refused with one line that names the thing at fault and the remedy."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import mugraph.frontend
+from mugraph.errors import InvalidInput, MugraphError, ShapeMismatch, UnsupportedOperator
+from mugraph.frontend import trace
+from mugraph.frontend.workloads import WORKLOADS
+
+X = torch.randn(3, 4)
+WEIGHT = torch.randn(4, 4)
+
+
+def refusal(fn: Any, inputs: Any) -> MugraphError:
+    with pytest.raises(MugraphError) as raised:
+        trace(fn, inputs)
+    assert "\n" not in str(raised.value)
+    return raised.value
+
+
+def cumulative(x: torch.Tensor) -> torch.Tensor:
+    return torch.cumsum(x, 0)
+
+
+def branching(x: torch.Tensor) -> torch.Tensor:
+    return x if x.sum() > 0 else -x
+
+
+def adding_in_place(x: torch.Tensor) -> torch.Tensor:
+    x.add_(1)
+    return x * 2
+
+
+def writing_into_a_view(x: torch.Tensor) -> torch.Tensor:
+    x.t()[0] = 0
+    return x * 2
+
+
+def changing_what_it_closes_over(x: torch.Tensor) -> torch.Tensor:
+    WEIGHT.mul_(2)
+    return x @ WEIGHT
+
+
+def mismatched(x: torch.Tensor) -> torch.Tensor:
+    return x @ torch.zeros(3, 3)
+
+
+@pytest.mark.parametrize(
+    ("fn", "error", "words"),
+    [
+        (cumulative, UnsupportedOperator, r"aten\.cumsum \(test_refusals\.py:\d+\)"),
+        (lambda x: torch.where(x > 0, x, x), UnsupportedOperator, r"aten\.gt"),
+        (lambda x: x**0.3, UnsupportedOperator, r"aten\.pow .*half-integer"),
+        (lambda x: x.argmax(-1), UnsupportedOperator, r"aten\.argmax"),
+        (lambda x: x.max(-1).indices, UnsupportedOperator, "torch.int64; only floating-point"),
+        (lambda x: x.int() * 2, UnsupportedOperator, "torch.int32; only floating-point"),
+        (lambda x: x[:, :2], UnsupportedOperator, "part of a tensor"),
+        (lambda x: x + torch.rand_like(x), UnsupportedOperator, "draws random numbers"),
+        (lambda x: F.dropout(x, 0.5), UnsupportedOperator, r"draws random numbers.*model\.eval"),
+        (lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True), UnsupportedOperator, "masked attention"),
+        (branching, UnsupportedOperator, r"branching \(test_refusals\.py:\d+\): control flow depends on the values"),
+        (lambda x: x * x.sum().item(), UnsupportedOperator, "values of a tensor"),
+        (adding_in_place, InvalidInput, "adding_in_place changes its argument x in place"),
+        (writing_into_a_view, InvalidInput, "changes its argument x in place"),
+        (changing_what_it_closes_over, InvalidInput, "changes a tensor it closes over"),
+        (mismatched, ShapeMismatch, r"mismatched \(test_refusals\.py:\d+\).*\[3, 4\] X \[3, 3\]"),
+        (lambda x: x.view(5, 5), ShapeMismatch, r"\[5, 5\]"),
+        (lambda x: x.no_such_method(), InvalidInput, "AttributeError.*no_such_method"),
+        (lambda x: 1 // 0, InvalidInput, "ZeroDivisionError"),
+        (lambda x: None, InvalidInput, "returns no tensor"),
+        (lambda x: 3, InvalidInput, "returns no tensor"),
+    ],
+)
+def test_functions(fn: Callable[..., Any], error: type[MugraphError], words: str) -> None:
+    refused = refusal(fn, X)
+    assert isinstance(refused, error)
+    with pytest.raises(error, match=words):
+        raise refused
+
+
+def test_a_module_that_updates_its_buffers() -> None:
+    refused = refusal(torch.nn.BatchNorm1d(4), X)
+    assert "changes num_batches_tracked in place" in str(refused) or "changes running_mean in place" in str(refused)
+
+
+def test_a_module_with_an_integer_buffer() -> None:
+    class Scaled(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.steps = torch.nn.Buffer(torch.arange(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.steps
+
+    assert "tensor steps of the function has dtype torch.int64" in str(refusal(Scaled(), X))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [
+        (torch.arange(4), "argument x has dtype torch.int64; use float16"),
+        (torch.ones(4, dtype=torch.bool), "argument x has dtype torch.bool"),
+        (torch.ones(4, dtype=torch.complex64), "argument x has dtype torch.complex64"),
+        (torch.ones(4, 0), r"argument x has shape \[4, 0\] without elements"),
+        (torch.ones(4, 4).to_sparse(), "argument x is torch.sparse_coo; use a dense tensor"),
+        ((np.ones(4),), "argument x of .* is a NumPy array; pass torch.from_numpy"),
+        ((2.0,), "called without a tensor"),
+        ((X, X), "too many positional arguments"),
+        ((), "missing a required argument"),
+        ("text", "example_inputs must be a tuple of tensors, not str"),
+        (None, "example_inputs must be a tuple of tensors, not NoneType"),
+    ],
+)
+def test_inputs(inputs: Any, words: str) -> None:
+    refused = refusal(lambda x: x + 1, inputs)
+    assert isinstance(refused, InvalidInput)
+    with pytest.raises(InvalidInput, match=words):
+        raise refused
+
+
+def test_things_that_cannot_be_called() -> None:
+    assert "not a function or module" in str(refusal(3, X))
+
+
+def test_nothing_but_the_refusal_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    refusal(branching, X)
+    refusal(mismatched, X)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_without_torch_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mugraph.frontend, "find_spec", lambda name: None)
+    with pytest.raises(InvalidInput, match="PyTorch is needed to optimize PyTorch functions: pip install torch"):
+        trace(lambda x: x, ())
+    with pytest.raises(InvalidInput, match="PyTorch is needed for workload lora: pip install torch"):
+        WORKLOADS["lora"].inputs()
+
+
+def test_the_table_of_workloads_does_not_import_torch() -> None:
+    import subprocess
+
+    script = "import sys, mugraph.frontend.workloads, mugraph.frontend.files; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

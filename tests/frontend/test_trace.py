@@ -1,0 +1,242 @@
+"""Functions and modules as people write them: the traced program computes what they compute, in the form the search wants."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from mugraph.frontend import trace
+from mugraph.ir.dtypes import DType
+from mugraph.ir.graph import Graph
+from mugraph.ir.scalar import Scalar
+
+from .agreement import assert_agrees, positive, random
+
+X, Y, M = random(3, 4, seed=1), random(3, 4, seed=2), random(4, 5)
+Q, K, V = random(2, 3, 6, 4), random(2, 3, 8, 4), random(2, 3, 8, 4, seed=1)
+
+
+def operators(graph: Graph) -> Counter[str]:
+    return Counter(node.op for node in graph.nodes if node.op not in ("input", "constant"))
+
+
+# --- functions -------------------------------------------------------------------------------------------------------
+
+
+def elementwise(x: torch.Tensor, y: torch.Tensor, p: torch.Tensor) -> list[torch.Tensor]:
+    return [
+        x + y, x + 1, 2 - x, x - y, -x, x * y, 0.5 * x, x / p, 1 / p, x / 3, p.reciprocal(), x**2, p**0.5, p**-0.5,
+        x.square(), p.sqrt(), p.rsqrt(), x.exp(), p.log(), x.abs(), x.tanh(), x.sigmoid(), F.silu(x), F.relu(x), F.gelu(x),
+        x * torch.sigmoid(x), x + torch.ones_like(x), torch.lerp(x, y, 0.25), torch.addcmul(x, y, p), p.clamp(min=0.75),
+    ]  # fmt: skip
+
+
+def contractions(x: torch.Tensor, m: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> dict[str, torch.Tensor]:
+    return {
+        "mm": torch.mm(x, m),
+        "at": x @ m,
+        "linear": F.linear(x, m.t(), m[0:4].sum(0)),
+        "addmm": torch.addmm(m.sum(0), x, m),
+        "bmm": torch.bmm(q[:, :].flatten(0, 1), k.flatten(0, 1).mT),
+        "batched": q @ k.transpose(-1, -2),
+        "einsum": torch.einsum("bhqd,bhkd->bhqk", q, k),
+        "outer": torch.outer(x.flatten(), m.flatten()),
+        "vector": x @ m.sum(1),
+    }
+
+
+def reductions(x: torch.Tensor, q: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return (
+        x.sum(), x.sum(0), x.sum((0, 1), keepdim=True), x.mean(), x.mean(-1), x.amax(1), x.max(), x.max(0).values, x.var(1),
+        x.std(1, unbiased=False), torch.var_mean(x, -1)[1], x.norm(), x.norm(dim=-1, keepdim=True), torch.linalg.vector_norm(q),
+        F.normalize(x, dim=-1), F.softmax(x, -1), torch.softmax(q, 1), F.layer_norm(q, (6, 4)), F.rms_norm(x, (4,)),
+    )  # fmt: skip
+
+
+def views(x: torch.Tensor, q: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return (
+        x.view(2, 6), x.t().reshape(-1), x.T, q.mT, q.flatten(1, 2), q.view(2, 3, 2, -1), q.permute(3, 1, 0, 2),
+        q.movedim(1, -1), x.unsqueeze(1), x[:, None].flatten(),
+        x[None, :, None], x[None][0], x.unsqueeze(0).squeeze(), x.expand(2, 3, 4), x.repeat(2, 1), x.tile(2),
+        x.repeat_interleave(2, dim=0), x.contiguous().clone().detach(), torch.broadcast_to(x[:, None], (3, 2, 4)),
+        x.swapaxes(0, 1),
+    )  # fmt: skip
+
+
+def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1]), dim=-1) @ v
+
+
+@pytest.mark.parametrize(
+    ("fn", "inputs"),
+    [
+        (elementwise, (X, Y, positive(3, 4))),
+        (contractions, (X, M, Q, K)),
+        (reductions, (X, Q)),
+        (views, (X, Q)),
+        (attention, (Q, K, V)),
+        (F.scaled_dot_product_attention, (Q, K, V)),
+    ],
+)
+def test_a_program_computes_what_the_function_computes(fn: Any, inputs: tuple[torch.Tensor, ...]) -> None:
+    assert_agrees(fn, *inputs)
+
+
+def test_both_ways_to_write_attention_are_one_program() -> None:
+    spelled, named = trace(attention, (Q, K, V)).graph, trace(F.scaled_dot_product_attention, (Q, K, V)).graph
+    assert [node.op for node in spelled.nodes] == [node.op for node in named.nodes]
+
+
+def test_both_ways_to_write_rms_norm_are_one_program() -> None:
+    def spelled(x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * g
+
+    def named(x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+        return F.rms_norm(x, (4,), g, eps=1e-5)
+
+    assert trace(spelled, (X, X[0])).graph == trace(named, (X, X[0])).graph
+
+
+def test_safe_softmax_written_by_hand_is_softmax() -> None:
+    def by_hand(x: torch.Tensor) -> torch.Tensor:
+        exponentials = torch.exp(x - x.max(-1, keepdim=True).values)
+        return exponentials / exponentials.sum(-1, keepdim=True)
+
+    assert trace(by_hand, X).graph == trace(lambda x: x.softmax(-1), X).graph
+
+
+def test_equal_subexpressions_are_computed_once_and_dead_ones_never() -> None:
+    def wasteful(x: torch.Tensor) -> torch.Tensor:
+        x.exp() @ x.t()
+        return x.square().sum(-1) / (x.pow(2).sum(-1) + (x * x).sum(-1))
+
+    assert operators(trace(wasteful, X).graph)["square"] == 1
+    assert "exp" not in operators(trace(wasteful, X).graph)
+
+
+def test_scalars_are_exact() -> None:
+    graph = trace(lambda x: x * 0.1 + 1 / math.sqrt(128), X).graph
+    assert {str(node["value"]) for node in graph.nodes if node.op == "constant"} == {"1/10", "sqrt(1/128)"}
+
+
+def test_numbers_written_as_tensors_are_constants() -> None:
+    traced = assert_agrees(lambda x: x * torch.tensor(0.5, dtype=torch.float64) + torch.tensor(3), X)
+    assert traced.captured == ()
+
+
+def test_in_place_operators_on_intermediate_tensors_are_fine() -> None:
+    def in_place(x: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+        y = x @ m
+        y += 1
+        y.mul_(2).relu_()
+        return y
+
+    assert_agrees(in_place, X, M)
+
+
+# --- dtypes ----------------------------------------------------------------------------------------------------------
+
+
+def dtypes(graph: Graph) -> list[DType]:
+    return [tensor.dtype for tensor in graph.output_tensors]
+
+
+def test_casts_inside_a_program_are_dropped() -> None:
+    def llama(x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+        wide = x.float()
+        return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6)).type_as(x) * g
+
+    graph = trace(llama, (X.bfloat16(), X[0].bfloat16())).graph
+    assert "cast" not in operators(graph)
+    assert dtypes(graph) == [DType.BF16]
+
+
+def test_an_output_is_stored_as_pytorch_stores_it() -> None:
+    graph = trace(lambda x: (x @ x.t(), (x + 1).half(), x.double().bfloat16()), X.float()).graph
+    assert dtypes(graph) == [DType.FP32, DType.FP16, DType.BF16]
+
+
+def test_an_output_wider_than_its_inputs_is_computed_wide() -> None:
+    graph = trace(lambda x: x.float() @ x.float().t(), X.bfloat16()).graph
+    assert dtypes(graph) == [DType.FP32]
+    product = next(node for node in graph.nodes if node.op == "matmul")
+    assert product.output.dtype is DType.FP32
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_the_default_epsilon_of_rms_norm_is_pytorchs(dtype: torch.dtype) -> None:
+    x = torch.full((2, 4), 3e-5, dtype=dtype)
+    graph = trace(lambda x: F.rms_norm(x, (4,)), x).graph
+    (shifted,) = (node for node in graph.nodes if node.op == "add")
+    epsilon = graph.nodes[shifted.inputs[1].node]["value"]
+    assert isinstance(epsilon, Scalar)
+    assert epsilon == Scalar(Fraction(1, 2**52 if dtype is torch.float64 else 2**23))
+    expected = 3e-5 / math.sqrt(9e-10 + float(epsilon))
+    assert F.rms_norm(x, (4,))[0, 0].item() == pytest.approx(expected, rel=2e-2)
+
+
+# --- modules ---------------------------------------------------------------------------------------------------------
+
+
+class Block(torch.nn.Module):
+    """A module with parameters, a buffer, a plain tensor attribute and submodules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(4)
+        self.up = torch.nn.Linear(4, 6)
+        self.down = torch.nn.Linear(6, 4, bias=False)
+        self.unused = torch.nn.Linear(9, 9)
+        self.dropout = torch.nn.Dropout(0.1)
+        self.scale = torch.nn.Buffer(torch.tensor([1.0, 2.0, 3.0, 4.0]))
+        self.offset = torch.ones(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = F.gelu(self.up(self.norm(x)))
+        residual: torch.Tensor = self.dropout(self.down(hidden))
+        return x * self.scale + self.offset + residual
+
+
+def test_parameters_and_buffers_are_inputs_passed_along() -> None:
+    traced = assert_agrees(Block().double().eval(), X)
+    assert traced.graph.input_names == ("x", "norm.weight", "norm.bias", "up.weight", "up.bias", "down.weight", "scale", "offset")
+
+
+def test_parameters_updated_in_place_are_seen() -> None:
+    model = torch.nn.Linear(4, 5).double()
+    traced = trace(model, X)
+    with torch.no_grad():
+        model.weight.mul_(2)
+    weight = traced.flatten((X,), {})[1]
+    assert torch.equal(weight, model.weight)
+    assert not weight.requires_grad
+
+
+def test_tensors_a_function_closes_over_are_inputs() -> None:
+    linear = torch.nn.Linear(4, 5).double()
+    traced = assert_agrees(lambda x: linear(x) @ M.t(), X)
+    assert traced.graph.input_names == ("x", "captured", "captured_2", "captured_3")
+    assert traced.captured[2] is M or torch.equal(traced.captured[2], M)
+
+
+def test_a_tensor_attribute_named_like_an_argument_gets_another_name() -> None:
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.x = torch.nn.Parameter(Y)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.x
+
+    assert assert_agrees(Model(), X).graph.input_names == ("x", "x_2")
+
+
+def test_shapes_come_from_tensors_without_data_too() -> None:
+    graph = trace(lambda x, m: x @ m, (X.to("meta"), M.to("meta"))).graph
+    assert graph.output_tensors[0].shape == (3, 5)
