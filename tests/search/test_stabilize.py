@@ -17,7 +17,7 @@ from mugraph.search import search
 from .programs import attention, finished, random_inputs
 
 CPU = device_for("cpu")
-SMALL = dataclasses.replace(CPU, shared_memory_bytes=600)
+SMALL = dataclasses.replace(CPU, shared_memory_bytes=250)
 """Too little memory for all keys at once, so that a loop over them is needed."""
 
 
