@@ -11,6 +11,7 @@ from mugraph.search.axes import axis_program
 from mugraph.search.closure import AFTER, LOOP, Closure, Limits, Saturation, TinyInputs
 from mugraph.search.context import Context, bits, primes
 from mugraph.search.extraction import ExtractionLimits, Extractor
+from mugraph.search.neutral import without_neutral_maxima
 from mugraph.search.recipe import Recipe
 from mugraph.search.tiers import Tier
 
@@ -19,10 +20,11 @@ from .programs import attention, finished, gated_mlp, lora, ntrans, rmsnorm
 
 def close(graph: Graph, loop_size: int | None = None, tier: Tier = Tier.OPAQUE_SUMS, limits: Limits | None = None) -> Closure:
     """The closure of a program, looping over its axis of size `loop_size`."""
-    program = axis_program(graph)
+    arith, inputs = FieldArithmetic(seed=3), TinyInputs(3)
+    program = without_neutral_maxima(axis_program(graph), arith, inputs)
     loop = None if loop_size is None else program.sizes.index(loop_size)
     closure = Closure(program, Context.of(program, loop), tier)
-    return Saturation(closure, FieldArithmetic(seed=3), TinyInputs(3), limits or Limits()).run()
+    return Saturation(closure, arith, inputs, limits or Limits()).run()
 
 
 def recipes(closure: Closure, operators: int) -> list[Recipe]:

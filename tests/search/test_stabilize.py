@@ -7,12 +7,16 @@ import dataclasses
 import numpy as np
 import pytest
 
+from mugraph.algebra.fields import FieldArithmetic
 from mugraph.devices import device_for
 from mugraph.ir import Graph
 from mugraph.ir.arithmetic import FloatArithmetic
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.program import Program
 from mugraph.search import search
+from mugraph.search.axes import axis_program
+from mugraph.search.closure import TinyInputs
+from mugraph.search.neutral import without_neutral_maxima
 
 from .programs import attention, finished, random_inputs
 
@@ -74,3 +78,16 @@ def test_a_sum_of_a_softmax_and_an_exponential_is_left_alone() -> None:
     e = x.exp()
     for candidate in search(finished(p, e / e.sum(-1, keepdim=True) + e.sum(-1, keepdim=True)), CPU).candidates:
         assert "max" not in operators(candidate.graph)
+
+
+def test_a_neutral_maximum_is_dropped_and_another_is_kept() -> None:
+    def axis_ops(*, neutral: bool) -> list[str]:
+        p = Program()
+        x = p.input("x", (4, 8))
+        e = (x - x.amax(-1, keepdim=True)).exp()
+        graph = finished(p, e / e.sum(-1, keepdim=True) if neutral else e)
+        program = without_neutral_maxima(axis_program(graph), FieldArithmetic(seed=1), TinyInputs(1))
+        return [term.op for term in program.terms]
+
+    assert "max" not in axis_ops(neutral=True)
+    assert "max" in axis_ops(neutral=False)

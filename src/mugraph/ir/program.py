@@ -255,8 +255,8 @@ class ProgramTensor:
         return self.sum(dim, keepdim) / count
 
     def softmax(self, dim: int) -> ProgramTensor:
-        """exp(x) / sum(exp(x)); keeping exp in range is a matter of execution, not of meaning, so nothing is subtracted here."""
-        exponentials = self.exp()
+        """exp(x - max) / sum(exp(x - max)), in range for every x; the search drops the maximum where it is provably neutral."""
+        exponentials = (self - self.amax(dim, keepdim=True)).exp()
         return exponentials / exponentials.sum(dim, keepdim=True)
 
     # --- views and repetition ---

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mugraph.errors import UnsupportedOperator
 from mugraph.ir.graph import Graph, Node, Shape, Value
@@ -332,3 +332,18 @@ def axis_program(graph: Graph) -> AxisProgram:
     Raises UnsupportedOperator for reshapes that do not respect dimensions and for diagonals.
     """
     return _Analysis(graph).run()
+
+
+def pruned(program: AxisProgram) -> AxisProgram:
+    """The program without terms its outputs do not need."""
+    needed: set[int] = set()
+    stack = [term for term, _ in program.outputs]
+    while stack:
+        index = stack.pop()
+        if index not in needed:
+            needed.add(index)
+            stack.extend(program.terms[index].inputs)
+    kept = sorted(needed)
+    moved = {old: new for new, old in enumerate(kept)}
+    terms = tuple(replace(program.terms[i], inputs=tuple(moved[j] for j in program.terms[i].inputs)) for i in kept)
+    return AxisProgram(terms, tuple((moved[term], slots) for term, slots in program.outputs), program.sizes)

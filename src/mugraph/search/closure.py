@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -364,11 +364,14 @@ class TinyInputs:
         full = tuple(context.shape[part] if part in parts else 1 for part in range(context.axes + 1))
         return arith.view(value, lambda x: np.ascontiguousarray(x.transpose(order)).reshape(full))
 
-    def evaluate(self, program: AxisProgram, context: Context, arith: FieldArithmetic) -> list[FieldValue]:
-        """The value of every term of the program."""
+    def evaluate(
+        self, program: AxisProgram, context: Context, arith: FieldArithmetic, given: Mapping[int, FieldValue] | None = None
+    ) -> list[FieldValue]:
+        """The value of every term of the program, some of them `given`."""
         values: list[FieldValue] = []
-        for term in program.terms:
-            values.append(self._term(term, [values[i] for i in term.inputs], context, arith))
+        for index, term in enumerate(program.terms):
+            known = (given or {}).get(index)
+            values.append(known or self._term(term, [values[i] for i in term.inputs], context, arith))
         return values
 
     def _term(self, term: Term, xs: list[FieldValue], context: Context, arith: FieldArithmetic) -> FieldValue:

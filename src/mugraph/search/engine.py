@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from mugraph.algebra.fields import FieldArithmetic
 from mugraph.devices import Device
 from mugraph.errors import BudgetExceeded, InvalidGraph
 from mugraph.ir.builder import GraphBuilder
@@ -18,8 +19,10 @@ from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph, Level, Tensor, Value
 from mugraph.ir.validity import check
 from mugraph.search.axes import AxisProgram, axis_program
+from mugraph.search.closure import TinyInputs
 from mugraph.search.emission import Output, Positions, emit_block
 from mugraph.search.kernels import Kernel, KernelSearch, Options
+from mugraph.search.neutral import without_neutral_maxima
 from mugraph.search.plans import Library, Plan, PlanSearch, Stage
 from mugraph.search.report import Progress, SearchReport
 from mugraph.search.tiers import Tier
@@ -59,7 +62,8 @@ class Search:
     def __post_init__(self) -> None:
         self.started = time.perf_counter()
         self.deadline = self.started + self.budget if self.budget is not None else float("inf")
-        self.axes = axis_program(self.program)
+        inputs = TinyInputs(self.options.seed)
+        self.axes = without_neutral_maxima(axis_program(self.program), FieldArithmetic(seed=self.options.seed), inputs)
         self.input_tensors = [node.output for node in self.program.inputs()]
         self.dtype = self.program.output_tensors[0].dtype
         self.report = SearchReport(max_kernels=self.options.max_kernels)

@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from mugraph.ir.graph import Tensor
-from mugraph.search.axes import AxisProgram, AxisSet, Slots, Term
+from mugraph.search.axes import AxisProgram, AxisSet, Slots, Term, pruned
 from mugraph.search.cost import GENERATED_EFFICIENCY, NOT_HIDDEN
 from mugraph.search.kernels import Kernel, KernelSearch
 from mugraph.search.recipe import Recipe, Step
@@ -138,7 +138,7 @@ class PlanSearch:
         each = kernels // len(program.outputs)
         stages: tuple[Stage, ...] = ()
         for output, source in zip(program.outputs, produces, strict=True):
-            plans = self.best_plans(_pruned(AxisProgram(program.terms, (output,), program.sizes)), tier, each, (source,))
+            plans = self.best_plans(pruned(AxisProgram(program.terms, (output,), program.sizes)), tier, each, (source,))
             if not plans:
                 return
             stages += plans[0].stages
@@ -191,14 +191,14 @@ class PlanSearch:
         """Producer of term `index`, and the program that loads it instead."""
         axes = sorted(program.terms[index].axes)
         slots: Slots = tuple((axis,) for axis in axes)
-        producer = _pruned(AxisProgram(program.terms, ((index, slots),), program.sizes))
+        producer = pruned(AxisProgram(program.terms, ((index, slots),), program.sizes))
         if producer not in self.producers:
             number = self.inputs + len(self.producers)
             self.producers[producer] = number
             self.tensors[number] = Tensor(tuple(program.sizes[axis] for axis in axes), self.kernels.dtype)
         load = Term("load", (), program.terms[index].axes, source=self.producers[producer], slots=slots)
         terms = (*program.terms[:index], load, *program.terms[index + 1 :])
-        return producer, _pruned(AxisProgram(terms, program.outputs, program.sizes))
+        return producer, pruned(AxisProgram(terms, program.outputs, program.sizes))
 
 
 def _flops(program: AxisProgram, product: Term) -> float:
@@ -211,21 +211,6 @@ def _cut_points(program: AxisProgram) -> list[int]:
     return [i for i, term in enumerate(program.terms) if term.op not in ("load", "constant") and i not in outputs and term.axes]
 
 
-def _pruned(program: AxisProgram) -> AxisProgram:
-    """The program without terms its outputs do not need."""
-    needed: set[int] = set()
-    stack = [term for term, _ in program.outputs]
-    while stack:
-        index = stack.pop()
-        if index not in needed:
-            needed.add(index)
-            stack.extend(program.terms[index].inputs)
-    kept = sorted(needed)
-    moved = {old: new for new, old in enumerate(kept)}
-    terms = tuple(replace(program.terms[i], inputs=tuple(moved[j] for j in program.terms[i].inputs)) for i in kept)
-    return AxisProgram(terms, tuple((moved[term], slots) for term, slots in program.outputs), program.sizes)
-
-
 def _as_program(recipe: Recipe, program: AxisProgram) -> AxisProgram:
     """A recipe without loop, read as a program."""
     terms: list[Term] = []
@@ -236,7 +221,7 @@ def _as_program(recipe: Recipe, program: AxisProgram) -> AxisProgram:
             terms.append(term)
         moved[index] = len(terms) - 1
     outputs = tuple((moved[goal], slots) for goal, (_, slots) in zip(recipe.goals, program.outputs, strict=True))
-    return _pruned(AxisProgram(tuple(terms), outputs, program.sizes))
+    return pruned(AxisProgram(tuple(terms), outputs, program.sizes))
 
 
 def _terms_of(step: Step, inputs: tuple[int, ...], terms: list[Term]) -> Iterator[Term]:
