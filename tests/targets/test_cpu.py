@@ -16,7 +16,7 @@ from mugraph.lower import lower
 from mugraph.runtime import Executable, build
 from mugraph.runtime.executable import SOURCE_NAME
 from mugraph.targets.cpu import Vectors, print_program
-from mugraph.targets.cpu.matmul import inner_tile, outer_tile
+from mugraph.targets.cpu.register_tiles import inner_tile, outer_tile
 from runtime.block_graphs import many_kernels
 
 FP32 = DType.FP32

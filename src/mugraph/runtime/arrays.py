@@ -38,12 +38,20 @@ class Arrays(Protocol):
 
 def arrays_of(inputs: Sequence[Any]) -> Arrays:
     """The library that the inputs belong to; raises InvalidInput for anything but torch tensors and NumPy arrays."""
-    if all(type(array) is np.ndarray for array in inputs):
-        return NUMPY
-    if all(type(array).__module__.partition(".")[0] == "torch" for array in inputs):
-        return torch_arrays()
+    libraries = {_library_of(kind) for kind in map(type, inputs)}
+    if len(libraries) == 1:
+        (library,) = libraries
+        if library is not None:
+            return library
     kinds = ", ".join(sorted({type(array).__name__ for array in inputs}))
     raise InvalidInput(f"inputs must be all torch tensors or all NumPy arrays, not {kinds}")
+
+
+@functools.cache
+def _library_of(kind: type) -> Arrays | None:
+    if kind is np.ndarray:
+        return NUMPY
+    return torch_arrays() if kind.__module__.partition(".")[0] == "torch" else None
 
 
 def _mismatch(name: str, shape: Sequence[int], tensor: Tensor) -> ShapeMismatch:
@@ -126,7 +134,7 @@ class TorchArrays:
             raise _mismatch(name, array.shape, tensor)
         if array.dtype is not self.dtypes[tensor.dtype]:
             raise _wrong_type(name, array.dtype, tensor)
-        if array.device.type != "cpu":
+        if not array.is_cpu:
             raise InvalidInput(f"input {name!r} is on {array.device}; target cpu takes CPU tensors")
         return array if array.is_contiguous() else array.contiguous()
 

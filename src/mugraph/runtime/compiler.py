@@ -33,7 +33,7 @@ class Compiler:
     def vectors(self) -> Vectors:
         """The widest vector unit the compiler uses for this host."""
         if "__AVX512F__" in self.macros:
-            return Vectors(lanes=16, registers=32)
+            return Vectors(lanes=16, registers=32, bf16_pairs="__AVX512BF16__" in self.macros)
         if "__AVX__" in self.macros:
             return Vectors(lanes=8, registers=16)
         return Vectors(lanes=4, registers=32 if "__aarch64__" in self.macros else 16)

@@ -1,4 +1,4 @@
-"""Combining across the lanes of vectors, by shuffles whose constant indices depend on the number of lanes.
+"""Moving data across the lanes of vectors, by shuffles whose constant indices depend on the number of lanes.
 
 `fold_sum_H(a, b)` takes vectors made of blocks of 2H lanes, adds the halves of every block, and gives a's results
 followed by b's. Folding L vectors pairwise down to one with H = L/2, ..., 1 sums each of them into one lane, in order.
@@ -19,6 +19,15 @@ def print_folds(lanes: int) -> str:
         parts += [_fold(name, combined, half, lanes) for half in halves]
         steps = " ".join(f"x = fold_{name}_{half}(x, x);" for half in halves)
         parts.append(f"INLINE float total_{name}(vec x) {{ {steps} return x[0]; }}")
+    return "\n".join(parts) + "\n"
+
+
+def print_interleaving(lanes: int) -> str:
+    """Definitions of `INTERLEAVE_LOW` and `INTERLEAVE_HIGH`: the numbers of two vectors of 2L, alternating."""
+    parts = []
+    for name, start in (("LOW", 0), ("HIGH", lanes)):
+        indices = ", ".join(f"{start + i}, {2 * lanes + start + i}" for i in range(lanes))
+        parts.append(f"#define INTERLEAVE_{name}(a, b) __builtin_shufflevector(a, b, {indices})")
     return "\n".join(parts) + "\n"
 
 

@@ -124,6 +124,45 @@ MEMORY(bf16, shorts)
 MEMORY(fp16, halfs)
 #endif
 
+/* Pairs of bf16 numbers, two in each lane of a float vector. */
+typedef short pairs __attribute__((vector_size(4 * LANES)));
+
+INLINE pairs load_pairs(const bf16_t *p)
+{
+    pairs x;
+    __builtin_memcpy(&x, p, sizeof x);
+    return x;
+}
+INLINE pairs load_first_pairs(const bf16_t *p, const int n)
+{
+    pairs x = {0};
+    __builtin_memcpy(&x, p, n * sizeof *p);
+    return x;
+}
+INLINE pairs spread_pair(const bf16_t *p)
+{
+    int word;
+    __builtin_memcpy(&word, p, sizeof word);
+    return (pairs)(word - (ints){0});
+}
+/* sum + a0 * b0 + a1 * b1 in every lane. */
+INLINE vec add_products(vec sum, pairs a, pairs b)
+{
+#if LANES == 16 && defined(__AVX512BF16__) && defined(__clang__)
+    typedef __bf16 numbers __attribute__((vector_size(64)));
+    return __builtin_ia32_dpbf16ps_512(sum, (numbers)a, (numbers)b);
+#elif LANES == 16 && defined(__AVX512BF16__) && __GNUC__ >= 13
+    typedef __bf16 numbers __attribute__((vector_size(64)));
+    return __builtin_ia32_dpbf16ps_v16sf(sum, (numbers)a, (numbers)b);
+#elif LANES == 16 && defined(__AVX512BF16__)
+    return __builtin_ia32_dpbf16ps_v16sf(sum, a, b);
+#else
+    bits x = (bits)a, y = (bits)b;
+    sum += (vec)(x & 0xffff0000u) * (vec)(y & 0xffff0000u);
+    return sum + (vec)(x << 16) * (vec)(y << 16);
+#endif
+}
+
 /* Lane arithmetic. */
 
 INLINE vec choose(ints condition, vec yes, vec no)

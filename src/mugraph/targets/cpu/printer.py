@@ -14,26 +14,22 @@ from importlib import resources
 from mugraph.errors import UnsupportedOperator
 from mugraph.ir.dtypes import DType
 from mugraph.lower.lowered import Buffer, Elementwise, Kernel, Matmul, Memory, Reduce, Statement
-from mugraph.targets.cpu.folds import print_folds
+from mugraph.targets.cpu.folds import print_folds, print_interleaving
 from mugraph.targets.cpu.loops import print_loops
 from mugraph.targets.cpu.matmul import print_matmul
 from mugraph.targets.cpu.source import Vectors, Writer
 
 _STACK_BYTES = 1 << 18
 """Shared memory up to this size lives on the thread's stack, whose pages are warm; more comes from the heap."""
-_SERIAL_WORK = 1 << 15
-"""Elements touched below which waking the other threads costs more than it gains."""
+_SERIAL_WORK = 1 << 17
+"""Elements touched, about 10 microseconds, below which waking the other threads costs more than it gains."""
 
 
 def print_program(kernels: Sequence[Kernel], vectors: Vectors) -> str:
     """One C file with an exported function per kernel."""
-    parts = [
-        f"#define LANES {vectors.lanes}\n",
-        _prelude(),
-        print_folds(vectors.lanes),
-        *(_print_kernel(kernel, vectors) for kernel in kernels),
-    ]
-    return "\n".join(parts)
+    lanes = vectors.lanes
+    parts = [f"#define LANES {lanes}\n", _prelude(), print_folds(lanes), print_interleaving(lanes)]
+    return "\n".join([*parts, *(_print_kernel(kernel, vectors) for kernel in kernels)])
 
 
 @cache

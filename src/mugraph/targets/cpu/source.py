@@ -14,10 +14,11 @@ from mugraph.lower.lowered import Index, Tile
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """The host's vector unit: floats per register, and how many registers there are."""
+    """The host's vector unit: floats per register, how many registers, and whether it multiplies pairs of bf16 numbers."""
 
     lanes: int
     registers: int
+    bf16_pairs: bool = False
 
 
 @dataclass(slots=True)

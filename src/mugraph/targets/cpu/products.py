@@ -1,0 +1,197 @@
+"""The two forms of a product, as register tiles.
+
+Outer: a tile of rows times column vectors of the target stays in registers while k runs; each step loads one vector per
+column vector and spreads one number per row. Inner: a tile of dot products runs side by side, vectors along k, and is
+summed across lanes at the end.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+
+from mugraph.ir.dtypes import DType
+from mugraph.lower import tiles
+from mugraph.lower.lowered import Matmul, Tile
+from mugraph.targets.cpu.folds import fold_all
+from mugraph.targets.cpu.register_tiles import Run, inner_tile, outer_tile, runs
+from mugraph.targets.cpu.source import Writer, scaled, sum_of
+
+_FORESEEN = 2048
+"""Bytes between rows from which the hardware no longer prefetches the next row by itself."""
+_PANEL_ROWS = 16
+"""Rows of a streamed panel: rows a power of two apart compete for the same few ways of the first-level cache."""
+_CACHE_LINE = 64
+_DOTS_AHEAD = 16
+"""Columns of a product that dot products prefetch ahead."""
+
+
+class Product(ABC):
+    """Writes one product over pointers a, b and c; n0, n1, ... are the indices of batch dimensions."""
+
+    def __init__(self, writer: Writer, product: Matmul) -> None:
+        self.writer, self.product = writer, product
+        self.lanes = writer.vectors.lanes
+        self.rows, self.columns = product.target.shape[-2:]
+        self.depth = product.left.shape[-1]
+
+    @abstractmethod
+    def write(self) -> None:
+        """Write the whole product."""
+
+    def tiles(self, rows: int, columns: int, tile: Callable[[int, int], None]) -> None:
+        """All register tiles; columns outside, so that a panel of the right factor is read from cache for further rows."""
+        for across in runs(self.columns, columns):
+            with self.loop("j", across):
+                for down in runs(self.rows, rows):
+                    with self.loop("i", down):
+                        tile(down.size, across.size)
+
+    def loop(self, name: str, run: Run) -> AbstractContextManager[None]:
+        """A loop over the starts of a run's pieces."""
+        end = run.start + run.count * run.size
+        return self.writer.block(f"for (long {name} = {run.start}; {name} < {end}; {name} += {run.size})")
+
+    def address(self, pointer: str, tile: Tile, row: str, column: str) -> str:
+        """Address of an element of the last two dimensions."""
+        batch = [scaled(stride, f"n{dim}") for dim, stride in enumerate(tile.strides[:-2])]
+        place = [f"{stride} * ({index})" for stride, index in zip(tile.strides[-2:], (row, column), strict=True)]
+        return sum_of([pointer, *batch, *place])
+
+    def load(self, pointer: str, tile: Tile, row: str, column: str, width: int) -> str:
+        """The first `width` lanes of a vector along the last dimension."""
+        address, dtype, stride = self.address(pointer, tile, row, column), self.writer.dtype(tile), tile.strides[-1]
+        if stride not in (0, 1):
+            return f"gather_{dtype}({address}, {stride}, {width})"
+        if stride == 0:
+            return f"spread_{dtype}({address})"
+        return f"load_{dtype}({address})" if width == self.lanes else f"load_first_{dtype}({address}, {width})"
+
+
+class Outer(Product):
+    """Column vectors of the target in registers while k runs."""
+
+    steps = 1
+    """Values of k that one step of the innermost loop multiplies."""
+
+    def __init__(self, writer: Writer, product: Matmul) -> None:
+        super().__init__(writer, product)
+        right = product.right
+        distance = right.strides[-2] * writer.dtype(right).bytes
+        self.streams = writer.is_device(right) and right.strides[-1] == 1 and distance >= _FORESEEN
+        exact = writer.dtype(product.target) is DType.FP32
+        self.panel_rows = _PANEL_ROWS if self.streams and exact else self.depth
+
+    def write(self) -> None:
+        rows, vectors = outer_tile(self.rows, -(-self.columns // self.lanes), self.writer.vectors)
+        for panel in runs(self.depth, self.panel_rows):
+            with self.loop("k0", panel):
+                self.tiles(rows, vectors * self.lanes, partial(self.tile, panel.size))
+
+    def tile(self, depth: int, rows: int, columns: int) -> None:
+        """`rows` x `columns` of the target, over `depth` values of k from k0; the last vector may be partial."""
+        write, lanes = self.writer, self.lanes
+        widths = [min(lanes, columns - start) for start in range(0, columns, lanes)]
+        cells = [(r, v) for r in range(rows) for v in range(len(widths))]
+        for r, v in cells:
+            write.line(f"vec c{r}_{v} = {self.initial(r, v * lanes, widths[v], depth)};")
+        self.print_ahead(columns, depth)
+        with write.block(f"for (long k = k0; k < k0 + {depth}; k += {self.steps})"):
+            self.prefetch(columns)
+            self.step(rows, widths)
+        for r, v in cells:
+            self.store(r, v * lanes, widths[v], f"c{r}_{v}")
+
+    def step(self, rows: int, widths: Sequence[int]) -> None:
+        """Multiply-adds of one step of k."""
+        left, right = self.product.left, self.product.right
+        for v, width in enumerate(widths):
+            self.writer.line(f"const vec b{v} = {self.load('b', right, 'k', f'j + {v * self.lanes}', width)};")
+        for r in range(rows):
+            number = self.address("a", left, f"i + {r}", "k")
+            self.writer.line(f"const vec a{r} = spread_{self.writer.dtype(left)}({number});")
+            for v in range(len(widths)):
+                self.writer.line(f"c{r}_{v} += a{r} * b{v};")
+
+    def print_ahead(self, columns: int, depth: int) -> None:
+        """Where reading goes on after this tile: further columns of its rows, then the first columns of the rows below."""
+        if self.streams:
+            right = self.product.right
+            further = self.address("b", right, "0", f"j + {columns}")
+            below = self.address("b", right, str(depth), "0")
+            dtype = self.writer.dtype(right)
+            self.writer.line(f"const {dtype}_t *ahead = j + {columns} < {self.columns} ? {further} : {below};")
+
+    def prefetch(self, columns: int) -> None:
+        """Ask for the cache lines that the tile after this one reads at this step."""
+        right = self.product.right
+        if self.streams:
+            for row in range(self.steps):
+                for line in range(0, columns, _CACHE_LINE // self.writer.dtype(right).bytes):
+                    self.writer.line(f"__builtin_prefetch(ahead + {right.strides[-2]} * (k + {row}) + {line});")
+
+    def initial(self, row: int, column: int, width: int, depth: int) -> str:
+        """What a register of the tile starts from: the target's content from the second panel on."""
+        old = self.load("c", self.product.target, f"i + {row}", f"j + {column}", width)
+        if self.product.accumulate:
+            return old
+        return f"k0 ? {old} : (vec){{0}}" if self.depth > depth else "{0}"
+
+    def store(self, row: int, column: int, width: int, value: str) -> None:
+        """Write a register of the tile to the target."""
+        target = self.product.target
+        address, dtype = self.address("c", target, f"i + {row}", f"j + {column}"), self.writer.dtype(target)
+        if target.strides[-1] != 1 and width > 1:
+            self.writer.line(f"scatter_{dtype}({address}, {target.strides[-1]}, {value}, {width});")
+        elif width == self.lanes:
+            self.writer.line(f"store_{dtype}({address}, {value});")
+        else:
+            self.writer.line(f"store_first_{dtype}({address}, {value}, {width});")
+
+
+class Inner(Product):
+    """Dot products side by side, vectors along k."""
+
+    numbers_per_lane = 1
+    """Values of k that one lane multiplies in one step."""
+
+    def write(self) -> None:
+        self.tiles(*inner_tile(self.rows, self.columns, self.writer.vectors), self.tile)
+
+    def tile(self, rows: int, columns: int) -> None:
+        """`rows` x `columns` dot products."""
+        cells = [(r, s) for r in range(rows) for s in range(columns)]
+        for r, s in cells:
+            self.writer.line(f"vec c{r}_{s} = {{0}};")
+        for run in runs(self.depth, self.lanes * self.numbers_per_lane):
+            with self.loop("k", run):
+                self.step(rows, columns, run.size)
+        self.writer.line(f"const vec sums = {fold_all([f'c{r}_{s}' for r, s in cells], self.lanes)};")
+        for number, (r, s) in enumerate(cells):
+            self.store(r, s, f"sums[{number}]")
+
+    def step(self, rows: int, columns: int, width: int) -> None:
+        """Multiply-adds of the `width` values of k from k on."""
+        right = tiles.transposed(self.product.right)
+        for s in range(columns):
+            self.prefetch(s)
+            self.writer.line(f"const vec b{s} = {self.load('b', right, f'j + {s}', 'k', width)};")
+        for r in range(rows):
+            self.writer.line(f"const vec a{r} = {self.load('a', self.product.left, f'i + {r}', 'k', width)};")
+            for s in range(columns):
+                self.writer.line(f"c{r}_{s} += a{r} * b{s};")
+
+    def prefetch(self, column: int) -> None:
+        """Ask for a column of the right factor that a later tile reads."""
+        if self.writer.is_device(self.product.right):
+            later = self.address("b", tiles.transposed(self.product.right), f"j + {column + _DOTS_AHEAD}", "k")
+            self.writer.line(f"__builtin_prefetch({later});")
+
+    def store(self, row: int, column: int, value: str) -> None:
+        """Write one dot product."""
+        target = self.product.target
+        address, dtype = self.address("c", target, f"i + {row}", f"j + {column}"), self.writer.dtype(target)
+        old = f" + one_{dtype}({address})" if self.product.accumulate else ""
+        self.writer.line(f"store_one_{dtype}({address}, {value}{old});")
