@@ -24,8 +24,8 @@ def trace(fn: Callable[..., Any], example_inputs: torch.Tensor | Sequence[Any] |
 
     `example_inputs` are the positional arguments (a lone tensor is one argument) or, as a mapping, keyword arguments; they
     may nest tensors in tuples, lists and dicts. Only shapes, dtypes and values other than tensors are taken from them,
-    and shapes are fixed from then on. Constants are exact (`Scalar.of`); softmax is exp(x) / sum(exp(x)), because keeping
-    exponents in range is a matter of execution; casts between floating-point types change an output's dtype only.
+    and shapes are fixed from then on. Constants are exact (`Scalar.of`); casts between floating-point types change an
+    output's dtype only.
 
     Raises UnsupportedOperator, ShapeMismatch or InvalidInput with the operator and the line of Python at fault: for
     operators outside the table, control flow on tensor values, random numbers, functions that change their inputs, inputs

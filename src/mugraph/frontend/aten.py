@@ -67,8 +67,6 @@ def _div(x: Operand, y: Operand, *, rounding_mode: str | None = None) -> Operand
     if rounding_mode is not None:
         _unsupported("it rounds, which no operator of the table does; divide without rounding_mode")
     x, y = _without_repeats(x, y)
-    if isinstance(x, Tensor) and isinstance(y, Tensor):
-        return _unshifted_softmax(x, y) or x / y
     return x / y
 
 
@@ -193,6 +191,16 @@ def _softmax(x: Tensor, dim: int, dtype: Any = None) -> Tensor:
     return x.softmax(dim)
 
 
+def _log_softmax(x: Tensor, dim: int, dtype: Any = None) -> Tensor:
+    shifted = x - x.amax(dim, keepdim=True)
+    return shifted - shifted.exp().sum(dim, keepdim=True).apply("log")
+
+
+def _logsumexp(x: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
+    largest = x.amax(dim, keepdim=True)
+    return (x - largest).exp().sum(dim, keepdim).apply("log") + (largest if keepdim else x.amax(dim))
+
+
 def _layer_norm(
     x: Tensor,
     normalized_shape: Sequence[int],
@@ -306,38 +314,6 @@ def _unexpanded(x: Tensor, other: Tensor) -> Tensor:
     return _unexpanded(source, other)
 
 
-def _unshifted_softmax(numerator: Tensor, denominator: Tensor) -> Tensor | None:
-    """`exp(x - m) / sum(exp(x - m))` as `exp(x) / sum(exp(x))`, where m is a maximum that the sum sees as one number.
-
-    The factor exp(-m) then leaves every term of the sum and cancels. Keeping exponents in range is decided when kernels
-    are generated, so without the shift both spellings of softmax are one program.
-    """
-    program = numerator.program
-    exponent = _operands(numerator, "exp")
-    shifted = _operands(Tensor(program, exponent[0]), "sub") if exponent else ()
-    summed = _summed_dims(denominator, numerator)
-    if not shifted or not summed:
-        return None
-    x, shift = (Tensor(program, value) for value in shifted)
-    aligned = (1,) * (len(x.shape) - len(shift.shape)) + shift.shape
-    if x.shape != numerator.shape or not _operands(shift, "max") or any(aligned[dim] != 1 for dim in summed):
-        return None
-    exponentials = x.exp()
-    return exponentials / exponentials.sum(summed, keepdim=True)
-
-
-def _summed_dims(tensor: Tensor, source: Tensor) -> tuple[int, ...]:
-    """The dimensions whose sum makes `tensor` from `source`; none if it is not such a sum."""
-    dims: list[int] = []
-    while operand := _operands(tensor, "sum"):
-        dim = tensor.program.node(tensor)["dim"]
-        if not isinstance(dim, int) or tensor.shape[dim] != 1:
-            return ()
-        dims.append(dim)
-        tensor = Tensor(tensor.program, operand[0])
-    return tuple(dims) if tensor.value == source.value else ()
-
-
 ROWS: dict[str, Rule] = {
     # arithmetic
     "add": _add,
@@ -382,6 +358,9 @@ ROWS: dict[str, Rule] = {
     "linalg_vector_norm": _norm,
     "softmax": _softmax,
     "_softmax": _softmax,
+    "log_softmax": _log_softmax,
+    "_log_softmax": _log_softmax,
+    "logsumexp": _logsumexp,
     "layer_norm": _layer_norm,
     "rms_norm": _rms_norm,
     # views

@@ -1,0 +1,29 @@
+"""LayerNorm followed by a linear layer, as a module with parameters.
+
+    mugraph optimize examples/layernorm_linear.py:model
+
+Expect one kernel in which the division by the standard deviation has moved behind the matrix product: the normalised
+activations are never stored. The weight becomes an input of the program; calls pass the module's current one.
+"""
+
+import torch
+
+
+class NormalisedLinear(torch.nn.Module):
+    """LayerNorm without gain and bias, then a linear layer without bias."""
+
+    def __init__(self, features: int, out: int) -> None:
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(features, elementwise_affine=False)
+        self.linear = torch.nn.Linear(features, out, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.linear(self.norm(x))
+        return y
+
+
+model = NormalisedLinear(1024, 1024)
+
+
+def example_inputs() -> tuple[torch.Tensor, ...]:
+    return (torch.randn(8, 1024),)
