@@ -89,8 +89,6 @@ class Closure:
         self.expressions = Expressions(self.program, self.tier, self.context)
 
 
-_UNARY = tuple(row for row in OPERATORS.values() if row.elementwise and row.arity == 1)
-_BINARY = tuple(row for row in OPERATORS.values() if row.elementwise and row.arity == 2)
 _NO_CALL = Call("", (), {})
 
 
@@ -114,7 +112,9 @@ class Saturation:
         self.pending: deque[TensorNode] = deque()
         self.reductions = [self.context.mask(axes) for axes in self.program.reductions]
         vocabulary = {term.op for term in self.program.terms}
-        self.unary = [row for row in _UNARY if row.kind is not Kind.OPAQUE or row.name in vocabulary]
+        elementwise = [row for row in OPERATORS.values() if row.elementwise]
+        self.unary = [row for row in elementwise if row.arity == 1 and (row.kind is not Kind.OPAQUE or row.name in vocabulary)]
+        self.binary = [row for row in elementwise if row.arity == 2]
         self.has_max = "max" in vocabulary
         self.values = inputs.evaluate(self.program, self.context, arith)
         self.outer = self._outer_products()
@@ -267,7 +267,7 @@ class Saturation:
         known = self.admitted.get((x, y))
         if known is None:
             found = []
-            for row in _BINARY:
+            for row in self.binary:
                 for swapped in (False,) if row.commutative else (False, True):
                     result = self.expressions.express(self.expressions.prune, row.name, (y, x) if swapped else (x, y))
                     if result is not None:
