@@ -126,8 +126,8 @@ def _search(program: Graph, device: Device, deadline: Deadline, tell: ProgressCa
 def _result(
     qualifier: Qualifier, found: SearchResult, proved: Sequence[Proved], original: Contestant, calling: Calling
 ) -> Superoptimized:
-    """The best proved candidate, or the original where nothing was proved or it was measured to be faster."""
-    better = bool(proved) and not original.latency < proved[0].entry.latency
+    """The best proved candidate, or the original where nothing was proved or it was measured to be clearly faster."""
+    better = bool(proved) and not original.clearly_faster_than(proved[0].entry)
     chosen = proved[0] if better else qualifier.as_it_is(original)
     report = Report(
         found=better,

@@ -45,12 +45,17 @@ _Stage = Literal["compile", "measure", "verify"]
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """A muGraph, its predicted seconds, its kernels, and its measured seconds per call (infinity until measured)."""
+    """A muGraph, its predicted seconds, its kernels, and the median and least seconds per call (infinity until measured)."""
 
     graph: Graph
     cost: float | None
     executable: Executable
     latency: float = math.inf
+    least: float = math.inf
+
+    def clearly_faster_than(self, other: Contestant) -> bool:
+        """Whether a typical call takes less than even the quickest of the other: busy machines stretch single calls."""
+        return self.latency < other.least
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +185,8 @@ class Qualifier:
 def _measured(entries: Sequence[Contestant], inputs: Sequence[Any], rounds: int) -> list[Contestant]:
     runs = {str(number): functools.partial(entry.executable, *inputs) for number, entry in enumerate(entries)}
     times = measure(runs, rounds, warmup=1, budget=_MEASURING_SECONDS)
-    return [replace(entry, latency=statistics.median(times[str(number)])) for number, entry in enumerate(entries)]
+    seconds = [times[str(number)] for number in range(len(entries))]
+    return [replace(entry, latency=statistics.median(s), least=min(s)) for entry, s in zip(entries, seconds, strict=True)]
 
 
 def _fastest_first(entries: Sequence[Contestant]) -> list[Contestant]:
