@@ -29,6 +29,9 @@ from mugraph.search.tiers import Tier
 
 _SECONDS_BEYOND_FIRST_TIER = 3.0
 _SECONDS_FOR_CUTS = 3.0
+_CLOSURE_SHARE = 0.1
+"""Part of a budget one closure may use, so that a program too large for one kernel still gets cut in time."""
+
 _CANDIDATES = 24
 _PER_STRUCTURE = 6
 
@@ -69,6 +72,8 @@ class Search:
         self.report = SearchReport(max_kernels=self.options.max_kernels)
         self.best: dict[Plan, float] = {}
         self.kernels = KernelSearch(self.device, self.dtype, self._tensor, self.options, self.deadline, self._tick, {})
+        share = _CLOSURE_SHARE * self.budget if self.budget is not None else float("inf")
+        self.kernels.closure_seconds = min(self.options.closure_seconds, share)
         cuts = self.deadline if self.budget is not None else self.started + _SECONDS_FOR_CUTS
         self.plans = PlanSearch(self.kernels, len(self.input_tensors), cuts)
 

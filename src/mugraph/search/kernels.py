@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -74,12 +75,13 @@ class KernelSearch:
     tick: Callable[[str, int], None]
     reports: dict[Tier, TierReport] = field(default_factory=dict)
     operators_reached: int = 0
+    closure_seconds: float = math.inf
     structures: dict[tuple[AxisProgram, Tier, int | None], Structure] = field(default_factory=dict)
 
     def kernels(self, program: AxisProgram, tier: Tier) -> Iterator[Kernel]:
         """Kernels computing all outputs of `program` in one launch, best schedules of the cheapest recipes of each context.
 
-        A program too large to saturate without a loop is not tried with loops: it has to be cut.
+        A program whose closure without a loop ends early and empty is not tried with loops: it has to be cut.
         """
         outputs = tuple(slots for _, slots in program.outputs)
         for loop_axis in (None, *self.loop_axes(program)):
@@ -91,7 +93,7 @@ class KernelSearch:
                 cost = self.cost_of(program, recipe, outputs)
                 for seconds, schedule in best_schedules(cost, outputs, self.options.schedules_per_recipe):
                     yield Kernel(cost.recipe, schedule, outputs, seconds)
-            if not structure.saturated:
+            if not structure.saturated and not structure.recipes:
                 return
 
     def report(self, tier: Tier) -> TierReport:
@@ -116,7 +118,7 @@ class KernelSearch:
         arith, inputs = FieldArithmetic(seed=options.seed), TinyInputs(options.seed)
         closure = Closure(program, Context.of(program, loop_axis), tier)
         where = "no loop" if loop_axis is None else f"loop over an axis of {program.sizes[loop_axis]}"
-        limits = Limits(options.max_nodes, min(self.deadline, time.perf_counter() + options.closure_seconds))
+        limits = Limits(options.max_nodes, min(self.deadline, time.perf_counter() + self.closure_seconds))
         Saturation(closure, arith, inputs, limits, partial(self.tick, f"{tier.value}, {where}")).run()
         report.closures += 1
         report.saturated += closure.saturated
