@@ -82,7 +82,7 @@ def test_register_tiles_fit_the_registers() -> None:
     for unit in WIDTHS:
         for rows in (1, 3, 8, 16, 100):
             for vectors in (1, 2, 5, 64):
-                tall, wide = outer_tile(rows, vectors, unit)
+                tall, wide = outer_tile(rows, vectors, unit, (1, 2, 3, 4))
                 assert tall * wide + wide + 1 <= unit.registers
                 assert tall <= rows
                 tall, wide = inner_tile(rows, vectors, unit)

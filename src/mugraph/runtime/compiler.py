@@ -18,7 +18,17 @@ from pathlib import Path
 from mugraph.errors import CompilationFailed, TargetUnavailable
 from mugraph.targets.cpu import Vectors
 
-_FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fPIC", "-shared", "-w", "-fno-math-errno", "-fno-trapping-math")
+_FLAGS = (
+    "-O3",
+    "-march=native",
+    "-std=gnu11",
+    "-fPIC",
+    "-shared",
+    "-w",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fno-strict-aliasing",
+)
 _log = logging.getLogger(__name__)
 
 

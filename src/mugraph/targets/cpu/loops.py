@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from mugraph.ir.ops import operator
 from mugraph.lower.expressions import Apply, Constant, Expression, Source
 from mugraph.lower.lowered import Combine, Elementwise, Reduce, Tile
 from mugraph.targets.cpu.source import Writer, literal, scaled, sum_of
 
 _NEUTRAL = {Combine.SUM: "0.0f", Combine.MAX: "-__builtin_inff()"}
 _COMBINED = {Combine.SUM: "{} + {}", Combine.MAX: "vec_max({}, {})"}
+_DIVISION = operator("div").scalar
+_PRODUCT = "({0} * {1})"
+_RECIPROCAL = "(1.0f / {0})"
 _UNROLLED = 4
 """Partial results of a vectorised reduction: enough to hide the latency of an addition."""
 
@@ -67,6 +71,7 @@ class _Nest:
         inner = [dim for dim in dims if dim is not vector and dim.reduced]
         self.loops = [*outer, vector, *inner]
         self.vector = len(outer)
+        self.expression = self.with_reciprocals(statement.expression)
         self.names: dict[Expression, str] = {}
 
     def write(self) -> None:
@@ -133,13 +138,13 @@ class _Nest:
         with self.writer.block(), self.scope():
             self.writer.line(f"const long i{depth} = {position};")
             self.define(depth + 1, lanes)
-            value = self.names[self.statement.expression]
+            value = self.names[self.expression]
             if lanes < self.lanes:
                 value = f"keep_first({value}, {self.neutral}, {lanes})"
             self.writer.line(f"total{number} = {self.combined(f'total{number}', value)};")
 
     def finish(self, lanes: int) -> None:
-        value = self.names[self.statement.expression]
+        value = self.names[self.expression]
         if self.loops[-1].reduced:
             self.writer.line(f"total = {self.combined('total', value)};")
         else:
@@ -178,9 +183,18 @@ class _Nest:
                 return max((self.depth(argument) for argument in arguments), default=0)
         return 0
 
+    def with_reciprocals(self, expression: Expression) -> Expression:
+        """Divisions by what an outer loop knows as multiplications by its reciprocal, computed there."""
+        if not isinstance(expression, Apply):
+            return expression
+        arguments = tuple(self.with_reciprocals(argument) for argument in expression.arguments)
+        if expression.template == _DIVISION and self.depth(arguments[1]) < self.depth(arguments[0]):
+            return Apply(_PRODUCT, (arguments[0], Apply(_RECIPROCAL, arguments[1:])))
+        return Apply(expression.template, arguments)
+
     def define(self, depth: int, lanes: int) -> None:
         """Declare every subexpression that becomes known at this depth."""
-        for node in _postorder(self.statement.expression):
+        for node in _postorder(self.expression):
             if node not in self.names and self.depth(node) == depth:
                 name = f"v{len(self.names)}"
                 self.writer.line(f"const vec {name} = {self.value(node, lanes)};")

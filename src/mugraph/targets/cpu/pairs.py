@@ -41,6 +41,8 @@ class OuterPairs(Outer):
     """Two rows of the right factor, interleaved, per step."""
 
     steps = 2
+    widths = (2, 4, 6, 8)
+    streamed_widths = (2,)
 
     def write(self) -> None:
         print_left_pairs(self)

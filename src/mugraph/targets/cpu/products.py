@@ -75,6 +75,10 @@ class Outer(Product):
 
     steps = 1
     """Values of k that one step of the innermost loop multiplies."""
+    widths: Sequence[int] = (1, 2, 3, 4, 6, 8)
+    """Column vectors that a register tile may have: wide ones read whole short rows at once."""
+    streamed_widths: Sequence[int] = (1, 2, 3, 4)
+    """The same where rows are far apart, so that a wide tile would touch too many of them at a time."""
 
     def __init__(self, writer: Writer, product: Matmul) -> None:
         super().__init__(writer, product)
@@ -85,7 +89,8 @@ class Outer(Product):
         self.panel_rows = _PANEL_ROWS if self.streams and exact else self.depth
 
     def write(self) -> None:
-        rows, vectors = outer_tile(self.rows, -(-self.columns // self.lanes), self.writer.vectors)
+        widths = self.streamed_widths if self.streams else self.widths
+        rows, vectors = outer_tile(self.rows, -(-self.columns // self.lanes), self.writer.vectors, widths)
         for panel in runs(self.depth, self.panel_rows):
             with self.loop("k0", panel):
                 self.tiles(rows, vectors * self.lanes, partial(self.tile, panel.size))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mugraph.targets.cpu.source import Vectors
@@ -29,10 +29,10 @@ def runs(total: int, size: int) -> Iterator[Run]:
         yield Run(whole * size, 1, total % size)
 
 
-def outer_tile(rows: int, vectors: int, unit: Vectors) -> tuple[int, int]:
-    """Rows and column vectors of a register tile: the pair with the least work per element of the product."""
+def outer_tile(rows: int, vectors: int, unit: Vectors, widths: Sequence[int]) -> tuple[int, int]:
+    """Rows and column vectors (one of `widths`) of a register tile: those with the least work per element of the product."""
     best = (float("inf"), 1, 1)
-    for wide in range(1, min(vectors, 8) + 1):
+    for wide in widths:
         tallest = min(rows, (unit.registers - 1 - wide) // wide)
         if tallest < 1:
             continue
