@@ -160,3 +160,25 @@ def test_saved_sources_run_again_and_changed_ones_do_not(norm: Executable) -> No
     changed = {name: text + "\n" for name, text in norm.sources.items()}
     with pytest.raises(StorageError, match="changed"):
         Executable.from_sources(norm.graph, changed, norm.digest)
+
+
+@pytest.mark.parametrize("dtype", [DType.FP32, DType.BF16, DType.FP16])
+def test_library_kernels_compute_every_operator_with_torch(dtype: DType) -> None:
+    torch = pytest.importorskip("torch")
+    kernel = GraphBuilder(Level.KERNEL)
+    x, y = kernel.input("x", (4, 6), dtype), kernel.input("y", (1, 6), dtype)
+    values = [kernel.add(op, x, y) for op in ("add", "sub", "mul", "div")]
+    values += [kernel.add(op, x) for op in ("exp", "square", "silu", "sigmoid", "relu", "gelu", "tanh", "abs")]
+    values += [kernel.add(op, kernel.add("square", x)) for op in ("sqrt", "log")]
+    values += [kernel.add(op, x, dim=1, size=3) for op in ("sum", "max")]
+    values += [kernel.add("repeat", x, dim=0, times=2), kernel.add("mul", x, kernel.constant(0.5, dtype))]
+    values += [kernel.add("concat_matmul", x, x, *[kernel.add("transpose", x, permutation=(1, 0))] * 2)]
+    graph = kernel.build(values)
+    kind = {DType.FP32: torch.float32, DType.BF16: torch.bfloat16, DType.FP16: torch.float16}[dtype]
+    inputs = [torch.from_numpy(array).abs().add(0.5).to(kind) for array in normal_inputs(graph)]
+    expected = reference(graph, [tensor.double().numpy() for tensor in inputs])
+    for result, exact in zip(build(graph)(*inputs), expected, strict=True):
+        assert result.dtype is kind
+        np.testing.assert_allclose(
+            result.double().numpy(), exact, rtol=1e-4 if dtype is FP32 else 5e-2, atol=2e-2 if dtype is not FP32 else 1e-5
+        )

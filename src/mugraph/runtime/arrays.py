@@ -11,9 +11,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from mugraph.errors import InvalidInput, ShapeMismatch
-from mugraph.ir.arithmetic import Array
+from mugraph.ir.arithmetic import Array, FloatArithmetic
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Shape, Tensor
+from mugraph.ir.ops import Call, operator
+from mugraph.runtime.torch_arithmetic import TorchArithmetic
 
 
 class Arrays(Protocol):
@@ -29,6 +31,10 @@ class Arrays(Protocol):
     def transpose(self, array: Any, permutation: Sequence[int]) -> Any: ...
     def contiguous(self, array: Any) -> Any: ...
     def matmul(self, left: Any, right: Any) -> Any: ...
+    def compute(self, call: Call, operands: Sequence[Any], tensor: Tensor) -> Any:
+        """A pre-defined kernel, by its row of the operator table; `tensor` is what comes out."""
+        ...
+
     def to_numpy(self, array: Any) -> Array:
         """The values in float32 (float64 if they are)."""
         ...
@@ -102,6 +108,11 @@ class NumpyArrays:
     def matmul(self, left: Array, right: Array) -> Array:
         return np.asarray(np.matmul(left, right))
 
+    def compute(self, call: Call, operands: Sequence[Array], tensor: Tensor) -> Array:
+        wide = np.float64 if tensor.dtype is DType.FP64 else np.float32
+        arithmetic = FloatArithmetic(wide)
+        return self.from_numpy(operator(call.op).compute(arithmetic, call, [array.astype(wide) for array in operands]), tensor)
+
     def to_numpy(self, array: Array) -> Array:
         return array if array.dtype == np.float64 else array.astype(np.float32)
 
@@ -146,6 +157,11 @@ class TorchArrays:
 
     def contiguous(self, array: Any) -> Any:
         return array.contiguous()
+
+    def compute(self, call: Call, operands: Sequence[Any], tensor: Tensor) -> Any:
+        with self.torch.no_grad():
+            result = operator(call.op).compute(TorchArithmetic(self.torch), call, [array.detach() for array in operands])
+        return result.to(self.dtypes[tensor.dtype]).expand(tensor.shape).contiguous()
 
     def to_numpy(self, array: Any) -> Array:
         wide = array if array.dtype is self.torch.float64 else array.float()

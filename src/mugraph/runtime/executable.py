@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mugraph.errors import InvalidInput, StorageError, TargetUnavailable
-from mugraph.ir.arithmetic import FloatArithmetic
 from mugraph.ir.graph import Graph, Node, Tensor, Value
-from mugraph.ir.ops import GRAPH_DEFINED, Call, apply_call, operator
+from mugraph.ir.ops import GRAPH_DEFINED, apply_call
 from mugraph.lower import Launch, lower
 from mugraph.runtime.arrays import Arrays, arrays_of
 from mugraph.runtime.compiler import compile_shared, find_compiler
@@ -141,7 +140,7 @@ class _KernelStep:
 
 
 def _library_step(graph: Graph, index: int, node: Node) -> Step:
-    """A step for a pre-defined kernel: views and matmul natively, everything else by its row in float32."""
+    """A step for a pre-defined kernel: views and matmul by the array library, everything else by its row of the table."""
     value, operands = Value(index), node.inputs
     match node.op:
         case "reshape":
@@ -152,26 +151,10 @@ def _library_step(graph: Graph, index: int, node: Node) -> Step:
         case "matmul" if len({graph.tensor(operand).dtype for operand in (*operands, value)}) == 1:
             return lambda lib, slots: slots.__setitem__(value, lib.matmul(slots[operands[0]], slots[operands[1]]))
     call = apply_call(node.op, [graph.tensor(operand) for operand in operands], dict(node.attributes))
-    return _FallbackStep(call, operands, value, node.output)
+    return lambda lib, slots: slots.__setitem__(value, lib.compute(call, [slots[v] for v in operands], node.output))
 
 
 def _tuple(node: Node, name: str) -> tuple[int | None, ...]:
     value = node[name]
     assert isinstance(value, tuple)
     return value
-
-
-@dataclass(frozen=True, slots=True)
-class _FallbackStep:
-    """A pre-defined kernel computed by its row of the operator table on NumPy arrays, in float32 (float64 for fp64)."""
-
-    call: Call
-    operands: tuple[Value, ...]
-    value: Value
-    tensor: Tensor
-
-    def __call__(self, library: Arrays, slots: Slots) -> None:
-        arrays: Sequence[Any] = [library.to_numpy(slots[operand]) for operand in self.operands]
-        dtype = "float64" if self.tensor.dtype.bytes == 8 else "float32"
-        result = operator(self.call.op).compute(FloatArithmetic(dtype), self.call, arrays)
-        slots[self.value] = library.from_numpy(result, self.tensor)
