@@ -139,19 +139,30 @@ class _KernelStep:
         self.function(*map(library.pointer, arrays))
 
 
+@dataclass(frozen=True, slots=True)
+class _LibraryStep:
+    """A pre-defined kernel that the array library computes."""
+
+    value: Value
+    compute: Callable[[Arrays, Slots], Any]
+
+    def __call__(self, library: Arrays, slots: Slots) -> None:
+        slots[self.value] = self.compute(library, slots)
+
+
 def _library_step(graph: Graph, index: int, node: Node) -> Step:
-    """A step for a pre-defined kernel: views and matmul by the array library, everything else by its row of the table."""
+    """Views and matmul by the library's own functions, everything else by its row of the operator table."""
     value, operands = Value(index), node.inputs
     match node.op:
         case "reshape":
-            return lambda lib, slots: slots.__setitem__(value, lib.contiguous(lib.reshape(slots[operands[0]], node.output.shape)))
+            return _LibraryStep(value, lambda lib, slots: lib.contiguous(lib.reshape(slots[operands[0]], node.output.shape)))
         case "transpose":
-            order = tuple(dim for dim in _tuple(node, "permutation") if dim is not None)
-            return lambda lib, slots: slots.__setitem__(value, lib.contiguous(lib.transpose(slots[operands[0]], order)))
+            order = [dim for dim in _tuple(node, "permutation") if dim is not None]
+            return _LibraryStep(value, lambda lib, slots: lib.contiguous(lib.transpose(slots[operands[0]], order)))
         case "matmul" if len({graph.tensor(operand).dtype for operand in (*operands, value)}) == 1:
-            return lambda lib, slots: slots.__setitem__(value, lib.matmul(slots[operands[0]], slots[operands[1]]))
+            return _LibraryStep(value, lambda lib, slots: lib.matmul(slots[operands[0]], slots[operands[1]]))
     call = apply_call(node.op, [graph.tensor(operand) for operand in operands], dict(node.attributes))
-    return lambda lib, slots: slots.__setitem__(value, lib.compute(call, [slots[v] for v in operands], node.output))
+    return _LibraryStep(value, lambda lib, slots: lib.compute(call, [slots[v] for v in operands], node.output))
 
 
 def _tuple(node: Node, name: str) -> tuple[int | None, ...]:
