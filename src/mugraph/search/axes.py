@@ -45,11 +45,17 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class AxisProgram:
-    """A program in axis form: `terms` in topological order, `outputs` as (term, slots), `sizes` of the axes."""
+    """A program in axis form: `terms` in topological order, `outputs` as (term, slots), `sizes` of the axes.
+
+    `finer` are further sets of axes that may be reduced together. The outputs of a `projective` program are wanted only up
+    to a common factor per row, which its kernels choose and export (`mugraph.search.splits`).
+    """
 
     terms: tuple[Term, ...]
     outputs: tuple[tuple[int, Slots], ...]
     sizes: tuple[int, ...]
+    finer: frozenset[AxisSet] = frozenset()
+    projective: bool = False
 
     def loads(self) -> Iterator[tuple[int, Term]]:
         """The terms that read program inputs."""
@@ -58,7 +64,12 @@ class AxisProgram:
     @property
     def reductions(self) -> frozenset[AxisSet]:
         """The sets of axes that some operation reduces together."""
-        return frozenset(term.reduced for term in self.terms if term.reduced)
+        return self.finer | {term.reduced for term in self.terms if term.reduced}
+
+    @property
+    def structure(self) -> AxisProgram:
+        """The program without its sizes, which is all that closures depend on."""
+        return replace(self, sizes=(0,) * len(self.sizes))
 
 
 class _Conflict(Exception):
@@ -346,4 +357,4 @@ def pruned(program: AxisProgram) -> AxisProgram:
     kept = sorted(needed)
     moved = {old: new for new, old in enumerate(kept)}
     terms = tuple(replace(program.terms[i], inputs=tuple(moved[j] for j in program.terms[i].inputs)) for i in kept)
-    return AxisProgram(terms, tuple((moved[term], slots) for term, slots in program.outputs), program.sizes)
+    return replace(program, terms=terms, outputs=tuple((moved[term], slots) for term, slots in program.outputs))

@@ -167,20 +167,18 @@ class Search:
         outputs = [
             Output(slots, self._output_dtype(source)) for slots, source in zip(kernel.outputs, stage.produces, strict=True)
         ]
-        body = emit_block(kernel.recipe, kernel.schedule, self.axes.sizes, sources, outputs)
+        body = emit_block(kernel.recipe, kernel.schedule, kernel.sizes, sources, outputs)
         return builder.graph_defined(body, operands)
 
     def _library(self, builder: GraphBuilder, kernel: Library, values: dict[int, Value]) -> Value:
         positions = Positions(builder)
-        pair = [
-            positions.fine(values[load.source], load.slots, self.axes.sizes.__getitem__) for load in (kernel.left, kernel.right)
-        ]
+        pair = [positions.fine(values[load.source], load.slots, kernel.sizes.__getitem__) for load in (kernel.left, kernel.right)]
         left, right = positions.oriented(pair[0], pair[1], kernel.reduced)
         product = positions.contract("matmul", [(left, right)], kernel.reduced)
-        return positions.coarse(product, kernel.outputs[0], self.axes.sizes.__getitem__)
+        return positions.coarse(product, kernel.outputs[0], kernel.sizes.__getitem__)
 
     def _output_dtype(self, source: int) -> DType:
-        return self.program.output_tensors[-1 - source].dtype if source < 0 else self.dtype
+        return self.program.output_tensors[-1 - source].dtype if source < 0 else self._tensor(source).dtype
 
     def _final(self, builder: GraphBuilder, value: Value, index: int) -> Value:
         """Library kernels compute in their operands' dtype; an output has the program's."""

@@ -46,11 +46,12 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A graph-defined kernel: a recipe under a schedule, its predicted seconds, and the slots of what it writes."""
+    """A graph-defined kernel: a recipe under a schedule, the slots of what it writes, sizes of axes, predicted seconds."""
 
     recipe: Recipe
     schedule: Schedule
     outputs: tuple[Slots, ...]
+    sizes: tuple[int, ...]
     seconds: float
 
 
@@ -83,16 +84,16 @@ class KernelSearch:
 
         A program whose closure without a loop ends early and empty is not tried with loops: it has to be cut.
         """
-        outputs = tuple(slots for _, slots in program.outputs)
         for loop_axis in (None, *self.loop_axes(program)):
             if time.perf_counter() > self.deadline:
                 self.report(tier).complete = False
                 return
             structure = self.structure(program, tier, loop_axis)
             for recipe in structure.safe_recipes[: self.options.scheduled_recipes]:
+                outputs = _output_slots(program, recipe)
                 cost = self.cost_of(program, recipe, outputs)
                 for seconds, schedule in best_schedules(cost, outputs, self.options.schedules_per_recipe):
-                    yield Kernel(cost.recipe, schedule, outputs, seconds)
+                    yield Kernel(recipe, schedule, outputs, program.sizes, seconds)
             if not structure.saturated and not structure.recipes:
                 return
 
@@ -108,7 +109,7 @@ class KernelSearch:
 
     def structure(self, program: AxisProgram, tier: Tier, loop_axis: int | None) -> Structure:
         """Every recipe of a context within the limits; searched once."""
-        key = (program, tier, loop_axis)
+        key = (program.structure, tier, loop_axis)
         if key not in self.structures:
             self.structures[key] = self._search(program, tier, loop_axis)
         return self.structures[key]
@@ -128,7 +129,8 @@ class KernelSearch:
         safe = found
         if any(step.op == "exp" for recipe in found for step in recipe.steps):
             stabilizer = Stabilizer(program, closure.context, arith, inputs)
-            safe = list(dict.fromkeys(map(stabilizer.stabilize, found)))
+            shifted = map(stabilizer.export if program.projective else stabilizer.stabilize, found)
+            safe = list(dict.fromkeys(filter(None, shifted)))
         return Structure(found, safe, closure.saturated)
 
     def _extract(self, closure: Closure, report: TierReport) -> list[Recipe]:
@@ -163,3 +165,10 @@ class KernelSearch:
         """The cost model of a recipe of `program`."""
         sources = [self.tensor_of(leaf.source) for leaf in recipe.leaves]
         return RecipeCost(recipe, program.sizes, sources, outputs, self.dtype, self.device)
+
+
+def _output_slots(program: AxisProgram, recipe: Recipe) -> tuple[Slots, ...]:
+    """Dimensions of a kernel's outputs: the program's, and those of a maximum the recipe exports, in the order of the first."""
+    outputs = tuple(slots for _, slots in program.outputs)
+    exported = (recipe.steps[goal].axes for goal in recipe.goals[len(outputs) :])
+    return (*outputs, *(tuple(slot for slot in outputs[0] if axes.issuperset(slot)) for axes in exported))

@@ -7,16 +7,20 @@ the speed of device memory its pieces could beat the best plan known.
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
+from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Tensor
 from mugraph.search.axes import AxisProgram, AxisSet, Slots, Term, pruned
 from mugraph.search.cost import GENERATED_EFFICIENCY, NOT_HIDDEN
 from mugraph.search.kernels import Kernel, KernelSearch
 from mugraph.search.recipe import Recipe, Step
+from mugraph.search.schedule import divisors
+from mugraph.search.splits import Split, consumer_of, maximum_slots, split_at, split_axis, with_parts
 from mugraph.search.tiers import Tier
 
 LIBRARY_EFFICIENCY = 0.8
@@ -31,6 +35,8 @@ CUT_GAIN = 0.9
 _PLANS_KEPT = 16
 _PARTS_JOINED = 3
 _VARIANTS_CUT = 4
+_VARIANTS_SPLIT = 2
+_BLOCKS_PER_MULTIPROCESSOR = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +47,7 @@ class Library:
     right: Term
     reduced: AxisSet
     outputs: tuple[Slots, ...]
+    sizes: tuple[int, ...]
     seconds: float
 
 
@@ -74,7 +81,7 @@ class PlanSearch:
     cuts_complete: bool = True
     cuts_tried: int = 0
     cuts_pruned: int = 0
-    producers: dict[AxisProgram, int] = field(default_factory=dict)
+    producers: dict[AxisProgram, tuple[int, ...]] = field(default_factory=dict)
     tensors: dict[int, Tensor] = field(default_factory=dict)
     memo: dict[tuple[AxisProgram, int, tuple[int, ...]], tuple[float, list[Plan]]] = field(default_factory=dict)
 
@@ -88,6 +95,9 @@ class PlanSearch:
         if kernels >= len(program.outputs) > 1:
             yield from self.separate(program, tier, kernels, produces)
         if kernels > 1:
+            for plan in self.split_plans(program, tier, produces, bound):
+                bound = min(bound, plan.seconds)
+                yield plan
             yield from self.cut_plans(program, tier, kernels, produces, bound)
 
     def single(self, program: AxisProgram, tier: Tier, produces: tuple[int, ...]) -> Iterator[Plan]:
@@ -106,7 +116,8 @@ class PlanSearch:
         left, right = (program.terms[i] for i in product.inputs)
         rate = self.library_efficiency(program, product) * self.kernels.device.matmul_flops[self.kernels.dtype]
         compute = _flops(program, product) / rate + self.kernels.device.launch_seconds
-        return Library(left, right, product.reduced, (program.outputs[0][1],), max(compute, self.floor(program)))
+        seconds = max(compute, self.floor(program))
+        return Library(left, right, product.reduced, (program.outputs[0][1],), program.sizes, seconds)
 
     def library_efficiency(self, program: AxisProgram, product: Term) -> float:
         """Share of the device's matmul rate a library reaches on one product: less on few rows or columns."""
@@ -138,17 +149,66 @@ class PlanSearch:
         each = kernels // len(program.outputs)
         stages: tuple[Stage, ...] = ()
         for output, source in zip(program.outputs, produces, strict=True):
-            plans = self.best_plans(pruned(AxisProgram(program.terms, (output,), program.sizes)), tier, each, (source,))
+            plans = self.best_plans(pruned(replace(program, outputs=(output,))), tier, each, (source,))
             if not plans:
                 return
             stages += plans[0].stages
         yield Plan(stages)
 
+    def split_plans(self, program: AxisProgram, tier: Tier, produces: tuple[int, ...], bound: float) -> Iterator[Plan]:
+        """Two launches that share a reduced axis: partial results over parts of it, then their combination."""
+        for axis in self.kernels.loop_axes(program):
+            counts = self.part_counts(program, axis)
+            if not counts or not any(axis in reduced for reduced in program.reductions):
+                continue
+            if self.floor(program) + self.kernels.device.launch_seconds >= CUT_GAIN * bound:
+                self.cuts_pruned += 1
+                continue
+            self.cuts_tried += 1
+            whole = split_axis(program, axis, counts[0])
+            parts = len(program.sizes)
+            derived = [_as_program(recipe, whole) for recipe in self.kernels.structure(whole, tier, None).recipes]
+            splits = [split for split in (split_at(variant, parts) for variant in derived) if split is not None]
+            for split, count in itertools.product(splits[:_VARIANTS_SPLIT], counts):
+                if time.perf_counter() > self.cut_deadline:
+                    self.cuts_complete = False
+                    return
+                for plan in self.split_plan(split, axis, count, tier, produces):
+                    if plan.seconds < CUT_GAIN * bound:
+                        bound = plan.seconds
+                        yield plan
+
+    def part_counts(self, program: AxisProgram, axis: int) -> list[int]:
+        """Numbers of parts worth trying: divisors up to a few blocks for every multiprocessor."""
+        most = _BLOCKS_PER_MULTIPROCESSOR * self.kernels.device.multiprocessors
+        return [count for count in divisors(program.sizes[axis]) if 1 < count <= min(most, program.sizes[axis] // 2)]
+
+    def split_plan(self, split: Split, axis: int, count: int, tier: Tier, produces: tuple[int, ...]) -> Iterator[Plan]:
+        """The best kernels of both halves for one number of parts."""
+        split = replace(split, producer=with_parts(split.producer, axis, count), whole=with_parts(split.whole, axis, count))
+        slots = [*split.partial, *([maximum_slots(split)] if split.producer.projective else [])]
+        sources = self.sources_of(split.producer, slots, DType.FP32)
+        firsts = sorted(self.single(split.producer, tier, sources), key=lambda plan: plan.seconds)
+        consumer = consumer_of(split, sources)
+        seconds = sorted(self.single(consumer, tier, produces), key=lambda plan: plan.seconds)
+        for first, second in itertools.product(firsts[:_PARTS_JOINED], seconds[:1]):
+            yield Plan((*first.stages, *second.stages))
+
+    def sources_of(self, producer: AxisProgram, slots: Sequence[Slots], dtype: DType) -> tuple[int, ...]:
+        """Numbers for the device tensors a producer writes."""
+        if producer not in self.producers:
+            first = self.inputs + len(self.tensors)
+            for offset, dims in enumerate(slots):
+                shape = tuple(math.prod(producer.sizes[axis] for axis in slot) for slot in dims)
+                self.tensors[first + offset] = Tensor(shape, dtype)
+            self.producers[producer] = tuple(range(first, first + len(slots)))
+        return self.producers[producer]
+
     def joined(
         self, producer: AxisProgram, consumer: AxisProgram, tier: Tier, kernels: int, produces: tuple[int, ...], bound: float
     ) -> Iterator[Plan]:
         """The best plans of the two parts, one after the other."""
-        firsts = self.best_plans(producer, tier, 1, (self.producers[producer],), bound - self.floor(consumer))
+        firsts = self.best_plans(producer, tier, 1, self.producers[producer], bound - self.floor(consumer))
         if not firsts:
             return
         seconds = self.best_plans(consumer, tier, kernels - 1, produces, bound - firsts[0].seconds)
@@ -191,14 +251,11 @@ class PlanSearch:
         """Producer of term `index`, and the program that loads it instead."""
         axes = sorted(program.terms[index].axes)
         slots: Slots = tuple((axis,) for axis in axes)
-        producer = pruned(AxisProgram(program.terms, ((index, slots),), program.sizes))
-        if producer not in self.producers:
-            number = self.inputs + len(self.producers)
-            self.producers[producer] = number
-            self.tensors[number] = Tensor(tuple(program.sizes[axis] for axis in axes), self.kernels.dtype)
-        load = Term("load", (), program.terms[index].axes, source=self.producers[producer], slots=slots)
+        producer = pruned(replace(program, outputs=((index, slots),)))
+        (source,) = self.sources_of(producer, [slots], self.kernels.dtype)
+        load = Term("load", (), program.terms[index].axes, source=source, slots=slots)
         terms = (*program.terms[:index], load, *program.terms[index + 1 :])
-        return producer, pruned(AxisProgram(terms, program.outputs, program.sizes))
+        return producer, pruned(replace(program, terms=terms))
 
 
 def _flops(program: AxisProgram, product: Term) -> float:
@@ -221,7 +278,7 @@ def _as_program(recipe: Recipe, program: AxisProgram) -> AxisProgram:
             terms.append(term)
         moved[index] = len(terms) - 1
     outputs = tuple((moved[goal], slots) for goal, (_, slots) in zip(recipe.goals, program.outputs, strict=True))
-    return pruned(AxisProgram(tuple(terms), outputs, program.sizes))
+    return pruned(replace(program, terms=tuple(terms), outputs=outputs))
 
 
 def _terms_of(step: Step, inputs: tuple[int, ...], terms: list[Term]) -> Iterator[Term]:

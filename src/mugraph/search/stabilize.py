@@ -45,10 +45,31 @@ class Stabilizer:
             shift = next(filter(None, (self.shift_of(recipe, i) for i in _exponentials(recipe))), None)
             if shift is None:
                 return recipe
-            recipe = _shifted(recipe, shift)
+            recipe, _ = _shifted(recipe, shift)
 
-    def shift_of(self, recipe: Recipe, index: int) -> _Shift | None:
-        """How the exponential at `index` may be shifted; None when it may not."""
+    def export(self, recipe: Recipe) -> Recipe | None:
+        """The recipe shifted by a row maximum that becomes its last output; None unless every output scales with its row.
+
+        For projective programs: whoever reads the outputs rescales them by the exported maximum.
+        """
+        exponentials = _exponentials(recipe)
+        shift = self.shift_of(recipe, exponentials[0], projective=True) if len(exponentials) == 1 else None
+        if shift is None:
+            return None
+        shifted, maximum = _shifted(recipe, shift)
+        step = shifted.steps[maximum]
+        if not step.in_loop:
+            return replace(shifted, goals=(*shifted.goals, maximum))
+        if recipe.loop_axis in step.axes:
+            return None
+        steps = (*shifted.steps, Step("accumulate_max", (maximum,), step.axes, False))
+        return replace(shifted, steps=steps, goals=(*shifted.goals, len(steps) - 1))
+
+    def shift_of(self, recipe: Recipe, index: int, projective: bool = False) -> _Shift | None:
+        """How the exponential at `index` may be shifted; None when it may not.
+
+        The outputs must not change under the shift; those of a projective program must all change by its factor.
+        """
         steps = recipe.steps
         downstream = _downstream(recipe, index)
         reduced = frozenset[int]().union(*(steps[i].reduced for i in downstream)) & steps[index].axes
@@ -57,8 +78,11 @@ class Stabilizer:
         row = steps[index].axes - reduced
         scale = self._row_units(row)
         plain, scaled = self.run(recipe, None, scale), self.run(recipe, index, scale)
-        if any(not _same(plain[goal], scaled[goal]) for goal in recipe.goals):
-            return None
+        for goal in recipe.goals:
+            if not _same(self.arith.mul(plain[goal], scale) if projective else plain[goal], scaled[goal]):
+                return None
+            if projective and not row <= steps[goal].axes:
+                return None
         affected = tuple(i for i in downstream if steps[i].op in ("accumulate", "concat"))
         if recipe.loop_axis in reduced and steps[index].in_loop:
             for accumulator in affected:
@@ -148,8 +172,8 @@ def _downstream(recipe: Recipe, index: int) -> list[int]:
     return sorted(reached - {index})
 
 
-def _shifted(recipe: Recipe, shift: _Shift) -> Recipe:
-    """Insert the row maximum before the exponential, and rescale the accumulators it reaches."""
+def _shifted(recipe: Recipe, shift: _Shift) -> tuple[Recipe, int]:
+    """Insert the row maximum before the exponential, and rescale the accumulators it reaches; also the maximum's step."""
     steps: list[Step] = []
     moved: dict[int, int] = {}
     maximum = -1
@@ -166,7 +190,7 @@ def _shifted(recipe: Recipe, shift: _Shift) -> Recipe:
             inputs = (*inputs, maximum)
         steps.append(replace(step, inputs=inputs))
         moved[index] = len(steps) - 1
-    return replace(recipe, steps=tuple(steps), goals=tuple(moved[goal] for goal in recipe.goals))
+    return replace(recipe, steps=tuple(steps), goals=tuple(moved[goal] for goal in recipe.goals)), maximum
 
 
 def _same(x: FieldValue, y: FieldValue) -> bool:

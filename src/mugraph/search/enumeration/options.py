@@ -1,0 +1,60 @@
+"""Limits and switches of Algorithm 1: what the ablation of the paper's Table 4 turns on and off."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from mugraph.ir.graph import FREE, Graph
+from mugraph.ir.ops import OPERATORS, Kind, Operator
+
+_LARGEST_POWER = 256
+
+
+@dataclass(frozen=True, slots=True)
+class EnumerationOptions:
+    """What is enumerated, and which checks prune it.
+
+    Every iterator and every operator of a block graph counts against `max_block_operators`; constants and savers do not.
+    `grids` are the grid dimensions to try (`()` is a single block) and `loops` the for-loop ranges (1 is no loop);
+    None stands for one-dimensional grids and loops by the powers of two that divide a dimension of the inputs.
+    `operators` are enumerated beside those of the program and the elementwise LAX ones.
+    `time_limit` is in seconds; a run that meets it says so in its report.
+    """
+
+    max_block_operators: int = 11
+    max_kernel_operators: int = 1
+    max_block_outputs: int = 1
+    grids: tuple[tuple[int, ...], ...] | None = None
+    loops: tuple[int, ...] | None = None
+    operators: tuple[str, ...] = ("matmul", "sum")
+    expression_check: bool = True
+    """Prune what is no abstract subexpression of the program (line `Subexpr` of ConstructOp)."""
+    dead_tensor_bound: bool = True
+    """Not in the paper: prune prefixes with more unread tensors than the operators left could still read."""
+    processes: int = 1
+    time_limit: float = math.inf
+    seed: int = 0
+
+
+def operators_for(program: Graph, options: EnumerationOptions) -> tuple[Operator, ...]:
+    """The rows to enumerate, in the order of the table: that order is the type's place in the rank."""
+    vocabulary = {node.op for node in program.nodes} - FREE
+    wanted = vocabulary | set(options.operators) | {"accumulate"}
+    return tuple(row for row in OPERATORS.values() if row.name in wanted or (row.elementwise and row.kind is not Kind.OPAQUE))
+
+
+def grids_for(program: Graph, options: EnumerationOptions) -> tuple[tuple[int, ...], ...]:
+    """The grids to enumerate."""
+    return options.grids if options.grids is not None else ((), *((count,) for count in _powers_of_two(program)))
+
+
+def loops_for(program: Graph, options: EnumerationOptions) -> tuple[int, ...]:
+    """The for-loop ranges to enumerate."""
+    return options.loops if options.loops is not None else (1, *_powers_of_two(program))
+
+
+def _powers_of_two(program: Graph) -> tuple[int, ...]:
+    sizes = {size for node in program.inputs() for size in node.output.shape}
+    powers = (1 << exponent for exponent in range(1, _LARGEST_POWER.bit_length()))
+    return tuple(power for power in powers if any(size % power == 0 for size in sizes))

@@ -1,0 +1,130 @@
+"""Splitting a reduced axis over the grid: partial results in one kernel, their combination in a second.
+
+The axis becomes (parts x rest). In a derivation that reduces the rest first, the tensors whose parts are summed last are the
+*partial results*: the producer computes them with the parts as a parallel axis, so that blocks of one row work side by side,
+and the consumer sums over the parts (FlashDecoding, split-K). Where the partial results contain exponentials, a
+common factor per row is free to choose: the producer shifts by its own row maximum and exports it, the consumer rescales.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from mugraph.search.axes import AxisProgram, AxisSet, Slots, Term, pruned
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A program in two parts.
+
+    `producer` computes the partial results `frontier` of the `whole` program, with dimensions `partial`, and is projective if
+    it exports a row maximum; `consumer_of` builds the consumer once sources are numbered. `parts` is the axis summed last.
+    """
+
+    producer: AxisProgram
+    whole: AxisProgram
+    frontier: tuple[int, ...]
+    partial: tuple[Slots, ...]
+    parts: int
+
+
+def split_axis(program: AxisProgram, axis: int, count: int) -> AxisProgram:
+    """The program with `axis` as the product of a new axis of size `count` (slowest) and the rest, which keeps its number."""
+    parts = len(program.sizes)
+
+    def both(axes: AxisSet) -> AxisSet:
+        return axes | {parts} if axis in axes else axes
+
+    def cut(slots: Slots) -> Slots:
+        return tuple(tuple(a for old in slot for a in ((parts, old) if old == axis else (old,))) for slot in slots)
+
+    terms = tuple(replace(t, axes=both(t.axes), reduced=both(t.reduced), slots=cut(t.slots)) for t in program.terms)
+    sizes = [*program.sizes, count]
+    sizes[axis] //= count
+    finer = {frozenset({parts}), *(reduced for reduced in program.reductions if axis in reduced)}
+    return AxisProgram(terms, tuple((i, cut(s)) for i, s in program.outputs), tuple(sizes), program.finer | finer)
+
+
+def with_parts(program: AxisProgram, axis: int, count: int) -> AxisProgram:
+    """A split program with another number of parts."""
+    parts = len(program.sizes) - 1
+    sizes = list(program.sizes)
+    sizes[axis], sizes[parts] = sizes[axis] * sizes[parts] // count, count
+    return replace(program, sizes=tuple(sizes))
+
+
+def split_at(program: AxisProgram, parts: int) -> Split | None:
+    """Cut a derivation of a split program where its parts are summed last; None if it never works on parts alone."""
+    last = [i for i, term in enumerate(program.terms) if parts in term.reduced]
+    if not last or any(program.terms[i].reduced != {parts} or program.terms[i].op != "sum" for i in last):
+        return None
+    frontier = tuple(dict.fromkeys(program.terms[i].inputs[0] for i in last))
+    after = _downstream(program, last)
+    if any(i in after for i in frontier) or not all(parts in program.terms[i].axes for i in frontier):
+        return None
+    shared = {i for term in after for i in program.terms[term].inputs} - after - set(frontier)
+    if any(program.terms[i].op not in ("constant", "load") for i in shared):
+        return None
+    partial = tuple(_slots(program.terms[i].axes, parts) for i in frontier)
+    producer = replace(program, outputs=tuple(zip(frontier, partial, strict=True)))
+    has_exp = any(term.op == "exp" for term in pruned(producer).terms)
+    return Split(replace(pruned(producer), projective=has_exp), program, frontier, partial, parts)
+
+
+def maximum_slots(split: Split) -> Slots:
+    """Dimensions of the exported row maximum: the axes that all partial results share."""
+    common = frozenset.intersection(*(split.whole.terms[i].axes for i in split.frontier))
+    return _slots(common, split.parts)
+
+
+def _slots(axes: AxisSet, parts: int) -> Slots:
+    """Dimensions of a partial result: the parts vary slowest, so that every block writes contiguous runs."""
+    return ((parts,), *((axis,) for axis in sorted(axes - {parts})))
+
+
+def consumer_of(split: Split, sources: tuple[int, ...]) -> AxisProgram:
+    """The program that loads the partial results from `sources` (the row maximum last, if exported) and combines them."""
+    terms: list[Term] = []
+    moved: dict[int, int] = {}
+
+    def push(term: Term) -> int:
+        terms.append(term)
+        return len(terms) - 1
+
+    factor = None
+    if split.producer.projective:
+        slots = maximum_slots(split)
+        axes = frozenset(axis for slot in slots for axis in slot)
+        maximum = push(Term("load", (), axes, source=sources[-1], slots=slots))
+        common = push(Term("max", (maximum,), axes - {split.parts}, frozenset({split.parts})))
+        factor = push(Term("exp", (push(Term("sub", (maximum, common), axes)),), axes))
+    for index, slots, source in zip(split.frontier, split.partial, sources, strict=False):
+        axes = split.whole.terms[index].axes
+        loaded = push(Term("load", (), axes, source=source, slots=slots))
+        moved[index] = loaded if factor is None else push(Term("mul", (loaded, factor), axes))
+    for index in _needed(split.whole, stop=set(split.frontier)):
+        term = split.whole.terms[index]
+        moved[index] = push(replace(term, inputs=tuple(moved[i] for i in term.inputs)))
+    outputs = tuple((moved[index], slots) for index, slots in split.whole.outputs)
+    return pruned(AxisProgram(tuple(terms), outputs, split.whole.sizes))
+
+
+def _downstream(program: AxisProgram, roots: list[int]) -> set[int]:
+    reached = set(roots)
+    for index, term in enumerate(program.terms):
+        if reached.intersection(term.inputs):
+            reached.add(index)
+    return reached
+
+
+def _needed(program: AxisProgram, stop: set[int]) -> Iterator[int]:
+    """Terms the outputs need, down to but without `stop`, in topological order."""
+    needed: set[int] = set()
+    stack = [term for term, _ in program.outputs]
+    while stack:
+        index = stack.pop()
+        if index not in needed and index not in stop:
+            needed.add(index)
+            stack.extend(program.terms[index].inputs)
+    return iter(sorted(needed))

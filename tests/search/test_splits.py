@@ -1,0 +1,96 @@
+"""Partial results over parts of a reduced axis: split attention with safe exponentials, split products."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from mugraph.devices import device_for
+from mugraph.ir import Graph
+from mugraph.ir.arithmetic import FloatArithmetic
+from mugraph.ir.evaluate import evaluate
+from mugraph.ir.program import Program
+from mugraph.search import search
+from mugraph.search.axes import axis_program
+from mugraph.search.splits import split_axis, with_parts
+from mugraph.verifier import verify_graphs
+
+from .programs import attention, finished, outputs, random_inputs
+
+H100 = device_for("cuda:sm_90")
+IDLE = dataclasses.replace(H100, launch_seconds=1e-9, iteration_seconds=1e-9, memory_bandwidth=1e9, cache_bandwidth=1e5)
+"""A device on which a launch costs nothing and few blocks move their data slowly, so that tiny programs are worth splitting."""
+
+
+def lengths() -> Graph:
+    """Euclidean lengths of two long rows: one long reduction, few outputs."""
+    p = Program()
+    return finished(p, p.input("x", (2, 64)).square().sum(-1, keepdim=True).sqrt())
+
+
+def short_attention() -> Graph:
+    """One query row per head over 32 keys."""
+    return attention(1, 32, 4)
+
+
+@functools.cache
+def in_two(program: Graph) -> list[Graph]:
+    """The candidates of a program that are two kernels."""
+    found = search(program, IDLE, budget=4).candidates
+    return [candidate.graph for candidate in found if len(candidate.graph.kernels()) == 2]
+
+
+def test_an_axis_becomes_parts_times_rest() -> None:
+    program = axis_program(lengths())
+    inner = program.sizes.index(64)
+    split = split_axis(program, inner, 4)
+    assert split.sizes[inner] * split.sizes[-1] == 64
+    assert split.sizes[-1] == 4
+    assert {frozenset({inner}), frozenset({len(program.sizes)})} <= split.reductions
+    assert with_parts(split, inner, 16).sizes[inner] == 4
+
+
+def test_few_query_rows_on_many_multiprocessors_are_split_over_keys() -> None:
+    p = Program()
+    q, k, v = (p.input(name, shape) for name, shape in (("q", (2, 8, 128)), ("k", (2, 8192, 128)), ("v", (2, 8192, 128))))
+    program = finished(p, (q @ k.transpose(-2, -1) * 128**-0.5).softmax(-1) @ v)
+    best = search(program, H100).candidates[0].graph
+    first, second = best.kernels()
+    assert len(first.outputs) == 3  # numerator, denominator and row maximum of every part
+    assert first.body is not None
+    assert np.prod(first.body.grid) >= 0.9 * H100.multiprocessors
+    assert second.body is not None
+    assert "max" in {node.op for node in second.body.nodes}
+
+
+@pytest.mark.parametrize("make", [short_attention, lengths])
+def test_split_candidates_compute_the_program(make: Callable[[], Graph]) -> None:
+    program = make()
+    graphs = in_two(program)
+    assert graphs
+    (wanted,) = outputs(program)
+    for graph in graphs:
+        np.testing.assert_allclose(outputs(graph)[0], wanted, rtol=1e-9)
+        assert verify_graphs(program, graph).equivalent
+
+
+def test_split_attention_survives_large_logits() -> None:
+    program = short_attention()
+    inputs = [x * 100 for x in random_inputs(program)]
+    (wanted,) = evaluate(program, inputs, FloatArithmetic())
+    for graph in in_two(program):
+        (got,) = evaluate(graph, inputs, FloatArithmetic())
+        np.testing.assert_allclose(got, wanted, rtol=1e-7, atol=1e-9)
+
+
+def test_sums_of_exponentials_are_not_split_when_nobody_could_rescale_them() -> None:
+    p = Program()
+    x = p.input("x", (2, 64))
+    e = x.exp()
+    program = finished(p, e.sum(-1, keepdim=True) + e.square().sum(-1, keepdim=True))
+    for graph in in_two(program):
+        assert "max" not in {node.op for _, node in graph.walk()}
