@@ -71,7 +71,7 @@ def test_kernel_level_views_are_strides_of_the_kernel_that_reads_them() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_every_lowered_kernel_is_valid(seed: int) -> None:
-    for launch in lower(many_kernels(seed, 30, DType.FP32)).values():
+    for launch in lower(many_kernels(seed, 30, DType.BF16 if seed % 2 else DType.FP32)).values():
         check(launch.kernel)
 
 
@@ -87,6 +87,19 @@ def test_the_checker_refuses_live_buffers_that_overlap() -> None:
     together = tuple(replace(buffer, offset=0) for buffer in kernel.buffers)
     with pytest.raises(InvalidGraph, match="other data took its place"):
         check(replace(kernel, buffers=together))
+
+
+def test_a_concat_matmul_into_a_16_bit_output_sums_in_fp32() -> None:
+    builder = GraphBuilder(Level.KERNEL)
+    x = builder.input("x", (4, 4), DType.BF16)
+    block = GraphBuilder(Level.BLOCK, grid=(1,))
+    value = block.iterator(0, builder.tensor(x), (None,), None)
+    saved = block.add("output_saver", block.add("concat_matmul", value, value, value, value), omap=(0,))
+    kernel = only_kernel(builder.build(builder.graph_defined(block.build([saved]), [x])))
+    check(kernel)
+    (first, second, last) = kernel.statements
+    assert first.target == second.target
+    assert last.target.buffer == kernel.outputs[0]
 
 
 def test_the_checker_refuses_a_read_before_the_write() -> None:

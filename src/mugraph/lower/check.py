@@ -1,6 +1,6 @@
 """The validity of the lowered form: what every kernel must satisfy whatever made it.
 
-Statements agree in shape, tiles stay inside their buffers for every block and iteration, shared memory is written
+Statements agree in shape, sums are kept in fp32, tiles stay inside their buffers for every block and iteration, shared memory is written
 before it is read, and no buffer is overwritten by another that shares its bytes while it is still needed.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mugraph.errors import InvalidGraph
+from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Shape
 from mugraph.lower.lowered import Buffer, Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile, reads_target
 
@@ -26,6 +27,8 @@ def check(kernel: Kernel) -> None:
 def _statement_rules(kernel: Kernel, statement: Statement) -> Iterator[tuple[str, bool]]:
     yield "operand shapes do not match the target", not _shapes_agree(statement)
     yield "a kernel input is written", statement.target.buffer in kernel.inputs
+    rounds = kernel.buffer(statement.target.buffer).dtype is not DType.FP32
+    yield "partial sums are rounded to 16 bits", reads_target(statement) and rounds
     for tile in (statement.target, *statement.sources):
         yield f"a tile leaves its buffer {tile.buffer}", not _inside(kernel, tile)
 

@@ -1,0 +1,407 @@
+"""One block graph as a kernel of the lowered form.
+
+Views, iterators and savers turn into strides and starts; a value that only a saver or an accumulator reads is
+computed straight into its place; elementwise chains (thread graphs) turn into expressions, and one that feeds a
+reduction or an accumulator is computed inside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from mugraph.ir.dtypes import DType
+from mugraph.ir.graph import Graph, Node, Shape, Tensor, Value
+from mugraph.ir.ops import GRAPH_DEFINED, Scope, apply_call, partition_of
+from mugraph.lower import tiles
+from mugraph.lower.expressions import (
+    MAXIMUM,
+    Apply,
+    Constant,
+    Expression,
+    Source,
+    apply_row,
+    constant_of,
+    expression_of,
+    renumbered,
+)
+from mugraph.lower.lowered import Buffer, Combine, Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile
+from mugraph.lower.memory import place
+from mugraph.lower.phases import Phase, phases
+
+VIEWS = frozenset({"reshape", "transpose", "cast"})
+LOWEST = float(np.finfo(np.float32).min)
+"""Start of a running maximum that is subtracted in an exponent: finite, so that -inf - max never becomes NaN."""
+
+
+def lower_block(
+    name: str,
+    graph: Graph,
+    operands: Sequence[Tile],
+    inputs: Sequence[Buffer],
+    outputs: Sequence[Buffer],
+    results: Sequence[Tensor],
+) -> Kernel:
+    """The kernel of a block graph whose operands are windows of the device buffers `inputs`; `results` are its outputs."""
+    return _BlockLowering(name, graph, operands, inputs, outputs, results).run()
+
+
+def view(node: Node, tile: Tile) -> Tile | None:
+    """What a view operator makes of a tile; None where strides cannot express it."""
+    match node.op:
+        case "transpose":
+            return tiles.permuted(tile, _integers(node, "permutation"))
+        case "reshape":
+            return tiles.reshaped(tile, node.output.shape)
+    return tile
+
+
+def _unview(node: Node, tile: Tile, shape: Shape) -> Tile | None:
+    """The tile that a view operator's operand (of `shape`) must be so that its result is `tile`."""
+    match node.op:
+        case "transpose":
+            return tiles.permuted(tile, tiles.inverse(_integers(node, "permutation")))
+        case "reshape":
+            return tiles.reshaped(tile, shape)
+    return tile
+
+
+def _integers(node: Node, name: str) -> tuple[int, ...]:
+    value = node[name]
+    assert isinstance(value, tuple)
+    return tuple(item for item in value if item is not None)
+
+
+def _integer(node: Node, name: str) -> int:
+    value = node[name]
+    assert isinstance(value, int)
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class _Computed:
+    """An elementwise value that is not stored: its only reader computes it."""
+
+    sources: tuple[Tile, ...]
+    expression: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a value is to be written, and how it combines with what is there."""
+
+    tile: Tile
+    combine: Combine | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _RunningMaximum:
+    """Factors of one iteration of an online softmax: what the old and the new terms are multiplied with."""
+
+    old_factor: Tile
+    new_factor: Tile
+
+
+class _BlockLowering:
+    def __init__(
+        self,
+        name: str,
+        graph: Graph,
+        operands: Sequence[Tile],
+        inputs: Sequence[Buffer],
+        outputs: Sequence[Buffer],
+        results: Sequence[Tensor],
+    ) -> None:
+        self.name, self.graph, self.operands = name, graph, operands
+        self.inputs, self.outputs, self.results = inputs, outputs, results
+        self.shared: list[Buffer] = []
+        self.phases = phases(graph)
+        self.statements: dict[Phase, list[Statement]] = {phase: [] for phase in Phase}
+        self.values: dict[Value, Tile | _Computed] = {}
+        self.accumulators: dict[int, Tile] = {}
+        self.maxima: dict[Value, _RunningMaximum] = {}
+
+    def run(self) -> Kernel:
+        for index, node in enumerate(self.graph.nodes):
+            self.lower_node(index, node)
+        before, body, after = (tuple(self.statements[phase]) for phase in Phase)
+        buffers = place((*self.inputs, *self.outputs, *self.shared), before, body, after)
+        names = [tuple(buffer.name for buffer in group) for group in (self.inputs, self.outputs)]
+        return Kernel(self.name, self.graph.grid, self.graph.loop, buffers, names[0], names[1], before, body, after)
+
+    def lower_node(self, index: int, node: Node) -> None:
+        value, phase = Value(index), self.phases[index]
+        match node.op:
+            case "input_iterator":
+                self.values[value] = tiles.cut(self.operands[_integer(node, "operand")], self.partition(node))
+            case "constant":
+                self.values[value] = _Computed((), constant_of(node))
+            case "output_saver":
+                self.save(index, node)
+            case "reshape" | "transpose" | "cast":
+                self.values[value] = self.viewed(node, phase)
+            case "repeat":
+                self.repeat(index, node)
+            case "matmul":
+                left, right = node.inputs
+                self.matmul(index, [(left, right)])
+            case "concat_matmul":
+                w, x, y, z = node.inputs
+                self.matmul(index, [(w, y), (x, z)])
+            case "sum" | "max":
+                self.reduce(index, node)
+            case "accumulate":
+                self.accumulate(index, node)
+            case "accumulate_rescaled":
+                self.accumulate_rescaled(index, node)
+            case _:
+                self.elementwise(index, node)
+
+    # places ----------------------------------------------------------------------------------------------------------
+
+    def partition(self, node: Node) -> tuple[tuple[int, int | None], ...]:
+        call = apply_call(node.op, [], dict(node.attributes), Scope(self.graph.grid, self.graph.loop))
+        return partition_of(call)
+
+    def temporary(self, shape: Shape, order: Sequence[int] | None = None) -> Tile:
+        """A new fp32 tile in shared memory, its dimensions from slowest to fastest in `order`."""
+        order = tuple(range(len(shape))) if order is None else order
+        name = f"s{len(self.shared)}"
+        contiguous = tiles.row_major(tuple(shape[dim] for dim in order))
+        strides = tuple(contiguous[order.index(dim)] for dim in range(len(shape)))
+        tile = Tile(name, tuple(shape), strides)
+        self.shared.append(Buffer(name, Memory.SHARED, DType.FP32, max(1, int(np.prod(shape)))))
+        return tile
+
+    def sole_reader(self, value: Value) -> tuple[int, Node] | None:
+        readers = self.graph.users(value)
+        if len(readers) != 1 or self.graph.nodes[readers[0]].inputs.count(value) != 1:
+            return None
+        return readers[0], self.graph.nodes[readers[0]]
+
+    def place_of(self, value: Value, order: Sequence[int] | None = None) -> _Place:
+        """Where to compute a value: its final place when its only reader stores it, else a temporary."""
+        return self.final_place(value) or _Place(self.temporary(self.graph.tensor(value).shape, order))
+
+    def final_place(self, value: Value) -> _Place | None:
+        """The place a value's only reader would copy it to, or accumulate it in."""
+        found = self.sole_reader(value)
+        if found is None:
+            return None
+        index, reader = found
+        if reader.op == "output_saver":
+            return _Place(self.saved_tile(index, reader))
+        if reader.op == "accumulate":
+            if self.graph.loop == 1:
+                return self.final_place(Value(index))
+            if self.phases[value.node] is not Phase.BODY:
+                return None
+            combine = reader["combine"]
+            if combine == "concat":
+                return _Place(self.concatenation_slot(index, reader))
+            return _Place(self.accumulator(index, Combine(str(combine))), Combine(str(combine)))
+        if reader.op in VIEWS:
+            place = self.final_place(Value(index))
+            tile = place and _unview(reader, place.tile, self.graph.tensor(value).shape)
+            return replace(place, tile=tile) if place and tile else None
+        return None
+
+    def saved_tile(self, index: int, node: Node) -> Tile:
+        """The window of the kernel's output that a saver's block writes."""
+        number = self.graph.outputs.index(Value(index))
+        whole = self.results[number]
+        omap = _integers(node, "omap")
+        tile = Tile(self.outputs[number].name, whole.shape, tiles.row_major(whole.shape))
+        return tiles.cut(tile, (*zip(self.graph.grid, omap, strict=True), (1, None)))
+
+    def accumulator(self, index: int, combine: Combine) -> Tile:
+        """The shared tile of an accumulator, filled with the neutral element before the loop."""
+        if index not in self.accumulators:
+            self.accumulators[index] = self.filled(
+                self.graph.nodes[index].output.shape, 0.0 if combine is Combine.SUM else -np.inf, self.column_order(index)
+            )
+        return self.accumulators[index]
+
+    def column_order(self, index: int) -> tuple[int, ...] | None:
+        """Layout of an accumulator: that of the matmul it sums, if any."""
+        producer = self.graph.nodes[self.graph.nodes[index].inputs[0].node]
+        return self.product_order([producer.inputs[:2]]) if producer.op == "matmul" else None
+
+    def filled(self, shape: Shape, value: float, order: Sequence[int] | None = None) -> Tile:
+        tile = self.temporary(shape, order)
+        self.statements[Phase.BEFORE].append(Elementwise(tile, (), Constant(value)))
+        return tile
+
+    def concatenation_slot(self, index: int, node: Node) -> Tile:
+        """This iteration's window of the tensor that a concatenating accumulator builds."""
+        if index not in self.accumulators:
+            self.accumulators[index] = self.temporary(node.output.shape)
+        parts: list[tuple[int, int | None]] = [(count, None) for count in self.graph.grid]
+        return tiles.cut(self.accumulators[index], (*parts, (self.graph.loop, _integer(node, "dim"))))
+
+    # reading ---------------------------------------------------------------------------------------------------------
+
+    def emit(self, phase: Phase, statement: Statement) -> None:
+        self.statements[phase].append(statement)
+
+    def computed(self, value: Value) -> _Computed:
+        """A value as an expression over tiles."""
+        known = self.values[value]
+        return known if isinstance(known, _Computed) else _Computed((known,), Source(0))
+
+    def tile(self, value: Value) -> Tile:
+        """A value as a stored tile."""
+        known = self.values[value]
+        if isinstance(known, _Computed):
+            target = self.temporary(self.graph.tensor(value).shape)
+            self.write(self.phases[value.node], _Place(target), known)
+            self.values[value] = known = target
+        return known
+
+    def write(self, phase: Phase, place: _Place, what: _Computed) -> None:
+        """Store an expression, its sources broadcast to the place's shape."""
+        sources = tuple(tiles.broadcast(source, place.tile.shape) for source in what.sources)
+        self.emit(phase, Elementwise(place.tile, sources, what.expression, place.combine))
+
+    # operators -------------------------------------------------------------------------------------------------------
+
+    def save(self, index: int, node: Node) -> None:
+        target = self.saved_tile(index, node)
+        known = self.values[node.inputs[0]]
+        if not (isinstance(known, Tile) and known == target):
+            self.write(Phase.AFTER, _Place(target), self.computed(node.inputs[0]))
+
+    def viewed(self, node: Node, phase: Phase) -> Tile:
+        source = self.tile(node.inputs[0])
+        tile = view(node, source)
+        if tile is None:
+            packed = self.temporary(source.shape)
+            self.write(phase, _Place(packed), _Computed((source,), Source(0)))
+            tile = view(node, packed)
+        assert tile is not None
+        return tile
+
+    def repeat(self, index: int, node: Node) -> None:
+        dim, times = _integer(node, "dim"), _integer(node, "times")
+        source = tiles.inserted(self.tile(node.inputs[0]), dim, times)
+        if source.shape[dim + 1] == 1:
+            squeezed = tiles.reshaped(source, node.output.shape)
+            if squeezed is not None and self.final_place(Value(index)) is None:
+                self.values[Value(index)] = squeezed
+                return
+        place = self.place_of(Value(index))
+        target = replace(place, tile=tiles.split(place.tile, dim, times))
+        self.write(self.phases[index], target, _Computed((source,), Source(0)))
+        self.values[Value(index)] = place.tile
+
+    def matmul(self, index: int, products: Sequence[tuple[Value, Value]]) -> None:
+        place = self.place_of(Value(index), self.product_order(products))
+        combine = place.combine
+        if combine is Combine.MAX or (len(products) > 1 and not self.adds_exactly(place.tile)):
+            place, combine = _Place(self.temporary(place.tile.shape)), None
+        for left, right in products:
+            self.emit(self.phases[index], Matmul(place.tile, self.tile(left), self.tile(right), combine is Combine.SUM))
+            combine = Combine.SUM
+        self.values[Value(index)] = place.tile
+
+    def adds_exactly(self, tile: Tile) -> bool:
+        """Whether partial sums may be kept in a tile: an output of 16 bits would round each of them."""
+        return all(buffer.dtype is DType.FP32 for buffer in self.outputs if buffer.name == tile.buffer)
+
+    def product_order(self, products: Sequence[Sequence[Value]]) -> tuple[int, ...] | None:
+        """Column-major for a product whose rows, not columns, are contiguous in its factors; so printers can exchange them."""
+        left, right = (self.values.get(value) for value in products[0])
+        if not isinstance(left, Tile) or not isinstance(right, Tile):
+            return None
+        exchanged = left.strides[-2] == 1 and right.strides[-1] != 1 and left.shape[-2] > 1
+        rank = max(left.rank, right.rank)
+        return (*range(rank - 2), rank - 1, rank - 2) if exchanged else None
+
+    def reduce(self, index: int, node: Node) -> None:
+        dim, size, combine = _integer(node, "dim"), _integer(node, "size"), Combine(node.op)
+        shape = self.graph.tensor(node.inputs[0]).shape
+        what = self.computed(node.inputs[0])
+        sources = tuple(tiles.grouped(tiles.broadcast(source, shape), dim, size) for source in what.sources)
+        place = self.place_of(Value(index))
+        if place.combine not in (None, combine):
+            place = _Place(self.temporary(node.output.shape))
+        self.emit(self.phases[index], Reduce(place.tile, sources, what.expression, combine, place.combine is not None))
+        self.values[Value(index)] = place.tile
+
+    def elementwise(self, index: int, node: Node) -> None:
+        operands = [self.computed(value) for value in node.inputs]
+        sources: list[Tile] = []
+        arguments: list[Expression] = []
+        for operand in operands:
+            numbers: list[Expression] = []
+            for source in operand.sources:
+                if source not in sources:
+                    sources.append(source)
+                numbers.append(Source(sources.index(source)))
+            arguments.append(renumbered(operand.expression, numbers))
+        if node.op == GRAPH_DEFINED and node.body is not None:
+            expression = renumbered(expression_of(node.body), arguments)
+        else:
+            expression = apply_row(node.op, arguments)
+        what = _Computed(tuple(sources), expression)
+        if self.is_deferred(index):
+            self.values[Value(index)] = what
+            return
+        place = self.place_of(Value(index))
+        self.write(self.phases[index], place, what)
+        self.values[Value(index)] = place.tile
+
+    def is_deferred(self, index: int) -> bool:
+        """Whether the only reader is a reduction that computes this value as it goes."""
+        found = self.sole_reader(Value(index))
+        return found is not None and found[1].op in ("sum", "max") and self.phases[found[0]] is self.phases[index]
+
+    def accumulate(self, index: int, node: Node) -> None:
+        value, operand = Value(index), node.inputs[0]
+        invariant = self.phases[operand.node] is not Phase.BODY
+        if self.graph.loop == 1 or (invariant and node["combine"] == "max"):
+            self.values[value] = self.values[operand]
+        elif node["combine"] == "concat":
+            slot = self.concatenation_slot(index, node)
+            if self.values[operand] != slot:
+                self.write(Phase.BODY, _Place(slot), self.computed(operand))
+            self.values[value] = self.accumulators[index]
+        elif invariant:
+            place = self.place_of(value)
+            what = self.computed(operand)
+            times = Apply("({0} * {1})", (what.expression, Constant(float(self.graph.loop))))
+            self.write(Phase.AFTER, place, replace(what, expression=times))
+            self.values[value] = place.tile
+        else:
+            combine = Combine(str(node["combine"]))
+            accumulator = self.accumulator(index, combine)
+            known = self.values[operand]
+            if not (isinstance(known, Tile) and known.buffer == accumulator.buffer):
+                self.write(Phase.BODY, _Place(accumulator, combine), self.computed(operand))
+            self.values[value] = accumulator
+
+    def accumulate_rescaled(self, index: int, node: Node) -> None:
+        term, shift = node.inputs
+        accumulator = self.filled(node.output.shape, 0.0)
+        factors = self.running_maximum(shift)
+        sources = (accumulator, factors.old_factor, self.tile(term), factors.new_factor)
+        expression = Apply("({0} * {1} + {2} * {3})", tuple(Source(number) for number in range(4)))
+        self.write(Phase.BODY, _Place(accumulator), _Computed(sources, expression))
+        self.values[Value(index)] = accumulator
+
+    def running_maximum(self, shift: Value) -> _RunningMaximum:
+        """Keep the maximum of `shift` over the iterations; shared by all accumulators that are shifted alike."""
+        if shift not in self.maxima:
+            shape = self.graph.tensor(shift).shape
+            now = self.tile(shift)
+            largest = self.filled(shape, LOWEST)
+            raised, old_factor, new_factor = (self.temporary(shape) for _ in range(3))
+            self.write(Phase.BODY, _Place(raised), _Computed((largest, now), Apply(MAXIMUM, (Source(0), Source(1)))))
+            decay = Apply("exp({0} - {1})", (Source(0), Source(1)))
+            self.write(Phase.BODY, _Place(old_factor), _Computed((largest, raised), decay))
+            self.write(Phase.BODY, _Place(new_factor), _Computed((now, raised), decay))
+            self.write(Phase.BODY, _Place(largest), _Computed((raised,), Source(0)))
+            self.maxima[shift] = _RunningMaximum(old_factor, new_factor)
+        return self.maxima[shift]
