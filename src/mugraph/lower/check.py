@@ -1,7 +1,7 @@
 """The validity of the lowered form: what every kernel must satisfy whatever made it.
 
-Statements agree in shape, sums are kept in fp32, tiles stay inside their buffers for every block and iteration, shared memory is written
-before it is read, and no buffer is overwritten by another that shares its bytes while it is still needed.
+Statements agree in shape, sums are kept in fp32, tiles stay inside their buffers for every block and iteration, shared
+memory is written before it is read, and no buffer is overwritten by another that shares its bytes while it is needed.
 """
 
 from __future__ import annotations
