@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from mugraph import folder
+import mugraph
+from mugraph import baselines, folder
 from mugraph.cli import main
 
 PROGRAM = """
@@ -106,6 +107,27 @@ def test_saved_results_can_be_shown(optimized: Path, capsys: pytest.CaptureFixtu
     assert len(capsys.readouterr().out) > len(text)
     assert main(["show", str(optimized), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["verified"] is True
+
+
+def test_saved_results_can_be_timed_elsewhere(
+    optimized: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(baselines, "COMPILE_MODES", {})
+    assert main(["bench", str(optimized), "--rounds", "3", "--json"]) == 0
+    (record,) = json.loads(capsys.readouterr().out)["results"]
+    assert record["folder"] == str(optimized)
+    assert set(record["baselines"]) == {"torch eager"}
+    assert record["speedup"] > 0
+    assert main(["bench", str(optimized), "--rounds", "3"]) == 0
+    assert "torch eager" in capsys.readouterr().out
+
+
+def test_results_without_a_function_cannot_be_timed_against_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program = mugraph.Program()
+    program.output(program.input("x", (4, 4)).exp())
+    mugraph.superoptimize(program, profile=False).save(tmp_path / "out")
+    assert main(["bench", str(tmp_path / "out")]) == 2
+    assert "out" in error_line(capsys)
 
 
 def test_verify_exit_codes(program: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -98,7 +98,8 @@ def print_comparison(comparison: Comparison) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title="median time per call, interleaved rounds in one process", title_justify="left")
+    print("median time per call, interleaved rounds in one process")
+    table = Table()
     for column in ("", "time", "mugraph is"):
         table.add_column(column, justify="left" if not column else "right")
     table.add_row(OURS, _time(comparison.latency), "")
