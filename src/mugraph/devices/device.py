@@ -39,6 +39,9 @@ class Device:
     threads_per_block_max: int
     vector_bytes: int
     """Contiguous bytes the innermost dimension of a tile should have for memory to stream at full rate."""
+    short_run_exponent: float = 1.0
+    """How the cost of a transfer grows as its contiguous runs get shorter than `vector_bytes`: 1 where every run costs a whole
+    one (memory sectors), less where a prefetcher hides part of it."""
     resident_threads: int = 1024
     """Threads of a block that hold registers at the same time: all of them on a GPU, the lanes of a vector on a CPU."""
     operands_in_place: bool = False

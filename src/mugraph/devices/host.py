@@ -38,6 +38,7 @@ def host_cpu() -> Device:
         iteration_seconds=facts["iteration_seconds"],
         threads_per_block_max=facts["threads_per_block_max"],
         vector_bytes=facts["stream_bytes"],
+        short_run_exponent=facts["short_run_exponent"],
         resident_threads=isa["vector_bytes"] // DType.FP32.bytes,
         operands_in_place=True,
     )

@@ -158,7 +158,7 @@ class RecipeCost:
                 run = np.where(whole, run * self.sizes[axis] / parts, run)
                 whole = whole & (parts == 1)
         total = math.prod(self.sizes[axis] for axis in transfer.axes) * transfer.width
-        result: Floats = np.maximum(1.0, min(self.device.vector_bytes, total) / run)
+        result: Floats = np.maximum(1.0, min(self.device.vector_bytes, total) / run) ** self.device.short_run_exponent
         return result
 
 

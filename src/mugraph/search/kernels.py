@@ -23,7 +23,7 @@ from mugraph.search.extraction import ExtractionLimits, Extractor
 from mugraph.search.recipe import Recipe
 from mugraph.search.report import TierReport
 from mugraph.search.schedule import best_schedules, cuttable
-from mugraph.search.stabilize import Stabilizer
+from mugraph.search.stabilize import Stabilizer, exponentials
 from mugraph.search.tiers import Tier
 
 
@@ -57,7 +57,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """What one context of a program holds: its recipes as found, the same with exponentials made safe, completeness."""
+    """What one context of a program holds: its recipes as found, those with safe exponentials (all, if none is), completeness."""
 
     recipes: list[Recipe]
     safe_recipes: list[Recipe]
@@ -130,7 +130,8 @@ class KernelSearch:
         if any(step.op == "exp" for recipe in found for step in recipe.steps):
             stabilizer = Stabilizer(program, closure.context, arith, inputs)
             shifted = map(stabilizer.export if program.projective else stabilizer.stabilize, found)
-            safe = list(dict.fromkeys(filter(None, shifted)))
+            made = list(dict.fromkeys(filter(None, shifted)))
+            safe = [recipe for recipe in made if not exponentials(recipe)] or made
         return Structure(found, safe, closure.saturated)
 
     def _extract(self, closure: Closure, report: TierReport) -> list[Recipe]:

@@ -42,7 +42,7 @@ class Stabilizer:
     def stabilize(self, recipe: Recipe) -> Recipe:
         """The recipe with every shiftable exponential shifted."""
         while True:
-            shift = next(filter(None, (self.shift_of(recipe, i) for i in _exponentials(recipe))), None)
+            shift = next(filter(None, (self.shift_of(recipe, i) for i in exponentials(recipe))), None)
             if shift is None:
                 return recipe
             recipe, _ = _shifted(recipe, shift)
@@ -52,7 +52,7 @@ class Stabilizer:
 
         For projective programs: whoever reads the outputs rescales them by the exported maximum.
         """
-        exponentials = _exponentials(recipe)
+        exponentials = exponentials(recipe)
         shift = self.shift_of(recipe, exponentials[0], projective=True) if len(exponentials) == 1 else None
         if shift is None:
             return None
@@ -151,8 +151,8 @@ class Stabilizer:
         return value
 
 
-def _exponentials(recipe: Recipe) -> list[int]:
-    """Exponentials that are not shifted yet."""
+def exponentials(recipe: Recipe) -> list[int]:
+    """The exponentials of a recipe that no row maximum keeps in range."""
     shifted = {i for i, s in enumerate(recipe.steps) if s.op == "exp" and _is_shift(recipe, s.inputs[0])}
     return [i for i, step in enumerate(recipe.steps) if step.op == "exp" and i not in shifted]
 

@@ -63,70 +63,73 @@ class BlockGenerator:
         self.types = list(leaves)
         self.readers = [0] * len(self.types)
         self.applications: list[Application] = []
-        self._most_read = constructor.largest_arity - 1
+        self.known = constructor.types.known
+        self._most_joined = constructor.largest_arity - 1
 
     def run(self, iterator_bytes: int) -> None:
         """Generate all block graphs; `iterator_bytes` of shared memory hold the tiles of the operands."""
         remaining = self.limits.operators - len(self.schedule.imaps)
-        if remaining > 0 and iterator_bytes <= self.limits.memory_bytes and not self._dead(remaining):
+        if remaining > 0 and iterator_bytes <= self.limits.memory_bytes:
             self._generate_next(LOWEST, self.limits.memory_bytes - iterator_bytes, remaining)
 
     def _generate_next(self, last: Rank, free_bytes: int, remaining: int) -> None:
         self.visit()
+        unread = self._unread()
         if self.applications:
-            self._finish()
+            self._finish(unread)
         if not remaining:
             return
+        in_loop = {position for position in unread if self._type(self.types[position]).phase is not Phase.AFTER}
         for application in self.constructor.extensions(self.types, last):
-            size = math.prod(self._type(application.result).shape) * DType.FP32.bytes
-            if size > free_bytes:
-                continue
-            self._push(application)
-            if not self._dead(remaining - 1):
+            result = self._type(application.result)
+            size = math.prod(result.shape) * DType.FP32.bytes
+            if size <= free_bytes and not self._dead(unread, in_loop, application, result.phase, remaining - 1):
+                self._push(application)
                 self._generate_next(application.rank, free_bytes - size, remaining - 1)
-            self._pop(application)
+                self._pop(application)
 
     # the prefix ------------------------------------------------------------------------------------------------------
 
     def _type(self, tensor: TypeId) -> TensorType:
-        return self.constructor.types.known[tensor]
+        return self.known[tensor]
 
     def _push(self, application: Application) -> None:
         self.applications.append(application)
         self.types.append(application.result)
         self.readers.append(0)
-        for operand in set(application.inputs):
+        for operand in application.inputs:
             self.readers[operand] += 1
 
     def _pop(self, application: Application) -> None:
         self.applications.pop()
         self.types.pop()
         self.readers.pop()
-        for operand in set(application.inputs):
+        for operand in application.inputs:
             self.readers[operand] -= 1
 
-    def _unread(self) -> list[int]:
+    def _unread(self) -> set[int]:
         """Tensors, other than constants, that no operator reads yet."""
-        return [
-            position
-            for position, (tensor, readers) in enumerate(zip(self.types, self.readers, strict=True))
-            if not readers and self._type(tensor).phase is not Phase.CONSTANT
-        ]
+        known, constant = self.known, Phase.CONSTANT
+        pairs = enumerate(zip(self.types, self.readers, strict=True))
+        return {position for position, (tensor, readers) in pairs if not readers and known[tensor].phase is not constant}
 
-    def _dead(self, remaining: int) -> bool:
-        """Whether `remaining` operators cannot read all tensors: each joins a few, and the loop is left through one more."""
+    def _dead(self, unread: set[int], in_loop: set[int], added: Application, phase: Phase, remaining: int) -> bool:
+        """Whether `remaining` operators after `added` cannot read all that is left unread.
+
+        Each reads a few tensors and makes one, and what is still in the loop leaves it through one more.
+        """
         if not self.limits.dead_tensor_bound:
             return False
-        unread = self._unread()
-        joins = math.ceil(max(len(unread) - self.limits.outputs, 0) / self._most_read)
-        in_loop = any(self._type(self.types[position]).phase is not Phase.AFTER for position in unread)
-        return joins + in_loop > remaining
+        left = len(unread.difference(added.inputs)) + 1 - self.limits.outputs
+        joins = -(-left // self._most_joined) if left > 0 else 0
+        if joins >= remaining and (phase is not Phase.AFTER or not in_loop.issubset(added.inputs)):
+            return True
+        return joins > remaining
 
     # finished graphs -------------------------------------------------------------------------------------------------
 
-    def _finish(self) -> None:
+    def _finish(self, unread: set[int]) -> None:
         """Save every unread tensor, and any further tensors after the loop up to the limit of outputs."""
-        unread = self._unread()
         if len(unread) > self.limits.outputs or not all(map(self._savable, unread)):
             return
         others = [position for position in range(len(self.types)) if position not in unread and self._savable(position)]

@@ -99,21 +99,23 @@ class Constructor:
 
     def extensions(self, types: Sequence[TypeId], last: Rank) -> Iterator[Application]:
         """Every operator on the tensors of a prefix that ranks above `last` and passes both checks."""
-        for newest in range(last[0][0] if last[0] else 0, len(types)):
+        floor, results = last[0], self._results
+        for newest in range(floor[0] if floor else 0, len(types)):
             for arity in self._arities:
                 for inputs, newest_first, ascending in _operands(newest, arity):
-                    if newest_first < last[0]:
+                    if newest_first < floor:
                         continue
-                    for found in self._admitted(tuple([types[i] for i in inputs])):
+                    operands = tuple([types[i] for i in inputs])
+                    admitted = results.get(operands)
+                    for found in self._admit(operands) if admitted is None else admitted:
                         rank = (newest_first, found.number, inputs)
                         if rank > last and (ascending or not found.row.commutative):
                             yield Application(rank, found.row.name, found.attributes, inputs, found.result)
 
-    def _admitted(self, operands: tuple[TypeId, ...]) -> tuple[_Result, ...]:
-        known = self._results.get(operands)
-        if known is None:
-            known = self._results[operands] = tuple(self._construct([self.types.known[i] for i in operands]))
-        return known
+    def _admit(self, operands: tuple[TypeId, ...]) -> tuple[_Result, ...]:
+        """Make the checks for operands of these types once."""
+        found = self._results[operands] = tuple(self._construct([self.types.known[i] for i in operands]))
+        return found
 
     def _construct(self, operands: Sequence[TensorType]) -> Iterator[_Result]:
         shapes = tuple(tensor.shape for tensor in operands)
@@ -172,7 +174,8 @@ def _accumulators(operand: TensorType) -> Iterator[_Attributes]:
     if operand.phase not in (Phase.INVARIANT, Phase.LOOP):
         return
     yield {"combine": "sum"}
-    yield from ({"combine": "concat", "dim": dim} for dim in range(len(operand.shape)))
+    for dim in range(len(operand.shape)):
+        yield {"combine": "concat", "dim": dim}
     if operand.phase is Phase.INVARIANT:
         yield {"combine": "max"}
 
@@ -182,8 +185,7 @@ def _whole_dimensions(shape: Shape) -> Iterator[_Attributes]:
 
 
 def _permutations(shape: Shape) -> Iterator[_Attributes]:
-    identity, *others = itertools.permutations(range(len(shape)))
-    return ({"permutation": order} for order in others)
+    return ({"permutation": order} for order in itertools.islice(itertools.permutations(range(len(shape))), 1, None))
 
 
 def _repetitions(shape: Shape) -> Iterator[_Attributes]:

@@ -13,17 +13,18 @@ from dataclasses import dataclass
 
 from mugraph.algebra import Algebra, Expr, Oracle
 from mugraph.devices import Device
-from mugraph.ir.dtypes import DType
-from mugraph.ir.graph import Graph, Level, Node, Shape, Value
+from mugraph.ir.graph import Graph, Level, Shape, Value
 from mugraph.ir.ops import GRAPH_DEFINED, apply_call, operator
 from mugraph.search.enumeration.block import BlockGenerator, BlockLimits, BlockPlan
 from mugraph.search.enumeration.construct import LOWEST, Application, Constructor, Phase, Rank, TensorType, TypeId, Types
 from mugraph.search.enumeration.emission import KernelOperator, Launch, kernel_graph
 from mugraph.search.enumeration.options import EnumerationOptions, grids_for, loops_for, operators_for
 from mugraph.search.enumeration.schedules import BlockSchedule, block_schedules
-from mugraph.search.tiers import Make, Tier, TierAlgebra
+from mugraph.search.tiers import Tier, TierAlgebra
 
 _ABOVE_ALL_ROWS = 1 << 30
+_ANY = Expr(0)
+"""The one expression of all tensors when the expression check is off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,12 @@ class KernelGenerator:
     """
 
     def __init__(
-        self, program: Graph, device: Device, options: EnumerationOptions, found: Callable[[Graph], None], deadline: float = math.inf
+        self,
+        program: Graph,
+        device: Device,
+        options: EnumerationOptions,
+        found: Callable[[Graph], None],
+        deadline: float = math.inf,
     ) -> None:
         self.program, self.device, self.options, self.found, self.deadline = program, device, options, found, deadline
         self.states = 0
@@ -86,7 +92,7 @@ class KernelGenerator:
         """Constructors of abstract expressions that give None for what is pruned; those of the leaves and of the outputs."""
         leaves = [*self.inputs, *self.constants]
         if not self.options.expression_check:
-            return TierAlgebra(Tier.FULL, frozenset(), _unchecked), [0] * len(leaves), [0] * len(self.program.outputs)
+            return TierAlgebra(Tier.FULL, frozenset(), _unchecked), [_ANY] * len(leaves), [_ANY] * len(self.program.outputs)
         algebra = Algebra()
         expressions = program_expressions(self.program, algebra)
         oracle = Oracle(algebra, [expressions[value] for value in self.program.outputs])
@@ -116,7 +122,9 @@ class KernelGenerator:
             for operands in itertools.combinations(tensors, count):
                 if (tuple(reversed(operands)), _ABOVE_ALL_ROWS, operands) > last:
                     shapes = [self._type(self.types[position]).shape for position in operands]
-                    schedules = block_schedules(shapes, grids_for(self.program, self.options), loops_for(self.program, self.options))
+                    schedules = block_schedules(
+                        shapes, grids_for(self.program, self.options), loops_for(self.program, self.options)
+                    )
                     yield from (ScheduledKernel(operands, schedule) for schedule in schedules)
 
     def _add(self, item: WorkItem, remaining: int) -> None:
@@ -128,6 +136,11 @@ class KernelGenerator:
         tiles = [self._tile(schedule, number, position) for number, position in enumerate(operands)]
         leaves = [*map(self.interned.intern, tiles), *self.types[len(self.inputs) : self.given]]
 
+        options = self.options
+        limits = BlockLimits(
+            options.max_block_operators, options.max_block_outputs, self.device.shared_memory_bytes, options.dead_tensor_bound
+        )
+
         def launch(plan: BlockPlan, results: list[TypeId]) -> None:
             made = [
                 self.interned.intern(self._type(result)._replace(shape=saved.shape))
@@ -138,10 +151,6 @@ class KernelGenerator:
         def useful(tensor: TypeId, shape: Shape) -> bool:
             return remaining > 1 or not limits.dead_tensor_bound or (shape, self._type(tensor).expr) in self.goals
 
-        options = self.options
-        limits = BlockLimits(
-            options.max_block_operators, options.max_block_outputs, self.device.shared_memory_bytes, options.dead_tensor_bound
-        )
         constructor = self._constructor(Level.BLOCK, schedule.loop)
         generator = BlockGenerator(constructor, schedule, leaves, limits, self._visit, useful, launch)
         generator.run(self._iterator_bytes(operands, tiles))
@@ -193,7 +202,11 @@ class KernelGenerator:
         read = {position for added in self.operators for position in _operands(added)}
         unread = {position for position in computed if position not in read}
         matching = [
-            [position for position in computed if (self._type(self.types[position]).shape, self._type(self.types[position]).expr) == goal]
+            [
+                position
+                for position in computed
+                if (self._type(self.types[position]).shape, self._type(self.types[position]).expr) == goal
+            ]
             for goal in self.goals
         ]
         dtypes = [tensor.dtype for tensor in self.program.output_tensors]
@@ -221,8 +234,4 @@ def _operands(added: KernelOperator) -> tuple[int, ...]:
 
 
 def _unchecked(op: str, args: tuple[Expr, ...], n: int) -> Expr:
-    """Without the expression check all tensors have one expression."""
-    return 0
-
-
-_: Make = _unchecked
+    return _ANY

@@ -30,9 +30,7 @@ class BlockSchedule:
         return tuple(sizes)
 
 
-def block_schedules(
-    shapes: Sequence[Shape], grids: Sequence[tuple[int, ...]], loops: Sequence[int]
-) -> Iterator[BlockSchedule]:
+def block_schedules(shapes: Sequence[Shape], grids: Sequence[tuple[int, ...]], loops: Sequence[int]) -> Iterator[BlockSchedule]:
     """Every schedule of operands of these shapes in which each grid dimension and the loop cut some operand evenly."""
     for grid, loop in itertools.product(grids, loops):
         counts = grid if loop == 1 else (*grid, loop)
