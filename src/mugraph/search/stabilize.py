@@ -52,8 +52,8 @@ class Stabilizer:
 
         For projective programs: whoever reads the outputs rescales them by the exported maximum.
         """
-        exponentials = exponentials(recipe)
-        shift = self.shift_of(recipe, exponentials[0], projective=True) if len(exponentials) == 1 else None
+        unsafe = exponentials(recipe)
+        shift = self.shift_of(recipe, unsafe[0], projective=True) if len(unsafe) == 1 else None
         if shift is None:
             return None
         shifted, maximum = _shifted(recipe, shift)
