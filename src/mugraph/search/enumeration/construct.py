@@ -40,18 +40,21 @@ class TensorType(NamedTuple):
 
 TypeId = int
 
-Rank = tuple[tuple[int, ...], int, tuple[int, ...]]
+OperatorType = tuple[int, str]
+"""A row of the table, by number, and its attributes: the paper's operator type t."""
+
+Rank = tuple[tuple[int, ...], OperatorType, tuple[int, ...]]
 """The place of an operator in canonical order: its operands newest first, its type, its operands in order.
 
 The paper compares input indices before types. Comparing the newest operand first makes the order one in which every
 graph has a canonical form: an operator that reads the last one added always ranks above all before it.
 """
 
-LOWEST: Rank = ((), -1, ())
+LOWEST: Rank = ((), (-1, ""), ())
 
 
 class Application(NamedTuple):
-    """An operator on earlier tensors of a prefix; `number` tells operator types (row and attributes) apart."""
+    """An operator on earlier tensors of a prefix, and the type of tensor it makes."""
 
     rank: Rank
     op: str
@@ -61,7 +64,7 @@ class Application(NamedTuple):
 
 
 class _Result(NamedTuple):
-    number: int
+    type: OperatorType
     row: Operator
     attributes: Attributes
     result: TypeId
@@ -89,7 +92,6 @@ class Constructor:
         self.types, self._algebra, self._scope = types, algebra, Scope(loop=loop)
         self._rows = [row for row in rows if level in row.levels and (loop > 1 or row.name != "accumulate")]
         self._arities = sorted({row.arity for row in self._rows})
-        self._numbers: dict[tuple[str, Attributes], int] = {}
         self._results: dict[tuple[TypeId, ...], tuple[_Result, ...]] = {}
 
     @property
@@ -108,7 +110,7 @@ class Constructor:
                     operands = tuple([types[i] for i in inputs])
                     admitted = results.get(operands)
                     for found in self._admit(operands) if admitted is None else admitted:
-                        rank = (newest_first, found.number, inputs)
+                        rank = (newest_first, found.type, inputs)
                         if rank > last and (ascending or not found.row.commutative):
                             yield Application(rank, found.row.name, found.attributes, inputs, found.result)
 
@@ -119,7 +121,7 @@ class Constructor:
 
     def _construct(self, operands: Sequence[TensorType]) -> Iterator[_Result]:
         shapes = tuple(tensor.shape for tensor in operands)
-        for row in self._rows:
+        for number, row in enumerate(self._rows):
             if row.arity != len(operands):
                 continue
             for attributes, phase in _choices(row, operands, self._scope.loop):
@@ -131,8 +133,7 @@ class Constructor:
                 expr = row.express(self._algebra, call, [tensor.expr for tensor in operands])
                 if expr is not None:
                     fixed = attributes_of(attributes)
-                    number = self._numbers.setdefault((row.name, fixed), len(self._numbers))
-                    yield _Result(number, row, fixed, self.types.intern(TensorType(shape, expr, phase)))
+                    yield _Result((number, str(fixed)), row, fixed, self.types.intern(TensorType(shape, expr, phase)))
 
 
 @functools.cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import multiprocessing
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -105,16 +105,13 @@ def _equal(x: FieldValue, y: FieldValue) -> bool:
 
 
 class Enumerator:
-    """Runs work items of one program; every worker process has one."""
+    """Runs the work items of one program; every worker process has one, with the same items in the same order."""
 
     def __init__(self, program: Graph, device: Device, options: EnumerationOptions, deadline: float = math.inf) -> None:
         self._test = FieldTest(program, options.seed)
         self._generator = KernelGenerator(program, device, options, self._found, deadline)
         self._result = ItemResult()
-
-    def items(self) -> list[WorkItem]:
-        """The work items, in canonical order."""
-        return self._generator.items()
+        self.items = self._generator.items()
 
     def run(self, item: WorkItem) -> ItemResult:
         """All verified graphs that begin with `item`."""
@@ -148,11 +145,10 @@ def enumerate_graphs(
     started = time.monotonic()
     enumerator = Enumerator(program, device, options, started + options.time_limit)
     report = EnumerationReport(options.max_kernel_operators, options.max_block_operators, options.expression_check)
-    items = enumerator.items()
-    report.items = len(items)
+    report.items = len(enumerator.items)
     found: dict[Graph, float] = {}
     try:
-        for result in _results(program, device, options, enumerator, items, started + options.time_limit):
+        for result in _results(program, device, options, enumerator, started + options.time_limit):
             report.states += result.states
             report.candidates += result.candidates
             report.items_finished += result.finished
@@ -174,16 +170,16 @@ def enumerate_graphs(
 
 
 def _results(
-    program: Graph, device: Device, options: EnumerationOptions, here: Enumerator, items: Sequence[WorkItem], deadline: float
+    program: Graph, device: Device, options: EnumerationOptions, here: Enumerator, deadline: float
 ) -> Iterator[ItemResult]:
     """The results of all items in their order, computed here or by worker processes."""
     if options.processes == 1:
-        yield from map(here.run, items)
+        yield from map(here.run, here.items)
         return
     context = multiprocessing.get_context("spawn")
     arguments = (program, device, options, deadline)
     with ProcessPoolExecutor(options.processes, context, _start_worker, arguments) as pool:
-        yield from pool.map(_run_in_worker, items, chunksize=_ITEMS_PER_MESSAGE)
+        yield from pool.map(_run_in_worker, range(len(here.items)), chunksize=_ITEMS_PER_MESSAGE)
 
 
 _workers: list[Enumerator] = []
@@ -194,5 +190,5 @@ def _start_worker(program: Graph, device: Device, options: EnumerationOptions, d
     _workers.append(Enumerator(program, device, options, deadline))
 
 
-def _run_in_worker(item: WorkItem) -> ItemResult:
-    return _workers[0].run(item)
+def _run_in_worker(number: int) -> ItemResult:
+    return _workers[0].run(_workers[0].items[number])

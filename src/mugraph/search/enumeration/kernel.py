@@ -22,7 +22,8 @@ from mugraph.search.enumeration.options import EnumerationOptions, grids_for, lo
 from mugraph.search.enumeration.schedules import BlockSchedule, block_schedules
 from mugraph.search.tiers import Tier, TierAlgebra
 
-_ABOVE_ALL_ROWS = 1 << 30
+_ABOVE_ALL_ROWS = (1 << 30, "")
+_STATES_PER_LOOK_AT_THE_CLOCK = 256
 _ANY = Expr(0)
 """The one expression of all tensors when the expression check is off."""
 
@@ -84,6 +85,7 @@ class KernelGenerator:
 
     def run(self, item: WorkItem) -> None:
         """Generate the kernel graphs that begin with `item`; raises TimeLimitReached at the deadline."""
+        self._check_time()
         self._add(item, self.options.max_kernel_operators)
 
     # expressions -----------------------------------------------------------------------------------------------------
@@ -188,7 +190,11 @@ class KernelGenerator:
 
     def _visit(self) -> None:
         self.states += 1
-        if self.states % 1024 == 0 and time.monotonic() > self.deadline:
+        if self.states % _STATES_PER_LOOK_AT_THE_CLOCK == 0:
+            self._check_time()
+
+    def _check_time(self) -> None:
+        if time.monotonic() > self.deadline:
             raise TimeLimitReached
 
     # complete graphs -------------------------------------------------------------------------------------------------
