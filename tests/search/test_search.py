@@ -16,6 +16,7 @@ from mugraph.ir.program import Program
 from mugraph.ir.validity import check
 from mugraph.search import Options, Progress, search
 from mugraph.search.engine import SearchResult
+from mugraph.search.structures import KNOWN
 
 from .programs import PAPER, chain, finished, grouped_heads, outputs, random_program, rmsnorm, self_attention
 
@@ -89,6 +90,20 @@ def test_sizes_play_no_role_in_what_is_found() -> None:
         return {tuple(sorted(node.op for _, node in candidate.graph.walk())) for candidate in found[:1]}
 
     assert structure(rmsnorm(4, 16, 8)) == structure(rmsnorm(6, 10, 15))
+
+
+def test_another_size_reuses_the_structure_and_finds_the_same() -> None:
+    KNOWN.clear()
+    first = search(rmsnorm(4, 16, 8), CPU)
+    program = rmsnorm(4, 16, 12)
+    again = search(program, CPU)
+    KNOWN.clear()
+    fresh = search(program, CPU)
+    assert again.candidates[0].cost == fresh.candidates[0].cost
+    assert len(again.candidates) == len(fresh.candidates)
+    assert_all_equal(program, again)
+    assert again.report.states == first.report.states
+    assert again.report.seconds < first.report.seconds
 
 
 def test_results_are_the_same_every_time() -> None:

@@ -24,6 +24,7 @@ from mugraph.search.recipe import Recipe
 from mugraph.search.report import TierReport
 from mugraph.search.schedule import best_schedules, cuttable
 from mugraph.search.stabilize import Stabilizer, exponentials
+from mugraph.search.structures import KNOWN, Structure, StructureCache
 from mugraph.search.tiers import Tier
 
 
@@ -55,15 +56,6 @@ class Kernel:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Structure:
-    """What one context of a program holds: its recipes as found, those with safe exponentials (all, if none is), completeness."""
-
-    recipes: list[Recipe]
-    safe_recipes: list[Recipe]
-    saturated: bool
-
-
 @dataclass
 class KernelSearch:
     """Finds kernels for programs; `tensor_of` describes the device tensor of every source a program may load."""
@@ -77,6 +69,8 @@ class KernelSearch:
     reports: dict[Tier, TierReport] = field(default_factory=dict)
     operators_reached: int = 0
     closure_seconds: float = math.inf
+    first_tier: dict[tuple[tuple[int, ...], Recipe], Tier] = field(default_factory=dict)
+    known: StructureCache = KNOWN
     structures: dict[tuple[AxisProgram, Tier, int | None], Structure] = field(default_factory=dict)
 
     def kernels(self, program: AxisProgram, tier: Tier) -> Iterator[Kernel]:
@@ -90,6 +84,8 @@ class KernelSearch:
                 return
             structure = self.structure(program, tier, loop_axis)
             for recipe in structure.safe_recipes[: self.options.scheduled_recipes]:
+                if self.first_tier.setdefault((program.sizes, recipe), tier) is not tier:
+                    continue  # a coarser tier had it already
                 outputs = _output_slots(program, recipe)
                 cost = self.cost_of(program, recipe, outputs)
                 for seconds, schedule in best_schedules(cost, outputs, self.options.schedules_per_recipe):
@@ -108,45 +104,52 @@ class KernelSearch:
         return sorted(axes, key=lambda axis: -program.sizes[axis])
 
     def structure(self, program: AxisProgram, tier: Tier, loop_axis: int | None) -> Structure:
-        """Every recipe of a context within the limits; searched once."""
+        """Every recipe of a context within the limits; searched once per process, whatever the sizes."""
         key = (program.structure, tier, loop_axis)
         if key not in self.structures:
-            self.structures[key] = self._search(program, tier, loop_axis)
+            structure = self.known.get((*key, self.options))
+            if structure is None:
+                structure = self._search(program, tier, loop_axis)
+                if structure.saturated and structure.complete:
+                    self.known.put((*key, self.options), structure)
+            structure.count_in(self.report(tier))
+            self.operators_reached = max(self.operators_reached, structure.operators if structure.recipes else 0)
+            self.structures[key] = structure
         return self.structures[key]
 
     def _search(self, program: AxisProgram, tier: Tier, loop_axis: int | None) -> Structure:
-        options, report = self.options, self.report(tier)
-        arith, inputs = FieldArithmetic(seed=options.seed), TinyInputs(options.seed)
+        arith, inputs = FieldArithmetic(seed=self.options.seed), TinyInputs(self.options.seed)
         closure = Closure(program, Context.of(program, loop_axis), tier)
         where = "no loop" if loop_axis is None else f"loop over an axis of {program.sizes[loop_axis]}"
-        limits = Limits(options.max_nodes, min(self.deadline, time.perf_counter() + self.closure_seconds))
+        limits = Limits(self.options.max_nodes, min(self.deadline, time.perf_counter() + self.closure_seconds))
         Saturation(closure, arith, inputs, limits, partial(self.tick, f"{tier.value}, {where}")).run()
-        report.closures += 1
-        report.saturated += closure.saturated
-        report.states += len(closure.nodes)
-        report.edges += closure.edge_count
-        found = self._extract(closure, report) if all(closure.goals) else []
+        found, extraction = self._extract(closure)
         safe = found
         if any(step.op == "exp" for recipe in found for step in recipe.steps):
             stabilizer = Stabilizer(program, closure.context, arith, inputs)
             shifted = map(stabilizer.export if program.projective else stabilizer.stabilize, found)
             made = list(dict.fromkeys(filter(None, shifted)))
             safe = [recipe for recipe in made if not exponentials(recipe)] or made
-        return Structure(found, safe, closure.saturated)
+        return Structure(
+            recipes=tuple(found),
+            safe_recipes=tuple(safe),
+            states=len(closure.nodes),
+            edges=closure.edge_count,
+            saturated=closure.saturated,
+            complete=extraction.complete,
+            operators=extraction.operators,
+        )
 
-    def _extract(self, closure: Closure, report: TierReport) -> list[Recipe]:
+    def _extract(self, closure: Closure) -> tuple[list[Recipe], ExtractionLimits]:
         """The derivations of all goals, up to the first operator limit under which there are any."""
         extractor = Extractor(closure, lambda edge: self.edge_seconds(closure.program, closure, edge))
         for operators in self.options.block_operators:
             limits = ExtractionLimits(operators, self.options.max_derivations, deadline=self.deadline)
             choices = itertools.product(*closure.goals)
             found = [recipe for goals in choices for _, recipe in extractor.derivations(goals, limits)]
-            if found or not limits.complete:
+            if found or not limits.complete or not all(closure.goals):
                 break
-        self.operators_reached = max(self.operators_reached, operators if found else 0)
-        report.derivations += len(found)
-        report.complete = report.complete and limits.complete
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(found)), limits
 
     def edge_seconds(self, program: AxisProgram, closure: Closure, edge: Edge) -> float:
         """Work of one operator at full size on the whole device: the order in which derivations are enumerated."""

@@ -1,0 +1,78 @@
+"""Structures found so far: what a context of a program holds, whatever the sizes of its axes.
+
+Closures and derivations know no sizes, so a second batch size, dtype or device repeats only the schedules. Structures are
+kept for the life of the process; those that a deadline cut short are not.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from mugraph.search.axes import AxisProgram
+from mugraph.search.recipe import Recipe
+from mugraph.search.report import TierReport
+from mugraph.search.tiers import Tier
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """What one context of a program holds.
+
+    `recipes` as found; `safe_recipes` those with safe exponentials (all, if none is); how much was visited; whether the
+    closure `saturated` and its derivations were listed completely up to `operators` block operators.
+    """
+
+    recipes: tuple[Recipe, ...]
+    safe_recipes: tuple[Recipe, ...]
+    states: int
+    edges: int
+    saturated: bool
+    complete: bool
+    operators: int
+
+    def count_in(self, report: TierReport) -> None:
+        """Add this context to the statistics of its tier."""
+        report.closures += 1
+        report.saturated += self.saturated
+        report.states += self.states
+        report.edges += self.edges
+        report.derivations += len(self.recipes)
+        report.complete = report.complete and self.complete
+
+
+Key = tuple[AxisProgram, Tier, int | None, object]
+"""A program without sizes, tier, loop axis, and the limits it was searched under."""
+
+
+class StructureCache:
+    """The most recently used structures; safe to share between threads."""
+
+    def __init__(self, capacity: int = 4096) -> None:
+        self._capacity = capacity
+        self._known: OrderedDict[Key, Structure] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: Key) -> Structure | None:
+        """The structure found for `key` earlier, if it is still known."""
+        with self._lock:
+            if key in self._known:
+                self._known.move_to_end(key)
+            return self._known.get(key)
+
+    def put(self, key: Key, structure: Structure) -> None:
+        """Keep a structure that was searched to the end of its limits."""
+        with self._lock:
+            self._known[key] = structure
+            while len(self._known) > self._capacity:
+                self._known.popitem(last=False)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._known.clear()
+
+
+KNOWN = StructureCache()
+"""The structures of this process."""
