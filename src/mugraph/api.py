@@ -44,10 +44,11 @@ def superoptimize(
 
     `fn` is a callable on PyTorch tensors, an nn.Module, or a `mugraph.Program`, which needs no example inputs.
     `example_inputs` are its positional arguments or, as a mapping, its keyword arguments: their shapes and dtypes are the
-    ones to optimize for. `budget` limits the whole call, in seconds. With `profile` candidates are
-    measured on this machine and ordered by measured time, otherwise by predicted time. `progress` gets
-    `mugraph.progress.Event`s; True prints them on stderr. `max_error` bounds the probability that a graph which is not
-    equivalent is accepted, wherever the verifier's theorem gives a bound (paper, section 5).
+    ones to optimize for. `budget`, in seconds, is for the whole call; only the proof of one candidate, once begun, is
+    finished whatever it takes. With `profile` candidates are measured on this machine and ordered by measured time,
+    otherwise by predicted time. `progress` gets `mugraph.progress.Event`s; True prints them on stderr. `max_error`
+    bounds the probability that a graph which is not equivalent is accepted, wherever the verifier's theorem gives a bound
+    (paper, section 5).
 
     Every candidate was proved equivalent at full size and agrees with float64 arithmetic. When nothing better than the
     original is found, the result runs the original and its `found` is False.

@@ -106,9 +106,11 @@ def print_comparison(comparison: Comparison) -> None:
     for name, seconds in sorted(comparison.baselines.items(), key=lambda item: item[1]):
         ratio = comparison.ratios[name]
         table.add_row(name, _time(seconds), f"{ratio:.2f}x faster" if ratio >= 1 else f"{1 / ratio:.2f}x slower")
-    for name, reason in comparison.unavailable.items():
-        table.add_row(name, "could not run", reason)
+    for name in comparison.unavailable:
+        table.add_row(name, "could not run", "")
     Console().print(table)
+    for name, reason in comparison.unavailable.items():
+        print(f"{name}: {reason}")
 
 
 def bound_text(certificate: Certificate) -> str:
