@@ -195,10 +195,12 @@ def _repetitions(shape: Shape) -> Iterator[_Attributes]:
     return ({"dim": dim, "times": times} for dim in units for times in sorted(set(shape) - {1}))
 
 
-def _merges(shape: Shape) -> Iterator[_Attributes]:
-    """Two neighbouring dimensions as one."""
-    pairs = range(len(shape) - 1)
-    return ({"shape": (*shape[:dim], math.prod(shape[dim : dim + 2]), *shape[dim + 2 :])} for dim in pairs)
+def _regroupings(shape: Shape) -> Iterator[_Attributes]:
+    """Two neighbouring dimensions as one, and a last dimension of size 1 added (so that a vector is a column)."""
+    for dim in range(len(shape) - 1):
+        yield {"shape": (*shape[:dim], math.prod(shape[dim : dim + 2]), *shape[dim + 2 :])}
+    if shape and shape[-1] > 1:
+        yield {"shape": (*shape, 1)}
 
 
 _ATTRIBUTES: dict[str, Callable[[Shape], Iterator[_Attributes]]] = {
@@ -206,6 +208,6 @@ _ATTRIBUTES: dict[str, Callable[[Shape], Iterator[_Attributes]]] = {
     "max": _whole_dimensions,
     "transpose": _permutations,
     "repeat": _repetitions,
-    "reshape": _merges,
+    "reshape": _regroupings,
 }
 """The attributes that are tried for operators that carry some; others with attributes are not enumerated."""
