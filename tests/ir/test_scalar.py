@@ -31,10 +31,18 @@ scalars = st.builds(Scalar, st.fractions(max_denominator=10**6), st.booleans())
         (4.0**0.5, "2"),
         (1e-12, "1/1000000000000"),
         (0.044715, "8943/200000"),
+        (math.sqrt(2 / 3), "sqrt(2/3)"),
+        (1e-4 * math.sqrt(128), "sqrt(1/781250)"),
     ],
 )
 def test_a_float_is_read_as_the_simplest_exact_number_it_stands_for(number: float, text: str) -> None:
     assert str(Scalar.of(number)) == text
+
+
+@pytest.mark.parametrize("number", [math.pi, math.e, 1.2345678912, 3.14159265, 0.3989422804014327])
+def test_a_number_that_is_no_root_is_not_read_as_one(number: float) -> None:
+    assert not Scalar.of(number).root
+    assert float(Scalar.of(number)) == number
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))

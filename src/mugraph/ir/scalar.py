@@ -15,6 +15,8 @@ from mugraph.errors import InvalidInput
 
 _LARGEST_DENOMINATOR = 10**7
 _ULPS = 4
+_LARGEST_RADICAND = 10**9
+"""Numerator times denominator under a root: above it, some square root lies within a few ulps of any float by chance."""
 _TEXT = re.compile(
     r"(?P<sign>-)?(?P<root>sqrt\()?(?P<numerator>\d{1,999})(?:/(?P<denominator>[1-9]\d{0,998}))?(?(root)\))", re.ASCII
 )
@@ -47,7 +49,8 @@ class Scalar:
         if float(simple) == number:
             return cls(simple)
         square = Fraction(number * number).limit_denominator(_LARGEST_DENOMINATOR)
-        if square > 0 and abs(math.sqrt(square) - abs(number)) <= _ULPS * math.ulp(number):
+        simple_square = 0 < square.numerator * square.denominator <= _LARGEST_RADICAND
+        if simple_square and abs(math.sqrt(square) - abs(number)) <= _ULPS * math.ulp(number):
             return cls(square if number > 0 else -square, root=True)
         return cls(Fraction(repr(number)))
 
