@@ -9,10 +9,11 @@ import pytest
 
 from lower.graphs import attention, rms_norm_linear
 from mugraph.errors import InvalidInput, ShapeMismatch, StorageError, TargetUnavailable
-from mugraph.ir import DType, Graph, GraphBuilder, Level
+from mugraph.ir import DType, Graph, GraphBuilder, Level, Tensor
 from mugraph.ir.arithmetic import Array, FloatArithmetic
 from mugraph.ir.evaluate import evaluate
 from mugraph.runtime import Executable, build
+from mugraph.runtime.arrays import NUMPY, torch_arrays
 
 FP32 = DType.FP32
 
@@ -52,6 +53,21 @@ def test_inputs_that_are_not_contiguous_are_copied(norm: Executable) -> None:
     np.testing.assert_array_equal(norm(*map(np.asfortranarray, inputs))[0], expected)
     strided = [torch.from_numpy(np.ascontiguousarray(array.T)).permute(*reversed(range(array.ndim))) for array in inputs]
     np.testing.assert_array_equal(norm(*strided)[0].numpy(), expected)
+
+
+def test_tensors_that_are_not_dense_are_refused(norm: Executable) -> None:
+    torch = pytest.importorskip("torch")
+    x, g, w = map(torch.from_numpy, normal_inputs(norm.graph))
+    with pytest.raises(InvalidInput, match=r"'W' is torch\.sparse_coo; pass a dense tensor"):
+        norm(x, g, w.to_sparse())
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_arrays_without_dimensions_stay_so(library: str) -> None:
+    arrays = NUMPY if library == "numpy" else torch_arrays()
+    scalar = Tensor((), FP32)
+    assert arrays.from_numpy(np.float32(3), scalar).shape == ()
+    assert arrays.from_numpy(np.ones((), np.float32), scalar).shape == ()
 
 
 def test_a_wrong_shape_names_the_input(norm: Executable) -> None:

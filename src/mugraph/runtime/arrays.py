@@ -117,7 +117,7 @@ class NumpyArrays:
         return array if array.dtype == np.float64 else array.astype(np.float32)
 
     def from_numpy(self, array: Array, tensor: Tensor) -> Array:
-        return np.ascontiguousarray(np.broadcast_to(array, tensor.shape), self.dtype(tensor.dtype))
+        return np.require(np.broadcast_to(array, tensor.shape), self.dtype(tensor.dtype), "C")
 
 
 class TorchArrays:
@@ -147,6 +147,8 @@ class TorchArrays:
             raise _wrong_type(name, array.dtype, tensor)
         if not array.is_cpu:
             raise InvalidInput(f"input {name!r} is on {array.device}; target cpu takes CPU tensors")
+        if array.layout is not self.torch.strided:
+            raise InvalidInput(f"input {name!r} is {array.layout}; pass a dense tensor")
         return array if array.is_contiguous() else array.contiguous()
 
     def reshape(self, array: Any, shape: Shape) -> Any:
@@ -168,8 +170,8 @@ class TorchArrays:
         return np.asarray(wide.detach().numpy())
 
     def from_numpy(self, array: Array, tensor: Tensor) -> Any:
-        full = np.ascontiguousarray(np.broadcast_to(array, tensor.shape))
-        return self.torch.from_numpy(full.copy() if not full.flags.writeable else full).to(self.dtypes[tensor.dtype])
+        full = np.require(np.broadcast_to(array, tensor.shape), requirements=["C", "W"])
+        return self.torch.from_numpy(full).to(self.dtypes[tensor.dtype])
 
 
 NUMPY: Arrays = NumpyArrays()
