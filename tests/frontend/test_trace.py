@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from typing import Any
 
@@ -240,3 +242,11 @@ def test_a_tensor_attribute_named_like_an_argument_gets_another_name() -> None:
 def test_shapes_come_from_tensors_without_data_too() -> None:
     graph = trace(lambda x, m: x @ m, (X.to("meta"), M.to("meta"))).graph
     assert graph.output_tensors[0].shape == (3, 5)
+
+
+def test_threads_trace_at_once_and_leave_stdout_alone() -> None:
+    stdout = sys.stdout
+    with ThreadPoolExecutor(4) as pool:
+        graphs = list(pool.map(lambda _: trace(torch.softmax, (torch.ones(4, 4), -1)).graph, range(8)))
+    assert all(graph == graphs[0] for graph in graphs)
+    assert sys.stdout is stdout

@@ -7,6 +7,7 @@ import functools
 import io
 import logging
 import re
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from mugraph.frontend.restore import Arguments
 from mugraph.frontend.source_lines import line_of_error, with_recorded_lines
 
 _NOISY_LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
+_ONE_AT_A_TIME = threading.RLock()
+"""torch.export changes the state of the process while it runs, as silencing it does: threads take turns."""
 _SHAPE_COMPLAINT = re.compile(r"shape|size|dim|broadcast|expand", re.IGNORECASE)
 
 
@@ -58,7 +61,7 @@ def record(name: str, fn: Callable[..., Any], arguments: Arguments, examples: tu
     """Record `fn` on `examples`, the tensors among its arguments. Raises the error that says what of it cannot be a program."""
     returned: list[Any] = []
     recorder = Recorder(fn, arguments, returned.append)
-    with torch.no_grad(), _quiet():
+    with _ONE_AT_A_TIME, torch.no_grad(), _quiet():
         try:
             program = torch.export.export(recorder, examples, strict=False)
             return Recording(program.run_decompositions(dict(_decompositions())), recorder, returned[-1], _literals(program))
