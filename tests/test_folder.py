@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 import mugraph
-from mugraph.errors import InvalidInput, StorageError
+from mugraph.errors import InvalidInput, MugraphError, StorageError
 from mugraph.folder import MANIFEST
 
 
@@ -90,6 +91,36 @@ def test_bad_manifests_are_refused(saved: Path, content: str) -> None:
     (saved / MANIFEST).write_text(content)
     with pytest.raises(InvalidInput, match=MANIFEST):
         mugraph.load(saved)
+
+
+@pytest.mark.parametrize("content", [b"\xff", b"[" * 10**5])
+def test_a_manifest_that_is_no_text_or_no_json_is_refused(saved: Path, content: bytes) -> None:
+    (saved / MANIFEST).write_bytes(content)
+    with pytest.raises(InvalidInput, match=rf"{MANIFEST} is not (UTF-8 text|JSON)"):
+        mugraph.load(saved)
+
+
+@pytest.mark.parametrize("name", ["graph.json", "program.json", "certificate.json", "report.json", "sources/kernels.c"])
+@pytest.mark.parametrize("content", [b"[]", b"{}", b"\xff"])
+def test_other_content_is_refused_even_with_its_hash(saved: Path, name: str, content: bytes) -> None:
+    (saved / name).write_bytes(content)
+    manifest = json.loads((saved / MANIFEST).read_text())
+    manifest["files"][name] = hashlib.sha256(content).hexdigest()
+    (saved / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(MugraphError):
+        mugraph.load(saved)
+
+
+def test_an_origin_that_is_no_object_is_refused(saved: Path) -> None:
+    manifest = json.loads((saved / MANIFEST).read_text())
+    (saved / MANIFEST).write_text(json.dumps({**manifest, "origin": 3}))
+    with pytest.raises(InvalidInput, match="is not a manifest of format 1"):
+        mugraph.load(saved)
+
+
+def test_a_call_of_a_loaded_result_without_a_tensor_names_the_input(saved: Path) -> None:
+    with pytest.raises(InvalidInput, match="input q must be a tensor, not NoneType"):
+        mugraph.load(saved)(None, TENSORS[1])
 
 
 def test_other_folders_are_neither_loaded_nor_overwritten(opt: mugraph.Superoptimized, tmp_path: Path) -> None:

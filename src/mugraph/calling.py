@@ -36,11 +36,13 @@ class Positional:
         return cls(graph, outputs[0] if len(outputs) == 1 else {"tuple": outputs})
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """The arguments, checked against the inputs' shapes."""
+        """The arguments, checked against the inputs' shapes; raises InvalidInput for anything that has none."""
         names = self.graph.input_names
         if kwargs or len(args) != len(names):
             raise InvalidInput(f"call with {len(names)} tensors in this order: {', '.join(names)}")
         for name, node, value in zip(names, self.graph.inputs(), args, strict=True):
+            if not hasattr(value, "shape"):
+                raise InvalidInput(f"input {name} must be a tensor, not {type(value).__name__}")
             if tuple(value.shape) != node.output.shape:
                 raise ShapeMismatch(f"input {name} has shape {list(value.shape)}, optimized for {list(node.output.shape)}")
         return list(args)

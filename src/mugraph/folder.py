@@ -83,7 +83,7 @@ def load(path: str | Path) -> Superoptimized:
         report = Report.from_json(record["report"])
         calling = Positional(program, record["structure"])
     except (KeyError, TypeError) as error:
-        raise InvalidInput(f"{path / 'report.json'} lacks {error}; optimize and save again") from None
+        raise InvalidInput(f"{path / 'report.json'} is incomplete or malformed ({error}); optimize and save again") from None
     if (certificate.left, certificate.right) != (graph_digest(program), graph_digest(graph)):
         raise InvalidInput(f"{path / 'certificate.json'} does not speak of the graphs beside it; optimize and save again")
     sources = {name.removeprefix("sources/"): text for name, text in files.items() if name.startswith("sources/")}
@@ -97,10 +97,11 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if not (path / MANIFEST).is_file():
         raise InvalidInput(f"{path} is not a saved mugraph result (no {MANIFEST} in it); save one with opt.save or -o")
     with _storage_errors("read", path / MANIFEST):
-        text = (path / MANIFEST).read_text()
-    manifest: Any = _parse(path, {MANIFEST: text}, MANIFEST)
+        content = (path / MANIFEST).read_bytes()
+    manifest: Any = _parse(path, {MANIFEST: _text(path / MANIFEST, content)}, MANIFEST)
     complete = isinstance(manifest, dict) and {"target", "origin", "sources", "files"} <= manifest.keys()
-    if not complete or manifest.get("format") != _FORMAT or not isinstance(manifest["files"], dict):
+    objects = complete and isinstance(manifest["files"], dict) and isinstance(manifest["origin"], dict)
+    if not objects or manifest.get("format") != _FORMAT:
         raise InvalidInput(f"{path / MANIFEST} is not a manifest of format {_FORMAT}; optimize and save again with this version")
     return dict(manifest)
 
@@ -168,7 +169,14 @@ def _read_checked(path: Path, name: str, digest: str) -> str:
         content = file.read_bytes()
     if _digest(content) != digest:
         raise InvalidInput(f"{file} was changed after it was saved (its sha256 differs); optimize and save again")
-    return content.decode()
+    return _text(file, content)
+
+
+def _text(file: Path, content: bytes) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise InvalidInput(f"{file} is not UTF-8 text; optimize and save again") from None
 
 
 def _parse(path: Path, files: Mapping[str, str], name: str) -> Any:
@@ -176,7 +184,7 @@ def _parse(path: Path, files: Mapping[str, str], name: str) -> Any:
         return json.loads(files[name])
     except KeyError:
         raise InvalidInput(f"{path / MANIFEST} does not list {name}; optimize and save again") from None
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise InvalidInput(f"{path / name} is not JSON ({error}); optimize and save again") from None
 
 

@@ -70,6 +70,8 @@ class Certificate:
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Certificate:
         """Read a certificate; raises InvalidInput, naming the entry, when it is malformed or contradicts itself."""
+        if not isinstance(record, Mapping):
+            raise InvalidInput(f"certificate: expected an object, found {type(record).__name__}")
         if record.get("format") != FORMAT:
             raise InvalidInput(f"certificate: format {record.get('format')!r} is not {FORMAT}; use the mugraph that wrote it")
         try:
