@@ -78,6 +78,26 @@ def test_products_of_every_orientation(vectors: Vectors) -> None:
         np.testing.assert_allclose(result, expected, rtol=1e-5, atol=2e-5)
 
 
+def mixed_product(left: DType) -> Graph:
+    """A product of a computed left factor, of type `left`, and bf16 weights."""
+    kernel = GraphBuilder(Level.KERNEL)
+    operands = [kernel.input("x", (4, 32), left), kernel.input("w", (32, 16), DType.BF16)]
+    block = GraphBuilder(Level.BLOCK, grid=(1,))
+    x, w = (block.iterator(number, kernel.tensor(value), (None,), None) for number, value in enumerate(operands))
+    saved = block.add("output_saver", block.add("matmul", block.add("square", x), w), omap=(0,))
+    return kernel.build(kernel.graph_defined(block.build([saved]), operands))
+
+
+@pytest.mark.parametrize(("left", "rounded"), [(FP32, False), (DType.BF16, True)])
+def test_only_factors_that_are_bf16_in_the_mugraph_are_rounded_to_bf16(left: DType, rounded: bool) -> None:
+    torch = pytest.importorskip("torch")
+    x, w = torch.full((4, 32), 1 + 2**-7), torch.ones((32, 16))
+    inputs = [x.to(torch.bfloat16 if left is DType.BF16 else torch.float32), w.bfloat16()]
+    (result,) = executable_for(mixed_product(left), Vectors(16, 32, bf16_pairs=True))(*inputs)
+    exact = 32 * (1 + 2**-7) ** 2
+    assert (result.float() != exact).all() if rounded else (result == exact).all()
+
+
 def test_register_tiles_fit_the_registers() -> None:
     for unit in WIDTHS:
         for rows in (1, 3, 8, 16, 100):

@@ -302,7 +302,9 @@ class _BlockLowering:
         if combine is Combine.MAX or (len(products) > 1 and not self.adds_exactly(place.tile)):
             place, combine = _Place(self.temporary(place.tile.shape)), None
         for left, right in products:
-            self.emit(self.phases[index], Matmul(place.tile, self.tile(left), self.tile(right), combine is Combine.SUM))
+            dtype = self.graph.tensor(left).dtype.promote(self.graph.tensor(right).dtype)
+            factors = self.tile(left), self.tile(right)
+            self.emit(self.phases[index], Matmul(place.tile, *factors, dtype, accumulate=combine is Combine.SUM))
             combine = Combine.SUM
         self.values[Value(index)] = place.tile
 

@@ -101,11 +101,15 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True)
 class Matmul:
-    """`target[..., m, n] = left[..., m, k] @ right[..., k, n]`; with `accumulate`, added to the target."""
+    """`target[..., m, n] = left[..., m, k] @ right[..., k, n]`; with `accumulate`, added to the target.
+
+    `dtype` is the type of both factors in the muGraph: they may be rounded to it.
+    """
 
     target: Tile
     left: Tile
     right: Tile
+    dtype: DType
     accumulate: bool = False
 
     @property

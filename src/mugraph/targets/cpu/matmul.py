@@ -6,6 +6,8 @@ not columns, are contiguous is computed transposed. Either form multiplies pairs
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
 from mugraph.lower.lowered import Matmul
@@ -21,7 +23,7 @@ def print_matmul(writer: Writer, statement: Matmul) -> None:
     """Write a (batched) product."""
     batch = statement.target.shape[:-2]
     left, right = (tiles.broadcast(tile, (*batch, *tile.shape[-2:])) for tile in statement.sources)
-    product = oriented(Matmul(statement.target, left, right, statement.accumulate))
+    product = oriented(replace(statement, left=left, right=right))
     with writer.block():
         writer.pointer("c", product.target, written=True)
         writer.pointer("a", product.left)
@@ -33,7 +35,7 @@ def oriented(product: Matmul) -> Matmul:
     """The product, or the transposed product of the transposed factors where that makes rows contiguous."""
     if product.right.strides[-1] != 1 and product.left.strides[-2] == 1 and product.left.strides[-1] != 1:
         left, right = tiles.transposed(product.right), tiles.transposed(product.left)
-        return Matmul(tiles.transposed(product.target), left, right, product.accumulate)
+        return replace(product, target=tiles.transposed(product.target), left=left, right=right)
     return product
 
 
@@ -49,7 +51,8 @@ def form_of(writer: Writer, product: Matmul) -> Product:
     """The form that reads both factors along contiguous dimensions, where there is one."""
     (rows, depth), right = product.left.shape[-2:], product.right
     small = rows * depth * DType.BF16.bytes <= _PACKED_BYTES
-    pairs = writer.vectors.bf16_pairs and writer.dtype(right) is DType.BF16 and depth % 2 == 0 and small
+    bf16 = product.dtype is DType.BF16 and writer.dtype(right) is DType.BF16
+    pairs = writer.vectors.bf16_pairs and bf16 and depth % 2 == 0 and small
     if product.left.strides[-1] == 1 and right.strides[-2] == 1 and right.strides[-1] != 1 and depth > 1:
         return InnerPairs(writer, product) if pairs else Inner(writer, product)
     return OuterPairs(writer, product) if pairs and right.strides[-1] == 1 else Outer(writer, product)
