@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 import numpy as np
 
 from mugraph.algebra.fields import FieldArithmetic, FieldValue
 from mugraph.devices import device_for
 from mugraph.ir import Graph
+from mugraph.ir.arithmetic import Array
 from mugraph.ir.evaluate import loop_nodes
-from mugraph.ir.graph import ACCUMULATORS, VIEWS, Node
+from mugraph.ir.graph import ACCUMULATORS, VIEWS, Node, Value
 from mugraph.ir.ops import Scope, apply_call, operator
 from mugraph.search.axes import AxisProgram, axis_program
 from mugraph.search.closure import Closure, Limits, Saturation, TinyInputs
@@ -79,24 +81,9 @@ class Exclusion(StrEnum):
 
     RAW_CONCATENATION = "an operand is concatenated as it was read"
     PARTIAL_CONCATENATION = "partial results of iterations are put side by side, to be reduced after the loop"
-    OUTER_PRODUCT = "an elementwise operator widens both of its operands"
-
-
-def exclusions(body: Graph, loop_extents: frozenset[int]) -> frozenset[Exclusion]:
-    """The excluded constructs in a block graph; `loop_extents` are a block's sizes of the axes that the for-loop cuts."""
-    found = set()
-    for node in body.nodes:
-        operands = [body.tensor(value) for value in node.inputs]
-        if node.op == "accumulate" and node["combine"] == "concat":
-            dim = node["dim"]
-            assert isinstance(dim, int)
-            if body.nodes[node.inputs[0].node].op == "input_iterator":
-                found.add(Exclusion.RAW_CONCATENATION)
-            elif node.output.shape[dim] not in loop_extents:
-                found.add(Exclusion.PARTIAL_CONCATENATION)
-        elif operator(node.op).elementwise and all(tensor.elements < node.output.elements for tensor in operands):
-            found.add(Exclusion.OUTER_PRODUCT)
-    return frozenset(found)
+    OUTER_PRODUCT = "an elementwise operator joins operands each of which varies where the other does not"
+    INVARIANT_SUM = "what is the same in every iteration is summed over them"
+    RECOMPUTATION = "one tensor is computed twice, in different ways"
 
 
 # --- the two engines ---------------------------------------------------------------------------------------------------
@@ -152,83 +139,131 @@ def by_closure(program: Graph, family: Family, operators: int) -> list[BlockKern
 # --- graphs by their values ----------------------------------------------------------------------------------------------
 
 
-def signature(kernel: BlockKernel, inputs: Sequence[FieldValue], arith: FieldArithmetic) -> Signature:
-    """A block graph up to the order of nodes, commutativity and views."""
-    body = kernel.body
-    inside = loop_nodes(body)
-    values: list[list[FieldValue]] = []
-    digests: list[Digest] = []
-    edges: set[Edge] = set()
-    for index, node in enumerate(body.nodes):
-        operands = [values[value.node] for value in node.inputs]
-        if node.op == "input_iterator":
-            operand = node["operand"]
-            assert isinstance(operand, int)
-            values.append(_tiles(body, node, inputs[kernel.sources[operand]], index in inside))
-        else:
-            values.append(_results(body, node, operands, index in inside, arith))
-        if node.op in VIEWS:
-            digests.append(digests[node.inputs[0].node])
-            continue
-        digests.append(_digest(values[-1]))
-        if node.op not in ("constant", "output_saver"):
-            edges.add(_edge(node, [digests[value.node] for value in node.inputs], digests[-1], index in inside))
-    return frozenset(edges)
+@dataclass(frozen=True)
+class Description:
+    """A kernel up to the order of nodes, commutativity and views, and the excluded constructs in it."""
+
+    signature: Signature
+    exclusions: frozenset[Exclusion]
 
 
-def _edge(node: Node, operands: list[Digest], result: Digest, inside: bool) -> Edge:
-    """A product of a tensor with itself is its square; operands are sorted where their order means nothing."""
-    name = f"accumulate {node['combine']}" if node.op == "accumulate" else node.op
-    if node.op == "mul" and operands[0] == operands[1]:
-        name, operands = "square", operands[:1]
-    if operator(node.op).commutative:
-        operands = sorted(operands)
-    if node.op == "concat_matmul":
-        operands = [operand for pair in sorted(zip(operands[:2], operands[2:], strict=True)) for operand in pair]
-    return name, inside, tuple(operands), result
+def descriptions(
+    program: Graph, kernels: Sequence[BlockKernel], loop_extents: frozenset[int]
+) -> dict[Signature, tuple[Description, Graph]]:
+    """The kernels by their signature, one for each; `loop_extents` are a block's sizes of the axes the for-loop cuts."""
+    arith = FieldArithmetic(seed=11)
+    rng = np.random.default_rng(11)
+    inputs = [arith.random(node.output.shape, rng) for node in program.inputs()]
+    found: dict[Signature, tuple[Description, Graph]] = {}
+    for kernel in kernels:
+        description = _Reader(kernel, inputs, arith, loop_extents).read()
+        found.setdefault(description.signature, (description, kernel.body))
+    return found
 
 
-def _results(body: Graph, node: Node, operands: list[list[FieldValue]], inside: bool, arith: FieldArithmetic) -> list[FieldValue]:
-    """One value per block and, inside the loop, per iteration (blocks outermost)."""
-    blocks = int(np.prod(body.grid))
-    if node.op == "output_saver":
-        return operands[0]
-    call = apply_call(node.op, [body.tensor(value) for value in node.inputs], dict(node.attributes), Scope(body.grid, body.loop))
-    compute = operator(node.op).compute
-    if node.op in ACCUMULATORS:
-        return [compute(arith, call, operands[0][b * body.loop : (b + 1) * body.loop]) for b in range(blocks)]
-    count = blocks * (body.loop if inside else 1)
-    # constants feed both phases, and have the same value everywhere
-    return [compute(arith, call, [values[i] if len(values) > i else values[0] for values in operands]) for i in range(count)]
+class _Reader:
+    """Runs all blocks and iterations of a kernel and describes its edges by the values on them."""
+
+    def __init__(
+        self, kernel: BlockKernel, inputs: Sequence[FieldValue], arith: FieldArithmetic, loop_extents: frozenset[int]
+    ) -> None:
+        self.body, self.sources, self.inputs, self.arith = kernel.body, kernel.sources, inputs, arith
+        self.loop_extents = loop_extents
+        self.inside = loop_nodes(self.body)
+        self.blocks = int(np.prod(self.body.grid))
+        self.values: list[list[FieldValue]] = []
+        self.digests: list[Digest] = []
+        self.looped: list[bool] = []
+        """Whether each node's value changes from iteration to iteration."""
+
+    def read(self) -> Description:
+        """The description of the kernel."""
+        edges: set[Edge] = set()
+        excluded: set[Exclusion] = set()
+        for index, node in enumerate(self.body.nodes):
+            self.values.append(self.tiles(index, node) if node.op == "input_iterator" else self.results(index, node))
+            operand_looped = any(self.looped[value.node] for value in node.inputs)
+            self.looped.append(index in self.inside and (operand_looped or node.get("fmap") is not None))
+            self.digests.append(self.digests[node.inputs[0].node] if node.op in VIEWS else _digest(self.values[-1]))
+            if node.op not in VIEWS | {"constant", "output_saver"}:
+                edges.add(self.edge(index, node))
+                excluded.update(self.exclusions(node))
+        if len({(inside, result) for _, inside, _, result in edges}) < len(edges):
+            excluded.add(Exclusion.RECOMPUTATION)
+        return Description(frozenset(edges), frozenset(excluded))
+
+    def edge(self, index: int, node: Node) -> Edge:
+        """A product of a tensor with itself is its square; operands are sorted where their order means nothing."""
+        operands = [self.digests[value.node] for value in node.inputs]
+        name = f"accumulate {node['combine']}" if node.op == "accumulate" else node.op
+        if node.op == "matmul" and self.body.tensor(node.inputs[0]).shape[-1] == 1:
+            name = "mul"
+        if name == "mul" and operands[0] == operands[1]:
+            name, operands = "square", operands[:1]
+        if name == "concat_matmul":
+            operands = [operand for pair in sorted(zip(operands[:2], operands[2:], strict=True)) for operand in pair]
+        elif name in ("add", "mul"):
+            operands = sorted(operands)
+        return name, index in self.inside, tuple(operands), self.digests[-1]
+
+    def exclusions(self, node: Node) -> Iterator[Exclusion]:
+        """The exclusions that a node falls under by itself."""
+        combine = node.get("combine")
+        if combine == "concat":
+            dim = node["dim"]
+            assert isinstance(dim, int)
+            if self.body.nodes[node.inputs[0].node].op == "input_iterator":
+                yield Exclusion.RAW_CONCATENATION
+            elif node.output.shape[dim] not in self.loop_extents:
+                yield Exclusion.PARTIAL_CONCATENATION
+        elif combine == "sum" and not self.looped[node.inputs[0].node]:
+            yield Exclusion.INVARIANT_SUM
+        elif len(node.inputs) == 2 and operator(node.op).elementwise:
+            left, right = (self.extent(value) for value in node.inputs)
+            if not (left <= right or right <= left):
+                yield Exclusion.OUTER_PRODUCT
+
+    def extent(self, value: Value) -> frozenset[int]:
+        """Where a tensor varies: its dimensions, counted from the last as -1, and 0 for the for-loop."""
+        shape = self.body.tensor(value).shape
+        dims = {dim - len(shape) for dim, size in enumerate(shape) if size > 1}
+        return frozenset(dims | {0}) if self.looped[value.node] else frozenset(dims)
+
+    def results(self, index: int, node: Node) -> list[FieldValue]:
+        """One value per block and, inside the loop, per iteration (blocks outermost)."""
+        body, loop = self.body, self.body.loop
+        operands = [self.values[value.node] for value in node.inputs]
+        if node.op == "output_saver":
+            return operands[0]
+        scope = Scope(body.grid, loop)
+        call = apply_call(node.op, [body.tensor(value) for value in node.inputs], dict(node.attributes), scope)
+        compute = operator(node.op).compute
+        if node.op in ACCUMULATORS:
+            return [compute(self.arith, call, operands[0][b * loop : (b + 1) * loop]) for b in range(self.blocks)]
+        count = self.blocks * (loop if index in self.inside else 1)
+        # a constant feeds both phases and has the same value everywhere, however often it was computed
+        return [compute(self.arith, call, [values[i % len(values)] for values in operands]) for i in range(count)]
+
+    def tiles(self, index: int, node: Node) -> list[FieldValue]:
+        """What an iterator reads in every block and, inside the loop, in every iteration."""
+        operand, imap, fmap = node["operand"], node["imap"], node["fmap"]
+        assert isinstance(operand, int)
+        assert isinstance(imap, tuple)
+        cuts = [*zip(self.body.grid, imap, strict=True)]
+        if index in self.inside:
+            cuts.append((self.body.loop, fmap if isinstance(fmap, int) else None))
+        parts = itertools.product(*(range(count) for count, _ in cuts))
+        value = self.inputs[self.sources[operand]]
+        return [self.arith.view(value, partial(_cut, cuts=cuts, part=part)) for part in parts]
 
 
-def _tiles(body: Graph, node: Node, value: FieldValue, inside: bool) -> list[FieldValue]:
-    imap, fmap = node["imap"], node["fmap"]
-    assert isinstance(imap, tuple)
-    cuts = [*zip(body.grid, imap, strict=True)]
-    if inside:
-        cuts.append((body.loop, fmap if isinstance(fmap, int) else None))
-    tiles = []
-    for part in itertools.product(*(range(count) for count, _ in cuts)):
-
-        def cut(array: np.ndarray, part: tuple[int, ...] = part) -> np.ndarray:
-            for (count, dim), position in zip(cuts, part, strict=True):
-                if dim is not None:
-                    array = np.split(array, count, axis=dim)[position]
-            return array
-
-        tiles.append(FieldValue(cut(value.p), None if value.q is None else cut(value.q)))
-    return tiles
+def _cut(array: Array, cuts: Sequence[tuple[int, int | None]], part: tuple[int, ...]) -> Array:
+    for (count, dim), position in zip(cuts, part, strict=True):
+        if dim is not None:
+            array = np.split(array, count, axis=dim)[position]
+    return array
 
 
 def _digest(values: Sequence[FieldValue]) -> Digest:
     """The elements of every block and iteration in ascending order: the same for every view of a tensor."""
     return b"|".join(np.sort(value.p, axis=None).tobytes() for value in values)
-
-
-def signatures(program: Graph, kernels: Sequence[BlockKernel]) -> dict[Signature, BlockKernel]:
-    """The kernels by their signature, one for each."""
-    arith = FieldArithmetic(seed=11)
-    rng = np.random.default_rng(11)
-    inputs = [arith.random(node.output.shape, rng) for node in program.inputs()]
-    return {signature(kernel, inputs, arith): kernel for kernel in kernels}

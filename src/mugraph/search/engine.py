@@ -69,9 +69,10 @@ class Search:
         self.axes = without_neutral_maxima(axis_program(self.program), FieldArithmetic(seed=self.options.seed), inputs)
         self.input_tensors = [node.output for node in self.program.inputs()]
         self.dtype = self.program.output_tensors[0].dtype
-        self.report = SearchReport(max_kernels=self.options.max_kernels)
+        self.report = SearchReport(max_kernels=self.options.max_kernels, block_operators=self.options.block_operators)
         self.best: dict[Plan, float] = {}
-        self.kernels = KernelSearch(self.device, self.dtype, self._tensor, self.options, self.deadline, self._tick, {})
+        whole = self.axes.structure
+        self.kernels = KernelSearch(whole, self.device, self.dtype, self._tensor, self.options, self.deadline, self._tick)
         share = _CLOSURE_SHARE * self.budget if self.budget is not None else float("inf")
         self.kernels.closure_seconds = min(self.options.closure_seconds, share)
         cuts = self.deadline if self.budget is not None else self.started + _SECONDS_FOR_CUTS
@@ -88,7 +89,6 @@ class Search:
             self.report.interrupted = True
         self.report.tiers = list(self.kernels.reports.values())
         self.report.cuts_tried, self.report.cuts_pruned = self.plans.cuts_tried, self.plans.cuts_pruned
-        self.report.max_block_operators = self.kernels.operators_reached
         self.report.cuts_complete = self.plans.cuts_complete
         candidates = self._candidates()
         self.report.seconds = time.perf_counter() - self.started

@@ -32,11 +32,12 @@ from mugraph.search.tiers import Tier
 class Options:
     """Limits of a search (paper, section 8: 5 kernel and 11 block operators).
 
-    Each context is enumerated up to the first of the `block_operators` limits under which it has a graph at all.
+    Each context is enumerated up to `block_operators`, or to one more than its smallest graph has if that is larger.
     """
 
     max_kernels: int = 5
-    block_operators: tuple[int, ...] = (11, 14, 17, 20)
+    block_operators: int = 11
+    most_block_operators: int = 24
     max_nodes: int = 20_000
     closure_seconds: float = 4.0
     max_derivations: int = 1000
@@ -58,8 +59,9 @@ class Kernel:
 
 @dataclass
 class KernelSearch:
-    """Finds kernels for programs; `tensor_of` describes the device tensor of every source a program may load."""
+    """Finds kernels for programs that are parts of a `whole`; `tensor_of` describes the device tensors programs load."""
 
+    whole: AxisProgram
     device: Device
     dtype: DType
     tensor_of: Callable[[int], Tensor]
@@ -67,7 +69,6 @@ class KernelSearch:
     deadline: float
     tick: Callable[[str, int], None]
     reports: dict[Tier, TierReport] = field(default_factory=dict)
-    operators_reached: int = 0
     closure_seconds: float = math.inf
     first_tier: dict[tuple[tuple[int, ...], Recipe], Tier] = field(default_factory=dict)
     known: StructureCache = KNOWN
@@ -80,7 +81,8 @@ class KernelSearch:
         """
         for loop_axis in (None, *self.loop_axes(program)):
             if time.perf_counter() > self.deadline:
-                self.report(tier).complete = False
+                if program.structure == self.whole:
+                    self.report(tier).complete = False
                 return
             structure = self.structure(program, tier, loop_axis)
             for recipe in structure.safe_recipes[: self.options.scheduled_recipes]:
@@ -112,8 +114,7 @@ class KernelSearch:
                 structure = self._search(program, tier, loop_axis)
                 if structure.saturated and structure.complete:
                     self.known.put((*key, self.options), structure)
-            structure.count_in(self.report(tier))
-            self.operators_reached = max(self.operators_reached, structure.operators if structure.recipes else 0)
+            structure.count_in(self.report(tier), whole=program.structure == self.whole)
             self.structures[key] = structure
         return self.structures[key]
 
@@ -123,7 +124,7 @@ class KernelSearch:
         where = "no loop" if loop_axis is None else f"loop over an axis of {program.sizes[loop_axis]}"
         limits = Limits(self.options.max_nodes, min(self.deadline, time.perf_counter() + self.closure_seconds))
         Saturation(closure, arith, inputs, limits, partial(self.tick, f"{tier.value}, {where}")).run()
-        found, extraction = self._extract(closure)
+        found, operators = self._extract(closure)
         safe = found
         if any(step.op == "exp" for recipe in found for step in recipe.steps):
             stabilizer = Stabilizer(program, closure.context, arith, inputs)
@@ -136,20 +137,29 @@ class KernelSearch:
             states=len(closure.nodes),
             edges=closure.edge_count,
             saturated=closure.saturated,
-            complete=extraction.complete,
-            operators=extraction.operators,
+            complete=operators >= self.options.block_operators,
+            operators=operators,
         )
 
-    def _extract(self, closure: Closure) -> tuple[list[Recipe], ExtractionLimits]:
-        """The derivations of all goals, up to the first operator limit under which there are any."""
+    def _extract(self, closure: Closure) -> tuple[list[Recipe], int]:
+        """The derivations of all goals, up to the limit that the smallest of them asks for; how far they are complete."""
         extractor = Extractor(closure, lambda edge: self.edge_seconds(closure.program, closure, edge))
-        for operators in self.options.block_operators:
+        if not all(closure.goals):
+            return [], self.options.most_block_operators
+        found: list[Recipe] = []
+        for operators in range(self.options.block_operators, self.options.most_block_operators + 1):
             limits = ExtractionLimits(operators, self.options.max_derivations, deadline=self.deadline)
-            choices = itertools.product(*closure.goals)
-            found = [recipe for goals in choices for _, recipe in extractor.derivations(goals, limits)]
-            if found or not limits.complete or not all(closure.goals):
+            smaller, found = found, [*dict.fromkeys([*self._derivations(extractor, limits), *found])]
+            if not limits.complete:
+                return found, operators - 1
+            if smaller or (found and operators == self.options.block_operators):
                 break
-        return list(dict.fromkeys(found)), limits
+        return found, operators
+
+    def _derivations(self, extractor: Extractor, limits: ExtractionLimits) -> list[Recipe]:
+        choices = itertools.product(*extractor.closure.goals)
+        found = (recipe for goals in choices for _, recipe in extractor.derivations(goals, limits))
+        return list(dict.fromkeys(found))
 
     def edge_seconds(self, program: AxisProgram, closure: Closure, edge: Edge) -> float:
         """Work of one operator at full size on the whole device: the order in which derivations are enumerated."""

@@ -19,7 +19,10 @@ class Progress:
 
 @dataclass(slots=True)
 class TierReport:
-    """One tier of abstraction: closures run and how many saturated, tensors and edges visited, derivations found."""
+    """One tier of abstraction: tensors and edges visited; closures of the whole program, how many saturated, their derivations.
+
+    `operators` is the largest number of block operators to which some context with a graph was listed completely.
+    """
 
     tier: str
     closures: int = 0
@@ -28,6 +31,7 @@ class TierReport:
     edges: int = 0
     derivations: int = 0
     complete: bool = True
+    operators: int = 0
 
     @property
     def exhausted(self) -> bool:
@@ -45,7 +49,7 @@ class SearchReport:
     cuts_tried: int = 0
     cuts_pruned: int = 0
     cuts_complete: bool = True
-    max_block_operators: int = 0
+    block_operators: int = 0
     max_kernels: int = 0
     interrupted: bool = False
 
@@ -75,8 +79,10 @@ class SearchReport:
         cuts = (
             f"and their cuts into up to {self.max_kernels} kernels" if self.cuts_complete else "cuts into several kernels in part"
         )
+        most = max(tier.operators for tier in self.tiers)
+        more = f" ({most} where the program needs more)" if most > self.block_operators else ""
         return (
-            f"all kernels up to {self.max_block_operators} block operators with one aligned loop axis ({', '.join(done)}), "
+            f"all kernels up to {self.block_operators} block operators{more} with one aligned loop axis ({', '.join(done)}), "
             f"{cuts}{rest}"
         )
 

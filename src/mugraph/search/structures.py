@@ -21,7 +21,8 @@ class Structure:
     """What one context of a program holds.
 
     `recipes` as found; `safe_recipes` those with safe exponentials (all, if none is); how much was visited; whether the
-    closure `saturated` and its derivations were listed completely up to `operators` block operators.
+    closure `saturated`; up to how many block `operators` its derivations are all there, and whether that is `complete`, that is
+    no less than asked for.
     """
 
     recipes: tuple[Recipe, ...]
@@ -32,14 +33,16 @@ class Structure:
     complete: bool
     operators: int
 
-    def count_in(self, report: TierReport) -> None:
-        """Add this context to the statistics of its tier."""
-        report.closures += 1
-        report.saturated += self.saturated
+    def count_in(self, report: TierReport, whole: bool) -> None:
+        """Add this context to the statistics of its tier; only contexts of the `whole` program say what was exhausted."""
         report.states += self.states
         report.edges += self.edges
-        report.derivations += len(self.recipes)
-        report.complete = report.complete and self.complete
+        if whole:
+            report.closures += 1
+            report.saturated += self.saturated
+            report.derivations += len(self.recipes)
+            report.complete = report.complete and self.complete
+            report.operators = max(report.operators, self.operators if self.recipes else 0)
 
 
 Key = tuple[AxisProgram, Tier, int | None, object]
