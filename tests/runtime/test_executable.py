@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -37,6 +38,13 @@ def test_numpy_in_numpy_out(norm: Executable) -> None:
     (result,) = norm(*inputs)
     assert type(result) is np.ndarray
     np.testing.assert_allclose(result, reference(norm.graph, inputs)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_arrays_mapped_from_files_are_read(norm: Executable, tmp_path: Path) -> None:
+    x, g, w = normal_inputs(norm.graph)
+    np.save(tmp_path / "w.npy", w)
+    mapped = np.load(tmp_path / "w.npy", mmap_mode="r")
+    np.testing.assert_array_equal(norm(x, g, mapped)[0], norm(x, g, w)[0])
 
 
 def test_torch_in_torch_out(norm: Executable) -> None:

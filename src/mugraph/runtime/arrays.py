@@ -55,7 +55,7 @@ def arrays_of(inputs: Sequence[Any]) -> Arrays:
 
 @functools.cache
 def _library_of(kind: type) -> Arrays | None:
-    if kind is np.ndarray:
+    if kind in (np.ndarray, np.memmap):
         return NUMPY
     return torch_arrays() if kind.__module__.partition(".")[0] == "torch" else None
 
