@@ -135,6 +135,31 @@ def test_two_kernels_by_nested_generation() -> None:
     assert {len(graph.kernels()) for graph in found} == {2}
 
 
+def test_a_kernel_may_save_several_tensors_even_one_it_also_reads() -> None:
+    p = Program()
+    x = p.input("x", (4, 12)).exp()
+    program = finished(p, x, x.sum(-1, keepdim=True))
+    options = dataclasses.replace(HALVES, max_block_operators=3, max_block_outputs=2, loops=(1,))
+    (graph,) = graphs(enumerate_graphs(program, CPU, options))
+    (kernel,) = graph.kernels()
+    assert kernel.body is not None
+    assert [node.op for node in kernel.body.nodes].count("exp") == 1
+    assert [tensor.shape for tensor in kernel.outputs] == [(4, 12), (4, 1)]
+
+
+def test_two_kernels_on_the_same_operand_have_distinct_schedules() -> None:
+    p = Program()
+    x = p.input("x", (4, 12))
+    program = finished(p, x.sum(0, keepdim=True), x.sum(1, keepdim=True))
+    options = EnumerationOptions(max_block_operators=2, max_kernel_operators=2, grids=((2,),), loops=(1,))
+    bodies = [
+        [node.body for node in graph.kernels() if node.body is not None]
+        for graph in graphs(enumerate_graphs(program, CPU, options))
+    ]
+    (pair,) = [pair for pair in bodies if len(pair) == 2]
+    assert {node.get("imap") for body in pair for node in body.inputs()} == {(0,), (1,)}
+
+
 def test_a_run_over_its_time_limit_says_so() -> None:
     report = enumerate_graphs(chain(), CPU, EnumerationOptions(max_block_operators=9, time_limit=0.05)).report
     assert not report.exhausted

@@ -164,10 +164,10 @@ def random_small_program(seed: int) -> Graph | None:
     rng = np.random.default_rng(seed)
     p = Program()
     shapes = [(B, D), (D, N), (B, 1), (1, D), (B, N), (B, D)]
-    pool = [p.input(f"x{index}", shapes[rng.integers(len(shapes))]) for index in range(rng.integers(1, 4))]
+    pool = [p.input(f"x{index}", shapes[int(rng.integers(len(shapes)))]) for index in range(rng.integers(1, 4))]
     inputs = len(pool)
     for _ in range(rng.integers(2, 5)):
-        x, y = (pool[max(0, len(pool) - 1 - rng.integers(3))] for _ in range(2))
+        x, y = (pool[max(0, len(pool) - 1 - int(rng.integers(3)))] for _ in range(2))
         broadcast = all(a == b or 1 in (a, b) for a, b in zip(x.shape, y.shape, strict=True))
         match int(rng.integers(9)):
             case 0 if x.shape[1] > 1:

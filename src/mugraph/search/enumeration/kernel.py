@@ -22,7 +22,7 @@ from mugraph.search.enumeration.options import EnumerationOptions, grids_for, lo
 from mugraph.search.enumeration.schedules import BlockSchedule, block_schedules
 from mugraph.search.tiers import Tier, TierAlgebra
 
-_ABOVE_ALL_ROWS = (1 << 30, "")
+_ABOVE_ALL_ROWS = 1 << 30
 _STATES_PER_LOOK_AT_THE_CLOCK = 256
 _ANY = Expr(0)
 """The one expression of all tensors when the expression check is off."""
@@ -37,8 +37,8 @@ class ScheduledKernel:
 
     @property
     def rank(self) -> Rank:
-        """Its place in canonical order: above the pre-defined operators on the same operands."""
-        return tuple(sorted(self.operands, reverse=True)), _ABOVE_ALL_ROWS, self.operands
+        """Its place in canonical order: above the pre-defined operators on the same operands, schedules telling types apart."""
+        return tuple(sorted(self.operands, reverse=True)), (_ABOVE_ALL_ROWS, str(self.schedule)), self.operands
 
 
 WorkItem = Application | ScheduledKernel
@@ -71,7 +71,12 @@ class KernelGenerator:
         self.goals = [(tensor.shape, expr) for tensor, expr in zip(program.output_tensors, targets, strict=True)]
         self.interned = Types()
         self.constructors: dict[tuple[Level, int], Constructor] = {}
-        self.bytes = [node.output.bytes for node in (*self.inputs, *self.constants)]
+        self.widths = [node.output.dtype.bytes for node in (*self.inputs, *self.constants)]
+        self.computed_width = max(tensor.dtype.bytes for tensor in program.output_tensors)
+        self.grids, self.loops = grids_for(program, options), loops_for(program, options)
+        self.limits = BlockLimits(
+            options.max_block_operators, options.max_block_outputs, device.shared_memory_bytes, options.dead_tensor_bound
+        )
         self.types = [
             self.interned.intern(TensorType(node.output.shape, expr, Phase.CONSTANT if node.op == "constant" else Phase.AFTER))
             for node, expr in zip((*self.inputs, *self.constants), leaves, strict=True)
@@ -122,12 +127,9 @@ class KernelGenerator:
         tensors = [position for position, tensor in enumerate(self.types) if self._type(tensor).phase is not Phase.CONSTANT]
         for count in range(1, min(len(tensors), self.options.max_block_operators) + 1):
             for operands in itertools.combinations(tensors, count):
-                if (tuple(reversed(operands)), _ABOVE_ALL_ROWS, operands) > last:
-                    shapes = [self._type(self.types[position]).shape for position in operands]
-                    schedules = block_schedules(
-                        shapes, grids_for(self.program, self.options), loops_for(self.program, self.options)
-                    )
-                    yield from (ScheduledKernel(operands, schedule) for schedule in schedules)
+                shapes = [self._type(self.types[position]).shape for position in operands]
+                scheduled = (ScheduledKernel(operands, s) for s in block_schedules(shapes, self.grids, self.loops))
+                yield from (item for item in scheduled if item.rank > last)
 
     def _add(self, item: WorkItem, remaining: int) -> None:
         """Generate what follows `item`, `remaining` kernel operators being left with it."""
@@ -138,11 +140,6 @@ class KernelGenerator:
         tiles = [self._tile(schedule, number, position) for number, position in enumerate(operands)]
         leaves = [*map(self.interned.intern, tiles), *self.types[len(self.inputs) : self.given]]
 
-        options = self.options
-        limits = BlockLimits(
-            options.max_block_operators, options.max_block_outputs, self.device.shared_memory_bytes, options.dead_tensor_bound
-        )
-
         def launch(plan: BlockPlan, results: list[TypeId]) -> None:
             made = [
                 self.interned.intern(self._type(result)._replace(shape=saved.shape))
@@ -151,10 +148,10 @@ class KernelGenerator:
             self._extend(Launch(operands, plan), item.rank, made, remaining)
 
         def useful(tensor: TypeId, shape: Shape) -> bool:
-            return remaining > 1 or not limits.dead_tensor_bound or (shape, self._type(tensor).expr) in self.goals
+            return remaining > 1 or not self.limits.dead_tensor_bound or (shape, self._type(tensor).expr) in self.goals
 
         constructor = self._constructor(Level.BLOCK, schedule.loop)
-        generator = BlockGenerator(constructor, schedule, leaves, limits, self._visit, useful, launch)
+        generator = BlockGenerator(constructor, schedule, leaves, self.limits, self._visit, useful, launch)
         generator.run(self._iterator_bytes(operands, tiles))
 
     def _tile(self, schedule: BlockSchedule, number: int, position: int) -> TensorType:
@@ -163,27 +160,24 @@ class KernelGenerator:
         return TensorType(schedule.tile(number, source.shape), source.expr, uncut if schedule.loop > 1 else Phase.AFTER)
 
     def _iterator_bytes(self, operands: tuple[int, ...], tiles: list[TensorType]) -> int:
+        """Shared memory for the tiles of the operands; none where blocks read them in place."""
         if self.device.operands_in_place:
             return 0
-        elements = [math.prod(tile.shape) for tile in tiles]
-        width = [self.bytes[position] // math.prod(self._type(self.types[position]).shape) for position in operands]
-        return sum(map(int.__mul__, elements, width))
+        return sum(math.prod(tile.shape) * self.widths[position] for position, tile in zip(operands, tiles, strict=True))
 
     def _extend(self, added: KernelOperator, rank: Rank, made: list[TypeId], remaining: int) -> None:
         """Add one operator to the prefix if device memory holds what it makes, go on, and take it away again."""
-        sizes = [math.prod(self._type(tensor).shape) * self._bytes_per_element for tensor in made]
-        if sum(self.bytes) + sum(sizes) > self.device.device_memory_bytes:
-            return
         self.operators.append(added)
         self.types.extend(made)
-        self.bytes.extend(sizes)
-        self._generate_next(rank, remaining - 1)
+        self.widths.extend([self.computed_width] * len(made))
+        if self._device_bytes() <= self.device.device_memory_bytes:
+            self._generate_next(rank, remaining - 1)
         self.operators.pop()
-        del self.types[-len(made) :], self.bytes[-len(made) :]
+        del self.types[-len(made) :], self.widths[-len(made) :]
 
-    @property
-    def _bytes_per_element(self) -> int:
-        return max(tensor.dtype.bytes for tensor in self.program.output_tensors)
+    def _device_bytes(self) -> int:
+        shapes = (self._type(tensor).shape for tensor in self.types)
+        return sum(math.prod(shape) * width for shape, width in zip(shapes, self.widths, strict=True))
 
     def _type(self, tensor: TypeId) -> TensorType:
         return self.interned.known[tensor]
@@ -207,14 +201,8 @@ class KernelGenerator:
         computed = range(self.given, len(self.types))
         read = {position for added in self.operators for position in _operands(added)}
         unread = {position for position in computed if position not in read}
-        matching = [
-            [
-                position
-                for position in computed
-                if (self._type(self.types[position]).shape, self._type(self.types[position]).expr) == goal
-            ]
-            for goal in self.goals
-        ]
+        known = [self._type(tensor) for tensor in self.types]
+        matching = [[i for i in computed if (known[i].shape, known[i].expr) == goal] for goal in self.goals]
         dtypes = [tensor.dtype for tensor in self.program.output_tensors]
         for chosen in itertools.product(*matching):
             if unread <= set(chosen):
