@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import io
+import math
+
+import pytest
 
 from mugraph.deadline import Deadline
+from mugraph.errors import InvalidInput
 from mugraph.progress import Event, Reporter
 
 
@@ -43,3 +47,9 @@ def test_a_budget_runs_out() -> None:
     assert not fresh.passed
     assert spent.passed
     assert spent.share(0.5) == 0.0
+
+
+@pytest.mark.parametrize("budget", [-1.0, math.nan])
+def test_a_budget_that_is_no_duration_is_refused(budget: float) -> None:
+    with pytest.raises(InvalidInput, match="budget is a number of seconds, at least 0, not"):
+        Deadline(budget)

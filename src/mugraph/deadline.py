@@ -5,13 +5,19 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+from mugraph.errors import InvalidInput
+
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """`budget` seconds from now; None means no limit."""
+    """`budget` seconds from now; None means no limit. Raises InvalidInput for a negative budget and for NaN."""
 
     budget: float | None
     started: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        if self.budget is not None and not self.budget >= 0:
+            raise InvalidInput(f"budget is a number of seconds, at least 0, not {self.budget}")
 
     @property
     def elapsed(self) -> float:
