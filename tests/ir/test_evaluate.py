@@ -12,8 +12,8 @@ from hypothesis import given, settings
 
 from mugraph.errors import InvalidGraph
 from mugraph.ir import DType, Graph, GraphBuilder, Level
-from mugraph.ir.arithmetic import FloatArithmetic
 from mugraph.ir.evaluate import evaluate, loop_nodes
+from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import AttributeValue, Shape
 from mugraph.ir.program import Program
 from mugraph.ir.text import parse_graph

@@ -13,7 +13,7 @@ import pytest
 
 from mugraph.errors import ShapeMismatch, UnsupportedOperator
 from mugraph.ir import DType, Level, Scalar, Tensor
-from mugraph.ir.arithmetic import FloatArithmetic
+from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import AttributeValue, Shape
 from mugraph.ir.ops import OPERATORS, Kind, Scope, apply_call, operator
 

@@ -12,9 +12,9 @@ import pytest
 
 from mugraph.errors import InvalidInput, ShapeMismatch, UnsupportedOperator
 from mugraph.ir import DType
-from mugraph.ir.arithmetic import FloatArithmetic
 from mugraph.ir.dead_nodes import without_dead_nodes
 from mugraph.ir.evaluate import evaluate
+from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Shape
 from mugraph.ir.program import Program, ProgramTensor
 from mugraph.ir.text import format_graph

@@ -6,8 +6,8 @@ import numpy as np
 
 from lower.graphs import attention, rms_norm_linear
 from mugraph.ir import DType, Graph, GraphBuilder, Level, Value
-from mugraph.ir.arithmetic import FloatArithmetic
 from mugraph.ir.evaluate import evaluate
+from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.lower import construct
 
 FP32 = DType.FP32

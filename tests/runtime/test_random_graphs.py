@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from mugraph.ir import DType, Graph
-from mugraph.ir.arithmetic import Array, FloatArithmetic
+from mugraph.ir.arithmetic import Array
 from mugraph.ir.evaluate import evaluate
+from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.runtime import build
 from runtime.block_graphs import many_kernels
 

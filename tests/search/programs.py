@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from mugraph.ir import Graph
-from mugraph.ir.arithmetic import Array, FloatArithmetic
+from mugraph.ir.arithmetic import Array
 from mugraph.ir.evaluate import evaluate
+from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.program import Program, ProgramTensor
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from mugraph.devices import device_for
 from mugraph.ir import Graph
-from mugraph.ir.arithmetic import FloatArithmetic
 from mugraph.ir.evaluate import evaluate
+from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.program import Program
 from mugraph.search import search
 from mugraph.search.axes import axis_program

@@ -9,8 +9,9 @@ import pytest
 
 from mugraph.errors import UnsupportedOperator
 from mugraph.ir import DType, Graph, GraphBuilder, Level, Value
-from mugraph.ir.arithmetic import Array, FloatArithmetic
+from mugraph.ir.arithmetic import Array
 from mugraph.ir.evaluate import evaluate
+from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.ops import OPERATORS
 from mugraph.lower import lower
 from mugraph.runtime import Executable, build

@@ -9,8 +9,8 @@ import pytest
 
 from mugraph.algebra.fields import FieldArithmetic
 from mugraph.ir import DType, Graph, GraphBuilder, Level
-from mugraph.ir.arithmetic import FloatArithmetic
 from mugraph.ir.evaluate import evaluate
+from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.verifier.batched import evaluate_batched
 
 from .graphs import FP32, fused_rmsnorm, linear_with_bias, online_attention, rmsnorm

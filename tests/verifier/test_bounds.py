@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from mugraph.ir import GraphBuilder, Level, Scalar
-from mugraph.ir.arithmetic import Array, FloatArithmetic
+from mugraph.ir.arithmetic import Array
+from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.program import ProgramTensor
 from mugraph.verifier.batched import evaluate_batched
 from mugraph.verifier.bounds import Difference, difference_of, outside_theory

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from mugraph.ir import DType, Graph
-from mugraph.ir.arithmetic import Array, FloatArithmetic
+from mugraph.ir.arithmetic import Array
+from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.program import Program
 from mugraph.verifier import float_check
 from mugraph.verifier.batched import evaluate_batched

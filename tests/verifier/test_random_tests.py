@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from mugraph.algebra.fields import LARGE, FieldPair
 from mugraph.errors import InvalidInput
 from mugraph.ir import DType, Graph, GraphBuilder, Level, Scalar
-from mugraph.ir.arithmetic import FloatArithmetic
 from mugraph.ir.evaluate import evaluate
+from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.program import Program, ProgramTensor
 from mugraph.verifier import verify_graphs
 

@@ -11,8 +11,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from mugraph.errors import InvalidInput, ShapeMismatch
-from mugraph.ir.arithmetic import Array, FloatArithmetic
+from mugraph.ir.arithmetic import Array
 from mugraph.ir.dtypes import DType
+from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Shape, Tensor
 from mugraph.ir.ops import Call, operator
 from mugraph.runtime.torch_arithmetic import TorchArithmetic

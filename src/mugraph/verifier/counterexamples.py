@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mugraph.ir.arithmetic import Array, FloatArithmetic
+from mugraph.ir.arithmetic import Array
+from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Graph
 from mugraph.verifier.batched import evaluate_batched
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from mugraph.ir.arithmetic import Array, FloatArithmetic
+from mugraph.ir.arithmetic import Array
 from mugraph.ir.dtypes import DType, round_to
+from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Graph
 from mugraph.ir.scalar import Scalar
 from mugraph.verifier.batched import evaluate_batched

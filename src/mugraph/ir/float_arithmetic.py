@@ -1,0 +1,64 @@
+"""Operators in IEEE floating point, on NumPy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from mugraph.ir.arithmetic import Array
+from mugraph.ir.ops import OPERATORS
+from mugraph.ir.scalar import Scalar
+
+
+class FloatArithmetic:
+    """IEEE arithmetic on NumPy arrays of one dtype (float64 is the reference of every numerical check)."""
+
+    def __init__(self, dtype: npt.DTypeLike = np.float64) -> None:
+        self.dtype = np.dtype(dtype)
+
+    def constant(self, value: Scalar) -> Array:
+        return np.asarray(float(value), self.dtype)
+
+    def add(self, x: Array, y: Array) -> Array:
+        return np.asarray(x + y)
+
+    def sub(self, x: Array, y: Array) -> Array:
+        return np.asarray(x - y)
+
+    def mul(self, x: Array, y: Array) -> Array:
+        return np.asarray(x * y)
+
+    def div(self, x: Array, y: Array) -> Array:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.asarray(x / y)
+
+    def exp(self, x: Array) -> Array:
+        with np.errstate(over="ignore"):
+            return np.asarray(np.exp(x))
+
+    def sqrt(self, x: Array) -> Array:
+        with np.errstate(invalid="ignore"):
+            return np.asarray(np.sqrt(x))
+
+    def sum(self, x: Array, axis: int) -> Array:
+        return np.asarray(np.sum(x, axis=axis, keepdims=True))
+
+    def max(self, x: Array, axis: int) -> Array:
+        return np.asarray(np.max(x, axis=axis, keepdims=True))
+
+    def matmul(self, x: Array, y: Array) -> Array:
+        return np.asarray(np.matmul(x, y))
+
+    def opaque(self, name: str, x: Array) -> Array:
+        function = OPERATORS[name].reference
+        if function is None:
+            raise KeyError(f"operator {name!r} has no float reference")
+        return np.asarray(function(x), self.dtype)
+
+    def view(self, x: Array, move: Callable[[Array], Array]) -> Array:
+        return move(x)
+
+    def join(self, xs: Sequence[Array], combine: Callable[[Sequence[Array]], Array]) -> Array:
+        return combine(xs)
