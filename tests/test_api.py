@@ -150,6 +150,18 @@ def test_budget_too_small_for_any_result_gives_the_original() -> None:
     torch.testing.assert_close(opt(*inputs()), normalised_product(*inputs()), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("function", "shape", "reason"),
+    [(lambda x: x.softmax(-1).softmax(-1), (4, 6), "exp"), (lambda x: x.t().reshape(3, 8).exp(), (6, 4), "regroup")],
+)
+def test_programs_out_of_the_searchs_reach_run_as_they_are(function: Any, shape: tuple[int, ...], reason: str) -> None:
+    x = torch.randn(shape)
+    opt = mugraph.superoptimize(function, (x,))
+    assert not opt.found
+    assert reason in opt.report.exhausted_what
+    torch.testing.assert_close(opt(x), function(x), rtol=1e-5, atol=1e-6)
+
+
 def test_progress_goes_to_the_callback() -> None:
     events: list[Event] = []
     mugraph.superoptimize(normalised_product, inputs(), progress=events.append)

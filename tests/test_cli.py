@@ -130,6 +130,18 @@ def test_results_without_a_function_cannot_be_timed_against_it(tmp_path: Path, c
     assert "out" in error_line(capsys)
 
 
+def test_what_user_code_prints_is_not_on_stdout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "chatty.py"
+    path.write_text(
+        "import torch\nprint('loading')\n\ndef f(x):\n    print('called')\n    return x.exp()\n\n"
+        "def example_inputs():\n    print('inputs')\n    return (torch.ones(2, 3),)\n"
+    )
+    assert main(["optimize", f"{path}:f", "--json", "--no-profile"]) in (0, 1)
+    assert json.loads(capsys.readouterr().out)["verified"] is True
+    assert main(["verify", f"{path}:f", f"{path}:f", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["equivalent"] is True
+
+
 def test_verify_exit_codes(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", f"{program}:norm_linear", f"{program}:linear_norm"]) == 0
     assert capsys.readouterr().out.startswith("equivalent")

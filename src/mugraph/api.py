@@ -11,7 +11,7 @@ from typing import Any
 from mugraph.calling import Calling, Positional, arguments_of
 from mugraph.deadline import Deadline
 from mugraph.devices import Device, device_for
-from mugraph.errors import BudgetExceeded, InvalidInput
+from mugraph.errors import BudgetExceeded, InvalidInput, UndefinedInField, UnsupportedOperator
 from mugraph.ir.graph import Graph, Level
 from mugraph.ir.program import Program
 from mugraph.progress import Event, ProgressCallback, Reporter, silent
@@ -122,6 +122,8 @@ def _search(program: Graph, device: Device, deadline: Deadline, tell: ProgressCa
         return search(program, device, budget=deadline.share(_SEARCH_SHARE), progress=report)
     except BudgetExceeded:
         return SearchResult([], SearchReport(seconds=deadline.elapsed, interrupted=True))
+    except (UndefinedInField, UnsupportedOperator) as error:  # out of the search's reach: the program runs as it is
+        return SearchResult([], SearchReport(seconds=deadline.elapsed, interrupted=True, refused=str(error)))
 
 
 def _result(

@@ -74,6 +74,20 @@ def self_attention() -> Graph:
     return finished(p, (x @ x.transpose(0, 1)).softmax(-1) @ x)
 
 
+def distances() -> Graph:
+    """Squared distances of all pairs of rows: an elementwise operator whose operands' axes are not nested."""
+    p = Program()
+    x, y = p.input("x", (7, 5)), p.input("y", (6, 5))
+    return finished(p, (x.unsqueeze(1) - y.unsqueeze(0)).square().sum(-1))
+
+
+def heads_and_projection() -> Graph:
+    """Attention weights of several heads, projected and added: the heads are reduced, but later than the rows."""
+    p = Program()
+    x, w = p.input("x", (4, 6, 8)), p.input("w", (4, 8, 3))
+    return finished(p, (x.softmax(-1) @ w).sum(0))
+
+
 def grouped_heads() -> Graph:
     """Keys repeated over a group of query heads by expand and reshape, as model code writes it."""
     p = Program()

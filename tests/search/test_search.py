@@ -18,7 +18,16 @@ from mugraph.search import Options, Progress, search
 from mugraph.search.engine import SearchResult
 from mugraph.search.structures import KNOWN
 
-from .programs import PAPER, chain, finished, grouped_heads, outputs, random_program, rmsnorm, self_attention
+from .programs import (
+    PAPER,
+    chain,
+    finished,
+    grouped_heads,
+    outputs,
+    random_program,
+    rmsnorm,
+    self_attention,
+)
 
 CPU = device_for("cpu")
 

@@ -18,7 +18,7 @@ from mugraph.search.axes import axis_program
 from mugraph.search.closure import TinyInputs
 from mugraph.search.neutral import without_neutral_maxima
 
-from .programs import attention, finished, random_inputs
+from .programs import attention, finished, heads_and_projection, random_inputs
 
 CPU = device_for("cpu")
 SMALL = dataclasses.replace(CPU, shared_memory_bytes=250)
@@ -63,6 +63,15 @@ def test_shifted_attention_is_finite_and_right_for_large_logits(scale: float) ->
         if "accumulate_rescaled" in operators(candidate.graph):
             (got,) = evaluate(candidate.graph, inputs, FloatArithmetic())
             np.testing.assert_allclose(got, wanted, rtol=1e-9)
+
+
+def test_every_row_is_shifted_by_its_own_maximum_although_heads_are_added_later() -> None:
+    program = heads_and_projection()
+    x, w = random_inputs(program)
+    x = x + 2000.0 * np.arange(4).reshape(4, 1, 1)
+    (wanted,) = evaluate(program, [x, w], FloatArithmetic())
+    for candidate in search(program, CPU).candidates:
+        np.testing.assert_allclose(evaluate(candidate.graph, [x, w], FloatArithmetic())[0], wanted, rtol=1e-9)
 
 
 def test_an_exponential_whose_factor_does_not_cancel_is_left_alone() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -37,27 +39,28 @@ def optimize(
     from mugraph.folder import check_replaceable
     from mugraph.progress import Event, Reporter
 
-    subject = resolve(workload, batch, dtype, size, norm)
-    if output is not None:
-        check_replaceable(output)
-    with Reporter() as reporter:
-        opt = superoptimize(
-            subject.function,
-            subject.inputs,
-            target,
-            budget,
-            seed=seed,
-            profile=not no_profile,
-            progress=reporter,
-            max_error=max_error,
-        )
-        opt.origin.update(subject.origin)
+    with contextlib.redirect_stdout(sys.stderr):  # what the user's code prints is no part of the answer
+        subject = resolve(workload, batch, dtype, size, norm)
         if output is not None:
-            opt.save(output)
-        comparison = None
-        if not no_profile and subject.inputs is not None:
-            reporter(Event("compare", "compiling and timing the PyTorch baselines", opt.report.total_seconds))
-            comparison = compare(functools.partial(opt, *subject.inputs), subject.function, subject.inputs)
+            check_replaceable(output)
+        with Reporter() as reporter:
+            opt = superoptimize(
+                subject.function,
+                subject.inputs,
+                target,
+                budget,
+                seed=seed,
+                profile=not no_profile,
+                progress=reporter,
+                max_error=max_error,
+            )
+            opt.origin.update(subject.origin)
+            if output is not None:
+                opt.save(output)
+            comparison = None
+            if not no_profile and subject.inputs is not None:
+                reporter(Event("compare", "compiling and timing the PyTorch baselines", opt.report.total_seconds))
+                comparison = compare(functools.partial(opt, *subject.inputs), subject.function, subject.inputs)
     if json_output:
         print(json.dumps(optimization_json(subject, opt, comparison)))
     else:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sys
 from typing import Annotated
 
 import typer
@@ -25,8 +27,9 @@ def verify(
     from mugraph.cli.subjects import resolve
     from mugraph.cli.summary import bound_text
 
-    left, right = resolve(first), resolve(second)
-    verdict = decide(left.function, right.function, left.inputs, max_error=max_error, seed=seed)
+    with contextlib.redirect_stdout(sys.stderr):  # what the user's code prints is no part of the answer
+        left, right = resolve(first), resolve(second)
+        verdict = decide(left.function, right.function, left.inputs, max_error=max_error, seed=seed)
     if json_output:
         record = {
             "equivalent": verdict.equivalent,

@@ -75,6 +75,8 @@ class Extractor:
                 if edge.op == "add":
                     pairs = itertools.product(*(self._contractions(operand, index) for operand in edge.inputs))
                     for first, second in pairs:
+                        if self._sides(first) != self._sides(second):
+                            continue
                         inputs = (first.inputs[0], second.inputs[0], first.inputs[1], second.inputs[1])
                         reduced = first.reduced | second.reduced
                         self.extra.setdefault(index, []).append(Edge("concat_contract", inputs, index, reduced))
@@ -85,6 +87,12 @@ class Extractor:
         if nodes[operand].mask != nodes[total].mask:
             return []
         return [self._oriented(edge, nodes[total].mask) for edge in nodes[operand].edges if edge.op == "contract"]
+
+    def _sides(self, edge: Edge) -> tuple[int, int]:
+        """The axes of the rows and of the columns, which both halves of one matrix product share."""
+        left, right = (self.closure.nodes[i].mask for i in edge.inputs)
+        mask = self.closure.nodes[edge.target].mask
+        return left & ~right & mask, right & ~left & mask
 
     def _oriented(self, edge: Edge, mask: int) -> Edge:
         """The contraction with the operand holding the lowest free axis first, so that pairs of them agree on rows."""

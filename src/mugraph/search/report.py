@@ -52,6 +52,8 @@ class SearchReport:
     block_operators: int = 0
     max_kernels: int = 0
     interrupted: bool = False
+    refused: str | None = None
+    """Why the program was not searched at all."""
 
     @property
     def states(self) -> int:
@@ -71,6 +73,8 @@ class SearchReport:
     @property
     def exhausted_what(self) -> str:
         """The covered space in words."""
+        if self.refused is not None:
+            return f"nothing was searched: {self.refused}"
         done = [tier.tier for tier in self.tiers if tier.exhausted and not self.interrupted]
         if not done:
             return "nothing was exhausted within the budget"

@@ -8,6 +8,7 @@ left as it is, and must survive the floating-point check unshifted.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -72,9 +73,19 @@ class Stabilizer:
         """
         steps = recipe.steps
         downstream = _downstream(recipe, index)
-        reduced = frozenset[int]().union(*(steps[i].reduced for i in downstream)) & steps[index].axes
-        if not reduced:
-            return None
+        reduced: AxisSet = frozenset()
+        for step in downstream:
+            if more := (steps[step].reduced & steps[index].axes) - reduced:
+                reduced |= more
+                if (shift := self._shift_along(recipe, index, downstream, reduced, projective)) is not None:
+                    return shift
+        return None
+
+    def _shift_along(
+        self, recipe: Recipe, index: int, downstream: Sequence[int], reduced: AxisSet, projective: bool
+    ) -> _Shift | None:
+        """The shift by a row value over the axes `reduced`, as few as possible: rows of their own stay in range each."""
+        steps = recipe.steps
         row = steps[index].axes - reduced
         scale = self._row_units(row)
         plain, scaled = self.run(recipe, None, scale), self.run(recipe, index, scale)
