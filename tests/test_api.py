@@ -124,7 +124,7 @@ def test_what_fails_verification_is_never_returned(monkeypatch: pytest.MonkeyPat
 
     proposals = mugraph.superoptimize(wrong, inputs(), profile=False).candidates
     lie = SearchResult([Proposal(candidate.graph, 1e-9) for candidate in proposals], SearchReport())
-    monkeypatch.setattr(api, "search", lambda *args, **kwargs: lie)
+    monkeypatch.setattr(api, "closure_search", lambda *args, **kwargs: lie)
     opt = mugraph.superoptimize(normalised_product, inputs())
     assert not opt.found
     assert opt.candidates == ()
@@ -160,6 +160,27 @@ def test_programs_out_of_the_searchs_reach_run_as_they_are(function: Any, shape:
     assert not opt.found
     assert reason in opt.report.exhausted_what
     torch.testing.assert_close(opt(x), function(x), rtol=1e-5, atol=1e-6)
+
+
+def test_algorithm_1_is_the_other_engine() -> None:
+    p = mugraph.Program()
+    p.output(p.input("x", (4, 4)).square().sum(-1, keepdim=True))
+    opt = mugraph.superoptimize(p, search="enumerate")
+    assert opt.candidates
+    assert "block operators on the given grids" in opt.report.exhausted_what
+    x = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
+    np.testing.assert_allclose(opt(x), (x**2).sum(-1, keepdims=True), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [({"search": "guess"}, "engine 'guess'"), ({"budget": "3"}, "seconds"), ({"target": None}, "unknown target")],
+)
+def test_options_of_the_wrong_kind_are_refused(arguments: dict[str, Any], text: str) -> None:
+    p = mugraph.Program()
+    p.output(p.input("x", (4, 4)).exp())
+    with pytest.raises(mugraph.MugraphError, match=text):
+        mugraph.superoptimize(p, **arguments)
 
 
 def test_progress_goes_to_the_callback() -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, cast, get_args
 
 from mugraph.calling import Calling, Positional, arguments_of
 from mugraph.deadline import Deadline
@@ -18,13 +18,16 @@ from mugraph.progress import Event, ProgressCallback, Reporter, silent
 from mugraph.qualify import Contestant, Proved, Qualifier
 from mugraph.result import Report, Superoptimized
 from mugraph.samples import random_tensors, torch_runner
-from mugraph.search import Progress, SearchReport, SearchResult, search
+from mugraph.search import Progress, SearchReport, SearchResult
+from mugraph.search import search as closure_search
+from mugraph.search.enumeration import EnumerationOptions, EnumerationResult, enumerate_graphs
 from mugraph.verifier import Verdict, verify_graphs
 from mugraph.verifier.floats import Runner
 
 _SEARCH_SHARE = 0.5
 """The part of a budget the search may use; compiling, measuring and verifying take the rest."""
 
+Engine = Literal["closure", "enumerate"]
 Subject = Callable[..., Any] | Program | Graph
 ExampleInputs = Sequence[Any] | Mapping[str, Any]
 
@@ -39,6 +42,7 @@ def superoptimize(
     profile: bool = True,
     progress: ProgressCallback | bool | None = None,
     max_error: float = 2**-40,
+    search: Engine = "closure",
 ) -> Superoptimized:
     """Discover the fastest muGraph equivalent to `fn`, and return it as a callable.
 
@@ -63,7 +67,7 @@ def superoptimize(
         tell = stack.enter_context(Reporter()) if progress is True else progress or silent
         qualifier = Qualifier(problem.program, target, deadline, tell, seed, max_error, problem.baseline)
         original = qualifier.original()  # first, so that a target that cannot be compiled for costs no search
-        found = _search(problem.program, device, deadline, tell)
+        found = _search(problem.program, device, deadline, tell, search)
         compiled = qualifier.compile([(candidate.graph, candidate.cost) for candidate in found.candidates])
         if not profile:
             return _result(qualifier, found, qualifier.prove(compiled), original, problem.calling)
@@ -82,6 +86,14 @@ def verify(
     """
     program_a, program_b = _problem(fn_a, example_inputs).program, _problem(fn_b, example_inputs).program
     return verify_graphs(program_a, program_b, max_error=max_error, seed=seed)
+
+
+def engine_of(name: str) -> Engine:
+    """The search engine called `name`; raises InvalidInput naming the known ones otherwise."""
+    for engine in get_args(Engine):
+        if name == engine:
+            return cast(Engine, engine)
+    raise InvalidInput(f"unknown search engine {name!r}; use one of {', '.join(get_args(Engine))}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +125,20 @@ def _problem(fn: Subject, example_inputs: ExampleInputs | None) -> _Problem:
     return _Problem(traced.graph, traced, traced.flatten(*arguments_of(example_inputs)), torch_runner(fn, traced))
 
 
-def _search(program: Graph, device: Device, deadline: Deadline, tell: ProgressCallback) -> SearchResult:
+def _search(
+    program: Graph, device: Device, deadline: Deadline, tell: ProgressCallback, engine: Engine
+) -> SearchResult | EnumerationResult:
+    budget = deadline.share(_SEARCH_SHARE)
+    if engine_of(engine) == "enumerate":
+        limit = math.inf if budget is None else budget
+        return enumerate_graphs(program, device, EnumerationOptions(time_limit=limit))
+
     def report(moment: Progress) -> None:
         best = "" if moment.best is None else f", best predicted {moment.best * 1e3:.3g} ms"
         tell(Event("search", f"{moment.stage}, {moment.states} tensors, {moment.found} muGraphs{best}", deadline.elapsed))
 
     try:
-        return search(program, device, budget=deadline.share(_SEARCH_SHARE), progress=report)
+        return closure_search(program, device, budget=budget, progress=report)
     except BudgetExceeded:
         return SearchResult([], SearchReport(seconds=deadline.elapsed, interrupted=True))
     except (UndefinedInField, UnsupportedOperator) as error:  # out of the search's reach: the program runs as it is
@@ -127,7 +146,11 @@ def _search(program: Graph, device: Device, deadline: Deadline, tell: ProgressCa
 
 
 def _result(
-    qualifier: Qualifier, found: SearchResult, proved: Sequence[Proved], original: Contestant, calling: Calling
+    qualifier: Qualifier,
+    found: SearchResult | EnumerationResult,
+    proved: Sequence[Proved],
+    original: Contestant,
+    calling: Calling,
 ) -> Superoptimized:
     """The best proved candidate, or the original where nothing was proved or it was measured to be clearly faster."""
     better = bool(proved) and not original.clearly_faster_than(proved[0].entry)

@@ -10,14 +10,14 @@ from mugraph.errors import InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """`budget` seconds from now; None means no limit. Raises InvalidInput for a negative budget and for NaN."""
+    """`budget` seconds from now; None means no limit. Raises InvalidInput for anything but a number of at least 0."""
 
     budget: float | None
     started: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
-        if self.budget is not None and not self.budget >= 0:
-            raise InvalidInput(f"budget is a number of seconds, at least 0, not {self.budget}")
+        if self.budget is not None and not (isinstance(self.budget, int | float) and self.budget >= 0):
+            raise InvalidInput(f"budget is a number of seconds, at least 0, not {self.budget!r}")
 
     @property
     def elapsed(self) -> float:

@@ -23,10 +23,6 @@ class InvalidGraph(MugraphError):
     """A muGraph breaks a clause of Definition 2.1; the text names the clause, the level and the node."""
 
 
-class NotEquivalent(MugraphError):
-    """Two programs that had to be equivalent differ."""
-
-
 class UndefinedInField(MugraphError):
     """A finite-field evaluation met a value without meaning there (0 as denominator, a second exponentiation)."""
 

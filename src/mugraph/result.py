@@ -69,13 +69,8 @@ class Report:
 
     @property
     def states(self) -> int:
-        """Tensors the search visited."""
+        """Tensors the search visited; prefixes of graphs, if it enumerated graphs."""
         return int(self.search["states"])
-
-    @property
-    def edges(self) -> int:
-        """Operator applications the search visited."""
-        return int(self.search["edges"])
 
     @property
     def exhausted(self) -> bool:

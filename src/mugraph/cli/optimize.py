@@ -29,10 +29,13 @@ def optimize(
     seed: Seed = 0,
     max_error: MaxError = 2**-40,
     no_profile: Annotated[bool, typer.Option("--no-profile", help="Measure nothing; rank by predicted time.")] = False,
+    search: Annotated[
+        str, typer.Option(metavar="ENGINE", help="closure, or enumerate (Algorithm 1, tiny programs).")
+    ] = "closure",
     traceback: Traceback = False,
 ) -> int:
     """Discover, verify and compile fused kernels."""
-    from mugraph.api import superoptimize
+    from mugraph.api import engine_of, superoptimize
     from mugraph.baselines import compare
     from mugraph.cli.subjects import resolve
     from mugraph.cli.summary import optimization_json, print_optimization
@@ -53,6 +56,7 @@ def optimize(
                 profile=not no_profile,
                 progress=reporter,
                 max_error=max_error,
+                search=engine_of(search),
             )
             opt.origin.update(subject.origin)
             if output is not None:

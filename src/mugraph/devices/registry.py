@@ -22,7 +22,7 @@ def device_for(target: str) -> Device:
     `cuda:sm_90:h200` a particular one. Raises TargetUnavailable naming the known targets otherwise."""
     if target == "cpu":
         return host_cpu()
-    backend, _, architecture = target.partition(":")
+    backend, _, architecture = str(target).partition(":")
     gpus = _gpus()
     if backend not in GPU_BACKENDS or architecture not in gpus:
         raise TargetUnavailable(f"unknown target {target!r}; use one of {', '.join(known_targets())}")

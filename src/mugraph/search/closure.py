@@ -37,7 +37,6 @@ class Leaf:
 
     source: int
     slots: Slots
-    cost: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

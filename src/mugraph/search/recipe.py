@@ -7,7 +7,7 @@ found once per program and instantiated for any sizes, grids and loop counts (`m
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from mugraph.ir.scalar import Scalar
@@ -36,7 +36,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Steps of one kernel; `goals` are the steps its outputs save, `targets` what those outputs are."""
+    """Steps of one kernel; `goals` are the steps its outputs save."""
 
     steps: tuple[Step, ...]
     goals: tuple[int, ...]
@@ -95,12 +95,3 @@ def recipe_of(closure: Closure, chosen: dict[int, Edge], goals: tuple[int, ...])
         inputs = tuple(position[i] for i in edge.inputs)
         steps.append(Step(edge.op, inputs, axes, in_loop, reduced, edge.leaf, edge.scalar))
     return Recipe(tuple(steps), tuple(position[goal] for goal in goals), context.loop_axis)
-
-
-def with_leaf_costs(recipe: Recipe, cost: dict[int, float]) -> Recipe:
-    """The recipe with the production cost of every intermediate it reads noted on its loads."""
-    steps = tuple(
-        replace(step, leaf=replace(step.leaf, cost=cost.get(step.leaf.source, 0.0))) if step.leaf is not None else step
-        for step in recipe.steps
-    )
-    return replace(recipe, steps=steps)
