@@ -94,3 +94,15 @@ def test_sums_of_exponentials_are_not_split_when_nobody_could_rescale_them() -> 
     program = finished(p, e.sum(-1, keepdim=True) + e.square().sum(-1, keepdim=True))
     for graph in in_two(program):
         assert "max" not in {node.op for _, node in graph.walk()}
+
+
+def test_a_row_maximum_is_exported_along_the_axes_that_the_partial_results_share() -> None:
+    p = Program()
+    s, v, w = p.input("s", (2, 64)), p.input("v", (64, 4)), p.input("w", (64, 4))
+    weights = s.exp()
+    program = finished(p, (weights @ v) / (weights @ w.square()))
+    graphs = in_two(program)
+    assert any(len(kernel.outputs) == 3 for graph in graphs for kernel in graph.kernels())
+    (wanted,) = outputs(program)
+    for graph in graphs:
+        np.testing.assert_allclose(outputs(graph)[0], wanted, rtol=1e-9)

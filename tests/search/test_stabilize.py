@@ -100,3 +100,16 @@ def test_a_neutral_maximum_is_dropped_and_another_is_kept() -> None:
 
     assert "max" not in axis_ops(neutral=True)
     assert "max" in axis_ops(neutral=False)
+
+
+def test_a_product_of_two_exponentials_is_never_rescaled_by_the_maximum_of_only_one() -> None:
+    p = Program()
+    a, b, v = p.input("a", (2, 32)), p.input("b", (2, 32)), p.input("v", (32, 4))
+    e = a.exp() * b.exp()
+    program = finished(p, (e @ v) / e.sum(-1, keepdim=True))
+    inputs = random_inputs(program)
+    (wanted,) = evaluate(program, inputs, FloatArithmetic())
+    candidates = search(program, SMALL, budget=4).candidates
+    assert any("accumulate_rescaled" in operators(candidate.graph) for candidate in candidates)
+    for candidate in candidates:
+        np.testing.assert_allclose(evaluate(candidate.graph, inputs, FloatArithmetic())[0], wanted, rtol=1e-9)

@@ -182,7 +182,10 @@ class KernelSearch:
 
 
 def _output_slots(program: AxisProgram, recipe: Recipe) -> tuple[Slots, ...]:
-    """Dimensions of a kernel's outputs: the program's, and those of a maximum the recipe exports, in the order of the first."""
+    """Dimensions of a kernel's outputs: the program's, and for a maximum the recipe exports those that all of them share.
+
+    Whoever reads the maximum counts on these dimensions (`mugraph.search.splits`): one without some of them is repeated.
+    """
     outputs = tuple(slots for _, slots in program.outputs)
-    exported = (recipe.steps[goal].axes for goal in recipe.goals[len(outputs) :])
-    return (*outputs, *(tuple(slot for slot in outputs[0] if axes.issuperset(slot)) for axes in exported))
+    shared = tuple(slot for slot in outputs[0] if all(slot in slots for slots in outputs))
+    return (*outputs, *[shared] * (len(recipe.goals) - len(outputs)))

@@ -96,6 +96,8 @@ class Stabilizer:
                 return None
         affected = tuple(i for i in downstream if steps[i].op in ("accumulate", "concat"))
         if recipe.loop_axis in reduced and steps[index].in_loop:
+            if any(steps[i].op == "rescale" for i in downstream):
+                return None  # an accumulator follows the running maximum of one exponential only
             for accumulator in affected:
                 once = self.arith.mul(plain[accumulator], scale)
                 if steps[accumulator].op == "concat" or not _same(scaled[accumulator], once):
@@ -205,4 +207,4 @@ def _shifted(recipe: Recipe, shift: _Shift) -> tuple[Recipe, int]:
 
 
 def _same(x: FieldValue, y: FieldValue) -> bool:
-    return bool(np.array_equal(np.broadcast_arrays(x.p, y.p)[0], np.broadcast_arrays(x.p, y.p)[1]))
+    return bool(np.array_equal(*np.broadcast_arrays(x.p, y.p)))
