@@ -15,8 +15,10 @@ from mugraph.ir import Graph
 from mugraph.ir.program import Program
 from mugraph.ir.validity import check
 from mugraph.search import Options, Progress, search
-from mugraph.search.engine import SearchResult
+from mugraph.search.engine import Search, SearchResult
+from mugraph.search.recipe import Recipe
 from mugraph.search.structures import KNOWN
+from mugraph.search.tiers import Tier
 
 from .programs import (
     PAPER,
@@ -113,6 +115,19 @@ def test_another_size_reuses_the_structure_and_finds_the_same() -> None:
     assert_all_equal(program, again)
     assert again.report.states == first.report.states
     assert again.report.seconds < first.report.seconds
+
+
+def test_a_known_structure_is_scheduled_in_the_order_of_the_sizes_at_hand() -> None:
+    def scheduled(program: Graph) -> set[Recipe]:
+        run = Search(program, CPU)
+        return {kernel.recipe for kernel in run.kernels.kernels(run.axes, Tier.FULL)}
+
+    few_rows, many_rows = rmsnorm(2, 16, 4096), rmsnorm(4096, 16, 2)
+    KNOWN.clear()
+    fresh = scheduled(many_rows)
+    KNOWN.clear()
+    scheduled(few_rows)
+    assert scheduled(many_rows) == fresh
 
 
 def test_results_are_the_same_every_time() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -15,12 +15,12 @@ from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Tensor
 from mugraph.ir.ops import OPERATORS, Call
 from mugraph.search.axes import AxisProgram, Slots
-from mugraph.search.closure import Closure, Edge, Limits, Saturation, TinyInputs
+from mugraph.search.closure import Closure, Edge, Leaf, Limits, Saturation, TinyInputs
 from mugraph.search.context import Context
 from mugraph.search.cost import RecipeCost
 from mugraph.search.emission import Schedule
 from mugraph.search.extraction import ExtractionLimits, Extractor
-from mugraph.search.recipe import Recipe
+from mugraph.search.recipe import Recipe, Step
 from mugraph.search.report import TierReport
 from mugraph.search.schedule import best_schedules, cuttable
 from mugraph.search.stabilize import Stabilizer, exponentials
@@ -85,7 +85,7 @@ class KernelSearch:
                     self.report(tier).complete = False
                 return
             structure = self.structure(program, tier, loop_axis)
-            for recipe in structure.safe_recipes[: self.options.scheduled_recipes]:
+            for recipe in self.cheapest_first(program, structure.safe_recipes)[: self.options.scheduled_recipes]:
                 if self.first_tier.setdefault((program.sizes, recipe), tier) is not tier:
                     continue  # a coarser tier had it already
                 outputs = _output_slots(program, recipe)
@@ -118,6 +118,10 @@ class KernelSearch:
             self.structures[key] = structure
         return self.structures[key]
 
+    def cheapest_first(self, program: AxisProgram, recipes: Sequence[Recipe]) -> list[Recipe]:
+        """Recipes by their work at the program's sizes, whatever sizes they were found at."""
+        return sorted(recipes, key=lambda recipe: sum(self.step_seconds(program, step) for step in recipe.steps))
+
     def _search(self, program: AxisProgram, tier: Tier, loop_axis: int | None) -> Structure:
         arith, inputs = FieldArithmetic(seed=self.options.seed), TinyInputs(self.options.seed)
         closure = Closure(program, Context.of(program, loop_axis), tier)
@@ -132,8 +136,8 @@ class KernelSearch:
             made = list(dict.fromkeys(filter(None, shifted)))
             safe = [recipe for recipe in made if not exponentials(recipe)] or made
         return Structure(
-            recipes=tuple(found),
-            safe_recipes=tuple(safe),
+            recipes=tuple(sorted(found, key=_canonical)),
+            safe_recipes=tuple(sorted(safe, key=_canonical)),
             states=len(closure.nodes),
             edges=closure.edge_count,
             saturated=closure.saturated,
@@ -162,23 +166,36 @@ class KernelSearch:
         return list(dict.fromkeys(found))
 
     def edge_seconds(self, program: AxisProgram, closure: Closure, edge: Edge) -> float:
-        """Work of one operator at full size on the whole device: the order in which derivations are enumerated."""
-        axes = [axis for axis in range(len(program.sizes)) if (closure.nodes[edge.target].mask | edge.reduced) >> axis & 1]
-        points = 1.0
-        for axis in axes:
-            points *= program.sizes[axis]
-        if edge.leaf is not None:
-            return points * self.tensor_of(edge.leaf.source).dtype.bytes / self.device.memory_bandwidth
-        if edge.op in ("contract", "concat_contract"):
+        """Work of one edge: the order in which derivations are enumerated."""
+        parts = closure.nodes[edge.target].mask | edge.reduced
+        axes = [axis for axis in range(len(program.sizes)) if parts >> axis & 1]
+        return self.work_seconds(program, edge.op, axes, edge.leaf)
+
+    def step_seconds(self, program: AxisProgram, step: Step) -> float:
+        """Work of one step, the same as that of the edge it comes from."""
+        axes = step.axes if step.op in ("accumulate", "rescale") else step.axes | step.reduced
+        return self.work_seconds(program, step.op, axes, step.leaf)
+
+    def work_seconds(self, program: AxisProgram, op: str, axes: Iterable[int], leaf: Leaf | None) -> float:
+        """Work of one operator over `axes` at full size on the whole device."""
+        points = float(math.prod(program.sizes[axis] for axis in axes))
+        if leaf is not None:
+            return points * self.tensor_of(leaf.source).dtype.bytes / self.device.memory_bandwidth
+        if op in ("contract", "concat_contract"):
             return 2.0 * points / self.device.matmul_flops[self.dtype]
-        row = OPERATORS.get(edge.op)
-        flops = row.flops(Call(edge.op, (), {}), (1,)) if row is not None and row.elementwise else 1
+        row = OPERATORS.get(op)
+        flops = row.flops(Call(op, (), {}), (1,)) if row is not None and row.elementwise else 1
         return flops * points / self.device.vector_flops
 
     def cost_of(self, program: AxisProgram, recipe: Recipe, outputs: Sequence[Slots]) -> RecipeCost:
         """The cost model of a recipe of `program`."""
         sources = [self.tensor_of(leaf.source) for leaf in recipe.leaves]
         return RecipeCost(recipe, program.sizes, sources, outputs, self.dtype, self.device)
+
+
+def _canonical(recipe: Recipe) -> tuple[object, ...]:
+    """A key for an order of recipes that depends on neither sizes nor the device."""
+    return tuple((step.op, step.inputs, sorted(step.axes), sorted(step.reduced), str(step.scalar)) for step in recipe.steps)
 
 
 def _output_slots(program: AxisProgram, recipe: Recipe) -> tuple[Slots, ...]:

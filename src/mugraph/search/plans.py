@@ -167,7 +167,8 @@ class PlanSearch:
             self.cuts_tried += 1
             whole = split_axis(program, axis, counts[0])
             parts = len(program.sizes)
-            derived = [_as_program(recipe, whole) for recipe in self.kernels.structure(whole, tier, None).recipes]
+            recipes = self.kernels.cheapest_first(whole, self.kernels.structure(whole, tier, None).recipes)
+            derived = [_as_program(recipe, whole) for recipe in recipes]
             splits = [split for split in (split_at(variant, parts) for variant in derived) if split is not None]
             for split, count in itertools.product(splits[:_VARIANTS_SPLIT], counts):
                 if time.perf_counter() > self.cut_deadline:
@@ -229,7 +230,7 @@ class PlanSearch:
 
     def variants(self, program: AxisProgram, tier: Tier) -> list[AxisProgram]:
         """The program and its cheapest other derivations, as programs."""
-        recipes = self.kernels.structure(program, tier, None).recipes
+        recipes = self.kernels.cheapest_first(program, self.kernels.structure(program, tier, None).recipes)
         derived = [_as_program(recipe, program) for recipe in recipes[:_VARIANTS_CUT]]
         return list(dict.fromkeys([program, *derived]))
 

@@ -207,4 +207,5 @@ def _shifted(recipe: Recipe, shift: _Shift) -> tuple[Recipe, int]:
 
 
 def _same(x: FieldValue, y: FieldValue) -> bool:
-    return bool(np.array_equal(*np.broadcast_arrays(x.p, y.p)))
+    left, right = np.broadcast_arrays(x.p, y.p)
+    return bool(np.array_equal(left, right))

@@ -20,9 +20,9 @@ from mugraph.search.tiers import Tier
 class Structure:
     """What one context of a program holds.
 
-    `recipes` as found; `safe_recipes` those with safe exponentials (all, if none is); how much was visited; whether the
-    closure `saturated`; up to how many block `operators` its derivations are all there, and whether that is `complete`, that is
-    no less than asked for.
+    `recipes` in an order that depends on neither sizes nor device; `safe_recipes` those with safe exponentials (all, if none
+    is); how much was visited; whether the closure `saturated`; up to how many block `operators` its derivations are all
+    there, and whether that is `complete`, that is no less than asked for.
     """
 
     recipes: tuple[Recipe, ...]
