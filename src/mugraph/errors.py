@@ -23,6 +23,10 @@ class InvalidGraph(MugraphError):
     """A muGraph breaks a clause of Definition 2.1; the text names the clause, the level and the node."""
 
 
+class ExceedsMemory(InvalidGraph):
+    """A muGraph breaks clause 2 of Definition 2.1: its tensors or threads do not fit the device."""
+
+
 class UndefinedInField(MugraphError):
     """A finite-field evaluation met a value without meaning there (0 as denominator, a second exponentiation)."""
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from mugraph.devices import Device, device_for
-from mugraph.errors import InvalidGraph
+from mugraph.errors import ExceedsMemory, InvalidGraph
 from mugraph.ir import DType, Graph, GraphBuilder, Layout, Level, Node, Tensor, Value
 from mugraph.ir.graph import AttributeValue, attributes_of
 from mugraph.ir.text import parse_graph
@@ -163,7 +163,7 @@ def test_clause_2_block_tensors_fit_shared_memory() -> None:
     exact = replace(A100, shared_memory_bytes=needed)
     check(matmul_mugraph(32, 16), exact)
     with pytest.raises(
-        InvalidGraph, match=rf"^clause 2 \(memory\), block level: .*{needed} bytes of shared memory.*has {needed - 1}"
+        ExceedsMemory, match=rf"^clause 2 \(memory\), block level: .*{needed} bytes of shared memory.*has {needed - 1}"
     ):
         check(matmul_mugraph(32, 16), replace(exact, shared_memory_bytes=needed - 1))
     with pytest.raises(InvalidGraph, match=r"clause 2.*shared memory"):

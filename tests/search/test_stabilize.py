@@ -30,7 +30,7 @@ def operators(graph: Graph) -> set[str]:
     return {node.op for _, node in graph.walk()}
 
 
-def test_softmax_gets_a_row_maximum_in_every_candidate() -> None:
+def test_softmax_gets_a_row_maximum() -> None:
     p = Program()
     x = p.input("x", (4, 8))
     found = search(finished(p, x.softmax(-1)), CPU).candidates

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from mugraph.errors import InvalidGraph, ShapeMismatch, UnsupportedOperator
+from mugraph.errors import ExceedsMemory, InvalidGraph, ShapeMismatch, UnsupportedOperator
 from mugraph.ir.graph import ACCUMULATORS, Graph, Level, Tensor, Value, attributes_of
 from mugraph.ir.liveness import peak_bytes
 from mugraph.ir.ops import GRAPH_DEFINED, Scope, apply_call, operator
@@ -63,12 +63,12 @@ def _check_graph(graph: Graph, operands: Sequence[Tensor] | None, device: Memory
 
 
 def _specification(graph: Graph, why: str, index: int | None = None) -> InvalidGraph:
-    return _violation("clause 1 (operator specification)", graph, why, index)
+    return InvalidGraph(_violation("clause 1 (operator specification)", graph, why, index))
 
 
-def _violation(clause: str, graph: Graph, why: str, index: int | None = None) -> InvalidGraph:
+def _violation(clause: str, graph: Graph, why: str, index: int | None = None) -> str:
     node = "" if index is None else f", node `{format_node(graph, index)}`"
-    return InvalidGraph(f"{clause}, {graph.level} level{node}: {why}")
+    return f"{clause}, {graph.level} level{node}: {why}"
 
 
 # --- clause 1: every operator matches its specification ----------------------------------------------------------------
@@ -183,11 +183,11 @@ def _check_memory(graph: Graph, device: MemoryLimits) -> None:
     needed, where, limit = _memory_demand(graph, device)
     if needed > limit:
         why = f"its tensors need {needed} bytes of {where}, and {device.name} has {limit}"
-        raise _violation("clause 2 (memory)", graph, why)
+        raise ExceedsMemory(_violation("clause 2 (memory)", graph, why))
     threads = _threads(graph)
     if graph.level is Level.THREAD and threads > device.threads_per_block_max:
         why = f"{threads} threads in a block, and {device.name} allows {device.threads_per_block_max}"
-        raise _violation("clause 2 (memory)", graph, why)
+        raise ExceedsMemory(_violation("clause 2 (memory)", graph, why))
 
 
 def _memory_demand(graph: Graph, device: MemoryLimits) -> tuple[int, str, int]:
@@ -250,4 +250,4 @@ def _accumulators_on_paths(graph: Graph) -> list[set[int]]:
 
 
 def _path_violation(graph: Graph, index: int, why: str) -> InvalidGraph:
-    return _violation("clause 3 (one iterator, one accumulator, one saver on every path)", graph, why, index)
+    return InvalidGraph(_violation("clause 3 (one iterator, one accumulator, one saver on every path)", graph, why, index))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mugraph.ir.dtypes import DType
-from mugraph.ir.graph import Graph, Node, Shape, Tensor, Value
+from mugraph.ir.graph import VIEWS, Graph, Node, Shape, Tensor, Value
 from mugraph.ir.ops import GRAPH_DEFINED, Scope, apply_call, partition_of
 from mugraph.lower import tiles
 from mugraph.lower.expressions import (
@@ -31,7 +31,7 @@ from mugraph.lower.lowered import Buffer, Combine, Elementwise, Kernel, Matmul, 
 from mugraph.lower.memory import place
 from mugraph.lower.phases import Phase, phases
 
-VIEWS = frozenset({"reshape", "transpose", "cast"})
+_PASSED_THROUGH = VIEWS | {"cast"}
 LOWEST = float(np.finfo(np.float32).min)
 """Start of a running maximum that is subtracted in an exponent: finite, so that -inf - max never becomes NaN."""
 
@@ -202,7 +202,7 @@ class _BlockLowering:
             if combine == "concat":
                 return _Place(self.concatenation_slot(index, reader))
             return _Place(self.accumulator(index, Combine(str(combine))), Combine(str(combine)))
-        if reader.op in VIEWS:
+        if reader.op in _PASSED_THROUGH:
             place = self.final_place(Value(index))
             tile = place and _unview(reader, place.tile, self.graph.tensor(value).shape)
             return replace(place, tile=tile) if place and tile else None

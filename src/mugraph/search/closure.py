@@ -378,8 +378,7 @@ class TinyInputs:
             return self.load(term, context, arith)
         if term.op == "constant":
             assert term.scalar is not None
-            ones = (1,) * (context.axes + 1)
-            return arith.view(arith.constant(term.scalar), lambda x: np.asarray(x).reshape(ones))
+            return scalar_value(term.scalar, context, arith)
         if term.op in ("contract", "sum", "max"):
             value = arith.mul(xs[0], xs[1]) if term.op == "contract" else xs[0]
             for axis in bits(context.mask(term.reduced)):
@@ -387,6 +386,12 @@ class TinyInputs:
             return value
         result: FieldValue = OPERATORS[term.op].compute(arith, _NO_CALL, xs)
         return result
+
+
+def scalar_value(scalar: Scalar, context: Context, arith: FieldArithmetic) -> FieldValue:
+    """A constant with a dimension of size 1 for every part."""
+    ones = (1,) * (context.axes + 1)
+    return arith.view(arith.constant(scalar), lambda x: np.asarray(x).reshape(ones))
 
 
 def _parts(axis: int, context: Context) -> Iterator[int]:

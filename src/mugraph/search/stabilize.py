@@ -16,7 +16,7 @@ import numpy as np
 from mugraph.algebra.fields import FieldArithmetic, FieldValue
 from mugraph.ir.ops import OPERATORS, Call
 from mugraph.search.axes import AxisProgram, AxisSet
-from mugraph.search.closure import TinyInputs
+from mugraph.search.closure import TinyInputs, scalar_value
 from mugraph.search.context import Context, bits
 from mugraph.search.recipe import Recipe, Step
 
@@ -129,8 +129,7 @@ class Stabilizer:
                 return self.values[self.loads[step.leaf.source, step.leaf.slots]]
             case "constant":
                 assert step.scalar is not None
-                ones = (1,) * (self.context.axes + 1)
-                return arith.view(arith.constant(step.scalar), lambda x: np.asarray(x).reshape(ones))
+                return scalar_value(step.scalar, self.context, arith)
             case "carry" | "concat" | "accumulate_max":
                 return xs[0]
             case "accumulate" | "rescale":
