@@ -15,6 +15,7 @@ import pytest
 import mugraph
 from mugraph import baselines, folder
 from mugraph.cli import main
+from mugraph.store import Store
 
 PROGRAM = """
 import torch
@@ -272,12 +273,35 @@ def test_cache_is_listed_and_removed(
     monkeypatch.setenv("MUGRAPH_CACHE_DIR", str(tmp_path / "cache"))
     assert main(["optimize", f"{program}:norm_linear", "--no-profile"]) == 0
     capsys.readouterr()
-    assert main(["cache", "ls", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)
+    Store().put("result", "key", {"n": 1})
+    assert {entry["kind"] for entry in listed(capsys)} == {"result", "kernel"}
+    assert [entry["key"] for entry in listed(capsys, "result")] == ["key"]
+    assert main(["cache", "rm", "result"]) == 0
+    assert {entry["kind"] for entry in listed(capsys)} == {"kernel"}
     assert main(["cache", "rm"]) == 0
+    assert listed(capsys) == []
+
+
+def listed(capsys: pytest.CaptureFixture[str], *kind: str) -> list[dict[str, Any]]:
     capsys.readouterr()
-    assert main(["cache", "ls", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == []
+    assert main(["cache", "ls", *kind, "--json"]) == 0
+    entries: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+    return entries
+
+
+def test_a_cache_moves_to_another_directory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MUGRAPH_CACHE_DIR", str(tmp_path / "here"))
+    Store().put("result", "key", {"n": 1})
+    assert main(["cache", "export", str(tmp_path / "cache.jsonl")]) == 0
+    monkeypatch.setenv("MUGRAPH_CACHE_DIR", str(tmp_path / "there"))
+    assert main(["cache", "import", str(tmp_path / "cache.jsonl")]) == 0
+    assert Store().get("result", "key") == {"n": 1}
+    (tmp_path / "cache.jsonl").write_text("changed")
+    capsys.readouterr()
+    assert main(["cache", "import", str(tmp_path / "cache.jsonl")]) == 2
+    assert "is no exported cache" in error_line(capsys)
 
 
 def test_help_is_quick_and_imports_nothing_heavy() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from mugraph.errors import CompilationFailed, TargetUnavailable
 from mugraph.runtime import compiler
-from mugraph.runtime.compiler import compile_shared, default_cache, find_compiler
+from mugraph.runtime.compiler import compile_shared, find_compiler
 
 SOURCE = "int answer(void) { return 42; }\n"
 
@@ -52,11 +52,3 @@ def test_without_a_compiler_the_error_says_what_to_install(monkeypatch: pytest.M
     monkeypatch.setattr(compiler, "_commands", list)
     with pytest.raises(TargetUnavailable, match="pip install ziglang"):
         find_compiler.__wrapped__()
-
-
-def test_the_cache_directory_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("MUGRAPH_CACHE_DIR", str(tmp_path / "chosen"))
-    assert default_cache() == tmp_path / "chosen"
-    monkeypatch.delenv("MUGRAPH_CACHE_DIR")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert default_cache() == tmp_path / "mugraph"

@@ -1,41 +1,70 @@
-"""`mugraph cache`: the compiled kernels kept between runs."""
+"""`mugraph cache`: results and compiled kernels kept between runs."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from mugraph.cli.options import Json, Traceback
+from mugraph.store import Entry, Store, cache_directory
 
-app = typer.Typer(help="List or remove compiled kernels.", rich_markup_mode=None)
+_OBJECT = "kernel"
+"""What compiled kernels are called among the kinds of documents."""
+
+app = typer.Typer(help="List, remove or carry away results and compiled kernels.", rich_markup_mode=None)
+Kind = Annotated[str | None, typer.Argument(metavar="[KIND]", help="Only this kind, as `ls` names it.")]
+Archive = Annotated[Path, typer.Argument(metavar="FILE", help="A text file, one JSON object a line.")]
 
 
 @app.command("ls")
-def ls(json_output: Json = False, traceback: Traceback = False) -> int:
-    """List the compiled kernels, newest first."""
-    found = _objects()
+def ls(kind: Kind = None, json_output: Json = False, traceback: Traceback = False) -> int:
+    """List what is kept, the last used first."""
+    found = [entry for entry in [*Store().entries(), *map(_object_entry, _objects())] if kind in (None, entry.kind)]
     if json_output:
-        print(json.dumps([{"file": str(entry), "bytes": entry.stat().st_size} for entry in found]))
+        print(json.dumps([asdict(entry) for entry in found]))
         return 0
     for entry in found:
-        print(f"{entry.stat().st_size:>10}  {entry}")
-    print(f"{len(found)} compiled kernel files, {sum(entry.stat().st_size for entry in found) / 2**20:.1f} MiB")
+        print(f"{entry.bytes:>10}  {entry.kind:<10} {entry.key}")
+    print(f"{len(found)} entries, {sum(entry.bytes for entry in found) / 2**20:.1f} MiB in {cache_directory()}")
     return 0
 
 
 @app.command("rm")
-def rm(json_output: Json = False, traceback: Traceback = False) -> int:
-    """Remove all compiled kernels; they are compiled again when needed."""
-    found = _objects()
-    for entry in found:
-        entry.unlink(missing_ok=True)
-    print(json.dumps({"removed": len(found)}) if json_output else f"removed {len(found)} compiled kernel files")
+def rm(kind: Kind = None, json_output: Json = False, traceback: Traceback = False) -> int:
+    """Remove what is kept; it is computed again when needed."""
+    removed = 0 if kind == _OBJECT else Store().remove(kind)
+    for file in _objects() if kind in (None, _OBJECT) else ():
+        file.unlink(missing_ok=True)
+        removed += 1
+    print(json.dumps({"removed": removed}) if json_output else f"removed {removed} entries")
+    return 0
+
+
+@app.command("export")
+def export(file: Archive, json_output: Json = False, traceback: Traceback = False) -> int:
+    """Write the results to a file, for another machine; kernels are compiled there."""
+    count = Store().export_to(file)
+    print(json.dumps({"exported": count}) if json_output else f"exported {count} entries to {file}")
+    return 0
+
+
+@app.command("import")
+def import_(file: Archive, json_output: Json = False, traceback: Traceback = False) -> int:
+    """Add the results of an exported file; every line's hash is checked first."""
+    count = Store().import_from(file)
+    print(json.dumps({"imported": count}) if json_output else f"imported {count} entries from {file}")
     return 0
 
 
 def _objects() -> list[Path]:
-    from mugraph.runtime.compiler import default_cache
+    """The compiled kernels, newest first."""
+    return sorted((cache_directory() / "objects").glob("*.so"), key=lambda path: path.stat().st_mtime, reverse=True)
 
-    return sorted(default_cache().glob("objects/*.so"), key=lambda path: path.stat().st_mtime, reverse=True)
+
+def _object_entry(file: Path) -> Entry:
+    status = file.stat()
+    return Entry(_OBJECT, file.stem, status.st_size, status.st_mtime)

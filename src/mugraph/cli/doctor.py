@@ -101,9 +101,9 @@ def _threads() -> Finding:
 
 
 def _cache() -> Finding:
-    from mugraph.runtime.compiler import default_cache
+    from mugraph.store import cache_directory
 
-    directory = default_cache()
+    directory = cache_directory()
     try:
         directory.mkdir(parents=True, exist_ok=True)
         probe = directory / f".probe-{os.getpid()}"

@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from mugraph.errors import CompilationFailed, TargetUnavailable
+from mugraph.store import cache_directory
 from mugraph.targets.cpu import Vectors
 
 _FLAGS = (
@@ -70,22 +71,14 @@ def _commands() -> list[tuple[str, ...]]:
     return [*found, *zig]
 
 
-def default_cache() -> Path:
-    """The user's cache directory: $MUGRAPH_CACHE_DIR, else `mugraph` in the XDG cache directory."""
-    chosen = os.environ.get("MUGRAPH_CACHE_DIR")
-    if chosen:
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mugraph"
-
-
-def compile_shared(source: str, cache_directory: Path | None = None) -> Path:
+def compile_shared(source: str, cache: Path | None = None) -> Path:
     """The shared object of a C source, compiled unless the cache holds it.
 
     A cache that cannot be written (read-only, full) is replaced by a temporary folder, with a warning in the log.
     Raises CompilationFailed when the compiler rejects the source, TargetUnavailable when there is no compiler.
     """
     compiler = find_compiler()
-    directory = (cache_directory or default_cache()) / "objects"
+    directory = (cache or cache_directory()) / "objects"
     path = directory / f"{compiler.key(source)}.so"
     if path.exists():
         return path

@@ -29,7 +29,7 @@ def build(graph: Graph, target: str = "cpu", cache_directory: Path | None = None
 
     Raises TargetUnavailable for a target other than cpu or without a C compiler, InvalidGraph and
     UnsupportedOperator for graphs the target cannot run. Objects are cached in `cache_directory`
-    (by default the user's, see `mugraph.runtime.compiler.default_cache`).
+    (by default the user's, see `mugraph.store.cache_directory`).
     """
     _require_cpu(target)
     launches = lower(graph)
