@@ -1,0 +1,22 @@
+"""The functions that generated CUDA kernels call: one interface, defined by PTX for GPUs and by emulation for CPUs."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+
+
+@cache
+def interface() -> str:
+    """Declarations and documentation of every device function; `mugraph.runtime.cuda` holds the emulated definitions."""
+    return _read("interface.h")
+
+
+@cache
+def ptx_functions() -> str:
+    """CUDA C++ text to put before kernels for NVRTC: the interface and its definitions by inline PTX (sm_80 or later)."""
+    return interface() + "\n" + _read("ptx.h")
+
+
+def _read(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,83 @@
+/* Everything a generated CUDA kernel may call, declared once and defined twice: by PTX (ptx.h) for a GPU and by
+   emulation for a CPU. Kernels include no header; besides these functions they use threadIdx.x, blockIdx.{x,y,z},
+   __syncthreads(), __syncwarp(), __launch_bounds__, #pragma unroll, and these functions of the CUDA math library:
+   exp, log, tanh, erf, sqrt, rsqrt, abs, max, min, fma, each on floats.
+
+   Rules both sides rely on:
+   - blocks are one-dimensional, a whole number of warps of 32 threads; grids have up to three dimensions;
+   - shared memory is the dynamic one alone, shared_memory(); it holds garbage when a block starts;
+   - the functions marked "warp" are called by all 32 threads of a warp together;
+   - warp functions and asynchronous copies order no memory accesses: __syncthreads() and __syncwarp() do. */
+
+#define INLINE __device__ __forceinline__
+
+/* Stored element types; arithmetic is in fp32. */
+typedef float fp32_t;
+struct fp16_t { unsigned short bits; };
+struct bf16_t { unsigned short bits; };
+
+/* N 32-bit registers: N floats, or 2 N 16-bit elements, the one at the lower address in the lower half of its word. */
+template <int N> struct words { unsigned word[N]; };
+
+/* The block's dynamic shared memory, aligned to 128 bytes. */
+INLINE unsigned char *shared_memory();
+
+/* Conversions; to 16 bits they round to nearest even. */
+INLINE float to_float(fp32_t x);
+INLINE float to_float(fp16_t x);
+INLINE float to_float(bf16_t x);
+template <class T> INLINE T from_float(float x); /* T: fp32_t, fp16_t, bf16_t */
+
+/* Two 16-bit elements in one word. T: fp16_t, bf16_t. */
+template <class T> INLINE unsigned pack(float low, float high);
+template <class T> INLINE float low_half(unsigned pair);
+template <class T> INLINE float high_half(unsigned pair);
+INLINE float as_float(unsigned bits);
+INLINE unsigned as_bits(float x);
+
+/* One access of 4 N bytes, N = 1, 2, 4, aligned to its size. `load_streamed` is for kernel inputs that one block reads
+   once: it bypasses the first-level cache. */
+template <int N> INLINE words<N> load_words(const void *address);
+template <int N> INLINE words<N> load_streamed(const void *address);
+template <int N> INLINE void store_words(void *address, words<N> value);
+
+/* Asynchronous copies from device to shared memory of BYTES = 4, 8, 16, both ends aligned to BYTES. Where `present` is
+   false, `from` is not read and zeros are written. A commit closes the group of this thread's copies since its last
+   one; a wait returns once all but this thread's PENDING newest groups have landed. The data is there for the thread
+   that waited, and for others after a barrier behind its wait. */
+template <int BYTES> INLINE void cp_async(void *shared, const void *from, bool present = true);
+INLINE void cp_async_commit();
+template <int PENDING> INLINE void cp_async_wait();
+
+/* Warp: the value of lane `lane ^ mask`, or of lane `source`. */
+INLINE float shfl_xor(float value, int mask);
+INLINE float shfl(float value, int source);
+
+/* Warp: N = 1, 2, 4 matrices of 8 x 8 16-bit elements from shared memory. Lane 8 i + r gives the address of row r of
+   matrix i, 16 bytes aligned to 16 (the addresses of other lanes are ignored). Lane l receives in part[i] elements
+   2 (l % 4) and 2 (l % 4) + 1 of row l / 4 of matrix i, or of its column l / 4 when transposed. */
+template <int N> INLINE void ldmatrix(unsigned (&part)[N], const void *row);
+template <int N> INLINE void ldmatrix_transposed(unsigned (&part)[N], const void *row);
+
+/* Warp: sum += left @ right on matrix units, left [16, 16], right [16, 8], sum [16, 8] in fp32. T: fp16_t, bf16_t.
+   With g = lane / 4 and p = 2 (lane % 4), a lane holds
+     left[0] = [g, p..p+1]   left[1] = [g+8, p..p+1]   left[2] = [g, p+8..p+9]   left[3] = [g+8, p+8..p+9]
+     right[0] = [p..p+1, g]  right[1] = [p+8..p+9, g]
+     sum[0..1] = [g, p..p+1] sum[2..3] = [g+8, p..p+1]
+   which is what ldmatrix<4> gives of row-major left (matrices in the order of left[]), ldmatrix<2> of right stored
+   column by column, and ldmatrix_transposed<2> of right stored row by row. */
+template <class T> INLINE void mma_m16n8k16(float (&sum)[4], const unsigned (&left)[4], const unsigned (&right)[2]);
+
+/* Warp: the sum or the largest of 32 values, in every lane. */
+INLINE float warp_sum(float value)
+{
+    for (int mask = 16; mask > 0; mask /= 2)
+        value += shfl_xor(value, mask);
+    return value;
+}
+INLINE float warp_max(float value)
+{
+    for (int mask = 16; mask > 0; mask /= 2)
+        value = max(value, shfl_xor(value, mask));
+    return value;
+}

@@ -1,0 +1,156 @@
+/* The device functions of interface.h for a GPU, sm_80 or later, by inline PTX. */
+
+INLINE unsigned shared_address(const void *pointer) { return (unsigned)__cvta_generic_to_shared(pointer); }
+
+INLINE unsigned char *shared_memory()
+{
+    extern __shared__ __align__(128) unsigned char bytes[];
+    return bytes;
+}
+
+INLINE float as_float(unsigned bits) { return __uint_as_float(bits); }
+INLINE unsigned as_bits(float x) { return __float_as_uint(x); }
+
+INLINE float to_float(fp32_t x) { return x; }
+INLINE float to_float(bf16_t x) { return as_float((unsigned)x.bits << 16); }
+INLINE float to_float(fp16_t x)
+{
+    float wide;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(x.bits));
+    return wide;
+}
+
+template <> INLINE fp32_t from_float<fp32_t>(float x) { return x; }
+template <> INLINE fp16_t from_float<fp16_t>(float x)
+{
+    fp16_t narrow;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(narrow.bits) : "f"(x));
+    return narrow;
+}
+template <> INLINE bf16_t from_float<bf16_t>(float x)
+{
+    bf16_t narrow;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(narrow.bits) : "f"(x));
+    return narrow;
+}
+
+template <> INLINE unsigned pack<fp16_t>(float low, float high)
+{
+    unsigned pair;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+template <> INLINE unsigned pack<bf16_t>(float low, float high)
+{
+    unsigned pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+template <class T> INLINE float low_half(unsigned pair) { return to_float(T{(unsigned short)pair}); }
+template <class T> INLINE float high_half(unsigned pair) { return to_float(T{(unsigned short)(pair >> 16)}); }
+template <> INLINE float high_half<bf16_t>(unsigned pair) { return as_float(pair & 0xffff0000u); }
+
+template <> INLINE words<1> load_words<1>(const void *address) { return *(const words<1> *)address; }
+template <> INLINE words<2> load_words<2>(const void *address)
+{
+    const uint2 value = *(const uint2 *)address;
+    return {{value.x, value.y}};
+}
+template <> INLINE words<4> load_words<4>(const void *address)
+{
+    const uint4 value = *(const uint4 *)address;
+    return {{value.x, value.y, value.z, value.w}};
+}
+
+template <> INLINE words<1> load_streamed<1>(const void *address)
+{
+    words<1> to;
+    asm("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(to.word[0]) : "l"(__cvta_generic_to_global(address)));
+    return to;
+}
+template <> INLINE words<2> load_streamed<2>(const void *address)
+{
+    words<2> to;
+    asm("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
+        : "=r"(to.word[0]), "=r"(to.word[1])
+        : "l"(__cvta_generic_to_global(address)));
+    return to;
+}
+template <> INLINE words<4> load_streamed<4>(const void *address)
+{
+    words<4> to;
+    asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+        : "=r"(to.word[0]), "=r"(to.word[1]), "=r"(to.word[2]), "=r"(to.word[3])
+        : "l"(__cvta_generic_to_global(address)));
+    return to;
+}
+
+template <> INLINE void store_words<1>(void *address, words<1> value) { *(words<1> *)address = value; }
+template <> INLINE void store_words<2>(void *address, words<2> value)
+{
+    *(uint2 *)address = make_uint2(value.word[0], value.word[1]);
+}
+template <> INLINE void store_words<4>(void *address, words<4> value)
+{
+    *(uint4 *)address = make_uint4(value.word[0], value.word[1], value.word[2], value.word[3]);
+}
+
+/* Copies of 16 bytes go past the first-level cache; the hardware offers that for no other size. */
+template <int BYTES> INLINE void cp_async(void *shared, const void *from, bool present)
+{
+    const unsigned to = shared_address(shared), read = present ? BYTES : 0;
+    const unsigned long long source = __cvta_generic_to_global(from);
+    if constexpr (BYTES == 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(source), "r"(read) : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(source), "n"(BYTES), "r"(read) : "memory");
+}
+INLINE void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int PENDING> INLINE void cp_async_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory"); }
+
+INLINE float shfl_xor(float value, int mask) { return __shfl_xor_sync(0xffffffffu, value, mask); }
+INLINE float shfl(float value, int source) { return __shfl_sync(0xffffffffu, value, source); }
+
+template <> INLINE void ldmatrix<1>(unsigned (&part)[1], const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];"
+                 : "=r"(part[0]) : "r"(shared_address(row)) : "memory");
+}
+template <> INLINE void ldmatrix<2>(unsigned (&part)[2], const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(part[0]), "=r"(part[1]) : "r"(shared_address(row)) : "memory");
+}
+template <> INLINE void ldmatrix<4>(unsigned (&part)[4], const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(part[0]), "=r"(part[1]), "=r"(part[2]), "=r"(part[3]) : "r"(shared_address(row)) : "memory");
+}
+template <> INLINE void ldmatrix_transposed<1>(unsigned (&part)[1], const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];"
+                 : "=r"(part[0]) : "r"(shared_address(row)) : "memory");
+}
+template <> INLINE void ldmatrix_transposed<2>(unsigned (&part)[2], const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(part[0]), "=r"(part[1]) : "r"(shared_address(row)) : "memory");
+}
+template <> INLINE void ldmatrix_transposed<4>(unsigned (&part)[4], const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(part[0]), "=r"(part[1]), "=r"(part[2]), "=r"(part[3]) : "r"(shared_address(row)) : "memory");
+}
+
+template <> INLINE void mma_m16n8k16<fp16_t>(float (&sum)[4], const unsigned (&left)[4], const unsigned (&right)[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+                 : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right[0]), "r"(right[1]));
+}
+template <> INLINE void mma_m16n8k16<bf16_t>(float (&sum)[4], const unsigned (&left)[4], const unsigned (&right)[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+                 : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right[0]), "r"(right[1]));
+}
