@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mugraph.errors import InvalidGraph
@@ -83,3 +83,19 @@ def renumbered(expression: Expression, sources: Sequence[Expression]) -> Express
         case Apply(template, arguments):
             return Apply(template, tuple(renumbered(argument, sources) for argument in arguments))
     return expression
+
+
+def subexpressions(expression: Expression) -> Iterator[Expression]:
+    """Every distinct subexpression, arguments before what they are arguments of."""
+    seen: set[Expression] = set()
+
+    def visit(node: Expression) -> Iterator[Expression]:
+        if node in seen:
+            return
+        seen.add(node)
+        arguments: Sequence[Expression] = node.arguments if isinstance(node, Apply) else ()
+        for argument in arguments:
+            yield from visit(argument)
+        yield node
+
+    yield from visit(expression)

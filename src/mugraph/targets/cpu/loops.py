@@ -6,13 +6,12 @@ every subexpression is computed in the outermost loop where its operands are kno
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-
 from mugraph.ir.ops import operator
-from mugraph.lower.expressions import Apply, Constant, Expression, Source
+from mugraph.lower.expressions import Apply, Constant, Expression, Source, subexpressions
 from mugraph.lower.lowered import Combine, Elementwise, Reduce, Tile
-from mugraph.targets.cpu.source import Writer, literal, scaled, sum_of
+from mugraph.targets.cpu.source import Writer
+from mugraph.targets.dims import Dim, loops_of
+from mugraph.targets.source import literal, scaled, sum_of
 
 _NEUTRAL = {Combine.SUM: "0.0f", Combine.MAX: "-__builtin_inff()"}
 _COMBINED = {Combine.SUM: "{} + {}", Combine.MAX: "vec_max({}, {})"}
@@ -23,37 +22,13 @@ _UNROLLED = 4
 """Partial results of a vectorised reduction: enough to hide the latency of an addition."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Dim:
-    """A loop: its size, and the stride of the target and of each source along it."""
-
-    size: int
-    strides: tuple[int, ...]
-    reduced: bool = False
-
-
 def print_loops(writer: Writer, statement: Elementwise | Reduce) -> None:
     """Write an elementwise statement or a reduction."""
     with writer.block():
         _Nest(writer, statement).write()
 
 
-def _dims(statement: Elementwise | Reduce) -> list[_Dim]:
-    target, sources = statement.target, statement.sources
-    dims = [_Dim(size, tuple(tile.strides[d] for tile in (target, *sources))) for d, size in enumerate(target.shape) if size > 1]
-    joined: list[_Dim] = []
-    for dim in sorted(dims, key=lambda dim: -dim.strides[0]):
-        if joined and all(outer == dim.size * inner for outer, inner in zip(joined[-1].strides, dim.strides, strict=True)):
-            joined[-1] = _Dim(joined[-1].size * dim.size, dim.strides)
-        else:
-            joined.append(dim)
-    if isinstance(statement, Reduce):
-        size = statement.sources[0].shape[-1] if statement.sources else 1
-        joined.append(_Dim(size, (0, *(tile.strides[-1] for tile in sources)), reduced=True))
-    return joined or [_Dim(1, (1,) * (1 + len(sources)))]
-
-
-def _vector_cost(dim: _Dim, lanes: int) -> float:
+def _vector_cost(dim: Dim, lanes: int) -> float:
     """Relative time of vectorising along a dimension: idle lanes, and lanes that are loaded one by one."""
     used = dim.size / (-(-dim.size // lanes) * lanes)
     separate = sum(stride not in (0, 1) for stride in dim.strides)
@@ -65,7 +40,7 @@ class _Nest:
     def __init__(self, writer: Writer, statement: Elementwise | Reduce) -> None:
         self.writer, self.statement = writer, statement
         self.lanes = writer.vectors.lanes
-        dims = _dims(statement)
+        dims = loops_of(statement)
         vector = min(dims, key=lambda dim: _vector_cost(dim, self.lanes))
         outer = [dim for dim in dims if dim is not vector and not dim.reduced]
         inner = [dim for dim in dims if dim is not vector and dim.reduced]
@@ -194,7 +169,7 @@ class _Nest:
 
     def define(self, depth: int, lanes: int) -> None:
         """Declare every subexpression that becomes known at this depth."""
-        for node in _postorder(self.expression):
+        for node in subexpressions(self.expression):
             if node not in self.names and self.depth(node) == depth:
                 name = f"v{len(self.names)}"
                 self.writer.line(f"const vec {name} = {self.value(node, lanes)};")
@@ -253,18 +228,3 @@ class _Scope:
     def __exit__(self, *_: object) -> None:
         self.names.clear()
         self.names.update(self.outside)
-
-
-def _postorder(expression: Expression) -> Iterator[Expression]:
-    seen: set[Expression] = set()
-
-    def visit(node: Expression) -> Iterator[Expression]:
-        if node in seen:
-            return
-        seen.add(node)
-        arguments: Sequence[Expression] = node.arguments if isinstance(node, Apply) else ()
-        for argument in arguments:
-            yield from visit(argument)
-        yield node
-
-    yield from visit(expression)

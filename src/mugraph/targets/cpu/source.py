@@ -1,15 +1,13 @@
-"""Writing C text: indented lines, addresses of tiles, literals."""
+"""What a printed C function knows: the vector unit, the types of buffers, and the text written so far."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-
-import numpy as np
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from mugraph.ir.dtypes import DType
-from mugraph.lower.lowered import Index, Tile
+from mugraph.lower.lowered import Tile
+from mugraph.targets.source import Text, index_terms, sum_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,27 +20,12 @@ class Vectors:
 
 
 @dataclass(slots=True)
-class Writer:
-    """Collects the lines of a C function; knows the vector unit, the type of each buffer and which lie in device memory."""
+class Writer(Text):
+    """The lines of a C function; knows the vector unit, the type of each buffer and which lie in device memory."""
 
     vectors: Vectors
     dtypes: Mapping[str, DType]
     device: frozenset[str]
-    lines: list[str] = field(default_factory=list)
-    depth: int = 0
-
-    def line(self, text: str) -> None:
-        """Append one line at the current indentation."""
-        self.lines.append("    " * self.depth + text)
-
-    @contextmanager
-    def block(self, header: str = "") -> Iterator[None]:
-        """Lines written inside stand between braces after `header`."""
-        self.line(f"{header} {{".lstrip())
-        self.depth += 1
-        yield
-        self.depth -= 1
-        self.line("}")
 
     def dtype(self, tile: Tile) -> DType:
         """Element type of the tile's buffer."""
@@ -56,31 +39,3 @@ class Writer:
         """Declare `name`, a pointer to the tile's first element in this block and iteration."""
         const = "" if written else "const "
         self.line(f"{const}{self.dtype(tile)}_t *{name} = {sum_of([tile.buffer, *index_terms(tile.start)])};")
-
-
-def index_terms(index: Index) -> list[str]:
-    """The terms of an index in C; `g0`, `g1`, `g2` are the block's coordinates and `l` the iteration."""
-    names = [f"g{position}" for position in range(len(index.grid))]
-    terms = [scaled(coefficient, name) for coefficient, name in zip((*index.grid, index.loop), (*names, "l"), strict=True)]
-    constant = [str(index.constant)] if index.constant else []
-    return [*(term for term in terms if term), *constant]
-
-
-def scaled(coefficient: int, name: str) -> str:
-    """`coefficient * name`, or nothing for zero."""
-    if coefficient == 0:
-        return ""
-    return name if coefficient == 1 else f"{coefficient} * {name}"
-
-
-def sum_of(terms: list[str]) -> str:
-    """Terms joined by +, empty ones dropped."""
-    return " + ".join(term for term in terms if term)
-
-
-def literal(value: float) -> str:
-    """A C float literal with exactly the value of `value` rounded to fp32."""
-    rounded = float(np.float32(value))
-    if np.isinf(rounded):
-        return "__builtin_inff()" if rounded > 0 else "-__builtin_inff()"
-    return f"{rounded.hex()}f"
