@@ -1,0 +1,136 @@
+"""CUDA C++ to machine code in this process: NVRTC through NVIDIA's `cuda-core`, without a toolkit, driver or GPU."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+
+from mugraph.errors import CompilationFailed, InvalidInput, TargetUnavailable
+from mugraph.store import Store
+from mugraph.targets.cuda.device import ptx_functions
+
+SOURCE_NAME = "kernels.cu"
+
+_ACCELERATED = {"sm_90": "sm_90a", "sm_100": "sm_100a"}
+"""The variant of an architecture that has its matrix units' own instructions; its code runs on no later architecture."""
+_KIND = "cubin"
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What one kernel takes, as the assembler reports it: registers a thread, bytes of static shared memory a block,
+    bytes of registers spilled to memory (stores and loads in the code), bytes of stack a thread."""
+
+    registers: int
+    shared_bytes: int
+    spill_bytes: int
+    stack_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cubin:
+    """Machine code of all kernels of one source for one architecture, with the assembler's log.
+
+    `resources` says what each kernel takes, by its name; dynamic shared memory is chosen at launch and not in it.
+    """
+
+    code: bytes
+    architecture: str
+    log: str
+
+    @property
+    def resources(self) -> Mapping[str, Resources]:
+        """What each kernel takes, by name."""
+        return _resources(self.log)
+
+
+def compile_cubin(source: str, architecture: str, store: Store | None = None) -> Cubin:
+    """Compile kernels that call the device functions and include nothing; `architecture` is `sm_80`, `sm_90`, ...
+
+    Results are kept in `store` (the user's by default) by source, architecture and compiler version.
+    Raises TargetUnavailable without cuda-core, InvalidInput for an architecture the compiler does not know, CompilationFailed
+    when it rejects the source, for example for instructions the architecture lacks.
+    """
+    nvrtc = _nvrtc()
+    architecture = _ACCELERATED.get(architecture, architecture)
+    _require_architecture(architecture, nvrtc)
+    text = f'{ptx_functions()}\n#line 1 "{SOURCE_NAME}"\n{source}'
+    store = Store.of(None) if store is None else store
+    key = hashlib.sha256("\0".join((text, architecture, compiler_version())).encode()).hexdigest()
+    known = store.get(_KIND, key)
+    if known is not None:
+        return Cubin(base64.b64decode(known["code"]), architecture, known["log"])
+    compiled = _compile(text, architecture)
+    store.put(_KIND, key, {"code": base64.b64encode(compiled.code).decode(), "log": compiled.log})
+    return compiled
+
+
+@cache
+def compiler_version() -> str:
+    """The version of NVRTC, as in `13.0`; raises TargetUnavailable without cuda-core."""
+    _, major, minor = _nvrtc().nvrtcVersion()
+    return f"{major}.{minor}"
+
+
+def _nvrtc() -> ModuleType:
+    try:
+        import cuda.core  # noqa: F401  (fails early where only the bindings are installed)
+        from cuda.bindings import nvrtc
+    except ImportError as error:
+        raise TargetUnavailable(
+            f"target cuda compiles with cuda-core, which does not import ({error}); run `pip install 'mugraph[cuda]'`"
+        ) from None
+    module: ModuleType = nvrtc
+    return module
+
+
+def _require_architecture(architecture: str, nvrtc: ModuleType) -> None:
+    _, numbers = nvrtc.nvrtcGetSupportedArchs()
+    match = re.fullmatch(r"sm_(\d+)[af]?", architecture)
+    if match is None or int(match[1]) not in numbers or int(match[1]) < 80:
+        known = ", ".join(f"sm_{number}" for number in numbers if number >= 80)
+        raise InvalidInput(f"NVRTC {compiler_version()} cannot compile for {architecture!r}; use one of {known}")
+
+
+def _compile(text: str, architecture: str) -> Cubin:
+    from cuda.core import Program, ProgramOptions
+
+    options = ProgramOptions(name=SOURCE_NAME, arch=architecture, std="c++17", ptxas_options=["-v"], diag_suppress=[177])
+    log = io.StringIO()
+    try:
+        compiled = Program(text, "c++", options).compile("cubin", logs=log)
+    except Exception as error:
+        # The bindings' error types live in private modules; every one carries the compiler's log as its text.
+        reason = next(
+            (line.strip() for line in str(error).splitlines() if "error" in line and "NVRTC_ERROR" not in line), str(error)
+        )
+        raise CompilationFailed(f"NVRTC {compiler_version()} rejected generated kernels for {architecture}: {reason}") from error
+    return Cubin(bytes(compiled.code), architecture, log.getvalue())
+
+
+def _first_error(log: str) -> str:
+    errors = (line.strip() for line in log.splitlines() if "error" in line and "NVRTC_ERROR" not in line)
+    return next(errors, log.splitlines()[0])
+
+
+def _resources(log: str) -> dict[str, Resources]:
+    found: dict[str, Resources] = {}
+    for name, body in re.findall(r"Compiling entry function '([^']+)'(.*?)(?=Compiling entry function|\Z)", log, re.DOTALL):
+        number = {
+            what: sum(map(int, re.findall(rf"(\d+) {what}", body)))
+            for what in ("bytes stack frame", "bytes spill stores", "bytes spill loads", "bytes smem")
+        }
+        (registers,) = re.findall(r"Used (\d+) registers", body)
+        found[name] = Resources(
+            registers=int(registers),
+            shared_bytes=number["bytes smem"],
+            spill_bytes=number["bytes spill stores"] + number["bytes spill loads"],
+            stack_bytes=number["bytes stack frame"],
+        )
+    return found
