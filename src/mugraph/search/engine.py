@@ -21,7 +21,8 @@ from mugraph.ir.validity import check
 from mugraph.search.axes import axis_program
 from mugraph.search.closure import TinyInputs
 from mugraph.search.emission import Output, Positions, emit_block
-from mugraph.search.kernels import Kernel, KernelSearch, Options
+from mugraph.search.items import Options
+from mugraph.search.kernels import Kernel, KernelSearch
 from mugraph.search.neutral import without_neutral_maxima
 from mugraph.search.plans import Library, Plan, PlanSearch, Stage
 from mugraph.search.report import Progress, SearchReport

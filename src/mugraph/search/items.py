@@ -1,0 +1,200 @@
+"""Work items of the search: one context of one program in one tier, and what it holds.
+
+An item says everything its result depends on, so it may be searched in any process, on any machine, as often as one likes,
+and the search of a whole program is the same however its items are spread (`mugraph.search.parallel`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from mugraph.algebra.fields import FieldArithmetic
+from mugraph.devices import Device
+from mugraph.ir.dtypes import DType
+from mugraph.ir.ops import OPERATORS, Call
+from mugraph.search.axes import AxisProgram
+from mugraph.search.closure import Closure, Edge, Leaf, Limits, Saturation, TinyInputs
+from mugraph.search.context import Context
+from mugraph.search.extraction import ExtractionLimits, Extractor
+from mugraph.search.recipe import Recipe, Step
+from mugraph.search.stabilize import Stabilizer, exponentials
+from mugraph.search.structures import Key, Structure
+from mugraph.search.tiers import Tier
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Limits of a search (paper, section 8: 5 kernel and 11 block operators).
+
+    Each context is enumerated up to `block_operators`, or to one more than its smallest graph has if that is larger.
+    """
+
+    max_kernels: int = 5
+    block_operators: int = 11
+    most_block_operators: int = 24
+    max_nodes: int = 20_000
+    closure_seconds: float = 4.0
+    max_derivations: int = 1000
+    scheduled_recipes: int = 24
+    schedules_per_recipe: int = 8
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What operators of a program cost at full size on a whole device: the order in which derivations are listed.
+
+    `sizes` are those of the axes, `widths` the bytes of an element by source; rates are per second.
+    """
+
+    sizes: tuple[int, ...]
+    widths: tuple[int, ...]
+    memory_bandwidth: float
+    matmul_flops: float
+    vector_flops: float
+
+    @classmethod
+    def of(cls, sizes: tuple[int, ...], widths: Sequence[int], device: Device, dtype: DType) -> Work:
+        """The work of a program with outputs of `dtype` on a device."""
+        return cls(sizes, tuple(widths), device.memory_bandwidth, device.matmul_flops[dtype], device.vector_flops)
+
+    def seconds(self, op: str, axes: Iterable[int], leaf: Leaf | None) -> float:
+        """Seconds of one operator over `axes`."""
+        points = float(math.prod(self.sizes[axis] for axis in axes))
+        if leaf is not None:
+            return points * self.widths[leaf.source] / self.memory_bandwidth
+        if op in ("contract", "concat_contract"):
+            return 2.0 * points / self.matmul_flops
+        row = OPERATORS.get(op)
+        flops = row.flops(Call(op, (), {}), (1,)) if row is not None and row.elementwise else 1
+        return flops * points / self.vector_flops
+
+    def of_edge(self, closure: Closure, edge: Edge) -> float:
+        """Seconds of one edge of a closure."""
+        parts = closure.nodes[edge.target].mask | edge.reduced
+        return self.seconds(edge.op, [axis for axis in range(len(self.sizes)) if parts >> axis & 1], edge.leaf)
+
+    def of_step(self, step: Step) -> float:
+        """Seconds of one step, the same as those of the edge it comes from."""
+        axes = step.axes if step.op in ("accumulate", "rescale") else step.axes | step.reduced
+        return self.seconds(step.op, axes, step.leaf)
+
+    def of_recipe(self, recipe: Recipe) -> float:
+        """Seconds of all steps, one after the other."""
+        return sum(map(self.of_step, recipe.steps))
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One context: a program in canonical form (`canonical`), the tier, the axis the for-loop cuts, and the limits.
+
+    A complete structure depends on these alone. Where a limit cuts the list of derivations short, `work` decides
+    which of them are listed first.
+    """
+
+    program: AxisProgram
+    tier: Tier
+    loop_axis: int | None
+    options: Options
+    work: Work = field(compare=False)
+    seconds: float = field(default=math.inf, compare=False)
+    """The closure is left unsaturated after this time."""
+
+    @property
+    def key(self) -> Key:
+        """What a complete structure is known by."""
+        return self.program, self.tier, self.loop_axis, self.options
+
+    @property
+    def where(self) -> str:
+        """The item in words."""
+        loop = "no loop" if self.loop_axis is None else f"loop over an axis of {self.work.sizes[self.loop_axis]}"
+        return f"{self.tier.value}, {loop}"
+
+    def search(self, deadline: float = math.inf, tick: Callable[[int], None] = lambda states: None) -> Structure:
+        """Everything the context holds within the limits, or what was found of it by `deadline` (of `time.perf_counter`)."""
+        arith, inputs = FieldArithmetic(seed=self.options.seed), TinyInputs(self.options.seed)
+        closure = Closure(self.program, Context.of(self.program, self.loop_axis), self.tier)
+        limits = Limits(self.options.max_nodes, min(deadline, time.perf_counter() + self.seconds))
+        Saturation(closure, arith, inputs, limits, tick).run()
+        found, operators = self._extract(closure, deadline)
+        safe = found
+        if any(step.op == "exp" for recipe in found for step in recipe.steps):
+            stabilizer = Stabilizer(self.program, closure.context, arith, inputs)
+            shifted = map(stabilizer.export if self.program.projective else stabilizer.stabilize, found)
+            made = list(dict.fromkeys(filter(None, shifted)))
+            safe = [recipe for recipe in made if not exponentials(recipe)] or made
+        return Structure(
+            recipes=tuple(sorted(found, key=_in_canonical_order)),
+            safe_recipes=tuple(sorted(safe, key=_in_canonical_order)),
+            states=len(closure.nodes),
+            edges=closure.edge_count,
+            saturated=closure.saturated,
+            complete=operators >= self.options.block_operators,
+            operators=operators,
+        )
+
+    def _extract(self, closure: Closure, deadline: float) -> tuple[list[Recipe], int]:
+        """The derivations of all goals, up to the limit that the smallest of them asks for; how far they are complete."""
+        extractor = Extractor(closure, lambda edge: self.work.of_edge(closure, edge))
+        if not all(closure.goals):
+            return [], self.options.most_block_operators
+        found: list[Recipe] = []
+        for operators in range(self.options.block_operators, self.options.most_block_operators + 1):
+            limits = ExtractionLimits(operators, self.options.max_derivations, deadline=deadline)
+            smaller, found = found, [*dict.fromkeys([*_derivations(extractor, limits), *found])]
+            if not limits.complete:
+                return found, operators - 1
+            if smaller or (found and operators == self.options.block_operators):
+                break
+        return found, operators
+
+
+def canonical(program: AxisProgram) -> tuple[AxisProgram, tuple[int, ...]]:
+    """The program without sizes and with sources numbered in the order they are loaded, and the sources of these numbers.
+
+    Parts of programs read intermediate tensors, which are numbered as the search meets them: what a part holds does not
+    depend on that.
+    """
+    sources = tuple(dict.fromkeys(term.source for _, term in program.loads()))
+    number = {source: position for position, source in enumerate(sources)}
+    terms = tuple(replace(t, source=number[t.source]) if t.op == "load" else t for t in program.terms)
+    return replace(program.structure, terms=terms), sources
+
+
+def reading(structure: Structure, sources: Sequence[int]) -> Structure:
+    """The structure of a canonical program with its loads reading `sources` instead of 0, 1, ..."""
+    if tuple(sources) == tuple(range(len(sources))):
+        return structure
+    recipes, safe = (tuple(_reading(r, sources) for r in some) for some in (structure.recipes, structure.safe_recipes))
+    return replace(structure, recipes=recipes, safe_recipes=safe)
+
+
+def _reading(recipe: Recipe, sources: Sequence[int]) -> Recipe:
+    steps = (
+        step if step.leaf is None else replace(step, leaf=replace(step.leaf, source=sources[step.leaf.source]))
+        for step in recipe.steps
+    )
+    return replace(recipe, steps=tuple(steps))
+
+
+def _derivations(extractor: Extractor, limits: ExtractionLimits) -> list[Recipe]:
+    choices = itertools.product(*extractor.closure.goals)
+    found = (recipe for goals in choices for _, recipe in extractor.derivations(goals, limits))
+    return list(dict.fromkeys(found))
+
+
+def _in_canonical_order(recipe: Recipe) -> tuple[object, ...]:
+    """A key for an order of recipes that depends on neither sizes nor the device."""
+    return tuple(
+        (step.op, step.inputs, sorted(step.axes), sorted(step.reduced), str(step.scalar), _leaf_key(step.leaf))
+        for step in recipe.steps
+    )
+
+
+def _leaf_key(leaf: Leaf | None) -> tuple[object, ...]:
+    return () if leaf is None else (leaf.source, leaf.slots)
