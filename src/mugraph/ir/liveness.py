@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
 from mugraph.ir.dtypes import DType
 from mugraph.ir.evaluate import loop_nodes
 from mugraph.ir.graph import ACCUMULATORS, VIEWS, Graph, Level, Node, Value
@@ -16,7 +18,7 @@ def peak_bytes(graph: Graph, operands_in_place: bool = False) -> int:
     the level above, and views own nothing. What a block or thread computes is kept in fp32 at least.
     `operands_in_place`: iterators take nothing, for the block reads its operands where they lie.
     """
-    births, deaths = _intervals(graph)
+    births, deaths = _ranges(graph)
     change = [0] * (len(graph.nodes) + 1)
     streamed = graph.level is Level.THREAD and _elementwise_only(graph)
     for index, node in enumerate(graph.nodes):
@@ -48,23 +50,36 @@ def _stored(graph: Graph, node: Node, streamed: bool) -> int:
     return sum(max(tensor.dtype.bytes, narrowest) * (1 if streamed else tensor.elements) for tensor in node.outputs)
 
 
-def _intervals(graph: Graph) -> tuple[list[int], list[int]]:
-    """First and last node during which each node's outputs are live."""
-    births = list(range(len(graph.nodes)))
+def live_ranges(
+    reads: Sequence[Sequence[int]], accumulators: Collection[int], inside: Collection[int]
+) -> tuple[list[int], list[int]]:
+    """First and last operator during which each operator's result takes memory.
+
+    `reads[i]` are the operators whose memory the i-th one reads; those `inside` the for-loop run again and again, so what
+    `accumulators` collect is there from its first operator to its last.
+    """
+    births = list(range(len(reads)))
     deaths = list(births)
-    inside = loop_nodes(graph)
-    for index, node in enumerate(graph.nodes):
-        for value in node.inputs:
-            owner = _owner(graph, value)
-            deaths[owner] = max(deaths[owner], index)
-        if node.op in ACCUMULATORS:
-            births[index] = min(inside)
-            deaths[index] = max(index, *inside)
-        if node.op == "input":
-            births[index], deaths[index] = 0, len(graph.nodes) - 1
+    for index, operands in enumerate(reads):
+        for operand in operands:
+            deaths[operand] = index
+    for index in accumulators:
+        births[index] = min(inside)
+        deaths[index] = max(deaths[index], *inside)
+    return births, deaths
+
+
+def _ranges(graph: Graph) -> tuple[list[int], list[int]]:
+    """The live ranges of a graph's nodes; a kernel graph's inputs and outputs are always live."""
+    reads = [[_owner(graph, value) for value in node.inputs] for node in graph.nodes]
+    accumulators = [index for index, node in enumerate(graph.nodes) if node.op in ACCUMULATORS]
+    births, deaths = live_ranges(reads, accumulators, loop_nodes(graph))
     if graph.level is Level.KERNEL:
-        for value in graph.outputs:
-            deaths[_owner(graph, value)] = len(graph.nodes) - 1
+        inputs = {index for index, node in enumerate(graph.nodes) if node.op == "input"}
+        for index in inputs | {_owner(graph, value) for value in graph.outputs}:
+            deaths[index] = len(graph.nodes) - 1
+        for index in inputs:
+            births[index] = 0
     return births, deaths
 
 
