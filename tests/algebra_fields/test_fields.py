@@ -137,14 +137,26 @@ def test_exponentials_turn_sums_into_products(arith: FieldArithmetic, rng: np.ra
     assert_same(arith.exp(arith.add(x, y)), arith.mul(arith.exp(x), arith.exp(y)))
 
 
+@pytest.mark.parametrize("mirrored", [False, True])
 @pytest.mark.parametrize("pair", [SMALL, PAPER, LARGE])
-def test_square_roots_are_multiplicative_and_undo_squares_up_to_sign(pair: FieldPair, rng: np.random.Generator) -> None:
-    arith = FieldArithmetic(pair)
+def test_square_roots_are_multiplicative_and_undo_squares_up_to_sign(
+    pair: FieldPair, mirrored: bool, rng: np.random.Generator
+) -> None:
+    arith = FieldArithmetic(pair, mirrored=mirrored)
     x, y = arith.random((64,), rng), arith.random((64,), rng)
     assert_same(arith.sqrt(arith.mul(x, y)), arith.mul(arith.sqrt(x), arith.sqrt(y)))
     square = arith.mul(x, x)
     root = arith.sqrt(square)
     assert_same(arith.mul(root, root), square)
+
+
+@pytest.mark.parametrize("pair", [SMALL, PAPER, LARGE])
+def test_the_roots_of_minus_one_are_one_and_minus_one(pair: FieldPair) -> None:
+    minus_one = Scalar(Fraction(-1))
+    roots = {
+        int(arith.sqrt(arith.constant(minus_one)).p) for arith in (FieldArithmetic(pair), FieldArithmetic(pair, mirrored=True))
+    }
+    assert roots == {1, pair.p - 1}
 
 
 def test_constants_are_exact_rationals_and_roots(arith: FieldArithmetic, rng: np.random.Generator) -> None:

@@ -126,6 +126,8 @@ DIFFERENT: dict[str, Pair] = {
     "another opaque function": both(lambda x: x.silu(), lambda x: x.gelu(), VECTOR),
     "an opaque function left out": both(lambda x: x.relu(), lambda x: x, VECTOR),
     "roots of sums": both(lambda x, y: (x + y).sqrt(), lambda x, y: x.sqrt() + y.sqrt(), VECTOR, VECTOR),
+    "roots of opposite differences": both(lambda x, y: (x - y).sqrt(), lambda x, y: (y - x).sqrt(), VECTOR, VECTOR),
+    "opposite roots of opposite differences": both(lambda x, y: (x - y).sqrt(), lambda x, y: (y - x).sqrt() * -1, VECTOR, VECTOR),
     "a scaled exponent": both(lambda x: (2 * x).exp(), lambda x: x.exp() * 2, VECTOR),
     "x and x**227": both(lambda x: x, lambda x: power(x, 227), VECTOR),
     "1 and 228": lambda: (scaled(1), scaled(228)),

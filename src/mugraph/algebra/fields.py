@@ -3,7 +3,8 @@
 A real number is represented by two residues. Sums, products and quotients act on both; `exp(x)` is `omega ** x_q` in
 Z_p for an omega of order q, which makes `exp(x + y) = exp(x) exp(y)` hold exactly, and has no residue modulo q. With p
 and q both 3 modulo 4, `x ** ((p + 1) / 4)` is a square root of every square and multiplicative on all of Z_p, so that
-every equality of the paper's A_eq holds for every input: a test never separates graphs that A_eq makes equal.
+every equality of the paper's A_eq holds for every input: a test never separates graphs that A_eq makes equal. There
+is a second such map, with the other sign where x is no square; sqrt(x) and sqrt(-x) agree under one of the two only.
 
 Outside that theory, opaque functions are random functions of the residues, and `max` is the maximum under a random
 total order, which is associative, commutative and idempotent as the real one is.
@@ -22,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mugraph.algebra.modular import Residues, combine, inverse, matmul, reduce, square_root, uniform
+from mugraph.algebra.modular import Residues, combine, inverse, matmul, reduce, root_exponent, square_root, uniform
 from mugraph.errors import InvalidInput, UndefinedInField
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.scalar import Scalar
@@ -123,11 +124,12 @@ class FieldArithmetic:
     """`mugraph.ir.arithmetic.Arithmetic` over the fields of `pair`.
 
     `omega`, of order q modulo p, is the base of exponentials; by default it and the random functions that stand for
-    opaque operators are drawn from `seed`. Raises UndefinedInField where an operation has no meaning: division by a
-    tensor with a zero, and the exponential of a tensor without residues modulo q.
+    opaque operators are drawn from `seed`. `mirrored` chooses the second of the two multiplicative square roots.
+    Raises UndefinedInField where an operation has no meaning: division by a tensor with a zero, and the exponential of
+    a tensor without residues modulo q.
     """
 
-    def __init__(self, pair: FieldPair = LARGE, *, omega: int | None = None, seed: int = 0) -> None:
+    def __init__(self, pair: FieldPair = LARGE, *, omega: int | None = None, seed: int = 0, mirrored: bool = False) -> None:
         if omega is None:
             omega = pair.root(np.random.default_rng([seed, pair.p, pair.q]))
         if omega % pair.p == 1 or pow(omega, pair.q, pair.p) != 1:
@@ -135,6 +137,7 @@ class FieldArithmetic:
         self.pair = pair
         self.omega = omega
         self.seed = seed
+        self.mirrored = mirrored
         self._p = np.array(pair.p)
         self._q = np.array(pair.q)
         self._powers = _PowerTable(omega, pair)
@@ -147,7 +150,8 @@ class FieldArithmetic:
     def constant(self, value: Scalar) -> FieldValue:
         known = self._constants.get(value)
         if known is None:
-            known = FieldValue(np.array(_scalar_residue(value, self.pair.p)), np.array(_scalar_residue(value, self.pair.q)))
+            p, q = (_scalar_residue(value, modulus, self.mirrored) for modulus in (self.pair.p, self.pair.q))
+            known = FieldValue(np.array(p), np.array(q))
             self._constants[value] = known
         return known
 
@@ -169,7 +173,7 @@ class FieldArithmetic:
         return FieldValue(self._powers(x.q), None)
 
     def sqrt(self, x: FieldValue) -> FieldValue:
-        return self._each(square_root, x)
+        return self._each(lambda residues, modulus: square_root(residues, modulus, self.mirrored), x)
 
     def sum(self, x: FieldValue, axis: int) -> FieldValue:
         return self._each(lambda residues, modulus: reduce(np.add.reduce(residues, axis=axis, keepdims=True), modulus), x)
@@ -211,7 +215,7 @@ class FieldArithmetic:
 # --- constants, powers of omega --------------------------------------------------------------------------------------
 
 
-def _scalar_residue(value: Scalar, modulus: int) -> int:
+def _scalar_residue(value: Scalar, modulus: int, mirrored: bool) -> int:
     def residue(number: Fraction) -> int:
         if number.denominator % modulus == 0:
             raise UndefinedInField(f"the constant {value} has a denominator divisible by {modulus}; use other primes")
@@ -219,7 +223,7 @@ def _scalar_residue(value: Scalar, modulus: int) -> int:
 
     if not value.root:
         return residue(value.value)
-    root = pow(residue(abs(value.value)), (modulus + 1) // 4, modulus)
+    root = pow(residue(abs(value.value)), root_exponent(modulus, mirrored), modulus)
     return root if value.value > 0 else -root % modulus
 
 

@@ -78,9 +78,17 @@ def _power(x: Residues, exponent: int, modulus: Residues) -> Residues:
     return result
 
 
-def square_root(x: Residues, modulus: Residues) -> Residues:
-    """x**((modulus + 1) / 4), a square root of every square where the modulus is 3 modulo 4."""
-    return _power(x, (int(modulus) + 1) // 4, modulus)
+def root_exponent(modulus: int, mirrored: bool = False) -> int:
+    """An exponent e such that x**e is a square root of every square x, for a modulus that is 3 modulo 4.
+
+    There are two: they agree on squares and differ in the sign elsewhere, so one of them maps -1 to 1 and the other to -1.
+    """
+    return (3 * modulus - 1) // 4 if mirrored else (modulus + 1) // 4
+
+
+def square_root(x: Residues, modulus: Residues, mirrored: bool = False) -> Residues:
+    """x**root_exponent(modulus, mirrored): multiplicative, and a square root of every square."""
+    return _power(x, root_exponent(int(modulus), mirrored), modulus)
 
 
 def inverse(x: Residues, modulus: Residues) -> Residues:

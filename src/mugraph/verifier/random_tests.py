@@ -24,7 +24,7 @@ _UNBOUNDED_ROUNDS = 2
 _SEMANTICS = {
     "exp": "omega**x modulo p for a random omega of order q: exp(x + y) = exp(x) exp(y), and nothing else, is assumed",
     "accumulate_rescaled": "a sum of products with exp, as the operator is defined",
-    "sqrt": "x**((p+1)/4): multiplicative, a square root of every square; sqrt(a)**2 = a holds up to sign",
+    "sqrt": "x**((p+1)/4) and x**((3p-1)/4) in turn: multiplicative, roots of every square; sqrt(a)**2 = a holds up to sign",
     "max": "the maximum under a random total order: associative, commutative, idempotent",
 }
 _RANDOM_FUNCTION = "a random function: equal arguments give equal results, and nothing else is assumed"
@@ -144,7 +144,9 @@ class _Tests:
         rng = np.random.default_rng([self.seed, draw])
         pair = FieldPair.draw(rng)
         omega = pair.root(rng)
-        arith = FieldArithmetic(pair, omega=omega, seed=int(rng.integers(2**62)))
+        # Both square roots take part: sqrt(x) and sqrt(-x) agree under one of them.
+        mirrored = len(self.rounds) % 2 == 1
+        arith = FieldArithmetic(pair, omega=omega, seed=int(rng.integers(2**62)), mirrored=mirrored)
         inputs = [
             arith.random(shape, rng, p=Residues.P in (ours | theirs), q=Residues.Q in (ours | theirs))
             for shape, ours, theirs in zip(
