@@ -17,6 +17,7 @@ import numpy as np
 
 from mugraph.errors import InvalidGraph
 from mugraph.ir.arithmetic import Arithmetic, Array
+from mugraph.ir.dead_nodes import without_dead_nodes
 from mugraph.ir.evaluate import loop_nodes
 from mugraph.ir.graph import Graph, Level, Node, Value
 from mugraph.ir.ops import Call, Scope, apply_call, operator, partition_of
@@ -62,7 +63,7 @@ def _store(values: dict[Value, V], index: int, results: Sequence[V]) -> None:
 def _compute(graph: Graph, node: Node, operands: Sequence[V], arith: Arithmetic[V], lead: int) -> list[V]:
     """The outputs of a node whose operands have `lead` batch axes."""
     if node.body is not None:
-        return _Body(node.body, operands, arith, lead).run()
+        return _Body(without_dead_nodes(node.body), operands, arith, lead).run()
     call = apply_call(node.op, [graph.tensor(v) for v in node.inputs], dict(node.attributes), _scope(graph))
     return [operator(node.op).compute(_Batched(arith, lead) if lead else arith, call, operands)]
 
