@@ -1,0 +1,154 @@
+"""CUDA kernels on a CPU: the text that a GPU would run, run by fibers, with every access to memory checked.
+
+A block's threads are fibers that take turns; warp functions and barriers wait for the threads they join. Asynchronous
+copies land when they are waited for, never earlier. Shared memory and outputs start as NaN. Each access is checked against the
+history of its cell: faults that a GPU would hide behind lucky timing are reported even where the result is right.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import tempfile
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from mugraph.errors import InvalidInput
+from mugraph.runtime.cuda.emulator.findings import Fault, Finding
+from mugraph.runtime.cuda.emulator.toolchain import build_library, source_lines
+from mugraph.runtime.cuda.launch import LaunchShape
+
+__all__ = ["Emulation", "Fault", "Finding", "emulate"]
+
+Array = npt.NDArray[np.generic]
+
+_WARP = 32
+_MOST_THREADS = 1024
+_MOST_SHARED = 1 << 18
+_MOST_OPERANDS = 16
+_MOST_FINDINGS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Emulation:
+    """What a run showed: findings, and how many 8 x 8 matrices `ldmatrix` read with how many turns lost to bank conflicts."""
+
+    findings: tuple[Finding, ...]
+    matrices: int
+    bank_conflicts: int
+
+
+def emulate(
+    source: str, kernel: str, shape: LaunchShape, inputs: Sequence[Array], outputs: Sequence[Array], seed: int = 0
+) -> Emulation:
+    """Run `kernel` of the kernels' text on contiguous arrays (16-bit types as any 16-bit array), writing the outputs in place.
+
+    The kernel's parameters are pointers, inputs first. `seed` other than 0 chooses another order in which warps and lanes take
+    turns. Raises InvalidInput for shapes and operands no launch can have, TargetUnavailable without g++, CompilationFailed
+    when it rejects the source.
+    """
+    _check(shape, inputs, outputs)
+    return _library(source).run(kernel, shape, inputs, outputs, seed)
+
+
+def _check(shape: LaunchShape, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+    if shape.threads % _WARP or not 0 < shape.threads <= _MOST_THREADS:
+        raise InvalidInput(f"a block has whole warps of {_WARP} threads, up to {_MOST_THREADS}, not {shape.threads} threads")
+    if not 0 <= shape.shared_bytes <= _MOST_SHARED:
+        raise InvalidInput(f"the emulator has {_MOST_SHARED} bytes of shared memory, not {shape.shared_bytes}")
+    if len(inputs) + len(outputs) > _MOST_OPERANDS:
+        raise InvalidInput(f"the emulator launches kernels of up to {_MOST_OPERANDS} operands, not {len(inputs) + len(outputs)}")
+    for array in (*inputs, *outputs):
+        if not array.flags.c_contiguous:
+            raise InvalidInput(f"operands of kernels are contiguous; copy the array of shape {array.shape} first")
+
+
+class _Operand(ctypes.Structure):
+    _fields_ = (("memory", ctypes.c_void_p), ("bytes", ctypes.c_int64), ("output", ctypes.c_int32))
+
+
+class _Shape(ctypes.Structure):
+    _fields_ = (
+        ("grid", ctypes.c_int32 * 3),
+        ("threads", ctypes.c_int32),
+        ("shared_bytes", ctypes.c_int32),
+        ("seed", ctypes.c_uint32),
+    )
+
+
+class _Finding(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_int32) for name in ("kind", "place", "thread", "other", "block", "bytes")),
+        ("epoch", ctypes.c_uint32),
+        ("offset", ctypes.c_int64),
+        ("count", ctypes.c_int64),
+        ("site", ctypes.c_size_t),
+    )
+
+
+class _Statistics(ctypes.Structure):
+    _fields_ = (("matrices", ctypes.c_int64), ("conflicts", ctypes.c_int64))
+
+
+class _Library:
+    """One kernels' text, built and loaded; its emulator is one machine, so one thread runs it at a time."""
+
+    def __init__(self, source: str) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="mugraph-emulator-")
+        self._path = build_library(source, Path(self._folder.name))
+        self._loaded = ctypes.CDLL(str(self._path))
+        self._lock = threading.Lock()
+
+    def run(self, kernel: str, shape: LaunchShape, inputs: Sequence[Array], outputs: Sequence[Array], seed: int) -> Emulation:
+        """Launch once; see `emulate`."""
+        try:
+            entry = ctypes.cast(getattr(self._loaded, kernel), ctypes.c_void_p)
+        except AttributeError:
+            raise InvalidInput(f'there is no extern "C" kernel {kernel!r} in the source') from None
+        views = (_Operand * (len(inputs) + len(outputs)))(
+            *(_Operand(array.ctypes.data, array.nbytes, 0) for array in inputs),
+            *(_Operand(array.ctypes.data, array.nbytes, 1) for array in outputs),
+        )
+        grid = (*shape.grid, 1, 1, 1)[:3]
+        launch = _Shape((ctypes.c_int32 * 3)(*grid), shape.threads, shape.shared_bytes, seed)
+        found, statistics = (_Finding * _MOST_FINDINGS)(), _Statistics()
+        with self._lock:
+            count = self._loaded.emulate(entry, ctypes.byref(launch), views, len(views), found, ctypes.byref(statistics))
+        findings = self._findings(kernel, found[:count], len(inputs))
+        return Emulation(findings, statistics.matrices, statistics.conflicts)
+
+    def _findings(self, kernel: str, found: Sequence[_Finding], inputs: int) -> tuple[Finding, ...]:
+        lines = source_lines(self._path, [each.site for each in found])
+        faults = tuple(Fault)
+        return tuple(
+            Finding(
+                fault=faults[each.kind],
+                kernel=kernel,
+                place=_place(each.place, inputs),
+                offset=each.offset,
+                bytes=each.bytes,
+                block=each.block,
+                thread=each.thread,
+                other=None if each.other < 0 else each.other,
+                barriers=each.epoch,
+                line=line,
+                count=each.count,
+            )
+            for each, line in zip(found, lines, strict=True)
+        )
+
+
+@lru_cache(maxsize=32)
+def _library(source: str) -> _Library:
+    return _Library(source)
+
+
+def _place(number: int, inputs: int) -> str:
+    if number >= 0:
+        return f"input {number}" if number < inputs else f"output {number - inputs}"
+    return "shared memory" if number == -1 else "an unknown address"

@@ -1,0 +1,42 @@
+/* What CUDA supplies to a kernel without headers, for a kernel compiled by a host compiler. Stands before interface.h. */
+
+#define __global__
+#define __device__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...)
+
+struct Coordinates { unsigned x, y, z; };
+extern Coordinates threadIdx, blockIdx, blockDim, gridDim;
+
+extern "C" {
+void emulated_syncthreads();
+void emulated_syncwarp();
+unsigned char *emulated_shared_memory();
+void emulated_load(void *to, const void *address, unsigned bytes);
+void emulated_store(void *address, const void *from, unsigned bytes);
+void emulated_cp_async(void *shared, const void *from, unsigned bytes, bool present);
+void emulated_cp_async_commit();
+void emulated_cp_async_wait(unsigned pending);
+float emulated_shfl_xor(float value, int mask);
+float emulated_shfl(float value, int source);
+void emulated_ldmatrix(unsigned *parts, int matrices, const void *row, bool transposed);
+void emulated_mma_m16n8k16(float *sum, const unsigned *left, const unsigned *right, bool is_bf16);
+float emulated_from_fp16(unsigned short bits);
+unsigned short emulated_to_fp16(float x);
+}
+
+inline void __syncthreads() { emulated_syncthreads(); }
+inline void __syncwarp() { emulated_syncwarp(); }
+
+inline float exp(float x) { return __builtin_expf(x); }
+inline float log(float x) { return __builtin_logf(x); }
+inline float tanh(float x) { return __builtin_tanhf(x); }
+inline float erf(float x) { return __builtin_erff(x); }
+inline float sqrt(float x) { return __builtin_sqrtf(x); }
+inline float rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
+inline float abs(float x) { return __builtin_fabsf(x); }
+inline float max(float x, float y) { return __builtin_fmaxf(x, y); }
+inline float min(float x, float y) { return __builtin_fminf(x, y); }
+inline float fma(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
+inline int max(int x, int y) { return x > y ? x : y; }
+inline int min(int x, int y) { return x < y ? x : y; }

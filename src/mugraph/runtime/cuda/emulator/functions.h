@@ -1,0 +1,76 @@
+/* The device functions of interface.h for a CPU: calls into the emulator, which knows the thread that calls. */
+
+INLINE unsigned char *shared_memory() { return emulated_shared_memory(); }
+
+INLINE float as_float(unsigned bits)
+{
+    float x;
+    __builtin_memcpy(&x, &bits, sizeof x);
+    return x;
+}
+INLINE unsigned as_bits(float x)
+{
+    unsigned bits;
+    __builtin_memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+INLINE float to_float(fp32_t x) { return x; }
+INLINE float to_float(fp16_t x) { return emulated_from_fp16(x.bits); }
+INLINE float to_float(bf16_t x) { return as_float((unsigned)x.bits << 16); }
+template <> INLINE fp32_t from_float<fp32_t>(float x) { return x; }
+template <> INLINE fp16_t from_float<fp16_t>(float x) { return {emulated_to_fp16(x)}; }
+template <> INLINE bf16_t from_float<bf16_t>(float x)
+{
+    const unsigned bits = as_bits(x);
+    if (x != x)
+        return {0x7fff};
+    return {(unsigned short)((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
+}
+
+template <class T> INLINE unsigned pack(float low, float high)
+{
+    return from_float<T>(low).bits | (unsigned)from_float<T>(high).bits << 16;
+}
+template <class T> INLINE float low_half(unsigned pair) { return to_float(T{(unsigned short)pair}); }
+template <class T> INLINE float high_half(unsigned pair) { return to_float(T{(unsigned short)(pair >> 16)}); }
+
+template <int N> INLINE words<N> load_words(const void *address)
+{
+    words<N> value;
+    emulated_load(&value, address, sizeof value);
+    return value;
+}
+template <int N> INLINE words<N> load_streamed(const void *address) { return load_words<N>(address); }
+template <int N> INLINE void store_words(void *address, words<N> value) { emulated_store(address, &value, sizeof value); }
+
+template <int BYTES> INLINE void cp_async(void *shared, const void *from, bool present)
+{
+    static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "asynchronous copies have 4, 8 or 16 bytes");
+    emulated_cp_async(shared, from, BYTES, present);
+}
+INLINE void cp_async_commit() { emulated_cp_async_commit(); }
+template <int PENDING> INLINE void cp_async_wait() { emulated_cp_async_wait(PENDING); }
+
+INLINE float shfl_xor(float value, int mask) { return emulated_shfl_xor(value, mask); }
+INLINE float shfl(float value, int source) { return emulated_shfl(value, source); }
+
+template <int N> INLINE void ldmatrix(unsigned (&part)[N], const void *row)
+{
+    static_assert(N == 1 || N == 2 || N == 4, "ldmatrix loads 1, 2 or 4 matrices");
+    emulated_ldmatrix(part, N, row, false);
+}
+template <int N> INLINE void ldmatrix_transposed(unsigned (&part)[N], const void *row)
+{
+    static_assert(N == 1 || N == 2 || N == 4, "ldmatrix loads 1, 2 or 4 matrices");
+    emulated_ldmatrix(part, N, row, true);
+}
+
+template <> INLINE void mma_m16n8k16<fp16_t>(float (&sum)[4], const unsigned (&left)[4], const unsigned (&right)[2])
+{
+    emulated_mma_m16n8k16(sum, left, right, false);
+}
+template <> INLINE void mma_m16n8k16<bf16_t>(float (&sum)[4], const unsigned (&left)[4], const unsigned (&right)[2])
+{
+    emulated_mma_m16n8k16(sum, left, right, true);
+}

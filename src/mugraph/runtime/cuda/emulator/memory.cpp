@@ -1,0 +1,267 @@
+#include "memory.h"
+
+#include <link.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "block.h"
+#include "fibers.h"
+#include "findings.h"
+
+namespace emulation {
+
+Finding findings[kMaxFindings];
+int found;
+bool abandoned;
+std::vector<Operand> operands;
+std::size_t shared_bytes;
+
+namespace {
+
+constexpr std::uint32_t kCell = 2;
+
+Cell shared_cells[kMaxShared / kCell];
+
+/* Shared memory between two guards, which belong to it and lie out of its bounds. */
+unsigned char *shared_region()
+{
+    static unsigned char *const region = [] {
+        void *const pages =
+            mmap(nullptr, kMaxShared + 2 * kGuard, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (pages == MAP_FAILED)
+            throw std::bad_alloc();
+        return static_cast<unsigned char *>(pages);
+    }();
+    return region;
+}
+
+/* The addresses this library is loaded at. */
+Range find_library()
+{
+    Range range{0, 0};
+    dl_iterate_phdr(
+        [](dl_phdr_info *info, std::size_t, void *result) {
+            const auto here = reinterpret_cast<std::uintptr_t>(&operands);
+            Range found{info->dlpi_addr, 0};
+            for (int segment = 0; segment < info->dlpi_phnum; ++segment)
+                if (const auto &header = info->dlpi_phdr[segment]; header.p_type == PT_LOAD)
+                    found.last = std::max(found.last, found.first + header.p_vaddr + header.p_memsz);
+            if (here < found.first || here >= found.last)
+                return 0;
+            *static_cast<Range *>(result) = found;
+            return 1;
+        },
+        &range);
+    return range;
+}
+
+struct Window {
+    std::int32_t place;
+    unsigned char *memory;
+    std::int64_t bytes;
+    Cell *cells;
+    bool writable;
+};
+
+/* The memory that `address` belongs to or is nearest to; kNowhere for the thread's own variables. */
+Window window_of(const void *address)
+{
+    const auto *const byte = static_cast<const unsigned char *>(address);
+    if (static_cast<std::size_t>(byte - shared_region()) < kMaxShared + 2 * kGuard)
+        return {kShared, shared_memory(), static_cast<std::int64_t>(shared_bytes), shared_cells, true};
+    for (std::size_t number = 0; number < operands.size(); ++number) {
+        Operand &operand = operands[number];
+        if (static_cast<std::size_t>(byte - operand.memory + kGuard) < operand.bytes + 2 * kGuard)
+            return {static_cast<std::int32_t>(number), operand.memory, operand.bytes, operand.cells.data(), operand.output};
+    }
+    return {kNowhere, nullptr, 0, nullptr, true};
+}
+
+bool is_private(const void *address)
+{
+    const auto value = reinterpret_cast<std::uintptr_t>(address);
+    return on_fiber_stack(address) || (value >= library().first && value < library().last);
+}
+
+/* The cells of an access that is allowed; null after reporting why it is not, or where nothing is remembered. */
+struct Span {
+    Cell *first, *last;
+    std::int32_t place;
+};
+Span cells_of(const void *address, std::uint32_t bytes, std::uint32_t alignment, const void *site, bool writes)
+{
+    if (is_private(address))
+        return {nullptr, nullptr, kNowhere};
+    const Window window = window_of(address);
+    if (window.place == kNowhere) {
+        report(Kind::out_of_bounds, address, bytes, kNowhere, -1, site);
+        abandon_block();
+    }
+    const std::int64_t offset = static_cast<const unsigned char *>(address) - window.memory;
+    if (offset < 0 || offset + bytes > window.bytes) {
+        report(Kind::out_of_bounds, address, bytes, window.place, -1, site);
+        return {nullptr, nullptr, window.place};
+    }
+    if (reinterpret_cast<std::uintptr_t>(address) % alignment != 0)
+        report(Kind::misaligned, address, bytes, window.place, -1, site);
+    if (writes && !window.writable)
+        report(Kind::input_written, address, bytes, window.place, -1, site);
+    if (window.cells == nullptr)
+        return {nullptr, nullptr, window.place};
+    return {window.cells + offset / kCell, window.cells + (offset + bytes + kCell - 1) / kCell, window.place};
+}
+
+bool happened(const Access &access, std::int32_t place) { return access.epoch >= (place == kShared ? first_epoch : 1); }
+
+/* Whether nothing orders an earlier access before the calling thread. Blocks are never ordered. */
+bool concurrent(const Access &access, std::int32_t place)
+{
+    if (!happened(access, place))
+        return false;
+    if (access.epoch < first_epoch)
+        return true;
+    if (access.epoch < epoch || static_cast<int>(access.thread) == thread)
+        return false;
+    return static_cast<int>(access.thread) / kLanes != thread / kLanes || access.warp_epoch >= warp_epoch(thread);
+}
+
+Access this_access(bool flight)
+{
+    return {epoch, warp_epoch(thread), static_cast<std::uint64_t>(thread), flight};
+}
+
+void remember_read(Cell &cell, const Access &access)
+{
+    const Access last = cell.reads[0];
+    if (last.epoch == access.epoch && last.thread != access.thread) {
+        if (last.thread / kLanes == access.thread / kLanes)
+            cell.reads[1] = last;
+        else
+            cell.other_warp = last;
+    }
+    cell.reads[0] = access;
+}
+
+} // namespace
+
+const Range &library()
+{
+    static const Range range = find_library();
+    return range;
+}
+
+unsigned char *shared_memory() { return shared_region() + kGuard; }
+
+void poison(void *memory, std::size_t bytes) { std::memset(memory, 0xff, bytes); }
+
+void report(Kind kind, const void *address, std::uint32_t bytes, std::int32_t place, std::int32_t other, const void *site)
+{
+    const auto where = site == nullptr ? 0 : reinterpret_cast<std::uintptr_t>(site) - library().first;
+    for (int known = 0; known < found; ++known)
+        if (findings[known].kind == kind && findings[known].site == where && findings[known].place == place) {
+            ++findings[known].count;
+            return;
+        }
+    if (found == kMaxFindings)
+        return;
+    std::int64_t offset = 0;
+    if (place == kShared)
+        offset = static_cast<const unsigned char *>(address) - shared_memory();
+    else if (place != kNowhere && address != nullptr)
+        offset = static_cast<const unsigned char *>(address) - operands[place].memory;
+    const auto size = static_cast<std::int32_t>(bytes);
+    findings[found++] = {kind, place, thread, other, block, size, epoch - first_epoch, offset, 1, where};
+}
+
+void read(const void *address, std::uint32_t bytes, std::uint32_t alignment, const void *site)
+{
+    const Span span = cells_of(address, bytes, alignment, site, false);
+    for (Cell *cell = span.first; cell != span.last; ++cell) {
+        const Access before = cell->write;
+        const int writer = static_cast<int>(before.thread);
+        if (!happened(before, span.place))
+            report(Kind::uninitialized, address, bytes, span.place, -1, site);
+        else if (before.flight)
+            report(Kind::in_flight, address, bytes, span.place, writer, site);
+        else if (concurrent(before, span.place))
+            report(Kind::race, address, bytes, span.place, writer, site);
+        remember_read(*cell, this_access(false));
+    }
+}
+
+void write(const void *address, std::uint32_t bytes, std::uint32_t alignment, const void *site, bool flight)
+{
+    const Span span = cells_of(address, bytes, alignment, site, true);
+    for (Cell *cell = span.first; cell != span.last; ++cell) {
+        const Access before = cell->write;
+        if (before.flight && happened(before, span.place))
+            report(Kind::in_flight, address, bytes, span.place, static_cast<int>(before.thread), site);
+        for (const Access &access : {before, cell->reads[0], cell->reads[1], cell->other_warp})
+            if (!access.flight && concurrent(access, span.place)) {
+                report(Kind::race, address, bytes, span.place, static_cast<int>(access.thread), site);
+                break;
+            }
+        cell->write = this_access(flight);
+    }
+}
+
+void land(const void *address, std::uint32_t bytes)
+{
+    const std::int64_t offset = static_cast<const unsigned char *>(address) - shared_memory();
+    for (std::int64_t cell = offset / kCell; cell < (offset + bytes + kCell - 1) / kCell; ++cell)
+        if (shared_cells[cell].write.flight)
+            shared_cells[cell].write = this_access(false);
+}
+
+void check_outputs()
+{
+    for (std::size_t number = 0; number < operands.size(); ++number) {
+        const Operand &operand = operands[number];
+        for (std::size_t cell = 0; cell < operand.cells.size(); ++cell)
+            if (operand.cells[cell].write.epoch == 0)
+                report(Kind::unwritten, operand.memory + cell * kCell, kCell, static_cast<std::int32_t>(number), -1, nullptr);
+    }
+}
+
+} // namespace emulation
+
+/* What the compiler calls before every access of the kernel when it instruments for races. The real library behind
+   these names is not linked. */
+#define ACCESS(name, function, bytes, alignment)                                                                        \
+    extern "C" void name(void *address)                                                                                 \
+    {                                                                                                                   \
+        emulation::function(address, bytes, alignment, __builtin_return_address(0));                                    \
+    }
+ACCESS(__tsan_read1, read, 1, 1)
+ACCESS(__tsan_read2, read, 2, 2)
+ACCESS(__tsan_read4, read, 4, 4)
+ACCESS(__tsan_read8, read, 8, 8)
+ACCESS(__tsan_read16, read, 16, 16)
+ACCESS(__tsan_write1, write, 1, 1)
+ACCESS(__tsan_write2, write, 2, 2)
+ACCESS(__tsan_write4, write, 4, 4)
+ACCESS(__tsan_write8, write, 8, 8)
+ACCESS(__tsan_write16, write, 16, 16)
+/* Accesses to types whose alignment is smaller than their size: a GPU splits those. */
+ACCESS(__tsan_unaligned_read2, read, 2, 1)
+ACCESS(__tsan_unaligned_read4, read, 4, 2)
+ACCESS(__tsan_unaligned_read8, read, 8, 2)
+ACCESS(__tsan_unaligned_read16, read, 16, 2)
+ACCESS(__tsan_unaligned_write2, write, 2, 1)
+ACCESS(__tsan_unaligned_write4, write, 4, 2)
+ACCESS(__tsan_unaligned_write8, write, 8, 2)
+ACCESS(__tsan_unaligned_write16, write, 16, 2)
+extern "C" void __tsan_read_range(void *address, std::size_t bytes)
+{
+    emulation::read(address, static_cast<std::uint32_t>(bytes), 2, __builtin_return_address(0));
+}
+extern "C" void __tsan_write_range(void *address, std::size_t bytes)
+{
+    emulation::write(address, static_cast<std::uint32_t>(bytes), 2, __builtin_return_address(0));
+}
+extern "C" void __tsan_init() {}
+extern "C" void __tsan_func_entry(void *) {}
+extern "C" void __tsan_func_exit() {}

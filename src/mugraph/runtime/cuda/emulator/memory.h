@@ -1,0 +1,57 @@
+/* The memory a kernel may touch, and the history of every cell of it. */
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace emulation {
+
+constexpr std::size_t kMaxShared = 1 << 18;
+/* Bytes before and after each piece of memory where an access is known to have missed it. */
+constexpr std::size_t kGuard = 1 << 16;
+
+/* One access: by which thread, in which epochs. `flight`: an asynchronous copy that has not landed. */
+struct Access {
+    std::uint64_t epoch : 32, warp_epoch : 20, thread : 11, flight : 1;
+};
+
+/* The history of two bytes: the last write, and readers since. Of the readers the last two of one warp are kept, and one
+   of another warp: if any reader conflicts with a later write, one of these three does. */
+struct Cell {
+    Access write, reads[2], other_warp;
+};
+
+/* One operand of the kernel. Kernels may write outputs alone, so only they have a history. */
+struct Operand {
+    unsigned char *memory;
+    std::int64_t bytes;
+    bool output;
+    std::vector<Cell> cells;
+};
+
+extern std::vector<Operand> operands;
+extern std::size_t shared_bytes;
+
+unsigned char *shared_memory();
+
+/* The addresses of this library: instructions and constants of the kernel. */
+struct Range {
+    std::uintptr_t first, last;
+};
+const Range &library();
+
+/* Fill with a pattern that is NaN in every element type. */
+void poison(void *memory, std::size_t bytes);
+
+/* The calling thread reads or writes; `alignment` is what the address must be a multiple of. */
+void read(const void *address, std::uint32_t bytes, std::uint32_t alignment, const void *site);
+void write(const void *address, std::uint32_t bytes, std::uint32_t alignment, const void *site, bool flight = false);
+
+/* A copy of the calling thread has landed. */
+void land(const void *address, std::uint32_t bytes);
+
+/* Report what the kernel left unwritten in its outputs. */
+void check_outputs();
+
+} // namespace emulation

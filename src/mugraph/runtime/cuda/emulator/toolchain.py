@@ -1,0 +1,113 @@
+"""From kernel text to a library of this machine: the host's C++ compiler, with race instrumentation and our own callbacks."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+from mugraph.errors import CompilationFailed, TargetUnavailable
+from mugraph.runtime.cuda.nvrtc import SOURCE_NAME
+from mugraph.store import cache_directory
+from mugraph.targets.cuda.device import interface
+
+_MACHINE = ("fibers.cpp", "block.cpp", "memory.cpp", "units.cpp", "launch.cpp")
+_HEADERS = ("fibers.h", "block.h", "memory.h", "findings.h", "units.h")
+_MACHINE_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-r", "-nostdlib")
+_KERNEL_FLAGS = (
+    "-std=c++17",
+    # More optimization merges accesses, and a merged access is not the one a GPU makes.
+    "-O1",
+    "-g1",
+    "-fPIC",
+    "-w",
+    "-fsanitize=thread",
+    # Variables a kernel forgot to set hold about -1.7e38 instead of a lucky zero.
+    "-ftrivial-auto-var-init=pattern",
+)
+_log = logging.getLogger(__name__)
+
+
+def build_library(source: str, folder: Path) -> Path:
+    """The shared library of kernels and the emulator, written into `folder`.
+
+    Raises TargetUnavailable without a C++ compiler, CompilationFailed when it rejects the kernels.
+    """
+    text, code, library = folder / "emulated.cpp", folder / "kernels.o", folder / "kernels.so"
+    text.write_text(emulated_text(source), encoding="utf-8")
+    _run(_KERNEL_FLAGS, "-c", str(text), "-o", str(code))
+    _run(("-shared",), str(code), str(_machine()), "-o", str(library))
+    return library
+
+
+def emulated_text(source: str) -> str:
+    """What the host compiler gets: the same interface and kernels as the GPU's compiler, between emulated definitions."""
+    return f'{_read("builtins.h")}\n{interface()}\n{_read("functions.h")}\n#line 1 "{SOURCE_NAME}"\n{source}'
+
+
+def source_lines(library: Path, sites: list[int]) -> list[int | None]:
+    """The line of the kernel text that each instruction, given by its place in the library, was made from."""
+    found: list[int | None] = [None] * len(sites)
+    tool = shutil.which("addr2line")
+    if tool is None:
+        return found
+    for number, site in enumerate(sites):
+        # A site is where a call returns to; the call stands just before it. Inlined device functions come first.
+        done = subprocess.run([tool, "-i", "-e", str(library), hex(site - 1)], capture_output=True, text=True)
+        lines = (line.split(" ")[0].rpartition(":") for line in done.stdout.splitlines())
+        found[number] = next((int(line) for file, _, line in lines if file.endswith(SOURCE_NAME) and line.isdigit()), None)
+    return found
+
+
+@cache
+def _compiler() -> str:
+    path = shutil.which("g++")
+    if path is None:
+        raise TargetUnavailable("checking CUDA kernels on a CPU needs g++: install it (Debian: g++)")
+    return path
+
+
+@cache
+def _machine() -> Path:
+    """The compiled emulator, kept in the user's cache by its sources and the compiler."""
+    compiler = _compiler()
+    version = subprocess.run([compiler, "-v"], capture_output=True, text=True).stderr
+    texts = [_read(name) for name in (*_HEADERS, *_MACHINE)]
+    key = hashlib.sha256("\0".join((compiler, version, *_MACHINE_FLAGS, *texts)).encode()).hexdigest()
+    path = cache_directory() / "objects" / f"emulator-{key[:32]}.o"
+    if path.exists():
+        return path
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return _compile_machine(path)
+    except OSError as error:
+        temporary = Path(tempfile.mkdtemp(prefix="mugraph-"))
+        _log.warning("cannot write the cache %s (%s); compiling into %s", path.parent, error, temporary)
+        return _compile_machine(temporary / path.name)
+
+
+def _compile_machine(path: Path) -> Path:
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".compiling-") as folder:
+        for name in (*_HEADERS, *_MACHINE):
+            Path(folder, name).write_text(_read(name), encoding="utf-8")
+        unfinished = Path(folder, "emulator.o")
+        _run(_MACHINE_FLAGS, *(str(Path(folder, name)) for name in _MACHINE), "-o", str(unfinished))
+        os.replace(unfinished, path)
+    return path
+
+
+def _run(flags: tuple[str, ...], *arguments: str) -> None:
+    done = subprocess.run([_compiler(), *flags, *arguments], capture_output=True, text=True)
+    if done.returncode != 0:
+        reason = next((line for line in done.stderr.splitlines() if "error" in line), "no message")
+        raise CompilationFailed(f"{_compiler()} rejected CUDA kernels to be checked on a CPU: {reason}")
+
+
+def _read(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")

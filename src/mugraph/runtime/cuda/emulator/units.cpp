@@ -1,0 +1,242 @@
+/* The device functions that need more than the calling thread's registers: copies, shuffles, matrices. */
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+
+#include "block.h"
+#include "fibers.h"
+#include "findings.h"
+#include "memory.h"
+#include "units.h"
+
+namespace emulation {
+
+Statistics statistics;
+
+namespace {
+
+constexpr unsigned kBanks = 32, kBankBytes = 4, kRowBytes = 16;
+
+struct Copy {
+    unsigned char *to;
+    std::uint32_t bytes, group;
+    unsigned char data[16];
+};
+struct Queue {
+    std::uint32_t groups; /* closed so far */
+    std::deque<Copy> copies;
+};
+Queue queues[kMaxThreads];
+
+struct Shuffle {
+    float value, result;
+    int source;
+};
+void shuffle(void *const *lanes)
+{
+    for (int lane = 0; lane < kLanes; ++lane) {
+        auto *const mine = static_cast<Shuffle *>(lanes[lane]);
+        mine->result = static_cast<const Shuffle *>(lanes[mine->source & (kLanes - 1)])->value;
+    }
+}
+
+struct Load {
+    unsigned *parts;
+    const void *row, *site;
+    int matrices;
+    bool transposed;
+};
+
+/* Rows that start in the same bank are read one after the other. */
+void count_conflicts(void *const *lanes, int matrix)
+{
+    unsigned rows[kBanks * kBankBytes / kRowBytes] = {}, most = 0;
+    for (int row = 0; row < 8; ++row) {
+        const auto address = reinterpret_cast<std::uintptr_t>(static_cast<const Load *>(lanes[8 * matrix + row])->row);
+        const unsigned taken = ++rows[address / kRowBytes % (kBanks * kBankBytes / kRowBytes)];
+        most = taken > most ? taken : most;
+    }
+    ++statistics.matrices;
+    statistics.conflicts += most - 1;
+}
+
+void load_matrices(void *const *lanes)
+{
+    const Load &common = *static_cast<const Load *>(lanes[0]);
+    const int self = thread;
+    for (int matrix = 0; matrix < common.matrices; ++matrix) {
+        std::uint16_t elements[8][8];
+        count_conflicts(lanes, matrix);
+        for (int row = 0; row < 8; ++row) {
+            const int lane = 8 * matrix + row;
+            const Load &load = *static_cast<const Load *>(lanes[lane]);
+            thread = self / kLanes * kLanes + lane;
+            read(load.row, kRowBytes, kRowBytes, load.site);
+            std::memcpy(elements[row], load.row, kRowBytes);
+        }
+        thread = self;
+        for (int lane = 0; lane < kLanes; ++lane) {
+            const int row = lane / 4, column = lane % 4 * 2;
+            const std::uint32_t low = common.transposed ? elements[column][row] : elements[row][column];
+            const std::uint32_t high = common.transposed ? elements[column + 1][row] : elements[row][column + 1];
+            static_cast<Load *>(lanes[lane])->parts[matrix] = low | high << 16;
+        }
+    }
+}
+
+struct Product {
+    float *sum;
+    const unsigned *left, *right;
+};
+
+template <bool is_bf16> float element(unsigned word, int half)
+{
+    const auto bits = static_cast<std::uint16_t>(word >> 16 * half);
+    if constexpr (is_bf16) {
+        const std::uint32_t wide = static_cast<std::uint32_t>(bits) << 16;
+        float value;
+        std::memcpy(&value, &wide, sizeof value);
+        return value;
+    }
+    return from_fp16(bits);
+}
+
+/* Products of 16-bit numbers are exact in fp32; sums are rounded once for each of the 16 terms. */
+template <bool is_bf16> void multiply(void *const *lanes)
+{
+    float left[16][16], right[16][8], sum[16][8];
+    for (int lane = 0; lane < kLanes; ++lane) {
+        const Product &part = *static_cast<const Product *>(lanes[lane]);
+        const int group = lane / 4, pair = lane % 4 * 2;
+        for (int half = 0; half < 2; ++half) {
+            for (int word = 0; word < 4; ++word)
+                left[group + word % 2 * 8][pair + word / 2 * 8 + half] = element<is_bf16>(part.left[word], half);
+            for (int word = 0; word < 2; ++word)
+                right[pair + word * 8 + half][group] = element<is_bf16>(part.right[word], half);
+            for (int row = 0; row < 2; ++row)
+                sum[group + row * 8][pair + half] = part.sum[2 * row + half];
+        }
+    }
+    for (int row = 0; row < 16; ++row)
+        for (int inner = 0; inner < 16; ++inner)
+            for (int column = 0; column < 8; ++column)
+                sum[row][column] += left[row][inner] * right[inner][column];
+    for (int lane = 0; lane < kLanes; ++lane) {
+        const Product &part = *static_cast<const Product *>(lanes[lane]);
+        for (int half = 0; half < 2; ++half)
+            for (int row = 0; row < 2; ++row)
+                part.sum[2 * row + half] = sum[lane / 4 + row * 8][lane % 4 * 2 + half];
+    }
+}
+
+} // namespace
+
+void forget_copies()
+{
+    for (Queue &queue : queues) {
+        queue.groups = 0;
+        queue.copies.clear();
+    }
+}
+
+float from_fp16(std::uint16_t bits)
+{
+    const int exponent = bits >> 10 & 31, fraction = bits & 1023;
+    float magnitude;
+    if (exponent == 31)
+        magnitude = fraction ? NAN : INFINITY;
+    else if (exponent == 0)
+        magnitude = std::ldexp(static_cast<float>(fraction), -24);
+    else
+        magnitude = std::ldexp(static_cast<float>(fraction + 1024), exponent - 25);
+    return bits >> 15 ? -magnitude : magnitude;
+}
+
+std::uint16_t to_fp16(float x)
+{
+    const std::uint16_t sign = std::signbit(x) ? 0x8000 : 0;
+    if (std::isnan(x))
+        return 0x7fff;
+    const float magnitude = std::fabs(x);
+    if (magnitude >= 65520.0f)
+        return sign | 0x7c00;
+    int exponent = 0;
+    std::frexp(magnitude, &exponent);
+    /* The spacing of fp16 numbers in this binade, or of its subnormals. */
+    const int unit = exponent - 11 < -24 ? -24 : exponent - 11;
+    const auto steps = static_cast<std::uint16_t>(std::nearbyint(std::ldexp(magnitude, -unit)));
+    return sign | static_cast<std::uint16_t>(steps + (unit + 24) * 1024);
+}
+
+} // namespace emulation
+
+using namespace emulation;
+
+extern "C" {
+
+unsigned char *emulated_shared_memory() { return shared_memory(); }
+
+void emulated_load(void *to, const void *address, unsigned bytes)
+{
+    read(address, bytes, bytes, __builtin_return_address(0));
+    std::memcpy(to, address, bytes);
+}
+
+void emulated_store(void *address, const void *from, unsigned bytes)
+{
+    write(address, bytes, bytes, __builtin_return_address(0));
+    std::memcpy(address, from, bytes);
+}
+
+void emulated_cp_async(void *shared, const void *from, unsigned bytes, bool present)
+{
+    const void *const site = __builtin_return_address(0);
+    Copy copy{static_cast<unsigned char *>(shared), bytes, queues[thread].groups, {}};
+    if (present) {
+        read(from, bytes, bytes, site);
+        std::memcpy(copy.data, from, bytes);
+    }
+    write(shared, bytes, bytes, site, true);
+    poison(shared, bytes);
+    queues[thread].copies.push_back(copy);
+}
+
+void emulated_cp_async_commit() { ++queues[thread].groups; }
+
+void emulated_cp_async_wait(unsigned pending)
+{
+    Queue &queue = queues[thread];
+    while (!queue.copies.empty() && queue.copies.front().group + pending < queue.groups) {
+        const Copy &copy = queue.copies.front();
+        std::memcpy(copy.to, copy.data, copy.bytes);
+        land(copy.to, copy.bytes);
+        queue.copies.pop_front();
+    }
+}
+
+float emulated_shfl(float value, int source)
+{
+    Shuffle operands{value, 0, source};
+    gather(shuffle, &operands);
+    return operands.result;
+}
+
+float emulated_shfl_xor(float value, int mask) { return emulated_shfl(value, thread % kLanes ^ mask); }
+
+void emulated_ldmatrix(unsigned *parts, int matrices, const void *row, bool transposed)
+{
+    Load operands{parts, row, __builtin_return_address(0), matrices, transposed};
+    gather(load_matrices, &operands);
+}
+
+void emulated_mma_m16n8k16(float *sum, const unsigned *left, const unsigned *right, bool is_bf16)
+{
+    Product operands{sum, left, right};
+    gather(is_bf16 ? multiply<true> : multiply<false>, &operands);
+}
+
+float emulated_from_fp16(unsigned short bits) { return from_fp16(bits); }
+unsigned short emulated_to_fp16(float x) { return to_fp16(x); }
+}

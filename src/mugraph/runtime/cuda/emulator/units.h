@@ -1,0 +1,21 @@
+/* Numbers the units keep, and conversions of fp16 that need no hardware. */
+#pragma once
+
+#include <cstdint>
+
+namespace emulation {
+
+/* Matrices of 8 rows that ldmatrix has read, and the extra turns they took because rows shared banks. */
+struct Statistics {
+    std::int64_t matrices, conflicts;
+};
+extern Statistics statistics;
+
+/* Drop the asynchronous copies of a block that ended. */
+void forget_copies();
+
+float from_fp16(std::uint16_t bits);
+/* Rounds to nearest even. */
+std::uint16_t to_fp16(float x);
+
+} // namespace emulation

@@ -1,0 +1,121 @@
+"""CUDA kernels written by hand, to try the compiler and the emulator with.
+
+`matmul` uses all of a tensor-core kernel's machinery: a pipeline of asynchronous copies, swizzled shared memory,
+`ldmatrix`, `mma`, a masked edge. Its faults are what a code generator could get wrong, each one a change to its text.
+"""
+
+from __future__ import annotations
+
+from mugraph.runtime.cuda.launch import LaunchShape
+
+ROWS, DEPTH, COLUMNS = 16, 160, 96
+"""Sizes of `matmul`: rows fewer than a tile for 13 of them, five tiles of depth, three blocks of columns."""
+VALID_ROWS = 13
+_TILE_DEPTH, _TILE_COLUMNS, _STAGES = 32, 32, 3
+_LEFT_BYTES = ROWS * _TILE_DEPTH * 2
+_STAGE_BYTES = _LEFT_BYTES + _TILE_DEPTH * _TILE_COLUMNS * 2
+
+MATMUL_SHAPE = LaunchShape(grid=(COLUMNS // _TILE_COLUMNS,), threads=64, shared_bytes=_STAGES * _STAGE_BYTES)
+
+_MATMUL = """
+#define STAGES @STAGES
+#define STEPS @STEPS
+
+/* 16-byte chunk `chunk` of row `row`, rows of 64 bytes: two rows share the 128 bytes that the banks cover. */
+INLINE int swizzled(int row, int chunk) { return 64 * row + 16 * (chunk ^ (row >> 1 & 3)); }
+
+INLINE void fetch(unsigned char *stage, const @T *left, const @T *right, int step)
+{
+    const int thread = threadIdx.x;
+    {
+        const int row = thread / 4, chunk = thread % 4;
+        const @T *from = left + row * @DEPTH + step * 32 + chunk * 8;
+        cp_async<16>(stage + swizzled(row, chunk), from, row < @VALID);
+    }
+    for (int part = 0; part < 2; ++part) {
+        const int row = thread / 4 + 16 * part, chunk = thread % 4;
+        const @T *from = right + (step * 32 + row) * @COLUMNS + blockIdx.x * 32 + chunk * 8;
+        cp_async<16>(stage + @LEFT_BYTES + swizzled(row, chunk), from);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(64) matmul(const @T *left, const @T *right, float *product)
+{
+    unsigned char *const memory = shared_memory();
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    float sum[2][4] = {};
+    for (int step = 0; step < STAGES - 1; ++step) {
+        fetch(memory + step * @STAGE_BYTES, left, right, step);
+        cp_async_commit();
+    }
+    for (int step = 0; step < STEPS; ++step) {
+        cp_async_wait<STAGES - 2>();
+        __syncthreads();
+        if (step + STAGES - 1 < STEPS)
+            fetch(memory + (step + STAGES - 1) % STAGES * @STAGE_BYTES, left, right, step + STAGES - 1);
+        cp_async_commit();
+        const unsigned char *const a = memory + step % STAGES * @STAGE_BYTES;
+        const unsigned char *const b = a + @LEFT_BYTES;
+        for (int inner = 0; inner < 2; ++inner) {
+            unsigned left_part[4], right_part[4];
+            ldmatrix<4>(left_part, a + swizzled(lane % 16, 2 * inner + lane / 16));
+            ldmatrix_transposed<4>(right_part, b + swizzled(16 * inner + lane % 16, 2 * warp + lane / 16));
+            mma_m16n8k16<@T>(sum[0], left_part, {right_part[0], right_part[1]});
+            mma_m16n8k16<@T>(sum[1], left_part, {right_part[2], right_part[3]});
+        }
+    }
+    for (int half = 0; half < 2; ++half)
+        for (int part = 0; part < 4; ++part) {
+            const int row = lane / 4 + part / 2 * 8;
+            const int column = blockIdx.x * 32 + warp * 16 + half * 8 + lane % 4 * 2 + part % 2;
+            if (row < @VALID)
+                product[row * @COLUMNS + column] = sum[half][part];
+        }
+}
+"""
+
+_REDUCTION = """
+/* The root mean square of each row of 96 numbers, by one block of 96 threads a row. */
+extern "C" __global__ void __launch_bounds__(96) root_mean_square(const @T *x, @T *y)
+{
+    float *const partial = (float *)shared_memory();
+    const float value = to_float(x[blockIdx.x * 96 + threadIdx.x]);
+    const float sum = warp_sum(value * value);
+    if (threadIdx.x % 32 == 0)
+        partial[threadIdx.x / 32] = sum;
+    __syncthreads();
+    if (threadIdx.x == 0)
+        y[blockIdx.x] = from_float<@T>(sqrt((partial[0] + partial[1] + partial[2]) / 96.0f));
+}
+"""
+
+
+def matmul(element: str) -> str:
+    """product[VALID_ROWS, COLUMNS] = left[VALID_ROWS, DEPTH] @ right[DEPTH, COLUMNS]; `element` is `fp16_t` or `bf16_t`."""
+    values = {
+        "STAGES": _STAGES,
+        "STEPS": DEPTH // _TILE_DEPTH,
+        "STAGE_BYTES": _STAGE_BYTES,
+        "LEFT_BYTES": _LEFT_BYTES,
+        "DEPTH": DEPTH,
+        "COLUMNS": COLUMNS,
+        "VALID": VALID_ROWS,
+    }
+    return _filled(_MATMUL, values | {"T": element})
+
+
+def root_mean_square(element: str) -> str:
+    """A reduction over threads and warps; `element` is `fp32_t`, `fp16_t` or `bf16_t`."""
+    return _filled(_REDUCTION, {"T": element})
+
+
+def changed(source: str, old: str, new: str) -> str:
+    """The source with its only `old` replaced: a fault planted in a kernel."""
+    assert source.count(old) == 1, f"{source.count(old)} occurrences of {old!r}"
+    return source.replace(old, new)
+
+
+def _filled(template: str, values: dict[str, object]) -> str:
+    for name in sorted(values, key=len, reverse=True):
+        template = template.replace(f"@{name}", str(values[name]))
+    return template
