@@ -270,7 +270,7 @@ class _BlockLowering:
     def save(self, index: int, node: Node) -> None:
         target = self.saved_tile(index, node)
         known = self.values[node.inputs[0]]
-        if not (isinstance(known, Tile) and known == target):
+        if not (isinstance(known, Tile) and tiles.same_elements(known, target)):
             self.write(Phase.AFTER, _Place(target), self.computed(node.inputs[0]))
 
     def viewed(self, node: Node, phase: Phase) -> Tile:
@@ -367,7 +367,8 @@ class _BlockLowering:
             self.values[value] = self.values[operand]
         elif node["combine"] == "concat":
             slot = self.concatenation_slot(index, node)
-            if self.values[operand] != slot:
+            stored = self.values[operand]
+            if not (isinstance(stored, Tile) and tiles.same_elements(stored, slot)):
                 self.write(Phase.BODY, _Place(slot), self.computed(operand))
             self.values[value] = self.accumulators[index]
         elif invariant:

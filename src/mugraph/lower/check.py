@@ -2,6 +2,8 @@
 
 Statements agree in shape, sums are kept in fp32, tiles stay inside their buffers for every block and iteration, shared
 memory is written before it is read, and no buffer is overwritten by another that shares its bytes while it is needed.
+Where a block has several threads, a barrier stands between statements that one thread may reach before another has
+done with the elements they share.
 """
 
 from __future__ import annotations
@@ -11,7 +13,9 @@ from collections.abc import Iterator
 from mugraph.errors import InvalidGraph
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Shape
-from mugraph.lower.lowered import Buffer, Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile, reads_target
+from mugraph.lower.lowered import Buffer, Elementwise, Kernel, Matmul, Memory, Panels, Reduce, Statement, Tile, reads_target
+from mugraph.lower.order import first_conflict
+from mugraph.lower.tiles import same_elements
 
 
 def check(kernel: Kernel) -> None:
@@ -22,6 +26,8 @@ def check(kernel: Kernel) -> None:
             if broken:
                 raise InvalidGraph(f"{where}: {rule}")
     _check_contents(kernel)
+    if kernel.threads > 1:
+        _check_threads(kernel)
 
 
 def _statement_rules(kernel: Kernel, statement: Statement) -> Iterator[tuple[str, bool]]:
@@ -31,6 +37,10 @@ def _statement_rules(kernel: Kernel, statement: Statement) -> Iterator[tuple[str
     yield "partial sums are rounded to 16 bits", reads_target(statement) and rounds
     for tile in (statement.target, *statement.sources):
         yield f"a tile leaves its buffer {tile.buffer}", not _inside(kernel, tile)
+        held = kernel.buffer(tile.buffer).memory is Memory.REGISTERS
+        yield f"{tile.buffer} is a sum in registers, which only products add to", held and not _may_hold(statement)
+    if isinstance(statement, Matmul) and statement.panels is not None:
+        yield "its panels do not fit the slots of the kernel's ring", not _panels_fit(kernel, statement, statement.panels)
 
 
 def _shapes_agree(statement: Statement) -> bool:
@@ -87,3 +97,41 @@ def _check_contents(kernel: Kernel) -> None:
 
 def _collide(first: Buffer, second: Buffer) -> bool:
     return first.offset < second.offset + second.bytes and second.offset < first.offset + first.bytes
+
+
+def _may_hold(statement: Statement) -> bool:
+    """Whether a statement is a product, or starts a sum in registers, or copies one out."""
+    return isinstance(statement, Matmul) or (isinstance(statement, Elementwise) and statement.combine is None)
+
+
+def _panels_fit(kernel: Kernel, product: Matmul, panels: Panels) -> bool:
+    if kernel.ring is None or kernel.buffer(kernel.ring.buffer).elements < kernel.ring.stages * kernel.ring.slot:
+        return False
+    used: list[range] = []
+    for factor, place, shape in (
+        (product.left, panels.left, (product.left.shape[-2], panels.depth)),
+        (product.right, panels.right, (panels.depth, product.right.shape[-1])),
+    ):
+        if place is None:
+            continue
+        last = place.start.constant + sum(step * (size - 1) for size, step in zip(place.shape, place.strides, strict=True))
+        if place.shape != shape or product.left.shape[-1] % panels.depth or factor.buffer not in kernel.inputs:
+            return False
+        used.append(range(place.start.constant, last + 1))
+    apart = len(used) < 2 or used[0].stop <= used[1].start
+    return kernel.ring.stages > 1 and apart and all(part.stop <= kernel.ring.slot for part in used)
+
+
+def _check_threads(kernel: Kernel) -> None:
+    """What several threads of a block must not do to each other."""
+    conflict = first_conflict(kernel)
+    if conflict is not None:
+        raise InvalidGraph(f"{kernel.name}, statement {conflict}: no barrier between it and one that it depends on")
+    for number, statement in enumerate(kernel.statements):
+        target = statement.target
+        if any(tile.buffer == target.buffer and not same_elements(tile, target) for tile in statement.sources):
+            raise InvalidGraph(f"{kernel.name}, statement {number}: a thread reads elements that another one writes")
+    ring = next((b for b in kernel.buffers if kernel.ring is not None and b.name == kernel.ring.buffer), None)
+    for buffer in kernel.buffers:
+        if ring is not None and buffer is not ring and buffer.memory is Memory.SHARED and _collide(buffer, ring):
+            raise InvalidGraph(f"{kernel.name}: {buffer.name} lies where panels pass through the ring")

@@ -4,6 +4,9 @@ A kernel is a grid of independent blocks. A block runs the statements `before`, 
 for-loop, then `after`. Statements read and write tiles: strided windows of buffers whose start moves with the block
 and the iteration. Views, iterators and savers are gone: they are strides and starts. All arithmetic is in
 fp32; buffers of other types are converted where they are read and written.
+
+A block is one thread (a task of a CPU) or several, which share the elements of every statement among them and meet at
+barriers.
 """
 
 from __future__ import annotations
@@ -17,10 +20,14 @@ from mugraph.lower.expressions import Expression
 
 
 class Memory(StrEnum):
-    """Where a buffer lives: device memory, or the memory one block shares (a cache-resident scratch on a CPU)."""
+    """Where a buffer lives: device memory, the memory one block shares (a cache-resident scratch on a CPU), or registers.
+
+    A buffer in registers is a sum of products, each warp holding the fragments of it that its matrix unit adds to.
+    """
 
     DEVICE = "device"
     SHARED = "shared"
+    REGISTERS = "registers"
 
 
 class Combine(StrEnum):
@@ -100,10 +107,24 @@ class Reduce:
 
 
 @dataclass(frozen=True, slots=True)
+class Panels:
+    """How a product's factors stream through a ring: asynchronous copies of `depth` values of k, ahead of their use.
+
+    `left` and `right` are the places of a panel of each factor in a slot of the ring; None for a factor that is read
+    where it lies.
+    """
+
+    depth: int
+    left: Tile | None
+    right: Tile | None
+
+
+@dataclass(frozen=True, slots=True)
 class Matmul:
     """`target[..., m, n] = left[..., m, k] @ right[..., k, n]`; with `accumulate`, added to the target.
 
-    `dtype` is the type of both factors in the muGraph: they may be rounded to it.
+    `dtype` is the type of both factors in the muGraph: they may be rounded to it. With `panels`, factors stream
+    through the kernel's ring, and the block's threads meet at a barrier before each panel is used.
     """
 
     target: Tile
@@ -111,6 +132,7 @@ class Matmul:
     right: Tile
     dtype: DType
     accumulate: bool = False
+    panels: Panels | None = None
 
     @property
     def sources(self) -> tuple[Tile, ...]:
@@ -131,8 +153,24 @@ def reads_target(statement: Statement) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class Ring:
+    """The `stages` slots of `slot` elements in a shared buffer that panels pass through, in the order of their use.
+
+    The copies into one slot are issued while the `stages - 1` panels before it wait or are being used.
+    """
+
+    buffer: str
+    stages: int
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
 class Kernel:
-    """One launch: `inputs` and `outputs` name the device buffers its caller supplies, in order."""
+    """One launch: `inputs` and `outputs` name the device buffers its caller supplies, in order.
+
+    A block has `threads` threads; `barriers` are the numbers (in the order of `statements`) of those before which its
+    threads wait for each other.
+    """
 
     name: str
     grid: tuple[int, ...]
@@ -143,6 +181,9 @@ class Kernel:
     before: tuple[Statement, ...]
     body: tuple[Statement, ...]
     after: tuple[Statement, ...]
+    threads: int = 1
+    barriers: frozenset[int] = frozenset()
+    ring: Ring | None = None
 
     @property
     def statements(self) -> tuple[Statement, ...]:

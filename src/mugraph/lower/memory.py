@@ -53,7 +53,7 @@ def place(
         rivals = [other for other in placed if alive[other.name].overlaps(alive[buffer.name])]
         placed.append(replace(buffer, offset=_lowest_gap(buffer.bytes, rivals)))
     offsets = {buffer.name: buffer for buffer in placed}
-    return tuple(offsets.get(b.name, b) for b in buffers if b.memory is Memory.DEVICE or b.name in offsets)
+    return tuple(offsets.get(b.name, b) for b in buffers if b.memory is not Memory.SHARED or b.name in offsets)
 
 
 def _lowest_gap(size: int, rivals: Sequence[Buffer]) -> int:

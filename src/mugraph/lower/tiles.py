@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -108,3 +109,19 @@ def cut(tile: Tile, parts: Sequence[tuple[int, int | None]]) -> Tile:
             shape[dim] //= count
             start = start.moved(shape[dim] * tile.strides[dim], position, grid_dims)
     return replace(tile, shape=tuple(shape), start=start)
+
+
+def alignment(tile: Tile, widest: int, along: int) -> int:
+    """Elements, a divisor of `widest`, to whose multiples the tile's start and its steps in all dimensions but `along` go."""
+    others = (stride for dim, stride in enumerate(tile.strides) if dim != along % tile.rank and tile.shape[dim] > 1)
+    return math.gcd(widest, tile.start.constant, tile.start.loop, *tile.start.grid, *others)
+
+
+def same_elements(first: Tile, second: Tile) -> bool:
+    """Whether two tiles of one shape are the same elements: strides of dimensions of size 1 do not matter."""
+    return _without_idle_strides(first) == _without_idle_strides(second)
+
+
+def _without_idle_strides(tile: Tile) -> Tile:
+    strides = (stride if size > 1 else 0 for size, stride in zip(tile.shape, tile.strides, strict=True))
+    return replace(tile, strides=tuple(strides))

@@ -1,0 +1,94 @@
+"""Kernels whose blocks are many threads: the passes from what `lower_block` makes to what a GPU printer reads."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from mugraph.ir.dtypes import DType
+from mugraph.lower import tiles
+from mugraph.lower.expressions import Source
+from mugraph.lower.fragments import WARP
+from mugraph.lower.lowered import Buffer, Kernel, Matmul, Memory, Reduce, Statement, Tile
+from mugraph.lower.memory import ALIGNMENT, place
+from mugraph.lower.narrowing import with_narrow_factors, with_private_sums
+from mugraph.lower.order import by_depth, with_barriers
+from mugraph.lower.register_sums import with_register_sums
+from mugraph.lower.streams import with_streams
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What the threads of one block may use."""
+
+    shared_bytes: int
+    threads_max: int = 256
+
+
+def cooperative(kernel: Kernel, unit: Unit) -> Kernel:
+    """The kernel for blocks of many threads, its results unchanged."""
+    kernel = with_narrow_factors(with_private_sums(kernel))
+    kernel = replace(kernel, threads=_threads(kernel, unit))
+    kernel = _placed(by_depth(with_register_sums(with_parallel_reductions(kernel))))
+    return with_barriers(_placed(with_streams(kernel, unit.shared_bytes)))
+
+
+def _placed(kernel: Kernel) -> Kernel:
+    """The kernel with an offset for each shared buffer; the ring is alive from the first statement to the last."""
+    buffers = place(kernel.buffers, kernel.before, kernel.body, kernel.after)
+    ring = kernel.ring
+    if ring is None:
+        return replace(kernel, buffers=buffers)
+    (slots,) = (buffer for buffer in kernel.buffers if buffer.name == ring.buffer)
+    above = replace(kernel, buffers=buffers).shared_bytes
+    return replace(kernel, buffers=(*buffers, replace(slots, offset=-(-above // ALIGNMENT) * ALIGNMENT)))
+
+
+def _threads(kernel: Kernel, unit: Unit) -> int:
+    """Threads of a block: about four elements of the widest statement each, between one warp and the unit's most."""
+    widest = max((_width(statement) for statement in kernel.statements), default=1)
+    wanted = 1 << max(0, math.ceil(math.log2(max(widest, 1) / 4)))
+    return min(max(wanted, WARP), unit.threads_max)
+
+
+def _width(statement: Statement) -> int:
+    """Elements that threads can work on at the same time."""
+    elements = math.prod(statement.target.shape)
+    match statement:
+        case Reduce():
+            return elements * max((tile.shape[-1] for tile in statement.sources), default=1)
+        case Matmul():
+            return elements * min(WARP, statement.left.shape[-1])
+    return elements
+
+
+def with_parallel_reductions(kernel: Kernel) -> Kernel:
+    """Reductions with fewer results than warps, cut in two: each warp reduces a part, then one warp the parts."""
+    buffers = list(kernel.buffers)
+
+    def cut(statements: tuple[Statement, ...]) -> tuple[Statement, ...]:
+        found: list[Statement] = []
+        for statement in statements:
+            found.extend(_in_parts(statement, kernel, buffers))
+        return tuple(found)
+
+    before, body, after = cut(kernel.before), cut(kernel.body), cut(kernel.after)
+    return replace(kernel, buffers=tuple(buffers), before=before, body=body, after=after)
+
+
+def _in_parts(statement: Statement, kernel: Kernel, buffers: list[Buffer]) -> tuple[Statement, ...]:
+    if not isinstance(statement, Reduce) or not statement.sources:
+        return (statement,)
+    results, size = math.prod(statement.target.shape), statement.sources[0].shape[-1]
+    parts = math.gcd(kernel.threads // WARP // results, size) if results * WARP < kernel.threads else 1
+    if parts == 1 or size // parts < WARP:
+        return (statement,)
+    name = f"part{len(buffers)}"
+    shape = (*statement.target.shape, parts)
+    buffers.append(Buffer(name, Memory.SHARED, DType.FP32, results * parts))
+    partial = Tile(name, shape, tiles.row_major(shape))
+    sources = tuple(tiles.split(tile, tile.rank - 1, parts) for tile in statement.sources)
+    return (
+        Reduce(partial, sources, statement.expression, statement.combine),
+        Reduce(statement.target, (partial,), Source(0), statement.combine, statement.accumulate),
+    )

@@ -1,0 +1,61 @@
+"""How matrix units share out a product: every warp of a block takes the same number of 16 x 8 tiles of the target."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from mugraph.ir.dtypes import DType
+from mugraph.lower.lowered import Matmul
+
+WARP = 32
+"""Threads that run in step and exchange registers."""
+ROWS, COLUMNS, DEPTH = 16, 8, 16
+"""What one instruction multiplies: left [ROWS, DEPTH], right [DEPTH, COLUMNS]."""
+_MOST_TILES = 16
+"""Tiles of the target in the registers of one warp: 64 registers of each thread."""
+_COUNTS = (1, 2, 4, 8, 16)
+
+
+@dataclass(frozen=True, slots=True)
+class WarpTiles:
+    """One task of a warp is `down` x `across` tiles; the target takes `bands` x `panels` tasks for each of `batch` matrices."""
+
+    down: int
+    across: int
+    bands: int
+    panels: int
+    batch: int
+
+    @property
+    def tasks(self) -> int:
+        """Tasks of the whole product."""
+        return self.bands * self.panels * self.batch
+
+
+def on_matrix_units(product: Matmul) -> bool:
+    """Whether matrix units may multiply the factors (16 bits), and would not idle more than they work."""
+    large = max(product.target.shape[-2:]) >= COLUMNS and product.left.shape[-1] >= DEPTH
+    return large and product.dtype in (DType.FP16, DType.BF16)
+
+
+def warp_tiles(product: Matmul, warps: int) -> WarpTiles:
+    """The split that keeps matrix units busiest: fewest rounds of instructions, then fewest loads of factors."""
+    *batch, rows, columns = product.target.shape
+    best: tuple[float, WarpTiles] | None = None
+    for down in _COUNTS:
+        for across in _COUNTS:
+            if down * across > _MOST_TILES:
+                continue
+            bands, panels = -(-rows // (ROWS * down)), -(-columns // (COLUMNS * across))
+            tiles = WarpTiles(down, across, bands, panels, math.prod(batch))
+            cost = -(-tiles.tasks // warps) * (down * across + 0.5 * (down + across))
+            if best is None or cost < best[0]:
+                best = (cost, tiles)
+    assert best is not None
+    return best[1]
+
+
+def stays_in_registers(product: Matmul, warps: int) -> bool:
+    """Whether the whole target fits the warps' registers: one task each."""
+    return on_matrix_units(product) and warp_tiles(product, warps).tasks <= warps

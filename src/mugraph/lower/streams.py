@@ -1,0 +1,106 @@
+"""Factors of products as streams: panels of a few values of k pass through a ring of slots in shared memory.
+
+One ring serves all products of a kernel and all iterations of its loop, so a panel of the next product, or of the next
+iteration, is on its way while this one is multiplied. Rows of a panel are padded by the 16 bytes that put the eight
+rows one ldmatrix reads into different banks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from mugraph.ir.dtypes import DType
+from mugraph.lower import tiles
+from mugraph.lower.fragments import DEPTH, WARP, stays_in_registers
+from mugraph.lower.lowered import Buffer, Kernel, Matmul, Memory, Panels, Ring, Statement, Tile
+
+RING = "ring"
+COPY_BYTES = 16
+"""Bytes of one asynchronous copy."""
+_PANEL_BYTES = 1 << 14
+"""Size that panels are cut to: large enough to keep memory busy, small enough for several in flight."""
+_MOST_STAGES = 4
+
+
+def with_streams(kernel: Kernel, shared_bytes: int) -> Kernel:
+    """The kernel with the factors of its products streamed, as deep as `shared_bytes` of shared memory allow.
+
+    A kernel whose products cannot stream, or whose other buffers leave no room for two slots, is returned as it is.
+    """
+    types = {s.dtype for s in kernel.statements if isinstance(s, Matmul) and _panels(kernel, s) is not None}
+    if len(types) != 1:
+        return kernel
+    (dtype,) = types
+    before, body, after = (
+        tuple(_streamed(kernel, statement) for statement in part) for part in (kernel.before, kernel.body, kernel.after)
+    )
+    streamed = replace(kernel, before=before, body=body, after=after)
+    slot = max(_elements(panels) for panels in _all_panels(streamed))
+    steps = sum(
+        product.left.shape[-1] // product.panels.depth * (kernel.loop if product in body else 1)
+        for product in streamed.statements
+        if isinstance(product, Matmul) and product.panels is not None
+    )
+    stages = min(_MOST_STAGES, steps + 1, (shared_bytes - kernel.shared_bytes) // (slot * dtype.bytes))
+    if stages < 2:
+        return kernel
+    ring = Buffer(RING, Memory.SHARED, dtype, stages * slot)
+    return replace(streamed, buffers=(*kernel.buffers, ring), ring=Ring(RING, stages, slot))
+
+
+def _streamed(kernel: Kernel, statement: Statement) -> Statement:
+    return replace(statement, panels=_panels(kernel, statement)) if isinstance(statement, Matmul) else statement
+
+
+def _all_panels(kernel: Kernel) -> Iterator[Panels]:
+    for statement in kernel.statements:
+        if isinstance(statement, Matmul) and statement.panels is not None:
+            yield statement.panels
+
+
+def _elements(panels: Panels) -> int:
+    """Elements of a slot that a product's panels fill."""
+    return sum(_padded_elements(tile) for tile in (panels.left, panels.right) if tile is not None)
+
+
+def _padded_elements(tile: Tile) -> int:
+    return max(size * stride for size, stride in zip(tile.shape, tile.strides, strict=True))
+
+
+def _panels(kernel: Kernel, product: Matmul) -> Panels | None:
+    """How a product's factors stream; None where they cannot: not in device memory, not on matrix units, not aligned."""
+    if not stays_in_registers(product, kernel.threads // WARP) or math.prod(product.target.shape[:-2]) > 1:
+        return None
+    inner = product.left.shape[-1]
+    best: Panels | None = None
+    for depth in range(DEPTH, inner + 1, DEPTH):
+        if inner % depth:
+            continue
+        left = _panel(kernel, product, product.left, -1, depth, 0)
+        right = _panel(kernel, product, product.right, -2, depth, _padded_elements(left) if left else 0)
+        panels = Panels(depth, left, right)
+        if (left, right) == (None, None):
+            return None
+        if best is None or _elements(panels) * product.dtype.bytes <= _PANEL_BYTES:
+            best = panels
+    return best
+
+
+def _panel(kernel: Kernel, product: Matmul, factor: Tile, inner: int, depth: int, start: int) -> Tile | None:
+    """The place in a slot of `depth` values of k (dimension `inner`) of a factor; None where it is not copied."""
+    buffer = kernel.buffer(factor.buffer)
+    if buffer.memory is not Memory.DEVICE or buffer.dtype is not product.dtype:
+        return None
+    shape = list(factor.shape[-2:])
+    shape[inner] = depth
+    run = COPY_BYTES // DType(product.dtype).bytes
+    for along, across in ((-1, -2), (-2, -1)):
+        whole = shape[along] % run == 0 and tiles.alignment(factor, run, along) == run
+        if factor.strides[along] == 1 and whole:
+            strides = [0, 0]
+            strides[along], strides[across] = 1, shape[along] + run
+            place = Tile(RING, tuple(shape), tuple(strides))
+            return replace(place, start=replace(place.start, constant=start))
+    return None

@@ -1,0 +1,202 @@
+"""Products on matrix units: every warp multiplies fragments of 16 x 16 by 16 x 8 into sums it keeps in registers.
+
+Fragments come by ldmatrix where a factor lies in shared memory in 16 bits and one of its dimensions is contiguous;
+otherwise lanes gather their elements, whatever the strides, type and memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mugraph.lower import tiles
+from mugraph.lower.fragments import COLUMNS, DEPTH, ROWS, WARP, WarpTiles, warp_tiles
+from mugraph.lower.lowered import Matmul, Memory, Panels, Tile
+from mugraph.targets.cuda.matrices import write_batch_offsets, write_result
+from mugraph.targets.cuda.source import KernelText
+from mugraph.targets.source import scaled, sum_of
+
+_ROW_ELEMENTS = 8
+"""16-bit elements of one row of ldmatrix, aligned to their size."""
+
+
+def write_matrix_product(text: KernelText, product: Matmul) -> None:
+    """Write a product over the pointers `a` and `b`; its factors have the target's batch dimensions."""
+    work = _Work(text, product, warp_tiles(product, text.threads // WARP))
+    if product.panels is not None:
+        work.write_streamed(product.panels)
+    else:
+        work.write_in_place()
+
+
+def write_fragment_copy(text: KernelText, sum_: str, producer: Matmul, target: Tile) -> None:
+    """Store the sums that `producer` keeps in registers to `target`."""
+    work = _Work(text, producer, warp_tiles(producer, text.threads // WARP))
+    with text.block():
+        text.pointer("c", target, written=True)
+        with text.block(f"if (warp < {work.split.tasks})"):
+            work.place("warp")
+            write_batch_offsets(text, {"c": target})
+            work.store(sum_, target, accumulate=False)
+
+
+def write_fragment_zeros(text: KernelText, sum_: str, producer: Matmul) -> None:
+    """Declare the sums that `producer` keeps in registers."""
+    split = warp_tiles(producer, text.threads // WARP)
+    text.line(f"float {sum_}[{split.down}][{split.across}][4] = {{}};")
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    text: KernelText
+    product: Matmul
+    split: WarpTiles
+
+    # the whole product ---------------------------------------------------------------------------------------------------
+
+    def write_in_place(self) -> None:
+        """Factors are read where they lie; warps take tasks in turn."""
+        text, product, depth = self.text, self.product, self.product.left.shape[-1]
+        if self.in_registers:
+            header = f"if (warp < {self.split.tasks})"
+        else:
+            text.pointer("c", product.target, written=True)
+            header = f"for (int task = warp; task < {self.split.tasks}; task += {text.threads // WARP})"
+        with text.block(header):
+            self.place("warp" if self.in_registers else "task")
+            write_batch_offsets(text, {"a": product.left, "b": product.right})
+            sum_ = self.declare_sum()
+            with text.block(f"for (int k = 0; k < {depth}; k += {DEPTH})"):
+                self.multiply(sum_, product.left, product.right)
+            self.finish(sum_)
+
+    def write_streamed(self, panels: Panels) -> None:
+        """Factors, or one of them, pass through the ring; every warp has one task at most and keeps its sums throughout."""
+        text, product = self.text, self.product
+        assert text.kernel.ring is not None
+        if not self.in_registers:
+            text.pointer("c", product.target, written=True)
+        active = self.split.tasks < text.threads // WARP
+        self.place("warp")
+        write_batch_offsets(text, {"a": product.left, "b": product.right})
+        sum_ = self.declare_sum()
+        with text.block(f"for (int panel = 0; panel < {product.left.shape[-1] // panels.depth}; ++panel)"):
+            text.line("const auto *const slot = next_panel();")
+            for name, tile, place, dim in (("a", product.left, panels.left, -1), ("b", product.right, panels.right, -2)):
+                if place is not None:
+                    text.line(f"const {text.dtype(place)}_t *const {name}_panel = slot + {place.start.constant};")
+                else:
+                    moved = scaled(tile.strides[dim] * panels.depth, "panel")
+                    text.line(f"const {text.dtype(tile)}_t *const {name}_panel = {sum_of([name, moved])};")
+            left, right = panels.left or product.left, panels.right or product.right
+            with text.block(f"if (warp < {self.split.tasks})" if active else ""):
+                text.line("#pragma unroll")
+                with text.block(f"for (int k = 0; k < {panels.depth}; k += {DEPTH})"):
+                    self.multiply(sum_, left, right, "_panel")
+        with text.block(f"if (warp < {self.split.tasks})" if active else ""):
+            self.finish(sum_)
+
+    @property
+    def in_registers(self) -> bool:
+        """Whether the target is a sum that outlives this product in registers."""
+        return self.text.buffer(self.product.target).memory is Memory.REGISTERS
+
+    def place(self, task: str) -> None:
+        """Declare where a task's part of the target begins, and the lane's place in fragments."""
+        split = self.split
+        self.text.line(f"const int n0 = {task} % {split.panels} * {COLUMNS * split.across};")
+        self.text.line(f"const int m0 = {task} / {split.panels} % {split.bands} * {ROWS * split.down};")
+        self.text.line(f"const int batch = {task} / {split.panels * split.bands};")
+
+    def declare_sum(self) -> str:
+        if self.in_registers:
+            return self.product.target.buffer
+        self.text.line(f"float sum[{self.split.down}][{self.split.across}][4] = {{}};")
+        return "sum"
+
+    def finish(self, sum_: str) -> None:
+        if not self.in_registers:
+            write_batch_offsets(self.text, {"c": self.product.target})
+            self.store(sum_, self.product.target, self.product.accumulate)
+
+    # one step ------------------------------------------------------------------------------------------------------------
+
+    def multiply(self, sum_: str, left: Tile, right: Tile, suffix: str = "") -> None:
+        """Add the products of 16 values of k, from `k` on."""
+        text, split = self.text, self.split
+        text.line(f"unsigned left[{split.down}][4], right[{split.across}][2];")
+        text.line("#pragma unroll")
+        with text.block(f"for (int i = 0; i < {split.down}; ++i)"):
+            self.load_left(left, f"a{suffix}")
+        text.line("#pragma unroll")
+        with text.block(f"for (int j = 0; j < {split.across}; ++j)"):
+            self.load_right(right, f"b{suffix}")
+        text.line("#pragma unroll")
+        with text.block(f"for (int i = 0; i < {split.down}; ++i)"):
+            text.line("#pragma unroll")
+            with text.block(f"for (int j = 0; j < {split.across}; ++j)"):
+                text.line(f"mma_m16n8k16<{self.product.dtype}_t>({sum_}[i][j], left[i], right[j]);")
+
+    def load_left(self, tile: Tile, pointer: str) -> None:
+        """left[i] from rows m0 + 16 i on."""
+        row, column = tile.strides[-2:]
+        rows, first = tile.shape[-2], f"m0 + {ROWS} * i"
+        if self.by_ldmatrix(tile, -1, inner=-1):
+            place = _clamped(f"{first} + lane % {ROWS}", rows, 1, self.is_whole)
+            address = sum_of([pointer, "a_batch", scaled(row, f"({place})"), "k + lane / 16 * 8"])
+            self.text.line(f"ldmatrix<4>(left[i], {address});")
+        elif self.by_ldmatrix(tile, -2, inner=-1):
+            place = _clamped(f"{first} + lane / 8 % 2 * 8", rows, 8, self.is_whole)
+            address = sum_of([pointer, "a_batch", place, scaled(column, "(k + lane % 8 + lane / 16 * 8)")])
+            self.text.line(f"ldmatrix_transposed<4>(left[i], {address});")
+        else:
+            corner = sum_of([pointer, "a_batch", scaled(row, f"({first})"), scaled(column, "k")])
+            limits = f"{rows} - ({first}), {tile.shape[-1]} - k"
+            self.text.line(f"gather_left<{self.product.dtype}_t>(left[i], {corner}, {row}, {column}, {limits});")
+
+    def load_right(self, tile: Tile, pointer: str) -> None:
+        """right[j] from columns n0 + 8 j on."""
+        row, column = tile.strides[-2:]
+        columns, first = tile.shape[-1], f"n0 + {COLUMNS} * j"
+        if self.by_ldmatrix(tile, -2, inner=-2):
+            place = _clamped(f"{first} + lane % {COLUMNS}", columns, 1, self.is_whole)
+            address = sum_of([pointer, "b_batch", scaled(column, f"({place})"), "k + lane / 8 % 2 * 8"])
+            self.text.line(f"ldmatrix<2>(right[j], {address});")
+        elif self.by_ldmatrix(tile, -1, inner=-2):
+            place = _clamped(first, columns, 8, self.is_whole)
+            address = sum_of([pointer, "b_batch", place, scaled(row, "(k + lane % 16)")])
+            self.text.line(f"ldmatrix_transposed<2>(right[j], {address});")
+        else:
+            corner = sum_of([pointer, "b_batch", scaled(column, f"({first})"), scaled(row, "k")])
+            limits = f"{columns} - ({first}), {tile.shape[-2]} - k"
+            self.text.line(f"gather_right<{self.product.dtype}_t>(right[j], {corner}, {column}, {row}, {limits});")
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all tasks together cover the target and nothing beyond."""
+        rows, columns = self.product.target.shape[-2:]
+        covered = (self.split.bands * self.split.down * ROWS, self.split.panels * self.split.across * COLUMNS)
+        return covered == (rows, columns)
+
+    def by_ldmatrix(self, tile: Tile, contiguous: int, inner: int) -> bool:
+        """Whether ldmatrix can read a factor whose k is dimension `inner`, in rows along dimension `contiguous`."""
+        if not self.text.is_shared(tile) or self.text.dtype(tile) is not self.product.dtype or tile.strides[contiguous] != 1:
+            return False
+        aligned = tiles.alignment(tile, _ROW_ELEMENTS, contiguous) == _ROW_ELEMENTS
+        return aligned and tile.shape[inner] % DEPTH == 0 and tile.shape[contiguous] % _ROW_ELEMENTS == 0
+
+    def store(self, sum_: str, target: Tile, accumulate: bool) -> None:
+        """Write the elements of the sums that lie inside the target."""
+        text = self.text
+        rows, columns = target.shape[-2:]
+        for name, count in (("i", self.split.down), ("j", self.split.across), ("h", 4)):
+            text.line("#pragma unroll")
+            text.line(f"for (int {name} = 0; {name} < {count}; ++{name})")
+        with text.block():
+            text.line(f"const int m = m0 + {ROWS} * i + lane / 4 + h / 2 * 8, n = n0 + {COLUMNS} * j + lane % 4 * 2 + h % 2;")
+            with text.block("" if self.is_whole else f"if (m < {rows} && n < {columns})"):
+                write_result(text, target, "m", "n", f"{sum_}[i][j][h]", accumulate)
+
+
+def _clamped(index: str, size: int, run: int, inside: bool) -> str:
+    """An index of a run of elements, moved back to the last run where it may lie beyond: nothing of those is kept."""
+    return index if inside else f"min({index}, {size - run})"

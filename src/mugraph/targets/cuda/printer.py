@@ -1,0 +1,87 @@
+"""The CUDA C++ of lowered kernels: plain text without includes, over the device functions of `interface.h`.
+
+Each kernel is one `extern "C"` function whose parameters are the device buffers, inputs first, each aligned to 16
+bytes. Its grid is one-dimensional, the last dimension of the muGraph's grid varying fastest; shared memory is dynamic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+
+from mugraph.errors import UnsupportedOperator
+from mugraph.ir.dtypes import DType
+from mugraph.lower.lowered import Elementwise, Kernel, Matmul, Memory, Reduce, Statement
+from mugraph.targets.cuda.loops import print_elementwise, print_reduction
+from mugraph.targets.cuda.products import print_held_sum, print_product, touches_registers
+from mugraph.targets.cuda.ring import write_ring
+from mugraph.targets.cuda.source import KernelText
+
+
+def print_program(kernels: Sequence[Kernel]) -> str:
+    """The text of the kernels, to be compiled behind the device functions."""
+    parts = [_read("runs.h"), _read("fragments.h"), "namespace kernels {"]
+    return "\n".join([*parts, *(_print_kernel(kernel) for kernel in kernels), "}\n"])
+
+
+@cache
+def _read(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _print_kernel(kernel: Kernel) -> str:
+    for buffer in kernel.buffers:
+        if buffer.dtype is DType.FP64:
+            raise UnsupportedOperator(
+                f"target cuda computes in fp32 and cannot take fp64 tensors ({kernel.name}, {buffer.name}); cast to fp32"
+            )
+    text = KernelText(kernel)
+    with text.block(f'extern "C" __global__ void __launch_bounds__({kernel.threads}, 1) {kernel.name}({_parameters(kernel)})'):
+        text.line("const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;")
+        _print_coordinates(text)
+        _print_memory(text)
+        write_ring(text)
+        body, after = len(kernel.before), len(kernel.before) + len(kernel.body)
+        _print_part(text, kernel.before, 0)
+        if kernel.body:
+            with text.block(f"for (long l = 0; l < {kernel.loop}; ++l)"):
+                _print_part(text, kernel.body, body)
+        _print_part(text, kernel.after, after)
+    return "\n".join(text.lines) + "\n"
+
+
+def _parameters(kernel: Kernel) -> str:
+    inputs = (f"const {kernel.buffer(name).dtype}_t *__restrict__ {name}" for name in kernel.inputs)
+    outputs = (f"{kernel.buffer(name).dtype}_t *__restrict__ {name}" for name in kernel.outputs)
+    return ", ".join((*inputs, *outputs))
+
+
+def _print_coordinates(text: KernelText) -> None:
+    """The block's place in the grid."""
+    inner = 1
+    for dim in reversed(range(len(text.kernel.grid))):
+        text.line(f"const long g{dim} = blockIdx.x / {inner} % {text.kernel.grid[dim]};")
+        inner *= text.kernel.grid[dim]
+
+
+def _print_memory(text: KernelText) -> None:
+    for buffer in text.kernel.buffers:
+        if buffer.memory is Memory.SHARED:
+            text.line(f"{buffer.dtype}_t *const {buffer.name} = ({buffer.dtype}_t *)(shared_memory() + {buffer.offset});")
+
+
+def _print_part(text: KernelText, statements: Sequence[Statement], first: int) -> None:
+    """Write the statements of a part, whose numbers count from `first`, and the barriers before them."""
+    for number, statement in enumerate(statements, first):
+        if number in text.kernel.barriers:
+            text.line("__syncthreads();")
+        match statement:
+            case Matmul():
+                print_product(text, statement)
+            case Elementwise() if touches_registers(text, statement):
+                print_held_sum(text, statement)
+            case Elementwise():
+                print_elementwise(text, statement)
+            case Reduce():
+                print_reduction(text, statement)

@@ -1,0 +1,74 @@
+"""Matrix products: on matrix units where both factors are of 16 bits, else on vector units."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from mugraph.lower import tiles
+from mugraph.lower.fragments import on_matrix_units
+from mugraph.lower.lowered import Elementwise, Matmul, Memory
+from mugraph.targets.cuda.matrices import write_batch_offsets, write_result
+from mugraph.targets.cuda.matrix_units import write_fragment_copy, write_fragment_zeros, write_matrix_product
+from mugraph.targets.cuda.source import KernelText
+from mugraph.targets.source import scaled, sum_of
+
+_ROWS = 4
+"""Rows that one thread of a vector product computes side by side: each element of the right factor serves them all."""
+
+
+def print_product(text: KernelText, product: Matmul) -> None:
+    """Write a (batched) product."""
+    batch = product.target.shape[:-2]
+    left, right = (tiles.broadcast(tile, (*batch, *tile.shape[-2:])) for tile in product.sources)
+    product = replace(product, left=left, right=right)
+    with text.block():
+        text.pointer("a", left)
+        text.pointer("b", right)
+        if on_matrix_units(product):
+            write_matrix_product(text, product)
+        else:
+            _write_vector_product(text, product)
+
+
+def _write_vector_product(text: KernelText, product: Matmul) -> None:
+    """Each thread computes a few rows of one column; neighbouring threads take neighbouring columns."""
+    left, right = product.left, product.right
+    *batch, rows, columns = product.target.shape
+    depth, tall = left.shape[-1], min(_ROWS, rows)
+    bands = -(-rows // tall)
+    tasks = math.prod(batch) * bands * columns
+    text.pointer("c", product.target, written=True)
+    with text.block(f"for (int task = thread; task < {tasks}; task += {text.threads})"):
+        text.line(f"const int n = task % {columns}, band = task / {columns} % {bands}, batch = task / {columns * bands};")
+        write_batch_offsets(text, {"a": left, "b": right, "c": product.target})
+        text.line(f"float sum[{tall}] = {{}};")
+        with text.block(f"for (int k = 0; k < {depth}; ++k)"):
+            column = sum_of(["b", "b_batch", scaled(right.strides[-2], "k"), scaled(right.strides[-1], "n")])
+            text.line(f"const float factor = to_float(*({column}));")
+            text.line("#pragma unroll")
+            with text.block(f"for (int r = 0; r < {tall}; ++r)"):
+                row = f"min(band * {tall} + r, {rows - 1})" if rows % tall else f"(band * {tall} + r)"
+                element = sum_of(["a", "a_batch", scaled(left.strides[-2], row), scaled(left.strides[-1], "k")])
+                text.line(f"sum[r] = fma(to_float(*({element})), factor, sum[r]);")
+        text.line("#pragma unroll")
+        with text.block(f"for (int r = 0; r < {tall}; ++r)"):
+            text.line(f"const int m = band * {tall} + r;")
+            with text.block(f"if (m < {rows})"):
+                write_result(text, product.target, "m", "n", "sum[r]", product.accumulate)
+
+
+def touches_registers(text: KernelText, statement: Elementwise) -> bool:
+    """Whether a statement starts a sum in registers, or copies it out."""
+    tiles_ = (statement.target, *statement.sources)
+    return any(text.buffer(tile).memory is Memory.REGISTERS for tile in tiles_)
+
+
+def print_held_sum(text: KernelText, statement: Elementwise) -> None:
+    """Write the start of a sum in registers, or the copy of its end to where others read it."""
+    (held,) = (tile for tile in (statement.target, *statement.sources) if text.buffer(tile).memory is Memory.REGISTERS)
+    producer = next(s for s in text.kernel.statements if isinstance(s, Matmul) and s.target.buffer == held.buffer)
+    if statement.target == held:
+        write_fragment_zeros(text, held.buffer, producer)
+    else:
+        write_fragment_copy(text, held.buffer, producer, statement.target)

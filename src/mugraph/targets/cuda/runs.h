@@ -1,0 +1,52 @@
+/* What kernels use beyond the device functions: runs of N consecutive elements as floats, and a maximum that NaN wins. */
+
+/* N consecutive elements from an address aligned to the run, or to 16 bytes where the run is longer. */
+template <class T, int N> INLINE void load_run(float (&to)[N], const T *from)
+{
+    constexpr int bytes = N * (int)sizeof(T);
+    if constexpr (bytes < 4) {
+        to[0] = to_float(*from);
+    } else {
+        constexpr int chunk = bytes < 16 ? bytes / 4 : 4, per_word = 4 / (int)sizeof(T);
+#pragma unroll
+        for (int start = 0; start < bytes / 4; start += chunk) {
+            const words<chunk> loaded = load_words<chunk>((const unsigned char *)from + 4 * start);
+#pragma unroll
+            for (int i = 0; i < chunk; ++i) {
+                if constexpr (per_word == 1) {
+                    to[start + i] = as_float(loaded.word[i]);
+                } else {
+                    to[2 * (start + i)] = low_half<T>(loaded.word[i]);
+                    to[2 * (start + i) + 1] = high_half<T>(loaded.word[i]);
+                }
+            }
+        }
+    }
+}
+
+template <class T, int N> INLINE void store_run(T *to, const float (&from)[N])
+{
+    constexpr int bytes = N * (int)sizeof(T);
+    if constexpr (bytes < 4) {
+        *to = from_float<T>(from[0]);
+    } else {
+        constexpr int chunk = bytes < 16 ? bytes / 4 : 4, per_word = 4 / (int)sizeof(T);
+#pragma unroll
+        for (int start = 0; start < bytes / 4; start += chunk) {
+            words<chunk> stored;
+#pragma unroll
+            for (int i = 0; i < chunk; ++i) {
+                if constexpr (per_word == 1)
+                    stored.word[i] = as_bits(from[start + i]);
+                else
+                    stored.word[i] = pack<T>(from[2 * (start + i)], from[2 * (start + i) + 1]);
+            }
+            store_words<chunk>((unsigned char *)to + 4 * start, stored);
+        }
+    }
+}
+
+/* The templates of the operator table find these names first. */
+namespace kernels {
+INLINE float max(float x, float y) { return x > y || x != x ? x : y; }
+}

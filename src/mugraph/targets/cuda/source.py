@@ -1,0 +1,76 @@
+"""What a printed kernel knows: its threads, the types of its buffers, and how far pointers into them are aligned."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mugraph.ir.dtypes import DType
+from mugraph.lower.expressions import Apply, Constant, Expression, Source, subexpressions
+from mugraph.lower.lowered import Buffer, Kernel, Memory, Tile
+from mugraph.targets.source import Text, index_terms, literal, sum_of
+
+WIDEST_ACCESS = 16
+"""Bytes of the widest load or store of one thread; device buffers start at multiples of it."""
+
+
+@dataclass(slots=True)
+class KernelText(Text):
+    """The lines of one kernel."""
+
+    kernel: Kernel
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.kernel.threads
+
+    def buffer(self, tile: Tile) -> Buffer:
+        """The buffer a tile is a window of."""
+        return self.kernel.buffer(tile.buffer)
+
+    def dtype(self, tile: Tile) -> DType:
+        """Element type of the tile's buffer."""
+        return self.buffer(tile).dtype
+
+    def is_shared(self, tile: Tile) -> bool:
+        """Whether the tile lies in shared memory."""
+        return self.buffer(tile).memory is Memory.SHARED
+
+    def pointer(self, name: str, tile: Tile, written: bool = False) -> None:
+        """Declare `name`, a pointer to the tile's first element in this block and iteration."""
+        const = "" if written else "const "
+        self.line(f"{const}{self.dtype(tile)}_t *{name} = {sum_of([tile.buffer, *index_terms(tile.start)])};")
+
+    def aligned_elements(self, tile: Tile, strides: Sequence[int]) -> int:
+        """Elements, a power of two, of the widest access to any place that a tile reaches by its start and `strides`."""
+        widest = WIDEST_ACCESS // self.dtype(tile).bytes
+        steps = (tile.start.constant, tile.start.loop, *tile.start.grid, *strides)
+        return math.gcd(widest, *steps)
+
+
+def number(value: float) -> str:
+    """A CUDA literal for `value` rounded to fp32."""
+    rounded = np.float32(value)
+    if np.isfinite(rounded):
+        return literal(value)
+    return f"as_float(0x{int(rounded.view(np.uint32)):08x}u)"
+
+
+def write_expression(text: Text, expression: Expression, sources: Sequence[str]) -> str:
+    """Declare every subexpression once, given the text of each source's element; the text of the whole."""
+    names: dict[Expression, str] = {}
+    for node in subexpressions(expression):
+        match node:
+            case Source(index):
+                names[node] = sources[index]
+            case Constant(value):
+                names[node] = number(value)
+            case Apply(template, arguments):
+                name = f"v{len(names)}"
+                text.line(f"const float {name} = {template.format(*(names[argument] for argument in arguments))};")
+                names[node] = name
+    return names[expression]
