@@ -179,15 +179,20 @@ void report(Kind kind, const void *address, std::uint32_t bytes, std::int32_t pl
 void read(const void *address, std::uint32_t bytes, std::uint32_t alignment, const void *site)
 {
     const Span span = cells_of(address, bytes, alignment, site, false);
+    bool told = false;
+    const auto tell = [&](Kind kind, int other) {
+        if (!told)
+            report(kind, address, bytes, span.place, other, site);
+        told = true;
+    };
     for (Cell *cell = span.first; cell != span.last; ++cell) {
         const Access before = cell->write;
-        const int writer = static_cast<int>(before.thread);
         if (!happened(before, span.place))
-            report(Kind::uninitialized, address, bytes, span.place, -1, site);
+            tell(Kind::uninitialized, -1);
         else if (before.flight)
-            report(Kind::in_flight, address, bytes, span.place, writer, site);
+            tell(Kind::in_flight, static_cast<int>(before.thread));
         else if (concurrent(before, span.place))
-            report(Kind::race, address, bytes, span.place, writer, site);
+            tell(Kind::race, static_cast<int>(before.thread));
         remember_read(*cell, this_access(false));
     }
 }
@@ -195,15 +200,18 @@ void read(const void *address, std::uint32_t bytes, std::uint32_t alignment, con
 void write(const void *address, std::uint32_t bytes, std::uint32_t alignment, const void *site, bool flight)
 {
     const Span span = cells_of(address, bytes, alignment, site, true);
+    bool told = false;
+    const auto tell = [&](Kind kind, const Access &earlier) {
+        if (!told)
+            report(kind, address, bytes, span.place, static_cast<int>(earlier.thread), site);
+        told = true;
+    };
     for (Cell *cell = span.first; cell != span.last; ++cell) {
-        const Access before = cell->write;
-        if (before.flight && happened(before, span.place))
-            report(Kind::in_flight, address, bytes, span.place, static_cast<int>(before.thread), site);
-        for (const Access &access : {before, cell->reads[0], cell->reads[1], cell->other_warp})
-            if (!access.flight && concurrent(access, span.place)) {
-                report(Kind::race, address, bytes, span.place, static_cast<int>(access.thread), site);
-                break;
-            }
+        if (cell->write.flight && happened(cell->write, span.place))
+            tell(Kind::in_flight, cell->write);
+        for (const Access &earlier : {cell->write, cell->reads[0], cell->reads[1], cell->other_warp})
+            if (concurrent(earlier, span.place))
+                tell(Kind::race, earlier);
         cell->write = this_access(flight);
     }
 }

@@ -162,10 +162,8 @@ std::uint16_t to_fp16(float x)
     const float magnitude = std::fabs(x);
     if (magnitude >= 65520.0f)
         return sign | 0x7c00;
-    int exponent = 0;
-    std::frexp(magnitude, &exponent);
-    /* The spacing of fp16 numbers in this binade, or of its subnormals. */
-    const int unit = exponent - 11 < -24 ? -24 : exponent - 11;
+    /* The spacing of fp16 numbers in this binade is 2^unit; below the smallest normal number it stays the same. */
+    const int unit = magnitude < 0x1p-14f ? -24 : std::ilogb(magnitude) - 10;
     const auto steps = static_cast<std::uint16_t>(std::nearbyint(std::ldexp(magnitude, -unit)));
     return sign | static_cast<std::uint16_t>(steps + (unit + 24) * 1024);
 }
