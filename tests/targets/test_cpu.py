@@ -13,10 +13,9 @@ from mugraph.ir.arithmetic import Array
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.ops import OPERATORS
-from mugraph.lower import lower
 from mugraph.runtime import Executable, build
-from mugraph.runtime.executable import SOURCE_NAME
-from mugraph.targets.cpu import Vectors, print_program
+from mugraph.runtime.cpu import Cpu
+from mugraph.targets.cpu import Vectors
 from mugraph.targets.cpu.register_tiles import inner_tile, outer_tile
 from runtime.block_graphs import many_kernels
 
@@ -26,8 +25,7 @@ WIDTHS = (Vectors(16, 32), Vectors(8, 16), Vectors(4, 16))
 
 
 def executable_for(graph: Graph, vectors: Vectors) -> Executable:
-    launches = lower(graph)
-    return Executable(graph, launches, {SOURCE_NAME: print_program([launch.kernel for launch in launches.values()], vectors)})
+    return Executable(graph, Cpu(vectors))
 
 
 def normal_inputs(graph: Graph, seed: int = 0) -> list[Array]:

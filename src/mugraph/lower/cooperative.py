@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from mugraph.errors import ExceedsMemory
 from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
 from mugraph.lower.expressions import Source
@@ -16,21 +17,23 @@ from mugraph.lower.order import by_depth, with_barriers
 from mugraph.lower.register_sums import with_register_sums
 from mugraph.lower.streams import with_streams
 
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """What the threads of one block may use."""
-
-    shared_bytes: int
-    threads_max: int = 256
+_THREADS_MAX = 256
+"""More threads than these leave each too few registers for fragments."""
+_ELEMENTS_PER_THREAD = 4
 
 
-def cooperative(kernel: Kernel, unit: Unit) -> Kernel:
-    """The kernel for blocks of many threads, its results unchanged."""
+def cooperative(kernel: Kernel, shared_bytes: int) -> Kernel:
+    """The kernel for blocks of many threads that share `shared_bytes` of memory at most, its results unchanged."""
     kernel = with_narrow_factors(with_private_sums(kernel))
-    kernel = replace(kernel, threads=_threads(kernel, unit))
+    kernel = replace(kernel, threads=_threads(kernel))
     kernel = _placed(by_depth(with_register_sums(with_parallel_reductions(kernel))))
-    return with_barriers(_placed(with_streams(kernel, unit.shared_bytes)))
+    kernel = with_barriers(_placed(with_streams(kernel, shared_bytes)))
+    if kernel.shared_bytes > shared_bytes:
+        raise ExceedsMemory(
+            f"{kernel.name} needs {kernel.shared_bytes} bytes of shared memory, but a block has {shared_bytes}; "
+            "choose a larger grid or more iterations"
+        )
+    return kernel
 
 
 def _placed(kernel: Kernel) -> Kernel:
@@ -44,11 +47,11 @@ def _placed(kernel: Kernel) -> Kernel:
     return replace(kernel, buffers=(*buffers, replace(slots, offset=-(-above // ALIGNMENT) * ALIGNMENT)))
 
 
-def _threads(kernel: Kernel, unit: Unit) -> int:
-    """Threads of a block: about four elements of the widest statement each, between one warp and the unit's most."""
+def _threads(kernel: Kernel) -> int:
+    """Threads of a block, a power of two of whole warps: a few elements each of the statement that has most."""
     widest = max((_width(statement) for statement in kernel.statements), default=1)
-    wanted = 1 << max(0, math.ceil(math.log2(max(widest, 1) / 4)))
-    return min(max(wanted, WARP), unit.threads_max)
+    wanted = 1 << (-(-widest // _ELEMENTS_PER_THREAD) - 1).bit_length()
+    return min(max(wanted, WARP), _THREADS_MAX)
 
 
 def _width(statement: Statement) -> int:

@@ -122,10 +122,10 @@ class NumpyArrays:
 
 
 class TorchArrays:
-    """CPU tensors of PyTorch."""
+    """Tensors of PyTorch on one kind of device, `cpu` or `cuda`."""
 
-    def __init__(self, torch: ModuleType) -> None:
-        self.torch = torch
+    def __init__(self, torch: ModuleType, device: str = "cpu") -> None:
+        self.torch, self.device = torch, device
         self.dtypes = {
             DType.FP16: torch.float16,
             DType.BF16: torch.bfloat16,
@@ -135,7 +135,7 @@ class TorchArrays:
         self.matmul: Callable[[Any, Any], Any] = torch.matmul
 
     def empty(self, tensor: Tensor) -> Any:
-        return self.torch.empty(tensor.shape, dtype=self.dtypes[tensor.dtype])
+        return self.torch.empty(tensor.shape, dtype=self.dtypes[tensor.dtype], device=self.device)
 
     def pointer(self, array: Any) -> int:
         address: int = array.data_ptr()
@@ -146,8 +146,8 @@ class TorchArrays:
             raise _mismatch(name, array.shape, tensor)
         if array.dtype is not self.dtypes[tensor.dtype]:
             raise _wrong_type(name, array.dtype, tensor)
-        if not array.is_cpu:
-            raise InvalidInput(f"input {name!r} is on {array.device}; target cpu takes CPU tensors")
+        if array.device.type != self.device:
+            raise InvalidInput(f"input {name!r} is on {array.device}; this target takes tensors on {self.device}")
         if array.layout is not self.torch.strided:
             raise InvalidInput(f"input {name!r} is {array.layout}; pass a dense tensor")
         return array if array.is_contiguous() else array.contiguous()
@@ -168,17 +168,17 @@ class TorchArrays:
 
     def to_numpy(self, array: Any) -> Array:
         wide = array if array.dtype is self.torch.float64 else array.float()
-        return np.asarray(wide.detach().numpy())
+        return np.asarray(wide.detach().cpu().numpy())
 
     def from_numpy(self, array: Array, tensor: Tensor) -> Any:
         full = np.require(np.broadcast_to(array, tensor.shape), requirements=["C", "W"])
-        return self.torch.from_numpy(full).to(self.dtypes[tensor.dtype])
+        return self.torch.from_numpy(full).to(self.device, self.dtypes[tensor.dtype])
 
 
 NUMPY: Arrays = NumpyArrays()
 
 
 @functools.cache
-def torch_arrays() -> Arrays:
-    """The interface of PyTorch's tensors; imports torch."""
-    return TorchArrays(importlib.import_module("torch"))
+def torch_arrays(device: str = "cpu") -> Arrays:
+    """The interface of PyTorch's tensors on a kind of device; imports torch."""
+    return TorchArrays(importlib.import_module("torch"), device)

@@ -1,8 +1,7 @@
-"""A kernel graph that runs: its graph-defined kernels compiled into one shared object, the rest through the array library."""
+"""A kernel graph that runs: its graph-defined kernels compiled for a target, the rest through the array library."""
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,29 +11,34 @@ from typing import Any
 from mugraph.errors import InvalidInput, StorageError, TargetUnavailable
 from mugraph.ir.graph import Graph, Node, Tensor, Value
 from mugraph.ir.ops import GRAPH_DEFINED, apply_call
-from mugraph.lower import Launch, lower
-from mugraph.runtime.arrays import Arrays, arrays_of
-from mugraph.runtime.compiler import compile_shared, find_compiler
-from mugraph.runtime.threads import load_thread_pool
-from mugraph.targets.cpu import print_program
-
-SOURCE_NAME = "kernels.c"
+from mugraph.lower import Launch
+from mugraph.runtime.arrays import Arrays
+from mugraph.runtime.cpu import Cpu
+from mugraph.runtime.machine import Machine
 
 Slots = dict[Value, Any]
 Step = Callable[[Arrays, Slots], None]
 
 
 def build(graph: Graph, target: str = "cpu", cache_directory: Path | None = None) -> Executable:
-    """Compile a kernel graph for a target of this machine.
+    """Compile a kernel graph for a target: `cpu`, or `cuda:sm_90` and its like, which can be compiled for without a GPU.
 
-    Raises TargetUnavailable for a target other than cpu or without a C compiler, InvalidGraph and
-    UnsupportedOperator for graphs the target cannot run. Objects are cached in `cache_directory`
-    (by default the user's, see `mugraph.store.cache_directory`).
+    Raises TargetUnavailable for a target that cannot be compiled for here, InvalidGraph and UnsupportedOperator for
+    graphs the target cannot run. Objects are cached in `cache_directory` (by default the user's, see
+    `mugraph.store.cache_directory`).
     """
-    _require_cpu(target)
-    launches = lower(graph)
-    source = print_program([launch.kernel for launch in launches.values()], find_compiler().vectors)
-    return Executable(graph, launches, {SOURCE_NAME: source} if launches else {}, cache_directory)
+    return Executable(graph, machine_for(target), cache_directory=cache_directory)
+
+
+def machine_for(target: str) -> Machine:
+    """The machine of a target's name; raises TargetUnavailable where there is none."""
+    if target == "cpu":
+        return Cpu()
+    if target.startswith("cuda:"):
+        from mugraph.runtime.cuda.machine import Cuda  # NVRTC is only loaded for those who ask for it
+
+        return Cuda.of(target)
+    raise TargetUnavailable(f"target {target!r} has no code generator; use 'cpu' or 'cuda:sm_90'")
 
 
 def digest(sources: Mapping[str, str]) -> str:
@@ -43,25 +47,27 @@ def digest(sources: Mapping[str, str]) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def _require_cpu(target: str) -> None:
-    if target != "cpu":
-        raise TargetUnavailable(f"target {target!r} cannot run on this machine; use 'cpu'")
-
-
 class Executable:
     """Call it with one array per input of the graph, in order; it returns the list of outputs.
 
-    All inputs are torch CPU tensors or all are NumPy arrays, of exactly the graph's shapes and dtypes; contiguous ones
-    are read in place. Safe to call from several threads. `graph` is the muGraph, `sources` the generated
-    text by file name.
+    All inputs are torch tensors on the target's device, or on a CPU all NumPy arrays, of exactly the graph's shapes and
+    dtypes; contiguous ones are read in place. Safe to call from several threads. `graph` is the muGraph, `sources` the
+    generated text by file name, `machine` the target.
     """
 
     def __init__(
-        self, graph: Graph, launches: Mapping[int, Launch], sources: Mapping[str, str], cache_directory: Path | None = None
+        self,
+        graph: Graph,
+        machine: Machine,
+        sources: Mapping[str, str] | None = None,
+        cache_directory: Path | None = None,
     ) -> None:
-        self.graph = graph
-        self.sources = dict(sources)
-        self._library = _load(sources[SOURCE_NAME], cache_directory) if launches else None
+        """`sources` are compiled where given, else printed; raises what `build` raises."""
+        self.graph, self.machine = graph, machine
+        launches = machine.lower(graph)
+        kernels = [launch.kernel for launch in launches.values()]
+        self.sources = machine.print(kernels) if sources is None else dict(sources)
+        self._functions = machine.load(kernels, self.sources, cache_directory)
         self._inputs = [
             (Value(index), str(node["name"]), node.output) for index, node in enumerate(graph.nodes) if node.op == "input"
         ]
@@ -77,10 +83,10 @@ class Executable:
         cache_directory: Path | None = None,
     ) -> Executable:
         """An executable from saved sources; raises StorageError when they are not those `expected_digest` was made of."""
-        _require_cpu(target)
+        machine = machine_for(target)
         if digest(sources) != expected_digest:
             raise StorageError("the saved sources were changed since they were written; optimize again")
-        return cls(graph, lower(graph), sources, cache_directory)
+        return cls(graph, machine, sources, cache_directory)
 
     @property
     def digest(self) -> str:
@@ -91,7 +97,7 @@ class Executable:
         if len(arrays) != len(self._inputs):
             names = ", ".join(name for _, name, _ in self._inputs)
             raise InvalidInput(f"expected {len(self._inputs)} inputs ({names}), got {len(arrays)}")
-        library = arrays_of(arrays)
+        library = self.machine.arrays(arrays)
         slots: Slots = {
             value: library.checked(array, name, tensor) for (value, name, tensor), array in zip(self._inputs, arrays, strict=True)
         }
@@ -113,15 +119,8 @@ class Executable:
         return steps[::-1]
 
     def _launch(self, launch: Launch) -> Step:
-        function = getattr(self._library, launch.kernel.name)
-        function.restype = None
-        function.argtypes = [ctypes.c_void_p] * (len(launch.inputs) + len(launch.outputs))
-        return _KernelStep(function, launch.inputs, tuple((value, self.graph.tensor(value)) for value in launch.outputs))
-
-
-def _load(source: str, cache_directory: Path | None) -> ctypes.CDLL:
-    load_thread_pool()
-    return ctypes.CDLL(str(compile_shared(source, cache_directory)))
+        outputs = tuple((value, self.graph.tensor(value)) for value in launch.outputs)
+        return _KernelStep(self._functions[launch.kernel.name], launch.inputs, outputs)
 
 
 @dataclass(frozen=True, slots=True)

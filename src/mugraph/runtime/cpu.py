@@ -1,0 +1,54 @@
+"""This host as a target: C compiled into one shared object, run on torch's thread pool."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mugraph.ir.graph import Graph
+from mugraph.lower import Launch, lower
+from mugraph.lower.lowered import Kernel
+from mugraph.runtime.arrays import Arrays, arrays_of
+from mugraph.runtime.compiler import compile_shared, find_compiler
+from mugraph.runtime.machine import Functions
+from mugraph.runtime.threads import load_thread_pool
+from mugraph.targets.cpu import Vectors, print_program
+
+SOURCE_NAME = "kernels.c"
+
+
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    """Kernels for a vector unit: by default the widest of this host."""
+
+    vectors: Vectors | None = None
+
+    def lower(self, graph: Graph) -> dict[int, Launch]:
+        """The launches of a kernel graph, by node."""
+        return lower(graph)
+
+    def print(self, kernels: Sequence[Kernel]) -> dict[str, str]:
+        """One C file."""
+        return {SOURCE_NAME: print_program(kernels, self.vectors or find_compiler().vectors)} if kernels else {}
+
+    def load(self, kernels: Sequence[Kernel], sources: Mapping[str, str], cache_directory: Path | None) -> Functions:
+        """The functions of the shared object."""
+        if not kernels:
+            return {}
+        load_thread_pool()
+        library = ctypes.CDLL(str(compile_shared(sources[SOURCE_NAME], cache_directory)))
+        return {kernel.name: _function(library, kernel) for kernel in kernels}
+
+    def arrays(self, inputs: Sequence[Any]) -> Arrays:
+        """CPU tensors of PyTorch, or NumPy arrays."""
+        return arrays_of(inputs)
+
+
+def _function(library: ctypes.CDLL, kernel: Kernel) -> Any:
+    function = getattr(library, kernel.name)
+    function.restype = None
+    function.argtypes = [ctypes.c_void_p] * (len(kernel.inputs) + len(kernel.outputs))
+    return function

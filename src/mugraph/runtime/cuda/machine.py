@@ -1,0 +1,80 @@
+"""NVIDIA GPUs as a target: CUDA C++ compiled by NVRTC here, launched where there is a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mugraph.devices import Device, device_for
+from mugraph.errors import InvalidInput
+from mugraph.ir.graph import Graph
+from mugraph.lower import Launch, cooperative, lower
+from mugraph.lower.lowered import Kernel
+from mugraph.runtime.arrays import Arrays, torch_arrays
+from mugraph.runtime.cuda.launch import LaunchShape, LoadedKernel
+from mugraph.runtime.cuda.nvrtc import SOURCE_NAME, Cubin, compile_cubin
+from mugraph.runtime.machine import Functions
+from mugraph.store import Store
+from mugraph.targets.cuda import print_program
+
+
+@dataclass(frozen=True, slots=True)
+class Cuda:
+    """Kernels for GPUs of one architecture, as `sm_90`, whose blocks share up to `shared_bytes` of memory."""
+
+    architecture: str
+    shared_bytes: int
+
+    @classmethod
+    def of(cls, target: str) -> Cuda:
+        """The machine of a target such as `cuda:sm_90`; raises TargetUnavailable naming the known ones."""
+        device: Device = device_for(target)
+        return cls(target.split(":")[1], device.shared_memory_bytes)
+
+    def lower(self, graph: Graph) -> dict[int, Launch]:
+        """The launches of a kernel graph, by node; raises ExceedsMemory where a block's tiles do not fit."""
+        launches = lower(graph)
+        return {
+            index: replace(launch, kernel=cooperative(launch.kernel, self.shared_bytes)) for index, launch in launches.items()
+        }
+
+    def print(self, kernels: Sequence[Kernel]) -> dict[str, str]:
+        """One CUDA C++ file."""
+        return {SOURCE_NAME: print_program(kernels)} if kernels else {}
+
+    def load(self, kernels: Sequence[Kernel], sources: Mapping[str, str], cache_directory: Path | None) -> Functions:
+        """Functions that launch the kernels on torch's current stream; a GPU is needed when the first one is called."""
+        if not kernels:
+            return {}
+        store = Store.of(None) if cache_directory is None else Store(cache_directory)
+        cubin = compile_cubin(sources[SOURCE_NAME], self.architecture, store)
+        return {kernel.name: _Launcher(cubin, kernel.name, launch_shape(kernel)) for kernel in kernels}
+
+    def arrays(self, inputs: Sequence[Any]) -> Arrays:
+        """CUDA tensors of PyTorch."""
+        if any(type(array).__module__.partition(".")[0] != "torch" for array in inputs):
+            raise InvalidInput("target cuda takes torch tensors on a CUDA device")
+        return torch_arrays("cuda")
+
+
+def launch_shape(kernel: Kernel) -> LaunchShape:
+    """How a lowered kernel is launched: its printer numbers the blocks along one dimension."""
+    blocks = 1
+    for count in kernel.grid:
+        blocks *= count
+    return LaunchShape((blocks,), kernel.threads, kernel.shared_bytes)
+
+
+class _Launcher:
+    """A compiled kernel that is loaded when it is first called."""
+
+    def __init__(self, cubin: Cubin, name: str, shape: LaunchShape) -> None:
+        self.cubin, self.name, self.shape = cubin, name, shape
+        self._loaded: LoadedKernel | None = None
+
+    def __call__(self, *addresses: int) -> None:
+        if self._loaded is None:
+            self._loaded = LoadedKernel(self.cubin, self.name, self.shape)
+        self._loaded(addresses)

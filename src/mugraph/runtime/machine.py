@@ -1,0 +1,35 @@
+"""What a target needs to run lowered kernels, behind one small interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from mugraph.ir.graph import Graph
+from mugraph.lower import Launch
+from mugraph.lower.lowered import Kernel
+from mugraph.runtime.arrays import Arrays
+
+Functions = Mapping[str, Callable[..., None]]
+"""By kernel name, what runs it: called with the addresses of its buffers, inputs first."""
+
+
+class Machine(Protocol):
+    """A target: how graphs are lowered for it, printed, loaded, and on which arrays they run."""
+
+    def lower(self, graph: Graph) -> dict[int, Launch]:
+        """The launches of a kernel graph, by node."""
+        ...
+
+    def print(self, kernels: Sequence[Kernel]) -> dict[str, str]:
+        """The sources of kernels, by file name; raises UnsupportedOperator for what the target cannot compute."""
+        ...
+
+    def load(self, kernels: Sequence[Kernel], sources: Mapping[str, str], cache_directory: Path | None) -> Functions:
+        """Compile sources; raises CompilationFailed, and TargetUnavailable without a compiler."""
+        ...
+
+    def arrays(self, inputs: Sequence[Any]) -> Arrays:
+        """The library of the inputs; raises InvalidInput for arrays that the target does not run on."""
+        ...

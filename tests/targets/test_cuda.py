@@ -1,0 +1,79 @@
+"""The CUDA printer: what the CPU target runs also runs as CUDA, without a fault, and compiles for every architecture."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from lower.graphs import attention, rms_norm_linear
+from mugraph.ir import DType, Graph
+from mugraph.ir.evaluate import evaluate
+from mugraph.ir.float_arithmetic import FloatArithmetic
+from mugraph.runtime import Executable
+from mugraph.runtime.arrays import torch_arrays
+from mugraph.runtime.cuda.machine import Cuda
+from runtime.block_graphs import many_kernels
+from targets.emulated import EmulatedCuda
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator compiles kernels with g++")
+
+ERRORS = {DType.FP32: 2e-6, DType.FP16: 2e-3, DType.BF16: 1.5e-2}
+"""Largest error that rounding explains, relative to the largest result."""
+
+
+def emulated(graph: Graph, machine: EmulatedCuda, seed: int = 0) -> float:
+    """The largest error of a graph's kernels on the emulator, relative to float64."""
+    generator = torch.Generator().manual_seed(seed)
+    kinds = torch_arrays()
+    inputs = []
+    for node in graph.inputs():
+        empty = kinds.empty(node.output)
+        inputs.append(torch.randn(empty.shape, generator=generator).to(empty.dtype))
+    expected = evaluate(graph, [tensor.double().numpy() for tensor in inputs], FloatArithmetic())
+    results = Executable(graph, machine)(*inputs)
+    return max(_error(result.double().numpy(), exact) for result, exact in zip(results, expected, strict=True))
+
+
+def _error(result: np.ndarray, exact: np.ndarray) -> float:
+    return float(np.max(np.abs(result - exact)) / max(float(np.max(np.abs(exact))), 1e-6))
+
+
+def machine(shared_bytes: int = 100_000, seed: int = 0) -> EmulatedCuda:
+    return EmulatedCuda(Cuda("sm_90", shared_bytes), seed)
+
+
+SCHEDULES = {
+    "odd sizes": lambda dtype: rms_norm_linear(rows=3, inner=30, columns=10, grid=1, loop=3, dtype=dtype),
+    "loop and grid": lambda dtype: rms_norm_linear(rows=8, inner=256, columns=64, grid=2, loop=2, dtype=dtype),
+    "no loop": lambda dtype: rms_norm_linear(rows=16, inner=128, columns=48, grid=3, loop=1, dtype=dtype),
+    "many rows": lambda dtype: rms_norm_linear(rows=40, inner=64, columns=144, grid=2, loop=2, dtype=dtype),
+    "online softmax": lambda dtype: attention(queries=16, keys=128, width=64, loop=4, dtype=dtype),
+    "one query": lambda dtype: attention(queries=1, keys=96, width=32, loop=3, dtype=dtype),
+}
+
+
+@pytest.mark.parametrize("dtype", [DType.FP32, DType.FP16, DType.BF16])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_kernels_are_right_and_clean(schedule: str, dtype: DType) -> None:
+    on = machine()
+    assert emulated(SCHEDULES[schedule](dtype), on) < ERRORS[dtype]
+    assert on.findings == []
+
+
+@pytest.mark.parametrize("dtype", [DType.FP32, DType.FP16, DType.BF16])
+def test_random_block_graphs(dtype: DType) -> None:
+    on = machine()
+    assert emulated(many_kernels(list(DType).index(dtype), 6, dtype), on) < ERRORS[dtype]
+    assert on.findings == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10, 40))
+def test_many_more_random_block_graphs(seed: int) -> None:
+    dtype = (DType.FP32, DType.FP16, DType.BF16)[seed % 3]
+    on = machine(seed=seed)
+    assert emulated(many_kernels(seed, 12, dtype), on, seed) < 10 * ERRORS[dtype]
+    assert on.findings == []
