@@ -24,6 +24,7 @@ from mugraph.search.emission import Output, Positions, emit_block
 from mugraph.search.items import Options
 from mugraph.search.kernels import Kernel, KernelSearch
 from mugraph.search.neutral import without_neutral_maxima
+from mugraph.search.parallel import Workers, executor_for
 from mugraph.search.plans import Library, Plan, PlanSearch, Stage
 from mugraph.search.report import Progress, SearchReport
 from mugraph.search.tiers import Tier
@@ -62,6 +63,7 @@ class Search:
     budget: float | None = None
     progress: Callable[[Progress], None] | None = None
     options: Options = field(default_factory=Options)
+    workers: Workers = 1
 
     def __post_init__(self) -> None:
         self.started = time.perf_counter()
@@ -81,13 +83,13 @@ class Search:
 
     def run(self) -> SearchResult:
         """Search until everything within the limits is exhausted, the budget is spent, or the user interrupts."""
+        executor = self.kernels.executor = executor_for(self.workers, time.time() + self.deadline - time.perf_counter())
         try:
-            for tier in Tier:
-                if not self._worth_a_finer_tier(tier):
-                    break
-                self._run_tier(tier)
+            self._run_tiers()
         except KeyboardInterrupt:
             self.report.interrupted = True
+        finally:
+            executor.close()
         self.report.tiers = list(self.kernels.reports.values())
         self.report.cuts_tried, self.report.cuts_pruned = self.plans.cuts_tried, self.plans.cuts_pruned
         self.report.cuts_complete = self.plans.cuts_complete
@@ -96,6 +98,12 @@ class Search:
         if not candidates and time.perf_counter() > self.deadline:
             raise BudgetExceeded(f"no muGraph was found within {self.budget:g} s; raise the budget")
         return SearchResult(candidates, self.report)
+
+    def _run_tiers(self) -> None:
+        for tier in Tier:
+            if not self._worth_a_finer_tier(tier):
+                break
+            self._run_tier(tier)
 
     def _worth_a_finer_tier(self, tier: Tier) -> bool:
         """Finer tiers get a bounded time when no budget was given, and are pointless after an unfinished one."""
@@ -114,6 +122,14 @@ class Search:
             if self.report.first_found_seconds is None:
                 self._graph(plan)
                 self.report.first_found_seconds = time.perf_counter() - self.started
+                self._announce_finer_tiers(tier)
+
+    def _announce_finer_tiers(self, tier: Tier) -> None:
+        """Work for those who would be idle while this process follows the cuts of the coarsest tier."""
+        contexts = (None, *self.kernels.loop_axes(self.axes))
+        tiers = list(Tier)
+        for finer in tiers[tiers.index(tier) + 1 :]:
+            self.kernels.announce(self.axes, finer, contexts)
 
     def _tick(self, stage: str, states: int) -> None:
         if self.progress is not None:
@@ -192,10 +208,12 @@ def search(
     budget: float | None = None,
     progress: Callable[[Progress], None] | None = None,
     options: Options | None = None,
+    workers: Workers = 1,
 ) -> SearchResult:
     """Search muGraphs equal to `program` (a kernel graph of pre-defined operators) for `device`.
 
     `budget` is in seconds; without one, the coarsest tier of abstraction is exhausted and finer ones get a few seconds.
+    `workers` search beside each other and find what one alone finds (`mugraph.search.parallel`).
     Raises UnsupportedOperator when the program has no axis form and BudgetExceeded when nothing was found in time.
     """
-    return Search(program, device, budget, progress, options or Options()).run()
+    return Search(program, device, budget, progress, options or Options(), workers).run()

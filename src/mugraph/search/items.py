@@ -154,6 +154,10 @@ class Item:
         return found, operators
 
 
+NOTHING = Structure((), (), states=0, edges=0, saturated=False, complete=False, operators=0)
+"""What is known of an item whose search did not end in time."""
+
+
 def canonical(program: AxisProgram) -> tuple[AxisProgram, tuple[int, ...]]:
     """The program without sizes and with sources numbered in the order they are loaded, and the sources of these numbers.
 

@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 from mugraph.devices import Device
 from mugraph.ir.dtypes import DType
@@ -15,10 +14,11 @@ from mugraph.search.axes import AxisProgram, Slots
 from mugraph.search.cost import RecipeCost
 from mugraph.search.emission import Schedule
 from mugraph.search.items import Item, Options, Work, canonical, reading
+from mugraph.search.parallel import Executor, Serial, Task
 from mugraph.search.recipe import Recipe
 from mugraph.search.report import TierReport
 from mugraph.search.schedule import best_schedules, cuttable
-from mugraph.search.structures import KNOWN, Structure, StructureCache
+from mugraph.search.structures import KNOWN, Key, Structure, StructureCache
 from mugraph.search.tiers import Tier
 
 
@@ -48,6 +48,9 @@ class KernelSearch:
     closure_seconds: float = math.inf
     first_tier: dict[tuple[tuple[int, ...], Recipe], Tier] = field(default_factory=dict)
     known: StructureCache = KNOWN
+    executor: Executor = field(default_factory=Serial)
+    announced: dict[Key, Task] = field(default_factory=dict)
+    found: dict[Key, Structure] = field(default_factory=dict)
     structures: dict[tuple[AxisProgram, Tier, int | None], Structure] = field(default_factory=dict)
 
     def kernels(self, program: AxisProgram, tier: Tier) -> Iterator[Kernel]:
@@ -55,12 +58,17 @@ class KernelSearch:
 
         A program whose closure without a loop ends early and empty is not tried with loops: it has to be cut.
         """
-        for loop_axis in (None, *self.loop_axes(program)):
+        loop_axes = self.loop_axes(program)
+        for loop_axis in (None, *loop_axes):
             if time.perf_counter() > self.deadline:
                 if program.structure == self.whole:
                     self.report(tier).complete = False
                 return
             structure = self.structure(program, tier, loop_axis)
+            if not structure.saturated and not structure.recipes:
+                return
+            if loop_axis is None:
+                self.announce(program, tier, loop_axes)
             for recipe in self.cheapest_first(program, structure.safe_recipes)[: self.options.scheduled_recipes]:
                 if self.first_tier.setdefault((program.sizes, recipe), tier) is not tier:
                     continue  # a coarser tier had it already
@@ -68,8 +76,6 @@ class KernelSearch:
                 cost = self.cost_of(program, recipe, outputs)
                 for seconds, schedule in best_schedules(cost, outputs, self.options.schedules_per_recipe):
                     yield Kernel(recipe, schedule, outputs, program.sizes, seconds)
-            if not structure.saturated and not structure.recipes:
-                return
 
     def report(self, tier: Tier) -> TierReport:
         """The statistics of a tier."""
@@ -86,14 +92,29 @@ class KernelSearch:
         key = (program.structure, tier, loop_axis)
         if key not in self.structures:
             item, sources = self.item(program, tier, loop_axis)
-            structure = self.known.get(item.key)
-            if structure is None:
-                structure = item.search(self.deadline, partial(self.tick, item.where))
-                if structure.saturated and structure.complete:
-                    self.known.put(item.key, structure)
-            structure.count_in(self.report(tier), whole=program.structure == self.whole)
-            self.structures[key] = reading(structure, sources)
+            if item.key not in self.found:
+                self.found[item.key] = self._search(item)
+                self.found[item.key].count_in(self.report(tier), whole=program.structure == self.whole)
+            self.structures[key] = reading(self.found[item.key], sources)
         return self.structures[key]
+
+    def _search(self, item: Item) -> Structure:
+        """What the process knows of an item, or else what the executor finds."""
+        known = self.known.get(item.key)
+        if known is not None:
+            return known
+        task = self.announced.pop(item.key, None) or self.executor.submit(item)
+        structure = task.result(self.deadline, self.tick)
+        if structure.saturated and structure.complete:
+            self.known.put(item.key, structure)
+        return structure
+
+    def announce(self, program: AxisProgram, tier: Tier, loop_axes: Sequence[int | None]) -> None:
+        """Let workers, if there are any, begin with contexts that `structure` may be asked for."""
+        for loop_axis in loop_axes:
+            item, _ = self.item(program, tier, loop_axis)
+            if item.key not in self.announced and item.key not in self.found and self.known.get(item.key) is None:
+                self.announced[item.key] = self.executor.submit(item)
 
     def item(self, program: AxisProgram, tier: Tier, loop_axis: int | None) -> tuple[Item, tuple[int, ...]]:
         """The work item of a context, and the sources that its loads 0, 1, ... stand for."""

@@ -131,7 +131,10 @@ class PlanSearch:
         """The program in two parts at one intermediate tensor, each part planned in turn; the most promising cuts first."""
         cuts = {self.cut(variant, index) for variant in self.variants(program, tier) for index in _cut_points(variant)}
         floors = {cut: self.floor(cut[0]) + self.floor(cut[1]) for cut in cuts}
-        for cut in sorted(cuts, key=lambda cut: (floors[cut], self.producers[cut[0]])):
+        promising = sorted(cuts, key=lambda cut: (floors[cut], self.producers[cut[0]]))
+        for part in (part for cut in promising if floors[cut] < CUT_GAIN * bound for part in cut):
+            self.kernels.announce(part, tier, (None,))
+        for cut in promising:
             if time.perf_counter() > self.cut_deadline:
                 self.cuts_complete = False
                 return

@@ -1,0 +1,77 @@
+"""The interface of executors, the one that needs no other process, and the choice between them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from mugraph.errors import InvalidInput
+from mugraph.search.items import Item
+from mugraph.search.structures import Structure
+
+Workers = int | str
+"""A number of processes, this one included, or a Ray cluster: `ray` for the one at hand, `ray://HOST:PORT` for another."""
+
+Tick = Callable[[str, int], None]
+"""Told now and then what is being searched, and how many tensors it has."""
+
+
+class Task(Protocol):
+    """An item on its way to its structure."""
+
+    def result(self, deadline: float, tick: Tick) -> Structure:
+        """The structure, waited for until `deadline` (of `time.perf_counter`); what was found until then, if anything."""
+
+
+class Executor(Protocol):
+    """Searches items; what it returns does not depend on where, in which order, or how often they are searched."""
+
+    def submit(self, item: Item) -> Task:
+        """Announce that an item will be needed. Items submitted first are searched first."""
+
+    def close(self) -> None:
+        """Stop whatever is still being searched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """A task that is searched in this process when its result is asked for."""
+
+    item: Item
+
+    def result(self, deadline: float, tick: Tick) -> Structure:
+        """The item, searched here and now."""
+        return self.item.search(deadline, partial(tick, self.item.where))
+
+
+class Serial:
+    """Everything in this process, and only what is asked for."""
+
+    def submit(self, item: Item) -> Later:
+        """Remember the item."""
+        return Later(item)
+
+    def close(self) -> None:
+        """Nothing to stop."""
+
+
+def executor_for(workers: Workers, until: float = math.inf) -> Executor:
+    """The executor of so many workers, whose items end at the time `until` (of `time.time`).
+
+    Raises InvalidInput for anything but a positive number or an address of Ray, and TargetUnavailable where Ray is not
+    installed or no cluster answers.
+    """
+    if isinstance(workers, str) and (workers == "ray" or workers.startswith("ray://")):
+        from mugraph.search.parallel.cluster import RayCluster
+
+        return RayCluster(workers, until)
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+        raise InvalidInput(f"workers is a number of processes, at least 1, or 'ray' or 'ray://HOST:PORT', not {workers!r}")
+    if workers == 1:
+        return Serial()
+    from mugraph.search.parallel.processes import Processes
+
+    return Processes(workers - 1, until)

@@ -1,0 +1,32 @@
+"""Items the executors are tried with, and what they hold."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from mugraph.algebra.fields import FieldArithmetic
+from mugraph.devices import device_for
+from mugraph.ir import Graph
+from mugraph.ir.dtypes import DType
+from mugraph.search.axes import axis_program
+from mugraph.search.closure import TinyInputs
+from mugraph.search.items import Item, Options, Work, canonical
+from mugraph.search.neutral import without_neutral_maxima
+from mugraph.search.structures import Structure
+from mugraph.search.tiers import Tier
+
+from ..programs import attention
+
+
+def items_of(program: Graph) -> list[Item]:
+    """One item for every context of a program in the coarsest tier."""
+    axes = without_neutral_maxima(axis_program(program), FieldArithmetic(seed=0), TinyInputs(0))
+    form, sources = canonical(axes)
+    work = Work.of(axes.sizes, [4] * len(sources), device_for("cpu"), DType.FP32)
+    return [Item(form, Tier.OPAQUE_SUMS, loop, Options(), work) for loop in (None, *range(len(axes.sizes)))]
+
+
+@cache
+def attention_items() -> tuple[tuple[Item, Structure], ...]:
+    """The items of normalised attention, which take a good part of a second each, with what they hold."""
+    return tuple((item, item.search()) for item in items_of(attention(normalize=True)))

@@ -1,0 +1,100 @@
+"""Worker processes: the same results as one process alone, also when one is killed in the middle of an item."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mugraph.devices import device_for
+from mugraph.search import search
+from mugraph.search.parallel.processes import Processes
+from mugraph.search.structures import KNOWN
+
+from ..programs import PAPER
+from .items import attention_items
+
+CPU = device_for("cpu")
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds worker processes in /proc")
+
+
+@pytest.mark.parametrize("name", ["rmsnorm", "lora"])
+def test_results_do_not_depend_on_the_number_of_workers(name: str) -> None:
+    program = PAPER[name]()
+    found = []
+    for workers in (1, 2, 4):
+        KNOWN.clear()
+        result = search(program, CPU, workers=workers)
+        assert result.report.exhausted
+        found.append(([(c.graph, c.cost) for c in result.candidates], result.report.states))
+    assert found[0] == found[1] == found[2]
+
+
+@needs_proc
+def test_a_worker_killed_in_the_middle_of_an_item_costs_a_retry() -> None:
+    pool = Processes(2)
+    try:
+        tasks = [pool.submit(item) for item, _ in attention_items()]
+        os.kill(busy_worker(pool), signal.SIGKILL)
+        found = [task.result(float("inf"), lambda stage, states: None) for task in tasks]
+    finally:
+        pool.close()
+    assert pool.losses > 0
+    assert found == [wanted for _, wanted in attention_items()]
+
+
+@needs_proc
+def test_closing_stops_what_is_being_searched() -> None:
+    pool = Processes(1)
+    for item, _ in attention_items():
+        pool.submit(item)
+    worker = busy_worker(pool)
+    pool.close()
+    assert worker not in workers()
+
+
+def test_a_script_without_a_guarded_main_may_use_workers(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from mugraph import Program\n"
+        "from mugraph.devices import device_for\n"
+        "from mugraph.search import search\n"
+        "p = Program()\n"
+        "x, w = p.input('x', (4, 8)), p.input('w', (8, 6))\n"
+        "p.output((x @ w).silu())\n"
+        "print(len(search(p.graph, device_for('cpu'), workers=2).candidates))\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=True)
+    assert int(done.stdout) > 0
+
+
+def busy_worker(pool: Processes) -> int:
+    """The process of a worker that is searching: starting one takes a part of the processor time it has used by then."""
+    for _ in range(6000):
+        pool.dispatch()
+        for process, seconds in workers().items():
+            if seconds > 0.5:
+                return process
+        time.sleep(0.01)
+    raise AssertionError("no worker began to search")
+
+
+def workers() -> dict[int, float]:
+    """Worker processes of this one, and the processor seconds each has used."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            parent, *_, user = (process / "stat").read_text().rpartition(")")[2].split()[1:12]
+            command = (process / "cmdline").read_text()
+        except OSError:
+            continue
+        if int(parent) == os.getpid() and "popen_loky" in command:
+            found[int(process.name)] = int(user) / os.sysconf("SC_CLK_TCK")
+    return found
