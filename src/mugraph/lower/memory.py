@@ -1,14 +1,11 @@
-"""Shared-memory planning: buffers that are never alive together may share bytes.
-
-A best-fit over lifetimes: largest buffers first, each at the lowest offset where it collides with no placed buffer
-that is alive at the same time.
-"""
+"""Shared-memory planning: buffers that are never alive together may share bytes, and as few as possible are used."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from mugraph.lower.allocation import Request, allocate
 from mugraph.lower.lowered import Buffer, Memory, Statement
 
 ALIGNMENT = 64
@@ -47,23 +44,8 @@ def place(
 ) -> tuple[Buffer, ...]:
     """The buffers that statements use, with an offset for each one in shared memory."""
     alive = lifetimes(before, body, after)
-    placed: list[Buffer] = []
     shared = [buffer for buffer in buffers if buffer.memory is Memory.SHARED and buffer.name in alive]
-    for buffer in sorted(shared, key=lambda buffer: -buffer.bytes):
-        rivals = [other for other in placed if alive[other.name].overlaps(alive[buffer.name])]
-        placed.append(replace(buffer, offset=_lowest_gap(buffer.bytes, rivals)))
-    offsets = {buffer.name: buffer for buffer in placed}
-    return tuple(offsets.get(b.name, b) for b in buffers if b.memory is not Memory.SHARED or b.name in offsets)
-
-
-def _lowest_gap(size: int, rivals: Sequence[Buffer]) -> int:
-    offset = 0
-    for rival in sorted(rivals, key=lambda rival: rival.offset):
-        if offset + size <= rival.offset:
-            break
-        offset = max(offset, _aligned(rival.offset + rival.bytes))
-    return offset
-
-
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT
+    requests = [Request(-(-buffer.bytes // ALIGNMENT), alive[buffer.name].first, alive[buffer.name].last) for buffer in shared]
+    offsets = allocate(requests).offsets
+    placed = {buffer.name: replace(buffer, offset=offset * ALIGNMENT) for buffer, offset in zip(shared, offsets, strict=True)}
+    return tuple(placed.get(b.name, b) for b in buffers if b.memory is Memory.DEVICE or b.name in placed)
