@@ -137,6 +137,20 @@ def _attention(
     return mixed.reshape(*query.shape[:-1], value.shape[-1]) if groups != heads else mixed
 
 
+def _attention_for_cpu(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    attn_mask: Tensor | None = None,
+    scale: float | None = None,
+) -> tuple[Tensor, None]:
+    grouped = query.shape[1] != key.shape[1]
+    return _attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=grouped), None
+
+
 # --- reductions and normalisations -----------------------------------------------------------------------------------
 
 
@@ -216,12 +230,22 @@ def _layer_norm(
     return scaled if bias is None else scaled + bias
 
 
+def _native_layer_norm(
+    x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, None, None]:
+    return _layer_norm(x, normalized_shape, weight, bias, eps), None, None
+
+
 def _rms_norm(x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
     dims = tuple(range(-len(normalized_shape), 0))
     # PyTorch's default is the epsilon of the type it computes in, which is fp32 for the 16-bit types.
     shift = (_FP64_EPSILON if x.dtype is DType.FP64 else _FP32_EPSILON) if eps is None else eps
     normalised = x / (x.square().mean(dims, keepdim=True) + shift).sqrt()
     return normalised if weight is None else normalised * weight
+
+
+def _fused_rms_norm(x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None, eps: float | None) -> tuple[Tensor, None]:
+    return _rms_norm(x, normalized_shape, weight, eps), None
 
 
 # --- views -----------------------------------------------------------------------------------------------------------
@@ -347,6 +371,7 @@ ROWS: dict[str, Rule] = {
     "addmm": _addmm,
     "baddbmm": _addmm,
     "scaled_dot_product_attention": _attention,
+    "_scaled_dot_product_flash_attention_for_cpu": _attention_for_cpu,
     # reductions and normalisations
     "sum": _sum,
     "mean": _mean,
@@ -362,7 +387,9 @@ ROWS: dict[str, Rule] = {
     "_log_softmax": _log_softmax,
     "logsumexp": _logsumexp,
     "layer_norm": _layer_norm,
+    "native_layer_norm": _native_layer_norm,
     "rms_norm": _rms_norm,
+    "_fused_rms_norm": _fused_rms_norm,
     # views
     "view": _reshape,
     "_unsafe_view": _reshape,

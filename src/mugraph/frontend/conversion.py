@@ -78,6 +78,9 @@ def _program(
     for node in graph.nodes:
         if node.op == "call_function" and _name(node) not in _CHECKS:
             values[node] = _widened(node, _apply(node, values)) if widening else _apply(node, values)
+    for node in outputs:
+        if not isinstance(values[node], ProgramTensor):
+            raise UnsupportedOperator(_at(node, "this part of the operator's result is not computed; use the others"))
     return program, [values[node] for node in outputs]
 
 

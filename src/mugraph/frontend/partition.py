@@ -1,0 +1,211 @@
+"""Splitting a torch graph into LAX subprograms worth a search, and the rest (paper, Figure 1 and section 1).
+
+Every call gets a *level*: it grows along each path where the path enters or leaves what programs can express, where a
+contraction needs the whole of an earlier one, and where a second exponential would follow a first. Connected calls of one
+level are a candidate piece; since levels never fall along a path, pieces and the rest cannot wait for each other. Between
+the levels the cut is then moved to where the fewest bytes cross it: what is computed elementwise from a product stays with it,
+a normalisation goes with the product that reads it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from torch import fx
+
+from mugraph.errors import MugraphError
+from mugraph.frontend.levels import levels_of
+from mugraph.frontend.pieces import Inspector, Traits, alone, bytes_of, isolated, mutates, program_of, tensor_of
+from mugraph.ir.graph import Graph
+from mugraph.ir.ops import apply_call, operator
+
+_LARGEST = 4
+"""Contractions in one piece: the search takes minutes for more."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Piece:
+    """A part of a torch graph that is a program: its calls in order, what they read, and what others read of it."""
+
+    nodes: tuple[fx.Node, ...]
+    inputs: tuple[fx.Node, ...]
+    outputs: tuple[fx.Node, ...]
+    program: Graph
+    """Its inputs are called x0, x1, ... in the order of `inputs`, so that equal pieces are equal programs."""
+    numbers: tuple[int, ...]
+    """Which output of `program` each of `outputs` is."""
+    torch_graph: fx.Graph
+    """The calls as a graph of their own, from `inputs` to `outputs`."""
+    level: int
+
+    @property
+    def bytes(self) -> int:
+        """Bytes read and written, each tensor once."""
+        return sum(map(bytes_of, (*self.inputs, *self.outputs)))
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of the program."""
+        return _flops(self.program)
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A call that stays with torch."""
+
+    node: fx.Node
+    reason: str
+    level: int
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Pieces and everything else; running them by level, pieces first, respects all dependencies."""
+
+    pieces: tuple[Piece, ...]
+    left: tuple[Left, ...]
+
+    @property
+    def byte_share(self) -> float:
+        """The part of all bytes read and written that pieces read and write; views count as nothing."""
+        taken = sum(piece.bytes for piece in self.pieces)
+        rest = sum(_traffic(left.node) for left in self.left)
+        return taken / max(taken + rest, 1)
+
+    def reasons(self) -> Mapping[str, int]:
+        """How many calls stay with torch, by operator and reason, most frequent first."""
+        counted = Counter(f"{left.node.target}: {left.reason}" for left in self.left)
+        return dict(counted.most_common())
+
+    def without(self, pieces: Iterable[Piece], reason: str) -> Partition:
+        """The partition with the calls of these pieces left to torch."""
+        dropped = list(pieces)
+        more = [Left(node, reason, piece.level) for piece in dropped for node in piece.nodes]
+        return replace(self, pieces=tuple(piece for piece in self.pieces if piece not in dropped), left=(*self.left, *more))
+
+
+def partition(graph: fx.Graph) -> Partition:
+    """Split a functional graph of ATen calls, whose nodes carry tensors without data in `meta["val"]`.
+
+    From the first call that changes an operand on, everything is left. Pieces hold at least one contraction or reduction
+    and two computing calls: the library is best at a lone product.
+    """
+    calls = [node for node in graph.nodes if node.op == "call_function"]
+    end = next((index for index, node in enumerate(calls) if mutates(node)), len(calls))
+    inspector = Inspector()
+    verdicts = {node: inspector.inspect(node) for node in calls[:end]}
+    traits = {node: verdict for node, verdict in verdicts.items() if isinstance(verdict, Traits)}
+    levels = levels_of(calls[:end], traits)
+    splitter = _Splitter(traits, levels)
+    pieces = [piece for nodes in splitter.components() for piece in splitter.pieces(nodes)]
+    left = [Left(node, verdict, levels[node]) for node, verdict in verdicts.items() if isinstance(verdict, str)]
+    last = 1 + max(levels.values(), default=0)
+    after = [Left(node, "it runs after a call that changes its operands", last) for node in calls[end:]]
+    return Partition(tuple(pieces), (*left, *splitter.left, *after))
+
+
+@dataclass
+class _Splitter:
+    """From connected calls of one level to pieces of a useful size."""
+
+    traits: Mapping[fx.Node, Traits]
+    levels: Mapping[fx.Node, int]
+    left: list[Left] = field(default_factory=list)
+
+    def components(self, nodes: Sequence[fx.Node] | None = None) -> list[list[fx.Node]]:
+        """The calls (all, unless given), in groups that are connected on their level."""
+        group: dict[fx.Node, list[fx.Node]] = {}
+        inside = set(self.traits if nodes is None else nodes)
+        for node in self.traits if nodes is None else nodes:
+            group[node] = [node]
+            for source in node.all_input_nodes:
+                if source in inside and self.levels[source] == self.levels[node] and group[source] is not group[node]:
+                    smaller, larger = sorted((group[source], group[node]), key=len)
+                    larger.extend(smaller)
+                    group.update(dict.fromkeys(smaller, larger))
+        order = {node: index for index, node in enumerate(self.traits)}
+        distinct = {id(members): members for members in group.values()}
+        return [sorted(members, key=order.__getitem__) for members in distinct.values()]
+
+    def pieces(self, nodes: list[fx.Node]) -> list[Piece]:
+        """The pieces of one group; what is in none of them joins `left`."""
+        kept = self._trimmed(nodes)
+        contractions = sum(len(self.traits[node].contractions) for node in kept)
+        if contractions > _LARGEST:
+            return self._branches(kept, contractions)
+        if not self._useful(kept):
+            self._leave(kept, "too little to optimize around it")
+            return []
+        try:
+            return [self._piece(kept)]
+        except MugraphError as error:
+            self._leave(kept, str(error))
+            return []
+
+    def _branches(self, nodes: list[fx.Node], contractions: int) -> list[Piece]:
+        """Pieces of a group that is too large: what several of its results are made from, and each of the rest."""
+        shared = self._shared(nodes)
+        rest = [node for node in nodes if node not in shared]
+        parts = self.components(rest)
+        if not shared and len(parts) == 1:
+            self._leave(nodes, f"one of {contractions} contractions that depend on each other; at most {_LARGEST} are searched")
+            return []
+        first = [[node for node in nodes if node in shared]] if shared else []
+        return [piece for part in (*first, *parts) for piece in self.pieces(part)]
+
+    def _shared(self, nodes: Sequence[fx.Node]) -> set[fx.Node]:
+        """The calls without contraction that more than one contraction or result of the group is made from."""
+        inside = set(nodes)
+        reached: dict[fx.Node, set[fx.Node]] = {}
+        for node in reversed(nodes):
+            users = [user for user in node.users if user in inside]
+            reached[node] = set().union(*(reached[user] for user in users))
+            if self.traits[node].contractions or not users:
+                reached[node] = {node}
+        return {node for node in nodes if len(reached[node]) > 1}
+
+    def _trimmed(self, nodes: Sequence[fx.Node]) -> list[fx.Node]:
+        """Without final calls that are views, or computed from nothing but what is read outside anyway."""
+        kept = dict.fromkeys(nodes)
+        for node in reversed(nodes):
+            traits = self.traits[node]
+            if traits.pinned or traits.reduces or not alone(node) or any(user in kept for user in node.users):
+                continue
+            sources = [source for source in node.all_input_nodes if source in kept]
+            exported = all(any(user not in kept for user in source.users) for source in sources)
+            if not traits.computes or exported:
+                del kept[node]
+                self._leave([node], "a cheap last step on what others read too")
+        return list(kept)
+
+    def _useful(self, nodes: Sequence[fx.Node]) -> bool:
+        traits = [self.traits[node] for node in nodes]
+        works = any(trait.contractions or trait.reduces for trait in traits)
+        return works and sum(trait.computes for trait in traits) + sum(len(t.contractions) > 1 for t in traits) > 1
+
+    def _piece(self, nodes: Sequence[fx.Node]) -> Piece:
+        inside = set(nodes)
+        outputs = tuple(node for node in nodes if any(user not in inside for user in node.users))
+        graph, inputs = isolated(nodes, outputs)
+        program, numbers = program_of(graph)
+        return Piece(tuple(nodes), tuple(inputs), outputs, program, tuple(numbers), graph, self.levels[nodes[0]])
+
+    def _leave(self, nodes: Iterable[fx.Node], reason: str) -> None:
+        self.left.extend(Left(node, reason, self.levels[node]) for node in nodes)
+
+
+def _traffic(node: fx.Node) -> int:
+    """Bytes that a call reads and writes when torch runs it alone."""
+    tensor = tensor_of(node)
+    view = getattr(node.target, "is_view", False) or tensor is None
+    return 0 if view else sum(map(bytes_of, (*node.all_input_nodes, node)))
+
+
+def _flops(program: Graph) -> int:
+    total = 0
+    for node in program.nodes:
+        call = apply_call(node.op, [program.tensor(value) for value in node.inputs], dict(node.attributes))
+        total += operator(node.op).flops(call, node.output.shape)
+    return total

@@ -1,0 +1,221 @@
+"""The partitioner: which calls become one program, and that pieces and rest together still compute the graph."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any, Literal
+
+import pytest
+import torch
+from torch import fx
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from mugraph.frontend.partition import Partition, Piece, partition
+from mugraph.frontend.stitch import stitched
+from mugraph.runtime import build
+
+Function = Callable[..., Any]
+
+
+def recorded(fn: Function, *inputs: torch.Tensor, mode: Literal["fake", "symbolic"] = "fake") -> fx.GraphModule:
+    """The function's ATen graph with shapes, as Dynamo gives it to a backend."""
+    with torch.no_grad():
+        module: fx.GraphModule = make_fx(fn, tracing_mode=mode)(*inputs)
+    return module
+
+
+def split(fn: Function, *inputs: torch.Tensor) -> Partition:
+    """The partition of a function, after a check that running it by pieces changes nothing."""
+    module = recorded(fn, *inputs)
+    found = partition(module.graph)
+    calls = [node for node in module.graph.nodes if node.op == "call_function"]
+    assert sorted(map(str, calls)) == sorted([str(n) for p in found.pieces for n in p.nodes] + [str(x.node) for x in found.left])
+    again = stitched(module, found, {piece: build(piece.program) for piece in found.pieces})
+    for got, wanted in zip(flat(again(*inputs)), flat(module(*inputs)), strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
+        assert got.stride() == wanted.stride()
+    return found
+
+
+def flat(outputs: Any) -> list[torch.Tensor]:
+    return list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
+
+
+def computing(piece: Piece) -> list[str]:
+    """The operators of a piece's program that are no views."""
+    return [node.op for node in piece.program.kernels()]
+
+
+def rms(x: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
+    return gain * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
+
+
+def randn(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape) / 4
+
+
+def mlp(x: torch.Tensor, gain: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
+    normal = rms(x, gain)
+    return x + (torch.nn.functional.silu(normal @ gate.t()) * (normal @ up.t())) @ down.t()
+
+
+MLP = (randn(4, 32), randn(32), randn(96, 32), randn(96, 32), randn(32, 96))
+
+
+def test_a_product_that_needs_the_whole_of_another_begins_a_piece() -> None:
+    first, second = split(mlp, *MLP).pieces
+    assert computing(first).count("matmul") == 2
+    assert computing(first)[-1] == "mul", "the gate is computed where its factors are"
+    assert len(first.outputs) == 1
+    assert computing(second) == ["matmul", "add"], "the residual is added where its term is computed"
+
+
+def test_a_normalisation_goes_with_the_product_that_reads_it() -> None:
+    def layers(x: torch.Tensor, w: torch.Tensor, gain: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return rms(x @ w + x, gain) @ v
+
+    first, second = split(layers, randn(4, 32), randn(32, 32), randn(32), randn(32, 64)).pieces
+    assert computing(first) == ["matmul", "add"]
+    assert "sqrt" in computing(second)
+
+
+def test_equal_layers_are_equal_programs() -> None:
+    def layers(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        return mlp(torch.cos(mlp(x, *weights[:4])), *weights[4:])
+
+    pieces = split(layers, *MLP, *(randn(*w.shape) for w in MLP[1:])).pieces
+    assert len(pieces) == 4
+    assert pieces[0].program == pieces[2].program
+    assert pieces[1].program == pieces[3].program
+
+
+def test_attention_stays_whole() -> None:
+    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(q @ k.transpose(-2, -1) * 0.125, -1) @ v
+
+    (piece,) = split(attention, randn(2, 8, 16), randn(2, 64, 16), randn(2, 64, 16)).pieces
+    assert computing(piece).count("matmul") == 2
+    (piece,) = split(torch.nn.functional.scaled_dot_product_attention, *(randn(1, 2, 8, 16) for _ in range(3))).pieces
+    assert computing(piece).count("matmul") == 2
+
+
+def test_a_product_through_a_narrow_tensor_stays_whole() -> None:
+    def lora(x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return x @ w + x @ a @ b
+
+    (piece,) = split(lora, randn(4, 64), randn(64, 32), randn(64, 4), randn(4, 32)).pieces
+    assert computing(piece).count("matmul") == 3
+
+
+def test_a_large_group_is_divided_where_it_branches() -> None:
+    def projections(x: torch.Tensor, gain: torch.Tensor, *weights: torch.Tensor) -> list[torch.Tensor]:
+        normal = rms(x, gain)
+        return [normal @ w + normal @ a @ b for w, a, b in zip(weights[::3], weights[1::3], weights[2::3], strict=True)]
+
+    weights = [randn(*shape) for _ in range(2) for shape in ((64, 32), (64, 4), (4, 32))]
+    norm, first, second = split(projections, randn(4, 64), randn(64), *weights).pieces
+    assert "matmul" not in computing(norm)
+    assert computing(first) == computing(second) == ["matmul", "matmul", "matmul", "add"]
+
+
+def test_two_exponentials_on_a_path_are_in_two_pieces() -> None:
+    def twice(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(torch.softmax(x @ w, -1) * w.sum(), -1)
+
+    for piece in split(twice, randn(8, 8), randn(8, 8)).pieces:
+        assert computing(piece).count("exp") <= 1
+
+
+def test_the_rest_keeps_its_reasons() -> None:
+    def mixed(x: torch.Tensor, w: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        return torch.cos(rms(x, w[0]) @ w)[ids]
+
+    found = split(mixed, randn(8, 16), randn(16, 16), torch.tensor([1, 2]))
+    reasons = "\n".join(found.reasons())
+    assert "aten.cos.default: operator aten.cos" in reasons
+    assert "aten.index.Tensor: a tensor in it is torch.int64" in reasons
+    assert 0 < found.byte_share < 1
+    assert found.without(found.pieces, "unwanted").byte_share == 0
+
+
+def test_a_lone_product_and_a_lone_view_stay_with_torch() -> None:
+    assert split(torch.matmul, randn(8, 8), randn(8, 8)).pieces == ()
+    assert split(lambda x: x.t(), randn(8, 8)).pieces == ()
+
+
+def test_a_last_step_on_what_is_read_outside_is_left_outside() -> None:
+    def rotary(x: torch.Tensor, w: torch.Tensor, gain: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
+        y = rms(x, gain) @ w
+        return y * angles + torch.flip(y, [-1])
+
+    (piece,) = split(rotary, randn(4, 32), randn(32, 16), randn(32), randn(16)).pieces
+    assert len(piece.outputs) == 1
+
+
+def test_shapes_that_vary_stay_with_torch() -> None:
+    module = recorded(mlp, *MLP, mode="symbolic")
+    found = partition(module.graph)
+    assert found.pieces == ()
+    assert any("varies" in reason for reason in found.reasons())
+
+
+def test_what_follows_a_mutation_stays_with_torch_and_in_order() -> None:
+    def mutating(x: torch.Tensor, w: torch.Tensor, gain: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        before = rms(x, gain) @ w
+        torch.ops.aten.mul_.Tensor(x, 2.0)
+        return before, rms(x, gain) @ w
+
+    module = recorded(mutating, randn(4, 32), randn(32, 16), randn(32))
+    found = partition(module.graph)
+    assert len(found.pieces) == 1
+    again = stitched(module, found, {piece: build(piece.program) for piece in found.pieces})
+    x, w, gain = randn(4, 32), randn(32, 16), randn(32)
+    for got, wanted in zip(again(x.clone(), w, gain), mutating(x.clone(), w, gain), strict=True):
+        torch.testing.assert_close(got, wanted)
+
+
+def test_random_numbers_are_drawn_in_the_order_of_the_graph() -> None:
+    def drawing(x: torch.Tensor, w: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
+        late = torch.ops.aten.bernoulli.default(torch.sigmoid(rms(torch.cos(x), gain) @ w))
+        early = torch.ops.aten.bernoulli.default(torch.sigmoid(x))
+        result: torch.Tensor = late @ w.t() + early
+        return result
+
+    inputs = (randn(4, 32), randn(32, 16), randn(32))
+    module = recorded(drawing, *inputs)
+    found = partition(module.graph)
+    again = stitched(module, found, {piece: build(piece.program) for piece in found.pieces})
+    torch.manual_seed(1)
+    wanted = module(*inputs)
+    torch.manual_seed(1)
+    torch.testing.assert_close(again(*inputs), wanted)
+
+
+def random_function(seed: int) -> Function:
+    """A function of square matrices whose calls programs can and cannot express are mixed."""
+    draw = random.Random(seed)
+    unary: list[Function] = [
+        lambda x: x.t(), torch.cos, torch.exp, lambda x: torch.softmax(x, -1), lambda x: x / (1 + x.square().mean(-1, True)),
+        lambda x: x.reshape(4, 2, 8).transpose(0, 1).reshape(8, 8), torch.sigmoid, lambda x: torch.flip(x, [0]), torch.tanh,
+        lambda x: torch.var_mean(x, -1, keepdim=True)[1] + x,
+    ]  # fmt: skip
+    binary: list[Function] = [torch.add, torch.mul, torch.matmul, torch.matmul, torch.sub, torch.maximum]
+    plan = [(draw.random() < 0.5, draw.randrange(100), draw.random(), draw.random()) for _ in range(18)]
+    wanted = {draw.randrange(3, 18), draw.randrange(3, 18), 17}
+
+    def function(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> list[torch.Tensor]:
+        values = [x, y, z]
+        for single, choice, first, second in plan:
+            a, b = (values[-1 - int(min(6, len(values)) * part)] for part in (first, second))
+            value = unary[choice % len(unary)](a) if single else binary[choice % len(binary)](a, b)
+            values.append(value / (1 + value.abs().max()))
+        return [values[3 + index] for index in sorted(wanted)]
+
+    return function
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_random_graphs_are_unchanged_by_being_split(seed: int) -> None:
+    torch.manual_seed(seed)
+    split(random_function(seed), randn(8, 8), randn(8, 8), randn(8, 8))
