@@ -48,4 +48,4 @@ def place(
     requests = [Request(-(-buffer.bytes // ALIGNMENT), alive[buffer.name].first, alive[buffer.name].last) for buffer in shared]
     offsets = allocate(requests).offsets
     placed = {buffer.name: replace(buffer, offset=offset * ALIGNMENT) for buffer, offset in zip(shared, offsets, strict=True)}
-    return tuple(placed.get(b.name, b) for b in buffers if b.memory is Memory.DEVICE or b.name in placed)
+    return tuple(placed.get(b.name, b) for b in buffers if b.memory is not Memory.SHARED or b.name in placed)

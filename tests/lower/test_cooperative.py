@@ -1,0 +1,145 @@
+"""Kernels for blocks of many threads: narrow factors, sums in registers, streams, order and barriers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lower.graphs import attention, rms_norm_linear
+from mugraph.errors import ExceedsMemory, InvalidGraph
+from mugraph.ir import DType, Graph, GraphBuilder, Level
+from mugraph.lower import cooperative, lower
+from mugraph.lower.check import check
+from mugraph.lower.fragments import warp_tiles
+from mugraph.lower.lowered import Kernel, Matmul, Memory, Reduce
+from mugraph.lower.order import first_conflict, with_barriers
+from runtime.block_graphs import many_kernels
+
+SHARED_BYTES = 100_000
+
+
+def kernel_of(graph: Graph, shared_bytes: int = SHARED_BYTES) -> Kernel:
+    (launch,) = lower(graph).values()
+    return cooperative(launch.kernel, shared_bytes)
+
+
+def large(dtype: DType = DType.BF16, loop: int = 2) -> Kernel:
+    return kernel_of(rms_norm_linear(rows=8, inner=1024, columns=256, grid=2, loop=loop, dtype=dtype))
+
+
+def product_of(kernel: Kernel) -> Matmul:
+    (product,) = [statement for statement in kernel.statements if isinstance(statement, Matmul)]
+    return product
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_every_kernel_is_valid(seed: int) -> None:
+    dtype = (DType.BF16, DType.FP32, DType.FP16)[seed % 3]
+    for launch in lower(many_kernels(seed, 20, dtype)).values():
+        check(cooperative(launch.kernel, 250_000))
+
+
+@pytest.mark.parametrize("graph", [rms_norm_linear(8, 256, 64, dtype=DType.FP16), attention(16, 128, 64, dtype=DType.BF16)])
+def test_every_barrier_is_needed_and_none_may_go(graph: Graph) -> None:
+    kernel = kernel_of(graph)
+    assert kernel.barriers
+    for barrier in kernel.barriers:
+        without = replace(kernel, barriers=kernel.barriers - {barrier})
+        assert first_conflict(without) is not None
+        with pytest.raises(InvalidGraph, match="no barrier"):
+            check(without)
+
+
+def test_a_barrier_guards_what_the_next_iteration_overwrites() -> None:
+    builder = GraphBuilder(Level.KERNEL)
+    x = builder.input("x", (12, 64), DType.FP32)
+    block = GraphBuilder(Level.BLOCK, grid=(1,), loop=3)
+    value = block.add("exp", block.iterator(0, builder.tensor(x), (None,), 0))
+    parts = [block.add("accumulate", block.add(op, value, dim=1, size=64), combine=op) for op in ("sum", "max")]
+    saved = [block.add("output_saver", part, omap=(0,)) for part in parts]
+    kernel = kernel_of(builder.build(builder.graph_defined(block.build(saved), [x])))
+    once = with_barriers(replace(kernel, loop=1, barriers=frozenset()))
+    assert kernel.barriers - once.barriers == {len(kernel.before)}
+
+
+def test_statements_of_one_depth_share_one_barrier() -> None:
+    builder = GraphBuilder(Level.KERNEL)
+    x = builder.input("x", (4, 64), DType.FP32)
+    block = GraphBuilder(Level.BLOCK, grid=(1,))
+    value = block.iterator(0, builder.tensor(x), (None,), None)
+    parts = [block.add("div", block.add(op, value), block.add("max", value, dim=1, size=64)) for op in ("exp", "square")]
+    saved = [block.add("output_saver", part, omap=(0,)) for part in parts]
+    (launch,) = lower(builder.build(builder.graph_defined(block.build(saved), [x]))).values()
+    kernel = cooperative(launch.kernel, SHARED_BYTES)
+    reductions = [number for number, statement in enumerate(kernel.statements) if isinstance(statement, Reduce)]
+    assert len(reductions) >= 2
+    assert len(kernel.barriers) < len(reductions) + len(parts)
+
+
+def test_a_computed_factor_is_stored_in_the_type_of_its_product() -> None:
+    kernel = large()
+    assert kernel.buffer(product_of(kernel).left.buffer).dtype is DType.BF16
+    assert large(DType.FP32).buffer(product_of(large(DType.FP32)).left.buffer).dtype is DType.FP32
+
+
+def test_a_sum_of_products_stays_in_registers_through_the_loop() -> None:
+    kernel = large()
+    held = product_of(kernel).target.buffer
+    assert kernel.buffer(held).memory is Memory.REGISTERS
+    assert any(held in {tile.buffer for tile in statement.sources} for statement in kernel.after)
+
+
+def test_weights_stream_through_a_ring_and_computed_factors_do_not() -> None:
+    kernel = large()
+    panels = product_of(kernel).panels
+    assert kernel.ring is not None
+    assert panels is not None
+    assert panels.left is None
+    assert panels.right is not None
+    assert panels.right.shape == (panels.depth, 128)
+    assert 512 % panels.depth == 0
+
+
+def test_without_room_for_two_panels_nothing_streams() -> None:
+    graph = rms_norm_linear(rows=8, inner=1024, columns=256, grid=2, loop=2, dtype=DType.BF16)
+    used = max(buffer.offset + buffer.bytes for buffer in kernel_of(graph).buffers if buffer.memory is Memory.SHARED)
+    ring = next(buffer for buffer in kernel_of(graph).buffers if buffer.name == "ring")
+    small = kernel_of(graph, used - ring.bytes + ring.bytes // 4)
+    assert small.ring is None
+    check(small)
+
+
+def test_a_kernel_that_does_not_fit_names_its_size() -> None:
+    with pytest.raises(ExceedsMemory, match="bytes of shared memory"):
+        kernel_of(rms_norm_linear(), shared_bytes=64)
+
+
+def test_a_wide_reduction_is_shared_among_warps() -> None:
+    kernel = kernel_of(rms_norm_linear(rows=1, inner=4096, columns=32, grid=1, loop=1))
+    sums = [statement for statement in kernel.statements if isinstance(statement, Reduce)]
+    assert [statement.target.shape for statement in sums] == [(1, 1, kernel.threads // 32), (1, 1)]
+
+
+def test_the_checker_refuses_panels_that_leave_their_slot() -> None:
+    kernel = large()
+    assert kernel.ring is not None
+    smaller = replace(kernel, ring=replace(kernel.ring, slot=kernel.ring.slot - 16))
+    with pytest.raises(InvalidGraph, match="do not fit the slots"):
+        check(smaller)
+
+
+def test_the_checker_refuses_a_buffer_where_panels_pass() -> None:
+    kernel = large()
+    moved = tuple(replace(buffer, offset=0) if buffer.name == "ring" else buffer for buffer in kernel.buffers)
+    with pytest.raises(InvalidGraph, match="ring"):
+        check(replace(kernel, buffers=moved))
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 32), (8, 64), (16, 200), (40, 24), (128, 128)])
+def test_warp_tiles_cover_the_target_within_registers(rows: int, columns: int) -> None:
+    kernel = kernel_of(rms_norm_linear(rows=rows, inner=32, columns=columns, grid=1, loop=1, dtype=DType.FP16))
+    tiles = warp_tiles(product_of(kernel), 8)
+    assert tiles.bands * tiles.down * 16 >= rows
+    assert tiles.panels * tiles.across * 8 >= columns
+    assert tiles.down * tiles.across <= 16
