@@ -51,7 +51,7 @@ def test_an_axis_becomes_parts_times_rest() -> None:
     assert split.sizes[inner] * split.sizes[-1] == 64
     assert split.sizes[-1] == 4
     assert {frozenset({inner}), frozenset({len(program.sizes)})} <= split.reductions
-    assert with_parts(split, inner, 16).sizes[inner] == 4
+    assert with_parts(split.sizes, inner, len(program.sizes), 16)[inner] == 4
 
 
 def test_few_query_rows_on_many_multiprocessors_are_split_over_keys() -> None:

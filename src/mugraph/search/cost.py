@@ -7,171 +7,243 @@ schedules of a recipe are costed at once, as arrays.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache, reduce
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from mugraph.devices import Device
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Tensor
+from mugraph.ir.liveness import live_ranges
 from mugraph.ir.ops import OPERATORS, Call
 from mugraph.search.axes import AxisSet, Slots
+from mugraph.search.emission import Output
 from mugraph.search.recipe import Recipe, Step
-
-Floats = npt.NDArray[np.float64]
+from mugraph.search.schedule_space import Floats, Schedules
 
 GENERATED_EFFICIENCY = 0.6
 """Share of the device's matmul rate that generated kernels reach on skinny tiles."""
+
+_ACCUMULATORS = frozenset({"accumulate", "accumulate_max", "rescale", "concat", "carry"})
+"""Steps that become accumulators of the block graph."""
 
 NOT_HIDDEN = 0.1
 """Share of the work under the lower roofs that the slowest one does not hide."""
 
 
-@dataclass(frozen=True)
-class Schedules:
-    """Many schedules at once: for each cut axis the number of blocks along it, and the for-loop counts (all of one length)."""
+class _Space(NamedTuple):
+    """Points a step works on or a tensor has in one block: those over `axes`.
 
-    parts: dict[int, Floats]
-    loop: Floats
+    `cut`: of the loop axis only one iteration's tile; `repeated`: anew in every iteration. A sum over the iterations is
+    cut and not repeated where its tiles are still to be summed.
+    """
 
-    @property
-    def blocks(self) -> Floats:
-        """Thread blocks of each schedule."""
-        product = np.ones_like(self.loop)
-        for count in self.parts.values():
-            product = product * count
-        return product
-
-
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """Operations of one step: `flops` per point of `space`; matmul-unit work or vector work."""
-
-    space: AxisSet
-    flops: float
-    matmul: bool
-    in_loop: bool
+    axes: AxisSet
+    cut: bool = False
+    repeated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class _Transfer:
     """A device tensor a kernel reads or writes: axes, dimensions, bytes per element, and whether in every iteration."""
 
-    axes: AxisSet
+    space: _Space
     slots: Slots
     width: int
-    in_loop: bool
 
 
 class RecipeCost:
-    """Everything of a recipe's cost that does not depend on the schedule, computed once."""
+    """A recipe's cost as a function of its schedules; the i-th load reads `sources[i]`, the i-th goal is `outputs[i]`."""
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        sizes: Sequence[int],
-        sources: Sequence[Tensor],
-        outputs: Sequence[Slots],
-        dtype: DType,
-        device: Device,
-    ) -> None:
-        self.recipe, self.sizes, self.device, self.dtype = recipe, sizes, device, dtype
-        self.work = [work for step in recipe.steps if (work := _work(recipe, step)) is not None]
+    def __init__(self, recipe: Recipe, sources: Sequence[Tensor], outputs: tuple[Output, ...], device: Device) -> None:
+        self.recipe, self.outputs, self.device = recipe, outputs, device
         loads = [step for step in recipe.steps if step.leaf is not None]
-        self.reads = [
-            _Transfer(step.axes, step.leaf.slots, tensor.dtype.bytes, step.in_loop)
-            for step, tensor in zip(loads, sources, strict=True)
-            if step.leaf is not None
+        self.source_dtypes = [tensor.dtype for tensor in sources]
+        self.transfers = [
+            *(
+                _Transfer(_Space(step.axes, step.in_loop, step.in_loop), leaf.slots, dtype.bytes)
+                for step, leaf, dtype in zip(loads, recipe.leaves, self.source_dtypes, strict=True)
+            ),
+            *(
+                _Transfer(_Space(recipe.steps[goal].axes), output.slots, output.dtype.bytes)
+                for goal, output in zip(recipe.goals, outputs, strict=True)
+            ),
         ]
-        self.writes = [
-            _Transfer(recipe.steps[g].axes, slots, dtype.bytes, False) for g, slots in zip(recipe.goals, outputs, strict=True)
-        ]
 
-    def points(self, axes: AxisSet, schedules: Schedules, in_loop: bool) -> Floats:
-        """Points of an index space per block: all iterations of an in-loop step together."""
-        count = np.full_like(schedules.loop, math.prod(self.sizes[axis] for axis in axes))
-        for axis in axes & schedules.parts.keys():
-            count = count / schedules.parts[axis]
-        return count * schedules.loop if in_loop and self.recipe.loop_axis not in axes else count
+    @cached_property
+    def dtypes(self) -> list[DType]:
+        """Element type of every step: that of its widest operand."""
+        loaded = iter(self.source_dtypes)
+        dtypes: list[DType] = []
+        for step in self.recipe.steps:
+            tensors = [dtypes[i] for i in step.inputs if self.recipe.steps[i].op != "constant"]
+            if step.leaf is not None:
+                dtypes.append(next(loaded))
+            else:
+                dtypes.append(reduce(DType.promote, tensors) if tensors else self.outputs[0].dtype)
+        return dtypes
 
-    def tile_bytes(self, step: Step, schedules: Schedules) -> Floats:
-        """Bytes of a step's result inside one block."""
-        width = self.dtype.bytes if step.leaf is not None else max(self.dtype.bytes, DType.FP32.bytes)
-        size = self.points(step.axes, schedules, False) * width
-        return size / schedules.loop if step.in_loop and self.recipe.loop_axis in step.axes else size
-
-    def memory(self, schedules: Schedules) -> Floats:
-        """Peak bytes of block-level tensors, each alive from its step to its last use."""
-        steps = self.recipe.steps
-        last = {index: index for index in range(len(steps))}
-        for index, step in enumerate(steps):
-            for operand in step.inputs:
-                last[operand] = index
-        last.update(dict.fromkeys(self.recipe.goals, len(steps)))
-        live = peak = np.zeros_like(schedules.loop)
-        sizes = [self.tile_bytes(step, schedules) for step in steps]
-        for index in range(len(steps)):
-            live = live + sizes[index]
-            peak = np.maximum(peak, live)
-            for operand, end in last.items():
-                if end == index:
-                    live = live - sizes[operand]
-        return peak
+    @cached_property
+    def compute(self) -> dict[_Space, float]:
+        """Seconds of arithmetic per point of each index space, if every multiprocessor worked on it."""
+        seconds: dict[_Space, float] = {}
+        spaces = _spaces(self.recipe)
+        for step, dtype in zip(self.recipe.steps, self.dtypes, strict=True):
+            space, flops = _work(step, [spaces[i] for i in step.inputs])
+            rate = self.device.vector_flops
+            if step.op in ("contract", "concat_contract"):
+                rate = GENERATED_EFFICIENCY * self.device.matmul_flops[dtype]
+            if flops:
+                seconds[space] = seconds.get(space, 0.0) + flops / rate
+        return seconds
 
     def seconds(self, schedules: Schedules) -> Floats:
         """Predicted run times of the kernel."""
-        device, blocks = self.device, schedules.blocks
-        matmul = vector = memory = traffic = np.zeros_like(schedules.loop)
-        for work in self.work:
-            flops = blocks * work.flops * self.points(work.space, schedules, work.in_loop)
-            if work.matmul:
-                matmul = matmul + flops
-            else:
-                vector = vector + flops
-        compute = matmul / (GENERATED_EFFICIENCY * device.matmul_flops[self.dtype]) + vector / device.vector_flops
-        for transfer in (*self.reads, *self.writes):
+        device, blocks, rounds = self.device, schedules.blocks, schedules.rounds(self.device.multiprocessors)
+        compute = memory = traffic = np.zeros_like(schedules.loop)
+        for space, each in self.compute.items():
+            compute = compute + each * schedules.points(*space)
+        for transfer in self.transfers:
             waste = self.waste(transfer, schedules)
-            memory = memory + waste * math.prod(self.sizes[axis] for axis in transfer.axes) * transfer.width
-            traffic = traffic + waste * blocks * self.points(transfer.axes, schedules, transfer.in_loop) * transfer.width
-        rounds = np.ceil(blocks / device.multiprocessors)
-        idle = rounds * device.multiprocessors / blocks
-        roofs = [memory / device.memory_bandwidth, traffic / device.cache_bandwidth, compute]
+            memory = memory + waste * (schedules.whole(transfer.space.axes) * transfer.width)
+            traffic = (
+                traffic
+                + waste * schedules.points(transfer.space.axes, transfer.space.cut, transfer.space.repeated) * transfer.width
+            )
+        roofs = [memory / device.memory_bandwidth, blocks * traffic / device.cache_bandwidth, blocks * compute]
         slowest = np.maximum.reduce(roofs)
         hidden = sum(roofs) - slowest
+        idle = rounds * device.multiprocessors / blocks
         iteration = device.iteration_seconds * sum(step.in_loop for step in self.recipe.steps)
-        overhead = device.launch_seconds + rounds * schedules.loop * iteration
-        result: Floats = idle * (slowest + NOT_HIDDEN * hidden) + overhead
+        result: Floats = idle * (slowest + NOT_HIDDEN * hidden) + (device.launch_seconds + rounds * schedules.loop * iteration)
         return result
 
     def waste(self, transfer: _Transfer, schedules: Schedules) -> Floats:
         """How much more than its bytes a transfer costs because its innermost contiguous runs are short."""
-        run = np.full_like(schedules.loop, transfer.width)
-        whole = np.ones_like(schedules.loop, dtype=bool)
-        for slot in reversed(transfer.slots):
-            for axis in reversed(slot):
-                parts = schedules.parts.get(axis, np.ones_like(schedules.loop))
-                if transfer.in_loop and axis == self.recipe.loop_axis:
-                    parts = parts * schedules.loop
-                run = np.where(whole, run * self.sizes[axis] / parts, run)
-                whole = whole & (parts == 1)
-        total = math.prod(self.sizes[axis] for axis in transfer.axes) * transfer.width
-        result: Floats = np.maximum(1.0, min(self.device.vector_bytes, total) / run) ** self.device.short_run_exponent
+        run = schedules.run(transfer.slots, transfer.space.cut) * transfer.width
+        total = schedules.whole(transfer.space.axes) * transfer.width
+        result: Floats = np.maximum(1.0, np.minimum(self.device.vector_bytes, total) / run) ** self.device.short_run_exponent
         return result
 
+    def memory(self, schedules: Schedules) -> Floats:
+        """Peak bytes of block-level tensors, as `mugraph.ir.liveness.peak_bytes` counts those of the block graph."""
+        peak = np.zeros_like(schedules.loop)
+        for live in self.live_sets:
+            peak = np.maximum(peak, sum(width * schedules.tile(space.axes, space.cut) for space, width in live))
+        return peak
 
-def _work(recipe: Recipe, step: Step) -> _Work | None:
-    space = step.axes | step.reduced
+    @cached_property
+    def live_sets(self) -> tuple[_LiveSet, ...]:
+        """What is live together at some operator and is not part of what is live at another."""
+        return _live_sets(self.recipe, tuple(self.dtypes), self.outputs, self.device.operands_in_place)
+
+
+@dataclass(frozen=True, slots=True)
+class _BlockNode:
+    """A node of the block graph that a recipe becomes: what it makes, bytes per point, and the nodes whose memory it reads."""
+
+    space: _Space
+    width: int
+    reads: tuple[int, ...]
+    in_loop: bool = False
+    accumulates: bool = False
+
+
+_LiveSet = tuple[tuple[_Space, float], ...]
+"""Bytes per point of each index space that tensors take at one moment."""
+
+
+@lru_cache(maxsize=1 << 14)
+def _live_sets(recipe: Recipe, dtypes: tuple[DType, ...], outputs: tuple[Output, ...], in_place: bool) -> tuple[_LiveSet, ...]:
+    nodes = _block_nodes(recipe, dtypes, outputs, in_place)
+    accumulators = [index for index, node in enumerate(nodes) if node.accumulates]
+    inside = [index for index, node in enumerate(nodes) if node.in_loop]
+    births, deaths = (np.array(ends) for ends in live_ranges([node.reads for node in nodes], accumulators, inside))
+    spaces = list(dict.fromkeys(node.space for node in nodes))
+    widths = np.zeros((len(nodes), len(spaces)))
+    for index, node in enumerate(nodes):
+        widths[index, spaces.index(node.space)] = node.width
+    instants = np.arange(len(nodes))[:, None]
+    totals = np.unique(((births <= instants) & (instants <= deaths)) @ widths, axis=0)
+    within = (totals[:, None] <= totals[None, :]).all(axis=2)  # of itself, too
+    widest = totals[within.sum(axis=1) == 1]
+    return tuple(tuple((space, width) for space, width in zip(spaces, row, strict=True) if width) for row in widest)
+
+
+def _block_nodes(recipe: Recipe, dtypes: Sequence[DType], outputs: Sequence[Output], in_place: bool) -> list[_BlockNode]:
+    """The nodes `mugraph.search.emission` makes of a recipe; views and savers own nothing and only read."""
+    nodes: list[_BlockNode] = []
+    owner: dict[int, int] = {}
+    spaces = _spaces(recipe)
+    for index, step in enumerate(recipe.steps):
+        reads = tuple(owner[i] for i in step.inputs)
+        owner[index] = len(nodes)
+        if step.leaf is not None:
+            nodes.append(_BlockNode(spaces[index], 0 if in_place else dtypes[index].bytes, reads, step.in_loop))
+        elif step.op == "constant":
+            nodes.append(_BlockNode(spaces[index], 0, reads, step.in_loop))
+        elif step.op == "carry" and _is_view(recipe.steps[step.inputs[0]]):
+            (owner[index],) = reads
+        elif step.op in ("sum", "max"):
+            left = spaces[step.inputs[0]]
+            for axis in sorted(step.reduced):
+                left = left._replace(axes=left.axes - {axis})
+                nodes.append(_BlockNode(left, _computed_bytes(dtypes[index]), reads, step.in_loop))
+                reads = (len(nodes) - 1,)
+            owner[index] = len(nodes) - 1
+        else:
+            nodes.append(_BlockNode(spaces[index], _computed_bytes(dtypes[index]), reads, step.in_loop, step.op in _ACCUMULATORS))
+    for goal, output in zip(recipe.goals, outputs, strict=True):
+        _save(nodes, owner[goal], spaces[goal].axes, dtypes[goal], output)
+    return nodes
+
+
+def _save(nodes: list[_BlockNode], result: int, axes: AxisSet, dtype: DType, output: Output) -> None:
+    """Repeat a result along the axes it lacks, cast it, and read it once more: the saver."""
+    for axis in (axis for slot in output.slots for axis in slot if axis not in axes):
+        axes |= {axis}
+        nodes.append(_BlockNode(_Space(axes), _computed_bytes(dtype), (result,)))
+        result = len(nodes) - 1
+    if dtype is not output.dtype:
+        nodes.append(_BlockNode(_Space(axes), _computed_bytes(output.dtype), (result,)))
+        result = len(nodes) - 1
+    nodes.append(_BlockNode(_Space(frozenset()), 0, (result,)))
+
+
+def _computed_bytes(dtype: DType) -> int:
+    """Bytes of an element that a block computes."""
+    return max(dtype.bytes, DType.FP32.bytes)
+
+
+def _spaces(recipe: Recipe) -> list[_Space]:
+    """The points of every step's result."""
+    spaces: list[_Space] = []
+    for step in recipe.steps:
+        operands = [spaces[i] for i in step.inputs]
+        summed = step.op in ("accumulate", "accumulate_max", "rescale")
+        unsummed = summed or (step.op != "concat" and any(x.cut and recipe.loop_axis in x.axes for x in operands))
+        spaces.append(_Space(step.axes, step.in_loop or (unsummed and recipe.loop_axis in step.axes), step.in_loop))
+    return spaces
+
+
+def _is_view(load: Step) -> bool:
+    """Whether an operand is carried past the loop as it lies: its dimensions are not split into axes first."""
+    return load.leaf is not None and all(len(slot) <= 1 for slot in load.leaf.slots)
+
+
+def _work(step: Step, operands: Sequence[_Space]) -> tuple[_Space, float]:
+    """The points one step works on, and its operations per point."""
+    space = _Space(step.axes | step.reduced, any(x.cut for x in operands), step.in_loop)
     match step.op:
         case "load" | "constant" | "carry" | "concat":
-            return None
+            return space, 0.0
         case "contract" | "concat_contract":
-            return _Work(space, 2.0, True, step.in_loop)
+            return space, 2.0
         case "accumulate" | "accumulate_max" | "rescale":
-            return _Work(recipe.steps[step.inputs[0]].axes, 4.0 if step.op == "rescale" else 1.0, False, True)
+            return operands[0], 4.0 if step.op == "rescale" else 1.0
         case "sum" | "max":
-            return _Work(space, 1.0, False, step.in_loop)
-    call = Call(step.op, (), {})
-    return _Work(space, float(OPERATORS[step.op].flops(call, (1,))), False, step.in_loop)
+            return space, 1.0
+    return space, float(OPERATORS[step.op].flops(Call(step.op, (), {}), (1,)))

@@ -6,7 +6,6 @@ finite-field inputs at tiny sizes. Evidence at full size is the verifier's part.
 
 from __future__ import annotations
 
-import heapq
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,27 +14,24 @@ from mugraph.algebra.fields import FieldArithmetic
 from mugraph.devices import Device
 from mugraph.errors import BudgetExceeded, ExceedsMemory
 from mugraph.ir.builder import GraphBuilder
-from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph, Level, Tensor, Value
 from mugraph.ir.validity import check
 from mugraph.search.axes import axis_program
 from mugraph.search.closure import TinyInputs
-from mugraph.search.emission import Output, Positions, emit_block
+from mugraph.search.emission import Positions, emit_block
 from mugraph.search.items import Options
-from mugraph.search.kernels import Kernel, KernelSearch
+from mugraph.search.kernels import KernelSearch
 from mugraph.search.neutral import without_neutral_maxima
 from mugraph.search.parallel import Workers, executor_for
 from mugraph.search.plans import Library, Plan, PlanSearch, Stage
 from mugraph.search.report import Progress, SearchReport
+from mugraph.search.selection import most_promising
 from mugraph.search.tiers import Tier
 
 _SECONDS_BEYOND_FIRST_TIER = 3.0
 _SECONDS_FOR_CUTS = 3.0
 _CLOSURE_SHARE = 0.1
 """Part of a budget one closure may use, so that a program too large for one kernel still gets cut in time."""
-
-_CANDIDATES = 24
-_PER_STRUCTURE = 6
 
 
 @dataclass(frozen=True)
@@ -140,26 +136,21 @@ class Search:
     # results ---------------------------------------------------------------------------------------------------------
 
     def _candidates(self) -> list[Candidate]:
-        """The best plans as graphs, at most a few schedules of each structure, so that profiling sees variety."""
+        """The most promising plans as graphs."""
         chosen: list[Candidate] = []
-        per_structure: dict[tuple[object, ...], int] = {}
-        for plan, seconds in heapq.nsmallest(_CANDIDATES * 20, self.best.items(), key=lambda item: item[1]):
-            structure = tuple(stage.kernel.recipe if isinstance(stage.kernel, Kernel) else stage.kernel for stage in plan.stages)
-            per_structure[structure] = per_structure.get(structure, 0) + 1
-            if per_structure[structure] > _PER_STRUCTURE:
-                continue
+        for plan in most_promising(self.best):
             graph = self._graph(plan)
             try:
                 check(graph, self.device)
             except ExceedsMemory:
-                continue  # the cost model's estimate of a block's memory was too low
-            chosen.append(Candidate(graph, seconds))
-            if len(chosen) == _CANDIDATES:
-                break
+                continue  # its intermediate tensors do not fit device memory
+            chosen.append(Candidate(graph, plan.seconds))
         return chosen
 
     def _tensor(self, source: int) -> Tensor:
-        """The device tensor of a source: a program input or an intermediate of some cut."""
+        """The device tensor of a source: a program input, an intermediate of some cut, or as -1-i the program's output i."""
+        if source < 0:
+            return self.program.output_tensors[-1 - source]
         return self.input_tensors[source] if source < len(self.input_tensors) else self.plans.tensors[source]
 
     def _graph(self, plan: Plan) -> Graph:
@@ -179,10 +170,7 @@ class Search:
         kernel = stage.kernel
         operands = [values[leaf.source] for leaf in kernel.recipe.leaves]
         sources = [builder.tensor(value) for value in operands]
-        outputs = [
-            Output(slots, self._output_dtype(source)) for slots, source in zip(kernel.outputs, stage.produces, strict=True)
-        ]
-        body = emit_block(kernel.recipe, kernel.schedule, kernel.sizes, sources, outputs)
+        body = emit_block(kernel.recipe, kernel.schedule, kernel.sizes, sources, kernel.outputs)
         return builder.graph_defined(body, operands)
 
     def _library(self, builder: GraphBuilder, kernel: Library, values: dict[int, Value]) -> Value:
@@ -192,12 +180,9 @@ class Search:
         product = positions.contract("matmul", [(left, right)], kernel.reduced)
         return positions.coarse(product, kernel.outputs[0], kernel.sizes.__getitem__)
 
-    def _output_dtype(self, source: int) -> DType:
-        return self.program.output_tensors[-1 - source].dtype if source < 0 else self._tensor(source).dtype
-
     def _final(self, builder: GraphBuilder, value: Value, index: int) -> Value:
         """Library kernels compute in their operands' dtype; an output has the program's."""
-        dtype = self._output_dtype(-1 - index)
+        dtype = self.program.output_tensors[index].dtype
         return value if builder.tensor(value).dtype is dtype else builder.add("cast", value, dtype=dtype)
 
 

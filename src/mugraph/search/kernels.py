@@ -12,30 +12,31 @@ from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Tensor
 from mugraph.search.axes import AxisProgram, Slots
 from mugraph.search.cost import RecipeCost
-from mugraph.search.emission import Schedule
+from mugraph.search.emission import Output, Schedule
 from mugraph.search.items import Item, Options, Work, canonical, reading
 from mugraph.search.parallel import Executor, Serial, Task
 from mugraph.search.recipe import Recipe
 from mugraph.search.report import TierReport
-from mugraph.search.schedule import best_schedules, cuttable
+from mugraph.search.schedule import Scheduler
+from mugraph.search.schedule_space import cuttable
 from mugraph.search.structures import KNOWN, Key, Structure, StructureCache
 from mugraph.search.tiers import Tier
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A graph-defined kernel: a recipe under a schedule, the slots of what it writes, sizes of axes, predicted seconds."""
+    """A graph-defined kernel: a recipe under a schedule, what it writes, sizes of axes, predicted seconds."""
 
     recipe: Recipe
     schedule: Schedule
-    outputs: tuple[Slots, ...]
+    outputs: tuple[Output, ...]
     sizes: tuple[int, ...]
     seconds: float
 
 
 @dataclass
 class KernelSearch:
-    """Finds kernels for programs that are parts of a `whole`; `tensor_of` describes the device tensors programs load."""
+    """Finds kernels for programs that are parts of a `whole`; `tensor_of` describes device tensors, the outputs as -1, -2, ..."""
 
     whole: AxisProgram
     device: Device
@@ -53,29 +54,32 @@ class KernelSearch:
     found: dict[Key, Structure] = field(default_factory=dict)
     structures: dict[tuple[AxisProgram, Tier, int | None], Structure] = field(default_factory=dict)
 
-    def kernels(self, program: AxisProgram, tier: Tier) -> Iterator[Kernel]:
+    def kernels(self, program: AxisProgram, tier: Tier, produces: Sequence[int]) -> Iterator[Kernel]:
         """Kernels computing all outputs of `program` in one launch, best schedules of the cheapest recipes of each context.
+
+        `produces` are the device tensors that the outputs become.
+        """
+        scheduler = Scheduler([program.sizes])
+        for cost in self.costs(program, tier, produces):
+            for found in scheduler.best(cost, self.options.schedules_per_recipe):
+                yield Kernel(cost.recipe, found.schedule, cost.outputs, program.sizes, found.seconds)
+
+    def costs(self, program: AxisProgram, tier: Tier, produces: Sequence[int]) -> Iterator[RecipeCost]:
+        """The cost models of the cheapest recipes of each context that no coarser tier had.
 
         A program whose closure without a loop ends early and empty is not tried with loops: it has to be cut.
         """
-        loop_axes = self.loop_axes(program)
-        for loop_axis in (None, *loop_axes):
+        for loop_axis in (None, *self.loop_axes(program)):
             if time.perf_counter() > self.deadline:
                 if program.structure == self.whole:
                     self.report(tier).complete = False
                 return
             structure = self.structure(program, tier, loop_axis)
+            for recipe in self.cheapest_first(program, structure.safe_recipes)[: self.options.scheduled_recipes]:
+                if self.first_tier.setdefault((program.sizes, recipe), tier) is tier:
+                    yield self.cost_of(program, recipe, produces)
             if not structure.saturated and not structure.recipes:
                 return
-            if loop_axis is None:
-                self.announce(program, tier, loop_axes)
-            for recipe in self.cheapest_first(program, structure.safe_recipes)[: self.options.scheduled_recipes]:
-                if self.first_tier.setdefault((program.sizes, recipe), tier) is not tier:
-                    continue  # a coarser tier had it already
-                outputs = _output_slots(program, recipe)
-                cost = self.cost_of(program, recipe, outputs)
-                for seconds, schedule in best_schedules(cost, outputs, self.options.schedules_per_recipe):
-                    yield Kernel(recipe, schedule, outputs, program.sizes, seconds)
 
     def report(self, tier: Tier) -> TierReport:
         """The statistics of a tier."""
@@ -131,10 +135,12 @@ class KernelSearch:
         widths = [self.tensor_of(source).dtype.bytes for source in sources]
         return Work.of(program.sizes, widths, self.device, self.dtype)
 
-    def cost_of(self, program: AxisProgram, recipe: Recipe, outputs: Sequence[Slots]) -> RecipeCost:
+    def cost_of(self, program: AxisProgram, recipe: Recipe, produces: Sequence[int]) -> RecipeCost:
         """The cost model of a recipe of `program`."""
         sources = [self.tensor_of(leaf.source) for leaf in recipe.leaves]
-        return RecipeCost(recipe, program.sizes, sources, outputs, self.dtype, self.device)
+        slots = _output_slots(program, recipe)
+        outputs = [Output(dims, self.tensor_of(made).dtype) for dims, made in zip(slots, produces, strict=True)]
+        return RecipeCost(recipe, sources, tuple(outputs), self.device)
 
 
 def _output_slots(program: AxisProgram, recipe: Recipe) -> tuple[Slots, ...]:

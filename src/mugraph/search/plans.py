@@ -1,41 +1,42 @@
-"""The kernel level: a program as one kernel, or cut into several at device tensors that derivations share.
+"""The kernel level: a program as one launch, as partial results and their combination, or cut at stored tensors.
 
-A derivation without loop is itself a program; cutting it at one of its tensors gives a producer and a consumer, each
-searched like a program of its own (and so cut again, up to the kernel limit). A cut is only followed when even at
-the speed of device memory its pieces could beat the best plan known.
+Launches of any derivation without loop are programs themselves, each searched like the whole. Plans are looked for best-first
+by roofline: what is never looked at could not have beaten the best plan found.
 """
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Tensor
 from mugraph.search.axes import AxisProgram, AxisSet, Slots, Term, pruned
-from mugraph.search.cost import GENERATED_EFFICIENCY, NOT_HIDDEN
+from mugraph.search.cuts import Cut, CutSpace, stored_slots
 from mugraph.search.kernels import Kernel, KernelSearch
 from mugraph.search.recipe import Recipe, Step
-from mugraph.search.schedule import divisors
+from mugraph.search.roofline import Roofline, flops
+from mugraph.search.schedule import Scheduler
+from mugraph.search.schedule_space import divisors
 from mugraph.search.splits import Split, consumer_of, maximum_slots, split_at, split_axis, with_parts
 from mugraph.search.tiers import Tier
-
-LIBRARY_EFFICIENCY = 0.8
-"""Share of the device's matmul rate a vendor library reaches (MKL and oneDNN: 0.84 to 0.91 at 2048 cubed)."""
-
-LIBRARY_FULL_ROWS = 32
-"""Rows (and columns) from which a library reaches that share; below, in proportion (MKL at 8 rows: 0.18)."""
 
 CUT_GAIN = 0.9
 """A cut counts only if it is below this share of the best plan known, and is tried only if its roofline is."""
 
-_PLANS_KEPT = 16
-_PARTS_JOINED = 3
+WORTH_MEASURING = 2.0
+"""Plans of another kind than the best one are kept up to this multiple of its predicted seconds: predictions only rank."""
+
 _VARIANTS_CUT = 4
 _VARIANTS_SPLIT = 2
+_SPLITS_KEPT = 4
+_STAGES_KEPT = 2
 _BLOCKS_PER_MULTIPROCESSOR = 4
 
 
@@ -70,6 +71,14 @@ class Plan:
         """Predicted seconds of all launches."""
         return sum(stage.kernel.seconds for stage in self.stages)
 
+    @property
+    def kind(self) -> tuple[tuple[int, int | None], ...]:
+        """What tells plans apart that only profiling can compare: for each launch its outputs and the axis of its for-loop."""
+        return tuple(
+            (len(stage.produces), stage.kernel.recipe.loop_axis if isinstance(stage.kernel, Kernel) else -1)
+            for stage in self.stages
+        )
+
 
 @dataclass
 class PlanSearch:
@@ -83,120 +92,110 @@ class PlanSearch:
     cuts_pruned: int = 0
     producers: dict[AxisProgram, tuple[int, ...]] = field(default_factory=dict)
     tensors: dict[int, Tensor] = field(default_factory=dict)
-    memo: dict[tuple[AxisProgram, int, tuple[int, ...]], tuple[float, list[Plan]]] = field(default_factory=dict)
+    memo: dict[tuple[AxisProgram, Tier, int, tuple[int, ...]], list[Plan]] = field(default_factory=dict)
 
-    def plans(
-        self, program: AxisProgram, tier: Tier, kernels: int, produces: tuple[int, ...], bound: float = math.inf
-    ) -> Iterator[Plan]:
-        """Plans of at most `kernels` launches as they are found: whole-program kernels, then cuts below `bound` seconds."""
+    def __post_init__(self) -> None:
+        self.roofline = Roofline(self.kernels.device, self.kernels.dtype, self.kernels.tensor_of)
+
+    def plans(self, program: AxisProgram, tier: Tier, launches: int, produces: tuple[int, ...]) -> Iterator[Plan]:
+        """Plans of at most `launches` launches as they are found: one launch, then partial results, then cuts."""
+        best = math.inf
         for plan in self.single(program, tier, produces):
-            bound = min(bound, plan.seconds)
+            best = min(best, plan.seconds)
             yield plan
-        if kernels >= len(program.outputs) > 1:
-            yield from self.separate(program, tier, kernels, produces)
-        if kernels > 1:
-            for plan in self.split_plans(program, tier, produces, bound):
-                bound = min(bound, plan.seconds)
+        if launches > 1:
+            for plan in self.split_plans(program, tier, produces, best):
+                best = min(best, plan.seconds)
                 yield plan
-            yield from self.cut_plans(program, tier, kernels, produces, bound)
+            yield from self.cut_plans(program, tier, launches, produces, best)
 
     def single(self, program: AxisProgram, tier: Tier, produces: tuple[int, ...]) -> Iterator[Plan]:
         """The program as one launch."""
-        library = self.library(program)
+        library = self.library(program, produces)
         if library is not None:
             yield Plan((Stage(produces, library),))
-        for kernel in self.kernels.kernels(program, tier):
+        for kernel in self.kernels.kernels(program, tier, produces):
             yield Plan((Stage(produces, kernel),))
 
-    def library(self, program: AxisProgram) -> Library | None:
+    def library(self, program: AxisProgram, produces: tuple[int, ...]) -> Library | None:
         """The program as a pre-defined kernel, when it is nothing but one matrix multiplication."""
         if len(program.terms) != 3 or len(program.outputs) != 1 or program.terms[program.outputs[0][0]].op != "contract":
             return None
         product = program.terms[program.outputs[0][0]]
         left, right = (program.terms[i] for i in product.inputs)
-        rate = self.library_efficiency(program, product) * self.kernels.device.matmul_flops[self.kernels.dtype]
-        compute = _flops(program, product) / rate + self.kernels.device.launch_seconds
-        seconds = max(compute, self.floor(program))
+        device = self.kernels.device
+        rate = self.roofline.library_efficiency(program, product) * device.matmul_flops[self.kernels.dtype]
+        compute = flops(program, product) / rate + device.launch_seconds
+        seconds = max(compute, self.roofline.of(program, produces))
         return Library(left, right, product.reduced, (program.outputs[0][1],), program.sizes, seconds)
 
-    def library_efficiency(self, program: AxisProgram, product: Term) -> float:
-        """Share of the device's matmul rate a library reaches on one product: less on few rows or columns."""
-        sides = (program.terms[i].axes & product.axes for i in product.inputs)
-        filled = [min(1.0, math.prod(program.sizes[axis] for axis in side) / LIBRARY_FULL_ROWS) for side in sides]
-        return LIBRARY_EFFICIENCY * math.prod(filled)
+    # cuts ------------------------------------------------------------------------------------------------------------
 
     def cut_plans(
-        self, program: AxisProgram, tier: Tier, kernels: int, produces: tuple[int, ...], bound: float
+        self, program: AxisProgram, tier: Tier, launches: int, produces: tuple[int, ...], best: float
     ) -> Iterator[Plan]:
-        """The program in two parts at one intermediate tensor, each part planned in turn; the most promising cuts first."""
-        cuts = {self.cut(variant, index) for variant in self.variants(program, tier) for index in _cut_points(variant)}
-        floors = {cut: self.floor(cut[0]) + self.floor(cut[1]) for cut in cuts}
-        promising = sorted(cuts, key=lambda cut: (floors[cut], self.producers[cut[0]]))
-        for part in (part for cut in promising if floors[cut] < CUT_GAIN * bound for part in cut):
-            self.kernels.announce(part, tier, (None,))
-        for cut in promising:
+        """Plans over stored tensors that beat `best` seconds, cuts in the order of their rooflines."""
+        spaces = [CutSpace(variant, self.roofline, produces) for variant in self.variants(program, tier)]
+        found = [cut for space in spaces for cut in space.cuts(launches, lambda: CUT_GAIN * best)]
+        self.cuts_pruned += sum(space.pruned for space in spaces)
+        for number, cut in enumerate(sorted(found, key=lambda cut: cut.floor)):
+            if cut.floor >= CUT_GAIN * best:
+                self.cuts_pruned += len(found) - number
+                return
             if time.perf_counter() > self.cut_deadline:
                 self.cuts_complete = False
                 return
-            if floors[cut] >= CUT_GAIN * bound:
-                self.cuts_pruned += 1
-                continue
             self.cuts_tried += 1
-            for plan in self.joined(*cut, tier, kernels, produces, bound):
-                if plan.seconds < CUT_GAIN * bound:
-                    bound = plan.seconds
-                    yield plan
+            for plan in self.cut_plan(cut, tier, launches, produces, CUT_GAIN * best):
+                best = min(best, plan.seconds)
+                yield plan
 
-    def separate(self, program: AxisProgram, tier: Tier, kernels: int, produces: tuple[int, ...]) -> Iterator[Plan]:
-        """Every output by launches of its own."""
-        each = kernels // len(program.outputs)
-        stages: tuple[Stage, ...] = ()
-        for output, source in zip(program.outputs, produces, strict=True):
-            plans = self.best_plans(pruned(replace(program, outputs=(output,))), tier, each, (source,))
+    def cut_plan(self, cut: Cut, tier: Tier, launches: int, produces: tuple[int, ...], bound: float) -> Iterator[Plan]:
+        """The best plans of one cut below `bound` seconds; given up as soon as its parts cannot add up to less."""
+        stored: dict[int, tuple[int, Slots]] = {}
+        parts: list[tuple[AxisProgram, tuple[int, ...]]] = []
+        for group in cut.groups:
+            part = cut.part(group, stored)
+            made = tuple(source for (term, _), source in zip(cut.program.outputs, produces, strict=True) if term in group)
+            if not made:
+                (term,) = group
+                slots = stored_slots(cut.program, term)
+                made = self.sources_of(part, [slots], self.kernels.dtype)
+                stored[term] = (made[0], slots)
+            parts.append((part, made))
+        spare = launches - len(parts)
+        rest = sum(floors := [self.roofline.of(*part) for part in parts])
+        stages: list[list[Plan]] = []
+        for (part, made), floor in sorted(zip(parts, floors, strict=True), key=lambda pair: -pair[1]):
+            plans = self.best_plans(part, tier, 1 + spare, made)
             if not plans:
                 return
-            stages += plans[0].stages
-        yield Plan(stages)
+            rest += plans[0].seconds - floor
+            if rest >= bound:
+                return
+            stages.append(plans)
+        in_order = {made: position for position, (_, made) in enumerate(parts)}
+        stages.sort(key=lambda plans: in_order[plans[0].stages[-1].produces])
+        for chosen in itertools.product(*stages):
+            plan = Plan(tuple(stage for part in chosen for stage in part.stages))
+            if plan.seconds < bound and len(plan.stages) <= launches:
+                yield plan
 
-    def split_plans(self, program: AxisProgram, tier: Tier, produces: tuple[int, ...], bound: float) -> Iterator[Plan]:
-        """Two launches that share a reduced axis: partial results over parts of it, then their combination."""
-        for axis in self.kernels.loop_axes(program):
-            counts = self.part_counts(program, axis)
-            if not counts or not any(axis in reduced for reduced in program.reductions):
-                continue
-            if self.floor(program) + self.kernels.device.launch_seconds >= CUT_GAIN * bound:
-                self.cuts_pruned += 1
-                continue
-            self.cuts_tried += 1
-            whole = split_axis(program, axis, counts[0])
-            parts = len(program.sizes)
-            recipes = self.kernels.cheapest_first(whole, self.kernels.structure(whole, tier, None).recipes)
-            derived = [_as_program(recipe, whole) for recipe in recipes]
-            splits = [split for split in (split_at(variant, parts) for variant in derived) if split is not None]
-            for split, count in itertools.product(splits[:_VARIANTS_SPLIT], counts):
-                if time.perf_counter() > self.cut_deadline:
-                    self.cuts_complete = False
-                    return
-                for plan in self.split_plan(split, axis, count, tier, produces):
-                    if plan.seconds < CUT_GAIN * bound:
-                        bound = plan.seconds
-                        yield plan
+    def best_plans(self, program: AxisProgram, tier: Tier, launches: int, produces: tuple[int, ...]) -> list[Plan]:
+        """The best plans of a part as one launch, or as partial results if `launches` allow."""
+        key = (program, tier, min(launches, 2), produces)
+        if key not in self.memo:
+            plans = heapq.nsmallest(_STAGES_KEPT, self.single(program, tier, produces), key=lambda plan: plan.seconds)
+            if launches > 1:
+                plans += self.split_plans(program, tier, produces, CUT_GAIN * plans[0].seconds if plans else math.inf)
+            self.memo[key] = heapq.nsmallest(_STAGES_KEPT, plans, key=lambda plan: plan.seconds)
+        return self.memo[key]
 
-    def part_counts(self, program: AxisProgram, axis: int) -> list[int]:
-        """Numbers of parts worth trying: divisors up to a few blocks for every multiprocessor."""
-        most = _BLOCKS_PER_MULTIPROCESSOR * self.kernels.device.multiprocessors
-        return [count for count in divisors(program.sizes[axis]) if 1 < count <= min(most, program.sizes[axis] // 2)]
-
-    def split_plan(self, split: Split, axis: int, count: int, tier: Tier, produces: tuple[int, ...]) -> Iterator[Plan]:
-        """The best kernels of both halves for one number of parts."""
-        split = replace(split, producer=with_parts(split.producer, axis, count), whole=with_parts(split.whole, axis, count))
-        slots = [*split.partial, *([maximum_slots(split)] if split.producer.projective else [])]
-        sources = self.sources_of(split.producer, slots, DType.FP32)
-        firsts = sorted(self.single(split.producer, tier, sources), key=lambda plan: plan.seconds)
-        consumer = consumer_of(split, sources)
-        seconds = sorted(self.single(consumer, tier, produces), key=lambda plan: plan.seconds)
-        for first, second in itertools.product(firsts[:_PARTS_JOINED], seconds[:1]):
-            yield Plan((*first.stages, *second.stages))
+    def variants(self, program: AxisProgram, tier: Tier) -> list[AxisProgram]:
+        """The program and its cheapest other derivations, as programs."""
+        recipes = self.kernels.cheapest_first(program, self.kernels.structure(program, tier, None).recipes)
+        derived = [as_program(recipe, program) for recipe in recipes[:_VARIANTS_CUT]]
+        return list(dict.fromkeys([program, *derived]))
 
     def sources_of(self, producer: AxisProgram, slots: Sequence[Slots], dtype: DType) -> tuple[int, ...]:
         """Numbers for the device tensors a producer writes."""
@@ -208,71 +207,71 @@ class PlanSearch:
             self.producers[producer] = tuple(range(first, first + len(slots)))
         return self.producers[producer]
 
-    def joined(
-        self, producer: AxisProgram, consumer: AxisProgram, tier: Tier, kernels: int, produces: tuple[int, ...], bound: float
+    # partial results -------------------------------------------------------------------------------------------------
+
+    def split_plans(self, program: AxisProgram, tier: Tier, produces: tuple[int, ...], best: float) -> Iterator[Plan]:
+        """Two launches that share a reduced axis, partial results over parts of it and their combination, worth measuring."""
+        for axis in self.kernels.loop_axes(program):
+            counts = self.part_counts(program, axis)
+            if not counts or not any(axis in reduced for reduced in program.reductions):
+                continue
+            bound = WORTH_MEASURING * best
+            if self.roofline.of(program, produces) + self.kernels.device.launch_seconds >= bound:
+                self.cuts_pruned += 1
+                continue
+            whole = split_axis(program, axis, counts[0])
+            parts = len(program.sizes)
+            recipes = self.kernels.cheapest_first(whole, self.kernels.structure(whole, tier, None).recipes)
+            splits = filter(None, (split_at(as_program(recipe, whole), parts) for recipe in recipes))
+            for split in itertools.islice(splits, _VARIANTS_SPLIT):
+                if time.perf_counter() > self.cut_deadline:
+                    self.cuts_complete = False
+                    return
+                self.cuts_tried += 1
+                for plan in self.split_plan(split, axis, counts, tier, produces, bound):
+                    best = min(best, plan.seconds)
+                    yield plan
+
+    def part_counts(self, program: AxisProgram, axis: int) -> list[int]:
+        """Numbers of parts worth trying: divisors up to a few blocks for every multiprocessor."""
+        most = _BLOCKS_PER_MULTIPROCESSOR * self.kernels.device.multiprocessors
+        return [count for count in divisors(program.sizes[axis]) if 1 < count <= min(most, program.sizes[axis] // 2)]
+
+    def split_plan(
+        self, split: Split, axis: int, counts: Sequence[int], tier: Tier, produces: tuple[int, ...], bound: float
     ) -> Iterator[Plan]:
-        """The best plans of the two parts, one after the other."""
-        firsts = self.best_plans(producer, tier, 1, self.producers[producer], bound - self.floor(consumer))
-        if not firsts:
+        """The best kernels of both halves over all numbers of parts; blocks of the first work on one part each."""
+        made = self.partial_results(split)
+        sizes = [with_parts(split.whole.sizes, axis, split.parts, count) for count in counts]
+        combining = Scheduler(sizes)
+        lasts = list(self.kernels.costs(consumer_of(split, made), tier, produces))
+        if not lasts:
             return
-        seconds = self.best_plans(consumer, tier, kernels - 1, produces, bound - firsts[0].seconds)
-        for first in firsts[:_PARTS_JOINED]:
-            for second in seconds[:_PARTS_JOINED]:
-                yield Plan((*first.stages, *second.stages))
+        seconds = np.array([combining.least(cost) for cost in lasts])
+        least = seconds.min(axis=0)
+        working = Scheduler(sizes, parted=frozenset({split.parts}))
+        found: list[tuple[float, int, Kernel, int]] = []
+        for cost in self.kernels.costs(split.producer, tier, made):
+            for first in working.best(cost, _SPLITS_KEPT, bound, least):
+                kernel = Kernel(cost.recipe, first.schedule, cost.outputs, sizes[first.variant], first.seconds)
+                found.append((first.seconds + least[first.variant], len(found), kernel, first.variant))
+        for _, _, kernel, variant in heapq.nsmallest(_SPLITS_KEPT, found):
+            cost = lasts[int(seconds[:, variant].argmin())]
+            others = np.where(np.arange(len(sizes)) == variant, 0.0, np.inf)
+            (last,) = combining.best(cost, 1, rest=others)
+            combined = Kernel(cost.recipe, last.schedule, cost.outputs, sizes[variant], last.seconds)
+            yield Plan((Stage(made, kernel), Stage(produces, combined)))
 
-    def best_plans(
-        self, program: AxisProgram, tier: Tier, kernels: int, produces: tuple[int, ...], bound: float = math.inf
-    ) -> list[Plan]:
-        """The best plans of a part, memoised with the bound they were searched under."""
-        key = (program, kernels, produces)
-        known = self.memo.get(key)
-        if known is None or known[0] < bound:
-            found = sorted(self.plans(program, tier, kernels, produces, bound), key=lambda plan: plan.seconds)
-            known = self.memo[key] = (bound, found[:_PLANS_KEPT])
-        return known[1]
+    def partial_results(self, split: Split) -> tuple[int, ...]:
+        """The device tensors between both halves: partial results, and the row maximum where one is exported.
 
-    def variants(self, program: AxisProgram, tier: Tier) -> list[AxisProgram]:
-        """The program and its cheapest other derivations, as programs."""
-        recipes = self.kernels.cheapest_first(program, self.kernels.structure(program, tier, None).recipes)
-        derived = [_as_program(recipe, program) for recipe in recipes[:_VARIANTS_CUT]]
-        return list(dict.fromkeys([program, *derived]))
-
-    def floor(self, program: AxisProgram) -> float:
-        """A roofline: inputs and outputs cross device memory once, contractions run at the best rate."""
-        device = self.kernels.device
-        read = {term.source: self.kernels.tensor_of(term.source).bytes for _, term in program.loads()}
-        width = self.kernels.dtype.bytes
-        written = sum(math.prod(program.sizes[axis] for axis in program.terms[term].axes) * width for term, _ in program.outputs)
-        memory = (sum(read.values()) + written) / device.memory_bandwidth
-        compute = 0.0
-        for term in program.terms:
-            if term.op == "contract":
-                efficiency = max(GENERATED_EFFICIENCY, self.library_efficiency(program, term))
-                compute += _flops(program, term) / (efficiency * device.matmul_flops[self.kernels.dtype])
-        return max(memory, compute) + NOT_HIDDEN * min(memory, compute) + device.launch_seconds
-
-    def cut(self, program: AxisProgram, index: int) -> tuple[AxisProgram, AxisProgram]:
-        """Producer of term `index`, and the program that loads it instead."""
-        axes = sorted(program.terms[index].axes)
-        slots: Slots = tuple((axis,) for axis in axes)
-        producer = pruned(replace(program, outputs=((index, slots),)))
-        (source,) = self.sources_of(producer, [slots], self.kernels.dtype)
-        load = Term("load", (), program.terms[index].axes, source=source, slots=slots)
-        terms = (*program.terms[:index], load, *program.terms[index + 1 :])
-        return producer, pruned(replace(program, terms=terms))
+        They have one number whatever the number of parts; the tensor described is that of the split at hand.
+        """
+        slots = [*split.partial, *([maximum_slots(split)] if split.producer.projective else [])]
+        return self.sources_of(split.producer, slots, DType.FP32)
 
 
-def _flops(program: AxisProgram, product: Term) -> float:
-    return 2.0 * math.prod(program.sizes[axis] for axis in product.axes | product.reduced)
-
-
-def _cut_points(program: AxisProgram) -> list[int]:
-    """Terms worth storing: what is computed, but is neither an output nor a mere constant."""
-    outputs = {term for term, _ in program.outputs}
-    return [i for i, term in enumerate(program.terms) if term.op not in ("load", "constant") and i not in outputs and term.axes]
-
-
-def _as_program(recipe: Recipe, program: AxisProgram) -> AxisProgram:
+def as_program(recipe: Recipe, program: AxisProgram) -> AxisProgram:
     """A recipe without loop, read as a program."""
     terms: list[Term] = []
     moved: dict[int, int] = {}

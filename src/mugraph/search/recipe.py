@@ -42,6 +42,13 @@ class Recipe:
     goals: tuple[int, ...]
     loop_axis: int | None
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.steps, self.goals, self.loop_axis))
+
     @cached_property
     def operators(self) -> int:
         """Block operators as limits count them: loads and computations, scalings by constants not counted."""

@@ -1,63 +1,74 @@
-"""Schedule instantiation: grids and loop counts from the divisors of the real sizes, ranked by the cost model.
+"""Schedule instantiation: the best grids and loop counts of recipes at the sizes at hand, by the cost model.
 
 Structure is searched once per program; for each new size, dtype or device only this runs.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from mugraph.search.axes import Slots
-from mugraph.search.cost import RecipeCost, Schedules
+from mugraph.search.axes import AxisSet
+from mugraph.search.cost import RecipeCost
 from mugraph.search.emission import Schedule
-from mugraph.search.recipe import Recipe
+from mugraph.search.schedule_space import Floats, Schedules, Sizes, cuttable, schedule_space
 
-_GRID_DIMENSIONS = 3
-_MOST_BLOCKS = 1 << 16
-
-
-@lru_cache(maxsize=4096)
-def divisors(n: int) -> tuple[int, ...]:
-    """The divisors of n, ascending."""
-    small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
-    return tuple(sorted({*small, *(n // d for d in small)}))
+_CHUNK = 64
+"""Schedules whose memory is computed at a time: mostly the first that are tried fit."""
 
 
-def cuttable(axis: int, tensors: Sequence[Slots]) -> bool:
-    """Whether an axis varies slowest in every dimension it is part of, so that equal parts of it are contiguous tiles."""
-    return all(axis not in slot[1:] for slots in tensors for slot in slots)
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """A schedule of a recipe, the variant of sizes it is for, and its predicted seconds."""
+
+    seconds: float
+    schedule: Schedule
+    variant: int
 
 
-def schedule_space(recipe: Recipe, sizes: Sequence[int], outputs: Sequence[Slots]) -> Iterator[Schedules]:
-    """Every grid (up to three dimensions) and loop count whose parts are equal, one batch per choice of cut axes."""
-    tensors = [*(leaf.slots for leaf in recipe.leaves), *outputs]
-    parallel = [axis for axis in sorted(recipe.parallel_axes) if cuttable(axis, tensors)]
-    looped = recipe.loop_axis
-    loops: tuple[int, ...] = (1,)
-    if looped is not None:
-        loops = divisors(sizes[looped])[1:] if cuttable(looped, tensors) else ()
-    for chosen in itertools.combinations(parallel, min(_GRID_DIMENSIONS, len(parallel))):
-        counts = [divisors(sizes[axis]) for axis in chosen]
-        grid = np.array(list(itertools.product(*counts, loops)), dtype=np.float64).reshape(-1, len(chosen) + 1)
-        keep = grid[:, :-1].prod(axis=1) <= _MOST_BLOCKS
-        if looped in chosen:
-            keep &= sizes[looped] % (grid[:, chosen.index(looped)] * grid[:, -1]) == 0
-        grid = grid[keep]
-        if len(grid):
-            yield Schedules({axis: grid[:, column] for column, axis in enumerate(chosen)}, grid[:, -1])
+@dataclass
+class Scheduler:
+    """Schedules recipes of one program for each of `variants`, sizes of its axes; of axes `parted` a block has one element."""
 
+    variants: Sequence[Sizes]
+    parted: AxisSet = frozenset()
+    spaces: dict[tuple[tuple[int, ...], int | None], Schedules] = field(default_factory=dict)
 
-def best_schedules(cost: RecipeCost, outputs: Sequence[Slots], count: int) -> list[tuple[float, Schedule]]:
-    """The `count` schedules of least predicted seconds among those that fit the device's shared memory."""
-    found: dict[Schedule, float] = {}
-    for batch in schedule_space(cost.recipe, cost.sizes, outputs):
-        seconds = np.where(cost.memory(batch) <= cost.device.shared_memory_bytes, cost.seconds(batch), np.inf)
-        for index in np.argsort(seconds, kind="stable")[:count]:
-            if np.isfinite(seconds[index]):
-                grid = tuple((axis, int(parts[index])) for axis, parts in batch.parts.items() if parts[index] > 1)
-                found.setdefault(Schedule(grid, int(batch.loop[index])), float(seconds[index]))
-    return sorted(((seconds, schedule) for schedule, seconds in found.items()), key=lambda pair: pair[0])[:count]
+    def space(self, cost: RecipeCost) -> Schedules:
+        """The schedules of a recipe; recipes that are cut along the same axes share them."""
+        recipe = cost.recipe
+        tensors = [*(leaf.slots for leaf in recipe.leaves), *(output.slots for output in cost.outputs)]
+        parallel = tuple(axis for axis in sorted(recipe.parallel_axes) if cuttable(axis, tensors))
+        key = (parallel, recipe.loop_axis)
+        if key not in self.spaces:
+            loops = recipe.loop_axis is None or cuttable(recipe.loop_axis, tensors)
+            self.spaces[key] = schedule_space(parallel, recipe.loop_axis, self.variants if loops else (), self.parted)
+        return self.spaces[key]
+
+    def best(self, cost: RecipeCost, count: int, bound: float = np.inf, rest: Floats | None = None) -> Iterator[Scheduled]:
+        """The `count` schedules of least predicted seconds below `bound` that fit the device's shared memory, best first.
+
+        `rest` are seconds that each variant costs besides; they count in the order and against the bound.
+        """
+        space = self.space(cost)
+        seconds = cost.seconds(space)
+        total = seconds if rest is None else seconds + rest[space.variant]
+        order = np.flatnonzero(total < bound)
+        order = order[np.argsort(total[order], kind="stable")]
+        for start in range(0, len(order), _CHUNK):
+            chunk = order[start : start + _CHUNK]
+            for index in chunk[cost.memory(space[chunk]) <= cost.device.shared_memory_bytes]:
+                yield Scheduled(float(seconds[index]), space.schedule(index), int(space.variant[index]))
+                count -= 1
+                if count == 0:
+                    return
+
+    def least(self, cost: RecipeCost) -> Floats:
+        """The least predicted seconds of each variant; infinity where no schedule fits."""
+        space = self.space(cost)
+        least = np.full(len(self.variants), np.inf)
+        fits = cost.memory(space) <= cost.device.shared_memory_bytes
+        np.minimum.at(least, space.variant[fits], cost.seconds(space)[fits])
+        return least

@@ -8,7 +8,7 @@ common factor per row is free to choose: the producer shifts by its own row maxi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from mugraph.search.axes import AxisProgram, AxisSet, Slots, Term, pruned
@@ -46,12 +46,11 @@ def split_axis(program: AxisProgram, axis: int, count: int) -> AxisProgram:
     return AxisProgram(terms, tuple((i, cut(s)) for i, s in program.outputs), tuple(sizes), program.finer | finer)
 
 
-def with_parts(program: AxisProgram, axis: int, count: int) -> AxisProgram:
-    """A split program with another number of parts."""
-    parts = len(program.sizes) - 1
-    sizes = list(program.sizes)
-    sizes[axis], sizes[parts] = sizes[axis] * sizes[parts] // count, count
-    return replace(program, sizes=tuple(sizes))
+def with_parts(sizes: Sequence[int], axis: int, parts: int, count: int) -> tuple[int, ...]:
+    """The sizes of a split program's axes with another number of `parts` of `axis`."""
+    changed = list(sizes)
+    changed[axis], changed[parts] = sizes[axis] * sizes[parts] // count, count
+    return tuple(changed)
 
 
 def split_at(program: AxisProgram, parts: int) -> Split | None:

@@ -1,0 +1,77 @@
+"""Lower bounds of launches: each tensor crosses device memory once, contractions run at the best rate there is.
+
+No kernel the cost model knows for a derivation is predicted to be faster (`mugraph.search.cost`), so what such a bound prunes
+could not have won.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mugraph.devices import Device
+from mugraph.ir.dtypes import DType
+from mugraph.ir.graph import Tensor
+from mugraph.search.axes import AxisProgram, Term
+from mugraph.search.cost import GENERATED_EFFICIENCY, NOT_HIDDEN
+
+LIBRARY_EFFICIENCY = 0.8
+"""Share of the device's matmul rate a vendor library reaches (MKL and oneDNN: 0.84 to 0.91 at 2048 cubed)."""
+
+LIBRARY_FULL_ROWS = 32
+"""Rows (and columns) from which a library reaches that share; below, in proportion (MKL at 8 rows: 0.18)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """Seconds of memory traffic, arithmetic and launches on a device; products are of elements of `dtype`."""
+
+    device: Device
+    dtype: DType
+    tensor_of: Callable[[int], Tensor]
+
+    def seconds(self, memory: float, compute: float, launches: int = 1) -> float:
+        """All launches together; `memory` and `compute` are sums of their seconds. Never more than the sum of each one's."""
+        return max(memory, compute) + NOT_HIDDEN * min(memory, compute) + launches * self.device.launch_seconds
+
+    def transfer(self, elements: int, dtype: DType) -> float:
+        """Reading or writing a device tensor once."""
+        return elements * dtype.bytes / self.device.memory_bandwidth
+
+    def reading(self, source: int) -> float:
+        """Reading a program input or an intermediate once."""
+        tensor = self.tensor_of(source)
+        return self.transfer(tensor.elements, tensor.dtype)
+
+    def compute(self, program: AxisProgram, term: Term) -> float:
+        """The arithmetic of one term; only contractions count."""
+        if term.op != "contract":
+            return 0.0
+        efficiency = max(GENERATED_EFFICIENCY, self.library_efficiency(program, term))
+        return flops(program, term) / (efficiency * self.device.matmul_flops[self.dtype])
+
+    def library_efficiency(self, program: AxisProgram, product: Term) -> float:
+        """Share of the device's matmul rate a library reaches on one product: less on few rows or columns."""
+        sides = (program.terms[i].axes & product.axes for i in product.inputs)
+        filled = [min(1.0, math.prod(program.sizes[axis] for axis in side) / LIBRARY_FULL_ROWS) for side in sides]
+        return LIBRARY_EFFICIENCY * math.prod(filled)
+
+    def of(self, program: AxisProgram, produces: tuple[int, ...]) -> float:
+        """The program in one launch."""
+        read = sum(map(self.reading, {term.source for _, term in program.loads()}))
+        dtypes = (self.tensor_of(source).dtype for source in produces)
+        written = sum(
+            self.transfer(elements(program, term), dtype) for (term, _), dtype in zip(program.outputs, dtypes, strict=False)
+        )
+        return self.seconds(read + written, sum(self.compute(program, term) for term in program.terms))
+
+
+def flops(program: AxisProgram, product: Term) -> float:
+    """Operations of a contraction."""
+    return 2.0 * math.prod(program.sizes[axis] for axis in product.axes | product.reduced)
+
+
+def elements(program: AxisProgram, term: int) -> int:
+    """Elements of a term's tensor."""
+    return math.prod(program.sizes[axis] for axis in program.terms[term].axes)

@@ -1,0 +1,162 @@
+"""All the schedules of a kernel at once: grids and loop counts from the divisors of the real sizes, as arrays."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from mugraph.search.axes import AxisSet, Slots
+from mugraph.search.emission import Schedule
+
+Floats = npt.NDArray[np.float64]
+Sizes = tuple[int, ...]
+
+_GRID_DIMENSIONS = 3
+_MOST_BLOCKS = 1 << 16
+
+
+class Schedules:
+    """Many schedules of kernels that share their structure.
+
+    `sizes`: for each axis its elements, one number per schedule; `parts`: for each cut axis the blocks along it; `loop`: the
+    for-loop's iterations over `loop_axis`; `variant`: which of several assignments of sizes a schedule is for.
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[Floats],
+        parts: dict[int, Floats],
+        loop: Floats,
+        loop_axis: int | None,
+        variant: npt.NDArray[np.intp],
+    ) -> None:
+        self.sizes, self.parts, self.loop, self.loop_axis, self.variant = sizes, parts, loop, loop_axis, variant
+        self._tiles: dict[tuple[AxisSet, bool], Floats] = {}
+        self._wholes: dict[AxisSet, Floats] = {}
+        self._runs: dict[tuple[Slots, bool], Floats] = {}
+
+    def __len__(self) -> int:
+        return len(self.loop)
+
+    def __getitem__(self, chosen: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> Schedules:
+        """Some of the schedules."""
+        sizes = [size[chosen] for size in self.sizes]
+        parts = {axis: count[chosen] for axis, count in self.parts.items()}
+        return Schedules(sizes, parts, self.loop[chosen], self.loop_axis, self.variant[chosen])
+
+    def schedule(self, index: int) -> Schedule:
+        """One of them."""
+        grid = tuple((axis, int(count[index])) for axis, count in self.parts.items() if count[index] > 1)
+        return Schedule(grid, int(self.loop[index]))
+
+    @cached_property
+    def blocks(self) -> Floats:
+        """Thread blocks."""
+        return math.prod(self.parts.values(), start=np.ones_like(self.loop))
+
+    def rounds(self, multiprocessors: int) -> Floats:
+        """How often the busiest multiprocessor starts a block."""
+        result: Floats = np.ceil(self.blocks / multiprocessors)
+        return result
+
+    def whole(self, axes: AxisSet) -> Floats:
+        """Elements of a device tensor."""
+        if axes not in self._wholes:
+            self._wholes[axes] = math.prod((self.sizes[axis] for axis in axes), start=np.ones_like(self.loop))
+        return self._wholes[axes]
+
+    def tile(self, axes: AxisSet, cut: bool) -> Floats:
+        """Elements of a tensor in one block; `cut`: of its loop axis only one iteration's tile."""
+        key = (axes, cut and self.loop_axis in axes)
+        if key not in self._tiles:
+            tile = self.whole(axes)
+            for axis in axes & self.parts.keys():
+                tile = tile / self.parts[axis]
+            self._tiles[key] = tile / self.loop if key[1] else tile
+        return self._tiles[key]
+
+    def points(self, axes: AxisSet, cut: bool, repeated: bool) -> Floats:
+        """Elements a block works through, in all iterations together if it is `repeated` in each."""
+        return self.tile(axes, cut) * self.loop if repeated else self.tile(axes, cut)
+
+    def run(self, slots: Slots, in_loop: bool) -> Floats:
+        """Elements that a tile of a row-major device tensor of dimensions `slots` has in one piece."""
+        key = (slots, in_loop and any(self.loop_axis in slot for slot in slots))
+        if key not in self._runs:
+            self._runs[key] = self._contiguous(slots, key[1])
+        return self._runs[key]
+
+    def _contiguous(self, slots: Slots, in_loop: bool) -> Floats:
+        run = np.ones_like(self.loop)
+        whole = np.ones_like(self.loop, dtype=bool)
+        for axis in (axis for slot in reversed(slots) for axis in reversed(slot)):
+            parts = self.parts.get(axis, np.ones_like(self.loop))
+            if in_loop and axis == self.loop_axis:
+                parts = parts * self.loop
+            run = np.where(whole, run * self.sizes[axis] / parts, run)
+            whole = whole & (parts == 1)
+        return run
+
+
+@lru_cache(maxsize=4096)
+def divisors(n: int) -> tuple[int, ...]:
+    """The divisors of n, ascending."""
+    small = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
+    return tuple(sorted({*small, *(n // d for d in small)}))
+
+
+def cuttable(axis: int, tensors: Sequence[Slots]) -> bool:
+    """Whether an axis varies slowest in every dimension it is part of, so that equal parts of it are contiguous tiles."""
+    return all(axis not in slot[1:] for slots in tensors for slot in slots)
+
+
+def schedule_space(
+    parallel: Sequence[int], loop_axis: int | None, variants: Sequence[Sizes], parted: AxisSet = frozenset()
+) -> Schedules:
+    """Every grid of up to three dimensions over the axes `parallel`, and every loop count, whose parts are equal.
+
+    `variants` are the sizes of all axes to do so for. The axes `parted` are cut into blocks of one element.
+    """
+    rows = [_of_sizes(tuple(parallel), loop_axis, sizes, parted) for sizes in variants]
+    variant = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
+    table = np.concatenate(rows)
+    sizes = [column[variant] for column in np.array(variants, dtype=np.float64).T]
+    parts = {axis: table[:, column] for column, axis in enumerate(parallel)}
+    return Schedules(sizes, parts, table[:, -1], loop_axis, variant)
+
+
+@lru_cache(maxsize=4096)
+def _of_sizes(parallel: Sizes, loop_axis: int | None, sizes: Sizes, parted: AxisSet) -> Floats:
+    """A row for each schedule: blocks along the axes `parallel`, and iterations."""
+    counts = tuple((sizes[axis],) if axis in parted else divisors(sizes[axis]) for axis in parallel)
+    loops = (1,) if loop_axis is None else divisors(sizes[loop_axis])[1:]
+    grids = _grids(counts)
+    table: Floats = np.column_stack(
+        [np.repeat(grids, len(loops), axis=0), np.tile(np.array(loops, dtype=np.float64), len(grids))]
+    )
+    if loop_axis in parallel and loop_axis is not None:
+        table = table[sizes[loop_axis] % (table[:, parallel.index(loop_axis)] * table[:, -1]) == 0]
+    return table
+
+
+@lru_cache(maxsize=1024)
+def _grids(counts: tuple[tuple[int, ...], ...]) -> Floats:
+    """Every choice of a number of blocks per axis with at most three above one, and not too many blocks."""
+    found = [np.ones((1, len(counts)))] if all(1 in choices for choices in counts) else []
+    for cut in range(1, _GRID_DIMENSIONS + 1):
+        for axes in itertools.combinations(range(len(counts)), cut):
+            if any(1 not in counts[axis] for axis in range(len(counts)) if axis not in axes):
+                continue
+            choices = itertools.product(*([count for count in counts[axis] if count > 1] for axis in axes))
+            chosen = np.array(list(choices), dtype=np.float64).reshape(-1, cut)
+            grid = np.ones((len(chosen), len(counts)))
+            grid[:, list(axes)] = chosen
+            found.append(grid)
+    table: Floats = np.concatenate(found) if found else np.ones((0, len(counts)))
+    few: Floats = table[table.prod(axis=1) <= _MOST_BLOCKS]
+    return few

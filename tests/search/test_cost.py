@@ -1,0 +1,66 @@
+"""The cost model's memory is the block graph's, for every schedule; predicted seconds are bounded below by the roofline."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from mugraph.devices import Device, device_for
+from mugraph.ir import DType, Graph
+from mugraph.ir.liveness import peak_bytes
+from mugraph.ir.program import Program
+from mugraph.search.emission import emit_block
+from mugraph.search.engine import Search
+from mugraph.search.plans import as_program
+from mugraph.search.roofline import Roofline
+from mugraph.search.schedule import Scheduler
+from mugraph.search.tiers import Tier
+
+from .programs import PAPER, finished
+
+CPU = device_for("cpu")
+COPYING = dataclasses.replace(CPU, operands_in_place=False)
+
+
+def narrow() -> Graph:
+    """A product of bf16 tensors with a reduction over two axes and outputs that are repeated."""
+    p = Program()
+    x, w = p.input("x", (4, 8), DType.BF16), p.input("w", (3, 8, 6), DType.BF16)
+    y = x @ w
+    return finished(p, y, y.square().sum(-1, keepdim=True).sum(0, keepdim=True).repeat(0, 3))
+
+
+PROGRAMS = {**PAPER, "narrow": narrow}
+
+
+@pytest.mark.parametrize("device", [CPU, COPYING], ids=["operands in place", "operands copied"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_memory_is_that_of_the_block_graph(name: str, device: Device) -> None:
+    search = Search(PROGRAMS[name](), device)
+    program, produces = search.axes, tuple(-1 - index for index in range(len(search.axes.outputs)))
+    scheduler, compared = Scheduler([program.sizes]), 0
+    rng = np.random.default_rng(0)
+    for cost in search.kernels.costs(program, Tier.OPAQUE_SUMS, produces):
+        space = scheduler.space(cost)
+        predicted = cost.memory(space)
+        sources = [search.kernels.tensor_of(leaf.source) for leaf in cost.recipe.leaves]
+        for index in rng.permutation(len(space))[:4]:
+            body = emit_block(cost.recipe, space.schedule(int(index)), program.sizes, sources, cost.outputs)
+            assert predicted[index] == peak_bytes(body, device.operands_in_place)
+            compared += 1
+    assert compared
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_no_schedule_is_predicted_below_the_roofline_of_its_derivation(name: str) -> None:
+    search = Search(PAPER[name](), CPU)
+    program, produces = search.axes, tuple(-1 - index for index in range(len(search.axes.outputs)))
+    roofline = Roofline(CPU, search.dtype, search.kernels.tensor_of)
+    recipes = search.kernels.structure(program, Tier.OPAQUE_SUMS, None).recipes
+    scheduler = Scheduler([program.sizes])
+    for recipe in recipes:
+        cost = search.kernels.cost_of(program, recipe, produces)
+        assert roofline.of(as_program(recipe, program), produces) <= scheduler.least(cost)[0] * (1 + 1e-9)
+    assert recipes
