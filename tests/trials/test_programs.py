@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from mugraph.errors import InvalidInput
-from mugraph.evidence import ProgramSpace, random_program
 from mugraph.ir import Graph, Value
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.ops import Kind, operator
+from mugraph.trials import ProgramSpace, random_program
 
 SMALL = ProgramSpace(sizes=(2, 3, 4, 6))
 SEEDS = range(150)

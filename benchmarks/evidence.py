@@ -1,0 +1,279 @@
+"""What the verifier accepts and rejects: mutants, rewrites, and its throughput at full size.
+
+    python benchmarks/evidence.py                        # everything: about ten minutes of one core
+    python benchmarks/evidence.py --mutants 5000 --rewrites 500 --only mutants rewrites
+
+Subjects are the six workloads in small and 50 random LAX programs, each as it is written and as the search's kernels compute it.
+Every mutant is compared with its program by the verifier and by the paper's own test (p = 227, q = 113, once). A mutant that
+is accepted is compared again by exact fractions or wide floats (`mugraph.trials.agree`): it must be no mistake at all.
+Times are process times of one core. Results go to `benchmarks/results/evidence.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+
+from mugraph.algebra.fields import FieldArithmetic, FieldPair, FieldValue
+from mugraph.devices import device_for
+from mugraph.errors import MugraphError
+from mugraph.frontend import trace
+from mugraph.frontend.workloads import WORKLOADS
+from mugraph.ir.graph import Graph
+from mugraph.search import search
+from mugraph.trials import Mutant, ProgramSpace, accepted_by_paper, agree, mutants, random_program, retiled, rewritten
+from mugraph.verifier import verify_graphs
+from mugraph.verifier.batched import evaluate_batched
+
+RESULTS = Path(__file__).parent / "results"
+RANDOM_PROGRAMS = 50
+SMALL = {64: 8, 128: 12, 16: 4, 4: 3}
+"""Sizes of the small workloads, made smaller still."""
+FOUND = 12
+"""muGraphs of each program that take part."""
+SECONDS_PER_SEARCH = 2.0
+SECOND_MISTAKES = 8
+"""Mutants of one mutant that are drawn where single mistakes do not suffice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A program, and graphs that compute it: itself and muGraphs that the search found."""
+
+    name: str
+    program: Graph
+    graphs: tuple[Graph, ...]
+
+
+def main() -> None:
+    """Run the parts asked for, write the results, print a summary."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mutants", type=int, default=100_000, help="how many mutants")
+    parser.add_argument("--rewrites", type=int, default=10_000, help="how many rewrites")
+    parser.add_argument("--only", nargs="+", choices=["mutants", "rewrites", "throughput"], default=None)
+    options = parser.parse_args()
+    parts: dict[str, Callable[[], dict[str, Any]]] = {
+        "mutants": lambda: mutation(subjects(), options.mutants),
+        "rewrites": lambda: rewriting(subjects(), options.rewrites),
+        "throughput": throughput,
+    }
+    RESULTS.mkdir(exist_ok=True)
+    file = RESULTS / "evidence.json"
+    record: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    for name in options.only or parts:
+        started = time.process_time()
+        record[name] = {**parts[name](), "cpu_seconds": round(time.process_time() - started, 1)}
+        file.write_text(json.dumps(record, indent=1) + "\n")
+        print(json.dumps({name: record[name]}, indent=1))
+
+
+# --- subjects ----------------------------------------------------------------------------------------------------------
+
+
+def subjects() -> list[Subject]:
+    """The workloads and the random programs, with what the search finds for each."""
+    space = ProgramSpace(sizes=(2, 3, 4, 6))
+    programs = {name: small_workload(name) for name in WORKLOADS}
+    programs |= {f"random {seed}": random_program(seed, space) for seed in range(RANDOM_PROGRAMS)}
+    return [Subject(name, program, (program, *found(program))) for name, program in programs.items()]
+
+
+def small_workload(name: str) -> Graph:
+    """A workload traced at sizes of a few elements."""
+    import torch
+
+    shapes = WORKLOADS[name].shapes(size="small").values()
+    tensors = [torch.ones([SMALL.get(size, size) for size in shape]) for shape in shapes]
+    return trace(WORKLOADS[name].function(), tensors).graph
+
+
+def found(program: Graph) -> list[Graph]:
+    """The best muGraphs of a short search; none where the search has nothing to offer."""
+    try:
+        candidates = search(program, device_for("cpu"), budget=SECONDS_PER_SEARCH).candidates
+    except MugraphError:
+        return []
+    return [candidate.graph for candidate in candidates[:FOUND]]
+
+
+# --- mutants -----------------------------------------------------------------------------------------------------------
+
+
+def mutation(tried: list[Subject], count: int) -> dict[str, Any]:
+    """Counts of mutants by kind, of those that each test accepts, and of accepted ones that are mistakes."""
+    made: Counter[str] = Counter()
+    equal: Counter[str] = Counter()
+    wrong: Counter[str] = Counter()
+    paper: Counter[str] = Counter()
+    examples: list[str] = []
+    seconds = 0.0
+    for subject, mutant in drawn_mutants(tried, count):
+        made[mutant.kind] += 1
+        started = time.process_time()
+        verdict = verify_graphs(subject.program, mutant.graph)
+        accepted = verdict.equivalent
+        seconds += time.process_time() - started
+        fooled = accepted_by_paper(subject.program, mutant.graph)
+        seen_to_differ = verdict.counterexample is not None and verdict.counterexample.inputs is not None
+        same = (accepted or fooled) and not seen_to_differ and agree(subject.program, mutant.graph)
+        equal[mutant.kind] += accepted and same
+        wrong[mutant.kind] += accepted and not same
+        paper[mutant.kind] += fooled and not same
+        if accepted and not same:
+            examples.append(f"{subject.name}: {mutant.kind}: {mutant.change}")
+        report(sum(made.values()), count, "mutants")
+    return {
+        "programs": len(tried),
+        "graphs": sum(len(subject.graphs) for subject in tried),
+        "mutants": sum(made.values()),
+        "by_kind": dict(made),
+        "accepted_and_equal": sum(equal.values()),
+        "accepted_and_equal_by_kind": dict(+equal),
+        "accepted_and_different": sum(wrong.values()),
+        "examples": examples[:20],
+        "accepted_and_different_by_the_papers_test": sum(paper.values()),
+        "by_the_papers_test_by_kind": dict(+paper),
+        "milliseconds_per_mutant": round(1e3 * seconds / max(1, sum(made.values())), 2),
+    }
+
+
+def drawn_mutants(tried: list[Subject], count: int) -> Iterator[tuple[Subject, Mutant]]:
+    """Single mistakes, equally many of every graph as far as there are so many, and then pairs of mistakes; none twice."""
+    rng = np.random.default_rng(0)
+    seen: set[tuple[str, Graph]] = set()
+
+    def fresh(subject: Subject, mutant: Mutant) -> bool:
+        known = (subject.name, mutant.graph) in seen
+        seen.add((subject.name, mutant.graph))
+        return not known and len(seen) <= count
+
+    sources = [(subject, graph) for subject in tried for graph in subject.graphs]
+    single: list[tuple[Subject, Mutant]] = []
+    for subject, graph in sources:
+        for mutant in some(list(mutants(graph)), math.ceil(count / len(sources)), rng):
+            if fresh(subject, mutant):
+                single.append((subject, mutant))
+                yield subject, mutant
+    while len(seen) < count:
+        subject, first = single[int(rng.integers(len(single)))]
+        for second in some(list(mutants(first.graph)), SECOND_MISTAKES, rng):
+            mutant = Mutant(second.kind, f"{first.change}; {second.change}", second.graph)
+            if fresh(subject, mutant):
+                yield subject, mutant
+
+
+def some(choices: Sequence[Mutant], count: int, rng: np.random.Generator) -> list[Mutant]:
+    """At most `count` of them, at random."""
+    return [choices[int(index)] for index in rng.permutation(len(choices))[:count]]
+
+
+# --- rewrites ----------------------------------------------------------------------------------------------------------
+
+
+def rewriting(tried: list[Subject], count: int) -> dict[str, Any]:
+    """Counts of rewrites by axioms and by other tiles, and of those that were rejected."""
+    rng = np.random.default_rng(1)
+    made: Counter[str] = Counter()
+    rejected: list[str] = []
+    sources = [(subject, graph) for subject in tried for graph in subject.graphs]
+    for subject, graph in itertools.cycle(sources):
+        if sum(made.values()) >= count:
+            break
+        for kind, other in variants(graph, rng):
+            made[kind] += 1
+            verdict = verify_graphs(subject.program, other)
+            if not verdict.equivalent:
+                rejected.append(f"{subject.name}: {kind}: {verdict.counterexample or verdict.reason}")
+        report(sum(made.values()), count, "rewrites")
+    return {"rewrites": sum(made.values()), "by_kind": dict(made), "rejected": len(rejected), "examples": rejected[:20]}
+
+
+def variants(graph: Graph, rng: np.random.Generator) -> Iterator[tuple[str, Graph]]:
+    """The graph after one to three passes of axioms, after another choice of tiles, and after both."""
+    by_axioms = graph
+    for _ in range(int(rng.integers(1, 4))):
+        by_axioms = rewritten(by_axioms, rng)
+    if by_axioms != graph:
+        yield "axioms", by_axioms
+    for kind, source in (("tiles", graph), ("axioms and tiles", by_axioms)):
+        other = retiled(source, rng)
+        if other is not None:
+            yield kind, other
+
+
+# --- throughput --------------------------------------------------------------------------------------------------------
+
+
+class TimedArithmetic(FieldArithmetic):
+    """Field arithmetic that keeps the time its matrix products take."""
+
+    seconds = 0.0
+    multiplications = 0
+
+    def matmul(self, x: FieldValue, y: FieldValue) -> FieldValue:
+        started = time.process_time()
+        result = super().matmul(x, y)
+        self.seconds += time.process_time() - started
+        known = [(a, b) for a, b in ((x.known_p, y.known_p), (x.q, y.q)) if a is not None and b is not None]
+        self.multiplications += sum(a.shape[-1] * part.size for (a, _), part in zip(known, result_parts(result), strict=False))
+        return result
+
+
+def result_parts(value: FieldValue) -> list[Any]:
+    return [part for part in (value.known_p, value.q) if part is not None]
+
+
+def throughput() -> dict[str, Any]:
+    """For each workload at full size: the verification of the search's best muGraph, and the matrix products alone."""
+    rows = []
+    for name, workload in WORKLOADS.items():
+        program = trace(workload.function(), workload.inputs()).graph
+        best = search(program, device_for("cpu"), budget=20).candidates[0].graph
+        started = time.process_time()
+        verdict = verify_graphs(program, best)
+        seconds = time.process_time() - started
+        rng = np.random.default_rng(0)
+        first = verdict.certificate.rounds[0]
+        arith = TimedArithmetic(FieldPair(first.p, first.q))
+        inputs = [arith.random(node.output.shape, rng, q=bool(verdict.certificate.semantics)) for node in program.inputs()]
+        evaluate_batched(program, inputs, arith)
+        tests = len(verdict.certificate.rounds)
+        rows.append(
+            {
+                "workload": name,
+                "equivalent": verdict.equivalent,
+                "error_bound": verdict.error_bound,
+                "tests": tests,
+                "cpu_seconds": round(seconds, 2),
+                "cpu_seconds_per_test": round(seconds / tests, 3),
+                "matmul_floor_cpu_seconds": round(arith.seconds, 3),
+                "times_the_floor": round(seconds / tests / arith.seconds, 1) if arith.seconds else None,
+                "modular_multiplications_per_second": round(arith.multiplications / arith.seconds) if arith.seconds else None,
+            }
+        )
+        print(rows[-1], file=sys.stderr, flush=True)
+    return {"workloads": rows}
+
+
+def report(done: int, wanted: int, what: str) -> None:
+    """A line on stderr now and then."""
+    if done % max(1, wanted // 20) == 0:
+        print(f"{done} of {wanted} {what}, {time.process_time():.0f} s", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

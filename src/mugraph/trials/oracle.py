@@ -1,0 +1,139 @@
+"""Whether two muGraphs compute the same real function, by means that share nothing with the verifier's finite fields.
+
+Rational programs are evaluated in exact fractions, others in the widest floats NumPy has and, where those overflow, in mpmath's
+numbers of unlimited range, block by block and iteration by iteration as `mugraph.ir.evaluate` defines them. Slow, and meant for
+graphs of a few dozen elements.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+
+import numpy as np
+
+from mugraph.ir.arithmetic import Array
+from mugraph.ir.evaluate import evaluate
+from mugraph.ir.float_arithmetic import FloatArithmetic
+from mugraph.ir.graph import Graph
+from mugraph.ir.ops import Kind, operator
+from mugraph.ir.scalar import Scalar
+
+_POINTS = 4
+_VISIBLE = 1e-13
+"""Relative to the largest element of an output: far above rounding, far below any mistake in a small program."""
+
+_WIDE_BITS = 1 << 14
+
+
+def agree(left: Graph, right: Graph, seed: int = 0) -> bool:
+    """Whether two kernel graphs of one signature agree at random points: exactly, where both are rational.
+
+    Points where a graph is undefined or leaves the number range say nothing; graphs that share no point do not agree.
+    Raises ModuleNotFoundError where mpmath, which PyTorch brings along, is needed and missing.
+    """
+    if _rational(left) and _rational(right):
+        answers = [_exactly(left, right, inputs) for inputs in _fractions(left, seed)]
+    else:
+        answers = [_closely(left, right, inputs) for inputs in _floats(left, seed)]
+        if not {True, False} & set(answers):
+            answers = [_widely(left, right, inputs) for inputs in itertools.islice(_floats(left, seed), 2)]
+    return True in answers and False not in answers
+
+
+def _rational(graph: Graph) -> bool:
+    def exact(op: str) -> bool:
+        return operator(op).kind in (Kind.DATA, Kind.MULTILINEAR, Kind.DIVISION)
+
+    computed = all(node.body is not None or exact(node.op) for _, node in graph.walk())
+    constants = [node.get("value") for _, node in graph.walk() if node.op == "constant"]
+    return computed and not any(isinstance(value, Scalar) and value.root for value in constants)
+
+
+class _ExactArithmetic(FloatArithmetic):
+    """Fractions in arrays of objects; NumPy's operators do the rest."""
+
+    def __init__(self) -> None:
+        super().__init__(object)
+
+    def constant(self, value: Scalar) -> Array:
+        return np.asarray(value.value, object)
+
+
+def _shapes(graph: Graph) -> list[tuple[int, ...]]:
+    return [node.output.shape for node in graph.inputs()]
+
+
+def _fractions(graph: Graph, seed: int) -> Iterator[list[Array]]:
+    rng = np.random.default_rng([seed, 1])
+    for _ in range(_POINTS):
+        yield [np.vectorize(Fraction, otypes=[object])(rng.integers(-999, 1000, shape)) for shape in _shapes(graph)]
+
+
+def _exactly(left: Graph, right: Graph, inputs: Sequence[Array]) -> bool | None:
+    """Whether the outputs are equal; None where a denominator vanishes."""
+    try:
+        ours, theirs = (evaluate(graph, inputs, _ExactArithmetic()) for graph in (left, right))
+    except ZeroDivisionError:
+        return None
+    return all(np.array_equal(x, y) for x, y in zip(ours, theirs, strict=True))
+
+
+def _floats(graph: Graph, seed: int) -> Iterator[list[Array]]:
+    rng = np.random.default_rng([seed, 2])
+    for _ in range(_POINTS):
+        yield [rng.standard_normal(shape).astype(np.longdouble) for shape in _shapes(graph)]
+        yield [rng.uniform(0.5, 1.5, shape).astype(np.longdouble) for shape in _shapes(graph)]
+        yield [rng.uniform(-0.5, 0.5, shape).astype(np.longdouble) for shape in _shapes(graph)]
+
+
+def _closely(left: Graph, right: Graph, inputs: Sequence[Array]) -> bool | None:
+    """Whether the outputs agree; None where one of them is not finite, which may be an overflow on the way."""
+    with np.errstate(all="ignore"):
+        ours, theirs = (evaluate(graph, inputs, FloatArithmetic(np.longdouble)) for graph in (left, right))
+    if not all(np.isfinite(x).all() for x in (*ours, *theirs)):
+        return None
+    return all(_near(x, y) for x, y in zip(ours, theirs, strict=True))
+
+
+class _WideArithmetic(FloatArithmetic):
+    """mpmath's numbers in arrays of objects: exponents of any size, and a precision that keeps 1 beside 2**12657."""
+
+    def __init__(self) -> None:
+        import mpmath
+
+        super().__init__(object)
+        self.context = mpmath.MPContext()
+        self.context.prec = _WIDE_BITS
+
+    def constant(self, value: Scalar) -> Array:
+        number = self.context.mpf(abs(value.value.numerator)) / value.value.denominator
+        magnitude = self.context.sqrt(number) if value.root else number
+        return np.asarray(magnitude if value.value >= 0 else -magnitude, object)
+
+    def exp(self, x: Array) -> Array:
+        return np.asarray(np.vectorize(self.context.exp, otypes=[object])(x))
+
+    def sqrt(self, x: Array) -> Array:
+        if np.any(x < 0):
+            raise ValueError("square root of a negative number")
+        return np.asarray(np.vectorize(self.context.sqrt, otypes=[object])(x))
+
+    def opaque(self, name: str, x: Array) -> Array:
+        raise ValueError(f"{name} is known to float precision only")
+
+
+def _widely(left: Graph, right: Graph, inputs: Sequence[Array]) -> bool | None:
+    """Whether the outputs agree in unlimited range; None where one of them is undefined."""
+    arith = _WideArithmetic()
+    wide = [np.vectorize(lambda x: arith.context.mpf(float(x)), otypes=[object])(array) for array in inputs]
+    try:
+        ours, theirs = (evaluate(graph, wide, arith) for graph in (left, right))
+    except (ValueError, ZeroDivisionError):
+        return None
+    return all(_near(x, y) for x, y in zip(ours, theirs, strict=True))
+
+
+def _near(x: Array, y: Array) -> bool:
+    return bool(np.max(np.abs(x - y), initial=0) <= _VISIBLE * np.max(np.abs(x), initial=0))
