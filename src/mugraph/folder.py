@@ -78,7 +78,7 @@ def load(path: str | Path) -> Superoptimized:
     record = _parse(path, files, "report.json")
     certificate = Certificate.from_json(_parse(path, files, "certificate.json"))
     try:
-        candidates = tuple(_candidate_from_json(item) for item in record["candidates"])
+        candidates = tuple(Candidate.from_json(item) for item in record["candidates"])
         best = Candidate(graph, certificate=certificate, **record["best"])
         report = Report.from_json(record["report"])
         calling = Positional(program, record["structure"])
@@ -120,7 +120,7 @@ def _contents(result: Superoptimized) -> dict[str, str]:
         "report": result.report.to_json(),
         "structure": structure_of(result.calling, len(result.program.outputs)),
         "best": _measurements(result.best),
-        "candidates": [_candidate_to_json(candidate) for candidate in result.candidates],
+        "candidates": [candidate.to_json() for candidate in result.candidates],
     }
     files = {
         "program.json": _json(graph_to_json(result.program)),
@@ -146,16 +146,6 @@ def _exchange(path: Path, new: Path, old: Path) -> None:
 
 def _measurements(candidate: Candidate) -> dict[str, Any]:
     return {"cost": candidate.cost, "latency": candidate.latency, "max_relative_error": candidate.max_relative_error}
-
-
-def _candidate_to_json(candidate: Candidate) -> dict[str, Any]:
-    graph, certificate = graph_to_json(candidate.graph), candidate.certificate.to_json()
-    return {**_measurements(candidate), "graph": graph, "certificate": certificate}
-
-
-def _candidate_from_json(item: Mapping[str, Any]) -> Candidate:
-    graph, certificate = graph_from_json(item["graph"]), Certificate.from_json(item["certificate"])
-    return Candidate(graph, item["cost"], item["latency"], certificate, item["max_relative_error"])
 
 
 def _read_checked(path: Path, name: str, digest: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from mugraph.calling import Calling
 from mugraph.ir.graph import Graph
+from mugraph.ir.serialize import graph_from_json, graph_to_json
 from mugraph.runtime import Executable
 from mugraph.verifier import Certificate
 
@@ -25,6 +26,17 @@ class Candidate:
     certificate: Certificate
     max_relative_error: float
     """Largest error against float64 over all tested input scales, relative to the output's largest magnitude."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The candidate as JSON values."""
+        measured = {"cost": self.cost, "latency": self.latency, "max_relative_error": self.max_relative_error}
+        return {**measured, "graph": graph_to_json(self.graph), "certificate": self.certificate.to_json()}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Candidate:
+        """The candidate `to_json` wrote; raises KeyError, TypeError, InvalidInput or InvalidGraph for anything else."""
+        graph, certificate = graph_from_json(values["graph"]), Certificate.from_json(values["certificate"])
+        return cls(graph, values["cost"], values["latency"], certificate, values["max_relative_error"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +67,8 @@ class Report:
     """Of the whole call."""
     original_latency: float | None
     """Measured seconds of the original program run operator by operator; None when it was not profiled."""
+    recalled: bool = False
+    """Whether the result was kept from an earlier run, which all numbers then speak of."""
 
     @property
     def seconds(self) -> float:
