@@ -6,12 +6,15 @@ import math
 from dataclasses import dataclass
 
 from mugraph.ir.dtypes import DType
-from mugraph.lower.lowered import Matmul
+from mugraph.lower import tiles
+from mugraph.lower.lowered import Buffer, Matmul, Memory, Tile
 
 WARP = 32
 """Threads that run in step and exchange registers."""
 ROWS, COLUMNS, DEPTH = 16, 8, 16
 """What one instruction multiplies: left [ROWS, DEPTH], right [DEPTH, COLUMNS]."""
+ROW_ELEMENTS = 8
+"""16-bit elements of one row of ldmatrix, aligned to their size."""
 _MOST_TILES = 16
 """Tiles of the target in the registers of one warp: 64 registers of each thread."""
 _COUNTS = (1, 2, 4, 8, 16)
@@ -59,3 +62,11 @@ def warp_tiles(product: Matmul, warps: int) -> WarpTiles:
 def stays_in_registers(product: Matmul, warps: int) -> bool:
     """Whether the whole target fits the warps' registers: one task each."""
     return on_matrix_units(product) and warp_tiles(product, warps).tasks <= warps
+
+
+def comes_by_ldmatrix(tile: Tile, buffer: Buffer, dtype: DType, contiguous: int, inner: int) -> bool:
+    """Whether ldmatrix reads a factor of type `dtype` whose k is dimension `inner`, in rows along dimension `contiguous`."""
+    if buffer.memory is not Memory.SHARED or buffer.dtype is not dtype or tile.strides[contiguous] != 1:
+        return False
+    aligned = tiles.alignment(tile, ROW_ELEMENTS, contiguous) == ROW_ELEMENTS
+    return aligned and tile.shape[inner] % DEPTH == 0 and tile.shape[contiguous] % ROW_ELEMENTS == 0

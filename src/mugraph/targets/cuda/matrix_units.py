@@ -8,15 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mugraph.lower import tiles
-from mugraph.lower.fragments import COLUMNS, DEPTH, ROWS, WARP, WarpTiles, warp_tiles
+from mugraph.lower.fragments import COLUMNS, DEPTH, ROWS, WARP, WarpTiles, comes_by_ldmatrix, warp_tiles
 from mugraph.lower.lowered import Matmul, Memory, Panels, Tile
 from mugraph.targets.cuda.matrices import write_batch_offsets, write_result
 from mugraph.targets.cuda.source import KernelText
 from mugraph.targets.source import scaled, sum_of
-
-_ROW_ELEMENTS = 8
-"""16-bit elements of one row of ldmatrix, aligned to their size."""
 
 
 def write_matrix_product(text: KernelText, product: Matmul) -> None:
@@ -179,10 +175,7 @@ class _Work:
 
     def by_ldmatrix(self, tile: Tile, contiguous: int, inner: int) -> bool:
         """Whether ldmatrix can read a factor whose k is dimension `inner`, in rows along dimension `contiguous`."""
-        if not self.text.is_shared(tile) or self.text.dtype(tile) is not self.product.dtype or tile.strides[contiguous] != 1:
-            return False
-        aligned = tiles.alignment(tile, _ROW_ELEMENTS, contiguous) == _ROW_ELEMENTS
-        return aligned and tile.shape[inner] % DEPTH == 0 and tile.shape[contiguous] % _ROW_ELEMENTS == 0
+        return comes_by_ldmatrix(tile, self.text.buffer(tile), self.product.dtype, contiguous, inner)
 
     def store(self, sum_: str, target: Tile, accumulate: bool) -> None:
         """Write the elements of the sums that lie inside the target."""
