@@ -50,9 +50,9 @@ def superoptimize(
     `example_inputs` are its positional arguments or, as a mapping, its keyword arguments: their shapes and dtypes are the
     ones to optimize for. `budget`, in seconds, is for the whole call; only the proof of one candidate, once begun, is
     finished whatever it takes. With `profile` candidates are measured on this machine and ordered by measured time,
-    otherwise by predicted time. `progress` gets `mugraph.progress.Event`s; True prints them on stderr. `max_error`
-    bounds the probability that a graph which is not equivalent is accepted, wherever the verifier's theorem gives a bound
-    (paper, section 5).
+    otherwise, and for a target that can only be compiled for here, by predicted time. `progress` gets
+    `mugraph.progress.Event`s; True prints them on stderr. `max_error` bounds the probability that a graph which is not
+    equivalent is accepted, wherever the verifier's theorem gives a bound (paper, section 5).
 
     Every candidate was proved equivalent at full size and agrees with float64 arithmetic. When nothing better than the
     original is found, the result runs the original and its `found` is False.
@@ -69,7 +69,7 @@ def superoptimize(
         original = qualifier.original()  # first, so that a target that cannot be compiled for costs no search
         found = _search(problem.program, device, deadline, tell, search)
         compiled = qualifier.compile([(candidate.graph, candidate.cost) for candidate in found.candidates])
-        if not profile:
+        if not (profile and original.executable.machine.available):
             return _result(qualifier, found, qualifier.prove(compiled), original, problem.calling)
         proved = qualifier.prove(qualifier.rank(compiled, problem.inputs))
         proved, original = qualifier.settle(proved, original, problem.inputs)

@@ -22,6 +22,7 @@ from mugraph.lower.thread_graphs import construct
 from mugraph.progress import Event, ProgressCallback
 from mugraph.result import Candidate, Rejection
 from mugraph.runtime import Executable, build, measure
+from mugraph.runtime.cpu import Cpu
 from mugraph.samples import runner
 from mugraph.verifier import Certificate, FloatReport, Verdict, float_check, verify_graphs
 from mugraph.verifier.floats import Runner
@@ -164,7 +165,10 @@ class Qualifier:
         return Proved(entry, verdict.certificate, floats)
 
     def _floats(self, entry: Contestant) -> FloatReport:
-        return float_check(runner(entry.executable), self.program, baseline=self.baseline, seed=self.seed)
+        """The float check of the kernels, or of their stand-ins on this host where the target cannot run here."""
+        here = entry.executable.machine.available
+        executable = entry.executable if here else Executable(entry.graph, Cpu(rounded_factors=True))
+        return float_check(runner(executable), self.program, baseline=self.baseline, seed=self.seed)
 
     def _verdict(self, entry: Contestant) -> Verdict:
         budget = self.deadline.remaining
@@ -183,10 +187,19 @@ class Qualifier:
 
 
 def _measured(entries: Sequence[Contestant], inputs: Sequence[Any], rounds: int) -> list[Contestant]:
-    runs = {str(number): functools.partial(entry.executable, *inputs) for number, entry in enumerate(entries)}
+    if not entries:
+        return []
+    operands = entries[0].executable.machine.moved(inputs)
+    runs = {str(number): functools.partial(_run, entry.executable, operands) for number, entry in enumerate(entries)}
     times = measure(runs, rounds, warmup=1, budget=_MEASURING_SECONDS)
     seconds = [times[str(number)] for number in range(len(entries))]
     return [replace(entry, latency=statistics.median(s), least=min(s)) for entry, s in zip(entries, seconds, strict=True)]
+
+
+def _run(executable: Executable, operands: Sequence[Any]) -> None:
+    """Call it and wait until its kernels are done."""
+    executable(*operands)
+    executable.machine.finish()
 
 
 def _fastest_first(entries: Sequence[Contestant]) -> list[Contestant]:

@@ -24,11 +24,11 @@ def random_tensors(program: Graph, seed: int) -> list[Any]:
 
 def runner(executable: Executable) -> Runner:
     """The kernels as the float check runs them: float arrays in (rounded to the inputs' dtypes), float arrays out."""
-    library = _library(executable.graph)
+    library, machine = _library(executable.graph), executable.machine
 
     def run(*arrays: Array) -> Sequence[Array]:
-        outputs = executable(*_converted(executable.graph, arrays, library))
-        return [library.to_numpy(output) for output in outputs]
+        operands = machine.moved(_converted(executable.graph, arrays, library))
+        return [machine.arrays(operands).to_numpy(output) for output in executable(*operands)]
 
     return run
 

@@ -62,7 +62,7 @@ def optimize(
             if output is not None:
                 opt.save(output)
             comparison = None
-            if not no_profile and subject.inputs is not None:
+            if not no_profile and subject.inputs is not None and target == "cpu":
                 reporter(Event("compare", "compiling and timing the PyTorch baselines", opt.report.total_seconds))
                 comparison = compare(functools.partial(opt, *subject.inputs), subject.function, subject.inputs)
     if json_output:

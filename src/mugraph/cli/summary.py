@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import math
 import platform
+from collections.abc import Sequence
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mugraph import __version__
 from mugraph.baselines import OURS, Comparison
 from mugraph.cli.subjects import Subject
+from mugraph.devices import device_for, roofline_seconds
 from mugraph.ir.graph import Graph
 from mugraph.result import Superoptimized
 from mugraph.verifier import Certificate
+
+if TYPE_CHECKING:
+    from mugraph.runtime.cuda.figures import KernelFigures
 
 
 def optimization_json(subject: Subject, opt: Superoptimized, comparison: Comparison | None) -> dict[str, Any]:
@@ -38,6 +44,8 @@ def result_json(opt: Superoptimized) -> dict[str, Any]:
         "max_relative_error": opt.best.max_relative_error,
         "predicted": opt.best.cost,
         "latency": opt.best.latency,
+        "roofline": roofline_seconds(opt.program, device_for(opt.target)),
+        "gpu_kernels": [asdict(figures) for figures in _gpu_figures(opt)],
         "candidates": len(opt.candidates),
         "rejected": [f"{rejection.stage}: {rejection.reason}" for rejection in report.rejected],
         "compile_seconds": report.compile_seconds,
@@ -91,6 +99,28 @@ def print_result(opt: Superoptimized) -> None:
     if opt.best.latency is not None:
         predicted = "" if opt.best.cost is None else f", predicted {_time(opt.best.cost)}"
         print(f"measured {_time(opt.best.latency)} per call on {opt.target}{predicted}")
+    elif opt.best.cost is not None:
+        bound = roofline_seconds(opt.program, device_for(opt.target))
+        print(f"predicted {_time(opt.best.cost)} per call on {opt.target}; no schedule can take less than {_time(bound)}")
+    _print_gpu_figures(opt)
+
+
+def _gpu_figures(opt: Superoptimized) -> Sequence[KernelFigures]:
+    """What the generated kernels take of a GPU; empty for other targets."""
+    if not opt.target.startswith("cuda:"):
+        return ()
+    from mugraph.runtime.cuda.figures import kernel_figures
+
+    return kernel_figures(opt.executable)
+
+
+def _print_gpu_figures(opt: Superoptimized) -> None:
+    for kernel in _gpu_figures(opt):
+        blocks = " x ".join(map(str, kernel.grid))
+        print(
+            f"{kernel.name}: {blocks} blocks of {kernel.threads} threads, {kernel.registers} registers, "
+            f"{kernel.shared_bytes} bytes of shared memory, {kernel.spill_bytes} bytes spilled"
+        )
 
 
 def print_comparison(comparison: Comparison) -> None:

@@ -2,5 +2,6 @@
 
 from mugraph.devices.device import Device
 from mugraph.devices.registry import device_for, known_targets
+from mugraph.devices.roofline import roofline_seconds
 
-__all__ = ["Device", "device_for", "known_targets"]
+__all__ = ["Device", "device_for", "known_targets", "roofline_seconds"]

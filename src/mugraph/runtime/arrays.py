@@ -126,6 +126,7 @@ class TorchArrays:
 
     def __init__(self, torch: ModuleType, device: str = "cpu") -> None:
         self.torch, self.device = torch, device
+        self.alignment = 1 if device == "cpu" else 16  # bytes, of the widest load of a GPU
         self.dtypes = {
             DType.FP16: torch.float16,
             DType.BF16: torch.bfloat16,
@@ -150,7 +151,8 @@ class TorchArrays:
             raise InvalidInput(f"input {name!r} is on {array.device}; this target takes tensors on {self.device}")
         if array.layout is not self.torch.strided:
             raise InvalidInput(f"input {name!r} is {array.layout}; pass a dense tensor")
-        return array if array.is_contiguous() else array.contiguous()
+        dense = array if array.is_contiguous() else array.contiguous()
+        return dense if dense.data_ptr() % self.alignment == 0 else dense.clone()
 
     def reshape(self, array: Any, shape: Shape) -> Any:
         return array.reshape(shape)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from mugraph.ir.graph import Graph
 from mugraph.lower import Launch, lower
 from mugraph.lower.lowered import Kernel
+from mugraph.lower.narrowing import with_narrow_factors
 from mugraph.runtime.arrays import Arrays, arrays_of
 from mugraph.runtime.compiler import compile_shared, find_compiler
 from mugraph.runtime.machine import Functions
@@ -22,13 +23,26 @@ SOURCE_NAME = "kernels.c"
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """Kernels for a vector unit: by default the widest of this host."""
+    """Kernels for a vector unit: by default the widest of this host.
+
+    With `rounded_factors`, what products multiply is rounded to its type in the muGraph, as matrix units of GPUs need it:
+    kernels that stand in for a GPU's in numerical checks.
+    """
 
     vectors: Vectors | None = None
+    rounded_factors: bool = False
+
+    @property
+    def available(self) -> bool:
+        """Always: what is compiled for this host runs here."""
+        return True
 
     def lower(self, graph: Graph) -> dict[int, Launch]:
         """The launches of a kernel graph, by node."""
-        return lower(graph)
+        launches = lower(graph)
+        if not self.rounded_factors:
+            return launches
+        return {index: replace(launch, kernel=with_narrow_factors(launch.kernel)) for index, launch in launches.items()}
 
     def print(self, kernels: Sequence[Kernel]) -> dict[str, str]:
         """One C file."""
@@ -45,6 +59,13 @@ class Cpu:
     def arrays(self, inputs: Sequence[Any]) -> Arrays:
         """CPU tensors of PyTorch, or NumPy arrays."""
         return arrays_of(inputs)
+
+    def moved(self, inputs: Sequence[Any]) -> list[Any]:
+        """The inputs themselves."""
+        return list(inputs)
+
+    def finish(self) -> None:
+        """Nothing: calls return when their kernels are done."""
 
 
 def _function(library: ctypes.CDLL, kernel: Kernel) -> Any:

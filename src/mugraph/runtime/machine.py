@@ -18,6 +18,11 @@ Functions = Mapping[str, Callable[..., None]]
 class Machine(Protocol):
     """A target: how graphs are lowered for it, printed, loaded, and on which arrays they run."""
 
+    @property
+    def available(self) -> bool:
+        """Whether kernels can run here, and not only be compiled."""
+        ...
+
     def lower(self, graph: Graph) -> dict[int, Launch]:
         """The launches of a kernel graph, by node."""
         ...
@@ -32,4 +37,12 @@ class Machine(Protocol):
 
     def arrays(self, inputs: Sequence[Any]) -> Arrays:
         """The library of the inputs; raises InvalidInput for arrays that the target does not run on."""
+        ...
+
+    def moved(self, inputs: Sequence[Any]) -> list[Any]:
+        """The inputs where the target's kernels read them."""
+        ...
+
+    def finish(self) -> None:
+        """Wait for all that was launched."""
         ...

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mugraph.devices import Device, device_for
+from mugraph.devices import device_for
 from mugraph.errors import InvalidInput
 from mugraph.ir.graph import Graph
 from mugraph.lower import Launch, cooperative, lower
 from mugraph.lower.lowered import Kernel
 from mugraph.runtime.arrays import Arrays, torch_arrays
 from mugraph.runtime.cuda.launch import LaunchShape, LoadedKernel
-from mugraph.runtime.cuda.nvrtc import SOURCE_NAME, Cubin, compile_cubin
+from mugraph.runtime.cuda.nvrtc import SOURCE_NAME, Cubin, compile_cubin, compiler_version
 from mugraph.runtime.machine import Functions
 from mugraph.store import Store
 from mugraph.targets.cuda import print_program
@@ -29,9 +29,17 @@ class Cuda:
 
     @classmethod
     def of(cls, target: str) -> Cuda:
-        """The machine of a target such as `cuda:sm_90`; raises TargetUnavailable naming the known ones."""
-        device: Device = device_for(target)
+        """The machine of a target such as `cuda:sm_90`; raises TargetUnavailable for an unknown one, or without a compiler."""
+        device = device_for(target)
+        compiler_version()
         return cls(target.split(":")[1], device.shared_memory_bytes)
+
+    @property
+    def available(self) -> bool:
+        """Whether PyTorch sees a GPU of the architecture or a later one of its generation."""
+        import torch
+
+        return torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == int(self.architecture[3:-1])
 
     def lower(self, graph: Graph) -> dict[int, Launch]:
         """The launches of a kernel graph, by node; raises ExceedsMemory where a block's tiles do not fit."""
@@ -57,6 +65,18 @@ class Cuda:
         if any(type(array).__module__.partition(".")[0] != "torch" for array in inputs):
             raise InvalidInput("target cuda takes torch tensors on a CUDA device")
         return torch_arrays("cuda")
+
+    def moved(self, inputs: Sequence[Any]) -> list[Any]:
+        """The inputs as tensors on the current GPU."""
+        import torch
+
+        return [torch.as_tensor(array).cuda() for array in inputs]
+
+    def finish(self) -> None:
+        """Wait for the current GPU."""
+        import torch
+
+        torch.cuda.synchronize()
 
 
 def launch_shape(kernel: Kernel) -> LaunchShape:
