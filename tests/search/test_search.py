@@ -17,6 +17,7 @@ from mugraph.ir.validity import check
 from mugraph.search import Options, Progress, search
 from mugraph.search.engine import Search, SearchResult
 from mugraph.search.recipe import Recipe
+from mugraph.search.report import Pruning
 from mugraph.search.structures import KNOWN
 from mugraph.search.tiers import Tier
 
@@ -25,6 +26,7 @@ from .programs import (
     chain,
     finished,
     grouped_heads,
+    lora,
     outputs,
     random_program,
     rmsnorm,
@@ -156,6 +158,18 @@ def test_the_report_says_what_was_exhausted() -> None:
     assert report.to_json()["exhausted"] is True
     assert report.first_found_seconds is not None
     assert report.first_found_seconds <= report.seconds
+
+
+def test_the_report_says_what_pruned_how_many() -> None:
+    report = search(lora(), CPU, options=Options(scheduled_recipes=1)).report
+    pruned = report.pruned
+    assert pruned[Pruning.EXPRESSION] > report.states
+    assert pruned[Pruning.SHAPE] > 0
+    assert pruned[Pruning.DOMINATED] > 0
+    small = dataclasses.replace(CPU, shared_memory_bytes=400)
+    assert search(lora(), small).report.pruned[Pruning.MEMORY] > pruned[Pruning.MEMORY]
+    assert search(lora(), CPU).report.pruned[Pruning.DOMINATED] < pruned[Pruning.DOMINATED]
+    assert report.to_json()["pruned"][Pruning.EXPRESSION.value] == sum(t.pruned[Pruning.EXPRESSION] for t in report.tiers)
 
 
 def test_a_closure_cut_short_is_not_called_exhausted() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,6 +25,7 @@ from mugraph.ir.ops import OPERATORS, Call, Kind
 from mugraph.ir.scalar import Scalar
 from mugraph.search.axes import AxisProgram, Slots, Term
 from mugraph.search.context import Context, bits
+from mugraph.search.report import Pruning
 from mugraph.search.tiers import Expressions, Tier
 
 LOOP, AFTER = 0, 1
@@ -82,6 +83,7 @@ class Closure:
     edge_count: int = 0
     saturated: bool = False
     goals: list[list[int]] = field(default_factory=list)
+    pruned: Counter[Pruning] = field(default_factory=Counter)
     expressions: Expressions = field(init=False)
 
     def __post_init__(self) -> None:
@@ -187,7 +189,7 @@ class Saturation:
 
     def _apply_unary(self, node: TensorNode) -> None:
         for row in self.unary:
-            expr = self.expressions.express(self.expressions.prune, row.name, (node.expr,))
+            expr = self._checked(self.expressions.express(self.expressions.prune, row.name, (node.expr,)))
             if expr is not None:
                 self._compute(
                     Edge(row.name, (node.index,), -1),
@@ -202,7 +204,7 @@ class Saturation:
             mask = self._present(whole, node)
             if mask is None:
                 continue
-            expr = self.expressions.prune.sum(self.context.reduction_factor(mask), node.expr)
+            expr = self._checked(self.expressions.prune.sum(self.context.reduction_factor(mask), node.expr))
             if expr is not None:
                 self._compute(
                     Edge("sum", (node.index,), -1, mask),
@@ -212,7 +214,7 @@ class Saturation:
                     partial(self._sum, node.value, mask),
                 )
             if self.has_max and self.context.loop_axis is None:
-                expr = self.expressions.prune.opaque("max", node.expr)
+                expr = self._checked(self.expressions.prune.opaque("max", node.expr))
                 if expr is not None:
                     self._compute(
                         Edge("max", (node.index,), -1, mask),
@@ -237,7 +239,7 @@ class Saturation:
                 self._reach(Edge("carry", (node.index,), -1), AFTER, node.mask, node.expr, node.value)
             return
         if any(whole & loop for whole in self.reductions):
-            expr = self.expressions.prune.sum(self.context.reduction_factor(loop), node.expr)
+            expr = self._checked(self.expressions.prune.sum(self.context.reduction_factor(loop), node.expr))
             if expr is not None:
                 self._compute(
                     Edge("accumulate", (node.index,), -1, loop),
@@ -268,7 +270,8 @@ class Saturation:
             found = []
             for row in self.binary:
                 for swapped in (False,) if row.commutative else (False, True):
-                    result = self.expressions.express(self.expressions.prune, row.name, (y, x) if swapped else (x, y))
+                    operands = (y, x) if swapped else (x, y)
+                    result = self._checked(self.expressions.express(self.expressions.prune, row.name, operands))
                     if result is not None:
                         found.append((row.name, swapped, result))
             known = self.admitted[x, y] = tuple(found)
@@ -277,6 +280,7 @@ class Saturation:
     def _binary(self, op: str, left: TensorNode, right: TensorNode, expr: Expr) -> None:
         union = left.mask | right.mask
         if union not in (left.mask, right.mask) and union not in self.outer:
+            self.closure.pruned[Pruning.SHAPE] += 1
             return
         row = OPERATORS[op]
         if row.commutative and left.index > right.index:
@@ -297,7 +301,7 @@ class Saturation:
                 mask = self._present(whole, node)
                 if mask is None or mask != self._present(whole, partner):
                     continue
-                result = self.expressions.prune.sum(self.context.reduction_factor(mask), product)
+                result = self._checked(self.expressions.prune.sum(self.context.reduction_factor(mask), product))
                 if result is None:
                     continue
                 left, right = sorted((node, partner), key=lambda n: n.index)
@@ -309,10 +313,16 @@ class Saturation:
                     partial(self._contract, left, right, mask),
                 )
 
+    def _checked(self, expr: Expr | None) -> Expr | None:
+        """The result of the expression check, counted."""
+        self.closure.pruned[Pruning.EXPRESSION] += expr is None
+        return expr
+
     def _compute(self, edge: Edge, phase: int, mask: int, expr: Expr, value: Callable[[], FieldValue]) -> None:
         try:
             result = value()
         except UndefinedInField:
+            self.closure.pruned[Pruning.UNDEFINED] += 1
             return
         self._reach(edge, phase, mask, expr, result)
 

@@ -7,6 +7,7 @@ finite-field inputs at tiny sizes. Evidence at full size is the verifier's part.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -24,7 +25,7 @@ from mugraph.search.kernels import KernelSearch
 from mugraph.search.neutral import without_neutral_maxima
 from mugraph.search.parallel import Workers, executor_for
 from mugraph.search.plans import Library, Plan, PlanSearch, Stage
-from mugraph.search.report import Progress, SearchReport
+from mugraph.search.report import Progress, Pruning, SearchReport
 from mugraph.search.selection import most_promising
 from mugraph.search.tiers import Tier
 
@@ -87,7 +88,8 @@ class Search:
         finally:
             executor.close()
         self.report.tiers = list(self.kernels.reports.values())
-        self.report.cuts_tried, self.report.cuts_pruned = self.plans.cuts_tried, self.plans.cuts_pruned
+        self.report.cuts_tried = self.plans.cuts_tried
+        self.report.left_out += self.kernels.pruned + Counter({Pruning.FLOOR: self.plans.cuts_pruned})
         self.report.cuts_complete = self.plans.cuts_complete
         candidates = self._candidates()
         self.report.seconds = time.perf_counter() - self.started
@@ -143,6 +145,7 @@ class Search:
             try:
                 check(graph, self.device)
             except ExceedsMemory:
+                self.report.left_out[Pruning.MEMORY] += 1
                 continue  # its intermediate tensors do not fit device memory
             chosen.append(Candidate(graph, plan.seconds))
         return chosen

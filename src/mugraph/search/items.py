@@ -136,6 +136,7 @@ class Item:
             saturated=closure.saturated,
             complete=operators >= self.options.block_operators,
             operators=operators,
+            pruned=tuple(sorted(closure.pruned.items())),
         )
 
     def _extract(self, closure: Closure, deadline: float) -> tuple[list[Recipe], int]:

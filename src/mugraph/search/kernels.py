@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -16,7 +17,7 @@ from mugraph.search.emission import Output, Schedule
 from mugraph.search.items import Item, Options, Work, canonical, reading
 from mugraph.search.parallel import Executor, Serial, Task
 from mugraph.search.recipe import Recipe
-from mugraph.search.report import TierReport
+from mugraph.search.report import Pruning, TierReport
 from mugraph.search.schedule import Scheduler
 from mugraph.search.schedule_space import cuttable
 from mugraph.search.structures import KNOWN, Key, Structure, StructureCache
@@ -47,6 +48,7 @@ class KernelSearch:
     tick: Callable[[str, int], None]
     reports: dict[Tier, TierReport] = field(default_factory=dict)
     closure_seconds: float = math.inf
+    pruned: Counter[Pruning] = field(default_factory=Counter)
     first_tier: dict[tuple[tuple[int, ...], Recipe], Tier] = field(default_factory=dict)
     known: StructureCache = KNOWN
     executor: Executor = field(default_factory=Serial)
@@ -63,23 +65,29 @@ class KernelSearch:
         for cost in self.costs(program, tier, produces):
             for found in scheduler.best(cost, self.options.schedules_per_recipe):
                 yield Kernel(cost.recipe, found.schedule, cost.outputs, program.sizes, found.seconds)
+        self.pruned[Pruning.MEMORY] += scheduler.too_large
 
     def costs(self, program: AxisProgram, tier: Tier, produces: Sequence[int]) -> Iterator[RecipeCost]:
         """The cost models of the cheapest recipes of each context that no coarser tier had.
 
         A program whose closure without a loop ends early and empty is not tried with loops: it has to be cut.
         """
-        for loop_axis in (None, *self.loop_axes(program)):
+        loop_axes = self.loop_axes(program)
+        for loop_axis in (None, *loop_axes):
             if time.perf_counter() > self.deadline:
                 if program.structure == self.whole:
                     self.report(tier).complete = False
                 return
             structure = self.structure(program, tier, loop_axis)
-            for recipe in self.cheapest_first(program, structure.safe_recipes)[: self.options.scheduled_recipes]:
-                if self.first_tier.setdefault((program.sizes, recipe), tier) is tier:
-                    yield self.cost_of(program, recipe, produces)
             if not structure.saturated and not structure.recipes:
                 return
+            if loop_axis is None:
+                self.announce(program, tier, loop_axes)
+            cheapest = self.cheapest_first(program, structure.safe_recipes)
+            self.pruned[Pruning.DOMINATED] += len(cheapest[self.options.scheduled_recipes :])
+            for recipe in cheapest[: self.options.scheduled_recipes]:
+                if self.first_tier.setdefault((program.sizes, recipe), tier) is tier:
+                    yield self.cost_of(program, recipe, produces)
 
     def report(self, tier: Tier) -> TierReport:
         """The statistics of a tier."""

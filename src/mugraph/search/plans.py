@@ -163,6 +163,8 @@ class PlanSearch:
                 made = self.sources_of(part, [slots], self.kernels.dtype)
                 stored[term] = (made[0], slots)
             parts.append((part, made))
+        for part, _ in parts:
+            self.kernels.announce(part, tier, (None,))
         spare = launches - len(parts)
         rest = sum(floors := [self.roofline.of(*part) for part in parts])
         stages: list[list[Plan]] = []

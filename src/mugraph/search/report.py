@@ -2,8 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from typing import Any
+
+
+class Pruning(StrEnum):
+    """Why something was left out of a search.
+
+    Pairs of expressions are checked once, however many tensors have them.
+    """
+
+    EXPRESSION = "no subexpression of the program"
+    SHAPE = "shapes that do not broadcast"
+    UNDEFINED = "no value in the field"
+    MEMORY = "schedules beyond the memory of a block"
+    DOMINATED = "recipes with more work than those scheduled"
+    FLOOR = "cuts whose roofline is above the best plan"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +48,16 @@ class TierReport:
     derivations: int = 0
     complete: bool = True
     operators: int = 0
+    pruned: Counter[Pruning] = field(default_factory=Counter)
 
     @property
     def exhausted(self) -> bool:
         """Whether everything the tier can see was enumerated within the operator limits."""
         return self.complete and self.closures == self.saturated
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {**asdict(self), "pruned": _counts(self.pruned), "exhausted": self.exhausted}
 
 
 @dataclass(slots=True)
@@ -47,7 +68,8 @@ class SearchReport:
     first_found_seconds: float | None = None
     tiers: list[TierReport] = field(default_factory=list)
     cuts_tried: int = 0
-    cuts_pruned: int = 0
+    left_out: Counter[Pruning] = field(default_factory=Counter)
+    """Schedules, recipes and cuts; `pruned` has the closures' tensors too."""
     cuts_complete: bool = True
     block_operators: int = 0
     max_kernels: int = 0
@@ -64,6 +86,11 @@ class SearchReport:
     def edges(self) -> int:
         """Operator applications visited by all closures."""
         return sum(tier.edges for tier in self.tiers)
+
+    @property
+    def pruned(self) -> Counter[Pruning]:
+        """What was left out, counted by reason."""
+        return sum((tier.pruned for tier in self.tiers), start=self.left_out)
 
     @property
     def exhausted(self) -> bool:
@@ -93,5 +120,12 @@ class SearchReport:
     def to_json(self) -> dict[str, Any]:
         """Plain data for JSON."""
         data = asdict(self)
+        data["tiers"] = [tier.to_json() for tier in self.tiers]
+        data["pruned"] = _counts(self.pruned)
+        del data["left_out"]
         data.update(states=self.states, edges=self.edges, exhausted=self.exhausted, exhausted_what=self.exhausted_what)
         return data
+
+
+def _counts(pruned: Counter[Pruning]) -> dict[str, int]:
+    return {str(reason): pruned[reason] for reason in Pruning if pruned[reason]}

@@ -35,6 +35,8 @@ class Scheduler:
     variants: Sequence[Sizes]
     parted: AxisSet = frozenset()
     spaces: dict[tuple[tuple[int, ...], int | None], Schedules] = field(default_factory=dict)
+    too_large: int = 0
+    """Schedules that were passed over because a block's tensors exceed shared memory."""
 
     def space(self, cost: RecipeCost) -> Schedules:
         """The schedules of a recipe; recipes that are cut along the same axes share them."""
@@ -59,7 +61,9 @@ class Scheduler:
         order = order[np.argsort(total[order], kind="stable")]
         for start in range(0, len(order), _CHUNK):
             chunk = order[start : start + _CHUNK]
-            for index in chunk[cost.memory(space[chunk]) <= cost.device.shared_memory_bytes]:
+            fits = cost.memory(space[chunk]) <= cost.device.shared_memory_bytes
+            self.too_large += int(np.count_nonzero(~fits))
+            for index in chunk[fits]:
                 yield Scheduled(float(seconds[index]), space.schedule(index), int(space.variant[index]))
                 count -= 1
                 if count == 0:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from mugraph.search.axes import AxisProgram
 from mugraph.search.recipe import Recipe
-from mugraph.search.report import TierReport
+from mugraph.search.report import Pruning, TierReport
 from mugraph.search.tiers import Tier
 
 
@@ -22,7 +22,7 @@ class Structure:
 
     `recipes` in an order that depends on neither sizes nor device; `safe_recipes` those with safe exponentials (all, if none
     is); how much was visited; whether the closure `saturated`; up to how many block `operators` its derivations are all
-    there, and whether that is `complete`, that is no less than asked for.
+    there, and whether that is `complete`, that is no less than asked for; what was `pruned`, counted by reason.
     """
 
     recipes: tuple[Recipe, ...]
@@ -32,11 +32,13 @@ class Structure:
     saturated: bool
     complete: bool
     operators: int
+    pruned: tuple[tuple[Pruning, int], ...] = ()
 
     def count_in(self, report: TierReport, whole: bool) -> None:
         """Add this context to the statistics of its tier; only contexts of the `whole` program say what was exhausted."""
         report.states += self.states
         report.edges += self.edges
+        report.pruned.update(dict(self.pruned))
         if whole:
             report.closures += 1
             report.saturated += self.saturated
