@@ -276,11 +276,12 @@ class _Batched(Generic[V]):
         return self.inner.view(x, lambda array: np.expand_dims(array, tuple(range(self.lead, self.lead + count))))
 
     def rank(self, x: V) -> int:
-        ranks = set()
+        """The rank of a value, members' and batch axes together; 0 for one of which no component is known."""
+        ranks = {0}
 
         def note(array: Array) -> Array:
             ranks.add(array.ndim)
             return array
 
         self.inner.view(x, note)
-        return ranks.pop()
+        return max(ranks)
