@@ -1,0 +1,249 @@
+"""torch.compile(backend="mugraph"): results are those of eager PyTorch, and the log says what was not optimized."""
+
+from __future__ import annotations
+
+import logging
+import re
+import subprocess
+import sys
+import unittest.mock
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import mugraph.dynamo
+from mugraph import api
+from mugraph.dynamo import Compiled, Options, compilations
+from mugraph.errors import InvalidInput, UnsupportedOperator
+
+ALL: dict[str, Any] = {"keep": "all", "budget": 5.0}
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    compilations.clear()
+    mugraph.dynamo._optimizer.cache_clear()
+    yield
+    torch._dynamo.reset()
+
+
+class Mlp(nn.Module):
+    """Root-mean-square norm, linear layers and a residual."""
+
+    def __init__(self, width: int = 32, inner: int = 64) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.RMSNorm(width), nn.Linear(width, inner), nn.Linear(inner, width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x of shape [rows, width]."""
+        result: torch.Tensor = x + self.down(torch.nn.functional.silu(self.up(self.norm(x))))
+        return result
+
+
+def compiled(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    function: Callable[..., Any] = torch.compile(fn, backend="mugraph", options={**ALL, **options})
+    return function
+
+
+def last() -> Compiled:
+    return compilations[-1]
+
+
+def test_the_backend_is_found_without_an_import() -> None:
+    code = "import torch, sys; assert 'mugraph' in torch._dynamo.list_backends(); assert 'mugraph' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_model_runs_as_kernels_and_gives_what_eager_gives() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(Mlp(), Mlp(), nn.Softmax(-1)).eval()
+    fast, x = compiled(model), torch.randn(4, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x), model(x), rtol=1e-5, atol=1e-5)
+    assert len(last().partition.pieces) >= 4
+    assert len(set(map(id, last().results.values()))) < len(last().results), "layers share their kernels"
+    assert last().partition.byte_share > 0.8
+
+
+def test_parameters_changed_in_place_are_seen() -> None:
+    model, x = Mlp().eval(), torch.randn(4, 32)
+    fast = compiled(model)
+    with torch.no_grad():
+        fast(x)
+        model.down.weight.mul_(2)
+        torch.testing.assert_close(fast(x), model(x), rtol=1e-5, atol=1e-5)
+    assert len(compilations) == 1
+
+
+def test_half_precision_is_as_exact_as_eager() -> None:
+    torch.manual_seed(0)
+    model, x = Mlp().eval().bfloat16(), torch.randn(4, 32).bfloat16()
+    fast = compiled(model)
+    with torch.no_grad():
+        ours, eager, exact = fast(x), model(x), model.double()(x.double())
+    assert ours.dtype is torch.bfloat16
+    assert (ours.double() - exact).abs().max() <= 2 * (eager.double() - exact).abs().max()
+
+
+def test_a_training_step_is_left_to_torch(caplog: pytest.LogCaptureFixture) -> None:
+    torch.manual_seed(0)
+    model, x = Mlp(), torch.randn(4, 32)
+    with caplog.at_level(logging.INFO, logger="mugraph"):
+        compiled(model)(x).square().sum().backward()
+    got = [parameter.grad for parameter in model.parameters()]
+    model.zero_grad()
+    model(x).square().sum().backward()
+    for ours, wanted in zip(got, (parameter.grad for parameter in model.parameters()), strict=True):
+        torch.testing.assert_close(ours, wanted)
+    assert "needs gradients is run by torch" in caplog.text
+    assert not compilations
+
+
+def test_a_graph_break_and_an_unsupported_operator_do_no_harm(caplog: pytest.LogCaptureFixture) -> None:
+    model = Mlp().eval()
+
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        x = torch.cumsum(model(x), -1)
+        torch._dynamo.graph_break()
+        return torch.sort(model(x), -1).values
+
+    x = torch.randn(4, 32)
+    with torch.no_grad(), caplog.at_level(logging.DEBUG, logger="mugraph"):
+        torch.testing.assert_close(compiled(broken)(x), broken(x), rtol=1e-4, atol=1e-4)
+    assert len(compilations) == 2
+    assert "left to torch: 1 x aten.cumsum.default: operator aten.cumsum" in caplog.text
+
+
+def test_sizes_that_change_are_right() -> None:
+    model = Mlp().eval()
+    fast = compiled(model)
+    with torch.no_grad():
+        for rows in (4, 7, 1, 4, 9):
+            x = torch.randn(rows, 32)
+            torch.testing.assert_close(fast(x), model(x), rtol=1e-5, atol=1e-5)
+        x = torch.randn(3, 32)
+        dynamic: Any = torch.compile(model, backend="mugraph", dynamic=True, options=ALL)
+        torch.testing.assert_close(dynamic(x), model(x), rtol=1e-5, atol=1e-5)
+
+
+def test_inputs_with_strides_and_outputs_that_are_views_are_right() -> None:
+    def function(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        y = torch.softmax(x @ w, -1) * 2
+        return y.t(), y[:2], (x.t() * 3 + 1)
+
+    x, w = torch.randn(32, 4).t(), torch.randn(64, 32)[::2]
+    with torch.no_grad():
+        for ours, wanted in zip(compiled(function)(x, w), function(x, w), strict=True):
+            torch.testing.assert_close(ours, wanted, rtol=1e-5, atol=1e-5)
+            assert ours.stride() == wanted.stride()
+
+
+def test_inputs_changed_in_place_are_changed() -> None:
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = torch.softmax(x @ w, -1)
+        x.mul_(2)
+        return y + torch.softmax(x @ w, -1)
+
+    x, w = torch.randn(4, 32), torch.randn(32, 16)
+    ours, theirs = x.clone(), x.clone()
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(function)(ours, w), function(theirs, w), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_random_numbers_are_those_of_eager() -> None:
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.bernoulli(torch.softmax(x @ w, -1)) + torch.rand_like(x) @ w
+
+    x, w = torch.randn(4, 32), torch.randn(32, 16)
+    fast = compiled(function)
+    with torch.no_grad():
+        torch.manual_seed(3)
+        ours = fast(x, w)
+        torch.manual_seed(3)
+        torch.testing.assert_close(ours, function(x, w), rtol=1e-5, atol=1e-5)
+
+
+def test_eight_threads_may_call_one_function() -> None:
+    model = Mlp().eval()
+    fast, inputs = compiled(model), [torch.randn(4, 32) for _ in range(8)]
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            for _ in range(10):
+                result: torch.Tensor = fast(x)
+        return result
+
+    with ThreadPoolExecutor(8) as pool:
+        for x, ours in zip(inputs, pool.map(call, inputs), strict=True):
+            torch.testing.assert_close(ours, model(x).detach(), rtol=1e-5, atol=1e-5)
+
+
+def _refuse(*args: Any, **kwargs: Any) -> Any:
+    raise UnsupportedOperator("not today")
+
+
+def _break(*args: Any, **kwargs: Any) -> Any:
+    raise ZeroDivisionError("a defect")
+
+
+@pytest.mark.parametrize(("failure", "text"), [(_refuse, "not today"), (_break, "a defect")])
+def test_a_piece_that_cannot_be_optimized_falls_back_or_is_an_error(
+    failure: Callable[..., Any], text: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(mugraph.dynamo, "superoptimize", failure)
+    model, x = Mlp().eval(), torch.randn(4, 32)
+    with torch.no_grad():
+        with caplog.at_level(logging.INFO, logger="mugraph"):
+            torch.testing.assert_close(compiled(model)(x), model(x))
+        assert re.search(f"stays with torch: .*{text}", caplog.text)
+        assert last().partition.pieces == ()
+        torch._dynamo.reset()
+        with pytest.raises(Exception, match=text):
+            compiled(model, strict=True)(x)
+
+
+def test_kernels_that_do_not_beat_torch_are_not_used(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(mugraph.dynamo, "_speedup", lambda piece, result: 0.5)
+    model, x = Mlp().eval(), torch.randn(4, 32)
+    with torch.no_grad(), caplog.at_level(logging.INFO, logger="mugraph"):
+        torch.testing.assert_close(compiled(model, keep="faster")(x), model(x))
+    assert "its kernels are not faster than torch (0.50x)" in caplog.text
+    assert last().partition.pieces == ()
+
+
+def test_the_speed_of_pieces_is_measured_on_tensors_like_theirs() -> None:
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x.view(8, 16) @ w.t(), -1) * 2
+
+    with torch.no_grad():
+        compiled(function)(torch.randn(4, 32), torch.randn(8, 16))
+    ((piece, result),) = last().results.items()
+    assert 0 < mugraph.dynamo._speedup(piece, result) < 100
+
+
+def test_options_are_checked() -> None:
+    with pytest.raises(InvalidInput, match=r"unknown option 'fast'.*use target, budget, keep"):
+        Options.of({"fast": True})
+    with pytest.raises(InvalidInput, match="use one of faster, all"):
+        Options.of({"keep": "some"})
+    with pytest.raises(InvalidInput, match="unknown cache mode"):
+        Options.of({"cache": "often"})
+    with pytest.raises(Exception, match="no mode 'reduce-overhead'"), torch.no_grad():
+        torch.compile(Mlp(), backend="mugraph", mode="reduce-overhead")(torch.randn(4, 32))
+
+
+def test_equal_pieces_of_two_models_are_optimized_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    optimize = unittest.mock.Mock(side_effect=api.superoptimize)
+    monkeypatch.setattr(mugraph.dynamo, "superoptimize", optimize)
+    with torch.no_grad():
+        for model in (Mlp(), Mlp()):
+            compiled(model.eval())(torch.randn(4, 32))
+            torch._dynamo.reset()
+    assert len(compilations) == 2
+    assert optimize.call_count == len(compilations[0].partition.pieces)
