@@ -1,15 +1,17 @@
 """Operator order by depth, and the barriers that the threads of a block need (paper, section 6).
 
 A statement's depth is the length of the longest chain of dependences that leads to it. Statements of one depth
-do not depend on each other, so ordered by depth all of them run between the same two barriers.
+do not depend on each other, so ordered by depth all of them run between the same two barriers. Where every element
+that two statements share belongs to the same thread in both, that thread's own order is enough.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from mugraph.lower.lowered import Buffer, Kernel, Matmul, Memory, Statement, reads_target
+from mugraph.lower.lowered import Elementwise, Index, Kernel, Matmul, Memory, Reduce, Statement, Tile, reads_target
 
 
 def by_depth(kernel: Kernel) -> Kernel:
@@ -41,12 +43,11 @@ def with_barriers(kernel: Kernel) -> Kernel:
 
 def first_conflict(kernel: Kernel) -> int | None:
     """The number of the first statement that touches what another thread may write or read since the last barrier."""
-    buffers = {buffer.name: buffer for buffer in kernel.buffers}
     pending: list[_Access] = []
     for number, statement in _execution(kernel):
         if number in kernel.barriers or (isinstance(statement, Matmul) and statement.panels is not None):
             pending.clear()
-        accesses = list(_accesses(statement, buffers))
+        accesses = list(_accesses(statement, kernel))
         if any(access.conflicts(other) for access in accesses for other in pending):
             return number
         pending.extend(accesses)
@@ -63,28 +64,53 @@ def _execution(kernel: Kernel) -> Iterator[tuple[int, Statement]]:
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """Bytes of shared memory, or a whole output, that a statement reads or writes; registers are every thread's own."""
+    """Bytes of shared memory, or a whole output, that a statement reads or writes; registers are every thread's own.
+
+    `line` tells which elements, where thread number i alone touches number i of them: buffer, start, step and count.
+    """
 
     memory: str
     first: int
     end: int
     written: bool
+    line: tuple[str, Index, int, int] | None
 
     def conflicts(self, other: _Access) -> bool:
-        """Whether the order of the two matters."""
+        """Whether threads must meet between the two."""
+        if self.memory == Memory.REGISTERS or not (self.written or other.written):
+            return False
         meet = self.memory == other.memory and self.first < other.end and other.first < self.end
-        return meet and (self.written or other.written) and self.memory != Memory.REGISTERS
+        return meet and (self.line is None or self.line != other.line)
 
 
-def _accesses(statement: Statement, buffers: Mapping[str, Buffer]) -> Iterator[_Access]:
+def _accesses(statement: Statement, kernel: Kernel) -> Iterator[_Access]:
     for tile in statement.sources:
-        yield _access(buffers[tile.buffer], written=False)
+        yield _access(kernel, statement, tile, written=False)
     if reads_target(statement):
-        yield _access(buffers[statement.target.buffer], written=False)
-    yield _access(buffers[statement.target.buffer], written=True)
+        yield _access(kernel, statement, statement.target, written=False)
+    yield _access(kernel, statement, statement.target, written=True)
 
 
-def _access(buffer: Buffer, written: bool) -> _Access:
+def _access(kernel: Kernel, statement: Statement, tile: Tile, written: bool) -> _Access:
+    buffer = kernel.buffer(tile.buffer)
+    line = _line(tile) if _thread_by_thread(statement, tile, kernel.threads) else None
     if buffer.memory is Memory.SHARED:
-        return _Access(Memory.SHARED, buffer.offset, buffer.offset + buffer.bytes, written)
-    return _Access(Memory.REGISTERS if buffer.memory is Memory.REGISTERS else buffer.name, 0, 1, written)
+        return _Access(Memory.SHARED, buffer.offset, buffer.offset + buffer.bytes, written, line)
+    return _Access(Memory.REGISTERS if buffer.memory is Memory.REGISTERS else buffer.name, 0, 1, written, line)
+
+
+def _thread_by_thread(statement: Statement, tile: Tile, threads: int) -> bool:
+    """Whether thread i alone touches element i of a tile, as far as there are elements: what every printer must keep to."""
+    match statement:
+        case Elementwise():
+            long = [size for size in statement.target.shape if size > 1]
+            return len(long) <= 1 and math.prod(long) <= threads
+        case Reduce():
+            return tile is statement.target and math.prod(tile.shape) == 1
+    return False
+
+
+def _line(tile: Tile) -> tuple[str, Index, int, int]:
+    steps = [(stride, size) for stride, size in zip(tile.strides, tile.shape, strict=True) if size > 1]
+    step, count = steps[0] if steps else (0, 1)
+    return (tile.buffer, tile.start, step, count)

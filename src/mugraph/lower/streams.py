@@ -8,7 +8,7 @@ rows one ldmatrix reads into different banks.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from mugraph.ir.dtypes import DType
@@ -21,7 +21,11 @@ COPY_BYTES = 16
 """Bytes of one asynchronous copy."""
 _PANEL_BYTES = 1 << 14
 """Size that panels are cut to: large enough to keep memory busy, small enough for several in flight."""
+_RUN_BYTES = 128
+"""Shortest run of a factor whose rows go along k, so that every row brings whole lines of memory."""
 _MOST_STAGES = 4
+_RING_BYTES = 3 << 15
+"""Size beyond which a ring gets no further slot: the block should leave room for another one."""
 
 
 def with_streams(kernel: Kernel, shared_bytes: int) -> Kernel:
@@ -43,7 +47,8 @@ def with_streams(kernel: Kernel, shared_bytes: int) -> Kernel:
         for product in streamed.statements
         if isinstance(product, Matmul) and product.panels is not None
     )
-    stages = min(_MOST_STAGES, steps + 1, (shared_bytes - kernel.shared_bytes) // (slot * dtype.bytes))
+    room = min(shared_bytes - kernel.shared_bytes, max(_RING_BYTES, 2 * slot * dtype.bytes))
+    stages = min(_MOST_STAGES, steps + 1, room // (slot * dtype.bytes))
     if stages < 2:
         return kernel
     ring = Buffer(RING, Memory.SHARED, dtype, stages * slot)
@@ -73,19 +78,30 @@ def _panels(kernel: Kernel, product: Matmul) -> Panels | None:
     """How a product's factors stream; None where they cannot: not in device memory, not on matrix units, not aligned."""
     if not stays_in_registers(product, kernel.threads // WARP) or math.prod(product.target.shape[:-2]) > 1:
         return None
-    inner = product.left.shape[-1]
-    best: Panels | None = None
-    for depth in range(DEPTH, inner + 1, DEPTH):
-        if inner % depth:
-            continue
-        left = _panel(kernel, product, product.left, -1, depth, 0)
-        right = _panel(kernel, product, product.right, -2, depth, _padded_elements(left) if left else 0)
-        panels = Panels(depth, left, right)
-        if (left, right) == (None, None):
-            return None
-        if best is None or _elements(panels) * product.dtype.bytes <= _PANEL_BYTES:
-            best = panels
-    return best
+    found: list[Panels] = []
+    for depth in range(DEPTH, product.left.shape[-1] + 1, DEPTH):
+        if product.left.shape[-1] % depth == 0:
+            left = _panel(kernel, product, product.left, -1, depth, 0)
+            right = _panel(kernel, product, product.right, -2, depth, _padded_elements(left) if left else 0)
+            if (left, right) == (None, None):
+                return None
+            found.append(Panels(depth, left, right))
+    return _best(found, product.dtype)
+
+
+def _best(found: Sequence[Panels], dtype: DType) -> Panels | None:
+    """The deepest panels of the usual size; deeper ones where their rows would be too short, which go along k."""
+    usual = [panels for panels in found if _elements(panels) * dtype.bytes <= _PANEL_BYTES] or found[:1]
+    if usual and min(_runs(usual[-1])) * dtype.bytes < _RUN_BYTES:
+        return next((panels for panels in found if min(_runs(panels)) * dtype.bytes >= _RUN_BYTES), found[-1])
+    return usual[-1] if usual else None
+
+
+def _runs(panels: Panels) -> Iterator[int]:
+    """Elements of the rows of a product's panels that go along k; those along other dimensions count as long enough."""
+    for tile, inner in ((panels.left, -1), (panels.right, -2)):
+        along = tile is not None and tile.strides[inner] == 1
+        yield panels.depth if along else _RUN_BYTES
 
 
 def _panel(kernel: Kernel, product: Matmul, factor: Tile, inner: int, depth: int, start: int) -> Tile | None:

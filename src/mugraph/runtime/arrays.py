@@ -152,7 +152,7 @@ class TorchArrays:
         if array.layout is not self.torch.strided:
             raise InvalidInput(f"input {name!r} is {array.layout}; pass a dense tensor")
         dense = array if array.is_contiguous() else array.contiguous()
-        return dense if dense.data_ptr() % self.alignment == 0 else dense.clone()
+        return dense if self.alignment == 1 or dense.data_ptr() % self.alignment == 0 else dense.clone()
 
     def reshape(self, array: Any, shape: Shape) -> Any:
         return array.reshape(shape)
