@@ -14,9 +14,9 @@ from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.runtime import Executable
 from mugraph.runtime.arrays import torch_arrays
+from mugraph.runtime.cuda.emulated import EmulatedCuda
 from mugraph.runtime.cuda.machine import Cuda
 from runtime.block_graphs import many_kernels
-from targets.emulated import EmulatedCuda
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator compiles kernels with g++")
 
