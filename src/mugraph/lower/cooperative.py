@@ -10,6 +10,7 @@ from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
 from mugraph.lower.expressions import Source
 from mugraph.lower.fragments import WARP
+from mugraph.lower.layouts import with_layouts
 from mugraph.lower.lowered import Buffer, Kernel, Matmul, Memory, Reduce, Statement, Tile
 from mugraph.lower.memory import ALIGNMENT, place
 from mugraph.lower.narrowing import with_narrow_factors, with_private_sums
@@ -26,7 +27,9 @@ def cooperative(kernel: Kernel, shared_bytes: int) -> Kernel:
     """The kernel for blocks of many threads that share `shared_bytes` of memory at most, its results unchanged."""
     kernel = with_narrow_factors(with_private_sums(kernel))
     kernel = replace(kernel, threads=_threads(kernel))
-    kernel = _placed(by_depth(with_register_sums(with_parallel_reductions(kernel))))
+    kernel = by_depth(with_register_sums(with_parallel_reductions(kernel)))
+    laid, plain = _placed(with_layouts(kernel)), _placed(kernel)
+    kernel = laid if laid.shared_bytes <= shared_bytes else plain
     kernel = with_barriers(_placed(with_streams(kernel, shared_bytes)))
     if kernel.shared_bytes > shared_bytes:
         raise ExceedsMemory(

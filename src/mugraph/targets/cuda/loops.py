@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 
-from mugraph.lower.fragments import WARP
+from mugraph.lower.lanes import lanes_per_result
 from mugraph.lower.lowered import Combine, Elementwise, Reduce, Tile
 from mugraph.targets.cuda.source import WIDEST_ACCESS, KernelText, number, write_expression
 from mugraph.targets.dims import Dim, loops_of
@@ -47,7 +47,7 @@ def print_reduction(text: KernelText, statement: Reduce) -> None:
     """Write a reduction."""
     *kept, reduced = loops_of(statement)
     results = math.prod(dim.size for dim in kept)
-    group = _group(text.threads, results, reduced)
+    group = lanes_per_result(text.threads, results, reduced.size)
     run = _longest_run(text, statement.sources, [*kept, reduced], reduced.size // group)
     combined = _COMBINED[statement.combine]
     with text.block():
@@ -105,12 +105,6 @@ def _longest_run(text: KernelText, tiles: Sequence[Tile], dims: Sequence[Dim], s
     while run > max(share, 1):
         run //= 2
     return run
-
-
-def _group(threads: int, results: int, reduced: Dim) -> int:
-    """Lanes that reduce one result together: one where results alone keep the threads busy."""
-    wanted = max(1, threads // (1 << (results - 1).bit_length()))
-    return min(WARP, wanted, 1 << (reduced.size - 1).bit_length())
 
 
 def _halvings(group: int) -> Iterator[int]:

@@ -1,5 +1,6 @@
 /* The device functions that need more than the calling thread's registers: copies, shuffles, matrices. */
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -49,14 +50,16 @@ struct Load {
     bool transposed;
 };
 
-/* Rows that start in the same bank are read one after the other. */
+/* Rows that start in the same bank are read one after the other; lanes that want the same row share it. */
 void count_conflicts(void *const *lanes, int matrix)
 {
-    unsigned rows[kBanks * kBankBytes / kRowBytes] = {}, most = 0;
+    constexpr unsigned kStarts = kBanks * kBankBytes / kRowBytes;
+    const void *rows[8];
+    unsigned taken[kStarts] = {}, most = 0;
     for (int row = 0; row < 8; ++row) {
-        const auto address = reinterpret_cast<std::uintptr_t>(static_cast<const Load *>(lanes[8 * matrix + row])->row);
-        const unsigned taken = ++rows[address / kRowBytes % (kBanks * kBankBytes / kRowBytes)];
-        most = taken > most ? taken : most;
+        rows[row] = static_cast<const Load *>(lanes[8 * matrix + row])->row;
+        if (std::find(rows, rows + row, rows[row]) == rows + row)
+            most = std::max(most, ++taken[reinterpret_cast<std::uintptr_t>(rows[row]) / kRowBytes % kStarts]);
     }
     ++statistics.matrices;
     statistics.conflicts += most - 1;

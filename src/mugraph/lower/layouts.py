@@ -1,0 +1,142 @@
+"""Layouts of shared memory: the dimension order and row padding of every buffer, chosen together (paper, section 6).
+
+What a statement costs depends on the layouts of all buffers it touches (`bank_costs.py`), so they are not chosen one by
+one: the choice with the least cost in all is an integer program (`choices.py`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from mugraph.lower.bank_costs import accesses_of
+from mugraph.lower.choices import Relation, choose
+from mugraph.lower.lowered import Buffer, Kernel, Matmul, Memory, Statement, Tile
+
+_PADDING = 16
+"""Bytes that rows are padded by: the widest access of a lane, so that rows stay aligned to it."""
+_ELEMENT_COST = 1e-4
+"""Wavefronts that one more element of shared memory is worth: the smaller of two equally fast layouts is taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A stride for each dimension of a buffer, in elements, and the elements it spans."""
+
+    strides: tuple[int, ...]
+    elements: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dimensions:
+    """The dimensions of a buffer, slowest first, as its tiles agree on them: extents, and strides as lowered."""
+
+    extents: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def layouts(self, element_bytes: int) -> tuple[Layout, ...]:
+        """Every dimension as the fastest, the others in their order, with and without padded rows."""
+        found: list[Layout] = []
+        for fastest in range(len(self.extents)):
+            order = [*(dim for dim in range(len(self.extents)) if dim != fastest), fastest]
+            for padding in (0, _PADDING // element_bytes) if len(order) > 1 else (0,):
+                found.append(self._layout(order, padding))
+        return tuple(dict.fromkeys(found))
+
+    def _layout(self, order: Sequence[int], padding: int) -> Layout:
+        strides = [0] * len(order)
+        step = 1
+        for place, dim in enumerate(reversed(order)):
+            strides[dim] = step
+            step = step * self.extents[dim] + (padding if place == 0 else 0)
+        return Layout(tuple(strides), step)
+
+    def relaid(self, tile: Tile, layout: Layout) -> Tile:
+        """The same elements of a tile in a new layout."""
+        new = dict(zip(self.strides, layout.strides, strict=True))
+        strides = (new[old] if size > 1 and old else 0 for size, old in zip(tile.shape, tile.strides, strict=True))
+        return replace(tile, strides=tuple(strides))
+
+
+def with_layouts(kernel: Kernel) -> Kernel:
+    """The kernel with the layouts of its shared buffers chosen for the fewest wavefronts.
+
+    Buffers whose tiles do not agree on dimensions stay as they are. Raises TargetUnavailable without the solver.
+    """
+    dimensions = {b.name: found for b in kernel.buffers if (found := _dimensions(kernel, b)) is not None}
+    options = {name: dims.layouts(kernel.buffer(name).dtype.bytes) for name, dims in dimensions.items()}
+    relations = [Relation((name,), {(o,): _ELEMENT_COST * o.elements for o in offered}) for name, offered in options.items()]
+    for statement, times in _times(kernel):
+        relations.extend(_relations(kernel, statement, times, dimensions, options))
+    return _relaid(kernel, dimensions, choose(options, relations))
+
+
+# which buffers have a choice ----------------------------------------------------------------------------------------------
+
+
+def _dimensions(kernel: Kernel, buffer: Buffer) -> Dimensions | None:
+    """The dimensions that all tiles of a shared buffer are made of; None where there is no such set, or one dimension only."""
+    if buffer.memory is not Memory.SHARED or (kernel.ring is not None and buffer.name == kernel.ring.buffer):
+        return None
+    tiles = [
+        tile for statement in kernel.statements for tile in (statement.target, *statement.sources) if tile.buffer == buffer.name
+    ]
+    steps = {
+        (stride, size) for tile in tiles for size, stride in zip(tile.shape, tile.strides, strict=True) if size > 1 and stride
+    }
+    strides = tuple(sorted({stride for stride, _ in steps}, reverse=True))
+    starts = {part for tile in tiles for part in (tile.start.constant, tile.start.loop, *tile.start.grid)}
+    if len(strides) < 2 or strides[-1] != 1 or starts - {0}:
+        return None
+    outer = (buffer.elements, *strides)
+    extents = tuple(above // stride for above, stride in zip(outer, strides, strict=False))
+    exact = all(above % stride == 0 for above, stride in zip(outer, strides, strict=False))
+    within = all(size <= extents[strides.index(stride)] for stride, size in steps)
+    return Dimensions(extents, strides) if exact and within else None
+
+
+def _relaid(kernel: Kernel, dimensions: Mapping[str, Dimensions], chosen: Mapping[str, Layout]) -> Kernel:
+    def moved(tile: Tile) -> Tile:
+        return dimensions[tile.buffer].relaid(tile, chosen[tile.buffer]) if tile.buffer in chosen else tile
+
+    def part(statements: Sequence[Statement]) -> tuple[Statement, ...]:
+        return tuple(_with_tiles(statement, moved) for statement in statements)
+
+    buffers = (replace(b, elements=chosen[b.name].elements) if b.name in chosen else b for b in kernel.buffers)
+    return replace(kernel, buffers=tuple(buffers), before=part(kernel.before), body=part(kernel.body), after=part(kernel.after))
+
+
+def _with_tiles(statement: Statement, change: Callable[[Tile], Tile]) -> Statement:
+    match statement:
+        case Matmul():
+            return replace(statement, target=change(statement.target), left=change(statement.left), right=change(statement.right))
+    return replace(statement, target=change(statement.target), sources=tuple(map(change, statement.sources)))
+
+
+# what a choice costs ------------------------------------------------------------------------------------------------------
+
+
+def _times(kernel: Kernel) -> Iterator[tuple[Statement, int]]:
+    for statements, times in ((kernel.before, 1), (kernel.body, kernel.loop), (kernel.after, 1)):
+        yield from ((statement, times) for statement in statements)
+
+
+def _relations(
+    kernel: Kernel,
+    statement: Statement,
+    times: int,
+    dimensions: Mapping[str, Dimensions],
+    options: Mapping[str, Sequence[Layout]],
+) -> Iterator[Relation[Layout]]:
+    """Costs of a statement for the layouts of the buffers it touches together; the tiles of a product cost separately."""
+    for accesses in accesses_of(kernel, statement):
+        names = tuple(dict.fromkeys(tile.buffer for tile in accesses.tiles if tile.buffer in options))
+        if not names:
+            continue
+        costs: dict[tuple[Layout, ...], float] = {}
+        for layouts in itertools.product(*(options[name] for name in names)):
+            placed = dict(zip(names, layouts, strict=True))
+            tiles = [dimensions[t.buffer].relaid(t, placed[t.buffer]) if t.buffer in placed else t for t in accesses.tiles]
+            costs[layouts] = times * accesses.cost(tiles)
+        yield Relation(names, costs)
