@@ -1,0 +1,89 @@
+"""Faults planted in generated CUDA: every one shows on the CPU, as a finding of the emulator or a wrong result."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from lower.graphs import attention, rms_norm_linear
+from mugraph.ir import DType, Graph
+from mugraph.runtime import Executable
+from mugraph.runtime.cuda.emulated import EmulatedCuda
+from mugraph.runtime.cuda.machine import Cuda
+from targets.test_cuda import ERRORS, emulated
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator compiles kernels with g++")
+
+GRAPHS = {
+    "norm": rms_norm_linear(rows=8, inner=256, columns=72, grid=3, loop=2, dtype=DType.BF16),
+    "attention": attention(queries=12, keys=192, width=64, loop=3, dtype=DType.FP16),
+}
+CLEAN = EmulatedCuda(Cuda("sm_90", 100_000))
+
+
+def kernel_text(graph: Graph) -> str:
+    """The text of the only kernel of a graph, without the functions before it."""
+    (text,) = Executable(graph, CLEAN).sources.values()
+    return text[text.index('extern "C" __global__') :]
+
+
+def is_caught(graph: Graph, old: str, new: str, occurrence: int = 0) -> bool:
+    """Whether replacing one occurrence of `old` in the kernel shows."""
+    kernel = kernel_text(graph)
+    *before, after = kernel.split(old, occurrence + 1)
+    assert len(before) == occurrence + 1, f"the kernel has no {old!r} number {occurrence}"
+    changed = old.join(before) + new + after
+    machine = replace(CLEAN, edit=lambda text: text.replace(kernel, changed), findings=[])
+    error = emulated(graph, machine)
+    dtype = graph.inputs()[0].output.dtype
+    return bool(machine.findings) or not error < ERRORS[dtype]
+
+
+def first(pattern: str, kernel: str) -> re.Match[str]:
+    match = re.search(pattern, kernel, re.DOTALL)
+    assert match is not None, f"the kernel has nothing like {pattern}"
+    return match
+
+
+def test_every_removed_barrier() -> None:
+    count = kernel_text(GRAPHS["norm"]).count("__syncthreads();")
+    assert count >= 4
+    for number in range(count):
+        assert is_caught(GRAPHS["norm"], "__syncthreads();", "", number), f"barrier {number}"
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_a_wait_for_too_few_copies(name: str) -> None:
+    wait = first(r"cp_async_wait<(\d)>", kernel_text(GRAPHS[name]))
+    assert is_caught(GRAPHS[name], wait[0], f"cp_async_wait<{int(wait[1]) + 1}>")
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_live_buffers_that_overlap(name: str) -> None:
+    offsets = sorted({int(offset) for offset in re.findall(r"shared_memory\(\) \+ (\d+)", kernel_text(GRAPHS[name]))})
+    for below, offset in itertools.pairwise(offsets[:5]):
+        assert is_caught(GRAPHS[name], f"shared_memory() + {offset})", f"shared_memory() + {below})"), f"buffer at {offset}"
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_rows_of_a_panel_at_the_wrong_pitch(name: str) -> None:
+    pitch = first(r"(\d+) \* row \+ at, in", kernel_text(GRAPHS[name]))
+    assert is_caught(GRAPHS[name], pitch[0], pitch[0].replace(pitch[1], str(int(pitch[1]) - 8)))
+
+
+MASKS: dict[str, tuple[str, Callable[[re.Match[str]], str]]] = {
+    "attention": (r"if \(m < 12 && n < 64\) \{", lambda match: "{"),
+    "norm": (r"e < (\d+); (?!.*e < )", lambda match: f"e < 2 * {match[1]}; "),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_a_mask_that_is_dropped(name: str) -> None:
+    pattern, dropped = MASKS[name]
+    mask = first(pattern, kernel_text(GRAPHS[name]))
+    assert is_caught(GRAPHS[name], mask[0], dropped(mask))
