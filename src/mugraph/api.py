@@ -16,11 +16,13 @@ from mugraph.ir.graph import Graph, Level
 from mugraph.ir.program import Program
 from mugraph.progress import Event, ProgressCallback, Reporter, silent
 from mugraph.qualify import Contestant, Proved, Qualifier
+from mugraph.recall import Memory
 from mugraph.result import Report, Superoptimized
 from mugraph.samples import random_tensors, torch_runner
 from mugraph.search import Progress, SearchReport, SearchResult
 from mugraph.search import search as closure_search
 from mugraph.search.enumeration import EnumerationOptions, EnumerationResult, enumerate_graphs
+from mugraph.store import Mode, Store
 from mugraph.verifier import Verdict, verify_graphs
 from mugraph.verifier.floats import Runner
 
@@ -43,6 +45,7 @@ def superoptimize(
     progress: ProgressCallback | bool | None = None,
     max_error: float = 2**-40,
     search: Engine = "closure",
+    cache: Store | Mode | str | None = None,
 ) -> Superoptimized:
     """Discover the fastest muGraph equivalent to `fn`, and return it as a callable.
 
@@ -53,6 +56,10 @@ def superoptimize(
     otherwise, and for a target that can only be compiled for here, by predicted time. `progress` gets
     `mugraph.progress.Event`s; True prints them on stderr. `max_error` bounds the probability that a graph which is not
     equivalent is accepted, wherever the verifier's theorem gives a bound (paper, section 5).
+
+    The result is kept for later processes in the user's cache directory, and an earlier one for the same program, device
+    and options is compiled and compared with float64 instead of searching again (`mugraph.recall`). `cache` is a store of
+    yours, or a mode of the user's: "on", "off", "read-only", "force" to search again; None means what $MUGRAPH_CACHE says.
 
     Every candidate was proved equivalent at full size and agrees with float64 arithmetic. When nothing better than the
     original is found, the result runs the original and its `found` is False.
@@ -66,14 +73,22 @@ def superoptimize(
     with ExitStack() as stack:
         tell = stack.enter_context(Reporter()) if progress is True else progress or silent
         qualifier = Qualifier(problem.program, target, deadline, tell, seed, max_error, problem.baseline)
+        settings = {"seed": seed, "profile": profile, "max_error": max_error, "search": engine_of(search)}
+        memory = Memory(Store.of(cache), problem.program, device, settings, budget)
+        recalled = memory.recalled(qualifier, problem.calling)
+        if recalled is not None:
+            return recalled
         original = qualifier.original()  # first, so that a target that cannot be compiled for costs no search
         found = _search(problem.program, device, deadline, tell, search)
         compiled = qualifier.compile([(candidate.graph, candidate.cost) for candidate in found.candidates])
-        if not (profile and original.executable.machine.available):
-            return _result(qualifier, found, qualifier.prove(compiled), original, problem.calling)
-        proved = qualifier.prove(qualifier.rank(compiled, problem.inputs))
-        proved, original = qualifier.settle(proved, original, problem.inputs)
-        return _result(qualifier, found, proved, original, problem.calling)
+        if profile and original.executable.machine.available:
+            proved = qualifier.prove(qualifier.rank(compiled, problem.inputs))
+            proved, original = qualifier.settle(proved, original, problem.inputs)
+        else:
+            proved = qualifier.prove(compiled)
+        result = _result(qualifier, found, proved, original, problem.calling)
+        memory.keep(result)
+        return result
 
 
 def verify(

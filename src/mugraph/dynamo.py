@@ -156,7 +156,12 @@ class _Optimizer:
         options = self.options
         try:
             result = superoptimize(
-                piece.program, target=options.target, budget=options.budget, seed=options.seed, max_error=options.max_error
+                piece.program,
+                target=options.target,
+                budget=options.budget,
+                seed=options.seed,
+                max_error=options.max_error,
+                cache=options.cache,
             )
         except Exception as error:  # a model must run whatever goes wrong in here
             if options.strict:

@@ -150,11 +150,11 @@ class Qualifier:
     def as_it_is(self, original: Contestant) -> Proved:
         """The original program with its evidence, whatever its own error against float64 is."""
         with self._timed("verify"):
-            return Proved(original, self._verdict(original).certificate, self._floats(original))
+            return Proved(original, self._verdict(original).certificate, self.floats(original))
 
     def _proved(self, entry: Contestant) -> Proved | None:
         """The entry with its evidence; None, with the reason among the rejections, when it fails."""
-        floats = self._floats(entry)  # first, because it takes less time
+        floats = self.floats(entry)  # first, because it takes less time
         if not floats.stable:
             self.rejected.append(Rejection("float", floats.reason, entry.cost))
             return None
@@ -164,7 +164,7 @@ class Qualifier:
             return None
         return Proved(entry, verdict.certificate, floats)
 
-    def _floats(self, entry: Contestant) -> FloatReport:
+    def floats(self, entry: Contestant) -> FloatReport:
         """The float check of the kernels, or of their stand-ins on this host where the target cannot run here."""
         here = entry.executable.machine.available
         executable = entry.executable if here else Executable(entry.graph, Cpu(rounded_factors=True))
