@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from mugraph import __version__
-from mugraph.cli import bench, cache, doctor, optimize, show, verify
+from mugraph.cli import ablate, bench, cache, doctor, optimize, show, verify
 from mugraph.cli.options import Settings
 from mugraph.errors import MugraphError
 
@@ -45,6 +45,7 @@ app.command("optimize")(optimize.optimize)
 app.command("verify")(verify.verify)
 app.command("show")(show.show)
 app.command("bench")(bench.bench)
+app.add_typer(ablate.app, name="ablate")
 app.add_typer(cache.app, name="cache")
 app.command("doctor")(doctor.doctor)
 

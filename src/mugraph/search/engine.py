@@ -29,8 +29,6 @@ from mugraph.search.report import Progress, Pruning, SearchReport
 from mugraph.search.selection import most_promising
 from mugraph.search.tiers import Tier
 
-_SECONDS_BEYOND_FIRST_TIER = 3.0
-_SECONDS_FOR_CUTS = 3.0
 _CLOSURE_SHARE = 0.1
 """Part of a budget one closure may use, so that a program too large for one kernel still gets cut in time."""
 
@@ -75,7 +73,7 @@ class Search:
         self.kernels = KernelSearch(whole, self.device, self.dtype, self._tensor, self.options, self.deadline, self._tick)
         share = _CLOSURE_SHARE * self.budget if self.budget is not None else float("inf")
         self.kernels.closure_seconds = min(self.options.closure_seconds, share)
-        cuts = self.deadline if self.budget is not None else self.started + _SECONDS_FOR_CUTS
+        cuts = self.deadline if self.budget is not None else self.started + self.options.cut_seconds
         self.plans = PlanSearch(self.kernels, len(self.input_tensors), cuts)
 
     def run(self) -> SearchResult:
@@ -108,7 +106,7 @@ class Search:
         if tier is Tier.OPAQUE_SUMS:
             return True
         if self.budget is None:
-            self.kernels.deadline = time.perf_counter() + _SECONDS_BEYOND_FIRST_TIER
+            self.kernels.deadline = time.perf_counter() + self.options.finer_tier_seconds
         finished = list(self.kernels.reports.values())[-1].exhausted
         return time.perf_counter() < self.kernels.deadline and (finished or tier is Tier.OPAQUE_SCALINGS)
 

@@ -30,18 +30,25 @@ from mugraph.search.tiers import Tier
 class Options:
     """Limits of a search (paper, section 8: 5 kernel and 11 block operators).
 
-    Each context is enumerated up to `block_operators`, or to one more than its smallest graph has if that is larger.
+    Each context is enumerated up to `block_operators`, or to one more than its smallest graph has if that is larger. Limits
+    of time hold where no budget was given, `closure_seconds` always; what they cut short is reported and not kept, so that
+    they do not tell options apart.
     """
 
     max_kernels: int = 5
     block_operators: int = 11
     most_block_operators: int = 24
     max_nodes: int = 20_000
-    closure_seconds: float = 4.0
     max_derivations: int = 1000
     scheduled_recipes: int = 24
     schedules_per_recipe: int = 8
     seed: int = 0
+    closure_seconds: float = field(default=4.0, compare=False)
+    """Of one context."""
+    cut_seconds: float = field(default=10.0, compare=False)
+    """From the start of the search to the last cut into several kernels that is tried."""
+    finer_tier_seconds: float = field(default=3.0, compare=False)
+    """Of each tier beyond the coarsest."""
 
 
 @dataclass(frozen=True, slots=True)

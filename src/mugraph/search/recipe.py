@@ -49,6 +49,10 @@ class Recipe:
     def _hash(self) -> int:
         return hash((self.steps, self.goals, self.loop_axis))
 
+    def __reduce__(self) -> tuple[type[Recipe], tuple[object, ...]]:
+        """What travels between processes: not the hash, because strings hash differently in each of them."""
+        return Recipe, (self.steps, self.goals, self.loop_axis)
+
     @cached_property
     def operators(self) -> int:
         """Block operators as limits count them: loads and computations, scalings by constants not counted."""

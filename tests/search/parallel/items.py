@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 
 from mugraph.algebra.fields import FieldArithmetic
@@ -16,6 +17,9 @@ from mugraph.search.structures import Structure
 from mugraph.search.tiers import Tier
 
 from ..programs import attention
+
+PATIENT = Options(closure_seconds=math.inf, cut_seconds=math.inf, finer_tier_seconds=math.inf)
+"""No limits of time, so that results do not depend on what else the machine does."""
 
 
 def items_of(program: Graph) -> list[Item]:

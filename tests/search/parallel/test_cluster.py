@@ -18,7 +18,7 @@ from mugraph.search.parallel.cluster import RayCluster
 from mugraph.search.structures import KNOWN
 
 from ..programs import PAPER
-from .items import attention_items
+from .items import PATIENT, attention_items
 
 CPU = device_for("cpu")
 
@@ -48,8 +48,9 @@ def test_a_cluster_finds_what_one_process_finds(nodes: Any, name: str) -> None:
     found = []
     for workers in (1, "ray"):
         KNOWN.clear()
-        result = search(PAPER[name](), CPU, workers=workers)
+        result = search(PAPER[name](), CPU, workers=workers, options=PATIENT)
         assert result.report.exhausted
+        assert result.report.cuts_complete
         found.append(([(c.graph, c.cost) for c in result.candidates], result.report.states))
     assert found[0] == found[1]
 

@@ -17,7 +17,7 @@ from mugraph.search.parallel.processes import Processes
 from mugraph.search.structures import KNOWN
 
 from ..programs import PAPER
-from .items import attention_items
+from .items import PATIENT, attention_items
 
 CPU = device_for("cpu")
 
@@ -31,8 +31,9 @@ def test_results_do_not_depend_on_the_number_of_workers(name: str) -> None:
     found = []
     for workers in (1, 2, 4):
         KNOWN.clear()
-        result = search(program, CPU, workers=workers)
+        result = search(program, CPU, workers=workers, options=PATIENT)
         assert result.report.exhausted
+        assert result.report.cuts_complete
         found.append(([(c.graph, c.cost) for c in result.candidates], result.report.states))
     assert found[0] == found[1] == found[2]
 

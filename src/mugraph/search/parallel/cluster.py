@@ -25,11 +25,11 @@ class RayCluster(Pool):
         super().__init__(until)
         try:
             import ray
-            from ray.exceptions import ObjectLostError, RaySystemError, WorkerCrashedError
+            from ray.exceptions import NodeDiedError, ObjectLostError, OutOfMemoryError, RaySystemError, WorkerCrashedError
         except ImportError:
             raise TargetUnavailable(f"workers={address!r} needs Ray; install it with `pip install mugraph[ray]`") from None
         self._ray: Any = ray
-        self.lost_worker = (WorkerCrashedError, ObjectLostError, RaySystemError)
+        self.lost_worker = (WorkerCrashedError, NodeDiedError, ObjectLostError, OutOfMemoryError, RaySystemError)
         self._connected_here = not ray.is_initialized()
         if self._connected_here:
             self._connect(None if address == "ray" else address)
