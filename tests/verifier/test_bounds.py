@@ -5,17 +5,23 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from mugraph.ir import GraphBuilder, Level, Scalar
+from mugraph.algebra.families import FieldFamily
+from mugraph.ir import Graph, GraphBuilder, Level, Scalar
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.program import ProgramTensor
 from mugraph.verifier.batched import evaluate_batched
-from mugraph.verifier.bounds import Difference, difference_of, outside_theory
+from mugraph.verifier.bounds import Difference, Function, Terms, difference_of
+from mugraph.verifier.factors import Factored
+from mugraph.verifier.magnitudes import Fraction as Bounds
+from mugraph.verifier.magnitudes import Magnitudes
+from mugraph.verifier.semantics import beyond_rational
 
 from .graphs import FP32, attention, fused_rmsnorm, online_attention, program, rmsnorm
 
@@ -25,6 +31,20 @@ class ExactArithmetic(FloatArithmetic):
 
     def constant(self, value: Scalar) -> Array:
         return np.array(value.value, dtype=object)
+
+
+def bounds(left: Graph, right: Graph) -> Difference:
+    difference = difference_of(left, right)
+    assert difference is not None
+    return difference
+
+
+def magnitudes(graph: Graph) -> tuple[Magnitudes, Bounds]:
+    """What a graph of one output applies, and the bounds of that output."""
+    noted = Magnitudes()
+    arith = Factored(noted)
+    inputs = [arith.atom(noted.input(node.output.shape)) for node in graph.inputs()]
+    return noted, evaluate_batched(graph, inputs, arith)[0].value
 
 
 FUNCTIONS: dict[str, tuple[Callable[..., ProgramTensor], Callable[..., ProgramTensor]]] = {
@@ -39,7 +59,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., ProgramTensor], Callable[..., ProgramTe
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_reduced_numerators_stay_within_the_bounds(name: str) -> None:
     left, right = (program(function, (2, 2), (2, 2)) for function in FUNCTIONS[name])
-    bound = difference_of(left, right)
+    bound = bounds(left, right).output
     rng = np.random.default_rng(0)
     largest, checked = 3, 0
     for _ in range(200):
@@ -49,22 +69,65 @@ def test_reduced_numerators_stay_within_the_bounds(name: str) -> None:
         except ZeroDivisionError:
             continue
         for element in (ours - theirs).flat:
-            assert abs(Fraction(element).numerator) <= 2**bound.coefficient_bits * largest**bound.degree
+            assert abs(Fraction(element).numerator) <= 2**bound.bits * largest**bound.degree
             checked += 1
     assert checked > 100
 
 
 def test_degrees_of_simple_programs() -> None:
     cube, line = program(lambda x: x * x * x, (2,)), program(lambda x: x, (2,))
-    assert difference_of(cube, line).degree == 3
-    assert difference_of(program(lambda x: 1 / x, (2,)), line).degree == 2
-    assert difference_of(program(lambda x, y: (x / y).sum(0), (5,), (5,)), program(lambda x, y: y.sum(0), (5,), (5,))).degree == 6
+    assert bounds(cube, line).output.degree == 3
+    assert bounds(program(lambda x: 1 / x, (2,)), line).output.degree == 2
+    quotients = program(lambda x, y: (x / y).sum(0), (5,), (5,))
+    assert bounds(quotients, program(lambda x, y: y.sum(0), (5,), (5,))).output.degree == 6
 
 
 def test_coefficients_count_terms_and_constants() -> None:
     zero = program(lambda x: x - x, (1, 1024))
-    total = difference_of(program(lambda x: x.sum(-1, keepdim=True) * 3, (1, 1024)), zero)
-    assert math.log2(3 * 1024) <= total.coefficient_bits <= 16
+    total = bounds(program(lambda x: x.sum(-1, keepdim=True) * 3, (1, 1024)), zero).output
+    assert math.log2(3 * 1024) <= total.bits <= 16
+
+
+def test_denominators_common_to_a_sum_count_once() -> None:
+    rows = program(lambda x, w: (x / x.sum(-1, keepdim=True)) @ w, (3, 64), (64, 5))
+    assert magnitudes(rows)[1].denominator.degree == 1
+    columns = program(lambda x, w: (x / x.sum(0, keepdim=True)) @ w, (3, 64), (64, 5))
+    assert magnitudes(columns)[1].denominator.degree == 64
+    halves = program(lambda x: (x / x.reshape(2, 8).sum(-1, keepdim=True).repeat(1, 8).reshape(16)).sum(0), (16,))
+    assert magnitudes(halves)[1].denominator.degree <= 16
+
+
+def test_denominators_of_equal_bounds_are_not_taken_for_equal() -> None:
+    def function(x: ProgramTensor, y: ProgramTensor) -> ProgramTensor:
+        return x / x.sum(-1, keepdim=True) + y / y.sum(-1, keepdim=True)
+
+    assert magnitudes(program(function, (3, 4), (3, 4)))[1].denominator.degree == 2
+    same = program(lambda x, y: (x + y) / x.sum(-1, keepdim=True) - y / x.sum(-1, keepdim=True), (3, 4), (3, 4))
+    assert magnitudes(same)[1].denominator.degree == 2, "two divisions, whose denominators nothing says to be equal"
+
+
+def test_exponentials_are_counted() -> None:
+    difference = bounds(attention(queries=1, keys=8), online_attention(queries=1, keys=8))
+    assert difference.exponentials
+    assert difference.output.terms == 2 * 8 * 8, "one of 8 in a numerator times one of 8 in the other's denominator"
+    exponents, _ = magnitudes(program(lambda x: (x / 3).exp() * (x * x).exp(), (2,)))
+    assert exponents.exponent is not None
+    assert exponents.exponent.numerator.degree == 2
+    assert exponents.exponent.constant == 3
+
+
+def test_functions_are_counted_and_their_values_are_variables() -> None:
+    noted, result = magnitudes(program(lambda x, y: (x @ y).silu() * (x @ y).sum(-1, keepdim=True).silu(), (2, 3), (3, 5)))
+    assert noted.functions["silu"].count == 12
+    assert result.numerator.degree == 2
+    assert noted.functions["silu"].argument.numerator.degree == 2
+
+
+def test_roots_are_taken_of_factors() -> None:
+    noted, _ = magnitudes(program(lambda x, y: ((x + 1) * (y + 1) / 12).sqrt(), (1,), (1,)))
+    assert noted.functions["sqrt"].count == 2
+    assert noted.functions["sqrt"].argument.numerator.degree == 1
+    assert noted.root_primes == {2, 3}
 
 
 def test_long_loops_do_not_blow_up_the_degree() -> None:
@@ -76,30 +139,56 @@ def test_long_loops_do_not_blow_up_the_degree() -> None:
     saved = block.add("output_saver", block.add("accumulate", quotient, combine="sum"), omap=(0,))
     tiled = kernel.build(kernel.graph_defined(block.build([saved]), [x, y]))
     whole = program(lambda x, y: (x / y).sum(0, keepdim=True), (loop,), (loop,))
-    exact = difference_of(whole, whole)
-    assert exact.degree == 2 * loop
-    assert exact.degree <= difference_of(tiled, tiled).degree <= 4 * exact.degree
+    exact = bounds(whole, whole).output.degree
+    assert exact == 2 * loop
+    assert exact <= bounds(tiled, tiled).output.degree <= 4 * exact
 
 
-def test_more_rounds_and_larger_errors_are_monotone() -> None:
-    difference = Difference(degree=1000, coefficient_bits=3000)
-    bounds = [difference.error_bound(rounds) for rounds in range(1, 20)]
-    assert all(later < earlier for earlier, later in itertools.pairwise(bounds[1:]))
+RATIONAL = Terms(degree=1000, bits=3000)
+EXPONENTIAL = Terms(degree=3, bits=30, terms=10**6, exponent_degree=2, exponent_bits=20)
+
+
+@pytest.mark.parametrize("output", [RATIONAL, EXPONENTIAL])
+def test_more_rounds_and_larger_errors_are_monotone(output: Terms) -> None:
+    difference = Difference(output, (), FieldFamily(38), 1)
+    errors = [difference.error_bound(rounds) for rounds in range(1, 20)]
+    assert all(later < earlier for earlier, later in itertools.pairwise(errors) if earlier < 1)
     wanted = difference.rounds_for(2**-40)
     assert wanted is not None
     assert difference.error_bound(wanted) <= 2**-40 < difference.error_bound(wanted - 1)
 
 
+def test_every_quantity_counts() -> None:
+    family = FieldFamily(38)
+    error = Difference(EXPONENTIAL, (), family, 1).error_per_draw
+    for name in ("degree", "bits", "terms", "exponent_degree", "exponent_bits"):
+        larger = replace(EXPONENTIAL, **{name: 100 * getattr(EXPONENTIAL, name)})
+        assert Difference(larger, (), family, 1).error_per_draw > error, name
+    assert Difference(EXPONENTIAL, (), family, 4).error_per_draw > error
+    assert Difference(EXPONENTIAL, (Function("silu", 10**6, RATIONAL),), family, 1).error_per_draw > error
+
+
 def test_hopeless_sizes_give_no_bound_instead_of_a_wrong_one() -> None:
-    hopeless = Difference(degree=10**400, coefficient_bits=10**400)
-    assert hopeless.error_per_draw == 1.0
-    assert hopeless.rounds_for(2**-40) is None
+    for hopeless in (Terms(10**400, 10**400), replace(EXPONENTIAL, terms=1 << 50), replace(EXPONENTIAL, bits=10**9)):
+        difference = Difference(hopeless, (), FieldFamily(38), 1)
+        assert difference.error_per_draw == 1.0
+        assert difference.rounds_for(2**-40) is None
+
+
+def test_the_papers_bound_is_above_one_where_ours_is_not() -> None:
+    difference = bounds(attention(keys=64), attention(keys=64))
+    assert difference.error_per_draw < 1 < difference.theorem_2()
+
+
+def test_constants_without_exact_roots_in_any_family_give_no_bound() -> None:
+    graph = program(lambda x: x * Scalar.parse("sqrt(1000003/1000033)"), (2,))
+    assert difference_of(graph, graph) is None
 
 
 def test_operators_outside_the_theory_are_found_at_every_level() -> None:
-    assert outside_theory(rmsnorm()) == {"sqrt"}
-    assert outside_theory(fused_rmsnorm(squares="max")) == {"sqrt", "max"}
-    assert outside_theory(attention()) == {"exp"}
-    assert outside_theory(online_attention()) == {"exp", "max", "accumulate_rescaled"}
-    assert outside_theory(program(lambda x: x * Scalar.parse("sqrt(2)"), (2,))) == {"sqrt"}
-    assert outside_theory(program(lambda x: x / x.sum(0), (2,))) == frozenset()
+    assert beyond_rational(rmsnorm()) == {"sqrt"}
+    assert beyond_rational(fused_rmsnorm(squares="max")) == {"sqrt", "max"}
+    assert beyond_rational(attention()) == {"exp"}
+    assert beyond_rational(online_attention()) == {"exp", "max", "accumulate_rescaled"}
+    assert beyond_rational(program(lambda x: x * Scalar.parse("sqrt(2)"), (2,))) == {"sqrt"}
+    assert beyond_rational(program(lambda x: x / x.sum(0), (2,))) == frozenset()

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mugraph.algebra.fields import LARGE, FieldPair
+from mugraph.algebra.families import FieldFamily
+from mugraph.algebra.fields import LARGE
 from mugraph.errors import InvalidInput
 from mugraph.ir import DType, Graph, GraphBuilder, Level, Scalar
 from mugraph.ir.evaluate import evaluate
@@ -35,6 +36,11 @@ def scaled(number: int | float | Scalar) -> Graph:
     kernel = GraphBuilder(Level.KERNEL)
     x = kernel.input("x", VECTOR, FP32)
     return kernel.build([kernel.add("mul", x, kernel.constant(number, FP32))])
+
+
+def first_prime(seed: int) -> int:
+    """The p of the first test that a seed draws."""
+    return FieldFamily(33).draw(np.random.default_rng([seed, 0]), count=False).p
 
 
 def two_outputs(*order: int) -> Graph:
@@ -109,6 +115,13 @@ EQUAL: dict[str, Pair] = {
     "fused RMSNorm": lambda: (rmsnorm(), fused_rmsnorm()),
     "RMSNorm by other tiles": lambda: (fused_rmsnorm(blocks=4, loop=2), fused_rmsnorm(blocks=1, loop=12)),
     "attention with rescaled accumulators": lambda: (attention(), online_attention(loop=4)),
+    "squares of roots": both(
+        lambda x, y: x.sqrt() * x.sqrt() + y / y.sqrt() / y.sqrt(), lambda x, y: x + 1 + 0 * y, (64,), (64,)
+    ),
+    "maxima of maxima": both(
+        lambda x: x.amax(-1), lambda x: x.reshape(4, 2, 2).amax(-1, keepdim=True).amax(1, keepdim=True).reshape(4), MATRIX
+    ),
+    "exponentials of exponentials": both(lambda x, y: (x * y).exp().exp(), lambda x, y: (y * x).exp().exp(), VECTOR, VECTOR),
     "two outputs": lambda: (two_outputs(0, 1), two_outputs(0, 1)),
 }
 
@@ -133,7 +146,7 @@ DIFFERENT: dict[str, Pair] = {
     "1 and 228": lambda: (scaled(1), scaled(228)),
     "a constant off by one": lambda: (scaled(Scalar.parse("1/4096")), scaled(Scalar.parse("1/4097"))),
     "a constant off by the default prime": lambda: (scaled(3), scaled(3 + LARGE.p)),
-    "a constant off by the first prime drawn": lambda: (scaled(3), scaled(3 + FieldPair.draw(np.random.default_rng([0, 0])).p)),
+    "a constant off by the first prime drawn": lambda: (scaled(3), scaled(3 + first_prime(seed=0))),
     "a rounded constant": lambda: (scaled(Scalar.parse("1/3")), scaled(Scalar.parse("333333333/1000000000"))),
     "swapped outputs": lambda: (two_outputs(0, 1), two_outputs(1, 0)),
     "a dropped scale": lambda: (rmsnorm(), fused_rmsnorm(scale=False)),
@@ -224,15 +237,27 @@ def test_operands_brought_past_a_loop_are_not_maxima() -> None:
     ("name", "culprit"),
     [
         ("fused RMSNorm", "sqrt"),
+        ("roots of quotients", "sqrt"),
         ("shifted softmax", "exp"),
+        ("attention with rescaled accumulators", "max"),
         ("equal arguments of an opaque function", "silu"),
         ("softmax with and without the maximum", "max"),
+        ("exponentials of exponentials", "exp"),
     ],
 )
-def test_no_bound_is_stated_outside_the_theorem(name: str, culprit: str) -> None:
+def test_bounds_hold_whatever_function_stands_outside_the_theorem(name: str, culprit: str) -> None:
+    certificate = verify_graphs(*EQUAL[name]()).certificate
+    assert certificate.error_bound is not None
+    assert certificate.error_bound <= 2**-40
+    assert culprit in dict(certificate.semantics)
+
+
+@pytest.mark.parametrize(("name", "culprit"), [("squares of roots", "sqrt"), ("maxima of maxima", "max")])
+def test_no_bound_is_stated_for_what_is_equal_by_other_laws(name: str, culprit: str) -> None:
     certificate = verify_graphs(*EQUAL[name]()).certificate
     assert certificate.error_bound is None
-    assert culprit in certificate.reason
+    assert certificate.difference is None
+    assert certificate.reason.startswith("no bound")
     assert culprit in dict(certificate.semantics)
 
 
@@ -245,18 +270,16 @@ def test_a_budget_that_ends_early_leaves_the_question_open() -> None:
     assert verdict.error_bound > 2**-200
 
 
-@pytest.mark.parametrize(
-    "function", [lambda x: x / (x - x), lambda x: x.exp().exp()], ids=["zero denominator", "two exponentiations"]
-)
-def test_programs_without_a_meaning_in_the_field_stay_undecided(function: Callable[[ProgramTensor], ProgramTensor]) -> None:
-    verdict = verify_graphs(program(function, VECTOR), program(function, VECTOR))
+def test_programs_without_a_meaning_in_the_field_stay_undecided() -> None:
+    graph = program(lambda x: x / (x - x), VECTOR)
+    verdict = verify_graphs(graph, graph)
     assert not verdict.equivalent
     assert verdict.counterexample is None
     assert verdict.reason.startswith("undecided")
 
 
 def test_laws_that_fields_do_not_model_are_named_as_such() -> None:
-    left, right = program(lambda x: x.sqrt() * x.sqrt(), (64,)), program(lambda x: x, (64,))
+    left, right = program(lambda x: x.relu().relu(), (64,)), program(lambda x: x.relu(), (64,))
     verdict = verify_graphs(left, right)
     assert not verdict.equivalent
     assert "no difference was found in float64" in verdict.reason

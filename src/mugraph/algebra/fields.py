@@ -23,14 +23,24 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mugraph.algebra.modular import Residues, combine, inverse, matmul, reduce, root_exponent, square_root, uniform
+from mugraph.algebra.modular import (
+    NARROW,
+    WIDE,
+    Residues,
+    combine,
+    inverse,
+    matmul,
+    multiply,
+    root_exponent,
+    square_root,
+    total,
+    uniform,
+)
 from mugraph.errors import InvalidInput, UndefinedInField
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.scalar import Scalar
 
 Hashes = npt.NDArray[np.uint64]
-
-_MAX_BITS = 31
 
 
 def is_prime(n: int) -> bool:
@@ -56,14 +66,14 @@ def is_prime(n: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FieldPair:
-    """Primes p = 2cq + 1 and q, both 3 modulo 4 and p below 2**31; raises InvalidInput for anything else."""
+    """Primes p = 2cq + 1 and q, both 3 modulo 4 and p below 2**51; raises InvalidInput for anything else."""
 
     p: int
     q: int
 
     def __post_init__(self) -> None:
-        if self.p.bit_length() > _MAX_BITS:
-            raise InvalidInput(f"p = {self.p} is too large: products of residues must fit 63 bits, so take p below 2**31")
+        if self.p >= WIDE:
+            raise InvalidInput(f"p = {self.p} is too large: quotients of products must fit a float64, so take p below 2**51")
         if not (is_prime(self.p) and is_prime(self.q)):
             raise InvalidInput(f"({self.p}, {self.q}) are not both prime")
         if (self.p - 1) % (2 * self.q):
@@ -72,18 +82,6 @@ class FieldPair:
             )
         if self.p % 4 != 3 or self.q % 4 != 3:
             raise InvalidInput(f"p = {self.p} and q = {self.q} must both be 3 modulo 4, so that square roots are multiplicative")
-
-    @classmethod
-    def draw(cls, rng: np.random.Generator) -> FieldPair:
-        """A uniformly random one of the DRAWN_PAIRS pairs with p = 2q + 1, 2**30 < p < 2**31 and q = -1 modulo 840.
-
-        The congruence makes 2, 3, 5 and 7 squares in both fields, so that square roots of the usual constants square back.
-        """
-        first, last = (1 << (DRAWN_P_BITS - 1)) // 840 + 1, (1 << DRAWN_P_BITS) // 840
-        while True:
-            q = 840 * int(rng.integers(first, last, endpoint=True)) - 1
-            if is_prime(q) and is_prime(2 * q + 1):
-                return cls(2 * q + 1, q)
 
     def root(self, rng: np.random.Generator) -> int:
         """A uniformly random element of Z_p of order q."""
@@ -94,13 +92,12 @@ class FieldPair:
 
 
 LARGE = FieldPair(2147024879, 1073512439)
-"""The default fields; q is -1 modulo 120120, which makes even 2, 3, 5, 7, 11 and 13 squares in both."""
+"""The fields the search compares tiny instances in; q is -1 modulo 120120, so that 2, 3, 5, 7, 11 and 13 are squares in both."""
 
-DRAWN_P_BITS = 30
-"""`FieldPair.draw` gives p between 2**30 and 2**31."""
 
-DRAWN_PAIRS = 27225
-"""How many pairs `FieldPair.draw` chooses from, by exhaustive count."""
+P_BITS = 49
+"""Inputs and values of random functions are integers below 2**P_BITS modulo p; `mugraph.algebra.families` draws larger p."""
+_SPARE_BITS = np.uint64(64 - P_BITS)
 
 
 class FieldValue(NamedTuple):
@@ -111,6 +108,11 @@ class FieldValue(NamedTuple):
 
     known_p: Residues | None
     q: Residues | None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The tensor's shape; raises UndefinedInField where there are no residues at all."""
+        return self.p.shape if self.q is None else self.q.shape
 
     @property
     def p(self) -> Residues:
@@ -145,7 +147,8 @@ class FieldArithmetic:
 
     def random(self, shape: tuple[int, ...], rng: np.random.Generator, *, p: bool = True, q: bool = True) -> FieldValue:
         """Independent uniform residues; without `p` or `q`, none modulo that prime, which halves the work that follows."""
-        return FieldValue(uniform(self.pair.p, shape, rng) if p else None, uniform(self.pair.q, shape, rng) if q else None)
+        below = min(self.pair.p, 1 << P_BITS)
+        return FieldValue(uniform(below, shape, rng) if p else None, uniform(self.pair.q, shape, rng) if q else None)
 
     def constant(self, value: Scalar) -> FieldValue:
         known = self._constants.get(value)
@@ -176,9 +179,11 @@ class FieldArithmetic:
         return self._each(lambda residues, modulus: square_root(residues, modulus, self.mirrored), x)
 
     def sum(self, x: FieldValue, axis: int) -> FieldValue:
-        return self._each(lambda residues, modulus: reduce(np.add.reduce(residues, axis=axis, keepdims=True), modulus), x)
+        return self._each(lambda residues, modulus: total(residues, axis, modulus), x)
 
     def max(self, x: FieldValue, axis: int) -> FieldValue:
+        if x.known_p is None and x.q is None:
+            return x
         ranks = _hash(x, _key("max", self.seed))
         first = np.expand_dims(np.argmax(ranks, axis=axis), axis)
         return self.view(x, lambda residues: np.take_along_axis(residues, first, axis))
@@ -189,9 +194,11 @@ class FieldArithmetic:
         return FieldValue(p, q)
 
     def opaque(self, name: str, x: FieldValue) -> FieldValue:
-        hashes = _hash(x, _key(name, self.seed))
-        p, q = hashes % np.uint64(self.pair.p), _mix(hashes) % np.uint64(self.pair.q)
-        shape = x.p.shape
+        return self._residues(_hash(x, _key(name, self.seed)), x.shape)
+
+    def _residues(self, hashes: Hashes, shape: tuple[int, ...]) -> FieldValue:
+        """Residues of random integers; those for p are below 2**P_BITS, whatever p is, as the error bound supposes."""
+        p, q = (hashes >> _SPARE_BITS) % np.uint64(self.pair.p), _mix(hashes) % np.uint64(self.pair.q)
         return FieldValue(p.astype(np.int64).reshape(shape), q.astype(np.int64).reshape(shape))
 
     def view(self, x: FieldValue, move: Callable[[Array], Array]) -> FieldValue:
@@ -228,25 +235,27 @@ def _scalar_residue(value: Scalar, modulus: int, mirrored: bool) -> int:
 
 
 class _PowerTable:
-    """omega ** x modulo p for x in [0, q), from tables over the three digits of x."""
+    """omega ** x modulo p for x in [0, q), from tables over the digits of x."""
 
     def __init__(self, omega: int, pair: FieldPair) -> None:
-        self.bits = math.ceil(pair.q.bit_length() / 3)
+        digits = 3 if pair.p < NARROW else 4
+        self.bits = math.ceil(pair.q.bit_length() / digits)
         self.modulus = np.array(pair.p)
-        self.tables = [self._table(pow(omega, 1 << (digit * self.bits), pair.p)) for digit in range(3)]
+        self.tables = [self._table(pow(omega, 1 << (digit * self.bits), pair.p)) for digit in range(digits)]
 
     def _table(self, base: int) -> Residues:
         table = np.ones(1, np.int64)
         for _ in range(self.bits):
-            table = np.concatenate([table, reduce(table * base, self.modulus)])
+            table = np.concatenate([table, multiply(table, np.array(base), self.modulus)])
             base = base * base % int(self.modulus)
         return table
 
     def __call__(self, exponents: Residues) -> Residues:
-        low, middle, high = self.tables
         mask = (1 << self.bits) - 1
-        result = reduce(low[exponents & mask] * middle[exponents >> self.bits & mask], self.modulus)
-        return reduce(result * high[exponents >> 2 * self.bits], self.modulus)
+        result: Residues = self.tables[0][exponents & mask]
+        for digit, table in enumerate(self.tables[1:], start=1):
+            result = multiply(result, table[exponents >> digit * self.bits & mask], self.modulus)
+        return result
 
 
 # --- random functions ------------------------------------------------------------------------------------------------
@@ -258,15 +267,13 @@ def _key(name: str, seed: int) -> np.uint64:
 
 
 _NO_RESIDUE = np.int64(-1)
-_LOW_WORD = np.int64((1 << 32) - 1)
+_ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
 def _hash(x: FieldValue, key: np.uint64) -> Hashes:
     """A keyed 64-bit mixture of the residues (of rank 1 at least): a different random-looking function for every key."""
-    low = _NO_RESIDUE if x.known_p is None else x.known_p
-    high = _NO_RESIDUE if x.q is None else x.q
-    words = np.atleast_1d((low & _LOW_WORD) | (high << 32)).astype(np.uint64)
-    return _mix(_mix(words ^ key) + key)
+    low, high = (np.atleast_1d(_NO_RESIDUE if part is None else part).astype(np.uint64) for part in (x.known_p, x.q))
+    return _mix(_mix(_mix(low ^ key) + high * _ODD) + key)
 
 
 _ROUNDS = tuple((np.uint64(shift), np.uint64(factor)) for shift, factor in ((32, 0xD6E8FEB86659FD93), (29, 0xA0761D6478BD642F)))
@@ -277,3 +284,22 @@ def _mix(x: Hashes) -> Hashes:
     for shift, factor in _ROUNDS:
         x = (x ^ (x >> shift)) * factor
     return x ^ (x >> _ROUNDS[0][0])
+
+
+class FreeArithmetic(FieldArithmetic):
+    """The same fields under the semantics that the error bound is for (docs/theory.md): what is not LAX is a random function.
+
+    `sqrt` and opaque functions are random functions of their argument, `max` is one of the elements it is taken over, and
+    an exponential of what passed through an exponential is one, too: nothing is assumed but that equals give equals.
+    """
+
+    def exp(self, x: FieldValue) -> FieldValue:
+        return self.opaque("exp", x) if x.q is None else super().exp(x)
+
+    def sqrt(self, x: FieldValue) -> FieldValue:
+        return self.opaque("sqrt", x)
+
+    def max(self, x: FieldValue, axis: int) -> FieldValue:
+        hashes = _hash(x, _key("max", self.seed)).reshape(x.shape)
+        sums = np.asarray(np.add.reduce(hashes, axis=axis, keepdims=True))
+        return self._residues(_mix(sums), sums.shape)

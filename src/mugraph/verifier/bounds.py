@@ -1,46 +1,93 @@
-"""How likely one random test is to miss a difference: degrees and coefficient sizes, derived from the graphs.
+"""How likely random tests are to miss a difference between two programs: every number derived from the two graphs.
 
-Every element a rational program computes is N / (c D) with integer polynomials N and D and an integer c. Evaluating the
-program over `_Fractions` bounds their total degrees and the sums of their coefficients' absolute values, by the same
-operator table that computes floats. docs/verification.md has the argument.
+The tests draw fields from a family (`mugraph.algebra.families`) and evaluate under the semantics of `FreeArithmetic`.
+docs/theory.md ("What the tests prove") states the theorem whose terms are computed here, and proves it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from mugraph.algebra.fields import DRAWN_P_BITS, DRAWN_PAIRS
-from mugraph.ir.arithmetic import Array
+from mugraph.algebra.families import Q_BITS, Q_TRIES, FieldFamily
+from mugraph.algebra.fields import P_BITS
 from mugraph.ir.graph import Graph
-from mugraph.ir.ops import Kind, operator
-from mugraph.ir.scalar import Scalar
-from mugraph.verifier.batched import evaluate_batched, is_selection
+from mugraph.verifier.batched import evaluate_batched
+from mugraph.verifier.factors import Factored
+from mugraph.verifier.magnitudes import Applications, Fraction, Magnitudes, Polynomial
 
 REDRAWS = 4
 """How many draws of a test may be thrown away because a denominator vanished."""
+_MOST_ROUNDS = 256
+_EVALUATION = 2000
+"""Candidates for p that are tested for primality in the time of evaluating two graphs, roughly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Bounds of an expression that must not vanish unless it is zero, and what the theorem says about it.
+
+    `terms` exponentials with different exponents have as coefficients polynomials of `degree`, whose coefficients sum to at
+    most 2**`bits`. The difference of two exponents is a fraction whose numerator has degree `exponent_degree` and
+    coefficients that sum to at most 2**`exponent_bits` (0 where there is no exponential).
+    """
+
+    degree: int
+    bits: int
+    terms: int = 1
+    exponent_degree: int = 0
+    exponent_bits: int = 0
+
+    def miss(self, family: FieldFamily, conjugates: int, counted: bool) -> float:
+        """The probability that the expression vanishes in a draw although it is not zero.
+
+        `conjugates` is the degree of the number field that the square roots among the constants generate; `counted` says
+        whether the draw insists on `family.p_count` choices of p.
+        """
+        polynomial = _ratio(self.degree, 1 << P_BITS)
+        if not self.exponent_degree:
+            divisors = conjugates * self.bits // P_BITS
+            return min(1.0, polynomial + Q_TRIES * _ratio(divisors, family.q_count * (family.p_count if counted else 1)))
+        if self.terms >= 1 << family.q_bits:
+            return 1.0
+        divisors = conjugates * self.exponent_bits // family.q_bits
+        meeting = _ratio(self.exponent_degree, 1 << family.q_bits) + Q_TRIES * _ratio(divisors, family.q_count)
+        vanishing = _ratio(conjugates * (self.bits + P_BITS * self.degree), P_BITS * family.p_count)
+        return min(1.0, polynomial + min(self.terms, 1 << 64) * meeting + vanishing)
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function that is taken as random: `pairs` of arguments could coincide, the difference of any two being `argument`."""
+
+    name: str
+    pairs: int
+    argument: Terms
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Bounds for the difference of two rational programs, brought to one fraction with an integer polynomial above.
+    """Bounds for the difference of two programs, for each element of each output, under the semantics of `FreeArithmetic`.
 
-    `degree` is its total degree; the sum of its coefficients' absolute values is at most 2**`coefficient_bits`. Both hold
-    for every element of every output.
+    `output` bounds its numerator. `functions` are those that are taken as random. `family` is that of the fields to be drawn,
+    chosen for the least work; `conjugates` is the degree of the number field that the square roots of constants generate.
     """
 
-    degree: int
-    coefficient_bits: int
+    output: Terms
+    functions: tuple[Function, ...]
+    family: FieldFamily
+    conjugates: int
+
+    @property
+    def exponentials(self) -> bool:
+        """Whether exponentials occur, so that it matters how many p go with each q."""
+        return _exponentials(self.output, self.functions)
 
     @property
     def error_per_draw(self) -> float:
-        """The probability that random primes and random inputs hide a difference (1 where the bound says nothing)."""
-        smallest = 1 << DRAWN_P_BITS
-        divisors = min(self.coefficient_bits // DRAWN_P_BITS, DRAWN_PAIRS)
-        return min(1.0, divisors / DRAWN_PAIRS + min(self.degree, smallest) / smallest)
+        """The probability that one draw hides a difference (1 where the theorem says nothing)."""
+        return _error(self.output, self.functions, self.family, self.conjugates)
 
     def error_bound(self, rounds: int) -> float:
         """The probability that a difference survives `rounds` tests among up to REDRAWS more draws."""
@@ -48,138 +95,80 @@ class Difference:
 
     def rounds_for(self, max_error: float) -> int | None:
         """The fewest tests whose bound is at most `max_error`; None when no reasonable number suffices."""
-        return next((rounds for rounds in range(1, 65) if self.error_bound(rounds) <= max_error), None)
+        return next((r for r in range(1, _MOST_ROUNDS + 1) if self.error_bound(r) <= max_error), None)
+
+    def theorem_2(self) -> float:
+        """The paper's bound for one test with fields of this size (its Theorem 2), for comparison; above 1 it says nothing."""
+        q, k = float(1 << self.family.q_bits), min(self.output.terms, 1 << 64)
+        degree = max(self.output.degree, self.output.exponent_degree)
+        return float(8 * _ratio(degree, 1) * float(k) ** 4 / q + q ** (-1 / float(k) ** 2))
 
 
-def outside_theory(graph: Graph) -> frozenset[str]:
-    """The operators of a graph that are not rational functions; the bound holds only where there are none."""
-    rational = (Kind.DATA, Kind.MULTILINEAR, Kind.DIVISION)
-    names = {node.op for _, node in graph.walk() if node.body is None and operator(node.op).kind not in rational}
-    for around, node in graph.walk():
-        if node.op == "accumulate" and node["combine"] == "max" and not is_selection(around, node):
-            names.add("max")
-        if node.op == "constant" and isinstance(value := node["value"], Scalar) and value.root:
-            names.add("sqrt")
-    return frozenset(names)
+def difference_of(left: Graph, right: Graph) -> Difference | None:
+    """Bounds for the difference of two kernel graphs with outputs of equal shapes; None where no family of fields fits them."""
+    magnitudes = Magnitudes()
+    arith = Factored(magnitudes)
+    ours, theirs = (
+        evaluate_batched(graph, [arith.atom(x) for x in _inputs(graph, magnitudes)], arith) for graph in (left, right)
+    )
+    numerators = [magnitudes.sub(x.value, y.value).numerator for x, y in zip(ours, theirs, strict=True)]
+    modulus = FieldFamily.modulus_for(magnitudes.root_primes)
+    if modulus is None:
+        return None
+    output = _terms(_largest(numerators), magnitudes.exponent)
+    functions = tuple(_function(name, use, magnitudes.exponent) for name, use in sorted(magnitudes.functions.items()))
+    conjugates = 1 << len(magnitudes.root_primes)
+    sizes = Q_BITS if magnitudes.exponent is not None else Q_BITS[:1]
+    families = [FieldFamily(bits, modulus) for bits in sizes]
+    choices = [Difference(output, functions, family, conjugates) for family in families]
+    return min(choices, key=_cost)
 
 
-def difference_of(left: Graph, right: Graph) -> Difference:
-    """Bounds for the difference of two kernel graphs of rational operators, with outputs of equal shapes."""
-    ours, theirs = (evaluate_batched(graph, _inputs(graph), _FRACTIONS) for graph in (left, right))
-    differences = [_FRACTIONS.sub(x, y).numerator for x, y in zip(ours, theirs, strict=True)]
-    return Difference(max(d.degree for d in differences), max(d.bits for d in differences))
+def _cost(difference: Difference) -> tuple[float, float]:
+    """What it takes to gain a bit of certainty: draws, each of which tests p for primality and evaluates both graphs."""
+    error = difference.error_per_draw
+    if error >= 1.0:
+        return math.inf, error
+    work = _EVALUATION + (difference.family.candidates if difference.exponentials else 0)
+    return -work / math.log2(error), error
 
 
-@dataclass(frozen=True, slots=True)
-class _Polynomial:
-    """An integer polynomial of total degree at most `degree` and coefficient sum (of absolute values) at most 2**`bits`."""
-
-    degree: int = 0
-    bits: int = 0
-
-    def __mul__(self, other: _Polynomial) -> _Polynomial:
-        return _Polynomial(self.degree + other.degree, self.bits + other.bits)
-
-    def __pow__(self, exponent: int) -> _Polynomial:
-        return _Polynomial(self.degree * exponent, self.bits * exponent)
-
-    def __or__(self, other: _Polynomial) -> _Polynomial:
-        """Bounds that hold for both."""
-        return _Polynomial(max(self.degree, other.degree), max(self.bits, other.bits))
-
-    def times(self, number: int) -> _Polynomial:
-        """A multiple by at most `number` >= 1, or a sum of at most that many such polynomials."""
-        return _Polynomial(self.degree, self.bits + (number - 1).bit_length())
+def _inputs(graph: Graph, magnitudes: Magnitudes) -> list[Fraction]:
+    return [magnitudes.input(node.output.shape) for node in graph.nodes if node.op == "input"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Fraction:
-    """Elements N / (c D): `numerator` and `denominator` bound every element's N and D, `constant` is c for all of them.
-
-    `shape` is an array of the tensor's shape that occupies no memory; data movements act on it.
-    """
-
-    shape: Array
-    numerator: _Polynomial
-    denominator: _Polynomial = _Polynomial()
-    constant: int = 1
+def _largest(polynomials: Iterable[Polynomial]) -> Polynomial:
+    result = Polynomial()
+    for polynomial in polynomials:
+        result |= polynomial
+    return result
 
 
-def _inputs(graph: Graph) -> list[_Fraction]:
-    return [_Fraction(_shaped(node.output.shape), _Polynomial(1, 0)) for node in graph.nodes if node.op == "input"]
+def _terms(numerator: Polynomial, exponent: Fraction | None) -> Terms:
+    """A sum of exponentials: two of its exponents differ by a sum of twice as many arguments of exp as each is a sum of."""
+    count = 2 * numerator.exponentials
+    if not count or exponent is None:
+        return Terms(numerator.degree, numerator.bits)
+    difference = (exponent.numerator * exponent.denominator ** (count - 1)).times(exponent.constant).times(count)
+    return Terms(numerator.degree, numerator.bits, numerator.terms, max(1, difference.degree), difference.bits)
 
 
-def _shaped(shape: tuple[int, ...]) -> Array:
-    return np.broadcast_to(np.int8(0), shape)
+def _function(name: str, use: Applications, exponent: Fraction | None) -> Function:
+    argument = use.argument
+    difference = (argument.numerator * argument.denominator).times(argument.constant).summed(2)
+    return Function(name, math.comb(use.count, 2) * use.arguments, _terms(difference, exponent))
 
 
-def _broadcast(x: _Fraction, y: _Fraction) -> Array:
-    return _shaped(np.broadcast_shapes(x.shape.shape, y.shape.shape))
+def _error(output: Terms, functions: Sequence[Function], family: FieldFamily, conjugates: int) -> float:
+    counted = _exponentials(output, functions)
+    coincidences = sum(_ratio(f.pairs, 1) * f.argument.miss(family, conjugates, counted) for f in functions)
+    return min(1.0, output.miss(family, conjugates, counted) + coincidences)
 
 
-class _Fractions:
-    """`mugraph.ir.arithmetic.Arithmetic` on bounds of fractions, for rational operators."""
-
-    def constant(self, value: Scalar) -> _Fraction:
-        numerator, denominator = abs(value.value.numerator), value.value.denominator
-        return _Fraction(_shaped(()), _Polynomial(0, numerator.bit_length()), constant=denominator)
-
-    def add(self, x: _Fraction, y: _Fraction) -> _Fraction:
-        common = math.lcm(x.constant, y.constant)
-        left = (x.numerator * y.denominator).times(common // x.constant)
-        right = (y.numerator * x.denominator).times(common // y.constant)
-        return _Fraction(_broadcast(x, y), (left | right).times(2), x.denominator * y.denominator, common)
-
-    def sub(self, x: _Fraction, y: _Fraction) -> _Fraction:
-        return self.add(x, y)
-
-    def mul(self, x: _Fraction, y: _Fraction) -> _Fraction:
-        numerator, denominator = x.numerator * y.numerator, x.denominator * y.denominator
-        return _Fraction(_broadcast(x, y), numerator, denominator, x.constant * y.constant)
-
-    def div(self, x: _Fraction, y: _Fraction) -> _Fraction:
-        numerator = (x.numerator * y.denominator).times(y.constant)
-        return _Fraction(_broadcast(x, y), numerator, x.denominator * y.numerator, x.constant)
-
-    def sum(self, x: _Fraction, axis: int) -> _Fraction:
-        shape = list(x.shape.shape)
-        count, shape[axis] = shape[axis], 1
-        return self._summed(x, count, _shaped(tuple(shape)))
-
-    def matmul(self, x: _Fraction, y: _Fraction) -> _Fraction:
-        batch = np.broadcast_shapes(x.shape.shape[:-2], y.shape.shape[:-2])
-        shape = (*batch, x.shape.shape[-2], y.shape.shape[-1])
-        product = _Fraction(_shaped(shape), x.numerator * y.numerator, x.denominator * y.denominator, x.constant * y.constant)
-        return self._summed(product, x.shape.shape[-1], product.shape)
-
-    def _summed(self, x: _Fraction, count: int, shape: Array) -> _Fraction:
-        numerator = (x.numerator * x.denominator ** (count - 1)).times(count)
-        return _Fraction(shape, numerator, x.denominator**count, x.constant)
-
-    def view(self, x: _Fraction, move: Callable[[Array], Array]) -> _Fraction:
-        return _Fraction(_shaped(move(x.shape).shape), x.numerator, x.denominator, x.constant)
-
-    def join(self, xs: Sequence[_Fraction], combine: Callable[[Sequence[Array]], Array]) -> _Fraction:
-        common = math.lcm(*(x.constant for x in xs))
-        numerator, denominator = xs[0].numerator, xs[0].denominator
-        for x in xs:
-            numerator, denominator = numerator | x.numerator.times(common // x.constant), denominator | x.denominator
-        return _Fraction(_shaped(combine([x.shape for x in xs]).shape), numerator, denominator, common)
-
-    def exp(self, x: _Fraction) -> _Fraction:
-        raise self._irrational("exp")
-
-    def sqrt(self, x: _Fraction) -> _Fraction:
-        raise self._irrational("sqrt")
-
-    def max(self, x: _Fraction, axis: int) -> _Fraction:
-        raise self._irrational("max")
-
-    def opaque(self, name: str, x: _Fraction) -> _Fraction:
-        raise self._irrational(name)
-
-    def _irrational(self, name: str) -> AssertionError:
-        return AssertionError(f"{name} is no rational function: outside_theory() must be asked first")
+def _exponentials(output: Terms, functions: Iterable[Function]) -> bool:
+    return any(terms.exponent_degree for terms in (output, *(function.argument for function in functions)))
 
 
-_FRACTIONS = _Fractions()
+def _ratio(part: int, whole: int) -> float:
+    """A quotient of integers of any size; numbers too large for a float count as infinite."""
+    return part / whole if part.bit_length() < whole.bit_length() + 1000 else math.inf

@@ -5,16 +5,18 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from mugraph import __version__
+from mugraph.algebra.families import FieldFamily
 from mugraph.algebra.fields import FieldPair
 from mugraph.errors import InvalidInput
 from mugraph.ir.graph import Graph
-from mugraph.verifier.bounds import REDRAWS, Difference
+from mugraph.verifier.bounds import REDRAWS, Difference, Function, Terms
+from mugraph.verifier.slices import Axis
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +33,12 @@ class Round:
 class Certificate:
     """The evidence for (or against) the equivalence of two kernel graphs.
 
-    `left` and `right` are digests of the graphs. `difference` bounds degree and coefficients of their difference, and is
-    None where an operator in `semantics` takes them outside the theorem for rational programs. `error_bound` is the
-    probability, over the verifier's random draws, that two graphs which differ agree in all `rounds`; None means that no
-    such probability can be stated, and `reason` why. `accepted` means that every round agreed and that the bound, if there
-    is one, is at most `max_error`.
+    `left` and `right` are digests of the graphs. `axes` are those along which both graphs are proved to treat all slices alike,
+    so that the tests ran on one slice. `difference` bounds the size of the graphs' difference, and is None where the tests
+    assumed laws of operators in `semantics` for which there is no theorem. `error_bound` is the probability, over the
+    verifier's random draws, that two graphs which differ agree in all `rounds`; None means that no such probability can be
+    stated, and `reason` why. `accepted` means that every round agreed and that the bound, if there is one, is at most
+    `max_error`.
     """
 
     left: str
@@ -44,6 +47,7 @@ class Certificate:
     max_error: float
     rounds: tuple[Round, ...]
     redraws: int
+    axes: tuple[Axis, ...]
     difference: Difference | None
     semantics: tuple[tuple[str, str], ...]
     error_bound: float | None
@@ -53,19 +57,24 @@ class Certificate:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object that `from_json` reads back."""
-        fields = asdict(self)
-        fields["rounds"] = [asdict(entry) for entry in self.rounds]
-        fields["semantics"] = dict(self.semantics)
-        return {"format": FORMAT, "claim": self.claim, **fields}
+        record = asdict(self)
+        record["semantics"] = dict(self.semantics)
+        if self.difference is not None:
+            record["theorem_2"] = _finite(self.difference.theorem_2())
+        return {"format": FORMAT, "claim": self.claim, **record}
 
     @property
     def claim(self) -> str:
         """What was shown, in a sentence."""
         if not self.accepted:
             return "nothing: the graphs were not found equivalent"
-        if self.error_bound is not None:
-            return f"every output element is the same rational function of the inputs, up to an error of {self.error_bound:.3g}"
-        return f"{len(self.rounds)} random tests at full size agreed; no probability of error is claimed"
+        if self.error_bound is None:
+            return f"{len(self.rounds)} random tests agreed at full size of all axes but parallel ones; no error is claimed"
+        functions = [] if self.difference is None else [function.name for function in self.difference.functions]
+        whatever = f", whatever functions {', '.join(functions)} are" if functions else ""
+        sizes = ", at any size of the parallel axes" if self.axes else ""
+        equal = f"every output element is the same function of the inputs{whatever}{sizes}"
+        return f"{equal}; a pair that is not passes with probability at most {self.error_bound:.3g}"
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Certificate:
@@ -82,6 +91,7 @@ class Certificate:
                 max_error=float(record["max_error"]),
                 rounds=tuple(_round(entry) for entry in record["rounds"]),
                 redraws=int(record["redraws"]),
+                axes=tuple(_axis(entry) for entry in record["axes"]),
                 difference=None if record["difference"] is None else _difference(record["difference"]),
                 semantics=tuple((str(name), str(text)) for name, text in record["semantics"].items()),
                 error_bound=None if record["error_bound"] is None else float(record["error_bound"]),
@@ -101,7 +111,8 @@ class Certificate:
             if entry.omega % pair.p == 1 or pow(entry.omega, pair.q, pair.p) != 1:
                 raise InvalidInput(f"certificate: omega = {entry.omega} of draw {entry.draw} does not have order {entry.q}")
         draws = [entry.draw for entry in self.rounds]
-        if draws != sorted(set(draws)) or (draws and draws[-1] >= len(draws) + REDRAWS):
+        most = len(draws) + REDRAWS if self.error_bound is not None else math.inf
+        if draws != sorted(set(draws)) or (draws and draws[-1] >= most):
             raise InvalidInput(f"certificate: rounds of the draws {draws} are not distinct tests in order")
         bound = None if self.difference is None else self.difference.error_bound(len(self.rounds))
         if self.error_bound is not None and (bound is None or not math.isclose(self.error_bound, bound, rel_tol=1e-9)):
@@ -116,7 +127,23 @@ def digest(graph: Graph) -> str:
 
 
 def _difference(record: Mapping[str, Any]) -> Difference:
-    return Difference(int(record["degree"]), int(record["coefficient_bits"]))
+    functions = tuple(Function(str(f["name"]), int(f["pairs"]), _terms(f["argument"])) for f in record["functions"])
+    family = FieldFamily(int(record["family"]["q_bits"]), int(record["family"]["modulus"]))
+    return Difference(_terms(record["output"]), functions, family, int(record["conjugates"]))
+
+
+def _terms(record: Mapping[str, Any]) -> Terms:
+    return Terms(**{entry.name: int(record[entry.name]) for entry in fields(Terms)})
+
+
+def _axis(record: Mapping[str, Any]) -> Axis:
+    inputs, outputs = (tuple(None if dim is None else int(dim) for dim in record[name]) for name in ("inputs", "outputs"))
+    return Axis(int(record["size"]), inputs, outputs)
+
+
+def _finite(number: float) -> float | None:
+    """JSON has no infinity."""
+    return number if math.isfinite(number) else None
 
 
 def _round(record: Mapping[str, Any]) -> Round:

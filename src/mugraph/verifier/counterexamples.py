@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -33,6 +33,13 @@ class Counterexample:
     left: float | None = None
     right: float | None = None
     inputs: tuple[Array, ...] | None = None
+
+    def repeated(self, shapes: Sequence[tuple[int, ...]]) -> Counterexample:
+        """The same at inputs of these shapes, which have larger dimensions where the inputs have size 1."""
+        if self.inputs is None:
+            return self
+        inputs = tuple(np.broadcast_to(array, shape) for array, shape in zip(self.inputs, shapes, strict=True))
+        return replace(self, inputs=inputs)
 
     def __str__(self) -> str:
         return self.text

@@ -12,6 +12,7 @@ from enum import Flag, auto
 
 from mugraph.ir.graph import Graph, Node, Value
 from mugraph.ir.ops import Kind, operator
+from mugraph.verifier.semantics import Semantics, beyond_rational
 
 
 class Residues(Flag):
@@ -22,8 +23,13 @@ class Residues(Flag):
     Q = auto()
 
 
-def residues_needed(graph: Graph) -> list[Residues]:
-    """For each input of a kernel graph, in order, the residues that its outputs modulo p depend on."""
+def residues_needed(graph: Graph, semantics: Semantics = Semantics.LAWS) -> list[Residues]:
+    """For each input of a kernel graph, in order, the residues that its outputs modulo p depend on.
+
+    Under FREE semantics a random function takes both residues of its argument, so where there is one all are needed.
+    """
+    if semantics is Semantics.FREE and not beyond_rational(graph) <= {"exp"}:
+        return [Residues.P | Residues.Q for node in graph.nodes if node.op == "input"]
     needs = _needs(graph, [Residues.P] * len(graph.outputs))
     return [needs.get(Value(index), Residues.NONE) for index, node in enumerate(graph.nodes) if node.op == "input"]
 

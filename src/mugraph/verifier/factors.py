@@ -1,0 +1,115 @@
+"""Square roots distribute over products: sqrt(x y / z) is computed as sqrt(x) sqrt(y) / sqrt(z).
+
+The law holds for the real function sqrt(|x|), which is sqrt(x) wherever a program is defined. With it applied before
+evaluation, the root may be any function of what is not a product, and programs that A_eq makes equal by it still agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from mugraph.ir.arithmetic import Arithmetic, Array
+from mugraph.ir.scalar import Scalar
+
+V = TypeVar("V")
+
+_FACTORS = 6
+"""A product of more factors counts as one: no kernel takes the root of such."""
+_ONE = Scalar.of(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Product(Generic[V]):
+    """A tensor `value` that is `scale` times the product of `over` divided by that of `under`, broadcast together."""
+
+    value: V
+    over: tuple[V, ...]
+    under: tuple[V, ...] = ()
+    scale: Scalar = _ONE
+
+
+class Factored(Generic[V]):
+    """The arithmetic `inner`, whose `sqrt` meets only what is no product, on values that remember what they are products of."""
+
+    def __init__(self, inner: Arithmetic[V]) -> None:
+        self.inner = inner
+
+    def constant(self, value: Scalar) -> Product[V]:
+        constant = self.inner.constant(value)
+        return Product(constant, (constant,)) if value.root else Product(constant, (), (), value)
+
+    def add(self, x: Product[V], y: Product[V]) -> Product[V]:
+        return self.atom(self.inner.add(x.value, y.value))
+
+    def sub(self, x: Product[V], y: Product[V]) -> Product[V]:
+        return self.atom(self.inner.sub(x.value, y.value))
+
+    def mul(self, x: Product[V], y: Product[V]) -> Product[V]:
+        value = self.inner.mul(x.value, y.value)
+        return self.product(value, (*x.over, *y.over), (*x.under, *y.under), x.scale * y.scale)
+
+    def div(self, x: Product[V], y: Product[V]) -> Product[V]:
+        value = self.inner.div(x.value, y.value)
+        if y.scale.value == 0:
+            return self.atom(value)
+        return self.product(value, (*x.over, *y.under), (*x.under, *y.over), x.scale * y.scale.reciprocal())
+
+    def exp(self, x: Product[V]) -> Product[V]:
+        return self.atom(self.inner.exp(x.value))
+
+    def sqrt(self, x: Product[V]) -> Product[V]:
+        root = self.inner.constant(Scalar(abs(x.scale.value), root=True))
+        for factor in x.over:
+            root = self.inner.mul(root, self.inner.sqrt(factor))
+        for factor in x.under:
+            root = self.inner.div(root, self.inner.sqrt(factor))
+        return self.atom(root)
+
+    def sum(self, x: Product[V], axis: int) -> Product[V]:
+        return self.atom(self.inner.sum(x.value, axis))
+
+    def max(self, x: Product[V], axis: int) -> Product[V]:
+        return self.atom(self.inner.max(x.value, axis))
+
+    def matmul(self, x: Product[V], y: Product[V]) -> Product[V]:
+        return self.atom(self.inner.matmul(x.value, y.value))
+
+    def opaque(self, name: str, x: Product[V]) -> Product[V]:
+        return self.atom(self.inner.opaque(name, x.value))
+
+    def view(self, x: Product[V], move: Callable[[Array], Array]) -> Product[V]:
+        if len(x.over) + len(x.under) <= 1 and x.over != () and x.over[0] is x.value:
+            return self.atom(self.inner.view(x.value, move))
+        shape = self.shape(x.value)
+
+        def moved(array: Array) -> Array:
+            return move(np.broadcast_to(array, shape))
+
+        over, under = (tuple(self.inner.view(factor, moved) for factor in factors) for factors in (x.over, x.under))
+        return Product(self.inner.view(x.value, move), over, under, x.scale)
+
+    def join(self, xs: Sequence[Product[V]], combine: Callable[[Sequence[Array]], Array]) -> Product[V]:
+        return self.atom(self.inner.join([x.value for x in xs], combine))
+
+    def atom(self, value: V) -> Product[V]:
+        return Product(value, (value,))
+
+    def product(self, value: V, over: tuple[V, ...], under: tuple[V, ...], scale: Scalar) -> Product[V]:
+        if len(over) + len(under) > _FACTORS or scale.root or scale.value == 0:
+            return self.atom(value)
+        return Product(value, over, under, scale)
+
+    def shape(self, value: V) -> tuple[int, ...]:
+        """The shape of a tensor of the inner arithmetic, which shows its arrays to views only."""
+        shapes: list[tuple[int, ...]] = []
+
+        def note(array: Array) -> Array:
+            shapes.append(array.shape)
+            return array
+
+        self.inner.view(value, note)
+        return shapes[0]

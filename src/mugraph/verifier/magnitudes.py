@@ -1,0 +1,259 @@
+"""How large the formal expressions of a program can be: degrees, coefficients, exponentials, applications of functions.
+
+Every element a program computes is N / (c D): N and D are sums of integer polynomials times exponentials of rational
+functions, c is a positive integer. Evaluating the program over `Magnitudes` bounds them, by the same operator table that
+computes floats. docs/theory.md ("What the tests prove") has the rules and the proof that they suffice.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from mugraph.ir.arithmetic import Array
+from mugraph.ir.scalar import Scalar
+
+_TRIAL_DIVISION = 1 << 17
+_MANY = 1 << 256
+"""Numbers of terms above it are all alike: no bound survives them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Polynomial:
+    """Bounds of a sum of at most `terms` integer polynomials times exponentials with different exponents.
+
+    The polynomials have total degree at most `degree`; the absolute values of all coefficients sum to at most 2**`bits`; each
+    exponential is the product of at most `exponentials` applications of exp.
+    """
+
+    degree: int = 0
+    bits: int = 0
+    terms: int = 1
+    exponentials: int = 0
+
+    def __mul__(self, other: Polynomial) -> Polynomial:
+        terms = min(self.terms * other.terms, _MANY)
+        return Polynomial(self.degree + other.degree, self.bits + other.bits, terms, self.exponentials + other.exponentials)
+
+    def __pow__(self, exponent: int) -> Polynomial:
+        many = exponent * self.terms.bit_length() > _MANY.bit_length()
+        terms = 1 if self.terms == 1 else _MANY if many else self.terms**exponent
+        return Polynomial(self.degree * exponent, self.bits * exponent, terms, self.exponentials * exponent)
+
+    def __or__(self, other: Polynomial) -> Polynomial:
+        """Bounds that hold for both."""
+        return Polynomial(
+            max(self.degree, other.degree),
+            max(self.bits, other.bits),
+            max(self.terms, other.terms),
+            max(self.exponentials, other.exponentials),
+        )
+
+    def times(self, number: int) -> Polynomial:
+        """A multiple by at most `number` >= 1."""
+        return replace(self, bits=self.bits + (number - 1).bit_length())
+
+    def summed(self, count: int) -> Polynomial:
+        """A sum of at most `count` >= 1 such."""
+        return replace(self.times(count), terms=min(self.terms * count, _MANY) if self.exponentials else 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Fraction:
+    """Elements N / (c D): `numerator` and `denominator` bound every element's N and D, `constant` is c for all of them.
+
+    `ids` has the tensor's shape: of one `family` (None: all D are 1), elements with the same number have the same D.
+    """
+
+    ids: Array
+    numerator: Polynomial
+    denominator: Polynomial = Polynomial()
+    constant: int = 1
+    family: object = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.ids.shape)
+
+
+@dataclass(slots=True)
+class Applications:
+    """All applications of one function: how many, the arguments each takes, and bounds of the arguments."""
+
+    count: int
+    arguments: int
+    argument: Fraction
+
+
+@dataclass(slots=True)
+class Magnitudes:
+    """`mugraph.ir.arithmetic.Arithmetic` on bounds of fractions, noting what is exponentiated and which functions are applied.
+
+    `exponent` bounds every argument of exp (None before the first), `functions` what is applied as a random function, and
+    `root_primes` are the primes in constants of which a square root is taken.
+    """
+
+    exponent: Fraction | None = None
+    functions: dict[str, Applications] = field(default_factory=dict)
+    root_primes: set[int] = field(default_factory=set)
+
+    def input(self, shape: tuple[int, ...]) -> Fraction:
+        """A tensor of independent variables."""
+        return Fraction(_alike(shape), Polynomial(degree=1))
+
+    def constant(self, value: Scalar) -> Fraction:
+        """a / b as it is; the square root of a / b as sqrt(ab) / b, whose conjugates have the same size."""
+        numerator, denominator = abs(value.value.numerator), value.value.denominator
+        if value.root:
+            self.root_primes |= prime_factors(numerator * denominator)
+            bits = (math.isqrt(numerator * denominator) + 1).bit_length()
+        else:
+            bits = numerator.bit_length()
+        return Fraction(_alike(()), Polynomial(bits=bits), constant=denominator)
+
+    def add(self, x: Fraction, y: Fraction) -> Fraction:
+        common = math.lcm(x.constant, y.constant)
+        left, right = x.numerator.times(common // x.constant), y.numerator.times(common // y.constant)
+        if x.family is not None and x.family is y.family and _equal(x.ids, y.ids):
+            ids = np.broadcast_to(x.ids, np.broadcast_shapes(x.shape, y.shape))
+            return Fraction(ids, _either(left, right), x.denominator, common, x.family)
+        merged = _merged(x, y)
+        return replace(merged, numerator=_either(left * y.denominator, right * x.denominator), constant=common)
+
+    def sub(self, x: Fraction, y: Fraction) -> Fraction:
+        return self.add(x, y)
+
+    def mul(self, x: Fraction, y: Fraction) -> Fraction:
+        return _merged(x, y)
+
+    def div(self, x: Fraction, y: Fraction) -> Fraction:
+        inverted = Fraction(_numbered(y.shape), y.denominator.times(y.constant), y.numerator, 1, object())
+        return _merged(x, inverted)
+
+    def sum(self, x: Fraction, axis: int) -> Fraction:
+        count = x.shape[axis]
+        different = _most_different(x.ids, axis)
+        numerator = (x.numerator * x.denominator ** (different - 1)).summed(count)
+        if different == 1:
+            return replace(x, ids=x.ids[(slice(None),) * axis + (slice(0, 1),)], numerator=numerator)
+        return Fraction(_numbered(_without(x.shape, axis)), numerator, x.denominator**different, x.constant, object())
+
+    def matmul(self, x: Fraction, y: Fraction) -> Fraction:
+        products = _merged(replace(x, ids=x.ids[..., :, :, None]), replace(y, ids=y.ids[..., None, :, :]))
+        total = self.sum(products, products.ids.ndim - 2)
+        return replace(total, ids=np.squeeze(total.ids, -2))
+
+    def view(self, x: Fraction, move: Callable[[Array], Array]) -> Fraction:
+        return replace(x, ids=move(x.ids))
+
+    def join(self, xs: Sequence[Fraction], combine: Callable[[Sequence[Array]], Array]) -> Fraction:
+        common = math.lcm(*(x.constant for x in xs))
+        numerator = functools.reduce(Polynomial.__or__, (x.numerator.times(common // x.constant) for x in xs))
+        denominator = functools.reduce(Polynomial.__or__, (x.denominator for x in xs))
+        families = list(dict.fromkeys(x.family for x in xs))
+        if families == [None]:
+            return Fraction(combine([x.ids for x in xs]), numerator, denominator, common)
+        stride = 1 + max(int(_core(x.ids).max(initial=0)) for x in xs)
+        ids = combine([_shifted(x.ids, families.index(x.family) * stride) for x in xs])
+        return Fraction(ids, numerator, denominator, common, object())
+
+    def exp(self, x: Fraction) -> Fraction:
+        if x.numerator.exponentials or x.denominator.exponentials:
+            return self.opaque("exp", x)
+        self.exponent = x if self.exponent is None else _larger(self.exponent, x)
+        return Fraction(_alike(x.shape), Polynomial(exponentials=1))
+
+    def sqrt(self, x: Fraction) -> Fraction:
+        return self.opaque("sqrt", x)
+
+    def max(self, x: Fraction, axis: int) -> Fraction:
+        return self._variables("max", x, _without(x.shape, axis), x.shape[axis])
+
+    def opaque(self, name: str, x: Fraction) -> Fraction:
+        return self._variables(name, x, x.shape, 1)
+
+    def _variables(self, name: str, x: Fraction, shape: tuple[int, ...], arguments: int) -> Fraction:
+        """Values of a random function: variables, like inputs, as long as different arguments do not coincide."""
+        count = math.prod(shape)
+        if (known := self.functions.get(name)) is None:
+            self.functions[name] = Applications(count, arguments, x)
+        else:
+            arguments = max(known.arguments, arguments)
+            self.functions[name] = Applications(known.count + count, arguments, _larger(known.argument, x))
+        return self.input(shape)
+
+
+def prime_factors(number: int) -> set[int]:
+    """The primes that divide a positive integer; numbers too large to be factored yield what is left as if it were prime."""
+    found, factor = set(), 2
+    while factor * factor <= number and factor < _TRIAL_DIVISION:
+        while number % factor == 0:
+            found.add(factor)
+            number //= factor
+        factor += 1
+    return found | ({number} if number > 1 else set())
+
+
+def _either(x: Polynomial, y: Polynomial) -> Polynomial:
+    """The sum of two."""
+    return replace((x | y).times(2), terms=min(x.terms + y.terms, _MANY) if x.exponentials or y.exponentials else 1)
+
+
+def _larger(x: Fraction, y: Fraction) -> Fraction:
+    """Bounds that hold for the elements of both, brought to one constant; they have no shape any more."""
+    common = math.lcm(x.constant, y.constant)
+    numerator = x.numerator.times(common // x.constant) | y.numerator.times(common // y.constant)
+    return Fraction(_alike(()), numerator, x.denominator | y.denominator, common)
+
+
+def _merged(x: Fraction, y: Fraction) -> Fraction:
+    """The product: its denominators are those of x times those of y, told apart by both."""
+    shape = np.broadcast_shapes(x.shape, y.shape)
+    if x.family is None or y.family is None:
+        source = x if y.family is None else y
+        ids, family = np.broadcast_to(source.ids, shape), source.family
+    else:
+        left, right = np.broadcast_arrays(_core(x.ids), _core(y.ids))
+        _, numbers = np.unique(np.stack([left.reshape(-1), right.reshape(-1)]), axis=1, return_inverse=True)
+        ids, family = np.broadcast_to(numbers.reshape(left.shape), shape), object()
+    constant = x.constant * y.constant
+    return Fraction(ids, x.numerator * y.numerator, x.denominator * y.denominator, constant, family)
+
+
+# --- arrays of numbers, most of whose dimensions are repetitions that occupy no memory ---------------------------------
+
+
+def _alike(shape: tuple[int, ...]) -> Array:
+    return np.broadcast_to(np.int64(0), shape)
+
+
+def _numbered(shape: tuple[int, ...]) -> Array:
+    return np.arange(math.prod(shape)).reshape(shape)
+
+
+def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    return tuple(1 if dim == axis else size for dim, size in enumerate(shape))
+
+
+def _core(ids: Array) -> Array:
+    """The array with dimensions that only repeat cut to size 1."""
+    return ids[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in ids.strides)]
+
+
+def _shifted(ids: Array, by: int) -> Array:
+    return np.broadcast_to(_core(ids) + by, ids.shape)
+
+
+def _equal(x: Array, y: Array) -> bool:
+    left, right = np.broadcast_arrays(_core(x), _core(y))
+    return np.array_equal(left, right)
+
+
+def _most_different(ids: Array, axis: int) -> int:
+    """The largest number of different elements along an axis."""
+    core = np.sort(_core(ids), axis=axis)
+    return 1 + int(np.max(np.count_nonzero(np.diff(core, axis=axis), axis=axis), initial=0))

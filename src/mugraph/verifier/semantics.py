@@ -1,0 +1,58 @@
+"""What operators outside rational arithmetic mean in the tests, and what agreement under that meaning says of the real ones."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from mugraph.ir.graph import Graph
+from mugraph.ir.ops import Kind, operator
+from mugraph.ir.scalar import Scalar
+from mugraph.verifier.batched import is_selection
+
+
+class Semantics(StrEnum):
+    """The two meanings tests are run under.
+
+    FREE is what the error bound is for: what is not LAX is a random function, so agreement holds whatever function stands
+    there. LAWS also lets roots square back up to sign and maxima of maxima be maxima; no bound is known for it.
+    """
+
+    FREE = "free"
+    LAWS = "laws"
+
+
+_RANDOM_FUNCTION = "a random function: equal arguments give equal results; what agrees, agrees for every function"
+_EXP = "omega**x modulo p for a random omega of order q, so that exp(x + y) = exp(x) exp(y)"
+_MEANINGS: dict[Semantics, dict[str, str]] = {
+    Semantics.FREE: {
+        "exp": f"{_EXP}; a random function of what passed through exp before",
+        "accumulate_rescaled": "a sum of products with exp, as the operator is defined",
+        "sqrt": "sqrt(x y / z) is sqrt(x) sqrt(y) / sqrt(z), of anything else a random function; roots of constants are exact; "
+        "what agrees, agrees for every such function, and sqrt(|x|) is one",
+        "max": "a random function of the elements, unlike that of their tiles; what agrees, agrees whatever the maxima are",
+    },
+    Semantics.LAWS: {
+        "exp": _EXP,
+        "accumulate_rescaled": "a sum of products with exp, as the operator is defined",
+        "sqrt": "x**((p+1)/4) and x**((3p-1)/4) in turn: multiplicative, roots of every square; "
+        "a difference counts where all radicands are squares, if they are few",
+        "max": "the maximum under a random total order: associative, commutative, idempotent",
+    },
+}
+
+
+def meanings(names: frozenset[str], semantics: Semantics) -> tuple[tuple[str, str], ...]:
+    """Each operator with its meaning in words, sorted by name."""
+    return tuple((name, _MEANINGS[semantics].get(name, _RANDOM_FUNCTION)) for name in sorted(names))
+
+
+def beyond_rational(graph: Graph) -> frozenset[str]:
+    """The operators of a graph that are not rational functions of their operands; constants with a root count as sqrt."""
+    rational = (Kind.DATA, Kind.MULTILINEAR, Kind.DIVISION)
+    names = {node.op for _, node in graph.walk() if node.body is None and operator(node.op).kind not in rational}
+    for around, node in graph.walk():
+        if node.op == "accumulate" and node["combine"] == "max" and not is_selection(around, node):
+            names.add("max")
+        if node.op == "constant" and isinstance(value := node["value"], Scalar) and value.root:
+            names.add("sqrt")
+    return frozenset(names)

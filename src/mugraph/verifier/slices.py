@@ -1,0 +1,307 @@
+"""Axes along which a program does the same to every slice: one slice then stands for all of them.
+
+The rows of a linear layer, the heads and sequences of an attention: where every operator of two graphs acts on slices
+along an axis independently, the graphs are equal at any size of that axis if and only if they are equal at size 1.
+`shared_slice` proves this operator by operator and gives the graphs at size 1. docs/theory.md has the theorem.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from mugraph.errors import MugraphError, ShapeMismatch
+from mugraph.ir.builder import GraphBuilder
+from mugraph.ir.graph import Graph, Node, Shape, Value
+from mugraph.ir.ops import operator
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A parallel axis: the dimension it takes in each input and each output (None where it does not occur), and its size."""
+
+    size: int
+    inputs: tuple[int | None, ...]
+    outputs: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Two graphs with all parallel axes at size 1, and those axes, in the order in which they were reduced."""
+
+    left: Graph
+    right: Graph
+    axes: tuple[Axis, ...]
+
+
+def shared_slice(left: Graph, right: Graph) -> Slice:
+    """Both kernel graphs at size 1 of every axis that is proved parallel in both; raises nothing where there is none."""
+    axes: list[Axis] = []
+    tried: set[tuple[int | None, ...]] = set()
+    while (found := _next_axis(left, right, tried)) is not None:
+        left, right, axis = found
+        axes.append(axis)
+    return Slice(left, right, tuple(axes))
+
+
+def take_slice(graph: Graph, inputs: Sequence[int | None]) -> tuple[Graph, tuple[int | None, ...]]:
+    """A kernel graph at size 1 of the axis that is dimension `inputs[i]` of input i, and that axis' dimension in each output.
+
+    Raises NotParallel where some operator does not act on slices along that axis independently.
+    """
+    taken, marks = _Pass(graph, [None if dim is None else _Mark(dim) for dim in inputs]).run()
+    return taken, tuple(None if mark is None else mark.dim for mark in marks)
+
+
+class NotParallel(MugraphError):
+    """An operator mixes or tells apart the slices along an axis."""
+
+
+def _next_axis(left: Graph, right: Graph, tried: set[tuple[int | None, ...]]) -> tuple[Graph, Graph, Axis] | None:
+    sources = [graph for graph in (left, right) if all(node.body is None for node in graph.nodes)]
+    shapes = [node.output.shape for node in left.nodes if node.op == "input"]
+    for candidate in (axis for graph in sources for axis in _candidates(graph)):
+        if candidate in tried:
+            continue
+        tried.add(candidate)
+        try:
+            (ours, marks), (theirs, their_marks) = take_slice(left, candidate), take_slice(right, candidate)
+        except (NotParallel, ShapeMismatch):
+            continue
+        if marks == their_marks:
+            (size,) = {shape[dim] for shape, dim in zip(shapes, candidate, strict=True) if dim is not None}
+            return ours, theirs, Axis(size, candidate, marks)
+    return None
+
+
+# --- candidates ------------------------------------------------------------------------------------------------------
+
+
+class _Dim(NamedTuple):
+    value: Value
+    dim: int
+
+
+@dataclass(slots=True)
+class _Classes:
+    """Dimensions of a graph's values, united where an operator runs over them together."""
+
+    parent: dict[_Dim, _Dim] = field(default_factory=dict)
+
+    def find(self, dim: _Dim) -> _Dim:
+        while (above := self.parent.get(dim, dim)) != dim:
+            dim = above
+        return dim
+
+    def unite(self, x: _Dim, y: _Dim) -> None:
+        self.parent[self.find(x)] = self.find(y)
+
+
+def _candidates(graph: Graph) -> Iterator[tuple[int | None, ...]]:
+    """Axes of a graph of pre-defined operators that may be parallel: for each input, the dimension or None."""
+    classes = _Classes()
+    for index, node in enumerate(graph.nodes):
+        result = Value(index)
+        for value, dim, out in _aligned(graph, node):
+            classes.unite(_Dim(value, dim), _Dim(result, out))
+    inputs = [Value(index) for index, node in enumerate(graph.nodes) if node.op == "input"]
+    found: dict[_Dim, list[int | None]] = {}
+    for number, value in enumerate(inputs):
+        for dim, size in enumerate(graph.tensor(value).shape):
+            if size > 1:
+                axis = found.setdefault(classes.find(_Dim(value, dim)), [None] * len(inputs))
+                axis[number] = dim
+    yield from map(tuple, found.values())
+
+
+def _aligned(graph: Graph, node: Node) -> Iterator[tuple[Value, int, int]]:
+    """(operand, its dimension, dimension of the result) wherever a single mark on the operand would survive the operator."""
+    shapes = [graph.tensor(value).shape for value in node.inputs]
+    for number, (value, shape) in enumerate(zip(node.inputs, shapes, strict=True)):
+        for dim, size in enumerate(shape):
+            if size > 1:
+                out = _result_dim(node, shapes, number, dim)
+                if out is not None:
+                    yield value, dim, out
+
+
+def _result_dim(node: Node, shapes: Sequence[Shape], number: int, dim: int) -> int | None:
+    """Where dimension `dim` of operand `number` goes in the result; None where the operator mixes or rearranges its slices."""
+    shape, rank = shapes[number], len(node.outputs[0].shape)
+    match node.op:
+        case "matmul" | "concat_matmul":
+            inner = len(shape) - (1 if number < len(shapes) // 2 else 2)
+            return None if dim == inner else dim - len(shape) + rank
+        case "sum" | "max" | "repeat":
+            return None if dim == node["dim"] else dim
+        case "accumulate":
+            return None if node["combine"] == "concat" and dim == node["dim"] else dim
+        case "transpose":
+            permutation = node["permutation"]
+            return permutation.index(dim) if isinstance(permutation, tuple) else None
+        case "reshape":
+            return _same_dim(shape, dim, node.outputs[0].shape)
+        case _ if operator(node.op).elementwise or node.op in ("cast", "accumulate_rescaled"):
+            return dim - len(shape) + rank
+    return None
+
+
+def _same_dim(shape: Shape, dim: int, target: Shape) -> int | None:
+    """The dimension of a reshaped tensor that runs over exactly what dimension `dim` ran over."""
+    before = math.prod(shape[:dim])
+    for position, size in enumerate(target):
+        if size == shape[dim] and math.prod(target[:position]) == before:
+            return position
+    return None
+
+
+# --- the proof -------------------------------------------------------------------------------------------------------
+
+
+class _Mark(NamedTuple):
+    """Dimension `dim` of a value is the axis; `cuts` says, level by level, which grid dimensions run over its parts.
+
+    `dim` is None where those parts are single slices: then every operator treats slices alike.
+    """
+
+    dim: int | None
+    cuts: tuple[tuple[int, ...], ...] = ()
+
+
+class _Pass:
+    """One walk over a graph that marks the axis in every value and builds the graph at size 1 of it."""
+
+    def __init__(self, graph: Graph, operands: Sequence[_Mark | None]) -> None:
+        self.graph, self.operands = graph, operands
+        self.counts = graph.grid or graph.block
+        self.over_axis = self.grid_over_axis()
+        counts = tuple(1 if position in self.over_axis else count for position, count in enumerate(self.counts))
+        grid, block = (counts, graph.block) if graph.grid else (graph.grid, counts)
+        self.builder = GraphBuilder(graph.level, grid, block, graph.loop)
+        self.marks: dict[Value, _Mark | None] = {}
+        self.values: dict[Value, Value] = {}
+
+    def run(self) -> tuple[Graph, list[_Mark | None]]:
+        inputs = 0
+        for index, node in enumerate(self.graph.nodes):
+            if node.op == "input":
+                self.input(index, node, self.operands[inputs])
+                inputs += 1
+            elif node.op == "input_iterator":
+                self.iterator(index, node)
+            elif node.op == "output_saver":
+                self.saver(index, node)
+            elif node.body is not None:
+                self.graph_defined(index, node, node.body)
+            else:
+                self.apply(index, node)
+        outputs = [self.values[value] for value in self.graph.outputs]
+        return self.builder.build(outputs), [self.marks[value] for value in self.graph.outputs]
+
+    def grid_over_axis(self) -> frozenset[int]:
+        """The grid dimensions that cut the axis in some operand."""
+        over: set[int] = set()
+        for node in self.graph.nodes:
+            if node.op == "input_iterator" and (mark := self.operand(node)) is not None:
+                over.update(self.positions(node, "imap", mark.dim))
+        return frozenset(over)
+
+    def operand(self, node: Node) -> _Mark | None:
+        operand = node["operand"]
+        assert isinstance(operand, int)
+        return self.operands[operand]
+
+    def positions(self, node: Node, name: str, dim: int | None) -> tuple[int, ...]:
+        """The grid dimensions that a map sends to dimension `dim`."""
+        mapped = node[name]
+        assert isinstance(mapped, tuple)
+        if dim is None:
+            return ()
+        return tuple(position for position, target in enumerate(mapped) if target == dim)
+
+    def store(self, index: int, mark: _Mark | None, value: Value) -> None:
+        self.marks[Value(index)], self.values[Value(index)] = mark, value
+
+    def input(self, index: int, node: Node, mark: _Mark | None) -> None:
+        shape = _one(node.output.shape, mark)
+        self.store(index, mark, self.builder.input(str(node["name"]), shape, node.output.dtype))
+
+    def iterator(self, index: int, node: Node) -> None:
+        mark, imap = self.operand(node), node["imap"]
+        assert isinstance(imap, tuple)
+        cut = () if mark is None else self.positions(node, "imap", mark.dim)
+        if any(imap[position] is not None for position in self.over_axis - {*cut}):
+            raise NotParallel("input_iterator: a grid dimension cuts the axis here and another dimension there")
+        if mark is not None and mark.dim is not None and node["fmap"] == mark.dim:
+            raise NotParallel("input_iterator: the for-loop runs over the axis")
+        inside = None
+        if mark is not None:
+            single = mark.dim is None or node.output.shape[mark.dim] == 1
+            inside = _Mark(None if single else mark.dim, (*mark.cuts, cut))
+        tile = replace(node.output, shape=_one(node.output.shape, inside))
+        self.store(index, inside, self.builder.append(replace(node, outputs=(tile,))))
+
+    def saver(self, index: int, node: Node) -> None:
+        (value,) = node.inputs
+        mark = self.marks[value]
+        outside = None if mark is None else _Mark(self.saved_dim(node, mark), mark.cuts[:-1])
+        if mark is None and self.over_axis:
+            raise NotParallel("output_saver: a value that does not have the axis is repeated along it")
+        self.store(index, outside, self.builder.add(node.op, self.values[value], **dict(node.attributes)))
+
+    def saved_dim(self, node: Node, mark: _Mark) -> int | None:
+        """The dimension of the axis outside: the blocks' parts must be put back where they were taken from."""
+        cut, omap, tile = mark.cuts[-1], node["omap"], self.graph.tensor(node.inputs[0]).shape
+        assert isinstance(omap, tuple)
+        targets = {omap[position] for position in cut} if cut else {mark.dim}
+        (dim,) = targets if len(targets) == 1 else (None,)
+        in_place = dim is None or (self.positions(node, "omap", dim) == cut and (mark.dim == dim or tile[dim] == 1))
+        if {*cut} != self.over_axis or len(targets) > 1 or not in_place:
+            raise NotParallel("output_saver: the blocks' parts of the axis are not put back where they were taken from")
+        return dim
+
+    def graph_defined(self, index: int, node: Node, body: Graph) -> None:
+        taken, marks = _Pass(body, [self.marks[value] for value in node.inputs]).run()
+        outputs = self.builder.graph_defined(taken, [self.values[value] for value in node.inputs])
+        for number, (mark, value) in enumerate(zip(marks, outputs, strict=True)):
+            self.marks[Value(index, number)], self.values[Value(index, number)] = mark, value
+
+    def apply(self, index: int, node: Node) -> None:
+        mark = self.result(node)
+        attributes = dict(node.attributes)
+        if mark is not None and node.op == "reshape":
+            attributes["shape"] = _one(node.output.shape, mark)
+        self.store(index, mark, self.builder.add(node.op, *(self.values[value] for value in node.inputs), **attributes))
+
+    def result(self, node: Node) -> _Mark | None:
+        """The axis in a node's result: all operands that have it must send it to one place, the others must not vary there."""
+        shapes = [self.graph.tensor(value).shape for value in node.inputs]
+        marks = [self.marks[value] for value in node.inputs]
+        results: set[_Mark] = set()
+        for number, mark in enumerate(marks):
+            if mark is not None:
+                dim = None if mark.dim is None else _result_dim(node, shapes, number, mark.dim)
+                if dim is None and mark.dim is not None:
+                    raise NotParallel(f"{node.op}: the axis is not carried over slice by slice")
+                results.add(_Mark(dim, mark.cuts))
+        if not results:
+            return None
+        if len(results) > 1:
+            raise NotParallel(f"{node.op}: the axis stands in different places of the operands")
+        (result,) = results
+        for number, (shape, mark) in enumerate(zip(shapes, marks, strict=True)):
+            if (
+                result.dim is not None
+                and mark is None
+                and any(size > 1 and _result_dim(node, shapes, number, dim) == result.dim for dim, size in enumerate(shape))
+            ):
+                raise NotParallel(f"{node.op}: an operand without the axis tells its slices apart")
+        return result
+
+
+def _one(shape: Shape, mark: _Mark | None) -> Shape:
+    if mark is None or mark.dim is None:
+        return shape
+    return (*shape[: mark.dim], 1, *shape[mark.dim + 1 :])

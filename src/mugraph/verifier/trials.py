@@ -1,0 +1,132 @@
+"""Random tests of two graphs: draws of fields and inputs, one after the other, until a difference or enough agreement."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from mugraph.algebra.families import FieldFamily
+from mugraph.algebra.fields import FieldArithmetic, FieldPair, FieldValue, FreeArithmetic
+from mugraph.errors import UndefinedInField
+from mugraph.ir.arithmetic import Array
+from mugraph.ir.graph import Graph, Shape
+from mugraph.verifier.batched import evaluate_batched
+from mugraph.verifier.bounds import REDRAWS
+from mugraph.verifier.certificate import Round
+from mugraph.verifier.counterexamples import Counterexample, mismatch
+from mugraph.verifier.factors import Factored
+from mugraph.verifier.residues import Residues, residues_needed
+from mugraph.verifier.semantics import Semantics
+
+
+_SQUARE_DRAWS = 24
+_FEW_RADICANDS = 6
+"""Up to so many radicands are all squares in one of _SQUARE_DRAWS draws, or nearly always."""
+
+
+class _Roots(FieldArithmetic):
+    """Field arithmetic that notes how many elements roots were taken of, and whether all of them were squares."""
+
+    radicands = 0
+    all_squares = True
+
+    def sqrt(self, x: FieldValue) -> FieldValue:
+        root = super().sqrt(x)
+        squares = self.mul(root, root)
+        self.radicands += math.prod(x.shape)
+        for ours, theirs in ((squares.known_p, x.known_p), (squares.q, x.q)):
+            if ours is not None and theirs is not None and not np.array_equal(ours, theirs):
+                self.all_squares = False
+        return root
+
+
+@dataclass(slots=True)
+class Trials:
+    """Tests of one pair of graphs under one semantics, in fields of one family, as they accumulate.
+
+    `count` says whether enough p must go with each q, as the bound for exponentials supposes.
+    """
+
+    left: Graph
+    right: Graph
+    semantics: Semantics
+    family: FieldFamily
+    seed: int
+    count: bool = False
+    rounds: list[Round] = field(default_factory=list)
+    draws: int = 0
+    invalid: int = 0
+
+    def test(self) -> Counterexample | None:
+        """One valid test: the first difference, or None. Raises UndefinedInField when too many draws are not valid.
+
+        Under LAWS a difference counts where all radicands are squares, for only there does sqrt(a)**2 = a hold: a draw in
+        which they are decides, if there is one among a few.
+        """
+        found, roots = self._valid_draw()
+        if found is None or roots is None or roots.all_squares or roots.radicands > _FEW_RADICANDS:
+            return found
+        for _ in range(_SQUARE_DRAWS):
+            again, roots = self._valid_draw()
+            if roots is not None and roots.all_squares:
+                return again
+        return found
+
+    def _valid_draw(self) -> tuple[Counterexample | None, _Roots | None]:
+        invalid: UndefinedInField | None = None
+        while self.invalid <= REDRAWS:
+            try:
+                return self._draw()
+            except UndefinedInField as error:
+                self.invalid, invalid = self.invalid + 1, error
+        raise UndefinedInField(f"no test could be evaluated: {invalid}")
+
+    def _draw(self) -> tuple[Counterexample | None, _Roots | None]:
+        """Draw fields and inputs, and compare. Raises UndefinedInField where a denominator vanishes."""
+        draw = self.draws
+        self.draws += 1
+        rng = np.random.default_rng([self.seed, draw])
+        pair = self.family.draw(rng, count=self.count)
+        omega, key = pair.root(rng), int(rng.integers(2**62))
+        roots = None
+        if self.semantics is Semantics.FREE:
+            left, right = self._free(FreeArithmetic(pair, omega=omega, seed=key), rng)
+        else:
+            # Both square roots take part: sqrt(x) and sqrt(-x) agree under one of them.
+            roots = _Roots(pair, omega=omega, seed=key, mirrored=draw % 2 == 1)
+            inputs = self._inputs(roots, rng)
+            left, right = (evaluate_batched(graph, inputs, roots) for graph in (self.left, self.right))
+        self.rounds.append(Round(draw, pair.p, pair.q, omega))
+        return _first_difference(left, right, pair), roots
+
+    def _free(self, field: FreeArithmetic, rng: np.random.Generator) -> Iterator[list[FieldValue]]:
+        arith = Factored(field)
+        inputs = [arith.atom(value) for value in self._inputs(field, rng)]
+        return ([x.value for x in evaluate_batched(graph, inputs, arith)] for graph in (self.left, self.right))
+
+    def _inputs(self, arith: FieldArithmetic, rng: np.random.Generator) -> list[FieldValue]:
+        needs = zip(residues_needed(self.left, self.semantics), residues_needed(self.right, self.semantics), strict=True)
+        drawn = zip(input_shapes(self.left), needs, strict=True)
+        return [
+            arith.random(shape, rng, p=Residues.P in (ours | theirs), q=Residues.Q in (ours | theirs))
+            for shape, (ours, theirs) in drawn
+        ]
+
+
+def input_shapes(graph: Graph) -> list[Shape]:
+    """Shapes of a kernel graph's inputs, in order."""
+    return [node.output.shape for node in graph.nodes if node.op == "input"]
+
+
+def _first_difference(left: Sequence[FieldValue], right: Sequence[FieldValue], pair: FieldPair) -> Counterexample | None:
+    for number, (x, y) in enumerate(zip(left, right, strict=True)):
+        components: list[tuple[str, Array, Array]] = [(f"modulo {pair.p}", x.p, y.p)]
+        if x.q is not None and y.q is not None:
+            components.append((f"modulo {pair.q}", x.q, y.q))
+        for arithmetic, ours, theirs in components:
+            if not np.array_equal(ours, theirs):
+                return mismatch(number, ours, theirs, np.asarray(ours != theirs), arithmetic)
+    return None

@@ -1,0 +1,129 @@
+"""Families of fields: what is drawn is as the error bound supposes, and there are as many as it counts."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from mugraph.algebra.families import Q_BITS, FieldFamily
+from mugraph.algebra.fields import P_BITS, FieldArithmetic, FieldPair, FreeArithmetic, is_prime
+from mugraph.algebra.modular import WIDE, inverse, matmul, multiply, square_root, total
+from mugraph.errors import InvalidInput
+
+FAMILY = FieldFamily(38, modulus=8 * 3 * 5)
+
+
+def drawn(seed: int = 0) -> FieldPair:
+    return FieldFamily(38).draw(np.random.default_rng(seed))
+
+
+@pytest.mark.parametrize("count", [True, False])
+def test_drawn_pairs_differ_and_make_the_primes_squares(count: bool) -> None:
+    rng = np.random.default_rng(1)
+    pairs = {FAMILY.draw(rng, count=count) for _ in range(10)}
+    assert len(pairs) == 10
+    for pair in pairs:
+        assert 1 << P_BITS < pair.p < WIDE
+        assert 1 << 38 <= pair.q < 1 << 39
+        assert (pair.p - 1) % pair.q == 0
+        for modulus in (pair.p, pair.q):
+            assert all(pow(prime, (modulus - 1) // 2, modulus) == 1 for prime in (2, 3, 5))
+            assert pow(modulus - 1, (modulus - 1) // 2, modulus) != 1
+
+
+def test_counted_draws_have_enough_p_to_choose_from() -> None:
+    family = FieldFamily(39)
+    rng = np.random.default_rng(5)
+    for _ in range(5):
+        q = family.draw(rng).q
+        candidates = range(q + 1, WIDE, q)
+        suitable = [p for p in candidates if p > 1 << P_BITS and p % 8 == 7 and is_prime(p)]
+        assert len(suitable) >= family.p_count
+
+
+def test_there_are_at_least_as_many_q_as_counted() -> None:
+    """By the density of primes in a sample: the bound is a few percent below it."""
+    family = FieldFamily(33)
+    rng = np.random.default_rng(0)
+    first, last = (1 << 33) // 8 + 1, (2 << 33) // 8
+    sample = [8 * int(number) - 1 for number in rng.integers(first, last, 20000)]
+    estimate = (last - first) * sum(map(is_prime, sample)) / len(sample)
+    assert 0.8 * estimate < family.q_count < 1.05 * estimate
+
+
+def test_larger_q_leave_fewer_p() -> None:
+    families = [FieldFamily(bits) for bits in Q_BITS]
+    for smaller, larger in itertools.pairwise(families):
+        assert smaller.q_count < larger.q_count
+        assert smaller.p_count >= larger.p_count
+
+
+def test_impossible_families_are_refused() -> None:
+    for bits, modulus in ((20, 8), (60, 8), (38, 12), (38, 8 * 10**6)):
+        with pytest.raises(InvalidInput, match="no fields are known"):
+            FieldFamily(bits, modulus)
+    assert FieldFamily.modulus_for({2, 3, 7}) == 8 * 21
+    assert FieldFamily.modulus_for({1000003}) is None
+
+
+# --- arithmetic modulo primes of 51 bits --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (70, 90)])
+def test_wide_elementwise_operations_are_exact(shape: tuple[int, ...]) -> None:
+    pair, rng = drawn(), np.random.default_rng(0)
+    modulus = np.array(pair.p)
+    x, y = (np.asarray(rng.integers(pair.p - 1000, pair.p, shape)) for _ in range(2))
+    products = np.asarray(x.astype(object) * y.astype(object) % pair.p)
+    np.testing.assert_array_equal(multiply(x, y, modulus), products)
+    np.testing.assert_array_equal(np.asarray(inverse(x, modulus).astype(object) * x % pair.p), np.ones(shape))
+    roots = square_root(multiply(x, x, modulus), modulus)
+    np.testing.assert_array_equal(multiply(roots, roots, modulus), multiply(x, x, modulus))
+
+
+@pytest.mark.parametrize(("left", "right"), [((4, 5000), (5000, 3)), ((2, 3, 700), (700, 1500)), ((1, 140000), (140000, 20))])
+def test_wide_matrix_products_of_the_largest_residues_are_exact(left: tuple[int, ...], right: tuple[int, ...]) -> None:
+    pair, rng = drawn(), np.random.default_rng(0)
+    x, y = rng.integers(pair.p - 9, pair.p, left), rng.integers(pair.p - 9, pair.p, right)
+    small = np.matmul(x - pair.p, y - pair.p)
+    np.testing.assert_array_equal(matmul(x, y, np.array(pair.p)), small % pair.p)
+
+
+def test_wide_sums_do_not_overflow() -> None:
+    pair = drawn()
+    ones = np.full((2, 10**5), pair.p - 1)
+    np.testing.assert_array_equal(total(ones, 1, np.array(pair.p)), np.full((2, 1), pair.p - 10**5))
+
+
+def test_wide_powers_of_omega() -> None:
+    arith = FieldArithmetic(drawn(), seed=3)
+    x = arith.random((50,), np.random.default_rng(0))
+    assert x.q is not None
+    assert arith.exp(x).p.tolist() == [pow(arith.omega, int(exponent), arith.pair.p) for exponent in x.q]
+
+
+# --- free semantics -----------------------------------------------------------------------------------------------------
+
+
+def test_free_functions_give_equals_for_equals_and_nothing_else() -> None:
+    arith = FreeArithmetic(drawn(), seed=3)
+    x = arith.random((100,), np.random.default_rng(0))
+    y = arith.view(x, lambda residues: residues[::-1])
+    for function in (arith.sqrt, lambda value: arith.opaque("silu", value), lambda value: arith.exp(arith.exp(value))):
+        image, mirrored = function(x), function(y)
+        np.testing.assert_array_equal(image.p[::-1], mirrored.p)
+        assert len(set(image.p.tolist())) == 100
+        assert max(image.p.tolist()) < 1 << P_BITS
+    root = arith.sqrt(x)
+    assert (arith.mul(root, root).p != x.p).all()
+
+
+def test_free_maxima_depend_on_all_elements_in_any_order() -> None:
+    arith = FreeArithmetic(drawn(), seed=3)
+    x = arith.random((3, 40), np.random.default_rng(0))
+    whole = arith.max(x, 1).p
+    shuffled = arith.max(arith.view(x, lambda residues: residues[:, ::-1]), 1).p
+    np.testing.assert_array_equal(whole, shuffled)
+    assert (arith.max(arith.view(x, lambda residues: residues[:, 1:]), 1).p != whole).all()

@@ -1,0 +1,116 @@
+"""Parallel axes: found where operators treat all slices alike, refused where one does not, at every level of a muGraph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from mugraph.ir import Graph, GraphBuilder, Level
+from mugraph.ir.evaluate import evaluate
+from mugraph.ir.float_arithmetic import FloatArithmetic
+from mugraph.ir.program import ProgramTensor
+from mugraph.ir.validity import check
+from mugraph.lower.thread_graphs import construct
+from mugraph.verifier.slices import NotParallel, shared_slice, take_slice
+
+from .graphs import FP32, attention, fused_rmsnorm, online_attention, program, rmsnorm
+
+
+def assert_slices_are_slices(graph: Graph, inputs: tuple[int | None, ...]) -> None:
+    """A slice of the result is the result of slices."""
+    taken, outputs = take_slice(graph, inputs)
+    check(taken)
+    rng = np.random.default_rng(0)
+    tensors = [rng.uniform(0.5, 1.5, node.output.shape) for node in graph.nodes if node.op == "input"]
+    whole = evaluate(graph, tensors, FloatArithmetic())
+    (size,) = {tensor.shape[dim] for tensor, dim in zip(tensors, inputs, strict=True) if dim is not None}
+    for position in range(size):
+        part = [tensor if dim is None else np.take(tensor, [position], dim) for tensor, dim in zip(tensors, inputs, strict=True)]
+        for result, full, dim in zip(evaluate(taken, part, FloatArithmetic()), whole, outputs, strict=True):
+            np.testing.assert_allclose(result, full if dim is None else np.take(full, [position], dim))
+
+
+@pytest.mark.parametrize("graph", [rmsnorm(), fused_rmsnorm(), construct(fused_rmsnorm()), fused_rmsnorm(blocks=8)])
+def test_rows_and_columns_of_a_linear_layer_are_parallel(graph: Graph) -> None:
+    assert_slices_are_slices(graph, (0, None, None))
+    assert_slices_are_slices(graph, (None, None, 1))
+    for mixed in ((1, 0, 0), (1, None, None), (None, None, 0), (None, 0, None)):
+        with pytest.raises(NotParallel):
+            take_slice(graph, mixed)
+
+
+def test_both_graphs_shrink_together() -> None:
+    found = shared_slice(rmsnorm(4, 12, 8), fused_rmsnorm(4, 12, 8))
+    assert [(axis.size, axis.inputs, axis.outputs) for axis in found.axes] == [
+        (4, (0, None, None), (0,)),
+        (8, (None, None, 1), (1,)),
+    ]
+    for graph in (found.left, found.right):
+        check(graph)
+        assert [node.output.shape for node in graph.nodes if node.op == "input"] == [(1, 12), (12,), (12, 1)]
+    (kernel,) = found.right.kernels()
+    assert kernel.body is not None
+    assert kernel.body.grid == (1,)
+
+
+def test_queries_and_value_columns_of_attention_are_parallel_and_keys_are_not() -> None:
+    found = shared_slice(attention(3, 8, 4), construct(online_attention(3, 8, 4)))
+    assert [axis.inputs for axis in found.axes] == [(0, None, None), (None, None, 1)]
+
+
+def test_heads_survive_reshapes_inside_blocks_of_one_head() -> None:
+    def function(x: ProgramTensor, y: ProgramTensor) -> ProgramTensor:
+        return x @ y
+
+    kernel = GraphBuilder(Level.KERNEL)
+    x, y = kernel.input("x", (5, 2, 3), FP32), kernel.input("y", (5, 3, 4), FP32)
+    block = GraphBuilder(Level.BLOCK, grid=(5,))
+    tiles = [block.iterator(number, kernel.tensor(value), (0,), None) for number, value in enumerate((x, y))]
+    flat = block.add("reshape", block.add("matmul", *tiles), shape=(8,))
+    saved = block.add("output_saver", block.add("reshape", flat, shape=(1, 2, 4)), omap=(0,))
+    graph = kernel.build(kernel.graph_defined(block.build([saved]), [x, y]))
+    assert_slices_are_slices(graph, (0, 0))
+    axes = shared_slice(program(function, (5, 2, 3), (5, 3, 4)), graph).axes
+    assert (5, (0, 0), (0,)) in [(axis.size, axis.inputs, axis.outputs) for axis in axes]
+
+
+UNEVEN: dict[str, Callable[[], tuple[Graph, tuple[int | None, ...]]]] = {
+    "a tensor of the axis' size without the axis": lambda: (program(lambda x, y: x + y, (4, 3), (4, 3)), (0, None)),
+    "a reduction over the axis": lambda: (program(lambda x: x.sum(0), (4, 3)), (0,)),
+    "a product with its own transpose": lambda: (program(lambda x: x @ x.transpose(0, 1), (4, 3)), (0,)),
+    "a reshape that merges it": lambda: (program(lambda x: x.reshape(12), (4, 3)), (0,)),
+    "blocks repeated along the axis": lambda: (repeated_blocks(), (0, None)),
+}
+
+
+def swapped_blocks() -> Graph:
+    """A 2 x 2 matrix by blocks of one element, put back transposed."""
+    kernel = GraphBuilder(Level.KERNEL)
+    x = kernel.input("x", (2, 2), FP32)
+    block = GraphBuilder(Level.BLOCK, grid=(2, 2))
+    tile = block.add("square", block.iterator(0, kernel.tensor(x), (0, 1), None))
+    return kernel.build(kernel.graph_defined(block.build([block.add("output_saver", tile, omap=(1, 0))]), [x]))
+
+
+def repeated_blocks() -> Graph:
+    """One output cut along the axis, another that every block writes again in a place of its own."""
+    kernel = GraphBuilder(Level.KERNEL)
+    x, y = kernel.input("x", (4, 3), FP32), kernel.input("y", (3,), FP32)
+    block = GraphBuilder(Level.BLOCK, grid=(4,))
+    xs, ys = block.iterator(0, kernel.tensor(x), (0,), None), block.iterator(1, kernel.tensor(y), (None,), None)
+    outputs = [block.add("output_saver", block.add("square", tile), omap=(0,)) for tile in (xs, ys)]
+    return kernel.build(kernel.graph_defined(block.build(outputs), [x, y]))
+
+
+@pytest.mark.parametrize("name", UNEVEN)
+def test_what_tells_slices_apart_is_refused(name: str) -> None:
+    graph, axis = UNEVEN[name]()
+    with pytest.raises(NotParallel):
+        take_slice(graph, axis)
+
+
+def test_axes_that_come_out_in_different_places_are_not_shared() -> None:
+    assert take_slice(swapped_blocks(), (0,))[1] == (1,)
+    assert not shared_slice(program(lambda x: x.square(), (2, 2)), swapped_blocks()).axes
