@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
-from mugraph.lower import tiles as views
+from mugraph.lower.dims import Dim
 from mugraph.lower.fragments import WARP, comes_by_ldmatrix, on_matrix_units, warp_tiles
-from mugraph.lower.lanes import lanes_per_result
+from mugraph.lower.lanes import WIDEST_ACCESS, elementwise_share, reduction_share
 from mugraph.lower.lowered import Buffer, Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile
 
 _BANKS, _WORD = 32, 4
-_WIDEST = 16
-"""Bytes of the widest access of a lane."""
-_LONGEST_RUN = 8
 _MATRIX = 8
 """Rows and columns of one matrix of ldmatrix."""
 _ROWS_AT_ONCE = 4
 """Rows of a product on vector units that share one load of the right factor."""
+
+
+Loops = TypeVar("Loops", Elementwise, Reduce)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +49,23 @@ def wavefronts(addresses: Sequence[int], width: int) -> int:
 
 def accesses_of(kernel: Kernel, statement: Statement) -> Iterator[Accesses]:
     """The accesses of a statement to shared memory."""
+    tiles = (statement.target, *statement.sources)
     match statement:
         case Matmul():
             yield Accesses((statement.target,), lambda laid: _result_cost(kernel, statement, laid[0]))
             yield Accesses((statement.left,), lambda laid: _left_cost(kernel, statement, laid[0]))
             yield Accesses((statement.right,), lambda laid: _right_cost(kernel, statement, laid[0]))
         case Reduce():
-            yield Accesses((statement.target, *statement.sources), lambda laid: _reduction_cost(kernel, laid[1:]))
+            yield Accesses(tiles, lambda laid: _reduction_cost(kernel, _relaid(statement, laid)))
         case Elementwise() if any(kernel.buffer(tile.buffer).memory is Memory.REGISTERS for tile in statement.sources):
             yield Accesses((statement.target,), lambda laid: _fragment_cost(kernel, laid[0]))
         case Elementwise():
-            yield Accesses((statement.target, *statement.sources), lambda laid: _elementwise_cost(kernel, laid))
+            yield Accesses(tiles, lambda laid: _elementwise_cost(kernel, _relaid(statement, laid)))
+
+
+def _relaid(statement: Loops, tiles: Sequence[Tile]) -> Loops:
+    """The statement with other strides: `tiles` are its target and its sources."""
+    return replace(statement, target=tiles[0], sources=tuple(tiles[1:]))
 
 
 # products -----------------------------------------------------------------------------------------------------------------
@@ -115,73 +122,46 @@ def _stored_along(kernel: Kernel, tile: Tile, stride: int) -> float:
 # elementwise statements and reductions ------------------------------------------------------------------------------------
 
 
-def _elementwise_cost(kernel: Kernel, tiles: Sequence[Tile]) -> float:
-    shape = tiles[0].shape
-    dims = [dim for dim, size in enumerate(shape) if size > 1]
-    if not dims:
-        return float(len(tiles))
-    fastest = max(dims, key=lambda dim: _consecutive(kernel, tiles, dim))
-    order = [*(dim for dim in dims if dim != fastest), fastest]
-    run = _run(kernel, tiles, order)
-    return sum(_lanes_cost(kernel, tile, order, run) for tile in tiles)
+def _elementwise_cost(kernel: Kernel, statement: Elementwise) -> float:
+    share = elementwise_share(kernel, statement)
+    elements = math.prod(statement.target.shape)
+    lanes = min(WARP, elements // share.run)
+    total = 0.0
+    for position, tile in enumerate((statement.target, *statement.sources)):
+        starts = [_place(share.dims, position, lane * share.run) for lane in range(lanes)]
+        run = share.run if share.dims[-1].strides[position] else 1
+        total += _lanes_cost(kernel, tile, starts, run) * elements / (lanes * share.run)
+    return total
 
 
-def _consecutive(kernel: Kernel, tiles: Sequence[Tile], dim: int) -> int:
-    """How much memory traffic is consecutive along a dimension; device memory counts for more."""
-    shared = (kernel.buffer(tile.buffer).memory is Memory.SHARED for tile in tiles)
-    return sum(1 if here else 4 for tile, here in zip(tiles, shared, strict=True) if tile.strides[dim] == 1)
+def _reduction_cost(kernel: Kernel, statement: Reduce) -> float:
+    """Groups of lanes run along the reduced dimension, neighbouring groups along the results."""
+    share = reduction_share(kernel, statement)
+    *kept, reduced = share.dims
+    results = math.prod(dim.size for dim in kept)
+    lanes = min(WARP, share.group * results)
+    total = 0.0
+    for position, tile in enumerate(statement.sources, 1):
+        stride = reduced.strides[position]
+        starts = [_place(kept, position, lane // share.group) + lane % share.group * share.run * stride for lane in range(lanes)]
+        run = share.run if stride else 1
+        total += _lanes_cost(kernel, tile, starts, run) * results * reduced.size / (lanes * share.run)
+    return total
 
 
-def _run(kernel: Kernel, tiles: Sequence[Tile], order: Sequence[int]) -> int:
-    """Elements a lane takes at once along the last dimension."""
-    fastest, shape = order[-1], tiles[0].shape
-    run = math.gcd(shape[fastest], _LONGEST_RUN)
-    for tile in tiles:
-        if tile.strides[fastest] not in (0, 1):
-            return 1
-        if tile.strides[fastest] == 1:
-            widest = _WIDEST // kernel.buffer(tile.buffer).dtype.bytes
-            aligned = views.alignment(tile, widest, fastest)
-            run = run if aligned == widest else min(run, aligned)
-    while run > max(math.prod(shape) // kernel.threads, 1):
-        run //= 2
-    return run
-
-
-def _lanes_cost(kernel: Kernel, tile: Tile, order: Sequence[int], run: int) -> float:
-    """One tile of an elementwise statement, estimated from its first warp."""
+def _lanes_cost(kernel: Kernel, tile: Tile, starts: Sequence[int], run: int) -> float:
+    """Wavefronts in which lanes read or write a run of elements each, from these places in a tile's buffer."""
     buffer = kernel.buffer(tile.buffer)
     if buffer.memory is not Memory.SHARED:
         return 0.0
-    elements = math.prod(tile.shape)
-    lanes = min(WARP, elements // run)
-    run_here = run if tile.strides[order[-1]] == 1 else 1
-    width = min(run_here * buffer.dtype.bytes, _WIDEST)
-    accesses = run_here * buffer.dtype.bytes // width
-    addresses = [_place(tile, order, lane * run) * buffer.dtype.bytes for lane in range(lanes)]
-    return accesses * wavefronts(addresses, width) * elements / (lanes * run)
+    width = min(run * buffer.dtype.bytes, WIDEST_ACCESS)
+    return run * buffer.dtype.bytes // width * wavefronts([start * buffer.dtype.bytes for start in starts], width)
 
 
-def _place(tile: Tile, order: Sequence[int], element: int) -> int:
-    """Where an element lies, counted with the last dimension of `order` fastest."""
+def _place(dims: Sequence[Dim], position: int, element: int) -> int:
+    """Where an element of tile number `position` lies, counted with the last dimension fastest."""
     place = 0
-    for dim in reversed(order):
-        element, index = divmod(element, tile.shape[dim])
-        place += index * tile.strides[dim]
+    for dim in reversed(dims):
+        element, index = divmod(element, dim.size)
+        place += index * dim.strides[position]
     return place
-
-
-def _reduction_cost(kernel: Kernel, sources: Sequence[Tile]) -> float:
-    """Groups of lanes run along the reduced dimension, neighbouring groups along the results."""
-    total = 0.0
-    for tile in sources:
-        buffer = kernel.buffer(tile.buffer)
-        if buffer.memory is not Memory.SHARED:
-            continue
-        results, size = math.prod(tile.shape[:-1]), buffer.dtype.bytes
-        group = lanes_per_result(kernel.threads, results, tile.shape[-1])
-        kept = range(tile.rank - 1)
-        lanes = min(WARP, group * results)
-        addresses = [(_place(tile, kept, lane // group) + lane % group * tile.strides[-1]) * size for lane in range(lanes)]
-        total += wavefronts(addresses, size) * math.prod(tile.shape) / lanes
-    return total

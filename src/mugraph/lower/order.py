@@ -11,7 +11,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from mugraph.lower.lowered import Elementwise, Index, Kernel, Matmul, Memory, Reduce, Statement, Tile, reads_target
+from mugraph.lower.lanes import addresses, elementwise_share
+from mugraph.lower.lowered import Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile, reads_target
 
 
 def by_depth(kernel: Kernel) -> Kernel:
@@ -66,21 +67,21 @@ def _execution(kernel: Kernel) -> Iterator[tuple[int, Statement]]:
 class _Access:
     """Bytes of shared memory, or a whole output, that a statement reads or writes; registers are every thread's own.
 
-    `line` tells which elements, where thread number i alone touches number i of them: buffer, start, step and count.
+    `owners` tells which elements, and which thread touches which.
     """
 
     memory: str
     first: int
     end: int
     written: bool
-    line: tuple[str, Index, int, int] | None
+    owners: tuple[object, ...] | None
 
     def conflicts(self, other: _Access) -> bool:
         """Whether threads must meet between the two."""
         if self.memory == Memory.REGISTERS or not (self.written or other.written):
             return False
         meet = self.memory == other.memory and self.first < other.end and other.first < self.end
-        return meet and (self.line is None or self.line != other.line)
+        return meet and (self.owners is None or self.owners != other.owners)
 
 
 def _accesses(statement: Statement, kernel: Kernel) -> Iterator[_Access]:
@@ -93,24 +94,22 @@ def _accesses(statement: Statement, kernel: Kernel) -> Iterator[_Access]:
 
 def _access(kernel: Kernel, statement: Statement, tile: Tile, written: bool) -> _Access:
     buffer = kernel.buffer(tile.buffer)
-    line = _line(tile) if _thread_by_thread(statement, tile, kernel.threads) else None
+    owners = _owners(kernel, statement, tile)
     if buffer.memory is Memory.SHARED:
-        return _Access(Memory.SHARED, buffer.offset, buffer.offset + buffer.bytes, written, line)
-    return _Access(Memory.REGISTERS if buffer.memory is Memory.REGISTERS else buffer.name, 0, 1, written, line)
+        return _Access(Memory.SHARED, buffer.offset, buffer.offset + buffer.bytes, written, owners)
+    return _Access(Memory.REGISTERS if buffer.memory is Memory.REGISTERS else buffer.name, 0, 1, written, owners)
 
 
-def _thread_by_thread(statement: Statement, tile: Tile, threads: int) -> bool:
-    """Whether thread i alone touches element i of a tile, as far as there are elements: what every printer must keep to."""
+def _owners(kernel: Kernel, statement: Statement, tile: Tile) -> tuple[object, ...] | None:
+    """Which elements of a tile which thread touches; None where several threads touch one, or it is not said."""
     match statement:
-        case Elementwise():
-            long = [size for size in statement.target.shape if size > 1]
-            return len(long) <= 1 and math.prod(long) <= threads
-        case Reduce():
-            return tile is statement.target and math.prod(tile.shape) == 1
-    return False
+        case Elementwise() if not _touches_registers(kernel, statement):
+            return addresses(elementwise_share(kernel, statement), tile, (statement.target, *statement.sources).index(tile))
+        case Reduce() if tile is statement.target and math.prod(tile.shape) == 1:
+            return (tile.buffer, tile.start, (), 1)
+    return None
 
 
-def _line(tile: Tile) -> tuple[str, Index, int, int]:
-    steps = [(stride, size) for stride, size in zip(tile.strides, tile.shape, strict=True) if size > 1]
-    step, count = steps[0] if steps else (0, 1)
-    return (tile.buffer, tile.start, step, count)
+def _touches_registers(kernel: Kernel, statement: Elementwise) -> bool:
+    """Whether the fragments of matrix units, not runs of elements, decide which thread touches what."""
+    return any(kernel.buffer(tile.buffer).memory is Memory.REGISTERS for tile in (statement.target, *statement.sources))

@@ -7,10 +7,10 @@ every subexpression is computed in the outermost loop where its operands are kno
 from __future__ import annotations
 
 from mugraph.ir.ops import operator
+from mugraph.lower.dims import Dim, loops_of
 from mugraph.lower.expressions import Apply, Constant, Expression, Source, subexpressions
 from mugraph.lower.lowered import Combine, Elementwise, Reduce, Tile
 from mugraph.targets.cpu.source import Writer
-from mugraph.targets.dims import Dim, loops_of
 from mugraph.targets.source import literal, scaled, sum_of
 
 _NEUTRAL = {Combine.SUM: "0.0f", Combine.MAX: "-__builtin_inff()"}

@@ -10,23 +10,21 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 
-from mugraph.lower.lanes import lanes_per_result
+from mugraph.lower.dims import Dim
+from mugraph.lower.lanes import elementwise_share, reduction_share
 from mugraph.lower.lowered import Combine, Elementwise, Reduce, Tile
-from mugraph.targets.cuda.source import WIDEST_ACCESS, KernelText, number, write_expression
-from mugraph.targets.dims import Dim, loops_of
+from mugraph.targets.cuda.source import KernelText, number, write_expression
 from mugraph.targets.source import scaled, sum_of
 
 _NEUTRAL = {Combine.SUM: 0.0, Combine.MAX: -math.inf}
 _COMBINED = {Combine.SUM: "{} + {}", Combine.MAX: "max({}, {})"}
-_LONGEST_RUN = 8
 
 
 def print_elementwise(text: KernelText, statement: Elementwise) -> None:
     """Write an elementwise statement."""
-    dims = _fastest_last(text, statement)
-    tiles = (statement.target, *statement.sources)
+    share = elementwise_share(text.kernel, statement)
+    dims, run = share.dims, share.run
     elements = math.prod(dim.size for dim in dims)
-    run = _longest_run(text, tiles, dims, elements // text.threads)
     with text.block():
         _pointers(text, statement)
         with text.block(f"for (int e = thread; e < {elements // run}; e += {text.threads})"):
@@ -45,10 +43,10 @@ def print_elementwise(text: KernelText, statement: Elementwise) -> None:
 
 def print_reduction(text: KernelText, statement: Reduce) -> None:
     """Write a reduction."""
-    *kept, reduced = loops_of(statement)
+    share = reduction_share(text.kernel, statement)
+    group, run = share.group, share.run
+    *kept, reduced = share.dims
     results = math.prod(dim.size for dim in kept)
-    group = lanes_per_result(text.threads, results, reduced.size)
-    run = _longest_run(text, statement.sources, [*kept, reduced], reduced.size // group)
     combined = _COMBINED[statement.combine]
     with text.block():
         _pointers(text, statement)
@@ -74,37 +72,7 @@ def print_reduction(text: KernelText, statement: Reduce) -> None:
                 text.line(f"*({address}) = from_float<{dtype}_t>({total});")
 
 
-# dimensions ---------------------------------------------------------------------------------------------------------
-
-
-def _fastest_last(text: KernelText, statement: Elementwise) -> list[Dim]:
-    """The loops, the one along which most memory traffic is consecutive last; device memory counts for more."""
-    tiles = (statement.target, *statement.sources)
-
-    def consecutive(dim: Dim) -> int:
-        weights = (1 if text.is_shared(tile) else 4 for tile in tiles)
-        return sum(weight for weight, stride in zip(weights, dim.strides, strict=True) if stride == 1)
-
-    dims = loops_of(statement)
-    fastest = max(dims, key=consecutive)
-    return [*(dim for dim in dims if dim is not fastest), fastest]
-
-
-def _longest_run(text: KernelText, tiles: Sequence[Tile], dims: Sequence[Dim], share: int) -> int:
-    """Elements a thread takes at once along the last dimension: what alignment allows, no more than its `share`."""
-    last = dims[-1]
-    first = len(last.strides) - len(tiles)
-    run = math.gcd(last.size, _LONGEST_RUN)
-    for position, tile in enumerate(tiles, first):
-        if last.strides[position] == 0:
-            continue
-        if last.strides[position] != 1:
-            return 1
-        aligned = text.aligned_elements(tile, [dim.strides[position] for dim in dims[:-1]])
-        run = run if aligned * text.dtype(tile).bytes == WIDEST_ACCESS else min(run, aligned)
-    while run > max(share, 1):
-        run //= 2
-    return run
+# text ----------------------------------------------------------------------------------------------------------------
 
 
 def _halvings(group: int) -> Iterator[int]:
@@ -112,9 +80,6 @@ def _halvings(group: int) -> Iterator[int]:
     while mask:
         yield mask
         mask //= 2
-
-
-# text ----------------------------------------------------------------------------------------------------------------
 
 
 def _pointers(text: KernelText, statement: Elementwise | Reduce) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,9 +11,6 @@ from mugraph.ir.dtypes import DType
 from mugraph.lower.expressions import Apply, Constant, Expression, Source, subexpressions
 from mugraph.lower.lowered import Buffer, Kernel, Memory, Tile
 from mugraph.targets.source import Text, index_terms, literal, sum_of
-
-WIDEST_ACCESS = 16
-"""Bytes of the widest load or store of one thread; device buffers start at multiples of it."""
 
 
 @dataclass(slots=True)
@@ -44,12 +40,6 @@ class KernelText(Text):
         """Declare `name`, a pointer to the tile's first element in this block and iteration."""
         const = "" if written else "const "
         self.line(f"{const}{self.dtype(tile)}_t *{name} = {sum_of([tile.buffer, *index_terms(tile.start)])};")
-
-    def aligned_elements(self, tile: Tile, strides: Sequence[int]) -> int:
-        """Elements, a power of two, of the widest access to any place that a tile reaches by its start and `strides`."""
-        widest = WIDEST_ACCESS // self.dtype(tile).bytes
-        steps = (tile.start.constant, tile.start.loop, *tile.start.grid, *strides)
-        return math.gcd(widest, *steps)
 
 
 def number(value: float) -> str:
