@@ -50,11 +50,12 @@ def first(pattern: str, kernel: str) -> re.Match[str]:
     return match
 
 
-def test_every_removed_barrier() -> None:
-    count = kernel_text(GRAPHS["norm"]).count("__syncthreads();")
+@pytest.mark.parametrize("name", GRAPHS)
+def test_every_removed_barrier(name: str) -> None:
+    count = kernel_text(GRAPHS[name]).count("__syncthreads();")
     assert count >= 4
     for number in range(count):
-        assert is_caught(GRAPHS["norm"], "__syncthreads();", "", number), f"barrier {number}"
+        assert is_caught(GRAPHS[name], "__syncthreads();", "", number), f"barrier {number}"
 
 
 @pytest.mark.parametrize("name", GRAPHS)
