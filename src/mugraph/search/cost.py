@@ -16,7 +16,6 @@ import numpy as np
 
 from mugraph.devices import Device
 from mugraph.ir.dtypes import DType
-from mugraph.ir.graph import Tensor
 from mugraph.ir.liveness import live_ranges
 from mugraph.ir.ops import OPERATORS, Call
 from mugraph.search.axes import AxisSet, Slots
@@ -56,27 +55,26 @@ class _Transfer:
 
 
 class RecipeCost:
-    """A recipe's cost as a function of its schedules; the i-th load reads `sources[i]`, the i-th goal is `outputs[i]`."""
+    """A recipe's cost as a function of schedules; the i-th load is of dtype `sources[i]`, the i-th goal saved as `outputs[i]`."""
 
-    def __init__(self, recipe: Recipe, sources: Sequence[Tensor], outputs: tuple[Output, ...], device: Device) -> None:
-        self.recipe, self.outputs, self.device = recipe, outputs, device
+    def __init__(self, recipe: Recipe, sources: tuple[DType, ...], outputs: tuple[Output, ...], device: Device) -> None:
+        self.recipe, self.sources, self.outputs, self.device = recipe, sources, outputs, device
         loads = [step for step in recipe.steps if step.leaf is not None]
-        self.source_dtypes = [tensor.dtype for tensor in sources]
-        self.transfers = [
+        self.transfers = (
             *(
                 _Transfer(_Space(step.axes, step.in_loop, step.in_loop), leaf.slots, dtype.bytes)
-                for step, leaf, dtype in zip(loads, recipe.leaves, self.source_dtypes, strict=True)
+                for step, leaf, dtype in zip(loads, recipe.leaves, sources, strict=True)
             ),
             *(
                 _Transfer(_Space(recipe.steps[goal].axes), output.slots, output.dtype.bytes)
                 for goal, output in zip(recipe.goals, outputs, strict=True)
             ),
-        ]
+        )
 
     @cached_property
     def dtypes(self) -> list[DType]:
         """Element type of every step: that of its widest operand."""
-        loaded = iter(self.source_dtypes)
+        loaded = iter(self.sources)
         dtypes: list[DType] = []
         for step in self.recipe.steps:
             tensors = [dtypes[i] for i in step.inputs if self.recipe.steps[i].op != "constant"]
@@ -103,16 +101,10 @@ class RecipeCost:
     def seconds(self, schedules: Schedules) -> Floats:
         """Predicted run times of the kernel."""
         device, blocks, rounds = self.device, schedules.blocks, schedules.rounds(self.device.multiprocessors)
-        compute = memory = traffic = np.zeros_like(schedules.loop)
+        memory, traffic = schedules.shared((self.transfers, device), self.transferred)
+        compute = np.zeros_like(schedules.loop)
         for space, each in self.compute.items():
             compute = compute + each * schedules.points(*space)
-        for transfer in self.transfers:
-            waste = self.waste(transfer, schedules)
-            memory = memory + waste * (schedules.whole(transfer.space.axes) * transfer.width)
-            traffic = (
-                traffic
-                + waste * schedules.points(transfer.space.axes, transfer.space.cut, transfer.space.repeated) * transfer.width
-            )
         roofs = [memory / device.memory_bandwidth, blocks * traffic / device.cache_bandwidth, blocks * compute]
         slowest = np.maximum.reduce(roofs)
         hidden = sum(roofs) - slowest
@@ -120,6 +112,15 @@ class RecipeCost:
         iteration = device.iteration_seconds * sum(step.in_loop for step in self.recipe.steps)
         result: Floats = idle * (slowest + NOT_HIDDEN * hidden) + (device.launch_seconds + rounds * schedules.loop * iteration)
         return result
+
+    def transferred(self, schedules: Schedules) -> tuple[Floats, Floats]:
+        """Bytes through device memory, and bytes through the cache per block; the same for many recipes."""
+        memory = traffic = np.zeros_like(schedules.loop)
+        for transfer in self.transfers:
+            waste = self.waste(transfer, schedules)
+            memory = memory + waste * (schedules.whole(transfer.space.axes) * transfer.width)
+            traffic = traffic + waste * (schedules.points(*transfer.space) * transfer.width)
+        return memory, traffic
 
     def waste(self, transfer: _Transfer, schedules: Schedules) -> Floats:
         """How much more than its bytes a transfer costs because its innermost contiguous runs are short."""
@@ -139,6 +140,12 @@ class RecipeCost:
     def live_sets(self) -> tuple[_LiveSet, ...]:
         """What is live together at some operator and is not part of what is live at another."""
         return _live_sets(self.recipe, tuple(self.dtypes), self.outputs, self.device.operands_in_place)
+
+
+@lru_cache(maxsize=1 << 14)
+def recipe_cost(recipe: Recipe, sources: tuple[DType, ...], outputs: tuple[Output, ...], device: Device) -> RecipeCost:
+    """The cost model of a recipe, which knows no sizes: the same for every search that meets the recipe."""
+    return RecipeCost(recipe, sources, outputs, device)
 
 
 @dataclass(frozen=True, slots=True)

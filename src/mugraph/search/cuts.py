@@ -7,9 +7,11 @@ enumerated with their roofline, and all cuts that store some tensors are left ou
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
+from mugraph.ir.ops import OPERATORS
 from mugraph.search.axes import AxisProgram, Slots, Term, pruned
 from mugraph.search.context import bits
 from mugraph.search.roofline import Roofline, elements
@@ -36,7 +38,41 @@ class Cut:
         terms = tuple(loads.get(index, term) for index, term in enumerate(program.terms))
         final = tuple((term, slots) for term, slots in program.outputs if term in group)
         kept = tuple((term, stored_slots(program, term)) for term in group)
-        return pruned(replace(program, terms=terms, outputs=final or kept))
+        return in_normal_order(pruned(replace(program, terms=terms, outputs=final or kept)))
+
+
+def in_normal_order(program: AxisProgram) -> AxisProgram:
+    """The program with its terms in an order that depends on what they compute alone, and equal terms once.
+
+    Parts that different derivations have in common are then the same program, and searched once.
+    """
+    digests: list[str] = []
+    for term in program.terms:
+        operands = [digests[i] for i in term.inputs]
+        operands = sorted(operands) if _commutes(term) else operands
+        what = (term.op, sorted(term.axes), sorted(term.reduced), term.slots, str(term.scalar), operands)
+        digests.append(hashlib.blake2b(repr(what).encode(), digest_size=16).hexdigest())
+    terms: list[Term] = []
+    known: dict[Term, int] = {}
+    moved: dict[int, int] = {}
+
+    def place(index: int) -> int:
+        if index not in moved:
+            term = program.terms[index]
+            operands = sorted(term.inputs, key=digests.__getitem__) if _commutes(term) else term.inputs
+            placed = replace(term, inputs=tuple(map(place, operands)))
+            if placed not in known:
+                known[placed] = len(terms)
+                terms.append(placed)
+            moved[index] = known[placed]
+        return moved[index]
+
+    outputs = tuple((place(term), slots) for term, slots in program.outputs)
+    return replace(program, terms=tuple(terms), outputs=outputs)
+
+
+def _commutes(term: Term) -> bool:
+    return term.op == "contract" or (term.op in OPERATORS and OPERATORS[term.op].commutative)
 
 
 def stored_slots(program: AxisProgram, term: int) -> Slots:
@@ -108,10 +144,27 @@ class CutSpace:
             yield Cut(self.program, groups, floor)
 
     def cut_points(self) -> Group:
-        """Terms worth storing: what is computed, is no output, and depends on axes; smallest first."""
-        outputs = set(self.outputs)
-        points = [i for i, t in enumerate(self.program.terms) if t.op not in ("load", "constant") and t.axes and i not in outputs]
+        """Terms worth storing, smallest first: what is computed, is no output, and depends on axes.
+
+        A term that is only read to apply a function to each element is left out: its image has the same size, and stored in
+        its place it leaves less to be done again.
+        """
+        users: dict[int, list[Term]] = {}
+        for term in self.program.terms:
+            for operand in term.inputs:
+                users.setdefault(operand, []).append(term)
+        points = [
+            index
+            for index, term in enumerate(self.program.terms)
+            if term.op not in ("load", "constant") and term.axes and index not in self.outputs
+            if len(users[index]) > 1 or not self.maps_elements(users[index][0])
+        ]
         return tuple(sorted(points, key=self.transfers.__getitem__))
+
+    def maps_elements(self, term: Term) -> bool:
+        """Whether a term applies a function to each element of one tensor; constants may take part in it."""
+        tensors = {operand for operand in term.inputs if self.program.terms[operand].op != "constant"}
+        return len(tensors) == 1 and not term.reduced
 
     def final_groups(self) -> list[tuple[Group, ...]]:
         """The outputs in one launch, and in a launch each."""

@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from mugraph.algebra.fields import FieldArithmetic
 from mugraph.devices import Device
@@ -178,9 +179,10 @@ def canonical(program: AxisProgram) -> tuple[AxisProgram, tuple[int, ...]]:
     return replace(program.structure, terms=terms), sources
 
 
-def reading(structure: Structure, sources: Sequence[int]) -> Structure:
+@lru_cache(maxsize=4096)
+def reading(structure: Structure, sources: tuple[int, ...]) -> Structure:
     """The structure of a canonical program with its loads reading `sources` instead of 0, 1, ..."""
-    if tuple(sources) == tuple(range(len(sources))):
+    if sources == tuple(range(len(sources))):
         return structure
     recipes, safe = (tuple(_reading(r, sources) for r in some) for some in (structure.recipes, structure.safe_recipes))
     return replace(structure, recipes=recipes, safe_recipes=safe)

@@ -12,7 +12,7 @@ from mugraph.devices import Device
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Tensor
 from mugraph.search.axes import AxisProgram, Slots
-from mugraph.search.cost import RecipeCost
+from mugraph.search.cost import RecipeCost, recipe_cost
 from mugraph.search.emission import Output, Schedule
 from mugraph.search.items import Item, Options, Work, canonical, reading
 from mugraph.search.parallel import Executor, Serial, Task
@@ -145,10 +145,10 @@ class KernelSearch:
 
     def cost_of(self, program: AxisProgram, recipe: Recipe, produces: Sequence[int]) -> RecipeCost:
         """The cost model of a recipe of `program`."""
-        sources = [self.tensor_of(leaf.source) for leaf in recipe.leaves]
+        sources = tuple(self.tensor_of(leaf.source).dtype for leaf in recipe.leaves)
         slots = _output_slots(program, recipe)
-        outputs = [Output(dims, self.tensor_of(made).dtype) for dims, made in zip(slots, produces, strict=True)]
-        return RecipeCost(recipe, sources, tuple(outputs), self.device)
+        outputs = tuple(Output(dims, self.tensor_of(made).dtype) for dims, made in zip(slots, produces, strict=True))
+        return recipe_cost(recipe, sources, outputs, self.device)
 
 
 def _output_slots(program: AxisProgram, recipe: Recipe) -> tuple[Slots, ...]:

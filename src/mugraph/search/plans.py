@@ -18,7 +18,7 @@ import numpy as np
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Tensor
 from mugraph.search.axes import AxisProgram, AxisSet, Slots, Term, pruned
-from mugraph.search.cuts import Cut, CutSpace, stored_slots
+from mugraph.search.cuts import Cut, CutSpace, in_normal_order, stored_slots
 from mugraph.search.kernels import Kernel, KernelSearch
 from mugraph.search.recipe import Recipe, Step
 from mugraph.search.roofline import Roofline, flops
@@ -92,7 +92,7 @@ class PlanSearch:
     cuts_pruned: int = 0
     producers: dict[AxisProgram, tuple[int, ...]] = field(default_factory=dict)
     tensors: dict[int, Tensor] = field(default_factory=dict)
-    memo: dict[tuple[AxisProgram, Tier, int, tuple[int, ...]], list[Plan]] = field(default_factory=dict)
+    memo: dict[tuple[AxisProgram, Tier, int, tuple[int, ...]], tuple[float, list[Plan]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.roofline = Roofline(self.kernels.device, self.kernels.dtype, self.kernels.tensor_of)
@@ -104,7 +104,7 @@ class PlanSearch:
             best = min(best, plan.seconds)
             yield plan
         if launches > 1:
-            for plan in self.split_plans(program, tier, produces, best):
+            for plan in self.split_plans(program, tier, produces, WORTH_MEASURING * best):
                 best = min(best, plan.seconds)
                 yield plan
             yield from self.cut_plans(program, tier, launches, produces, best)
@@ -169,12 +169,10 @@ class PlanSearch:
         rest = sum(floors := [self.roofline.of(*part) for part in parts])
         stages: list[list[Plan]] = []
         for (part, made), floor in sorted(zip(parts, floors, strict=True), key=lambda pair: -pair[1]):
-            plans = self.best_plans(part, tier, 1 + spare, made)
-            if not plans:
+            plans = self.best_plans(part, tier, 1 + spare, made, bound - rest + floor)
+            if not plans or rest - floor + plans[0].seconds >= bound:
                 return
             rest += plans[0].seconds - floor
-            if rest >= bound:
-                return
             stages.append(plans)
         in_order = {made: position for position, (_, made) in enumerate(parts)}
         stages.sort(key=lambda plans: in_order[plans[0].stages[-1].produces])
@@ -183,21 +181,23 @@ class PlanSearch:
             if plan.seconds < bound and len(plan.stages) <= launches:
                 yield plan
 
-    def best_plans(self, program: AxisProgram, tier: Tier, launches: int, produces: tuple[int, ...]) -> list[Plan]:
-        """The best plans of a part as one launch, or as partial results if `launches` allow."""
+    def best_plans(self, program: AxisProgram, tier: Tier, launches: int, produces: tuple[int, ...], bound: float) -> list[Plan]:
+        """The best plans of a part as one launch, or below `bound` seconds as partial results if `launches` allow."""
         key = (program, tier, min(launches, 2), produces)
-        if key not in self.memo:
+        known = self.memo.get(key)
+        if known is None or known[0] < bound:
             plans = heapq.nsmallest(_STAGES_KEPT, self.single(program, tier, produces), key=lambda plan: plan.seconds)
             if launches > 1:
-                plans += self.split_plans(program, tier, produces, CUT_GAIN * plans[0].seconds if plans else math.inf)
-            self.memo[key] = heapq.nsmallest(_STAGES_KEPT, plans, key=lambda plan: plan.seconds)
-        return self.memo[key]
+                worthwhile = min(bound, CUT_GAIN * plans[0].seconds if plans else math.inf)
+                plans += self.split_plans(program, tier, produces, worthwhile)
+            known = self.memo[key] = bound, heapq.nsmallest(_STAGES_KEPT, plans, key=lambda plan: plan.seconds)
+        return known[1]
 
     def variants(self, program: AxisProgram, tier: Tier) -> list[AxisProgram]:
         """The program and its cheapest other derivations, as programs."""
         recipes = self.kernels.cheapest_first(program, self.kernels.structure(program, tier, None).recipes)
         derived = [as_program(recipe, program) for recipe in recipes[:_VARIANTS_CUT]]
-        return list(dict.fromkeys([program, *derived]))
+        return list(dict.fromkeys([in_normal_order(program), *derived]))
 
     def sources_of(self, producer: AxisProgram, slots: Sequence[Slots], dtype: DType) -> tuple[int, ...]:
         """Numbers for the device tensors a producer writes."""
@@ -211,13 +211,12 @@ class PlanSearch:
 
     # partial results -------------------------------------------------------------------------------------------------
 
-    def split_plans(self, program: AxisProgram, tier: Tier, produces: tuple[int, ...], best: float) -> Iterator[Plan]:
-        """Two launches that share a reduced axis, partial results over parts of it and their combination, worth measuring."""
+    def split_plans(self, program: AxisProgram, tier: Tier, produces: tuple[int, ...], bound: float) -> Iterator[Plan]:
+        """Two launches below `bound` seconds that share a reduced axis: partial results over parts of it, their combination."""
         for axis in self.kernels.loop_axes(program):
             counts = self.part_counts(program, axis)
             if not counts or not any(axis in reduced for reduced in program.reductions):
                 continue
-            bound = WORTH_MEASURING * best
             if self.roofline.of(program, produces) + self.kernels.device.launch_seconds >= bound:
                 self.cuts_pruned += 1
                 continue
@@ -230,9 +229,7 @@ class PlanSearch:
                     self.cuts_complete = False
                     return
                 self.cuts_tried += 1
-                for plan in self.split_plan(split, axis, counts, tier, produces, bound):
-                    best = min(best, plan.seconds)
-                    yield plan
+                yield from self.split_plan(split, axis, counts, tier, produces, bound)
 
     def part_counts(self, program: AxisProgram, axis: int) -> list[int]:
         """Numbers of parts worth trying: divisors up to a few blocks for every multiprocessor."""
@@ -283,7 +280,7 @@ def as_program(recipe: Recipe, program: AxisProgram) -> AxisProgram:
             terms.append(term)
         moved[index] = len(terms) - 1
     outputs = tuple((moved[goal], slots) for goal, (_, slots) in zip(recipe.goals, program.outputs, strict=True))
-    return pruned(replace(program, terms=tuple(terms), outputs=outputs))
+    return in_normal_order(pruned(replace(program, terms=tuple(terms), outputs=outputs)))
 
 
 def _terms_of(step: Step, inputs: tuple[int, ...], terms: list[Term]) -> Iterator[Term]:

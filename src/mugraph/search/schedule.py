@@ -9,14 +9,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from mugraph.search.axes import AxisSet
 from mugraph.search.cost import RecipeCost
 from mugraph.search.emission import Schedule
 from mugraph.search.schedule_space import Floats, Schedules, Sizes, cuttable, schedule_space
 
-_CHUNK = 64
-"""Schedules whose memory is computed at a time: mostly the first that are tried fit."""
+_CHUNK = 4096
+"""Schedules whose memory is computed at a time. Recipes share the tile sizes of a whole space, so that parts of it pay late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +60,21 @@ class Scheduler:
         total = seconds if rest is None else seconds + rest[space.variant]
         order = np.flatnonzero(total < bound)
         order = order[np.argsort(total[order], kind="stable")]
+        for index in self._fitting(cost, space, order):
+            yield Scheduled(float(seconds[index]), space.schedule(index), int(space.variant[index]))
+            count -= 1
+            if count == 0:
+                return
+
+    def _fitting(self, cost: RecipeCost, space: Schedules, order: npt.NDArray[np.intp]) -> Iterator[int]:
+        """Those schedules in `order` whose tensors fit shared memory."""
+        limit = cost.device.shared_memory_bytes
+        at_once = len(space) <= _CHUNK
         for start in range(0, len(order), _CHUNK):
             chunk = order[start : start + _CHUNK]
-            fits = cost.memory(space[chunk]) <= cost.device.shared_memory_bytes
+            fits = (cost.memory(space)[chunk] if at_once else cost.memory(space[chunk])) <= limit
             self.too_large += int(np.count_nonzero(~fits))
-            for index in chunk[fits]:
-                yield Scheduled(float(seconds[index]), space.schedule(index), int(space.variant[index]))
-                count -= 1
-                if count == 0:
-                    return
+            yield from chunk[fits]
 
     def least(self, cost: RecipeCost) -> Floats:
         """The least predicted seconds of each variant; infinity where no schedule fits."""

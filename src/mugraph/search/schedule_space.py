@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -39,6 +39,7 @@ class Schedules:
         self._tiles: dict[tuple[AxisSet, bool], Floats] = {}
         self._wholes: dict[AxisSet, Floats] = {}
         self._runs: dict[tuple[Slots, bool], Floats] = {}
+        self._shared: dict[Hashable, tuple[Floats, Floats]] = {}
 
     def __len__(self) -> int:
         return len(self.loop)
@@ -53,6 +54,12 @@ class Schedules:
         """One of them."""
         grid = tuple((axis, int(count[index])) for axis, count in self.parts.items() if count[index] > 1)
         return Schedule(grid, int(self.loop[index]))
+
+    def shared(self, key: Hashable, make: Callable[[Schedules], tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
+        """What `make` says of the schedules, made once for each `key`."""
+        if key not in self._shared:
+            self._shared[key] = make(self)
+        return self._shared[key]
 
     @cached_property
     def blocks(self) -> Floats:
