@@ -1,0 +1,108 @@
+"""Every kind of fault planted in generated CUDA kernels is noticed: by the emulator's checks or by a wrong result.
+
+Some plants are no faults, and nothing can notice them: a barrier between statements whose threads touch the same elements,
+or a running maximum replaced by any other number that is used in its place throughout. They are few.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import shutil
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from lower.graphs import attention, rms_norm_linear
+from mugraph.devices import device_for
+from mugraph.errors import InvalidGraph
+from mugraph.frontend import trace
+from mugraph.frontend.workloads import WORKLOADS
+from mugraph.ir import DType, Graph
+from mugraph.ir.evaluate import evaluate
+from mugraph.ir.float_arithmetic import FloatArithmetic
+from mugraph.lower import construct
+from mugraph.lower.check import check
+from mugraph.lower.memory import lifetimes
+from mugraph.runtime import Executable
+from mugraph.runtime.cuda.emulated import EmulatedCuda
+from mugraph.runtime.cuda.machine import Cuda
+from mugraph.runtime.cuda.nvrtc import SOURCE_NAME
+from mugraph.search import search
+from targets.planted import plants
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator compiles kernels with g++")
+
+ERRORS = {DType.FP16: 3e-3, DType.BF16: 2e-2}
+"""Largest error that rounding explains, relative to the largest result."""
+MACHINE = Cuda("sm_90", 200_000)
+
+
+def wrong(graph: Graph, inputs: list[torch.Tensor], exact: list[np.ndarray], dtype: DType, text: str | None) -> bool:
+    """Whether the emulator finds a fault in the graph's kernels, or in their results; `text` replaces that of the kernels."""
+    on = EmulatedCuda(MACHINE, seed=1, edit=lambda printed: text or printed)
+    errors = []
+    for result, reference in zip(Executable(graph, on)(*inputs), exact, strict=True):
+        errors.append(float(np.max(np.abs(result.double().numpy() - reference)) / np.max(np.abs(reference))))
+    return bool(on.findings) or not max(errors) < ERRORS[dtype]
+
+
+def escapes(graph: Graph, inputs: list[torch.Tensor], dtype: DType, most: int) -> tuple[Counter[str], Counter[str]]:
+    """How many faults of each kind were planted (up to `most`, evenly spread), and how many went unnoticed."""
+    exact = evaluate(graph, [tensor.double().numpy() for tensor in inputs], FloatArithmetic())
+    assert not wrong(graph, inputs, exact, dtype, None), "the kernels themselves are right and clean"
+    kernels = [launch.kernel for launch in MACHINE.lower(graph).values()]
+    planted = sorted(plants(kernels, MACHINE.print(kernels)[SOURCE_NAME]), key=lambda plant: plant[0])
+    chosen = [list(of_kind) for _, of_kind in itertools.groupby(planted, key=lambda plant: plant[0])]
+    chosen = [of_kind[:: math.ceil(len(of_kind) / most)] for of_kind in chosen]
+    tried = Counter(kind for of_kind in chosen for kind, _ in of_kind)
+    unnoticed = (kind for of_kind in chosen for kind, text in of_kind if not wrong(graph, inputs, exact, dtype, text))
+    return tried, Counter(unnoticed)
+
+
+def random_inputs(graph: Graph, dtype: torch.dtype) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(node.output.shape, generator=generator).to(dtype) for node in graph.inputs()]
+
+
+@pytest.mark.parametrize("name", ["attention", "rmsnorm"])
+def test_planted_faults_are_noticed(name: str) -> None:
+    graph = {
+        "attention": attention(queries=16, keys=64, width=32, loop=2, dtype=DType.BF16),
+        "rmsnorm": rms_norm_linear(rows=13, inner=96, columns=40, grid=1, loop=3, dtype=DType.BF16),
+    }[name]
+    tried, unnoticed = escapes(graph, random_inputs(graph, torch.bfloat16), DType.BF16, most=4)
+    assert tried.keys() == {"barrier", "wait", "mask", "layout", "overlap"}
+    assert unnoticed.total() <= unnoticed["barrier"] <= 1
+
+
+def test_buffers_that_overlap_are_refused_before_anything_is_printed() -> None:
+    graph = attention(queries=16, keys=128, width=64, loop=4, dtype=DType.BF16)
+    (kernel,) = (launch.kernel for launch in MACHINE.lower(graph).values())
+    alive = lifetimes(kernel.before, kernel.body, kernel.after)
+    pairs = [pair for pair in itertools.combinations(alive, 2) if all(kernel.buffer(b).memory == "shared" for b in pair)]
+    pairs = [(first, second) for first, second in pairs if alive[first].overlaps(alive[second])]
+    assert len(pairs) > 20
+    for first, second in pairs:
+        moved = replace(kernel.buffer(second), offset=kernel.buffer(first).offset)
+        buffers = tuple(moved if buffer.name == second else buffer for buffer in kernel.buffers)
+        with pytest.raises(InvalidGraph):
+            check(replace(kernel, buffers=buffers))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [DType.FP16, DType.BF16])
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_planted_faults_in_the_workloads_are_noticed(name: str, dtype: DType) -> None:
+    inputs = WORKLOADS[name].inputs(8, dtype, "small")
+    found = search(trace(WORKLOADS[name].function(), inputs).graph, device_for("cuda:sm_90")).candidates
+    looped = [c.graph for c in found if any(body.loop > 1 for node in c.graph.kernels() if (body := node.body) is not None)]
+    graph = construct((looped or [candidate.graph for candidate in found])[0])
+    tried, unnoticed = escapes(graph, list(inputs), dtype, most=12)
+    assert tried["barrier"] + tried["wait"] > 0
+    assert tried["mask"] > 0
+    assert unnoticed.total() <= 0.1 * tried.total()
+    assert unnoticed["wait"] == unnoticed["mask"] == unnoticed["layout"] == 0
