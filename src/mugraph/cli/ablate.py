@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mugraph.cli.options import Json, Traceback
+from mugraph.cli.options import Batch, Dtype, Json, Size, Traceback
 
 app = typer.Typer(help="Measure what each part contributes, by leaving it out.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -41,4 +41,34 @@ def search(
             spent += cell.seconds
             reporter(Event(f"{limit} operators, {name}", str(cell), spent))
     print(json.dumps(to_json(ablation, cells)) if json_output else table(cells))
+    return 0
+
+
+@app.command("optimizer")
+def optimizer(
+    workload: Annotated[str, typer.Argument(metavar="WORKLOAD", help="As of `mugraph optimize`.")] = "gqa",
+    batch: Batch = 1,
+    dtype: Dtype = "bf16",
+    size: Size = None,
+    target: Annotated[str, typer.Option(metavar="TARGET", help="cuda:sm_80, cuda:sm_90, ...")] = "cuda:sm_80",
+    json_output: Json = False,
+    traceback: Traceback = False,
+) -> int:
+    """The paper's Figure 13: what the best kernels take when one optimization is left out."""
+    from mugraph.cli.subjects import resolve
+    from mugraph.devices import device_for
+    from mugraph.errors import InvalidInput
+    from mugraph.frontend import trace
+    from mugraph.optimizer_ablation import ablate, table, to_json
+    from mugraph.search import search as search_program
+
+    subject = resolve(workload, batch, dtype, size, None)
+    if subject.inputs is None:
+        raise InvalidInput(f"{workload} is not a PyTorch function; name a workload or FILE.py:function")
+    found = search_program(trace(subject.function, subject.inputs).graph, device_for(target)).candidates
+    best = next((candidate.graph for candidate in found if any(node.body for node in candidate.graph.kernels())), None)
+    if best is None:
+        raise InvalidInput(f"no kernel is generated for {workload} on {target}; there is nothing to leave out")
+    rows = list(ablate(best, target))
+    print(json.dumps({"workload": subject.name, "target": target, **to_json(rows)}) if json_output else table(rows))
     return 0

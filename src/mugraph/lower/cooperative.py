@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from mugraph.errors import ExceedsMemory
 from mugraph.ir.dtypes import DType
@@ -23,14 +24,36 @@ _THREADS_MAX = 256
 _ELEMENTS_PER_THREAD = 4
 
 
-def cooperative(kernel: Kernel, shared_bytes: int) -> Kernel:
-    """The kernel for blocks of many threads that share `shared_bytes` of memory at most, its results unchanged."""
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """The optimizations of section 6 of the paper, each of which changes speed and never results: they can be left out."""
+
+    thread_graphs: bool = True
+    """Elementwise chains in registers; else every operator stores its result."""
+    layouts: bool = True
+    """Dimension orders and padding of shared tiles by integer programming; else row-major."""
+    order: bool = True
+    """Statements by depth, with barriers where threads depend on each other; else as they come, with a barrier each."""
+    memory: bool = True
+    """Buffers that are never alive together share bytes; else each has its own."""
+
+
+ALL_PASSES = Passes()
+
+
+def cooperative(kernel: Kernel, shared_bytes: int, passes: Passes = ALL_PASSES) -> Kernel:
+    """The kernel for blocks of many threads that share `shared_bytes` of memory at most, its results unchanged.
+
+    Raises ExceedsMemory where its tiles do not fit.
+    """
     kernel = with_narrow_factors(with_private_sums(kernel))
     kernel = replace(kernel, threads=_threads(kernel))
-    kernel = by_depth(with_register_sums(with_parallel_reductions(kernel)))
-    laid, plain = _placed(with_layouts(kernel)), _placed(kernel)
-    kernel = laid if laid.shared_bytes <= shared_bytes else plain
-    kernel = with_barriers(_placed(with_streams(kernel, shared_bytes)))
+    kernel = with_register_sums(with_parallel_reductions(kernel))
+    kernel = by_depth(kernel) if passes.order else kernel
+    laid = _placed(with_layouts(kernel), passes) if passes.layouts else None
+    kernel = laid if laid is not None and laid.shared_bytes <= shared_bytes else _placed(kernel, passes)
+    kernel = _placed(with_streams(kernel, shared_bytes), passes)
+    kernel = with_barriers(kernel) if passes.order else replace(kernel, barriers=frozenset(range(len(kernel.statements))))
     if kernel.shared_bytes > shared_bytes:
         raise ExceedsMemory(
             f"{kernel.name} needs {kernel.shared_bytes} bytes of shared memory, but a block has {shared_bytes}; "
@@ -39,15 +62,25 @@ def cooperative(kernel: Kernel, shared_bytes: int) -> Kernel:
     return kernel
 
 
-def _placed(kernel: Kernel) -> Kernel:
+def _placed(kernel: Kernel, passes: Passes) -> Kernel:
     """The kernel with an offset for each shared buffer; the ring is alive from the first statement to the last."""
-    buffers = place(kernel.buffers, kernel.before, kernel.body, kernel.after)
-    ring = kernel.ring
-    if ring is None:
-        return replace(kernel, buffers=buffers)
-    (slots,) = (buffer for buffer in kernel.buffers if buffer.name == ring.buffer)
-    above = replace(kernel, buffers=buffers).shared_bytes
-    return replace(kernel, buffers=(*buffers, replace(slots, offset=-(-above // ALIGNMENT) * ALIGNMENT)))
+    ring = [buffer for buffer in kernel.buffers if kernel.ring is not None and buffer.name == kernel.ring.buffer]
+    others = [buffer for buffer in kernel.buffers if buffer not in ring]
+    if passes.memory:
+        return replace(kernel, buffers=_apart(place(others, kernel.before, kernel.body, kernel.after), ring))
+    device = [buffer for buffer in others if buffer.memory is not Memory.SHARED]
+    return replace(kernel, buffers=_apart(device, [buffer for buffer in others if buffer not in device] + ring))
+
+
+def _apart(placed: Sequence[Buffer], others: Sequence[Buffer]) -> tuple[Buffer, ...]:
+    """All buffers, those of `others` behind everything in shared memory, one after another."""
+    found = list(placed)
+    end = max((buffer.offset + buffer.bytes for buffer in placed if buffer.memory is Memory.SHARED), default=0)
+    for buffer in others:
+        offset = -(-end // ALIGNMENT) * ALIGNMENT
+        found.append(replace(buffer, offset=offset))
+        end = offset + buffer.bytes
+    return tuple(found)
 
 
 def _threads(kernel: Kernel) -> int:

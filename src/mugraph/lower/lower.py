@@ -11,7 +11,7 @@ from mugraph.ir.ops import GRAPH_DEFINED
 from mugraph.lower import tiles
 from mugraph.lower.blocks import lower_block, view
 from mugraph.lower.lowered import Buffer, Kernel, Memory, Tile
-from mugraph.lower.thread_graphs import construct
+from mugraph.lower.thread_graphs import RULES, Rule, construct
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +23,11 @@ class Launch:
     outputs: tuple[Value, ...]
 
 
-def lower(graph: Graph) -> dict[int, Launch]:
-    """The launch of every graph-defined node of a kernel graph, by node index."""
+def lower(graph: Graph, rules: tuple[Rule, ...] = RULES) -> dict[int, Launch]:
+    """The launch of every graph-defined node of a kernel graph, by node index; `rules` are those of thread graphs."""
     if graph.level is not Level.KERNEL:
         raise InvalidGraph(f"lowering starts at a kernel graph, not a {graph.level} graph")
-    graph = construct(graph)
+    graph = construct(graph, rules)
     windows = kernel_windows(graph)
     launches: dict[int, Launch] = {}
     for index, node in enumerate(graph.nodes):

@@ -24,8 +24,6 @@ _PANEL_BYTES = 1 << 14
 _RUN_BYTES = 128
 """Shortest run of a factor whose rows go along k, so that every row brings whole lines of memory."""
 _MOST_STAGES = 4
-_RING_BYTES = 3 << 15
-"""Size beyond which a ring gets no further slot: the block should leave room for another one."""
 
 
 def with_streams(kernel: Kernel, shared_bytes: int) -> Kernel:
@@ -47,8 +45,9 @@ def with_streams(kernel: Kernel, shared_bytes: int) -> Kernel:
         for product in streamed.statements
         if isinstance(product, Matmul) and product.panels is not None
     )
-    room = min(shared_bytes - kernel.shared_bytes, max(_RING_BYTES, 2 * slot * dtype.bytes))
-    stages = min(_MOST_STAGES, steps + 1, room // (slot * dtype.bytes))
+    room = shared_bytes - kernel.shared_bytes
+    beside_another = max(shared_bytes // 2 - kernel.shared_bytes, 2 * slot * dtype.bytes)  # leaves room for a second block
+    stages = min(_MOST_STAGES, steps + 1, min(room, beside_another) // (slot * dtype.bytes))
     if stages < 2:
         return kernel
     ring = Buffer(RING, Memory.SHARED, dtype, stages * slot)

@@ -10,14 +10,17 @@ from typing import Any
 from mugraph.devices import device_for
 from mugraph.errors import InvalidInput
 from mugraph.ir.graph import Graph
-from mugraph.lower import Launch, cooperative, lower
+from mugraph.lower import ALL_PASSES, Launch, Passes, cooperative, lower
 from mugraph.lower.lowered import Kernel
+from mugraph.lower.thread_graphs import Rule
 from mugraph.runtime.arrays import Arrays, torch_arrays
 from mugraph.runtime.cuda.launch import LaunchShape, LoadedKernel
 from mugraph.runtime.cuda.nvrtc import SOURCE_NAME, Cubin, compile_cubin, compiler_version
 from mugraph.runtime.machine import Functions
 from mugraph.store import Store
 from mugraph.targets.cuda import print_program
+
+_NEVER = Rule("never", lambda link: False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,7 @@ class Cuda:
 
     architecture: str
     shared_bytes: int
+    passes: Passes = ALL_PASSES
 
     @classmethod
     def of(cls, target: str) -> Cuda:
@@ -44,8 +48,10 @@ class Cuda:
     def lower(self, graph: Graph) -> dict[int, Launch]:
         """The launches of a kernel graph, by node; raises ExceedsMemory where a block's tiles do not fit."""
         launches = lower(graph)
+        launches = lower(graph) if self.passes.thread_graphs else lower(graph, rules=(_NEVER,))
         return {
-            index: replace(launch, kernel=cooperative(launch.kernel, self.shared_bytes)) for index, launch in launches.items()
+            index: replace(launch, kernel=cooperative(launch.kernel, self.shared_bytes, self.passes))
+            for index, launch in launches.items()
         }
 
     def print(self, kernels: Sequence[Kernel]) -> dict[str, str]:
