@@ -13,11 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from mugraph.runtime import measure
+from mugraph.runtime.cpu import Cpu
+from mugraph.runtime.machine import Machine, Timed
 
 OURS = "mugraph"
 _MEASURING_SECONDS = 20.0
 """After this time no further round starts."""
 
+_HOST = Cpu()
 COMPILE_MODES = {"torch.compile": "default", "torch.compile max-autotune": "max-autotune"}
 
 
@@ -39,24 +42,26 @@ class Comparison:
         return self.ratios[min(self.baselines, key=self.baselines.__getitem__)]
 
 
-def compare(optimized: Callable[[], Any], fn: Callable[..., Any], inputs: Sequence[Any], rounds: int = 30) -> Comparison:
-    """Time `optimized()` against `fn(*inputs)` in eager mode and under torch.compile.
+def compare(
+    optimized: Callable[[], Any], fn: Callable[..., Any], inputs: Sequence[Any], rounds: int = 30, machine: Machine = _HOST
+) -> Comparison:
+    """Time `optimized()` against `fn(*inputs)` in eager mode and under torch.compile, all on tensors of `machine`.
 
     Compiling the baselines takes some seconds and is not timed.
     """
     import torch
 
-    contestants: dict[str, Callable[[], Any]] = {OURS: optimized}
+    contestants: dict[str, Timed] = {OURS: machine.timed(optimized)}
     unavailable: dict[str, str] = {}
     with torch.no_grad():
         for name, baseline in _torch_variants(fn).items():
             try:
                 baseline(*inputs)
+                contestants[name] = machine.timed(functools.partial(baseline, *inputs))
             except Exception as error:  # whatever the compiler stack raises is the reason shown to the user
                 unavailable[name] = _reason(error)
-            else:
-                contestants[name] = functools.partial(baseline, *inputs)
-        times = measure(contestants, rounds, budget=_MEASURING_SECONDS)
+        taken = measure({name: timed.run for name, timed in contestants.items()}, rounds, budget=_MEASURING_SECONDS)
+    times = {name: [seconds / contestants[name].times for seconds in taken[name]] for name in contestants}
     return _summary(times, unavailable)
 
 

@@ -190,16 +190,10 @@ def _measured(entries: Sequence[Contestant], inputs: Sequence[Any], rounds: int)
     if not entries:
         return []
     operands = entries[0].executable.machine.moved(inputs)
-    runs = {str(number): functools.partial(_run, entry.executable, operands) for number, entry in enumerate(entries)}
-    times = measure(runs, rounds, warmup=1, budget=_MEASURING_SECONDS)
-    seconds = [times[str(number)] for number in range(len(entries))]
+    timed = [entry.executable.machine.timed(functools.partial(entry.executable, *operands)) for entry in entries]
+    times = measure({str(number): one.run for number, one in enumerate(timed)}, rounds, warmup=1, budget=_MEASURING_SECONDS)
+    seconds = [[taken / one.times for taken in times[str(number)]] for number, one in enumerate(timed)]
     return [replace(entry, latency=statistics.median(s), least=min(s)) for entry, s in zip(entries, seconds, strict=True)]
-
-
-def _run(executable: Executable, operands: Sequence[Any]) -> None:
-    """Call it and wait until its kernels are done."""
-    executable(*operands)
-    executable.machine.finish()
 
 
 def _fastest_first(entries: Sequence[Contestant]) -> list[Contestant]:

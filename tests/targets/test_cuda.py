@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from lower.graphs import attention, rms_norm_linear
+from mugraph.frontend.conversion import DTYPES
 from mugraph.ir import DType, Graph
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.runtime import Executable
-from mugraph.runtime.arrays import torch_arrays
 from mugraph.runtime.cuda.emulated import EmulatedCuda
 from mugraph.runtime.cuda.machine import Cuda
 from runtime.block_graphs import many_kernels
@@ -27,11 +27,8 @@ ERRORS = {DType.FP32: 2e-6, DType.FP16: 2e-3, DType.BF16: 1.5e-2}
 def emulated(graph: Graph, machine: EmulatedCuda, seed: int = 0) -> float:
     """The largest error of a graph's kernels on the emulator, relative to float64."""
     generator = torch.Generator().manual_seed(seed)
-    kinds = torch_arrays()
-    inputs = []
-    for node in graph.inputs():
-        empty = kinds.empty(node.output)
-        inputs.append(torch.randn(empty.shape, generator=generator).to(empty.dtype))
+    kinds = {ours: theirs for theirs, ours in DTYPES.items()}
+    inputs = [torch.randn(node.output.shape, generator=generator).to(kinds[node.output.dtype]) for node in graph.inputs()]
     expected = evaluate(graph, [tensor.double().numpy() for tensor in inputs], FloatArithmetic())
     results = Executable(graph, machine)(*inputs)
     return max(_error(result.double().numpy(), exact) for result, exact in zip(results, expected, strict=True))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mugraph.cli.options import Json, Traceback
-from mugraph.errors import InvalidInput
+from mugraph.errors import InvalidInput, TargetUnavailable
 
 if TYPE_CHECKING:
     from mugraph.baselines import Comparison
@@ -49,5 +49,9 @@ def _timed(folder: Path, rounds: int) -> tuple[Superoptimized, Comparison]:
     subject = resolve(**opt.origin) if opt.origin else None
     if subject is None or subject.inputs is None:
         raise InvalidInput(f"{folder} does not come from a PyTorch function; optimize one with `mugraph optimize -o`")
-    tensors = trace(subject.function, subject.inputs).flatten(subject.inputs, {})
-    return opt, compare(functools.partial(opt, *tensors), subject.function, subject.inputs, rounds)
+    machine = opt.executable.machine
+    if not machine.available:
+        raise TargetUnavailable(f"{folder} was made for {opt.target}, which this machine is not; take it to one")
+    inputs = machine.moved(subject.inputs)
+    tensors = trace(subject.function, subject.inputs).flatten(tuple(inputs), {})
+    return opt, compare(functools.partial(opt, *tensors), subject.function, inputs, rounds, machine)

@@ -62,9 +62,11 @@ def optimize(
             if output is not None:
                 opt.save(output)
             comparison = None
-            if not no_profile and subject.inputs is not None and target == "cpu":
+            machine = opt.executable.machine
+            if not no_profile and subject.inputs is not None and machine.available:
                 reporter(Event("compare", "compiling and timing the PyTorch baselines", opt.report.total_seconds))
-                comparison = compare(functools.partial(opt, *subject.inputs), subject.function, subject.inputs)
+                inputs = machine.moved(subject.inputs)
+                comparison = compare(functools.partial(opt, *inputs), subject.function, inputs, machine=machine)
     if json_output:
         print(json.dumps(optimization_json(subject, opt, comparison)))
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from mugraph.lower.lowered import Kernel
 from mugraph.lower.narrowing import with_narrow_factors
 from mugraph.runtime.arrays import Arrays, arrays_of
 from mugraph.runtime.compiler import compile_shared, find_compiler
-from mugraph.runtime.machine import Functions
+from mugraph.runtime.machine import Functions, Timed
 from mugraph.runtime.threads import load_thread_pool
 from mugraph.targets.cpu import Vectors, print_program
 
@@ -64,8 +64,9 @@ class Cpu:
         """The inputs themselves."""
         return list(inputs)
 
-    def finish(self) -> None:
-        """Nothing: calls return when their kernels are done."""
+    def timed(self, call: Callable[[], object]) -> Timed:
+        """The call itself: it returns when its kernels are done."""
+        return Timed(call)
 
 
 def _function(library: ctypes.CDLL, kernel: Kernel) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from mugraph.ir.graph import Graph
 from mugraph.lower import Launch
@@ -13,6 +13,13 @@ from mugraph.runtime.arrays import Arrays
 
 Functions = Mapping[str, Callable[..., None]]
 """By kernel name, what runs it: called with the addresses of its buffers, inputs first."""
+
+
+class Timed(NamedTuple):
+    """A call as it is measured: `run` makes it `times` times and returns when all are done."""
+
+    run: Callable[[], object]
+    times: int = 1
 
 
 class Machine(Protocol):
@@ -43,6 +50,6 @@ class Machine(Protocol):
         """The inputs where the target's kernels read them."""
         ...
 
-    def finish(self) -> None:
-        """Wait for all that was launched."""
+    def timed(self, call: Callable[[], object]) -> Timed:
+        """What measures a call."""
         ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,16 @@ import numpy as np
 from mugraph.ir.graph import Graph
 from mugraph.lower import Launch
 from mugraph.lower.check import check
-from mugraph.lower.lowered import Buffer, Kernel
+from mugraph.lower.lowered import Buffer, Kernel, Memory
+from mugraph.lower.memory import ALIGNMENT
 from mugraph.runtime.arrays import Arrays, torch_arrays
 from mugraph.runtime.cuda.emulator import Array, Finding, emulate
 from mugraph.runtime.cuda.machine import Cuda, launch_shape
 from mugraph.runtime.cuda.nvrtc import SOURCE_NAME
-from mugraph.runtime.machine import Functions
+from mugraph.runtime.machine import Functions, Timed
+
+_GAP = 4096
+"""Bytes between buffers that are kept apart: more than a row of most."""
 
 
 @dataclass
@@ -27,12 +31,14 @@ class EmulatedCuda:
     """What `machine` prints, emulated on CPU tensors of PyTorch; `findings` are the faults of all launches so far.
 
     `seed` chooses the order in which threads take turns; `edit` changes the text before it is built, for planted faults.
-    Lowered kernels are checked before they are printed.
+    With `apart`, no two buffers in shared memory share bytes and gaps lie between them, so that an access that misses
+    its buffer hits none. Lowered kernels are checked before they are printed.
     """
 
     machine: Cuda
     seed: int = 0
     edit: Callable[[str], str] = str
+    apart: bool = False
     findings: list[Finding] = field(default_factory=list)
 
     @property
@@ -43,6 +49,8 @@ class EmulatedCuda:
     def lower(self, graph: Graph) -> dict[int, Launch]:
         """The launches of a kernel graph, by node; raises InvalidGraph where one breaks the lowered form's rules."""
         launches = self.machine.lower(graph)
+        if self.apart:
+            launches = {index: replace(launch, kernel=_apart(launch.kernel)) for index, launch in launches.items()}
         for launch in launches.values():
             check(launch.kernel)
         return launches
@@ -63,15 +71,28 @@ class EmulatedCuda:
         """The inputs themselves."""
         return list(inputs)
 
-    def finish(self) -> None:
-        """Nothing: calls return when their kernels are done."""
+    def timed(self, call: Callable[[], object]) -> Timed:
+        """The call itself; its time says nothing of a GPU."""
+        return Timed(call)
 
     def _run(self, kernel: Kernel, source: str, *addresses: int) -> None:
         names = (*kernel.inputs, *kernel.outputs)
         arrays = [_memory(kernel.buffer(name), address) for name, address in zip(names, addresses, strict=True)]
         count = len(kernel.inputs)
-        shown = emulate(source, kernel.name, launch_shape(kernel), arrays[:count], arrays[count:], self.seed)
+        regions = [(buffer.offset, buffer.bytes) for buffer in kernel.buffers if buffer.memory is Memory.SHARED]
+        shown = emulate(source, kernel.name, launch_shape(kernel), arrays[:count], arrays[count:], self.seed, regions)
         self.findings.extend(shown.findings)
+
+
+def _apart(kernel: Kernel) -> Kernel:
+    """The kernel with every shared buffer in a place of its own."""
+    buffers, top = [], _GAP
+    for buffer in kernel.buffers:
+        if buffer.memory is Memory.SHARED:
+            buffer = replace(buffer, offset=top)
+            top = -(-(top + buffer.bytes) // ALIGNMENT) * ALIGNMENT + _GAP
+        buffers.append(buffer)
+    return replace(kernel, buffers=tuple(buffers))
 
 
 def _memory(buffer: Buffer, address: int) -> Array:

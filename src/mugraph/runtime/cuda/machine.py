@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,12 @@ from mugraph.lower.thread_graphs import Rule
 from mugraph.runtime.arrays import Arrays, torch_arrays
 from mugraph.runtime.cuda.launch import LaunchShape, LoadedKernel
 from mugraph.runtime.cuda.nvrtc import SOURCE_NAME, Cubin, compile_cubin, compiler_version
-from mugraph.runtime.machine import Functions
+from mugraph.runtime.machine import Functions, Timed
 from mugraph.store import Store
 from mugraph.targets.cuda import print_program
 
+_CAPTURED = 20
+"""Calls in one CUDA graph that is timed: inputs of small programs stay in the GPU's cache between them."""
 _NEVER = Rule("never", lambda link: False)
 
 
@@ -78,11 +80,24 @@ class Cuda:
 
         return [torch.as_tensor(array).cuda() for array in inputs]
 
-    def finish(self) -> None:
-        """Wait for the current GPU."""
+    def timed(self, call: Callable[[], object]) -> Timed:
+        """The call captured into a CUDA graph several times, so that neither launches nor waiting for the GPU count."""
         import torch
 
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # not annotated by torch
+        with torch.cuda.stream(stream):
+            call()  # loads kernels and lets libraries choose theirs, which must not happen while capturing
         torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            for _ in range(_CAPTURED):
+                call()
+
+        def run() -> None:
+            graph.replay()
+            torch.cuda.synchronize()
+
+        return Timed(run, _CAPTURED)
 
 
 def launch_shape(kernel: Kernel) -> LaunchShape:
