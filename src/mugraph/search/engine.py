@@ -23,6 +23,7 @@ from mugraph.search.emission import Positions, emit_block
 from mugraph.search.items import Options
 from mugraph.search.kernels import KernelSearch
 from mugraph.search.neutral import without_neutral_maxima
+from mugraph.search.notes import Notes, Shelf
 from mugraph.search.parallel import Workers, executor_for
 from mugraph.search.plans import Library, Plan, PlanSearch, Stage
 from mugraph.search.report import Progress, Pruning, SearchReport
@@ -59,6 +60,7 @@ class Search:
     progress: Callable[[Progress], None] | None = None
     options: Options = field(default_factory=Options)
     workers: Workers = 1
+    shelf: Shelf | None = None
 
     def __post_init__(self) -> None:
         self.started = time.perf_counter()
@@ -79,12 +81,17 @@ class Search:
     def run(self) -> SearchResult:
         """Search until everything within the limits is exhausted, the budget is spent, or the user interrupts."""
         executor = self.kernels.executor = executor_for(self.workers, time.time() + self.deadline - time.perf_counter())
+        notes = Notes(self.shelf, self.axes, self.options) if self.shelf is not None else None
+        if notes is not None:
+            notes.recall(self.kernels.known)
         try:
             self._run_tiers()
         except KeyboardInterrupt:
             self.report.interrupted = True
         finally:
             executor.close()
+        if notes is not None:
+            notes.keep(self.kernels.found)
         self.report.tiers = list(self.kernels.reports.values())
         self.report.cuts_tried = self.plans.cuts_tried
         self.report.left_out += self.kernels.pruned + Counter({Pruning.FLOOR: self.plans.cuts_pruned})
@@ -106,9 +113,9 @@ class Search:
         if tier is Tier.OPAQUE_SUMS:
             return True
         if self.budget is None:
-            self.kernels.deadline = time.perf_counter() + self.options.finer_tier_seconds
+            self.kernels.deadline = self.kernels.now() + self.options.finer_tier_seconds
         finished = list(self.kernels.reports.values())[-1].exhausted
-        return time.perf_counter() < self.kernels.deadline and (finished or tier is Tier.OPAQUE_SCALINGS)
+        return self.kernels.now() < self.kernels.deadline and (finished or tier is Tier.OPAQUE_SCALINGS)
 
     def _run_tier(self, tier: Tier) -> None:
         produces = tuple(-1 - index for index in range(len(self.axes.outputs)))
@@ -195,11 +202,13 @@ def search(
     progress: Callable[[Progress], None] | None = None,
     options: Options | None = None,
     workers: Workers = 1,
+    shelf: Shelf | None = None,
 ) -> SearchResult:
     """Search muGraphs equal to `program` (a kernel graph of pre-defined operators) for `device`.
 
     `budget` is in seconds; without one, the coarsest tier of abstraction is exhausted and finer ones get a few seconds.
+    What was found is kept on the `shelf`, and what earlier searches found is read from there (`mugraph.search.notes`).
     `workers` search beside each other and find what one alone finds (`mugraph.search.parallel`).
     Raises UnsupportedOperator when the program has no axis form and BudgetExceeded when nothing was found in time.
     """
-    return Search(program, device, budget, progress, options or Options(), workers).run()
+    return Search(program, device, budget, progress, options or Options(), workers, shelf).run()

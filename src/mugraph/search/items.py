@@ -125,10 +125,12 @@ class Item:
 
     def search(self, deadline: float = math.inf, tick: Callable[[int], None] = lambda states: None) -> Structure:
         """Everything the context holds within the limits, or what was found of it by `deadline` (of `time.perf_counter`)."""
+        started = time.perf_counter()
         arith, inputs = FieldArithmetic(seed=self.options.seed), TinyInputs(self.options.seed)
         closure = Closure(self.program, Context.of(self.program, self.loop_axis), self.tier)
-        limits = Limits(self.options.max_nodes, min(deadline, time.perf_counter() + self.seconds))
+        limits = Limits(self.options.max_nodes, min(deadline, started + self.seconds))
         Saturation(closure, arith, inputs, limits, tick).run()
+        timed_out = not closure.saturated and time.perf_counter() > limits.deadline
         found, operators = self._extract(closure, deadline)
         safe = found
         if any(step.op == "exp" for recipe in found for step in recipe.steps):
@@ -145,6 +147,8 @@ class Item:
             complete=operators >= self.options.block_operators,
             operators=operators,
             pruned=tuple(sorted(closure.pruned.items())),
+            seconds=time.perf_counter() - started,
+            timed_out=timed_out or time.perf_counter() > deadline,
         )
 
     def _extract(self, closure: Closure, deadline: float) -> tuple[list[Recipe], int]:

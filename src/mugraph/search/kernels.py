@@ -14,7 +14,7 @@ from mugraph.ir.graph import Tensor
 from mugraph.search.axes import AxisProgram, Slots
 from mugraph.search.cost import RecipeCost, recipe_cost
 from mugraph.search.emission import Output, Schedule
-from mugraph.search.items import Item, Options, Work, canonical, reading
+from mugraph.search.items import NOTHING, Item, Options, Work, canonical, reading
 from mugraph.search.parallel import Executor, Serial, Task
 from mugraph.search.recipe import Recipe
 from mugraph.search.report import Pruning, TierReport
@@ -51,6 +51,7 @@ class KernelSearch:
     pruned: Counter[Pruning] = field(default_factory=Counter)
     first_tier: dict[tuple[tuple[int, ...], Recipe], Tier] = field(default_factory=dict)
     known: StructureCache = KNOWN
+    spared: float = 0.0
     executor: Executor = field(default_factory=Serial)
     announced: dict[Key, Task] = field(default_factory=dict)
     found: dict[Key, Structure] = field(default_factory=dict)
@@ -74,7 +75,7 @@ class KernelSearch:
         """
         loop_axes = self.loop_axes(program)
         for loop_axis in (None, *loop_axes):
-            if time.perf_counter() > self.deadline:
+            if self.now() > self.deadline:
                 if program.structure == self.whole:
                     self.report(tier).complete = False
                 return
@@ -111,15 +112,25 @@ class KernelSearch:
         return self.structures[key]
 
     def _search(self, item: Item) -> Structure:
-        """What the process knows of an item, or else what the executor finds."""
+        """What the process knows of an item, if that is all the time left would find, or else what the executor finds.
+
+        The time that an unfinished search once took counts as spent, so that a program is searched as far as the first time.
+        """
+        given = min(item.seconds, self.deadline - self.now())
         known = self.known.get(item.key)
-        if known is not None:
+        if known is not None and known.as_good_as(given):
+            if not known.exhausted:
+                self.spared += min(known.seconds, given)
             return known
         task = self.announced.pop(item.key, None) or self.executor.submit(item)
-        structure = task.result(self.deadline, self.tick)
-        if structure.saturated and structure.complete:
+        structure = task.result(self.deadline - self.spared, self.tick)
+        if structure is not NOTHING:
             self.known.put(item.key, structure)
         return structure
+
+    def now(self) -> float:
+        """The time, as if nothing had been known of what was searched before and left unfinished."""
+        return time.perf_counter() + self.spared
 
     def announce(self, program: AxisProgram, tier: Tier, loop_axes: Sequence[int | None]) -> None:
         """Let workers, if there are any, begin with contexts that `structure` may be asked for."""

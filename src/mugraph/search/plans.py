@@ -9,7 +9,6 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -142,7 +141,7 @@ class PlanSearch:
             if cut.floor >= CUT_GAIN * best:
                 self.cuts_pruned += len(found) - number
                 return
-            if time.perf_counter() > self.cut_deadline:
+            if self.kernels.now() > self.cut_deadline:
                 self.cuts_complete = False
                 return
             self.cuts_tried += 1
@@ -225,7 +224,7 @@ class PlanSearch:
             recipes = self.kernels.cheapest_first(whole, self.kernels.structure(whole, tier, None).recipes)
             splits = filter(None, (split_at(as_program(recipe, whole), parts) for recipe in recipes))
             for split in itertools.islice(splits, _VARIANTS_SPLIT):
-                if time.perf_counter() > self.cut_deadline:
+                if self.kernels.now() > self.cut_deadline:
                     self.cuts_complete = False
                     return
                 self.cuts_tried += 1

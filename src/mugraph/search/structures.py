@@ -1,19 +1,23 @@
 """Structures found so far: what a context of a program holds, whatever the sizes of its axes.
 
 Closures and derivations know no sizes, so a second batch size, dtype or device repeats only the schedules. Structures are
-kept for the life of the process; those that a deadline cut short are not.
+kept for the life of the process, and longer where there is a shelf (`mugraph.search.notes`); one that a deadline cut short
+serves whoever would not have given it more time.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mugraph.search.axes import AxisProgram
 from mugraph.search.recipe import Recipe
 from mugraph.search.report import Pruning, TierReport
 from mugraph.search.tiers import Tier
+
+_AS_LONG = 0.8
+"""Share of a time that counts as that time: clocks and machines vary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +26,8 @@ class Structure:
 
     `recipes` in an order that depends on neither sizes nor device; `safe_recipes` those with safe exponentials (all, if none
     is); how much was visited; whether the closure `saturated`; up to how many block `operators` its derivations are all
-    there, and whether that is `complete`, that is no less than asked for; what was `pruned`, counted by reason.
+    there, and whether that is `complete`, that is no less than asked for; what was `pruned`, counted by reason; the `seconds` it
+    took, and whether the time ran out (`timed_out`).
     """
 
     recipes: tuple[Recipe, ...]
@@ -33,6 +38,17 @@ class Structure:
     complete: bool
     operators: int
     pruned: tuple[tuple[Pruning, int], ...] = ()
+    seconds: float = field(default=0.0, compare=False)
+    timed_out: bool = field(default=False, compare=False)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether everything within the limits was found."""
+        return self.saturated and self.complete
+
+    def as_good_as(self, seconds: float) -> bool:
+        """Whether another search of so many seconds would find no more: this one ended by itself, or took as long."""
+        return not self.timed_out or self.seconds >= _AS_LONG * seconds
 
     def count_in(self, report: TierReport, whole: bool) -> None:
         """Add this context to the statistics of its tier; only contexts of the `whole` program say what was exhausted."""
@@ -67,7 +83,7 @@ class StructureCache:
             return self._known.get(key)
 
     def put(self, key: Key, structure: Structure) -> None:
-        """Keep a structure that was searched to the end of its limits."""
+        """Keep a structure."""
         with self._lock:
             self._known[key] = structure
             while len(self._known) > self._capacity:
