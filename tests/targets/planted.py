@@ -30,9 +30,10 @@ _REMOVED = (
     ("mask", r"if \(wanted < \d+( && [^)]*)?\)", ""),
     ("mask", r"e = thread; e < (\d+);", r"e = thread; e < \1 + blockDim.x;"),
 )
+_ROWS = r"(e < (\d+); e \+= \d+\) \{\s*const int row = e / (?!\2,)[^;]*;\s*cp_async<16>\([^,]*\+ )"
 _STRIDES = (
-    ("layout", r"(cp_async<16>\([^,]*\+ )(\d+) \* row", r"\1(\2 - 8) * row"),
-    # A factor of one row is read at row 0 alone, whatever its stride.
+    # Factors of one row are read and written at row 0 alone, whatever the stride: those are left out.
+    ("layout", _ROWS + r"(\d+) \* row", r"\1(\3 - 8) * row"),
     ("layout", r"(ldmatrix(?:_transposed)?<\d>\(\w+\[\w\], [^;]*? )(\d+) \* \((?!min\([^;]*, 0\))", r"\1(\2 + 8) * ("),
 )
 

@@ -43,7 +43,7 @@ MACHINE = Cuda("sm_90", 200_000)
 
 def wrong(graph: Graph, inputs: list[torch.Tensor], exact: list[np.ndarray], dtype: DType, text: str | None) -> bool:
     """Whether the emulator finds a fault in the graph's kernels, or in their results; `text` replaces that of the kernels."""
-    on = EmulatedCuda(MACHINE, seed=1, edit=lambda printed: text or printed)
+    on = EmulatedCuda(MACHINE, seed=1, edit=lambda printed: text or printed, apart=True)
     errors = []
     for result, reference in zip(Executable(graph, on)(*inputs), exact, strict=True):
         errors.append(float(np.max(np.abs(result.double().numpy() - reference)) / np.max(np.abs(reference))))
@@ -54,7 +54,7 @@ def escapes(graph: Graph, inputs: list[torch.Tensor], dtype: DType, most: int) -
     """How many faults of each kind were planted (up to `most`, evenly spread), and how many went unnoticed."""
     exact = evaluate(graph, [tensor.double().numpy() for tensor in inputs], FloatArithmetic())
     assert not wrong(graph, inputs, exact, dtype, None), "the kernels themselves are right and clean"
-    kernels = [launch.kernel for launch in MACHINE.lower(graph).values()]
+    kernels = [launch.kernel for launch in EmulatedCuda(MACHINE, apart=True).lower(graph).values()]
     planted = sorted(plants(kernels, MACHINE.print(kernels)[SOURCE_NAME]), key=lambda plant: plant[0])
     chosen = [list(of_kind) for _, of_kind in itertools.groupby(planted, key=lambda plant: plant[0])]
     chosen = [of_kind[:: math.ceil(len(of_kind) / most)] for of_kind in chosen]

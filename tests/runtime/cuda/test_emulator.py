@@ -184,3 +184,17 @@ def test_what_no_launch_can_have_is_refused() -> None:
         emulate(source, "other", WARP, [], [y])
     with pytest.raises(CompilationFailed, match="nonsense"):
         emulate("nonsense", "k", WARP, [], [y])
+
+
+def test_shared_memory_outside_every_buffer_is_out_of_bounds() -> None:
+    source = """
+    extern "C" __global__ void k(const float *x, float *y) {
+        float *s = (float *)shared_memory();
+        s[threadIdx.x] = x[threadIdx.x];
+        y[threadIdx.x] = s[threadIdx.x];
+    }"""
+    y = np.empty(32, np.float32)
+    for regions, count in (([], 0), ([(0, 128)], 0), ([(0, 64), (64, 64)], 0), ([(0, 124)], 1), ([(4, 124)], 1)):
+        shown = emulate(source, "k", WARP, [RAMP], [y], regions=regions)
+        assert [finding.count for finding in shown.findings] == [count] * 2 * min(count, 1)
+        assert {finding.fault for finding in shown.findings} <= {Fault.OUT_OF_BOUNDS}

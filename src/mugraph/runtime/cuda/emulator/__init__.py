@@ -29,7 +29,7 @@ Array = npt.NDArray[np.generic]
 
 _WARP = 32
 _MOST_THREADS = 1024
-_MOST_SHARED = 1 << 18
+_MOST_SHARED = 1 << 20
 _MOST_OPERANDS = 16
 _MOST_FINDINGS = 64
 
@@ -44,16 +44,23 @@ class Emulation:
 
 
 def emulate(
-    source: str, kernel: str, shape: LaunchShape, inputs: Sequence[Array], outputs: Sequence[Array], seed: int = 0
+    source: str,
+    kernel: str,
+    shape: LaunchShape,
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    seed: int = 0,
+    regions: Sequence[tuple[int, int]] = (),
 ) -> Emulation:
     """Run `kernel` of the kernels' text on contiguous arrays (16-bit types as any 16-bit array), writing the outputs in place.
 
     The kernel's parameters are pointers, inputs first. `seed` other than 0 chooses another order in which warps and lanes take
-    turns. Raises InvalidInput for shapes and operands no launch can have, TargetUnavailable without g++, CompilationFailed
-    when it rejects the source.
+    turns. With `regions`, offsets and bytes of the buffers in shared memory, accesses that lie in none of them are out of
+    bounds. Raises InvalidInput for shapes and operands no launch can have, TargetUnavailable without g++,
+    CompilationFailed when it rejects the source.
     """
     _check(shape, inputs, outputs)
-    return _library(source).run(kernel, shape, inputs, outputs, seed)
+    return _library(source).run(kernel, shape, inputs, outputs, seed, regions)
 
 
 def _check(shape: LaunchShape, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
@@ -72,12 +79,18 @@ class _Operand(ctypes.Structure):
     _fields_ = (("memory", ctypes.c_void_p), ("bytes", ctypes.c_int64), ("output", ctypes.c_int32))
 
 
+class _Region(ctypes.Structure):
+    _fields_ = (("offset", ctypes.c_int64), ("bytes", ctypes.c_int64))
+
+
 class _Shape(ctypes.Structure):
     _fields_ = (
         ("grid", ctypes.c_int32 * 3),
         ("threads", ctypes.c_int32),
         ("shared_bytes", ctypes.c_int32),
         ("seed", ctypes.c_uint32),
+        ("region_count", ctypes.c_int32),
+        ("regions", ctypes.POINTER(_Region)),
     )
 
 
@@ -104,7 +117,15 @@ class _Library:
         self._loaded = ctypes.CDLL(str(self._path))
         self._lock = threading.Lock()
 
-    def run(self, kernel: str, shape: LaunchShape, inputs: Sequence[Array], outputs: Sequence[Array], seed: int) -> Emulation:
+    def run(
+        self,
+        kernel: str,
+        shape: LaunchShape,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+        seed: int,
+        regions: Sequence[tuple[int, int]],
+    ) -> Emulation:
         """Launch once; see `emulate`."""
         try:
             entry = ctypes.cast(getattr(self._loaded, kernel), ctypes.c_void_p)
@@ -115,7 +136,8 @@ class _Library:
             *(_Operand(array.ctypes.data, array.nbytes, 1) for array in outputs),
         )
         grid = (*shape.grid, 1, 1, 1)[:3]
-        launch = _Shape((ctypes.c_int32 * 3)(*grid), shape.threads, shape.shared_bytes, seed)
+        buffers = (_Region * len(regions))(*(_Region(*region) for region in regions))
+        launch = _Shape((ctypes.c_int32 * 3)(*grid), shape.threads, shape.shared_bytes, seed, len(regions), buffers)
         found, statistics = (_Finding * _MOST_FINDINGS)(), _Statistics()
         with self._lock:
             count = self._loaded.emulate(entry, ctypes.byref(launch), views, len(views), found, ctypes.byref(statistics))

@@ -26,6 +26,8 @@ struct OperandView {
 struct Shape {
     std::int32_t grid[3], threads, shared_bytes;
     std::uint32_t seed;
+    std::int32_t region_count;
+    const emulation::Region *regions;
 };
 
 void *addresses[kMaxOperands];
@@ -95,6 +97,7 @@ extern "C" int emulate(void (*entry)(), const Shape *shape, const OperandView *v
     kernel = entry;
     count = operand_count;
     shared_bytes = shape->shared_bytes;
+    regions.assign(shape->regions, shape->regions + shape->region_count);
     found = 0;
     abandoned = false;
     emulation::statistics = {};

@@ -18,6 +18,7 @@ int found;
 bool abandoned;
 std::vector<Operand> operands;
 std::size_t shared_bytes;
+std::vector<Region> regions;
 
 namespace {
 
@@ -80,6 +81,13 @@ Window window_of(const void *address)
     return {kNowhere, nullptr, 0, nullptr, true};
 }
 
+bool in_some_region(std::int64_t offset, std::uint32_t bytes)
+{
+    return regions.empty() || std::any_of(regions.begin(), regions.end(), [&](const Region &region) {
+               return region.offset <= offset && offset + bytes <= region.offset + region.bytes;
+           });
+}
+
 bool is_private(const void *address)
 {
     const auto value = reinterpret_cast<std::uintptr_t>(address);
@@ -101,7 +109,7 @@ Span cells_of(const void *address, std::uint32_t bytes, std::uint32_t alignment,
         abandon_block();
     }
     const std::int64_t offset = static_cast<const unsigned char *>(address) - window.memory;
-    if (offset < 0 || offset + bytes > window.bytes) {
+    if (offset < 0 || offset + bytes > window.bytes || (window.place == kShared && !in_some_region(offset, bytes))) {
         report(Kind::out_of_bounds, address, bytes, window.place, -1, site);
         return {nullptr, nullptr, window.place};
     }

@@ -7,7 +7,7 @@
 
 namespace emulation {
 
-constexpr std::size_t kMaxShared = 1 << 18;
+constexpr std::size_t kMaxShared = 1 << 20; /* more than any GPU has: buffers may be laid far apart */
 /* Bytes before and after each piece of memory where an access is known to have missed it. */
 constexpr std::size_t kGuard = 1 << 16;
 
@@ -30,8 +30,15 @@ struct Operand {
     std::vector<Cell> cells;
 };
 
+/* A buffer in shared memory. */
+struct Region {
+    std::int64_t offset, bytes;
+};
+
 extern std::vector<Operand> operands;
 extern std::size_t shared_bytes;
+/* What the kernel may touch of its shared memory: all of it where this is empty. */
+extern std::vector<Region> regions;
 
 unsigned char *shared_memory();
 
