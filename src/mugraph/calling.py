@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from mugraph.errors import InvalidInput, ShapeMismatch
-from mugraph.ir.graph import Graph
+from mugraph.ir.graph import Graph, Shape
 
 
 class Calling(Protocol):
@@ -28,6 +28,12 @@ class Positional:
 
     graph: Graph
     structure: Any
+    _inputs: tuple[tuple[str, Shape], ...] = field(init=False, repr=False, compare=False)
+    """Name and shape of every input: calls are many."""
+
+    def __post_init__(self) -> None:
+        shapes = (node.output.shape for node in self.graph.inputs())
+        object.__setattr__(self, "_inputs", tuple(zip(self.graph.input_names, shapes, strict=True)))
 
     @classmethod
     def of(cls, graph: Graph) -> Positional:
@@ -37,14 +43,14 @@ class Positional:
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """The arguments, checked against the inputs' shapes; raises InvalidInput for anything that has none."""
-        names = self.graph.input_names
-        if kwargs or len(args) != len(names):
-            raise InvalidInput(f"call with {len(names)} tensors in this order: {', '.join(names)}")
-        for name, node, value in zip(names, self.graph.inputs(), args, strict=True):
+        if kwargs or len(args) != len(self._inputs):
+            names = ", ".join(name for name, _ in self._inputs)
+            raise InvalidInput(f"call with {len(self._inputs)} tensors in this order: {names}")
+        for (name, shape), value in zip(self._inputs, args, strict=True):
             if not hasattr(value, "shape"):
                 raise InvalidInput(f"input {name} must be a tensor, not {type(value).__name__}")
-            if tuple(value.shape) != node.output.shape:
-                raise ShapeMismatch(f"input {name} has shape {list(value.shape)}, optimized for {list(node.output.shape)}")
+            if value.shape != shape:
+                raise ShapeMismatch(f"input {name} has shape {list(value.shape)}, optimized for {list(shape)}")
         return list(args)
 
     def unflatten(self, outputs: Sequence[Any]) -> Any:

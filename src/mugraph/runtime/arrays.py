@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -22,10 +23,13 @@ from mugraph.runtime.torch_arithmetic import TorchArithmetic
 class Arrays(Protocol):
     """What the runtime needs of an array library; `Any` stands for its array type."""
 
-    def empty(self, tensor: Tensor) -> Any: ...
+    def allocator(self, tensor: Tensor) -> Callable[[], Any]:
+        """What makes arrays for `tensor`, without values."""
+        ...
+
     def pointer(self, array: Any) -> int: ...
-    def checked(self, array: Any, name: str, tensor: Tensor) -> Any:
-        """The array, contiguous; raises ShapeMismatch or InvalidInput naming the input when it does not fit."""
+    def reader(self, name: str, tensor: Tensor) -> Callable[[Any], Any]:
+        """What makes an input contiguous; it raises ShapeMismatch or InvalidInput naming the input when it does not fit."""
         ...
 
     def reshape(self, array: Any, shape: Shape) -> Any: ...
@@ -84,18 +88,23 @@ class NumpyArrays:
             raise InvalidInput(f"NumPy has no {dtype} arrays; pass torch tensors")
         return self.dtypes[dtype]
 
-    def empty(self, tensor: Tensor) -> Array:
-        return np.empty(tensor.shape, self.dtype(tensor.dtype))
+    def allocator(self, tensor: Tensor) -> Callable[[], Array]:
+        return functools.partial(np.empty, tensor.shape, self.dtype(tensor.dtype))
 
     def pointer(self, array: Array) -> int:
         return array.ctypes.data
 
-    def checked(self, array: Array, name: str, tensor: Tensor) -> Array:
-        if array.shape != tensor.shape:
-            raise _mismatch(name, array.shape, tensor)
-        if array.dtype != self.dtype(tensor.dtype):
-            raise _wrong_type(name, array.dtype, tensor)
-        return self.contiguous(array)
+    def reader(self, name: str, tensor: Tensor) -> Callable[[Array], Array]:
+        dtype = self.dtype(tensor.dtype)
+
+        def read(array: Array) -> Array:
+            if array.shape != tensor.shape:
+                raise _mismatch(name, array.shape, tensor)
+            if array.dtype != dtype:
+                raise _wrong_type(name, array.dtype, tensor)
+            return self.contiguous(array)
+
+        return read
 
     def reshape(self, array: Array, shape: Shape) -> Array:
         return array.reshape(shape)
@@ -135,14 +144,26 @@ class TorchArrays:
         }
         self.matmul: Callable[[Any, Any], Any] = torch.matmul
 
-    def empty(self, tensor: Tensor) -> Any:
-        return self.torch.empty(tensor.shape, dtype=self.dtypes[tensor.dtype], device=self.device)
+    def allocator(self, tensor: Tensor) -> Callable[[], Any]:
+        return functools.partial(self.torch.empty, tensor.shape, dtype=self.dtypes[tensor.dtype], device=self.device)
 
     def pointer(self, array: Any) -> int:
         address: int = array.data_ptr()
         return address
 
-    def checked(self, array: Any, name: str, tensor: Tensor) -> Any:
+    def reader(self, name: str, tensor: Tensor) -> Callable[[Any], Any]:
+        shape, dtype, strided, alignment = tensor.shape, self.dtypes[tensor.dtype], self.torch.strided, self.alignment
+        here = attrgetter(f"is_{self.device}")
+
+        def read(array: Any) -> Any:
+            usual = array.shape == shape and array.dtype is dtype and array.layout is strided and here(array)
+            if usual and array.is_contiguous() and (alignment == 1 or array.data_ptr() % alignment == 0):
+                return array
+            return self._fitted(array, name, tensor)
+
+        return read
+
+    def _fitted(self, array: Any, name: str, tensor: Tensor) -> Any:
         if array.shape != tensor.shape:
             raise _mismatch(name, array.shape, tensor)
         if array.dtype is not self.dtypes[tensor.dtype]:

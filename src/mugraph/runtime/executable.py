@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mugraph.errors import InvalidInput, StorageError, TargetUnavailable
-from mugraph.ir.graph import Graph, Node, Tensor, Value
-from mugraph.ir.ops import GRAPH_DEFINED, apply_call
-from mugraph.lower import Launch
+from mugraph.errors import StorageError, TargetUnavailable
+from mugraph.ir.graph import Graph
 from mugraph.runtime.arrays import Arrays
 from mugraph.runtime.cpu import Cpu
 from mugraph.runtime.machine import Machine
-
-Slots = dict[Value, Any]
-Step = Callable[[Arrays, Slots], None]
+from mugraph.runtime.steps import Run, planned
 
 
 def build(graph: Graph, target: str = "cpu", cache_directory: Path | None = None) -> Executable:
@@ -68,10 +63,8 @@ class Executable:
         kernels = [launch.kernel for launch in launches.values()]
         self.sources = machine.print(kernels) if sources is None else dict(sources)
         self._functions = machine.load(kernels, self.sources, cache_directory)
-        self._inputs = [
-            (Value(index), str(node["name"]), node.output) for index, node in enumerate(graph.nodes) if node.op == "input"
-        ]
-        self._steps = self._plan(launches)
+        self._launches = launches
+        self._runs: dict[Arrays, Run] = {}
 
     @classmethod
     def from_sources(
@@ -94,77 +87,8 @@ class Executable:
         return digest(self.sources)
 
     def __call__(self, *arrays: Any) -> list[Any]:
-        if len(arrays) != len(self._inputs):
-            names = ", ".join(name for _, name, _ in self._inputs)
-            raise InvalidInput(f"expected {len(self._inputs)} inputs ({names}), got {len(arrays)}")
         library = self.machine.arrays(arrays)
-        slots: Slots = {
-            value: library.checked(array, name, tensor) for (value, name, tensor), array in zip(self._inputs, arrays, strict=True)
-        }
-        for step in self._steps:
-            step(library, slots)
-        return [slots[value] for value in self.graph.outputs]
-
-    def _plan(self, launches: Mapping[int, Launch]) -> list[Step]:
-        """The steps whose results are needed, in order; views that only kernels read are strides inside them."""
-        needed = set(self.graph.outputs)
-        steps: list[Step] = []
-        for index in reversed(range(len(self.graph.nodes))):
-            node = self.graph.nodes[index]
-            if node.op == "input" or not any(Value(index, number) in needed for number in range(len(node.outputs))):
-                continue
-            step = self._launch(launches[index]) if node.op == GRAPH_DEFINED else _library_step(self.graph, index, node)
-            needed.update(launches[index].inputs if node.op == GRAPH_DEFINED else node.inputs)
-            steps.append(step)
-        return steps[::-1]
-
-    def _launch(self, launch: Launch) -> Step:
-        outputs = tuple((value, self.graph.tensor(value)) for value in launch.outputs)
-        return _KernelStep(self._functions[launch.kernel.name], launch.inputs, outputs)
-
-
-@dataclass(frozen=True, slots=True)
-class _KernelStep:
-    """Allocate the outputs of one compiled kernel and run it."""
-
-    function: Callable[..., None]
-    inputs: tuple[Value, ...]
-    outputs: tuple[tuple[Value, Tensor], ...]
-
-    def __call__(self, library: Arrays, slots: Slots) -> None:
-        for value, tensor in self.outputs:
-            slots[value] = library.empty(tensor)
-        arrays = [slots[value] for value in self.inputs] + [slots[value] for value, _ in self.outputs]
-        self.function(*map(library.pointer, arrays))
-
-
-@dataclass(frozen=True, slots=True)
-class _LibraryStep:
-    """A pre-defined kernel that the array library computes."""
-
-    value: Value
-    compute: Callable[[Arrays, Slots], Any]
-
-    def __call__(self, library: Arrays, slots: Slots) -> None:
-        slots[self.value] = self.compute(library, slots)
-
-
-def _library_step(graph: Graph, index: int, node: Node) -> Step:
-    """Views and matmul by the library's own functions, everything else by its row of the operator table."""
-    value, operands = Value(index), node.inputs
-    match node.op:
-        case "reshape":
-            return _LibraryStep(value, lambda lib, slots: lib.contiguous(lib.reshape(slots[operands[0]], node.output.shape)))
-        case "transpose":
-            order = [dim for dim in _tuple(node, "permutation") if dim is not None]
-            return _LibraryStep(value, lambda lib, slots: lib.contiguous(lib.transpose(slots[operands[0]], order)))
-        case "matmul" if len({graph.tensor(operand).dtype for operand in (*operands, value)}) == 1:
-            return _LibraryStep(value, lambda lib, slots: lib.matmul(slots[operands[0]], slots[operands[1]]))
-    call = apply_call(node.op, [graph.tensor(operand) for operand in operands], dict(node.attributes))
-    return _LibraryStep(value, lambda lib, slots: lib.compute(call, [slots[v] for v in operands], node.output))
-
-
-def _tuple(node: Node, name: str) -> tuple[int | None, ...]:
-    value = node[name]
-    assert isinstance(value, tuple)
-    return value
+        run = self._runs.get(library)
+        if run is None:
+            run = self._runs[library] = planned(self.graph, self._launches, self._functions, library)
+        return run(arrays)

@@ -1,0 +1,112 @@
+"""A call of a kernel graph, planned once for an array library: what every call repeats is little more than the kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mugraph.errors import InvalidInput
+from mugraph.ir.graph import Graph, Node, Value
+from mugraph.ir.ops import GRAPH_DEFINED, apply_call
+from mugraph.lower import Launch
+from mugraph.runtime.arrays import Arrays
+
+Slots = list[Any]
+"""The arrays of a call: the inputs in order, then a place for every other value."""
+Step = Callable[[Slots], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a call does: read the inputs, run the steps, return the outputs."""
+
+    names: tuple[str, ...]
+    readers: tuple[Callable[[Any], Any], ...]
+    steps: tuple[Step, ...]
+    outputs: tuple[int, ...]
+    others: int
+    """Values that are no inputs."""
+
+    def __call__(self, arrays: Sequence[Any]) -> list[Any]:
+        """The outputs for these inputs; raises InvalidInput and ShapeMismatch for inputs that do not fit."""
+        if len(arrays) != len(self.readers):
+            raise InvalidInput(f"expected {len(self.names)} inputs ({', '.join(self.names)}), got {len(arrays)}")
+        slots = [read(array) for read, array in zip(self.readers, arrays, strict=True)]
+        slots += [None] * self.others
+        for step in self.steps:
+            step(slots)
+        return [slots[number] for number in self.outputs]
+
+
+def planned(graph: Graph, launches: Mapping[int, Launch], functions: Mapping[str, Callable[..., None]], library: Arrays) -> Run:
+    """How to call a kernel graph with arrays of `library`; views that only kernels read are strides inside these."""
+    inputs = [index for index, node in enumerate(graph.nodes) if node.op == "input"]
+    others = [Value(i, n) for i, node in enumerate(graph.nodes) if node.op != "input" for n in range(len(node.outputs))]
+    slots = {value: number for number, value in enumerate([*map(Value, inputs), *others])}
+    steps: list[Step] = []
+    for index in _needed(graph, launches):
+        if graph.nodes[index].op == GRAPH_DEFINED:
+            steps.append(_kernel(graph, launches[index], functions, library, slots))
+        else:
+            steps.append(_pre_defined(graph, index, library, slots))
+    names = tuple(str(graph.nodes[index]["name"]) for index in inputs)
+    readers = tuple(library.reader(name, graph.nodes[index].output) for name, index in zip(names, inputs, strict=True))
+    return Run(names, readers, tuple(steps), tuple(slots[value] for value in graph.outputs), len(others))
+
+
+def _needed(graph: Graph, launches: Mapping[int, Launch]) -> list[int]:
+    """The nodes that must be run, in order."""
+    needed = set(graph.outputs)
+    indices: list[int] = []
+    for index in reversed(range(len(graph.nodes))):
+        node = graph.nodes[index]
+        if node.op == "input" or not any(Value(index, number) in needed for number in range(len(node.outputs))):
+            continue
+        needed.update(launches[index].inputs if node.op == GRAPH_DEFINED else node.inputs)
+        indices.append(index)
+    return indices[::-1]
+
+
+def _kernel(
+    graph: Graph, launch: Launch, functions: Mapping[str, Callable[..., None]], library: Arrays, slots: Mapping[Value, int]
+) -> Step:
+    """Allocate the outputs of a compiled kernel and run it."""
+    function, pointer = functions[launch.kernel.name], library.pointer
+    outputs = [(slots[value], library.allocator(graph.tensor(value))) for value in launch.outputs]
+    operands = [slots[value] for value in (*launch.inputs, *launch.outputs)]
+
+    def step(arrays: Slots) -> None:
+        for number, allocate in outputs:
+            arrays[number] = allocate()
+        function(*[pointer(arrays[number]) for number in operands])
+
+    return step
+
+
+def _pre_defined(graph: Graph, index: int, library: Arrays, slots: Mapping[Value, int]) -> Step:
+    """Run a node with the array library."""
+    compute = _computation(graph, graph.nodes[index], library)
+    target, operands = slots[Value(index)], [slots[value] for value in graph.nodes[index].inputs]
+
+    def step(arrays: Slots) -> None:
+        arrays[target] = compute(*[arrays[number] for number in operands])
+
+    return step
+
+
+def _computation(graph: Graph, node: Node, library: Arrays) -> Callable[..., Any]:
+    """Views and matmul by the library's own functions, everything else by its row of the operator table."""
+    operands = [graph.tensor(value) for value in node.inputs]
+    match node.op:
+        case "reshape":
+            return lambda x: library.contiguous(library.reshape(x, node.output.shape))
+        case "transpose":
+            permutation = node["permutation"]
+            assert isinstance(permutation, tuple)
+            order = [dim for dim in permutation if dim is not None]
+            return lambda x: library.contiguous(library.transpose(x, order))
+        case "matmul" if len({tensor.dtype for tensor in (*operands, node.output)}) == 1:
+            return library.matmul
+    call = apply_call(node.op, operands, dict(node.attributes))
+    return lambda *xs: library.compute(call, xs, node.output)
