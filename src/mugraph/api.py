@@ -22,6 +22,7 @@ from mugraph.samples import random_tensors, torch_runner
 from mugraph.search import Progress, SearchReport, SearchResult
 from mugraph.search import search as closure_search
 from mugraph.search.enumeration import EnumerationOptions, EnumerationResult, enumerate_graphs
+from mugraph.search.notes import Shelf
 from mugraph.store import Mode, Store
 from mugraph.verifier import Verdict, verify_graphs
 from mugraph.verifier.floats import Runner
@@ -79,7 +80,7 @@ def superoptimize(
         if recalled is not None:
             return recalled
         original = qualifier.original()  # first, so that a target that cannot be compiled for costs no search
-        found = _search(problem.program, device, deadline, tell, search)
+        found = _search(problem.program, device, deadline, tell, search, memory.store)
         compiled = qualifier.compile([(candidate.graph, candidate.cost) for candidate in found.candidates])
         if profile and original.executable.machine.available:
             proved = qualifier.prove(qualifier.rank(compiled, problem.inputs))
@@ -141,7 +142,7 @@ def _problem(fn: Subject, example_inputs: ExampleInputs | None) -> _Problem:
 
 
 def _search(
-    program: Graph, device: Device, deadline: Deadline, tell: ProgressCallback, engine: Engine
+    program: Graph, device: Device, deadline: Deadline, tell: ProgressCallback, engine: Engine, shelf: Shelf
 ) -> SearchResult | EnumerationResult:
     budget = deadline.share(_SEARCH_SHARE)
     if engine_of(engine) == "enumerate":
@@ -153,7 +154,7 @@ def _search(
         tell(Event("search", f"{moment.stage}, {moment.states} tensors, {moment.found} muGraphs{best}", deadline.elapsed))
 
     try:
-        return closure_search(program, device, budget=budget, progress=report)
+        return closure_search(program, device, budget=budget, progress=report, shelf=shelf)
     except BudgetExceeded:
         return SearchResult([], SearchReport(seconds=deadline.elapsed, interrupted=True))
     except (UndefinedInField, UnsupportedOperator) as error:  # out of the search's reach: the program runs as it is

@@ -6,11 +6,13 @@ compute what they should is the verifier's to say, as of any candidate.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from mugraph.errors import InvalidInput
@@ -26,9 +28,6 @@ from mugraph.search.tiers import Tier
 
 KIND = "structures"
 """What the documents are called on a shelf."""
-
-VERSION = 1
-"""Of the search: raised whenever it would find other structures than before, or write them in another form."""
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +54,7 @@ class Notes:
 
     def __post_init__(self) -> None:
         form, _ = canonical(self.program)
-        what = json.dumps([VERSION, _program_to_json(form), asdict(self.options)], sort_keys=True)
+        what = json.dumps([_engine_digest(), _program_to_json(form), asdict(self.options)], sort_keys=True)
         self.key = hashlib.sha256(what.encode()).hexdigest()
         self.kept: dict[Key, Structure] = {}
 
@@ -77,6 +76,17 @@ class Notes:
         if any(self.kept.get(key) != structure for key, structure in found.items()):
             self.kept = {**self.kept, **found}
             self.shelf.put(KIND, self.key, structures_to_json(self.kept))
+
+
+@functools.cache
+def _engine_digest() -> str:
+    """A hash of what decides which structures are found: whatever of it changes, they are found anew."""
+    package = Path(__file__).parent.parent
+    files = sorted(file for part in ("search", "algebra", "ir") for file in (package / part).rglob("*.py"))
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()
 
 
 def structures_to_json(structures: Mapping[Key, Structure]) -> dict[str, Any]:
