@@ -1,0 +1,72 @@
+"""Kernels on a GPU against the same kernels on the emulator; skipped where PyTorch sees no GPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mugraph.runtime.cuda import compile_cubin
+from mugraph.runtime.cuda.emulator import emulate
+from mugraph.runtime.cuda.launch import LaunchShape, LoadedKernel
+from runtime.cuda.kernels import COLUMNS, DEPTH, MATMUL_SHAPE, VALID_ROWS, matmul, root_mean_square
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no GPU")
+
+ELEMENTS = {"fp32_t": torch.float32, "fp16_t": torch.float16, "bf16_t": torch.bfloat16}
+
+
+def load(source: str, kernel: str, shape: LaunchShape) -> LoadedKernel:
+    major, minor = torch.cuda.get_device_capability()
+    return LoadedKernel(compile_cubin(source, f"sm_{major}{minor}"), kernel, shape)
+
+
+def product_inputs(element: str) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    left, right = (torch.randn(shape, generator=generator) for shape in ((VALID_ROWS, DEPTH), (DEPTH, COLUMNS)))
+    return left.to(ELEMENTS[element]), right.to(ELEMENTS[element])
+
+
+@pytest.mark.parametrize("element", ["fp16_t", "bf16_t"])
+def test_matrix_units_agree_with_the_emulator(element: str) -> None:
+    left, right = product_inputs(element)
+    emulated = torch.empty(VALID_ROWS, COLUMNS)
+    operands = [tensor.view(torch.uint16).numpy() for tensor in (left, right)]
+    emulate(matmul(element), "matmul", MATMUL_SHAPE, operands, [emulated.numpy()])
+    on_gpu = [tensor.cuda() for tensor in (left, right)]
+    result = torch.full((VALID_ROWS, COLUMNS), float("nan"), device="cuda")
+    load(matmul(element), "matmul", MATMUL_SHAPE)([tensor.data_ptr() for tensor in (*on_gpu, result)])
+    torch.testing.assert_close(result.cpu(), emulated, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+def test_reductions_and_conversions_agree_with_the_emulator(element: str) -> None:
+    x = torch.randn(4, 96, generator=torch.Generator().manual_seed(1)).to(ELEMENTS[element])
+    shape = LaunchShape((4,), 96, 12)
+    emulated = torch.empty(4, dtype=x.dtype)
+    arrays = [(t.view(torch.uint16) if t.element_size() == 2 else t).numpy() for t in (x, emulated)]
+    emulate(root_mean_square(element), "root_mean_square", shape, arrays[:1], arrays[1:])
+    on_gpu, result = x.cuda(), torch.empty(4, dtype=x.dtype, device="cuda")
+    load(root_mean_square(element), "root_mean_square", shape)([on_gpu.data_ptr(), result.data_ptr()])
+    torch.testing.assert_close(result.cpu(), emulated, rtol=1e-6 if element == "fp32_t" else 0, atol=0)
+
+
+def test_a_launch_can_be_captured_into_a_cuda_graph() -> None:
+    left, right = (tensor.cuda() for tensor in product_inputs("bf16_t"))
+    result = torch.zeros(VALID_ROWS, COLUMNS, device="cuda")
+    kernel = load(matmul("bf16_t"), "matmul", MATMUL_SHAPE)
+    addresses = [tensor.data_ptr() for tensor in (left, right, result)]
+    kernel(addresses)  # drivers load code when it first runs, which must not happen while capturing
+    torch.cuda.synchronize()
+    result.zero_()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kernel(addresses)
+    torch.cuda.synchronize()
+    assert not result.any(), "capturing runs nothing"
+    graph.replay()
+    torch.cuda.synchronize()
+    torch.testing.assert_close(result, left.float() @ right.float(), rtol=1e-2, atol=1e-2)
+    left.zero_()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert not result.any()
