@@ -116,9 +116,18 @@ def test_a_kernel_that_does_not_fit_names_its_size() -> None:
 
 
 def test_a_wide_reduction_is_shared_among_warps() -> None:
-    kernel = kernel_of(rms_norm_linear(rows=1, inner=4096, columns=32, grid=1, loop=1))
+    kernel = kernel_of(rms_norm_linear(rows=1, inner=4096, columns=32, grid=1, loop=1, dtype=DType.FP16))
     sums = [statement for statement in kernel.statements if isinstance(statement, Reduce)]
     assert [statement.target.shape for statement in sums] == [(1, 1, kernel.threads // 32), (1, 1)]
+
+
+def test_a_small_product_on_vector_units_is_shared_among_threads() -> None:
+    kernel = kernel_of(rms_norm_linear(rows=4, inner=1024, columns=32, grid=1, loop=1, dtype=DType.FP32))
+    product = product_of(kernel)
+    parts = kernel.threads // 32
+    assert product.target.shape == (parts, 4, 32)
+    assert product.left.shape == (parts, 4, 1024 // parts)
+    assert product.right.shape == (parts, 1024 // parts, 32)
 
 
 def test_the_checker_refuses_panels_that_leave_their_slot() -> None:

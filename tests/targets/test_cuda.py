@@ -9,13 +9,20 @@ import pytest
 import torch
 
 from lower.graphs import attention, rms_norm_linear
+from mugraph.devices import device_for
+from mugraph.errors import UnsupportedOperator
+from mugraph.frontend import trace
 from mugraph.frontend.conversion import DTYPES
-from mugraph.ir import DType, Graph
+from mugraph.frontend.workloads import WORKLOADS
+from mugraph.ir import DType, Graph, GraphBuilder, Level
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
+from mugraph.lower import cooperative, lower
 from mugraph.runtime import Executable
 from mugraph.runtime.cuda.emulated import EmulatedCuda
 from mugraph.runtime.cuda.machine import Cuda
+from mugraph.search import search
+from mugraph.targets.cuda import print_program
 from runtime.block_graphs import many_kernels
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator compiles kernels with g++")
@@ -74,3 +81,33 @@ def test_many_more_random_block_graphs(seed: int) -> None:
     on = machine(seed=seed)
     assert emulated(many_kernels(seed, 12, dtype), on, seed) < 10 * ERRORS[dtype]
     assert on.findings == []
+
+
+def test_fp64_kernels_are_refused() -> None:
+    with pytest.raises(UnsupportedOperator, match="fp64"):
+        Executable(many_kernels(0, 1, DType.FP64), machine())
+
+
+def test_tiles_too_large_to_count_are_refused() -> None:
+    builder = GraphBuilder(Level.KERNEL)
+    x = builder.input("x", (2**16, 2**16), DType.FP16)
+    block = GraphBuilder(Level.BLOCK, grid=(1,))
+    value = block.add("sum", block.iterator(0, builder.tensor(x), (None,), None), dim=1, size=2**16)
+    graph = builder.build(builder.graph_defined(block.build([block.add("output_saver", value, omap=(0,))]), [x]))
+    (launch,) = lower(graph).values()
+    with pytest.raises(UnsupportedOperator, match="32 bits"):
+        print_program([cooperative(launch.kernel, 2**20)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_the_best_candidates_of_the_workloads(name: str, dtype: str) -> None:
+    inputs = WORKLOADS[name].inputs(dtype=dtype, size="small")
+    program = trace(WORKLOADS[name].function(), inputs).graph
+    exact = evaluate(program, [tensor.double().numpy() for tensor in inputs], FloatArithmetic())
+    for candidate in search(program, device_for("cuda:sm_90")).candidates[:3]:
+        on = machine(200_000)
+        for result, reference in zip(Executable(candidate.graph, on)(*inputs), exact, strict=True):
+            assert _error(result.double().numpy(), reference) < ERRORS[DType.parse(dtype)]
+        assert on.findings == []

@@ -15,12 +15,11 @@ from mugraph.lower.dims import Dim
 from mugraph.lower.fragments import WARP, comes_by_ldmatrix, on_matrix_units, warp_tiles
 from mugraph.lower.lanes import WIDEST_ACCESS, elementwise_share, reduction_share
 from mugraph.lower.lowered import Buffer, Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile
+from mugraph.lower.parallel import VECTOR_ROWS
 
 _BANKS, _WORD = 32, 4
 _MATRIX = 8
 """Rows and columns of one matrix of ldmatrix."""
-_ROWS_AT_ONCE = 4
-"""Rows of a product on vector units that share one load of the right factor."""
 
 
 Loops = TypeVar("Loops", Elementwise, Reduce)
@@ -92,7 +91,7 @@ def _left_cost(kernel: Kernel, product: Matmul, tile: Tile) -> float:
 
 def _right_cost(kernel: Kernel, product: Matmul, tile: Tile) -> float:
     if not on_matrix_units(product):
-        bands = -(-product.target.shape[-2] // _ROWS_AT_ONCE)
+        bands = -(-product.target.shape[-2] // VECTOR_ROWS)
         return bands * _stored_along(kernel, tile, tile.strides[-1]) * math.prod(tile.shape)
     repeats = warp_tiles(product, kernel.threads // WARP).bands
     return repeats * _matrices_cost(kernel.buffer(tile.buffer), product, tile, row=-1, inner=-2)

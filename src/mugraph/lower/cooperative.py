@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mugraph.errors import ExceedsMemory
-from mugraph.ir.dtypes import DType
-from mugraph.lower import tiles
-from mugraph.lower.expressions import Source
 from mugraph.lower.fragments import WARP
 from mugraph.lower.layouts import with_layouts
-from mugraph.lower.lowered import Buffer, Kernel, Matmul, Memory, Reduce, Statement, Tile
+from mugraph.lower.lowered import Buffer, Kernel, Matmul, Memory, Reduce, Statement
 from mugraph.lower.memory import ALIGNMENT, place
 from mugraph.lower.narrowing import with_narrow_factors, with_private_sums
 from mugraph.lower.order import by_depth, with_barriers
+from mugraph.lower.parallel import with_parallel_products, with_parallel_reductions
 from mugraph.lower.register_sums import with_register_sums
 from mugraph.lower.streams import with_streams
 
@@ -48,7 +46,7 @@ def cooperative(kernel: Kernel, shared_bytes: int, passes: Passes = ALL_PASSES) 
     """
     kernel = with_narrow_factors(with_private_sums(kernel))
     kernel = replace(kernel, threads=_threads(kernel))
-    kernel = with_register_sums(with_parallel_reductions(kernel))
+    kernel = with_register_sums(with_parallel_products(with_parallel_reductions(kernel)))
     kernel = by_depth(kernel) if passes.order else kernel
     laid = _placed(with_layouts(kernel), passes) if passes.layouts else None
     kernel = laid if laid is not None and laid.shared_bytes <= shared_bytes else _placed(kernel, passes)
@@ -99,35 +97,3 @@ def _width(statement: Statement) -> int:
         case Matmul():
             return elements * min(WARP, statement.left.shape[-1])
     return elements
-
-
-def with_parallel_reductions(kernel: Kernel) -> Kernel:
-    """Reductions with fewer results than warps, cut in two: each warp reduces a part, then one warp the parts."""
-    buffers = list(kernel.buffers)
-
-    def cut(statements: tuple[Statement, ...]) -> tuple[Statement, ...]:
-        found: list[Statement] = []
-        for statement in statements:
-            found.extend(_in_parts(statement, kernel, buffers))
-        return tuple(found)
-
-    before, body, after = cut(kernel.before), cut(kernel.body), cut(kernel.after)
-    return replace(kernel, buffers=tuple(buffers), before=before, body=body, after=after)
-
-
-def _in_parts(statement: Statement, kernel: Kernel, buffers: list[Buffer]) -> tuple[Statement, ...]:
-    if not isinstance(statement, Reduce) or not statement.sources:
-        return (statement,)
-    results, size = math.prod(statement.target.shape), statement.sources[0].shape[-1]
-    parts = math.gcd(kernel.threads // WARP // results, size) if results * WARP < kernel.threads else 1
-    if parts == 1 or size // parts < WARP:
-        return (statement,)
-    name = f"part{len(buffers)}"
-    shape = (*statement.target.shape, parts)
-    buffers.append(Buffer(name, Memory.SHARED, DType.FP32, results * parts))
-    partial = Tile(name, shape, tiles.row_major(shape))
-    sources = tuple(tiles.split(tile, tile.rank - 1, parts) for tile in statement.sources)
-    return (
-        Reduce(partial, sources, statement.expression, statement.combine),
-        Reduce(statement.target, (partial,), Source(0), statement.combine, statement.accumulate),
-    )

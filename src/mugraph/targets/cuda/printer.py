@@ -18,6 +18,8 @@ from mugraph.targets.cuda.products import print_held_sum, print_product, touches
 from mugraph.targets.cuda.ring import write_ring
 from mugraph.targets.cuda.source import KernelText
 
+_FARTHEST = 2**31 - 1
+
 
 def print_program(kernels: Sequence[Kernel]) -> str:
     """The text of the kernels, to be compiled behind the device functions."""
@@ -31,11 +33,7 @@ def _read(name: str) -> str:
 
 
 def _print_kernel(kernel: Kernel) -> str:
-    for buffer in kernel.buffers:
-        if buffer.dtype is DType.FP64:
-            raise UnsupportedOperator(
-                f"target cuda computes in fp32 and cannot take fp64 tensors ({kernel.name}, {buffer.name}); cast to fp32"
-            )
+    _require_printable(kernel)
     text = KernelText(kernel)
     with text.block(f'extern "C" __global__ void __launch_bounds__({kernel.threads}, 1) {kernel.name}({_parameters(kernel)})'):
         text.line("const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;")
@@ -49,6 +47,22 @@ def _print_kernel(kernel: Kernel) -> str:
                 _print_part(text, kernel.body, body)
         _print_part(text, kernel.after, after)
     return "\n".join(text.lines) + "\n"
+
+
+def _require_printable(kernel: Kernel) -> None:
+    for buffer in kernel.buffers:
+        if buffer.dtype is DType.FP64:
+            raise UnsupportedOperator(
+                f"target cuda computes in fp32 and cannot take fp64 tensors ({kernel.name}, {buffer.name}); cast to fp32"
+            )
+    for statement in kernel.statements:
+        for tile in (statement.target, *statement.sources):
+            span = sum(abs(stride) * (size - 1) for stride, size in zip(tile.strides, tile.shape, strict=True))
+            if span > _FARTHEST:
+                raise UnsupportedOperator(
+                    f"target cuda counts the elements of a tile in 32 bits ({kernel.name}, {tile.buffer} {list(tile.shape)}); "
+                    "choose a larger grid"
+                )
 
 
 def _parameters(kernel: Kernel) -> str:

@@ -8,13 +8,11 @@ from dataclasses import replace
 from mugraph.lower import tiles
 from mugraph.lower.fragments import on_matrix_units
 from mugraph.lower.lowered import Elementwise, Matmul, Memory
+from mugraph.lower.parallel import VECTOR_ROWS
 from mugraph.targets.cuda.matrices import write_batch_offsets, write_result
 from mugraph.targets.cuda.matrix_units import write_fragment_copy, write_fragment_zeros, write_matrix_product
 from mugraph.targets.cuda.source import KernelText
 from mugraph.targets.source import scaled, sum_of
-
-_ROWS = 4
-"""Rows that one thread of a vector product computes side by side: each element of the right factor serves them all."""
 
 
 def print_product(text: KernelText, product: Matmul) -> None:
@@ -35,7 +33,7 @@ def _write_vector_product(text: KernelText, product: Matmul) -> None:
     """Each thread computes a few rows of one column; neighbouring threads take neighbouring columns."""
     left, right = product.left, product.right
     *batch, rows, columns = product.target.shape
-    depth, tall = left.shape[-1], min(_ROWS, rows)
+    depth, tall = left.shape[-1], min(VECTOR_ROWS, rows)
     bands = -(-rows // tall)
     tasks = math.prod(batch) * bands * columns
     text.pointer("c", product.target, written=True)
