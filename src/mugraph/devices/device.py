@@ -35,7 +35,7 @@ class Device:
     launch_seconds: float
     """Per kernel."""
     iteration_seconds: float
-    """Per for-loop iteration of a block, beyond the work itself."""
+    """Per operator in a for-loop and iteration of a block, beyond the work itself."""
     threads_per_block_max: int
     vector_bytes: int
     """Contiguous bytes the innermost dimension of a tile should have for memory to stream at full rate."""
