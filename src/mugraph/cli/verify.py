@@ -1,10 +1,11 @@
-"""`mugraph verify`: are two functions the same program?"""
+"""`mugraph verify`: are two functions the same program, and is a saved result what its certificate says?"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,14 +16,55 @@ _FUNCTION_HELP = "FILE.py:function; the file of the first names example_inputs()
 
 
 def verify(
-    first: Annotated[str, typer.Argument(metavar="FILE.py:f", help=_FUNCTION_HELP)],
-    second: Annotated[str, typer.Argument(metavar="FILE.py:g", help="FILE.py:function to compare it with.")],
+    first: Annotated[str | None, typer.Argument(metavar="FILE.py:f", help=_FUNCTION_HELP)] = None,
+    second: Annotated[str | None, typer.Argument(metavar="FILE.py:g", help="FILE.py:function to compare it with.")] = None,
+    certificate: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Check a saved result instead, from its files alone.")
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Tests of a saved result (default: as many as its bound takes).")
+    ] = None,
     max_error: MaxError = 2**-40,
     seed: Seed = 0,
     json_output: Json = False,
     traceback: Traceback = False,
 ) -> int:
-    """Decide whether two functions are one program."""
+    """Decide whether two functions are one program, or check a saved result."""
+    from mugraph.errors import InvalidInput
+
+    if certificate is not None and first is None:
+        return _check(certificate, rounds, json_output)
+    if certificate is not None or rounds is not None or first is None or second is None:
+        raise InvalidInput("give two functions FILE.py:f FILE.py:g, or --certificate DIR with or without --rounds N")
+    return _compare(first, second, max_error, seed, json_output)
+
+
+def _check(folder: Path, rounds: int | None, json_output: bool) -> int:
+    """Check a saved result with code that shares nothing with what made it."""
+    from mugraph.checker import Rejected, check_folder
+    from mugraph.errors import InvalidInput
+
+    if not folder.is_dir():
+        raise InvalidInput(f"{folder} is not a folder; give one that opt.save or -o wrote")
+    record: dict[str, object]
+    try:
+        report = check_folder(folder, rounds=rounds, tell=lambda line: print(line, file=sys.stderr, flush=True))
+    except Rejected as error:
+        accepted, text, record = False, f"rejected: {folder}: {error}", {"reason": str(error)}
+    else:
+        accepted = report.reached
+        record = {"rounds": report.rounds, "error_bound": report.error_bound, "max_error": report.max_error, "axes": report.axes}
+        bound = (
+            "no bound" if report.error_bound is None else f"a wrong graph would pass with probability {report.error_bound:.3g}"
+        )
+        outcome = "accepted" if accepted else f"not decided (asked for {report.max_error:.3g})"
+        text = f"{outcome}: {folder}: {report.rounds} tests agreed; {bound}"
+    print(json.dumps({"accepted": accepted, **record}) if json_output else text)
+    return 0 if accepted else 1
+
+
+def _compare(first: str, second: str, max_error: float, seed: int, json_output: bool) -> int:
+    """Compare two functions."""
     from mugraph.api import verify as decide
     from mugraph.cli.subjects import resolve
     from mugraph.cli.summary import bound_text

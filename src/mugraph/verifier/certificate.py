@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -13,6 +14,7 @@ from mugraph.algebra.families import FieldFamily
 from mugraph.algebra.fields import FieldPair
 from mugraph.errors import InvalidInput
 from mugraph.ir.graph import Graph
+from mugraph.ir.serialize import graph_to_json
 from mugraph.verifier.bounds import REDRAWS, Difference, Function, Terms
 from mugraph.verifier.slices import Axis
 
@@ -122,8 +124,8 @@ class Certificate:
 
 
 def digest(graph: Graph) -> str:
-    """What identifies a graph in a certificate: the SHA-256 of its text."""
-    return hashlib.sha256(str(graph).encode()).hexdigest()
+    """What identifies a graph in a certificate: the SHA-256 of its JSON with sorted keys and no spaces."""
+    return hashlib.sha256(json.dumps(graph_to_json(graph), sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _difference(record: Mapping[str, Any]) -> Difference:

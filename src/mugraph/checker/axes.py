@@ -1,0 +1,166 @@
+"""Axes along which a graph does the same to every slice: proved again, operator by operator, and cut to size 1.
+
+The theorem that makes one slice stand for all is in docs/theory.md ("Parallel axes").
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from mugraph.checker.files import Json, Rejected
+from mugraph.checker.interpreter import FUNCTIONS
+
+_ELEMENTWISE = FUNCTIONS | {"add", "sub", "mul", "div", "exp", "square", "sqrt", "cast", "accumulate_rescaled"}
+_INSIDE = -1
+"""Instead of a dimension: one block has one slice, so that nothing it does can mix slices."""
+
+
+class Place(NamedTuple):
+    """Where a tensor has the axis: a dimension (or _INSIDE), and for each level of bodies the grid dimensions that cut it."""
+
+    dim: int
+    cuts: tuple[tuple[int, ...], ...] = ()
+
+
+def cut_axis(graph: Json, dims: Sequence[int | None]) -> tuple[Json, list[int | None]]:
+    """A kernel graph at size 1 of the axis that is dimension dims[i] of input i, and the axis' dimension in each output.
+
+    Raises Rejected, naming the operator, where slices along the axis are not treated alike.
+    """
+    inputs = [None if dim is None else Place(dim) for dim in dims]
+    cut, places = _cut(graph, inputs)
+    return cut, [None if place is None else place.dim for place in places]
+
+
+def _cut(graph: Json, operands: list[Place | None]) -> tuple[Json, list[Place | None]]:
+    over = _grid_over_axis(graph, operands)
+    places: dict[tuple[int, int], Place | None] = {}
+    nodes = []
+    remaining = iter(operands)
+    for index, node in enumerate(graph["nodes"]):
+        taken = dict(node)
+        shapes = [graph["nodes"][i]["outputs"][j]["shape"] for i, j in node["inputs"]]
+        reads = [places[i, j] for i, j in node["inputs"]]
+        if "body" in node:
+            taken["body"], results = _cut(node["body"], reads)
+        elif node["op"] == "input":
+            results = [next(remaining)]
+        elif node["op"] == "input_iterator":
+            results = [_iterated(node, operands[node["attributes"]["operand"]], over)]
+        elif node["op"] == "output_saver":
+            results = [_saved(node, reads[0], shapes[0], over)]
+        else:
+            results = [_applied(node, reads, shapes)]
+        taken["outputs"] = [_tensor(*pair) for pair in zip(node["outputs"], results, strict=True)]
+        if node["op"] in ("input", "reshape"):
+            taken["attributes"] = {**node["attributes"], "shape": taken["outputs"][0]["shape"]}
+        places.update({(index, number): place for number, place in enumerate(results)})
+        nodes.append(taken)
+    which = "grid" if graph["grid"] else "block"
+    counts = [1 if position in over else count for position, count in enumerate(graph[which])]
+    return {**graph, "nodes": nodes, which: counts}, [places[i, j] for i, j in graph["outputs"]]
+
+
+def _grid_over_axis(graph: Json, operands: list[Place | None]) -> set[int]:
+    """The grid dimensions that cut the axis in some operand."""
+    over = set()
+    for node in graph["nodes"]:
+        if node["op"] == "input_iterator":
+            place = operands[node["attributes"]["operand"]]
+            over |= set() if place is None else {*_mapped(node["attributes"]["imap"], place.dim)}
+    return over
+
+
+def _mapped(mapping: list[int | None], dim: int) -> tuple[int, ...]:
+    return tuple(position for position, target in enumerate(mapping) if target == dim)
+
+
+def _tensor(tensor: Json, place: Place | None) -> Json:
+    if place is None or place.dim == _INSIDE:
+        return tensor
+    return {**tensor, "shape": [1 if dim == place.dim else size for dim, size in enumerate(tensor["shape"])]}
+
+
+def _iterated(node: Json, place: Place | None, over: set[int]) -> Place | None:
+    imap, fmap = node["attributes"]["imap"], node["attributes"]["fmap"]
+    cut = () if place is None else _mapped(imap, place.dim)
+    if any(imap[position] is not None for position in over - {*cut}):
+        raise _unequal(node, "a grid dimension cuts the axis here and another dimension there")
+    if place is None:
+        return None
+    if fmap is not None and fmap == place.dim:
+        raise _unequal(node, "the for-loop runs over the axis")
+    alone = place.dim == _INSIDE or node["outputs"][0]["shape"][place.dim] == 1
+    return Place(_INSIDE if alone else place.dim, (*place.cuts, cut))
+
+
+def _saved(node: Json, place: Place | None, tile: list[int], over: set[int]) -> Place | None:
+    """Blocks put their parts of the axis back into one dimension, in the order in which they were taken."""
+    omap = node["attributes"]["omap"]
+    if place is None:
+        if over:
+            raise _unequal(node, "a value without the axis is repeated along it")
+        return None
+    cut = place.cuts[-1]
+    if {*cut} != over:
+        raise _unequal(node, "another part of the grid cuts the axis")
+    targets = {omap[position] for position in cut} or {place.dim}
+    dim = targets.pop()
+    fits = dim == _INSIDE or (_mapped(omap, dim) == cut and (place.dim == dim or (place.dim == _INSIDE and tile[dim] == 1)))
+    if targets or not fits:
+        raise _unequal(node, "the blocks' parts of the axis are not put back where they were taken from")
+    return Place(dim, place.cuts[:-1])
+
+
+def _applied(node: Json, reads: list[Place | None], shapes: list[list[int]]) -> Place | None:
+    """Where the result of a pre-defined operator has the axis."""
+    found: set[Place] = set()
+    for number, place in enumerate(reads):
+        if place is not None:
+            dim = place.dim if place.dim == _INSIDE else _carried(node, shapes, number, place.dim)
+            if dim is None:
+                raise _unequal(node, "the axis is mixed or rearranged")
+            found.add(Place(dim, place.cuts))
+    if not found:
+        return None
+    if len(found) > 1:
+        raise _unequal(node, "operands have the axis in different places")
+    (result,) = found
+    for number, (place, shape) in enumerate(zip(reads, shapes, strict=True)):
+        if place is None and result.dim != _INSIDE:
+            beside = (dim for dim, size in enumerate(shape) if size > 1)
+            if any(_carried(node, shapes, number, dim) == result.dim for dim in beside):
+                raise _unequal(node, "an operand without the axis tells its slices apart")
+    return result
+
+
+def _carried(node: Json, shapes: list[list[int]], number: int, dim: int) -> int | None:
+    """The dimension of the result along which dimension `dim` of operand `number` runs; None where it is mixed or split."""
+    op, attributes, rank = node["op"], node["attributes"], len(node["outputs"][0]["shape"])
+    from_right = rank - len(shapes[number]) + dim
+    if op in _ELEMENTWISE:
+        return from_right
+    if op in ("matmul", "concat_matmul"):
+        left = number < len(shapes) // 2
+        return None if dim == len(shapes[number]) - (1 if left else 2) else from_right
+    if op in ("sum", "max", "repeat"):
+        return None if dim == attributes["dim"] else dim
+    if op == "accumulate":
+        return None if attributes["combine"] == "concat" and dim == attributes["dim"] else dim
+    if op == "transpose":
+        return int(attributes["permutation"].index(dim))
+    if op == "reshape":
+        return _same(shapes[number], dim, attributes["shape"])
+    return None
+
+
+def _same(shape: list[int], dim: int, target: list[int]) -> int | None:
+    """The dimension of a reshaped tensor with the same elements before it and as many along it."""
+    same = (d for d, size in enumerate(target) if size == shape[dim] and math.prod(target[:d]) == math.prod(shape[:dim]))
+    return next(same, None)
+
+
+def _unequal(node: Json, why: Any) -> Rejected:
+    return Rejected(f"certificate.json: an axis is not parallel: {node['op']}: {why}")

@@ -1,0 +1,262 @@
+"""How likely the checker's tests are to miss a difference: sizes of formal expressions, and the theorem applied to them.
+
+`Sizes` is a domain of the interpreter. A tensor of it stands for elements N / (c D), where N and D are sums of integer
+polynomials times exponentials; docs/theory.md ("What the tests prove") has the rules and the theorem.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+
+from mugraph.checker import fields
+from mugraph.checker.files import Json
+from mugraph.checker.interpreter import Array, run
+
+REDRAWS = 4
+"""Draws that may be thrown away because something was divided by zero."""
+_HUGE = 1 << 300
+
+
+class Sum(NamedTuple):
+    """Bounds: total degree, log2 of the sum of absolute coefficients, number of exponentials, applications of exp in each."""
+
+    degree: int = 0
+    bits: int = 0
+    terms: int = 1
+    exps: int = 0
+
+    def by(self, other: Sum) -> Sum:
+        """The product."""
+        terms = min(self.terms * other.terms, _HUGE)
+        return Sum(self.degree + other.degree, self.bits + other.bits, terms, self.exps + other.exps)
+
+    def power(self, exponent: int) -> Sum:
+        log = exponent * (self.terms.bit_length() if self.terms > 1 else 0)
+        terms = self.terms**exponent if log < 300 else _HUGE
+        return Sum(self.degree * exponent, self.bits * exponent, terms, self.exps * exponent)
+
+    def plus(self, other: Sum) -> Sum:
+        """The sum."""
+        largest = self.either(other)
+        terms = min(self.terms + other.terms, _HUGE) if largest.exps else 1
+        return largest._replace(bits=largest.bits + 1, terms=terms)
+
+    def either(self, other: Sum) -> Sum:
+        """Bounds of both."""
+        return Sum(*map(max, self, other))
+
+    def multiple(self, number: int) -> Sum:
+        return self._replace(bits=self.bits + (number - 1).bit_length())
+
+
+_ONE = Sum()
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Bounds of a tensor's elements. Elements with equal `marks` of one `owner` (None: D is 1) have the same D."""
+
+    marks: Array
+    numerator: Sum
+    denominator: Sum = _ONE
+    constant: int = 1
+    owner: object = None
+
+
+class Use(NamedTuple):
+    """Applications of a function: how many, the elements each takes, and bounds of those."""
+
+    times: int
+    width: int
+    numerator: Sum
+    denominator: Sum
+    constant: int
+
+
+@dataclass(slots=True)
+class Sizes:
+    """The domain of sizes; it notes exponents, uses of functions, and the primes in constants under roots."""
+
+    exponent: Use | None = None
+    functions: dict[str, Use] = field(default_factory=dict)
+    primes: set[int] = field(default_factory=set)
+
+    def variables(self, shape: Sequence[int]) -> Size:
+        """Inputs, or values of a function."""
+        return Size(_zeros(shape), Sum(degree=1))
+
+    def number(self, value: Fraction) -> Size:
+        return Size(_zeros(()), Sum(bits=abs(value.numerator).bit_length()), constant=value.denominator)
+
+    def root(self, value: Fraction) -> Size:
+        """sqrt(a / b) is sqrt(a b) / b; no root is taken of a square."""
+        a, b = math.isqrt(value.numerator), math.isqrt(value.denominator)
+        if (a * a, b * b) == value.as_integer_ratio():
+            return self.number(Fraction(a, b))
+        radicand = value.numerator * value.denominator
+        self.primes |= _prime_factors(radicand)
+        return Size(_zeros(()), Sum(bits=(math.isqrt(radicand) + 1).bit_length()), constant=value.denominator)
+
+    def add(self, x: Size, y: Size) -> Size:
+        common = math.lcm(x.constant, y.constant)
+        left, right = x.numerator.multiple(common // x.constant), y.numerator.multiple(common // y.constant)
+        product = self.multiply(x, y)
+        shape = product.marks.shape
+        marks, theirs = np.broadcast_to(x.marks, shape), np.broadcast_to(y.marks, shape)
+        if x.owner is not None and x.owner is y.owner and np.array_equal(marks, theirs):
+            return Size(marks, left.plus(right), x.denominator, common, x.owner)
+        numerator = left.by(y.denominator).plus(right.by(x.denominator))
+        return Size(product.marks, numerator, product.denominator, common, product.owner)
+
+    def subtract(self, x: Size, y: Size) -> Size:
+        return self.add(x, y)
+
+    def multiply(self, x: Size, y: Size) -> Size:
+        numerator, denominator = x.numerator.by(y.numerator), x.denominator.by(y.denominator)
+        constant = x.constant * y.constant
+        shape = np.broadcast_shapes(x.marks.shape, y.marks.shape)
+        if x.owner is None or y.owner is None:
+            owned = y if x.owner is None else x
+            return Size(np.broadcast_to(owned.marks, shape), numerator, denominator, constant, owned.owner)
+        marks = np.broadcast_to(x.marks, shape) * (1 + int(y.marks.max())) + y.marks
+        _, small = np.unique(marks, return_inverse=True)
+        return Size(small.reshape(shape), numerator, denominator, constant, object())
+
+    def divide(self, x: Size, y: Size) -> Size:
+        inverse = Size(_numbers(y.marks.shape), y.denominator.multiple(y.constant), y.numerator, 1, object())
+        return self.multiply(x, inverse)
+
+    def exp(self, x: Size) -> Size:
+        if x.numerator.exps or x.denominator.exps:
+            return self.function("exp", x)
+        self.exponent = _noted(self.exponent, x, 0, 1)
+        return Size(_zeros(x.marks.shape), Sum(exps=1))
+
+    def sum(self, x: Size, axis: int) -> Size:
+        count = x.marks.shape[axis]
+        ordered = np.sort(x.marks, axis=axis)
+        different = 1 + int(np.max(np.count_nonzero(np.diff(ordered, axis=axis), axis=axis), initial=0))
+        term = x.numerator.by(x.denominator.power(different - 1))
+        terms = min(term.terms * count, _HUGE) if term.exps else 1
+        numerator = term.multiple(count)._replace(terms=terms)
+        kept = np.take(x.marks, [0], axis=axis)
+        if different == 1:
+            return Size(kept, numerator, x.denominator, x.constant, x.owner)
+        return Size(_numbers(kept.shape), numerator, x.denominator.power(different), x.constant, object())
+
+    def function(self, name: str, x: Size) -> Size:
+        self.functions[name] = _noted(self.functions.get(name), x, x.marks.size, 1)
+        return self.variables(x.marks.shape)
+
+    def row_function(self, name: str, x: Size, axis: int) -> Size:
+        shape = tuple(1 if dim == axis else size for dim, size in enumerate(x.marks.shape))
+        self.functions[name] = _noted(self.functions.get(name), x, math.prod(shape), x.marks.shape[axis])
+        return self.variables(shape)
+
+    def move(self, xs: Sequence[Size], move: Callable[[list[Array]], Array]) -> Size:
+        if len(xs) == 1:
+            (x,) = xs
+            return Size(move([x.marks]), x.numerator, x.denominator, x.constant, x.owner)
+        common = math.lcm(*(x.constant for x in xs))
+        numerator, denominator = Sum(), Sum()
+        for x in xs:
+            numerator = numerator.either(x.numerator.multiple(common // x.constant))
+            denominator = denominator.either(x.denominator)
+        owners = list(dict.fromkeys(x.owner for x in xs))
+        if owners == [None]:
+            return Size(move([x.marks for x in xs]), numerator, denominator, common)
+        step = 1 + max(int(x.marks.max()) for x in xs)
+        marks = move([x.marks + owners.index(x.owner) * step for x in xs])
+        return Size(marks, numerator, denominator, common, object())
+
+    def shape(self, x: Size) -> tuple[int, ...]:
+        return x.marks.shape
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The probability that one draw misses a difference, and what a draw must heed.
+
+    Both primes are to be -1 modulo `modulus`, and with `count` enough p must go with each q.
+    """
+
+    per_draw: float
+    modulus: int
+    count: bool
+
+    def after(self, rounds: int) -> float:
+        """The probability that a difference survives so many tests among REDRAWS more draws."""
+        return float(min(1.0, math.comb(rounds + REDRAWS, rounds) * self.per_draw**rounds))
+
+    def rounds_for(self, max_error: float) -> int | None:
+        """The fewest tests that reach `max_error`, if a reasonable number does."""
+        return next((rounds for rounds in range(1, 257) if self.after(rounds) <= max_error), None)
+
+
+def bound_of(left: Json, right: Json, shapes: Sequence[Sequence[int]]) -> Bound:
+    """The bound for two graphs whose inputs have these shapes."""
+    sizes = Sizes()
+    outputs = [run(graph, [sizes.variables(shape) for shape in shapes], sizes) for graph in (left, right)]
+    modulus = 8 * math.prod(sizes.primes - {2})
+    if modulus > 10**5:
+        return Bound(1.0, 8, False)
+    conjugates = 1 << len(sizes.primes)
+    numerators = [sizes.subtract(x, y).numerator for x, y in zip(*outputs, strict=True)]
+    error = max(_miss(numerator, sizes.exponent, modulus, conjugates) for numerator in numerators)
+    for use in sizes.functions.values():
+        difference = use.numerator.by(use.denominator).multiple(use.constant)
+        difference = difference.plus(difference)
+        pairs = math.comb(use.times, 2) * use.width
+        error += pairs * _miss(difference, sizes.exponent, modulus, conjugates)
+    return Bound(min(1.0, error), modulus, sizes.exponent is not None)
+
+
+def _miss(numerator: Sum, exponent: Use | None, modulus: int, conjugates: int) -> float:
+    """The theorem: how likely a numerator vanishes in a draw though it is not zero."""
+    if numerator.bits >= _HUGE.bit_length() * 2**20 or numerator.degree >= 2**64 or numerator.terms >= 1 << fields.Q_BITS:
+        return 1.0
+    error = float(numerator.degree / 2**fields.P_BITS)
+    q_count = fields.q_count(modulus)
+    p_count = 1 if exponent is None else fields.p_count(modulus)
+    if not numerator.exps or exponent is None:
+        return error + fields.Q_TRIES * (conjugates * numerator.bits // fields.P_BITS) / (q_count * p_count)
+    applications = 2 * numerator.exps
+    difference = exponent.numerator.by(exponent.denominator.power(applications - 1)).multiple(exponent.constant)
+    difference = difference.multiple(applications)
+    meeting = float(max(1, difference.degree) / 2**fields.Q_BITS)
+    meeting += fields.Q_TRIES * (conjugates * difference.bits // fields.Q_BITS) / q_count
+    size = numerator.bits + fields.P_BITS * numerator.degree
+    return error + numerator.terms * meeting + conjugates * size / (fields.P_BITS * p_count)
+
+
+def _noted(known: Use | None, x: Size, count: int, width: int) -> Use:
+    if known is None:
+        return Use(count, width, x.numerator, x.denominator, x.constant)
+    common = math.lcm(known.constant, x.constant)
+    ours, theirs = known.numerator.multiple(common // known.constant), x.numerator.multiple(common // x.constant)
+    return Use(known.times + count, max(known.width, width), ours.either(theirs), known.denominator.either(x.denominator), common)
+
+
+def _prime_factors(number: int) -> set[int]:
+    found, factor = set(), 2
+    while factor * factor <= number and factor < 10**5:
+        if number % factor:
+            factor += 1
+        else:
+            found.add(factor)
+            number //= factor
+    return found | {number} - {1}
+
+
+def _zeros(shape: Sequence[int]) -> Array:
+    return np.broadcast_to(np.int64(0), tuple(shape))
+
+
+def _numbers(shape: Sequence[int]) -> Array:
+    return np.arange(math.prod(shape)).reshape(shape)

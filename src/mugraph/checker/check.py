@@ -1,0 +1,134 @@
+"""The checks of a saved result, in order: files, sizes, axes, and tests in finite fields."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mugraph.checker import fields
+from mugraph.checker.axes import cut_axis
+from mugraph.checker.bound import REDRAWS, Bound, bound_of
+from mugraph.checker.files import Json, Rejected, read
+from mugraph.checker.interpreter import run
+from mugraph.checker.shapes import check_shapes
+
+_UNBOUNDED_ROUNDS = 4
+"""Tests where no bound can be stated."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """What the checker found out by itself.
+
+    `error_bound` is the probability that graphs which are not equal passed its `rounds` tests; None where its theorem gives
+    none below 1. `reached` says whether that is at most the `max_error` the certificate asks for.
+    """
+
+    rounds: int
+    error_bound: float | None
+    max_error: float
+    axes: int
+    seconds: float
+
+    @property
+    def reached(self) -> bool:
+        return self.error_bound is not None and self.error_bound <= self.max_error
+
+
+def check_folder(
+    folder: str | Path, *, rounds: int | None = None, seed: int | None = None, tell: Callable[[str], None] = lambda line: None
+) -> CheckReport:
+    """Check a folder that `Superoptimized.save` wrote, from its files alone.
+
+    `rounds` tests are run, by default as many as the certificate's `max_error` takes; `seed` makes them repeatable, by
+    default they cannot be foreseen. `tell` gets lines of progress. Raises Rejected, naming what is wrong.
+    """
+    started = time.monotonic()
+    saved = read(Path(folder))
+    tell("files: all hashes are as recorded")
+    certificate = saved.certificate
+    if certificate.get("accepted") is not True:
+        raise Rejected("certificate.json: it does not say that the graphs were found equivalent")
+    if certificate.get("error_bound") is None:
+        raise Rejected("certificate.json: it claims no error bound, and only what is claimed with one can be checked")
+    try:
+        check_shapes(saved.program, "program.json")
+        check_shapes(saved.graph, "graph.json")
+        max_error, axes = float(certificate["max_error"]), list(certificate["axes"])
+        if not 0 < max_error < 1:
+            raise Rejected(f"certificate.json: max_error {max_error} is not between 0 and 1")
+        left, right = _slice(saved.program, saved.graph, axes)
+        tell(f"axes: {len(axes)} proved parallel")
+        tests = _Tests(
+            left, right, bound_of(left, right, _shapes(left)), random.Random(secrets.randbits(64) if seed is None else seed)
+        )
+        wanted = tests.bound.rounds_for(max_error) or _UNBOUNDED_ROUNDS if rounds is None else rounds
+        tests.run(wanted, tell)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise Rejected(f"the saved graphs or the certificate are malformed ({type(error).__name__}: {error})") from None
+    bound = tests.bound.after(wanted)
+    return CheckReport(wanted, bound if bound < 1 else None, max_error, len(axes), time.monotonic() - started)
+
+
+def _slice(left: Json, right: Json, axes: list[Json]) -> tuple[Json, Json]:
+    """Both graphs at size 1 of the certificate's axes, each proved parallel in both."""
+    if _shapes(left) != _shapes(right):
+        raise Rejected("graph.json: it takes inputs of other shapes than program.json")
+    if _output_shapes(left) != _output_shapes(right):
+        raise Rejected("graph.json: it gives outputs of other shapes than program.json")
+    for axis in axes:
+        (left, ours), (right, theirs) = cut_axis(left, axis["inputs"]), cut_axis(right, axis["inputs"])
+        if ours != theirs:
+            raise Rejected("certificate.json: an axis comes out in different dimensions of the two graphs' outputs")
+    return left, right
+
+
+def _shapes(graph: Json) -> list[list[int]]:
+    return [node["attributes"]["shape"] for node in graph["nodes"] if node["op"] == "input"]
+
+
+def _output_shapes(graph: Json) -> list[list[int]]:
+    return [graph["nodes"][i]["outputs"][j]["shape"] for i, j in graph["outputs"]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Tests:
+    left: Json
+    right: Json
+    bound: Bound
+    rng: random.Random
+
+    def run(self, rounds: int, tell: Callable[[str], None]) -> None:
+        """So many valid tests. Raises Rejected at the first difference."""
+        redraws = 0
+        for number in range(1, rounds + 1):
+            while not self.agrees():
+                redraws += 1
+                if redraws > REDRAWS:
+                    raise Rejected("no test can be evaluated: something is divided by zero whatever the inputs are")
+            tell(f"test {number} of {rounds}: equal; error bound {self.bound.after(number):.3g}")
+
+    def agrees(self) -> bool:
+        """One test; False when it has no value. Raises Rejected where the graphs differ."""
+        try:
+            domain = fields.Fields(fields.draw(self.rng, self.bound.modulus, self.bound.count), self.rng.randbytes(32))
+            inputs = [domain.random(shape, self.rng) for shape in _shapes(self.left)]
+            outputs = [run(graph, inputs, domain) for graph in (self.left, self.right)]
+        except fields.Undefined:
+            return False
+        for number, (x, y) in enumerate(zip(*outputs, strict=True)):
+            if _differs(x, y):
+                raise Rejected(f"graph.json: output {number} is not what program.json computes (found by evaluation)")
+        return True
+
+
+def _differs(x: Any, y: Any) -> bool:
+    equal_q = x.q is None or y.q is None or np.array_equal(x.q, y.q)
+    return not (np.array_equal(x.p, y.p) and equal_q)

@@ -1,0 +1,206 @@
+"""Tensors of residues modulo two primes, in Python integers of any size, and the draw of the primes.
+
+p is c q + 1, with q a random prime of 63 bits and c up to 2**16, so that p stays below 3.3e24, where the primality test is
+a proof. Values outside exponentials live modulo p, those inside modulo q, as in the paper's section 5.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+
+from mugraph.checker.interpreter import Array
+
+Q_BITS = 62
+"""q has one bit more."""
+_FACTOR_BITS = 16
+P_BITS = 75
+"""Inputs and values of functions are random integers below 2**P_BITS; p is larger."""
+Q_TRIES = 4
+_PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
+
+
+class Undefined(Exception):
+    """A draw in which something is divided by zero."""
+
+
+def is_prime(n: int) -> bool:
+    """Whether n < 3.3e24 is prime, by Miller and Rabin's test to the first twelve prime bases."""
+    if n < 2 or any(n % prime == 0 for prime in _PRIMES):
+        return n in _PRIMES
+    twos = ((n - 1) & (1 - n)).bit_length() - 1
+    return all(_is_witness(base, n, twos) for base in _PRIMES)
+
+
+def _is_witness(base: int, n: int, twos: int) -> bool:
+    power = pow(base, (n - 1) >> twos, n)
+    return power == 1 or any(pow(power, 1 << square, n) == n - 1 for square in range(twos))
+
+
+def totient(modulus: int) -> int:
+    """How many residues are prime to the modulus."""
+    return sum(1 for residue in range(modulus) if math.gcd(residue, modulus) == 1)
+
+
+def q_count(modulus: int) -> int:
+    """At least so many primes q are -1 modulo `modulus` (Bennett, Martin, O'Bryant and Rechnitzer, 2018)."""
+    x = 2.0**Q_BITS
+    error = (2 * x / math.log(2 * x) + x / math.log(x)) / 160
+    return int(0.999 * (x / totient(modulus) - error) / math.log(2 * x))
+
+
+def p_count(modulus: int) -> int:
+    """At least so many p a draw finds for its q when it counts them."""
+    multiples = 2**_FACTOR_BITS - 2 ** (P_BITS - Q_BITS)
+    return max(1, int(0.6 * multiples / (totient(modulus) * math.log(2.0 ** (Q_BITS + _FACTOR_BITS + 1)))))
+
+
+class Primes(NamedTuple):
+    """The fields of one test, and a base of exponentials: an element of order q modulo p."""
+
+    p: int
+    q: int
+    omega: int
+
+
+def draw(rng: random.Random, modulus: int, count: bool) -> Primes:
+    """Random primes, both -1 modulo `modulus`.
+
+    With `count`, p is one of at least `p_count` that go with q; raises Undefined when the q drawn have too few.
+    """
+    for _ in range(Q_TRIES):
+        q = 0
+        while not is_prime(q):
+            q = modulus * rng.randrange(2**Q_BITS // modulus + 1, 2 ** (Q_BITS + 1) // modulus) - 1
+        candidates = list(range(_smallest(q, modulus), q << _FACTOR_BITS, modulus * q))
+        rng.shuffle(candidates)
+        if count:
+            candidates = [p for p in candidates if is_prime(p)]
+        p = next(filter(is_prime, candidates), None)
+        if p is not None and not (count and len(candidates) < p_count(modulus)):
+            omega = 1
+            while omega == 1:
+                omega = pow(rng.randrange(2, p), (p - 1) // q, p)
+            return Primes(p, q, omega)
+    raise Undefined("too few primes p go with the q drawn")
+
+
+def _smallest(q: int, modulus: int) -> int:
+    """The smallest c q + 1 above 2**P_BITS that is -1 modulo `modulus`: q is -1, so c is 2."""
+    factor = (1 << P_BITS) // q + 1
+    return (factor + (2 - factor) % modulus) * q + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Residues:
+    """A tensor: Python integers modulo p and, unless it passed through exp, modulo q."""
+
+    p: Array
+    q: Array | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """The domain of residues. What is neither linear nor a division nor exp is a random function, keyed by `key`."""
+
+    primes: Primes
+    key: bytes
+
+    def random(self, shape: Sequence[int], rng: random.Random) -> Residues:
+        """Random elements."""
+        count = math.prod(shape)
+        return Residues(
+            _integers([rng.getrandbits(P_BITS) for _ in range(count)], shape),
+            _integers([rng.randrange(self.primes.q) for _ in range(count)], shape),
+        )
+
+    def number(self, value: Fraction) -> Residues:
+        return Residues(*(_scalar(_quotient(value, prime)) for prime in self.primes[:2]))
+
+    def root(self, value: Fraction) -> Residues:
+        roots = (pow(_quotient(value, prime), (prime + 1) // 4, prime) for prime in self.primes[:2])
+        return Residues(*map(_scalar, roots))
+
+    def add(self, x: Residues, y: Residues) -> Residues:
+        return self.both(lambda a, b, prime: (a + b) % prime, x, y)
+
+    def subtract(self, x: Residues, y: Residues) -> Residues:
+        return self.both(lambda a, b, prime: (a - b) % prime, x, y)
+
+    def multiply(self, x: Residues, y: Residues) -> Residues:
+        return self.both(lambda a, b, prime: a * b % prime, x, y)
+
+    def divide(self, x: Residues, y: Residues) -> Residues:
+        return self.both(lambda a, b, prime: a * _inverses(b, prime) % prime, x, y)
+
+    def both(self, operation: Callable[[Array, Array, int], Array], x: Residues, y: Residues) -> Residues:
+        q = None if x.q is None or y.q is None else np.asarray(operation(x.q, y.q, self.primes.q), object)
+        return Residues(np.asarray(operation(x.p, y.p, self.primes.p), object), q)
+
+    def exp(self, x: Residues) -> Residues:
+        if x.q is None:
+            return self.function("exp", x)
+        p, _, omega = self.primes
+        return Residues(_integers([pow(omega, exponent, p) for exponent in x.q.flat], x.q.shape), None)
+
+    def sum(self, x: Residues, axis: int) -> Residues:
+        q = None if x.q is None else np.add.reduce(x.q, axis=axis, keepdims=True) % self.primes.q
+        return Residues(np.add.reduce(x.p, axis=axis, keepdims=True) % self.primes.p, q)
+
+    def function(self, name: str, x: Residues) -> Residues:
+        q = [None] * x.p.size if x.q is None else x.q.flat
+        return self.values([f"{name} {a} {b}" for a, b in zip(x.p.flat, q, strict=True)], x.p.shape)
+
+    def row_function(self, name: str, x: Residues, axis: int) -> Residues:
+        """Elements are sorted first, since a function of them in any order is meant."""
+        rows = np.moveaxis(x.p, axis, -1)
+        exponents = None if x.q is None else np.moveaxis(x.q, axis, -1)
+        texts = []
+        for index in np.ndindex(rows.shape[:-1]):
+            q = [0] * rows.shape[-1] if exponents is None else exponents[index]
+            texts.append(f"{name} {sorted(zip(rows[index], q, strict=True))}")
+        return self.values(texts, tuple(1 if dim == axis else size for dim, size in enumerate(x.p.shape)))
+
+    def values(self, arguments: list[str], shape: tuple[int, ...]) -> Residues:
+        """Values of a random function at arguments written out in full."""
+        digests = [hashlib.blake2b(text.encode(), key=self.key, digest_size=32).digest() for text in arguments]
+        p = [int.from_bytes(digest[:16]) >> (128 - P_BITS) for digest in digests]
+        q = [int.from_bytes(digest[16:]) % self.primes.q for digest in digests]
+        return Residues(_integers(p, shape), _integers(q, shape))
+
+    def move(self, xs: Sequence[Residues], move: Callable[[list[Array]], Array]) -> Residues:
+        exponents = [x.q for x in xs if x.q is not None]
+        q = move(exponents) if len(exponents) == len(xs) else None
+        return Residues(move([x.p for x in xs]), q)
+
+    def shape(self, x: Residues) -> tuple[int, ...]:
+        return x.p.shape
+
+
+def _integers(values: Sequence[int], shape: Sequence[int]) -> Array:
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array.reshape(shape)
+
+
+def _scalar(value: int) -> Array:
+    return np.array(value, object)
+
+
+def _quotient(value: Fraction, prime: int) -> int:
+    if value.denominator % prime == 0:
+        raise Undefined(f"{value} has no residue modulo {prime}")
+    return value.numerator * pow(value.denominator, -1, prime) % prime
+
+
+def _inverses(x: Array, prime: int) -> Array:
+    if any(value == 0 for value in x.flat):
+        raise Undefined("division by zero")
+    return _integers([pow(value, -1, prime) for value in x.flat], x.shape)

@@ -1,0 +1,110 @@
+"""The shapes a saved graph declares, inferred again: everything else relies on them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from mugraph.checker.files import Json, Rejected
+from mugraph.checker.interpreter import FUNCTIONS
+
+Shape = tuple[int, ...]
+
+_BROADCAST = FUNCTIONS | {"add", "sub", "mul", "div", "exp", "square", "sqrt", "cast"}
+
+
+def check_shapes(graph: Json, name: str) -> None:
+    """Raise Rejected, naming file and operator, unless every tensor has the shape that its operator gives it."""
+    try:
+        _check(graph, [])
+    except Rejected as error:
+        raise Rejected(f"{name}: {error}") from None
+
+
+def _check(graph: Json, operands: Sequence[Shape]) -> list[Shape]:
+    shapes: dict[tuple[int, int], Shape] = {}
+    for index, node in enumerate(graph["nodes"]):
+        reads = [shapes[i, j] for i, j in node["inputs"]]
+        try:
+            inferred = _check(node["body"], reads) if "body" in node else [_inferred(graph, node, reads, operands)]
+        except (ValueError, ZeroDivisionError) as error:
+            raise Rejected(f"operator {node['op']} does not fit its operands ({error})") from None
+        declared = [tuple(output["shape"]) for output in node["outputs"]]
+        if inferred != declared or any(size < 1 for shape in declared for size in shape):
+            raise Rejected(f"operator {node['op']} has shape {inferred}, not {declared}")
+        shapes.update({(index, number): shape for number, shape in enumerate(inferred)})
+    return [shapes[i, j] for i, j in graph["outputs"]]
+
+
+def _inferred(graph: Json, node: Json, reads: list[Shape], operands: Sequence[Shape]) -> Shape:
+    op, attributes = node["op"], node["attributes"]
+    grid = graph["grid"] or graph["block"]
+    if op in _BROADCAST:
+        return tuple(np.broadcast_shapes(*reads))
+    match op:
+        case "input":
+            return tuple(attributes["shape"])
+        case "constant":
+            return ()
+        case "input_iterator":
+            parts = [*zip(grid, attributes["imap"], strict=True), (graph["loop"], attributes["fmap"])]
+            return _divided(operands[attributes["operand"]], parts)
+        case "output_saver":
+            return _multiplied(reads[0], list(zip(grid, attributes["omap"], strict=True)))
+        case "accumulate" if attributes["combine"] == "concat":
+            return _multiplied(reads[0], [(graph["loop"], attributes["dim"])])
+        case "accumulate":
+            return reads[0]
+        case "accumulate_rescaled":
+            return tuple(np.broadcast_shapes(*reads)) if np.broadcast_shapes(*reads) == reads[0] else ()
+        case "matmul":
+            return _matmul(*reads)
+        case "concat_matmul":
+            w, x, y, z = reads
+            return tuple(np.broadcast_shapes(_matmul(w, y), _matmul(x, z)))
+        case "sum" | "max":
+            return _divided(reads[0], [(attributes["size"], attributes["dim"])])
+        case "repeat":
+            return _multiplied(reads[0], [(attributes["times"], attributes["dim"])])
+        case "transpose":
+            return tuple(reads[0][dim] for dim in _permutation(attributes["permutation"], len(reads[0])))
+        case "reshape" if math.prod(attributes["shape"]) == math.prod(reads[0]):
+            return tuple(attributes["shape"])
+    raise ValueError("unknown operator or wrong attributes")
+
+
+def _divided(shape: Shape, parts: Sequence[tuple[int, int | None]]) -> Shape:
+    sizes = list(shape)
+    for count, dim in parts:
+        if dim is not None:
+            sizes[_within(dim, shape)], rest = divmod(sizes[dim], count)
+            if rest:
+                raise ValueError(f"dimension {dim} of {list(shape)} does not divide by {count}")
+    return tuple(sizes)
+
+
+def _multiplied(shape: Shape, parts: Sequence[tuple[int, int]]) -> Shape:
+    sizes = list(shape)
+    for count, dim in parts:
+        sizes[_within(dim, shape)] *= count
+    return tuple(sizes)
+
+
+def _within(dim: int, shape: Shape) -> int:
+    if not 0 <= dim < len(shape):
+        raise ValueError(f"there is no dimension {dim} in {list(shape)}")
+    return dim
+
+
+def _permutation(dims: list[int], rank: int) -> list[int]:
+    if sorted(dims) != list(range(rank)):
+        raise ValueError(f"{dims} is no permutation")
+    return dims
+
+
+def _matmul(x: Shape, y: Shape) -> Shape:
+    if len(x) < 2 or len(y) < 2 or x[-1] != y[-2]:
+        raise ValueError(f"no matrix product of {list(x)} and {list(y)}")
+    return (*np.broadcast_shapes(x[:-2], y[:-2]), x[-2], y[-1])

@@ -1,0 +1,260 @@
+"""Saved results pass an independent check; whatever was changed in them is named, and wrong graphs fail by evaluation."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mugraph.checker
+from mugraph.checker import CheckReport, Rejected, check_folder
+from mugraph.checker.files import graph_digest
+from mugraph.cli import main
+from mugraph.errors import MugraphError
+from mugraph.ir import Graph, Scalar
+from mugraph.ir.serialize import graph_from_json, graph_to_json
+from mugraph.lower.thread_graphs import construct
+from mugraph.verifier import verify_graphs
+from mugraph.verifier.certificate import digest
+from verifier.graphs import attention, fused_rmsnorm, linear_with_bias, online_attention, program, rmsnorm
+
+Document = dict[str, Any]
+
+
+def write(folder: Path, left: Graph, right: Graph, change: Callable[[dict[str, Document]], None] = lambda files: None) -> Path:
+    """A folder as `save` writes it, with all hashes made after `change` was applied to its documents."""
+    files = {
+        "program.json": dict(graph_to_json(left)),
+        "graph.json": dict(graph_to_json(right)),
+        "certificate.json": verify_graphs(left, right).certificate.to_json(),
+        "report.json": {},
+    }
+    files = json.loads(json.dumps(files))
+    change(files)
+    certificate = files["certificate.json"]
+    certificate["left"], certificate["right"] = graph_digest(files["program.json"]), graph_digest(files["graph.json"])
+    (folder / "sources").mkdir(parents=True)
+    contents = {name: json.dumps(document).encode() for name, document in files.items()} | {"sources/kernels.c": b"int x;"}
+    for name, content in contents.items():
+        (folder / name).write_bytes(content)
+    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+    (folder / "mugraph.json").write_text(json.dumps({"format": 1, "files": hashes}))
+    return folder
+
+
+def accepted(folder: Path, **options: Any) -> CheckReport:
+    report = check_folder(folder, seed=0, **options)
+    assert report.reached
+    return report
+
+
+EQUAL: dict[str, Callable[[], tuple[Graph, Graph]]] = {
+    "fused RMSNorm": lambda: (rmsnorm(), fused_rmsnorm()),
+    "with thread graphs": lambda: (rmsnorm(), construct(fused_rmsnorm(blocks=4, loop=2))),
+    "attention with rescaled accumulators": lambda: (attention(), construct(online_attention(loop=4))),
+    "an operand brought past a loop": lambda: (
+        program(lambda x, w, b: x @ w + b, (3, 40), (40, 4), (4,)),
+        linear_with_bias(loop=20),
+    ),
+    "roots and constants": lambda: (
+        program(lambda x, y: (x * y / 8).sqrt() * Scalar.parse("sqrt(1/2)"), (3,), (3,)),
+        program(lambda x, y: x.sqrt() * y.sqrt() / 4, (3,), (3,)),
+    ),
+    "opaque functions and views": lambda: (
+        program(lambda x, y: (x.repeat(0, 2) @ y).silu().exp(), (3, 4), (4, 5)),
+        program(lambda x, y: (y.transpose(0, 1) @ x.transpose(0, 1)).transpose(0, 1).repeat(0, 2).silu().exp(), (3, 4), (4, 5)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_equal_programs_pass_with_the_bound_asked_for(tmp_path: Path, name: str) -> None:
+    report = accepted(write(tmp_path / "result", *EQUAL[name]()))
+    assert report.error_bound is not None
+    assert report.error_bound <= 2**-40
+
+
+def test_digests_are_those_of_the_verifier() -> None:
+    assert graph_digest(dict(graph_to_json(fused_rmsnorm()))) == digest(fused_rmsnorm())
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    return write(tmp_path / "result", rmsnorm(), fused_rmsnorm())
+
+
+@pytest.mark.parametrize("name", ["program.json", "graph.json", "certificate.json", "report.json", "sources/kernels.c"])
+def test_changed_and_missing_files_are_named(saved: Path, name: str) -> None:
+    content = (saved / name).read_bytes()
+    (saved / name).write_bytes(content + b" ")
+    with pytest.raises(Rejected, match=f"{name}: changed after it was saved"):
+        check_folder(saved)
+    (saved / name).unlink()
+    with pytest.raises(Rejected, match=f"{Path(name).name}: cannot be read"):
+        check_folder(saved)
+
+
+def test_sources_that_are_not_listed_are_named(saved: Path) -> None:
+    (saved / "sources" / "more.c").write_text("int y;")
+    with pytest.raises(Rejected, match=r"sources/more\.c: the manifest does not list it"):
+        check_folder(saved)
+
+
+@pytest.mark.parametrize("side", ["program.json", "graph.json"])
+def test_graphs_that_the_certificate_does_not_speak_of_are_named(tmp_path: Path, side: str) -> None:
+    folder = write(tmp_path / "result", rmsnorm(), fused_rmsnorm())
+    other = json.dumps(graph_to_json(fused_rmsnorm(blocks=4))).encode()
+    (folder / side).write_bytes(other)
+    manifest = json.loads((folder / "mugraph.json").read_text())
+    manifest["files"][side] = hashlib.sha256(other).hexdigest()
+    (folder / "mugraph.json").write_text(json.dumps(manifest))
+    with pytest.raises(Rejected, match=f"{side}: not the graph that the certificate speaks of"):
+        check_folder(folder)
+
+
+def body(files: dict[str, Document]) -> Document:
+    nodes = files["graph.json"]["graph"]["nodes"]
+    found: Document = next(node["body"] for node in nodes if "body" in node)
+    return found
+
+
+def swap_operator(files: dict[str, Document]) -> None:
+    next(node for node in body(files)["nodes"] if node["op"] == "div")["op"] = "mul"
+
+
+def swap_loop_part(files: dict[str, Document]) -> None:
+    """The gain of another iteration: nothing but evaluation can see it."""
+    gain = next(node for node in body(files)["nodes"] if node["op"] == "input_iterator" and node["attributes"]["operand"] == 1)
+    gain["attributes"]["operand"], gain["attributes"]["fmap"] = 1, 0
+    constant = next(node for node in body(files)["nodes"] if node["op"] == "constant")
+    constant["attributes"]["value"] = {"exact": "1/13"}
+
+
+def accept_anyway(files: dict[str, Document]) -> None:
+    swap_operator(files)
+    files["certificate.json"].update(accepted=True, error_bound=1e-30, reason="")
+
+
+@pytest.mark.parametrize("change", [swap_operator, swap_loop_part, accept_anyway])
+def test_wrong_graphs_with_hashes_made_anew_fail_by_evaluation(
+    tmp_path: Path, change: Callable[[dict[str, Document]], None]
+) -> None:
+    folder = write(tmp_path / "result", rmsnorm(), fused_rmsnorm(), change)
+    with pytest.raises(Rejected, match=r"graph\.json: output 0 is not what program\.json computes"):
+        check_folder(folder, seed=0)
+
+
+FORGERIES: dict[str, tuple[Callable[[dict[str, Document]], Any], str]] = {
+    "an axis that is summed over": (
+        lambda files: files["certificate.json"]["axes"].append({"size": 12, "inputs": [1, 0, 0], "outputs": [None]}),
+        "an axis is not parallel",
+    ),
+    "an axis of one input alone": (
+        lambda files: files["certificate.json"].update(axes=[{"size": 12, "inputs": [None, 0, None], "outputs": [None]}]),
+        "an axis is not parallel",
+    ),
+    "a shape that no operator gives": (
+        lambda files: body(files)["nodes"][3]["outputs"][0].update(shape=[1, 1]),
+        r"graph\.json: operator .* has shape",
+    ),
+    "a tensor without elements": (
+        lambda files: files["program.json"]["graph"]["nodes"][0]["attributes"].update(shape=[0, 12]),
+        r"program\.json: operator input has shape",
+    ),
+    "an operator that does not exist": (lambda files: body(files)["nodes"][3].update(op="magic"), "magic"),
+    "attributes of the wrong type": (lambda files: body(files).update(loop="three"), "malformed"),
+    "no nodes": (lambda files: files["graph.json"]["graph"].pop("nodes"), "malformed"),
+    "another format": (lambda files: files["graph.json"].update(mugraph=9), r"graph\.json: not a graph of format 1"),
+    "nothing claimed": (lambda files: files["certificate.json"].update(error_bound=None), "claims no error bound"),
+    "an error that is no probability": (lambda files: files["certificate.json"].update(max_error=2.0), "not between 0 and 1"),
+    "not accepted": (lambda files: files["certificate.json"].update(accepted=False), "found equivalent"),
+}
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_forgeries_are_rejected(tmp_path: Path, name: str) -> None:
+    change, complaint = FORGERIES[name]
+    folder = write(tmp_path / "result", rmsnorm(), fused_rmsnorm(), change)
+    with pytest.raises(Rejected, match=complaint):
+        check_folder(folder, seed=0)
+
+
+def test_too_few_tests_are_not_said_to_reach_the_bound(tmp_path: Path) -> None:
+    folder = write(tmp_path / "result", attention(), online_attention())
+    report = check_folder(folder, rounds=1, seed=0)
+    assert report.error_bound is not None
+    assert not report.reached
+
+
+FAMILIES = (("add", "sub", "mul", "div"), ("square", "sqrt", "exp", "silu"))
+MAPS: dict[str, list[Any]] = {"imap": [[None], [0], [1]], "fmap": [None, 0, 1], "combine": ["sum", "max"], "omap": [[0], [1]]}
+
+
+def mutants(graph: Graph) -> Iterator[Graph]:
+    """Valid graphs that differ from one with a kernel in one operator or one attribute."""
+    document = json.loads(json.dumps(graph_to_json(graph)))
+    for node in body({"graph.json": document})["nodes"]:
+        operators = [op for family in FAMILIES if node["op"] in family for op in family]
+        choices = [(node, "op", operators), *((node["attributes"], name, values) for name, values in MAPS.items())]
+        for place, name, values in choices:
+            original = place.get(name)
+            for value in values if name in place else []:
+                place[name] = value
+                with contextlib.suppress(MugraphError):
+                    yield graph_from_json(document)
+                place[name] = original
+
+
+def test_checker_and_verifier_agree_on_mutants(tmp_path: Path) -> None:
+    """Two implementations of what a muGraph means, and of which axes are parallel."""
+    left, verdicts = rmsnorm(), []
+    for number, mutant in enumerate(mutants(fused_rmsnorm())):
+        verdict = verify_graphs(left, mutant)
+        if verdict.equivalent and verdict.error_bound is None:
+            continue
+        folder = write(
+            tmp_path / str(number), left, mutant, lambda files: files["certificate.json"].update(accepted=True, error_bound=1.0)
+        )
+        try:
+            reached = check_folder(folder, seed=0).reached
+        except Rejected:
+            reached = False
+        assert reached == verdict.equivalent, mutant
+        verdicts.append(reached)
+    assert len(verdicts) > 20
+    assert any(verdicts)
+    assert not all(verdicts)
+
+
+def test_the_checker_shares_no_code_with_what_it_checks() -> None:
+    (package,) = mugraph.checker.__path__
+    allowed = {"__future__", "collections", "dataclasses", "fractions", "hashlib", "itertools", "json", "math", "pathlib"}
+    allowed |= {"numpy", "random", "secrets", "time", "typing", "mugraph.checker"}
+    for file in Path(package).glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            for name in names:
+                assert name in allowed or any(name.startswith(f"{package}.") for package in allowed), (file, name)
+
+
+def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = write(tmp_path / "good", rmsnorm(), fused_rmsnorm())
+    bad = write(tmp_path / "bad", rmsnorm(), fused_rmsnorm(), swap_operator)
+    assert main(["verify", "--certificate", str(good)]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("accepted: ")
+    assert "test 1 of" in captured.err
+    assert main(["verify", "--certificate", str(bad), "--json"]) == 1
+    record = json.loads(capsys.readouterr().out)
+    assert record["accepted"] is False
+    assert "found by evaluation" in record["reason"]
+    assert main(["verify", "--certificate", str(tmp_path / "none")]) == 2
+    assert main(["verify", "--rounds", "3"]) == 2
+    assert main(["verify", "f.py:f", "g.py:g", "--certificate", str(good)]) == 2
