@@ -61,7 +61,13 @@ def _triton() -> Finding:
 
 
 def _cuda() -> Finding:
-    return _package("cuda-core", "only needed for cuda targets, which mugraph cannot compile for yet", optional=True)
+    from mugraph.runtime.cuda.nvrtc import compiler_version
+
+    try:
+        compiler = compiler_version()
+    except MugraphError as error:
+        return Finding("cuda", True, "cannot be compiled for", f"only needed for cuda targets: {error}")
+    return Finding("cuda", True, f"NVRTC {compiler} compiles for cuda:sm_80, cuda:sm_90, ..., with or without a GPU")
 
 
 def _compiler() -> Finding:
@@ -122,7 +128,8 @@ def _gpu() -> Finding:
         return Finding("gpu", False, "unknown without torch", "pip install torch")
     if not torch.cuda.is_available():
         return Finding("gpu", True, "none; the cpu target is the default")
-    return Finding("gpu", True, f"{torch.cuda.get_device_name()} (the cpu target is used until the cuda target exists)")
+    capability = "".join(map(str, torch.cuda.get_device_capability()))
+    return Finding("gpu", True, f"{torch.cuda.get_device_name()}; ask for it with --target cuda:sm_{capability}")
 
 
 def _numpy() -> Finding:
