@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 
 import numpy as np
@@ -14,7 +15,7 @@ from mugraph.errors import UnsupportedOperator
 from mugraph.frontend import trace
 from mugraph.frontend.conversion import DTYPES
 from mugraph.frontend.workloads import WORKLOADS
-from mugraph.ir import DType, Graph, GraphBuilder, Level
+from mugraph.ir import DType, Graph, GraphBuilder, Level, Value
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.lower import cooperative, lower
@@ -111,3 +112,31 @@ def test_the_best_candidates_of_the_workloads(name: str, dtype: str) -> None:
         for result, reference in zip(Executable(candidate.graph, on)(*inputs), exact, strict=True):
             assert _error(result.double().numpy(), reference) < ERRORS[DType.parse(dtype)]
         assert on.findings == []
+
+
+def products(dtype: DType, computed: bool) -> Graph:
+    """Products with each factor plain or transposed, over sizes around the fragments; the left factor computed if `computed`."""
+    kernel = GraphBuilder(Level.KERNEL)
+    outputs: list[Value] = []
+    for rows, inner, columns in ((1, 16, 8), (16, 32, 40), (24, 64, 16), (33, 48, 7), (9, 24, 72), (5, 17, 3), (128, 64, 1)):
+        for transposed in itertools.product((False, True), repeat=2):
+            shapes = [(rows, inner), (inner, columns)]
+            stored = [shape[::-1] if flip else shape for shape, flip in zip(shapes, transposed, strict=True)]
+            operands = [kernel.input(f"x{len(kernel.nodes)}", shape, dtype) for shape in stored]
+            block = GraphBuilder(Level.BLOCK, grid=(1,))
+            factors = []
+            for number, flip in enumerate(transposed):
+                factor = block.iterator(number, kernel.tensor(operands[number]), (None,), None)
+                factor = block.add("tanh", factor) if computed and number == 0 else factor
+                factors.append(block.add("transpose", factor, permutation=(1, 0)) if flip else factor)
+            saved = block.add("output_saver", block.add("matmul", *factors), omap=(0,))
+            outputs.extend(kernel.graph_defined(block.build([saved]), operands))
+    return kernel.build(outputs)
+
+
+@pytest.mark.parametrize("computed", [False, True], ids=["both factors stream", "the left factor is computed"])
+@pytest.mark.parametrize("dtype", [DType.FP32, DType.FP16, DType.BF16])
+def test_products_of_every_orientation(dtype: DType, computed: bool) -> None:
+    on = machine()
+    assert emulated(products(dtype, computed), on) < ERRORS[dtype]
+    assert on.findings == []
