@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mugraph.api import superoptimize, verify
+    from mugraph.dynamic import Dim, superoptimize_dynamic
     from mugraph.errors import MugraphError
     from mugraph.folder import load
     from mugraph.ir.graph import Graph
@@ -20,15 +21,28 @@ if TYPE_CHECKING:
     from mugraph.result import Superoptimized
 
 __version__ = "0.1.0"
-__all__ = ["Graph", "MugraphError", "Program", "Superoptimized", "__version__", "load", "superoptimize", "verify"]
+__all__ = [
+    "Dim",
+    "Graph",
+    "MugraphError",
+    "Program",
+    "Superoptimized",
+    "__version__",
+    "load",
+    "superoptimize",
+    "superoptimize_dynamic",
+    "verify",
+]
 
 _HOMES = {
+    "Dim": "mugraph.dynamic",
     "Graph": "mugraph.ir.graph",
     "MugraphError": "mugraph.errors",
     "Program": "mugraph.ir.program",
     "Superoptimized": "mugraph.result",
     "load": "mugraph.folder",
     "superoptimize": "mugraph.api",
+    "superoptimize_dynamic": "mugraph.dynamic",
     "verify": "mugraph.api",
 }
 

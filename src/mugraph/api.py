@@ -12,6 +12,7 @@ from mugraph.calling import Calling, Positional, arguments_of
 from mugraph.deadline import Deadline
 from mugraph.devices import Device, device_for
 from mugraph.errors import BudgetExceeded, InvalidInput, UndefinedInField, UnsupportedOperator
+from mugraph.forms import of_form
 from mugraph.ir.graph import Graph, Level
 from mugraph.ir.program import Program
 from mugraph.progress import Event, ProgressCallback, Reporter, silent
@@ -25,6 +26,7 @@ from mugraph.search.enumeration import EnumerationOptions, EnumerationResult, en
 from mugraph.search.notes import Shelf
 from mugraph.store import Mode, Store
 from mugraph.verifier import Verdict, verify_graphs
+from mugraph.verifier.certificate import digest as graph_digest
 from mugraph.verifier.floats import Runner
 
 _SEARCH_SHARE = 0.5
@@ -47,6 +49,7 @@ def superoptimize(
     max_error: float = 2**-40,
     search: Engine = "closure",
     cache: Store | Mode | str | None = None,
+    like: Graph | None = None,
 ) -> Superoptimized:
     """Discover the fastest muGraph equivalent to `fn`, and return it as a callable.
 
@@ -62,6 +65,9 @@ def superoptimize(
     and options is compiled and compared with float64 instead of searching again (`mugraph.recall`). `cache` is a store of
     yours, or a mode of the user's: "on", "off", "read-only", "force" to search again; None means what $MUGRAPH_CACHE says.
 
+    `like` is a muGraph that was fastest at other sizes: only proposals of its form are compiled and proved, and with
+    `profile` measured (`mugraph.dynamic`).
+
     Every candidate was proved equivalent at full size and agrees with float64 arithmetic. When nothing better than the
     original is found, the result runs the original and its `found` is False.
 
@@ -74,14 +80,16 @@ def superoptimize(
     with ExitStack() as stack:
         tell = stack.enter_context(Reporter()) if progress is True else progress or silent
         qualifier = Qualifier(problem.program, target, deadline, tell, seed, max_error, problem.baseline)
-        settings = {"seed": seed, "profile": profile, "max_error": max_error, "search": engine_of(search)}
+        form = None if like is None else graph_digest(like)
+        settings = {"seed": seed, "profile": profile, "max_error": max_error, "search": engine_of(search), "like": form}
         memory = Memory(Store.of(cache), problem.program, device, settings, budget)
         recalled = memory.recalled(qualifier, problem.calling)
         if recalled is not None:
             return recalled
         original = qualifier.original()  # first, so that a target that cannot be compiled for costs no search
         found = _search(problem.program, device, deadline, tell, search, memory.store)
-        compiled = qualifier.compile([(candidate.graph, candidate.cost) for candidate in found.candidates])
+        proposals = found.candidates if like is None else of_form(found.candidates, like, problem.program)
+        compiled = qualifier.compile([(candidate.graph, candidate.cost) for candidate in proposals])
         if profile and original.executable.machine.available:
             proved = qualifier.prove(qualifier.rank(compiled, problem.inputs))
             proved, original = qualifier.settle(proved, original, problem.inputs)
