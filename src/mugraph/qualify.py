@@ -23,6 +23,7 @@ from mugraph.progress import Event, ProgressCallback
 from mugraph.result import Candidate, Rejection
 from mugraph.runtime import Executable, build, measure
 from mugraph.runtime.cpu import Cpu
+from mugraph.runtime.executable import machine_for
 from mugraph.samples import runner
 from mugraph.verifier import Certificate, FloatReport, Verdict, float_check, verify_graphs
 from mugraph.verifier.floats import Runner
@@ -98,12 +99,13 @@ class Qualifier:
         """Thread graphs and kernels for the first of the proposals: (muGraph, predicted seconds), best first."""
         compiled: list[Contestant] = []
         limit = self.deadline.share(0.3)
+        tried = proposals[: _COMPILED if machine_for(self.target).available else _FINALISTS]  # nothing chooses among more
         with self._timed("compile"):
             started = time.monotonic()
-            for number, (graph, cost) in enumerate(proposals[:_COMPILED], start=1):
+            for number, (graph, cost) in enumerate(tried, start=1):
                 if compiled and limit is not None and time.monotonic() - started > limit:
                     break
-                self._tell("compile", f"candidate {number} of {min(len(proposals), _COMPILED)}")
+                self._tell("compile", f"candidate {number} of {len(tried)}")
                 fused = construct(graph)
                 try:
                     compiled.append(Contestant(fused, cost, build(fused, self.target)))
