@@ -23,13 +23,13 @@ class Text:
         self.lines.append("    " * self.depth + text)
 
     @contextmanager
-    def block(self, header: str = "") -> Iterator[None]:
-        """Lines written inside stand between braces after `header`."""
+    def block(self, header: str = "", end: str = "") -> Iterator[None]:
+        """Lines written inside stand between braces after `header`; `end` follows the closing one."""
         self.line(f"{header} {{".lstrip())
         self.depth += 1
         yield
         self.depth -= 1
-        self.line("}")
+        self.line(f"}}{end}")
 
 
 def index_terms(index: Index) -> list[str]:

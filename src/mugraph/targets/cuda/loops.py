@@ -72,9 +72,6 @@ def print_reduction(text: KernelText, statement: Reduce) -> None:
                 text.line(f"*({address}) = from_float<{dtype}_t>({total});")
 
 
-# text ----------------------------------------------------------------------------------------------------------------
-
-
 def _halvings(group: int) -> Iterator[int]:
     mask = group // 2
     while mask:
@@ -84,8 +81,8 @@ def _halvings(group: int) -> Iterator[int]:
 
 def _pointers(text: KernelText, statement: Elementwise | Reduce) -> None:
     text.pointer("target", statement.target, written=True)
-    for number_, tile in enumerate(statement.sources):
-        text.pointer(f"x{number_}", tile)
+    for position, tile in enumerate(statement.sources):
+        text.pointer(f"x{position}", tile)
 
 
 def _coordinates(text: KernelText, counter: str, dims: Sequence[Dim], run: int) -> None:

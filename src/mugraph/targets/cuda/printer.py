@@ -19,6 +19,7 @@ from mugraph.targets.cuda.ring import write_ring
 from mugraph.targets.cuda.source import KernelText
 
 _FARTHEST = 2**31 - 1
+"""Elements that indices within a tile can count: they are ints, only starts of tiles are longs."""
 
 
 def print_program(kernels: Sequence[Kernel]) -> str:

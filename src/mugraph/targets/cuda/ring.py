@@ -20,21 +20,19 @@ def write_ring(text: KernelText) -> None:
     if ring is None:
         return
     kernel = text.kernel
-    with text.block("const auto fetch = [&](int panel)"):
+    with text.block("const auto fetch = [&](int panel)", end=";"):
         text.line(f"auto *const slot = {ring.buffer} + panel % {ring.stages} * {ring.slot};")
         text.line("const long l = 0;")
         _write_part(text, kernel.before, 1)
         _write_part(text, kernel.body, kernel.loop)
         _write_part(text, kernel.after, 1)
         text.line("cp_async_commit();")
-    text.lines[-1] += ";"
     text.line("int used = 0;")
-    with text.block("const auto next_panel = [&]()"):
+    with text.block("const auto next_panel = [&]()", end=";"):
         text.line(f"cp_async_wait<{ring.stages - 2}>();")
         text.line("__syncthreads();")
         text.line(f"fetch(used + {ring.stages - 1});")
         text.line(f"return {ring.buffer} + used++ % {ring.stages} * {ring.slot};")
-    text.lines[-1] += ";"
     text.line(f"for (int panel = 0; panel < {ring.stages - 1}; ++panel)")
     text.line("    fetch(panel);")
 

@@ -1,4 +1,4 @@
-"""What a printed kernel knows: its threads, the types of its buffers, and how far pointers into them are aligned."""
+"""The text of one kernel, which knows its threads and the types of its buffers; literals and expressions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from mugraph.ir.dtypes import DType
 from mugraph.lower.expressions import Apply, Constant, Expression, Source, subexpressions
-from mugraph.lower.lowered import Buffer, Kernel, Memory, Tile
+from mugraph.lower.lowered import Buffer, Kernel, Tile
 from mugraph.targets.source import Text, index_terms, literal, sum_of
 
 
@@ -31,10 +31,6 @@ class KernelText(Text):
     def dtype(self, tile: Tile) -> DType:
         """Element type of the tile's buffer."""
         return self.buffer(tile).dtype
-
-    def is_shared(self, tile: Tile) -> bool:
-        """Whether the tile lies in shared memory."""
-        return self.buffer(tile).memory is Memory.SHARED
 
     def pointer(self, name: str, tile: Tile, written: bool = False) -> None:
         """Declare `name`, a pointer to the tile's first element in this block and iteration."""
