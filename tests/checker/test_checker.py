@@ -141,6 +141,15 @@ def accept_anyway(files: dict[str, Document]) -> None:
     files["certificate.json"].update(accepted=True, error_bound=1e-30, reason="")
 
 
+def test_opposite_radicands_are_told_apart(tmp_path: Path) -> None:
+    left, right = (program(lambda x, sign=sign: (x * sign).sqrt(), (3,)) for sign in (2, -2))
+    folder = write(
+        tmp_path / "result", left, right, lambda files: files["certificate.json"].update(accepted=True, error_bound=1e-20)
+    )
+    with pytest.raises(Rejected, match="found by evaluation"):
+        check_folder(folder, seed=0)
+
+
 @pytest.mark.parametrize("change", [swap_operator, swap_loop_part, accept_anyway])
 def test_wrong_graphs_with_hashes_made_anew_fail_by_evaluation(
     tmp_path: Path, change: Callable[[dict[str, Document]], None]

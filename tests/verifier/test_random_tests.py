@@ -141,6 +141,7 @@ DIFFERENT: dict[str, Pair] = {
     "roots of sums": both(lambda x, y: (x + y).sqrt(), lambda x, y: x.sqrt() + y.sqrt(), VECTOR, VECTOR),
     "roots of opposite differences": both(lambda x, y: (x - y).sqrt(), lambda x, y: (y - x).sqrt(), VECTOR, VECTOR),
     "opposite roots of opposite differences": both(lambda x, y: (x - y).sqrt(), lambda x, y: (y - x).sqrt() * -1, VECTOR, VECTOR),
+    "roots of opposite multiples": both(lambda x, y: (x * y * 3).sqrt(), lambda x, y: (x * y * -3).sqrt(), VECTOR, VECTOR),
     "a scaled exponent": both(lambda x: (2 * x).exp(), lambda x: x.exp() * 2, VECTOR),
     "x and x**227": both(lambda x: x, lambda x: power(x, 227), VECTOR),
     "1 and 228": lambda: (scaled(1), scaled(228)),

@@ -274,8 +274,10 @@ def _limited(tensor: Tensor) -> Tensor:
 
 
 def _root(x: Tensor, domain: Domain) -> Tensor:
-    """sqrt(c x y / z) is sqrt(|c|) sqrt(x) sqrt(y) / sqrt(z)."""
-    result = domain.root(abs(x.scale))
+    """sqrt(c x y / z) is sqrt(c) sqrt(x) sqrt(y) / sqrt(z) for a constant c that is not negative."""
+    if x.scale < 0:
+        return plain(domain.function("sqrt", x.raw))
+    result = domain.root(x.scale)
     for factor in x.over:
         result = domain.multiply(result, domain.function("sqrt", factor))
     for factor in x.under:

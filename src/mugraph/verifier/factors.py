@@ -62,7 +62,9 @@ class Factored(Generic[V]):
         return self.atom(self.inner.exp(x.value))
 
     def sqrt(self, x: Product[V]) -> Product[V]:
-        root = self.inner.constant(Scalar(abs(x.scale.value), root=True))
+        if x.scale.value < 0:  # sqrt(-x) is no multiple of sqrt(x): where one is defined, the other is not
+            return self.atom(self.inner.sqrt(x.value))
+        root = self.inner.constant(Scalar(x.scale.value, root=True))
         for factor in x.over:
             root = self.inner.mul(root, self.inner.sqrt(factor))
         for factor in x.under:

@@ -21,7 +21,6 @@ from mugraph.verifier.factors import Factored
 from mugraph.verifier.residues import Residues, residues_needed
 from mugraph.verifier.semantics import Semantics
 
-
 _SQUARE_DRAWS = 24
 _FEW_RADICANDS = 6
 """Up to so many radicands are all squares in one of _SQUARE_DRAWS draws, or nearly always."""
