@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,6 +21,11 @@ Q_TRIES = 4
 _LARGEST_MODULUS = 10**5
 _SURELY = 0.6
 """Of the number of p that are to be expected for a q, the part that a draw insists on."""
+
+
+@functools.cache
+def _totient(modulus: int) -> int:
+    return sum(1 for residue in range(modulus) if math.gcd(residue, modulus) == 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +52,7 @@ class FieldFamily:
     @property
     def totient(self) -> int:
         """How many residue classes modulo `modulus` have primes."""
-        return sum(1 for residue in range(self.modulus) if math.gcd(residue, self.modulus) == 1)
+        return _totient(self.modulus)
 
     @property
     def q_count(self) -> int:

@@ -170,5 +170,5 @@ def _exponentials(output: Terms, functions: Iterable[Function]) -> bool:
 
 
 def _ratio(part: int, whole: int) -> float:
-    """A quotient of integers of any size; numbers too large for a float count as infinite."""
-    return part / whole if part.bit_length() < whole.bit_length() + 1000 else math.inf
+    """A quotient of integers of any size; numbers too large for a float count as infinite, and so do shares of nothing."""
+    return part / whole if whole and part.bit_length() < whole.bit_length() + 1000 else math.inf
