@@ -194,7 +194,23 @@ def test_shared_memory_outside_every_buffer_is_out_of_bounds() -> None:
         y[threadIdx.x] = s[threadIdx.x];
     }"""
     y = np.empty(32, np.float32)
-    for regions, count in (([], 0), ([(0, 128)], 0), ([(0, 64), (64, 64)], 0), ([(0, 124)], 1), ([(4, 124)], 1)):
+    whole, halves, short, late = {"a": (0, 128)}, {"a": (0, 64), "b": (64, 64)}, {"a": (0, 124)}, {"a": (4, 124)}
+    for regions, count in (({}, 0), (whole, 0), (halves, 0), (short, 1), (late, 1)):
         shown = emulate(source, "k", WARP, [RAMP], [y], regions=regions)
-        assert [finding.count for finding in shown.findings] == [count] * 2 * min(count, 1)
+        assert [finding.count for finding in shown.findings] == [count] * 2 * count
         assert {finding.fault for finding in shown.findings} <= {Fault.OUT_OF_BOUNDS}
+
+
+def test_findings_name_the_buffers_in_shared_memory() -> None:
+    source = """
+    extern "C" __global__ void k(float *y) {
+        float *s = (float *)shared_memory();
+        y[threadIdx.x] = s[threadIdx.x] + s[32] + s[64];
+    }"""
+    regions = {"first": (0, 128), "second": (128, 64), "third": (128, 32)}
+    shown = emulate(source, "k", WARP, [], [np.empty(32, np.float32)], regions=regions)
+    assert [(finding.fault, finding.place) for finding in shown.findings] == [
+        (Fault.UNINITIALIZED, "shared memory (first)"),
+        (Fault.UNINITIALIZED, "shared memory (second or third)"),
+        (Fault.OUT_OF_BOUNDS, "shared memory"),
+    ]

@@ -79,7 +79,7 @@ class EmulatedCuda:
         names = (*kernel.inputs, *kernel.outputs)
         arrays = [_memory(kernel.buffer(name), address) for name, address in zip(names, addresses, strict=True)]
         count = len(kernel.inputs)
-        regions = [(buffer.offset, buffer.bytes) for buffer in kernel.buffers if buffer.memory is Memory.SHARED]
+        regions = {buffer.name: (buffer.offset, buffer.bytes) for buffer in kernel.buffers if buffer.memory is Memory.SHARED}
         shown = emulate(source, kernel.name, launch_shape(kernel), arrays[:count], arrays[count:], self.seed, regions)
         self.findings.extend(shown.findings)
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import ctypes
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,11 @@ from mugraph.runtime.cuda.launch import LaunchShape
 __all__ = ["Emulation", "Fault", "Finding", "emulate"]
 
 Array = npt.NDArray[np.generic]
+Region = tuple[int, int]
+"""Offset and size of a buffer in shared memory, in bytes."""
+
+_NO_REGIONS: Mapping[str, Region] = MappingProxyType({})
+_NOWHERE = -2
 
 _WARP = 32
 _MOST_THREADS = 1024
@@ -50,13 +56,13 @@ def emulate(
     inputs: Sequence[Array],
     outputs: Sequence[Array],
     seed: int = 0,
-    regions: Sequence[tuple[int, int]] = (),
+    regions: Mapping[str, Region] = _NO_REGIONS,
 ) -> Emulation:
     """Run `kernel` of the kernels' text on contiguous arrays (16-bit types as any 16-bit array), writing the outputs in place.
 
     The kernel's parameters are pointers, inputs first. `seed` other than 0 chooses another order in which warps and lanes take
-    turns. With `regions`, offsets and bytes of the buffers in shared memory, accesses that lie in none of them are out of
-    bounds. Raises InvalidInput for shapes and operands no launch can have, TargetUnavailable without g++,
+    turns. With `regions`, the buffers in shared memory by name, findings name them, and accesses that lie in none of them are
+    out of bounds. Raises InvalidInput for shapes and operands no launch can have, TargetUnavailable without g++,
     CompilationFailed when it rejects the source.
     """
     _check(shape, inputs, outputs)
@@ -124,7 +130,7 @@ class _Library:
         inputs: Sequence[Array],
         outputs: Sequence[Array],
         seed: int,
-        regions: Sequence[tuple[int, int]],
+        regions: Mapping[str, Region],
     ) -> Emulation:
         """Launch once; see `emulate`."""
         try:
@@ -136,22 +142,24 @@ class _Library:
             *(_Operand(array.ctypes.data, array.nbytes, 1) for array in outputs),
         )
         grid = (*shape.grid, 1, 1, 1)[:3]
-        buffers = (_Region * len(regions))(*(_Region(*region) for region in regions))
+        buffers = (_Region * len(regions))(*(_Region(*region) for region in regions.values()))
         launch = _Shape((ctypes.c_int32 * 3)(*grid), shape.threads, shape.shared_bytes, seed, len(regions), buffers)
         found, statistics = (_Finding * _MOST_FINDINGS)(), _Statistics()
         with self._lock:
             count = self._loaded.emulate(entry, ctypes.byref(launch), views, len(views), found, ctypes.byref(statistics))
-        findings = self._findings(kernel, found[:count], len(inputs))
+        findings = self._findings(kernel, found[:count], len(inputs), regions)
         return Emulation(findings, statistics.matrices, statistics.conflicts)
 
-    def _findings(self, kernel: str, found: Sequence[_Finding], inputs: int) -> tuple[Finding, ...]:
+    def _findings(
+        self, kernel: str, found: Sequence[_Finding], inputs: int, regions: Mapping[str, Region]
+    ) -> tuple[Finding, ...]:
         lines = source_lines(self._path, [each.site for each in found])
         faults = tuple(Fault)
         return tuple(
             Finding(
                 fault=faults[each.kind],
                 kernel=kernel,
-                place=_place(each.place, inputs),
+                place=_place(each, inputs, regions),
                 offset=each.offset,
                 bytes=each.bytes,
                 block=each.block,
@@ -170,7 +178,10 @@ def _library(source: str) -> _Library:
     return _Library(source)
 
 
-def _place(number: int, inputs: int) -> str:
-    if number >= 0:
-        return f"input {number}" if number < inputs else f"output {number - inputs}"
-    return "shared memory" if number == -1 else "an unknown address"
+def _place(found: _Finding, inputs: int, regions: Mapping[str, Region]) -> str:
+    if found.place >= 0:
+        return f"input {found.place}" if found.place < inputs else f"output {found.place - inputs}"
+    if found.place == _NOWHERE:
+        return "an unknown address"
+    there = [name for name, (offset, size) in regions.items() if offset <= found.offset < offset + size]
+    return f"shared memory ({' or '.join(there)})" if there else "shared memory"

@@ -23,8 +23,9 @@ class Fault(Enum):
 class Finding:
     """One fault of a kernel, as it was first met; `count` says how often the same line repeated it.
 
-    `place` is `shared memory`, `input 0`, `output 1`, ... or `an unknown address`, `offset` the first byte in it. `barriers`
-    is how many barriers the block had passed, `line` the line of the kernels' text, `other` the thread of the earlier access.
+    `place` is `shared memory` (with the buffers there, where they are known), `input 0`, `output 1`, ... or `an unknown
+    address`, and `offset` the first byte in it. `barriers` is how many barriers the block had passed, `line` the line of the
+    kernels' text, `other` the thread of the earlier access.
     """
 
     fault: Fault
