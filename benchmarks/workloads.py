@@ -81,10 +81,11 @@ def _line(row: dict[str, Any]) -> str:
         return f"{head} {' '.join(row['error'])} |||||||||"
     first = "none" if row["first_found_seconds"] is None else f"{row['first_found_seconds']:.2f}"
     best = min(row["baselines"].values(), default=float("nan"))
+    error = "none" if row["max_relative_error"] is None else f"{row['max_relative_error']:.1e}"
     speedup = "none" if row["speedup"] is None else f"{row['speedup']:.2f}"
     return (
         f"{head} {row['kernels']} | {row['search_seconds']:.2f} | {first} | {row['states']} | {row['verify_seconds']:.1f} "
-        f"| {row['latency'] * 1e3:.3f} | {best * 1e3:.3f} | {speedup} | {row['max_relative_error']:.1e} |"
+        f"| {row['latency'] * 1e3:.3f} | {best * 1e3:.3f} | {speedup} | {error} |"
     )
 
 

@@ -24,6 +24,7 @@ from mugraph.search import Progress, SearchReport, SearchResult
 from mugraph.search import search as closure_search
 from mugraph.search.enumeration import EnumerationOptions, EnumerationResult, enumerate_graphs
 from mugraph.search.notes import Shelf
+from mugraph.search.parallel import Workers, local_processes
 from mugraph.store import Mode, Store
 from mugraph.verifier import Verdict, verify_graphs
 from mugraph.verifier.certificate import digest as graph_digest
@@ -48,6 +49,7 @@ def superoptimize(
     progress: ProgressCallback | bool | None = None,
     max_error: float = 2**-40,
     search: Engine = "closure",
+    workers: Workers = 1,
     cache: Store | Mode | str | None = None,
     like: Graph | None = None,
 ) -> Superoptimized:
@@ -55,11 +57,13 @@ def superoptimize(
 
     `fn` is a callable on PyTorch tensors, an nn.Module, or a `mugraph.Program`, which needs no example inputs.
     `example_inputs` are its positional arguments or, as a mapping, its keyword arguments: their shapes and dtypes are the
-    ones to optimize for. `budget`, in seconds, is for the whole call; only the proof of one candidate, once begun, is
-    finished whatever it takes. With `profile` candidates are measured on this machine and ordered by measured time,
-    otherwise, and for a target that can only be compiled for here, by predicted time. `progress` gets
-    `mugraph.progress.Event`s; True prints them on stderr. `max_error` bounds the probability that a graph which is not
-    equivalent is accepted, wherever the verifier's theorem gives a bound (paper, section 5).
+    ones to optimize for. `budget`, in seconds, is for the whole call, however far it gets; Ctrl-C ends the stage it falls
+    into (search, compilation, measurement, proof) with the best so far. `workers` processes search beside each other,
+    or the cores of a Ray cluster ("ray", "ray://HOST:PORT"); what is found does not depend on them. With `profile`
+    candidates are measured on this machine and ordered by measured time, otherwise, and for a target that can only be
+    compiled for here, by predicted time. `progress` gets `mugraph.progress.Event`s; True prints them on stderr.
+    `max_error` bounds the probability that a graph which is not equivalent is accepted, wherever the verifier's theorem
+    gives a bound (paper, section 5).
 
     The result is kept for later processes in the user's cache directory, and an earlier one for the same program, device
     and options is compiled and compared with float64 instead of searching again (`mugraph.recall`). `cache` is a store of
@@ -87,7 +91,7 @@ def superoptimize(
         if recalled is not None:
             return recalled
         original = qualifier.original()  # first, so that a target that cannot be compiled for costs no search
-        found = _search(problem.program, device, deadline, tell, search, memory.store)
+        found = _search(problem.program, device, deadline, tell, search, workers, memory.store)
         proposals = found.candidates if like is None else of_form(found.candidates, like, problem.program)
         compiled = qualifier.compile([(candidate.graph, candidate.cost) for candidate in proposals])
         if profile and original.executable.machine.available:
@@ -96,7 +100,8 @@ def superoptimize(
         else:
             proved = qualifier.prove(compiled)
         result = _result(qualifier, found, proved, original, problem.calling)
-        memory.keep(result)
+        if not result.report.interrupted:
+            memory.keep(result)
         return result
 
 
@@ -150,23 +155,30 @@ def _problem(fn: Subject, example_inputs: ExampleInputs | None) -> _Problem:
 
 
 def _search(
-    program: Graph, device: Device, deadline: Deadline, tell: ProgressCallback, engine: Engine, shelf: Shelf
+    program: Graph,
+    device: Device,
+    deadline: Deadline,
+    tell: ProgressCallback,
+    engine: Engine,
+    workers: Workers,
+    shelf: Shelf,
 ) -> SearchResult | EnumerationResult:
     budget = deadline.share(_SEARCH_SHARE)
     if engine_of(engine) == "enumerate":
         limit = math.inf if budget is None else budget
-        return enumerate_graphs(program, device, EnumerationOptions(time_limit=limit))
+        processes = local_processes(workers)
+        return enumerate_graphs(program, device, EnumerationOptions(time_limit=limit, processes=processes))
 
     def report(moment: Progress) -> None:
         best = "" if moment.best is None else f", best predicted {moment.best * 1e3:.3g} ms"
         tell(Event("search", f"{moment.stage}, {moment.states} tensors, {moment.found} muGraphs{best}", deadline.elapsed))
 
     try:
-        return closure_search(program, device, budget=budget, progress=report, shelf=shelf)
+        return closure_search(program, device, budget=budget, progress=report, workers=workers, shelf=shelf)
     except BudgetExceeded:
-        return SearchResult([], SearchReport(seconds=deadline.elapsed, interrupted=True))
+        return SearchResult([], SearchReport(seconds=deadline.elapsed))
     except (UndefinedInField, UnsupportedOperator) as error:  # out of the search's reach: the program runs as it is
-        return SearchResult([], SearchReport(seconds=deadline.elapsed, interrupted=True, refused=str(error)))
+        return SearchResult([], SearchReport(seconds=deadline.elapsed, refused=str(error)))
 
 
 def _result(
@@ -189,6 +201,7 @@ def _result(
         verify_seconds=qualifier.seconds["verify"],
         total_seconds=qualifier.deadline.elapsed,
         original_latency=original.latency if math.isfinite(original.latency) else None,
+        interrupted=found.report.interrupted or qualifier.interrupted,
     )
     best, candidates = chosen.candidate(), tuple(entry.candidate() for entry in proved)
     return Superoptimized(qualifier.program, best, candidates, report, chosen.entry.executable, calling, qualifier.target)

@@ -11,12 +11,12 @@ import math
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from mugraph.deadline import Deadline
-from mugraph.errors import MugraphError
+from mugraph.errors import BudgetExceeded, MugraphError
 from mugraph.ir.graph import Graph
 from mugraph.lower.thread_graphs import construct
 from mugraph.progress import Event, ProgressCallback
@@ -41,6 +41,8 @@ _HOPELESS = 3.0
 _ROUGH_ROUNDS, _CAREFUL_ROUNDS = 2, 20
 _MEASURING_SECONDS = 3.0
 """After this time no further round starts."""
+_COMPILING_SHARE, _MEASURING_SHARE = 0.3, 0.2
+"""Of what is left of the budget."""
 
 _Stage = Literal["compile", "measure", "verify"]
 
@@ -66,12 +68,13 @@ class Proved:
 
     entry: Contestant
     certificate: Certificate
-    floats: FloatReport
+    floats: FloatReport | None
+    """None where the budget left no time for it, which only the program itself needs not have."""
 
     def candidate(self) -> Candidate:
         """What the user gets of it."""
         latency = self.entry.latency if math.isfinite(self.entry.latency) else None
-        error = self.floats.max_relative_error
+        error = None if self.floats is None else self.floats.max_relative_error
         return Candidate(self.entry.graph, self.entry.cost, latency, self.certificate, error)
 
 
@@ -89,6 +92,8 @@ class Qualifier:
     """The user's own function, whose rounding errors and range are the measure for candidates."""
     seconds: dict[_Stage, float] = field(default_factory=lambda: {"compile": 0.0, "measure": 0.0, "verify": 0.0})
     rejected: list[Rejection] = field(default_factory=list)
+    interrupted: bool = False
+    """Whether Ctrl-C ended a stage before its end."""
 
     def original(self) -> Contestant:
         """The program itself, run operator by operator."""
@@ -98,12 +103,11 @@ class Qualifier:
     def compile(self, proposals: Sequence[tuple[Graph, float]]) -> list[Contestant]:
         """Thread graphs and kernels for the first of the proposals: (muGraph, predicted seconds), best first."""
         compiled: list[Contestant] = []
-        limit = self.deadline.share(0.3)
+        limit = Deadline(self._share(_COMPILING_SHARE))
         tried = proposals[: _COMPILED if machine_for(self.target).available else _FINALISTS]  # nothing chooses among more
-        with self._timed("compile"):
-            started = time.monotonic()
+        with self._stage("compile"):
             for number, (graph, cost) in enumerate(tried, start=1):
-                if compiled and limit is not None and time.monotonic() - started > limit:
+                if self.deadline.passed or (compiled and limit.passed):
                     break
                 self._tell("compile", f"candidate {number} of {len(tried)}")
                 fused = construct(graph)
@@ -115,20 +119,27 @@ class Qualifier:
 
     def rank(self, compiled: Sequence[Contestant], inputs: Sequence[Any]) -> list[Contestant]:
         """Fastest first: the front runners by a careful measurement, the rest by a rough one."""
-        with self._timed("measure"):
+        rough: list[Contestant] = []
+        finalists: list[Contestant] = []
+        limit = Deadline(self._share(_MEASURING_SHARE))
+        with self._stage("measure"):
             self._tell("measure", f"{len(compiled)} candidates")
-            rough = _fastest_first(_measured(compiled, inputs, _ROUGH_ROUNDS))
-            finalists = _fastest_first(_measured(rough[:_FINALISTS], inputs, _CAREFUL_ROUNDS))
-        return [*finalists, *rough[_FINALISTS:]]
+            for entry in compiled:
+                if self.deadline.passed or (rough and limit.passed):
+                    break
+                rough += _measured([entry], inputs, _ROUGH_ROUNDS)
+            finalists = _fastest_first(self._carefully(_fastest_first(rough)[:_FINALISTS], inputs))
+        measured = {id(entry.executable) for entry in finalists}
+        others = [entry for entry in _fastest_first(rough) if id(entry.executable) not in measured]
+        return [*finalists, *others, *compiled[len(rough) :]]
 
     def prove(self, ranked: Sequence[Contestant]) -> list[Proved]:
         """The first few that agree with float64 and are equivalent to the program, in the order given."""
         kept: list[Proved] = []
-        with self._timed("verify"):
-            started = time.monotonic()
+        enough = Deadline(_PROVING_SECONDS)
+        with self._stage("verify"):
             for entry in ranked:
-                late = self.deadline.passed or time.monotonic() - started > _PROVING_SECONDS
-                if len(kept) == _KEPT or (kept and late):
+                if len(kept) == _KEPT or self.deadline.passed or (kept and enough.passed):
                     break
                 self._tell("verify", f"candidate {len(kept) + 1} at full size")
                 proved = self._proved(entry)
@@ -139,24 +150,32 @@ class Qualifier:
     def settle(self, kept: Sequence[Proved], original: Contestant, inputs: Sequence[Any]) -> tuple[list[Proved], Contestant]:
         """The kept ones, fastest first, and the original, all timed in the same rounds."""
         entries = [proved.entry for proved in kept]
-        with self._timed("measure"):
-            self._tell("measure", "the verified candidates and the original program")
-            (original,) = _measured([original], inputs, rounds=1)
-            if entries and original.latency > _HOPELESS * min(entry.latency for entry in entries):
-                entries = _measured(entries, inputs, _CAREFUL_ROUNDS)
-            else:
-                *entries, original = _measured([*entries, original], inputs, _CAREFUL_ROUNDS)
+        with self._stage("measure"):
+            if not (self.deadline.passed or self.interrupted):
+                self._tell("measure", "the verified candidates and the original program")
+                (original,) = _measured([original], inputs, rounds=1, warmup=0)
+                if entries and original.latency > _HOPELESS * min(entry.latency for entry in entries):
+                    entries = self._carefully(entries, inputs)
+                else:
+                    *entries, original = self._carefully([*entries, original], inputs)
         timed = [replace(proved, entry=entry) for proved, entry in zip(kept, entries, strict=True)]
         return sorted(timed, key=lambda proved: proved.entry.latency), original
 
     def as_it_is(self, original: Contestant) -> Proved:
         """The original program with its evidence, whatever its own error against float64 is."""
-        with self._timed("verify"):
-            return Proved(original, self._verdict(original).certificate, self.floats(original))
+        floats: FloatReport | None = None
+        certificate = self._verdict(original).certificate
+        with self._stage("verify"), suppress(BudgetExceeded):
+            floats = self.floats(original)
+        return Proved(original, certificate, floats)
 
     def _proved(self, entry: Contestant) -> Proved | None:
-        """The entry with its evidence; None, with the reason among the rejections, when it fails."""
-        floats = self.floats(entry)  # first, because it takes less time
+        """The entry with its evidence; None, with the reason among the rejections, when it fails or the budget ends."""
+        try:
+            floats = self.floats(entry)
+        except BudgetExceeded as error:
+            self.rejected.append(Rejection("float", str(error), entry.cost))
+            return None
         if not floats.stable:
             self.rejected.append(Rejection("float", floats.reason, entry.cost))
             return None
@@ -170,11 +189,34 @@ class Qualifier:
         """The float check of the kernels, or of their stand-ins on this host where the target cannot run here."""
         here = entry.executable.machine.available
         executable = entry.executable if here else Executable(entry.graph, Cpu(rounded_factors=True))
-        return float_check(runner(executable), self.program, baseline=self.baseline, seed=self.seed)
+        budget = self.deadline.remaining
+        return float_check(runner(executable), self.program, baseline=self.baseline, seed=self.seed, budget=budget)
 
     def _verdict(self, entry: Contestant) -> Verdict:
         budget = self.deadline.remaining
         return verify_graphs(self.program, entry.graph, max_error=self.max_error, seed=self.seed, budget=budget)
+
+    def _carefully(self, entries: Sequence[Contestant], inputs: Sequence[Any]) -> list[Contestant]:
+        """The entries timed in many interleaved rounds, in their order; as they are if not even one round is affordable."""
+        seconds = self._share(_MEASURING_SHARE)
+        warmup_and_round = 2 * sum(entry.latency for entry in entries if math.isfinite(entry.latency))
+        if warmup_and_round > seconds:
+            return list(entries)
+        return _measured(entries, inputs, _CAREFUL_ROUNDS, budget=min(_MEASURING_SECONDS, seconds))
+
+    def _share(self, fraction: float) -> float:
+        """Seconds that are that part of what is left of the budget."""
+        left = self.deadline.share(fraction)
+        return math.inf if left is None else left
+
+    @contextmanager
+    def _stage(self, stage: _Stage) -> Iterator[None]:
+        """Time a stage. Ctrl-C ends it, and what it has found until then stands."""
+        with self._timed(stage):
+            try:
+                yield
+            except KeyboardInterrupt:
+                self.interrupted = True
 
     @contextmanager
     def _timed(self, stage: _Stage) -> Iterator[None]:
@@ -188,12 +230,19 @@ class Qualifier:
         self.progress(Event(stage, text, self.deadline.elapsed))
 
 
-def _measured(entries: Sequence[Contestant], inputs: Sequence[Any], rounds: int) -> list[Contestant]:
+def _measured(
+    entries: Sequence[Contestant],
+    inputs: Sequence[Any],
+    rounds: int,
+    *,
+    warmup: int = 1,
+    budget: float = _MEASURING_SECONDS,
+) -> list[Contestant]:
     if not entries:
         return []
     operands = entries[0].executable.machine.moved(inputs)
     timed = [entry.executable.machine.timed(functools.partial(entry.executable, *operands)) for entry in entries]
-    times = measure({str(number): one.run for number, one in enumerate(timed)}, rounds, warmup=1, budget=_MEASURING_SECONDS)
+    times = measure({str(number): one.run for number, one in enumerate(timed)}, rounds, warmup=warmup, budget=budget)
     seconds = [[taken / one.times for taken in times[str(number)]] for number, one in enumerate(timed)]
     return [replace(entry, latency=statistics.median(s), least=min(s)) for entry, s in zip(entries, seconds, strict=True)]
 

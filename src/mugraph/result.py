@@ -24,8 +24,9 @@ class Candidate:
     latency: float | None
     """Median of the measured seconds per call; None when it was not profiled."""
     certificate: Certificate
-    max_relative_error: float
-    """Largest error against float64 over all tested input scales, relative to the output's largest magnitude."""
+    max_relative_error: float | None
+    """Largest error against float64 over all tested input scales, relative to the output's largest magnitude; None for an
+    original program when the budget left no time to measure it."""
 
     def to_json(self) -> dict[str, Any]:
         """The candidate as JSON values."""
@@ -67,6 +68,8 @@ class Report:
     """Of the whole call."""
     original_latency: float | None
     """Measured seconds of the original program run operator by operator; None when it was not profiled."""
+    interrupted: bool = False
+    """Whether Ctrl-C ended a stage: the result is the best so far."""
     recalled: bool = False
     """Whether the result was kept from an earlier run, which all numbers then speak of."""
 

@@ -102,3 +102,15 @@ def test_levels_below_the_kernel_have_no_inputs_of_their_own() -> None:
     block.constant(1, DType.FP32)
     with pytest.raises(Exception, match="kernel graph"):
         evaluate_batched(block.build([]), [], FloatArithmetic())
+
+
+def test_an_evaluation_may_be_ended_before_any_operator() -> None:
+    graph = fused_rmsnorm(8, 96, 32)
+    arrays = [np.ones(node.output.shape) for node in graph.inputs()]
+    pulses: list[None] = []
+    evaluate_batched(graph, arrays, FloatArithmetic(), lambda: pulses.append(None))
+    (kernel,) = graph.kernels()
+    assert kernel.body is not None
+    assert len(pulses) > kernel.body.loop > 1
+    with pytest.raises(IndexError):
+        evaluate_batched(graph, arrays, FloatArithmetic(), pulses[:-1].pop)

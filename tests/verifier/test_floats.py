@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
+from mugraph.errors import BudgetExceeded
 from mugraph.ir import DType, Graph
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.float_arithmetic import FloatArithmetic
@@ -113,3 +114,8 @@ def test_equal_shaped_inputs_are_different_and_seeds_repeat() -> None:
     assert not np.array_equal(first, second)
     np.testing.assert_array_equal(first, random_inputs(graph, 0)[0])
     assert np.std(random_inputs(graph, 0, 100.0)[0]) == pytest.approx(100 * np.std(first), rel=1e-5)
+
+
+def test_the_comparison_ends_with_the_budget() -> None:
+    with pytest.raises(BudgetExceeded, match="comparison with float64"):
+        float_check(in_float32(fused_rmsnorm(8, 96, 32)), rmsnorm(8, 96, 32), seed=7, budget=0.0)

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from mugraph.cli.options import Batch, Budget, Dtype, Json, MaxError, Norm, Seed, Size, Target, Traceback
+from mugraph.cli.options import Batch, Budget, Dtype, Json, MaxError, Norm, Seed, Size, Target, Traceback, Workers
 
 
 def optimize(
@@ -32,6 +32,7 @@ def optimize(
     search: Annotated[
         str, typer.Option(metavar="ENGINE", help="closure, or enumerate (Algorithm 1, tiny programs).")
     ] = "closure",
+    workers: Workers = "1",
     traceback: Traceback = False,
 ) -> int:
     """Discover, verify and compile fused kernels."""
@@ -57,13 +58,14 @@ def optimize(
                 progress=reporter,
                 max_error=max_error,
                 search=engine_of(search),
+                workers=int(workers) if workers.isdecimal() else workers,
             )
             opt.origin.update(subject.origin)
             if output is not None:
                 opt.save(output)
             comparison = None
             machine = opt.executable.machine
-            if not no_profile and subject.inputs is not None and machine.available:
+            if not no_profile and subject.inputs is not None and machine.available and not opt.report.interrupted:
                 reporter(Event("compare", "compiling and timing the PyTorch baselines", opt.report.total_seconds))
                 inputs = machine.moved(subject.inputs)
                 comparison = compare(functools.partial(opt, *inputs), subject.function, inputs, machine=machine)

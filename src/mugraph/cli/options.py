@@ -24,6 +24,7 @@ Traceback = Annotated[
     bool, typer.Option("--traceback", help="Show the Python traceback of an error.", callback=_show_traceback, is_eager=True)
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
+Workers = Annotated[str, typer.Option(metavar="N|ray", help="Processes that search, or a Ray cluster: ray, or ray://HOST:PORT.")]
 Seed = Annotated[int, typer.Option(metavar="N", help="Seed of every random choice.")]
 MaxError = Annotated[
     float,

@@ -29,7 +29,11 @@ _PENDING = 16
 """Values an accumulator collects before it combines them: few enough to bound memory, many enough to be fast."""
 
 
-def evaluate_batched(graph: Graph, inputs: Sequence[V], arith: Arithmetic[V]) -> list[V]:
+Pulse = Callable[[], object]
+"""Called before every operator; it may raise to end the evaluation."""
+
+
+def evaluate_batched(graph: Graph, inputs: Sequence[V], arith: Arithmetic[V], pulse: Pulse = lambda: None) -> list[V]:
     """The outputs of a kernel graph on `inputs` (one tensor per `input` node, in order), as `mugraph.ir.evaluate` gives them."""
     if graph.level is not Level.KERNEL:
         raise InvalidGraph(f"evaluate_batched takes a kernel graph, not a {graph.level} graph")
@@ -39,7 +43,7 @@ def evaluate_batched(graph: Graph, inputs: Sequence[V], arith: Arithmetic[V]) ->
         if node.op == "input":
             values[Value(index)] = next(remaining)
         else:
-            _store(values, index, _compute(graph, node, [values[v] for v in node.inputs], arith, 0))
+            _store(values, index, _compute(graph, node, [values[v] for v in node.inputs], arith, 0, pulse))
     return [values[value] for value in graph.outputs]
 
 
@@ -60,10 +64,11 @@ def _store(values: dict[Value, V], index: int, results: Sequence[V]) -> None:
     values.update((Value(index, number), result) for number, result in enumerate(results))
 
 
-def _compute(graph: Graph, node: Node, operands: Sequence[V], arith: Arithmetic[V], lead: int) -> list[V]:
+def _compute(graph: Graph, node: Node, operands: Sequence[V], arith: Arithmetic[V], lead: int, pulse: Pulse) -> list[V]:
     """The outputs of a node whose operands have `lead` batch axes."""
     if node.body is not None:
-        return _Body(without_dead_nodes(node.body), operands, arith, lead).run()
+        return _Body(without_dead_nodes(node.body), operands, arith, lead, pulse).run()
+    pulse()
     call = apply_call(node.op, [graph.tensor(v) for v in node.inputs], dict(node.attributes), _scope(graph))
     return [operator(node.op).compute(_Batched(arith, lead) if lead else arith, call, operands)]
 
@@ -103,6 +108,7 @@ class _Body(Generic[V]):
     operands: Sequence[V]
     arith: Arithmetic[V]
     lead: int
+    pulse: Pulse
 
     @property
     def grid(self) -> tuple[int, ...]:
@@ -140,7 +146,7 @@ class _Body(Generic[V]):
         return collected
 
     def compute(self, node: Node, operands: Sequence[V]) -> list[V]:
-        return _compute(self.body, node, operands, self.arith, self.lead + len(self.grid))
+        return _compute(self.body, node, operands, self.arith, self.lead + len(self.grid), self.pulse)
 
     def fold(self, accumulator: Node, operands: Sequence[V]) -> V:
         (result,) = self.compute(accumulator, operands)

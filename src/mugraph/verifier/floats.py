@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import functools
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from mugraph.errors import BudgetExceeded
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.dtypes import DType, round_to
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Graph
 from mugraph.ir.scalar import Scalar
-from mugraph.verifier.batched import evaluate_batched
+from mugraph.verifier.batched import Pulse, evaluate_batched
 
 SCALES = (1e-3, 1e-1, 1.0, 10.0, 100.0)
 TOLERANCES = {DType.FP64: 1e-10, DType.FP32: 1e-5, DType.FP16: 4e-3, DType.BF16: 2e-2}
@@ -58,7 +60,13 @@ class FloatReport:
 
 
 def float_check(
-    run: Runner, reference: Graph, *, baseline: Runner | None = None, seed: int = 0, scales: Sequence[float] = SCALES
+    run: Runner,
+    reference: Graph,
+    *,
+    baseline: Runner | None = None,
+    seed: int = 0,
+    scales: Sequence[float] = SCALES,
+    budget: float | None = None,
 ) -> FloatReport:
     """Compare `run` with the float64 evaluation of the kernel graph `reference` on random inputs of several scales.
 
@@ -66,7 +74,11 @@ def float_check(
     unstable when a result is not finite, or errs by more than the tolerance of its dtype and more than 10 times the
     error of `baseline` (by default the reference evaluated operator by operator, each result rounded to the dtype).
     Where the program itself leaves its number range, nothing is asked of the candidate.
+
+    Raises BudgetExceeded if it takes longer than `budget` seconds.
     """
+    pulse = functools.partial(_look_at_the_clock, math.inf if budget is None else time.monotonic() + budget)
+    pulse()
     entries: list[ScaleError] = []
     reason = ""
     normal = _normal_inputs(reference, seed)
@@ -74,15 +86,21 @@ def float_check(
     for scale in scales:
         inputs = _scaled(reference, normal, scale)
         if scale not in known:
-            known[scale] = _in_float64(reference, inputs)
+            known[scale] = _in_float64(reference, inputs, pulse)
         expected = known[scale]
+        pulse()
         entry = ScaleError(scale, errors_against(expected, run(*inputs)))
         if not _within(entry.errors, _tolerances(reference)):
-            own = (baseline or _operator_by_operator(reference))(*inputs)
+            own = (baseline or _operator_by_operator(reference, pulse))(*inputs)
             entry = ScaleError(scale, entry.errors, errors_against(expected, own))
         entries.append(entry)
         reason = reason or _instability(reference, entry)
     return FloatReport(not reason, reason, tuple(entries))
+
+
+def _look_at_the_clock(deadline: float) -> None:
+    if time.monotonic() > deadline:
+        raise BudgetExceeded("the budget ended before the comparison with float64 did; raise it")
 
 
 def random_inputs(graph: Graph, seed: int, scale: float = 1.0) -> list[Array]:
@@ -122,18 +140,19 @@ def _known_outputs(reference: Graph, seed: int) -> dict[float, tuple[Array, ...]
     return {}
 
 
-def _in_float64(graph: Graph, inputs: Sequence[Array]) -> tuple[Array, ...]:
+def _in_float64(graph: Graph, inputs: Sequence[Array], pulse: Pulse) -> tuple[Array, ...]:
+    wide = [array.astype(np.float64) for array in inputs]
     with np.errstate(all="ignore"):
-        return tuple(evaluate_batched(graph, [array.astype(np.float64) for array in inputs], FloatArithmetic(np.float64)))
+        return tuple(evaluate_batched(graph, wide, FloatArithmetic(np.float64), pulse))
 
 
-def _operator_by_operator(graph: Graph) -> Runner:
+def _operator_by_operator(graph: Graph, pulse: Pulse) -> Runner:
     """The program as a framework runs it: every result rounded to the outputs' dtype, accumulation in float32."""
     dtype = functools.reduce(DType.promote, (tensor.dtype for tensor in graph.output_tensors))
 
     def run(*inputs: Array) -> Sequence[Array]:
         with np.errstate(all="ignore"):
-            return evaluate_batched(graph, inputs, _RoundedArithmetic(dtype))
+            return evaluate_batched(graph, inputs, _RoundedArithmetic(dtype), pulse)
 
     return run
 

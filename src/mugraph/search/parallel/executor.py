@@ -58,20 +58,28 @@ class Serial:
         """Nothing to stop."""
 
 
+def local_processes(workers: Workers) -> int:
+    """A number of processes; raises InvalidInput for anything else."""
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+        raise InvalidInput(f"workers is a number of processes, at least 1, not {workers!r}")
+    return workers
+
+
 def executor_for(workers: Workers, until: float = math.inf) -> Executor:
     """The executor of so many workers, whose items end at the time `until` (of `time.time`).
 
     Raises InvalidInput for anything but a positive number or an address of Ray, and TargetUnavailable where Ray is not
     installed or no cluster answers.
     """
-    if isinstance(workers, str) and (workers == "ray" or workers.startswith("ray://")):
+    if isinstance(workers, str):
+        if workers != "ray" and not workers.startswith("ray://"):
+            raise InvalidInput(f"workers is a number of processes, or 'ray' or 'ray://HOST:PORT' for a cluster, not {workers!r}")
         from mugraph.search.parallel.cluster import RayCluster
 
         return RayCluster(workers, until)
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        raise InvalidInput(f"workers is a number of processes, at least 1, or 'ray' or 'ray://HOST:PORT', not {workers!r}")
-    if workers == 1:
+    count = local_processes(workers)
+    if count == 1:
         return Serial()
     from mugraph.search.parallel.processes import Processes
 
-    return Processes(workers - 1, until)
+    return Processes(count - 1, until)
