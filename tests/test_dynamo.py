@@ -227,6 +227,14 @@ def test_the_speed_of_pieces_is_measured_on_tensors_like_theirs() -> None:
     assert 0 < mugraph.dynamo._speedup(piece, result) < 100
 
 
+def test_tensors_elsewhere_than_on_the_target_stay_with_torch(caplog: pytest.LogCaptureFixture) -> None:
+    model, x = Mlp().eval(), torch.randn(4, 32)
+    with torch.no_grad(), caplog.at_level(logging.DEBUG, logger="mugraph"):
+        torch.testing.assert_close(compiled(model, target="cuda:sm_90")(x), model(x))
+    assert last().partition.pieces == ()
+    assert "torch.strided on cpu" in caplog.text
+
+
 def test_options_are_checked() -> None:
     with pytest.raises(InvalidInput, match=r"unknown option 'fast'.*use target, budget, keep"):
         Options.of({"fast": True})

@@ -12,6 +12,7 @@ import functools
 import logging
 import statistics
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
@@ -26,7 +27,7 @@ from mugraph.api import superoptimize
 from mugraph.errors import InvalidInput, MugraphError
 from mugraph.frontend.partition import Partition, Piece, partition
 from mugraph.frontend.pieces import tensor_of
-from mugraph.frontend.stitch import Kernels, as_torch, stitched
+from mugraph.frontend.stitch import as_torch, stitched
 from mugraph.ir.serialize import graph_to_json
 from mugraph.result import Superoptimized
 from mugraph.runtime import measure
@@ -88,8 +89,8 @@ class Compiled:
         )
 
 
-compilations: list[Compiled] = []
-"""What became of the graphs compiled in this process, in order."""
+compilations: deque[Compiled] = deque(maxlen=100)
+"""What became of the graphs compiled last in this process, in order."""
 
 
 def backend(
@@ -113,7 +114,7 @@ def _with_gradients(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Ca
 
 
 def _compiled(options: Options, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-    whole = partition(module.graph)
+    whole = partition(module.graph, options.target.partition(":")[0])
     results: dict[Piece, Superoptimized] = {}
     for piece in whole.pieces:
         outcome = _optimizer(options).outcome(piece)
@@ -127,12 +128,8 @@ def _compiled(options: Options, module: fx.GraphModule, example_inputs: Sequence
     _log.info("%s", compiled)
     for reason, count in whole.reasons().items():
         _log.debug("left to torch: %d x %s", count, reason)
-    kernels = {piece: _kernels(result) for piece, result in results.items()}
+    kernels = {piece: result.executable for piece, result in results.items()}
     return make_boxed_func(stitched(module, whole, kernels).forward)
-
-
-def _kernels(result: Superoptimized) -> Kernels:
-    return result.executable
 
 
 class _Optimizer:
@@ -182,15 +179,17 @@ def _optimizer(options: Options) -> _Optimizer:
 
 def _speedup(piece: Piece, result: Superoptimized) -> float:
     """How many times as long torch takes as the kernels; the median over interleaved rounds."""
-    tensors = [_like(node) for node in piece.inputs]
-    runs = {"torch": functools.partial(as_torch(piece).forward, *tensors), "ours": functools.partial(_kernels(result), *tensors)}
+    tensors, machine = [_like(node) for node in piece.inputs], result.executable.machine
     with torch.inference_mode():
-        times = measure(runs, _ROUNDS, budget=_MEASURING_SECONDS)
-    return statistics.median(theirs / ours for theirs, ours in zip(times["torch"], times["ours"], strict=True))
+        ours = machine.timed(functools.partial(result.executable, *tensors))
+        theirs = machine.timed(functools.partial(as_torch(piece).forward, *tensors))
+        times = measure({"ours": ours.run, "torch": theirs.run}, _ROUNDS, budget=_MEASURING_SECONDS)
+    pairs = zip(times["torch"], times["ours"], strict=True)
+    return statistics.median(slow / theirs.times / (fast / ours.times) for slow, fast in pairs)
 
 
 def _like(node: fx.Node) -> torch.Tensor:
     """Standard normal numbers in the shape, dtype and strides of what a node gives."""
     recorded = tensor_of(node)
     assert recorded is not None, "the inputs of a piece are tensors"
-    return torch.empty_strided(recorded.shape, recorded.stride(), dtype=recorded.dtype).normal_()
+    return torch.empty_strided(recorded.shape, recorded.stride(), dtype=recorded.dtype, device=recorded.device).normal_()

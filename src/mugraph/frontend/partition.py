@@ -86,15 +86,17 @@ class Partition:
         return replace(self, pieces=tuple(piece for piece in self.pieces if piece not in dropped), left=(*self.left, *more))
 
 
-def partition(graph: fx.Graph) -> Partition:
+def partition(graph: fx.Graph, device: str = "cpu") -> Partition:
     """Split a functional graph of ATen calls, whose nodes carry tensors without data in `meta["val"]`.
+
+    Pieces hold calls on tensors of one kind of device, `cpu` or `cuda`.
 
     From the first call that changes an operand on, everything is left. Pieces hold at least one contraction or reduction
     and two computing calls: the library is best at a lone product.
     """
     calls = [node for node in graph.nodes if node.op == "call_function"]
     end = next((index for index, node in enumerate(calls) if mutates(node)), len(calls))
-    inspector = Inspector()
+    inspector = Inspector(device)
     verdicts = {node: inspector.inspect(node) for node in calls[:end]}
     traits = {node: verdict for node, verdict in verdicts.items() if isinstance(verdict, Traits)}
     levels = levels_of(calls[:end], traits)

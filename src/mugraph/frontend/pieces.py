@@ -54,9 +54,10 @@ class Traits:
 
 
 class Inspector:
-    """The traits of calls, each kind of call converted once."""
+    """The traits of calls on one kind of device (`cpu`, `cuda`), each kind of call converted once."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: str) -> None:
+        self.device = device
         self._known: dict[str, Traits | str] = {}
 
     def inspect(self, node: fx.Node) -> Traits | str:
@@ -65,7 +66,7 @@ class Inspector:
             producer = node.args[0]
             taken = isinstance(producer, fx.Node) and isinstance(self.inspect(producer), Traits)
             return Traits() if taken else "part of a result that stays with torch"
-        complaint = _complaint(node)
+        complaint = _complaint(node, self.device)
         if complaint is not None:
             return complaint
         key = _key(node)
@@ -122,7 +123,7 @@ def mutates(node: fx.Node) -> bool:
     return isinstance(node.target, torch._ops.HigherOrderOperator)
 
 
-def _complaint(node: fx.Node) -> str | None:
+def _complaint(node: fx.Node, device: str) -> str | None:
     """What keeps a call out of programs whatever its operator is."""
     if not isinstance(node.target, torch._ops.OpOverload) or mutates(node):
         return "it is no function of tensors alone"
@@ -134,8 +135,8 @@ def _complaint(node: fx.Node) -> str | None:
             if tensor.dtype not in DTYPES:
                 return f"a tensor in it is {tensor.dtype}"
             if not _static(tensor):
-                return "its shape varies"
-            if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+                return "its shape varies; torch.compile(dynamic=False) optimizes every size on its own"
+            if tensor.device.type != device or tensor.layout is not torch.strided:
                 return f"its tensors are {tensor.layout} on {tensor.device}"
     return None
 
