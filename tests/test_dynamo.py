@@ -143,6 +143,20 @@ def test_inputs_with_strides_and_outputs_that_are_views_are_right() -> None:
             assert ours.stride() == wanted.stride()
 
 
+def test_results_that_are_equal_may_be_changed_one_by_one() -> None:
+    def function(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return torch.softmax(x @ w, -1), torch.softmax(x @ w, -1) * 1.0, x * 1.0
+
+    x, w = torch.randn(4, 32), torch.randn(32, 16)
+    with torch.no_grad():
+        wanted, results = function(x, w), compiled(function)(x, w)
+        before = x.clone()
+        for result, expected in zip(results, wanted, strict=True):
+            torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-5)
+            result.zero_()
+        torch.testing.assert_close(x, before)
+
+
 def test_inputs_changed_in_place_are_changed() -> None:
     def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         y = torch.softmax(x @ w, -1)

@@ -207,3 +207,18 @@ def test_library_kernels_compute_every_operator_with_torch(dtype: DType) -> None
         np.testing.assert_allclose(
             result.double().numpy(), exact, rtol=1e-4 if dtype is FP32 else 5e-2, atol=2e-2 if dtype is not FP32 else 1e-5
         )
+
+
+def test_outputs_share_no_memory_with_inputs_or_each_other() -> None:
+    builder = GraphBuilder(Level.KERNEL)
+    x = builder.input("x", (4, 6), FP32)
+    seen = builder.add("reshape", builder.add("reshape", x, shape=(24,)), shape=(6, 4))
+    squared = builder.add("square", x)
+    turned = builder.add("reshape", squared, shape=(2, 12))
+    run = build(builder.build([x, seen, squared, turned, squared]))
+    data = np.arange(24, dtype=np.float32).reshape(4, 6)
+    arrays = [data, *run(data)]
+    for index, array in enumerate(arrays):
+        assert not any(np.shares_memory(array, other) for other in arrays[:index])
+    np.testing.assert_array_equal(arrays[2], data.reshape(6, 4))
+    np.testing.assert_array_equal(arrays[5], data**2)

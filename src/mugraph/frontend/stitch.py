@@ -48,8 +48,12 @@ def as_torch(piece: Piece) -> fx.GraphModule:
 
 def _call(graph: fx.Graph, piece: Piece, kernels: Kernels, copies: dict[fx.Node, fx.Node]) -> None:
     arrays = graph.call_function(_named(kernels), tuple(copies[node] for node in piece.inputs))
+    given: set[int] = set()
     for node, number in zip(piece.outputs, piece.numbers, strict=True):
         copies[node] = graph.call_function(operator.getitem, (arrays, number))
+        if number in given:  # two results that are equal are two tensors all the same: one may be changed later
+            copies[node] = graph.call_function(torch.clone, (copies[node],))
+        given.add(number)
         tensor = tensor_of(node)
         assert tensor is not None, "results of several tensors never leave a piece whole"
         if not tensor.is_contiguous():

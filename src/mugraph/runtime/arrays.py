@@ -35,6 +35,7 @@ class Arrays(Protocol):
     def reshape(self, array: Any, shape: Shape) -> Any: ...
     def transpose(self, array: Any, permutation: Sequence[int]) -> Any: ...
     def contiguous(self, array: Any) -> Any: ...
+    def copy(self, array: Any) -> Any: ...
     def matmul(self, left: Any, right: Any) -> Any: ...
     def compute(self, call: Call, operands: Sequence[Any], tensor: Tensor) -> Any:
         """A pre-defined kernel, by its row of the operator table; `tensor` is what comes out."""
@@ -115,6 +116,9 @@ class NumpyArrays:
     def contiguous(self, array: Array) -> Array:
         return np.ascontiguousarray(array) if array.ndim else array
 
+    def copy(self, array: Array) -> Array:
+        return array.copy()
+
     def matmul(self, left: Array, right: Array) -> Array:
         return np.asarray(np.matmul(left, right))
 
@@ -183,6 +187,9 @@ class TorchArrays:
 
     def contiguous(self, array: Any) -> Any:
         return array.contiguous()
+
+    def copy(self, array: Any) -> Any:
+        return array.detach().clone()
 
     def compute(self, call: Call, operands: Sequence[Any], tensor: Tensor) -> Any:
         with self.torch.no_grad():

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mugraph.errors import InvalidInput
-from mugraph.ir.graph import Graph, Node, Value
+from mugraph.ir.graph import VIEWS, Graph, Node, Value
 from mugraph.ir.ops import GRAPH_DEFINED, apply_call
 from mugraph.lower import Launch
 from mugraph.runtime.arrays import Arrays
@@ -19,14 +19,14 @@ Step = Callable[[Slots], None]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a call does: read the inputs, run the steps, return the outputs."""
+    """What a call does: read the inputs, run the steps, return the outputs, which share no memory with anything else."""
 
     names: tuple[str, ...]
     readers: tuple[Callable[[Any], Any], ...]
     steps: tuple[Step, ...]
     outputs: tuple[int, ...]
     others: int
-    """Values that are no inputs."""
+    """Places for what is no input."""
 
     def __call__(self, arrays: Sequence[Any]) -> list[Any]:
         """The outputs for these inputs; raises InvalidInput and ShapeMismatch for inputs that do not fit."""
@@ -50,9 +50,23 @@ def planned(graph: Graph, launches: Mapping[int, Launch], functions: Mapping[str
             steps.append(_kernel(graph, launches[index], functions, library, slots))
         else:
             steps.append(_pre_defined(graph, index, library, slots))
+    outputs: list[int] = []
+    taken = set(map(Value, inputs))
+    for value in graph.outputs:
+        owner = _owner(graph, value)
+        outputs.append(len(slots) + len(outputs) if owner in taken else slots[value])
+        if owner in taken:
+            steps.append(_copy(library, slots[value], outputs[-1]))
+        taken.add(owner)
     names = tuple(str(graph.nodes[index]["name"]) for index in inputs)
     readers = tuple(library.reader(name, graph.nodes[index].output) for name, index in zip(names, inputs, strict=True))
-    return Run(names, readers, tuple(steps), tuple(slots[value] for value in graph.outputs), len(others))
+    return Run(names, readers, tuple(steps), tuple(outputs), len(others) + len(outputs))
+
+
+def _owner(graph: Graph, value: Value) -> Value:
+    """The value whose memory a value may lie in: what it is a view of."""
+    node = graph.nodes[value.node]
+    return _owner(graph, node.inputs[0]) if node.op in VIEWS else value
 
 
 def _needed(graph: Graph, launches: Mapping[int, Launch]) -> list[int]:
@@ -80,6 +94,15 @@ def _kernel(
         for number, allocate in outputs:
             arrays[number] = allocate()
         function(*[pointer(arrays[number]) for number in operands])
+
+    return step
+
+
+def _copy(library: Arrays, source: int, target: int) -> Step:
+    """An array of its own with the values of another."""
+
+    def step(arrays: Slots) -> None:
+        arrays[target] = library.copy(arrays[source])
 
     return step
 
