@@ -214,3 +214,33 @@ def test_findings_name_the_buffers_in_shared_memory() -> None:
         (Fault.UNINITIALIZED, "shared memory (second or third)"),
         (Fault.OUT_OF_BOUNDS, "shared memory"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("index", "expected"), [("i", 1), ("0", 1), ("i * 2", 2), ("i * 32", 32), ("i * 33", 1), ("i / 2 * 32", 16)]
+)
+def test_wavefronts_are_those_of_the_busiest_bank(index: str, expected: int) -> None:
+    """Two accesses at these places, and one that neighbouring lanes make together."""
+    source = f"""
+    extern "C" __global__ void k(const float *x, float *y) {{
+        float *s = (float *)shared_memory();
+        const int i = threadIdx.x;
+        s[i] = x[i];
+        __syncthreads();
+        y[i] = *(volatile float *)(s + ({index})) + *(volatile float *)(s + ({index}));
+    }}"""
+    y, shape = np.empty(32, np.float32), LaunchShape((1,), 32, 8192)
+    assert emulate(source, "k", shape, [RAMP], [y], count_wavefronts=True).wavefronts == 1 + 2 * expected
+    assert emulate(source, "k", shape, [RAMP], [y]).wavefronts == 0
+
+
+def test_wide_accesses_go_in_groups_of_128_bytes() -> None:
+    source = """
+    extern "C" __global__ void k(float *y) {
+        float *s = (float *)shared_memory();
+        const int i = threadIdx.x;
+        store_words<4>(s + 4 * i, words<4>{{1, 2, 3, 4}});
+        y[i] = 0;
+    }"""
+    shown = emulate(source, "k", LaunchShape((2,), 32, 512), [], [np.empty(32, np.float32)], count_wavefronts=True)
+    assert shown.wavefronts == 2 * 4

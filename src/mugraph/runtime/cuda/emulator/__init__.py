@@ -42,11 +42,13 @@ _MOST_FINDINGS = 64
 
 @dataclass(frozen=True, slots=True)
 class Emulation:
-    """What a run showed: findings, and how many 8 x 8 matrices `ldmatrix` read with how many turns lost to bank conflicts."""
+    """What a run showed: findings, how many 8 x 8 matrices `ldmatrix` read with how many turns lost to bank conflicts, and how
+    many turns (wavefronts) all accesses to shared memory took, where they were counted."""
 
     findings: tuple[Finding, ...]
     matrices: int
     bank_conflicts: int
+    wavefronts: int
 
 
 def emulate(
@@ -57,16 +59,19 @@ def emulate(
     outputs: Sequence[Array],
     seed: int = 0,
     regions: Mapping[str, Region] = _NO_REGIONS,
+    count_wavefronts: bool = False,
 ) -> Emulation:
     """Run `kernel` of the kernels' text on contiguous arrays (16-bit types as any 16-bit array), writing the outputs in place.
 
     The kernel's parameters are pointers, inputs first. `seed` other than 0 chooses another order in which warps and lanes take
     turns. With `regions`, the buffers in shared memory by name, findings name them, and accesses that lie in none of them are
-    out of bounds. Raises InvalidInput for shapes and operands no launch can have, TargetUnavailable without g++,
-    CompilationFailed when it rejects the source.
+    out of bounds. `count_wavefronts` makes the run several times slower.
+
+    Raises InvalidInput for shapes and operands no launch can have, TargetUnavailable without g++, CompilationFailed when it
+    rejects the source.
     """
     _check(shape, inputs, outputs)
-    return _library(source).run(kernel, shape, inputs, outputs, seed, regions)
+    return _library(source).run(kernel, shape, inputs, outputs, seed, regions, count_wavefronts)
 
 
 def _check(shape: LaunchShape, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
@@ -95,6 +100,7 @@ class _Shape(ctypes.Structure):
         ("threads", ctypes.c_int32),
         ("shared_bytes", ctypes.c_int32),
         ("seed", ctypes.c_uint32),
+        ("count_wavefronts", ctypes.c_int32),
         ("region_count", ctypes.c_int32),
         ("regions", ctypes.POINTER(_Region)),
     )
@@ -111,7 +117,7 @@ class _Finding(ctypes.Structure):
 
 
 class _Statistics(ctypes.Structure):
-    _fields_ = (("matrices", ctypes.c_int64), ("conflicts", ctypes.c_int64))
+    _fields_ = tuple((name, ctypes.c_int64) for name in ("matrices", "conflicts", "wavefronts"))
 
 
 class _Library:
@@ -131,6 +137,7 @@ class _Library:
         outputs: Sequence[Array],
         seed: int,
         regions: Mapping[str, Region],
+        count_wavefronts: bool,
     ) -> Emulation:
         """Launch once; see `emulate`."""
         try:
@@ -143,12 +150,14 @@ class _Library:
         )
         grid = (*shape.grid, 1, 1, 1)[:3]
         buffers = (_Region * len(regions))(*(_Region(*region) for region in regions.values()))
-        launch = _Shape((ctypes.c_int32 * 3)(*grid), shape.threads, shape.shared_bytes, seed, len(regions), buffers)
+        launch = _Shape(
+            (ctypes.c_int32 * 3)(*grid), shape.threads, shape.shared_bytes, seed, count_wavefronts, len(regions), buffers
+        )
         found, statistics = (_Finding * _MOST_FINDINGS)(), _Statistics()
         with self._lock:
             count = self._loaded.emulate(entry, ctypes.byref(launch), views, len(views), found, ctypes.byref(statistics))
         findings = self._findings(kernel, found[:count], len(inputs), regions)
-        return Emulation(findings, statistics.matrices, statistics.conflicts)
+        return Emulation(findings, statistics.matrices, statistics.conflicts, statistics.wavefronts)
 
     def _findings(
         self, kernel: str, found: Sequence[_Finding], inputs: int, regions: Mapping[str, Region]

@@ -9,6 +9,7 @@
 #include "findings.h"
 #include "memory.h"
 #include "units.h"
+#include "wavefronts.h"
 
 struct Coordinates { unsigned x, y, z; };
 extern Coordinates threadIdx, blockIdx, blockDim, gridDim;
@@ -26,7 +27,7 @@ struct OperandView {
 struct Shape {
     std::int32_t grid[3], threads, shared_bytes;
     std::uint32_t seed;
-    std::int32_t region_count;
+    std::int32_t count_wavefronts, region_count;
     const emulation::Region *regions;
 };
 
@@ -98,6 +99,7 @@ extern "C" int emulate(void (*entry)(), const Shape *shape, const OperandView *v
     count = operand_count;
     shared_bytes = shape->shared_bytes;
     regions.assign(shape->regions, shape->regions + shape->region_count);
+    counting = shape->count_wavefronts != 0;
     found = 0;
     abandoned = false;
     emulation::statistics = {};
@@ -111,6 +113,7 @@ extern "C" int emulate(void (*entry)(), const Shape *shape, const OperandView *v
                 poison(shared_memory(), shared_bytes);
                 run_block(shape->threads, shape->seed, call_kernel);
                 forget_copies();
+                emulation::statistics.wavefronts += take_wavefronts();
             }
     if (!abandoned)
         check_outputs();

@@ -10,6 +10,7 @@
 #include "block.h"
 #include "fibers.h"
 #include "findings.h"
+#include "wavefronts.h"
 
 namespace emulation {
 
@@ -117,6 +118,8 @@ Span cells_of(const void *address, std::uint32_t bytes, std::uint32_t alignment,
         report(Kind::misaligned, address, bytes, window.place, -1, site);
     if (writes && !window.writable)
         report(Kind::input_written, address, bytes, window.place, -1, site);
+    if (window.place == kShared && counting)
+        count_access(offset, bytes, site);
     if (window.cells == nullptr)
         return {nullptr, nullptr, window.place};
     return {window.cells + offset / kCell, window.cells + (offset + bytes + kCell - 1) / kCell, window.place};

@@ -5,9 +5,10 @@
 
 namespace emulation {
 
-/* Matrices of 8 rows that ldmatrix has read, and the extra turns they took because rows shared banks. */
+/* Matrices of 8 rows that ldmatrix has read, the extra turns they took because rows shared banks, and all turns of shared
+   memory where they were counted. */
 struct Statistics {
-    std::int64_t matrices, conflicts;
+    std::int64_t matrices, conflicts, wavefronts;
 };
 extern Statistics statistics;
 
