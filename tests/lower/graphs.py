@@ -41,3 +41,16 @@ def attention(queries: int = 3, keys: int = 24, width: int = 20, loop: int = 4, 
     mixed = block.add("accumulate_rescaled", block.add("matmul", weights, v), largest)
     result = block.add("div", mixed, total)
     return kernel.build(kernel.graph_defined(block.build([block.add("output_saver", result, omap=(0,))]), names))
+
+
+def normalised_scores(queries: int = 8, keys: int = 128, width: int = 64, loop: int = 2, dtype: DType = DType.FP32) -> Graph:
+    """Products of queries with keys divided by the keys' lengths: the keys are read by a product and by a reduction."""
+    kernel = GraphBuilder(Level.KERNEL)
+    names = [kernel.input(name, (size, width), dtype) for name, size in (("Q", queries), ("K", keys))]
+    block = GraphBuilder(Level.BLOCK, grid=(1,), loop=loop)
+    q, k = block.iterator(0, kernel.tensor(names[0]), (None,), None), block.iterator(1, kernel.tensor(names[1]), (None,), 0)
+    squares = block.add("sum", block.add("square", k), dim=1, size=width)
+    scores = block.add("matmul", q, block.add("transpose", k, permutation=(1, 0)))
+    lengths = block.add("transpose", block.add("sqrt", squares), permutation=(1, 0))
+    result = block.add("accumulate", block.add("div", scores, lengths), combine="concat", dim=1)
+    return kernel.build(kernel.graph_defined(block.build([block.add("output_saver", result, omap=(0,))]), names))

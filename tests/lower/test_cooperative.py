@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from lower.graphs import attention, rms_norm_linear
+from lower.graphs import attention, normalised_scores, rms_norm_linear
 from mugraph.errors import ExceedsMemory, InvalidGraph
 from mugraph.ir import DType, Graph, GraphBuilder, Level
 from mugraph.lower import cooperative, lower
@@ -99,6 +99,25 @@ def test_weights_stream_through_a_ring_and_computed_factors_do_not() -> None:
     assert panels.right is not None
     assert panels.right.shape == (panels.depth, 128)
     assert 512 % panels.depth == 0
+
+
+def test_a_tile_that_a_product_and_a_reduction_read_passes_through_the_ring_once() -> None:
+    kernel = kernel_of(normalised_scores(dtype=DType.BF16))
+    product, reduction = product_of(kernel), next(s for s in kernel.body if isinstance(s, Reduce))
+    assert product.panels is not None
+    assert product.panels.right is not None
+    assert product.panels.depth == 64
+    assert reduction.sources[0].buffer == product.panels.right.buffer
+    assert kernel.body.index(product) < kernel.body.index(reduction)
+    check(kernel)
+
+
+def test_the_checker_refuses_reading_a_panel_before_it_is_waited_for() -> None:
+    kernel = kernel_of(normalised_scores(dtype=DType.BF16))
+    product, reduction = product_of(kernel), next(s for s in kernel.body if isinstance(s, Reduce))
+    others = tuple(statement for statement in kernel.body if statement not in (product, reduction))
+    with pytest.raises(InvalidGraph, match="ring is read before it is written"):
+        check(replace(kernel, body=(reduction, product, *others)))
 
 
 def test_without_room_for_two_panels_nothing_streams() -> None:

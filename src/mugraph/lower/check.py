@@ -83,6 +83,9 @@ def _check_contents(kernel: Kernel) -> None:
     intact: set[str] = set(kernel.inputs)
     shared = {buffer.name: buffer for buffer in kernel.buffers if buffer.memory is Memory.SHARED}
     for statement in (*kernel.before, *body, *kernel.after):
+        if isinstance(statement, Matmul) and statement.panels is not None and kernel.ring is not None:
+            whole = statement.panels.depth == statement.left.shape[-1]
+            intact = intact | {kernel.ring.buffer} if whole else intact - {kernel.ring.buffer}
         read = [tile.buffer for tile in statement.sources]
         if reads_target(statement):
             read.append(statement.target.buffer)

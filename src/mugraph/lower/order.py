@@ -23,12 +23,12 @@ def by_depth(kernel: Kernel) -> Kernel:
 def _sorted(statements: Sequence[Statement]) -> tuple[Statement, ...]:
     depths: list[int] = []
     for number, statement in enumerate(statements):
-        earlier = (depths[other] + 1 for other in range(number) if _depends(statements[other], statement))
+        earlier = (depths[other] + 1 for other in range(number) if depends(statements[other], statement))
         depths.append(max(earlier, default=0))
     return tuple(statements[number] for number in sorted(range(len(statements)), key=depths.__getitem__))
 
 
-def _depends(first: Statement, second: Statement) -> bool:
+def depends(first: Statement, second: Statement) -> bool:
     """Whether the order of two statements matters: one writes a buffer that the other reads or writes."""
     touched = {tile.buffer for tile in (second.target, *second.sources)}
     return first.target.buffer in touched or second.target.buffer in {tile.buffer for tile in first.sources}

@@ -15,12 +15,15 @@ from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
 from mugraph.lower.fragments import DEPTH, WARP, stays_in_registers
 from mugraph.lower.lowered import Buffer, Kernel, Matmul, Memory, Panels, Ring, Statement, Tile
+from mugraph.lower.shared_panels import others_read, with_shared_panels
 
 RING = "ring"
 COPY_BYTES = 16
 """Bytes of one asynchronous copy."""
 _PANEL_BYTES = 1 << 14
 """Size that panels are cut to: large enough to keep memory busy, small enough for several in flight."""
+_WHOLE_BYTES = 3 << 14
+"""Largest panel that a whole factor may be, where other statements read it too."""
 _RUN_BYTES = 128
 """Shortest run of a factor whose rows go along k, so that every row brings whole lines of memory."""
 _MOST_STAGES = 4
@@ -35,14 +38,12 @@ def with_streams(kernel: Kernel, shared_bytes: int) -> Kernel:
     if len(types) != 1:
         return kernel
     (dtype,) = types
-    before, body, after = (
-        tuple(_streamed(kernel, statement) for statement in part) for part in (kernel.before, kernel.body, kernel.after)
-    )
-    streamed = replace(kernel, before=before, body=body, after=after)
-    slot = max(_elements(panels) for panels in _all_panels(streamed))
+    slot = max(_elements(panels) for panels in _all_panels(_streamed(kernel, _PANEL_BYTES)))
+    streamed = _streamed(kernel, slot * dtype.bytes)  # slots have one size: smaller panels would leave theirs half empty
     steps = sum(
-        product.left.shape[-1] // product.panels.depth * (kernel.loop if product in body else 1)
-        for product in streamed.statements
+        product.left.shape[-1] // product.panels.depth * times
+        for part, times in ((streamed.before, 1), (streamed.body, kernel.loop), (streamed.after, 1))
+        for product in part
         if isinstance(product, Matmul) and product.panels is not None
     )
     room = shared_bytes - kernel.shared_bytes
@@ -51,11 +52,16 @@ def with_streams(kernel: Kernel, shared_bytes: int) -> Kernel:
     if stages < 2:
         return kernel
     ring = Buffer(RING, Memory.SHARED, dtype, stages * slot)
-    return replace(streamed, buffers=(*kernel.buffers, ring), ring=Ring(RING, stages, slot))
+    return with_shared_panels(replace(streamed, buffers=(*kernel.buffers, ring), ring=Ring(RING, stages, slot)))
 
 
-def _streamed(kernel: Kernel, statement: Statement) -> Statement:
-    return replace(statement, panels=_panels(kernel, statement)) if isinstance(statement, Matmul) else statement
+def _streamed(kernel: Kernel, size: int) -> Kernel:
+    """The kernel with panels of up to `size` bytes wherever products can stream."""
+
+    def part(statements: Sequence[Statement]) -> tuple[Statement, ...]:
+        return tuple(replace(s, panels=_panels(kernel, s, size)) if isinstance(s, Matmul) else s for s in statements)
+
+    return replace(kernel, before=part(kernel.before), body=part(kernel.body), after=part(kernel.after))
 
 
 def _all_panels(kernel: Kernel) -> Iterator[Panels]:
@@ -73,7 +79,7 @@ def _padded_elements(tile: Tile) -> int:
     return max(size * stride for size, stride in zip(tile.shape, tile.strides, strict=True))
 
 
-def _panels(kernel: Kernel, product: Matmul) -> Panels | None:
+def _panels(kernel: Kernel, product: Matmul, size: int = _PANEL_BYTES) -> Panels | None:
     """How a product's factors stream; None where they cannot: not in device memory, not on matrix units, not aligned."""
     if not stays_in_registers(product, kernel.threads // WARP) or math.prod(product.target.shape[:-2]) > 1:
         return None
@@ -85,12 +91,15 @@ def _panels(kernel: Kernel, product: Matmul) -> Panels | None:
             if (left, right) == (None, None):
                 return None
             found.append(Panels(depth, left, right))
-    return _best(found, product.dtype)
+    whole = found[-1:]
+    if any(tile and others_read(kernel, f) for p in whole for tile, f in ((p.left, product.left), (p.right, product.right))):
+        found = whole if _elements(whole[0]) * product.dtype.bytes <= _WHOLE_BYTES else found
+    return _best(found, product.dtype, size)
 
 
-def _best(found: Sequence[Panels], dtype: DType) -> Panels | None:
-    """The deepest panels of the usual size; deeper ones where their rows would be too short, which go along k."""
-    usual = [panels for panels in found if _elements(panels) * dtype.bytes <= _PANEL_BYTES] or found[:1]
+def _best(found: Sequence[Panels], dtype: DType, size: int) -> Panels | None:
+    """The deepest panels of `size` bytes; deeper ones where their rows would be too short, which go along k."""
+    usual = [panels for panels in found if _elements(panels) * dtype.bytes <= size] or found[:1]
     if usual and min(_runs(usual[-1])) * dtype.bytes < _RUN_BYTES:
         return next((panels for panels in found if min(_runs(panels)) * dtype.bytes >= _RUN_BYTES), found[-1])
     return usual[-1] if usual else None

@@ -76,7 +76,7 @@ class _Work:
         write_batch_offsets(text, {"a": product.left, "b": product.right})
         sum_ = self.declare_sum()
         with text.block(f"for (int panel = 0; panel < {product.left.shape[-1] // panels.depth}; ++panel)"):
-            text.line("const auto *const slot = next_panel();")
+            text.line("next_panel();")
             for name, tile, place, dim in (("a", product.left, panels.left, -1), ("b", product.right, panels.right, -2)):
                 if place is not None:
                     text.line(f"const {text.dtype(place)}_t *const {name}_panel = slot + {place.start.constant};")

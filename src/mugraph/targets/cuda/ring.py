@@ -15,7 +15,7 @@ from mugraph.targets.source import index_terms, scaled, sum_of
 
 
 def write_ring(text: KernelText) -> None:
-    """Declare `next_panel`, which gives the slot of the next panel in use, and issue the first panels' copies."""
+    """Declare `slot`, the one in use, and `next_panel`, which makes it the next panel's; issue the first panels' copies."""
     ring = text.kernel.ring
     if ring is None:
         return
@@ -27,12 +27,13 @@ def write_ring(text: KernelText) -> None:
         _write_part(text, kernel.body, kernel.loop)
         _write_part(text, kernel.after, 1)
         text.line("cp_async_commit();")
+    text.line(f"auto *slot = {ring.buffer};")
     text.line("int used = 0;")
     with text.block("const auto next_panel = [&]()", end=";"):
         text.line(f"cp_async_wait<{ring.stages - 2}>();")
         text.line("__syncthreads();")
         text.line(f"fetch(used + {ring.stages - 1});")
-        text.line(f"return {ring.buffer} + used++ % {ring.stages} * {ring.slot};")
+        text.line(f"slot = {ring.buffer} + used++ % {ring.stages} * {ring.slot};")
     text.line(f"for (int panel = 0; panel < {ring.stages - 1}; ++panel)")
     text.line("    fetch(panel);")
 

@@ -33,9 +33,11 @@ class KernelText(Text):
         return self.buffer(tile).dtype
 
     def pointer(self, name: str, tile: Tile, written: bool = False) -> None:
-        """Declare `name`, a pointer to the tile's first element in this block and iteration."""
+        """Declare `name`, a pointer to the tile's first element in this block and iteration, or in the ring's slot in use."""
         const = "" if written else "const "
-        self.line(f"{const}{self.dtype(tile)}_t *{name} = {sum_of([tile.buffer, *index_terms(tile.start)])};")
+        ring = self.kernel.ring
+        base = "slot" if ring is not None and tile.buffer == ring.buffer else tile.buffer
+        self.line(f"{const}{self.dtype(tile)}_t *{name} = {sum_of([base, *index_terms(tile.start)])};")
 
 
 def number(value: float) -> str:
