@@ -63,11 +63,15 @@ def test_a_result_for_a_gpu_is_verified_and_travels(tmp_path: Path) -> None:
 
 
 @without_gpu
-def test_the_command_line_reports_what_kernels_take(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["optimize", "lora", "--size", "small", "--dtype", "bf16", "--target", "cuda:sm_80", "--json"]) == 0
+def test_the_command_line_reports_what_kernels_take_and_times_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    folder = str(tmp_path / "lora")
+    options = ["--size", "small", "--dtype", "bf16", "--target", "cuda:sm_80", "-o", folder]
+    assert main(["optimize", "lora", *options, "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert record["verified"]
     assert record["latency"] is None
     assert record["predicted"] > record["roofline"] > 0
     assert record["gpu_kernels"]
     assert all(kernel["spill_bytes"] == 0 for kernel in record["gpu_kernels"])
+    assert main(["bench", folder]) == 2
+    assert "cuda:sm_80" in capsys.readouterr().err
