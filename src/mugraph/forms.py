@@ -12,7 +12,7 @@ from mugraph.lower.thread_graphs import construct
 from mugraph.search import Candidate
 
 _PROPOSALS = 3
-"""Proposals of an unknown form that are worth compiling."""
+"""Proposals of forms that were not measured, to choose from if some fail."""
 
 
 def form_of(graph: Graph) -> tuple[object, ...]:
@@ -31,12 +31,12 @@ def form_of(graph: Graph) -> tuple[object, ...]:
 
 
 def of_form(candidates: Sequence[Candidate], like: Graph, program: Graph) -> list[Candidate]:
-    """The candidates of the form of `like` once their thread graphs are constructed, best predicted first.
+    """The best predicted candidate of the form of `like`, to be compared once thread graphs are constructed.
 
-    None if `like` is the program as it was written; the best of any form, if `like` has a form that these sizes do not allow.
+    None if `like` is the program as it was written; several of any form if `like` has a form that these sizes do not allow.
     """
     form = form_of(like)
     same = [candidate for candidate in candidates if form_of(construct(candidate.graph)) == form]
     if same or form == form_of(program):
-        return same[:_PROPOSALS]
+        return same[:1]
     return list(candidates[:_PROPOSALS])

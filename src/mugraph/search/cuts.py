@@ -103,7 +103,8 @@ class CutSpace:
             else roofline.transfer(elements(program, index), dtypes.get(index, roofline.dtype))
             for index, term in enumerate(program.terms)
         ]
-        self.computes = [roofline.compute(program, term) for term in program.terms]
+        self.computes = [roofline.compute(program, term, alone=False) for term in program.terms]
+        self.computes_alone = [roofline.compute(program, term, alone=True) for term in program.terms]
         self.before = _ancestors(program)
 
     def cuts(self, launches: int, bound: Callable[[], float]) -> Iterator[Cut]:
@@ -111,7 +112,7 @@ class CutSpace:
         points = self.cut_points()
         sources = {term.source: self.transfers[i] for i, term in self.program.loads()}
         least = sum(sources.values()) + sum(self.transfers[i] for i in self.outputs)
-        compute = sum(self.computes)
+        compute = sum(self.computes_alone)
         for finals in self.final_groups():
             stack: list[tuple[Group, int, float]] = [((), 0, least)]
             while stack:
@@ -147,7 +148,7 @@ class CutSpace:
         """Terms worth storing, smallest first: what is computed, is no output, and depends on axes.
 
         A term that is only read to apply a function to each element is left out: its image has the same size, and stored in
-        its place it leaves less to be done again.
+        its place it leaves less to be done again. Not so a contraction, which a library can do if that is all of a launch.
         """
         users: dict[int, list[Term]] = {}
         for term in self.program.terms:
@@ -157,7 +158,7 @@ class CutSpace:
             index
             for index, term in enumerate(self.program.terms)
             if term.op not in ("load", "constant") and term.axes and index not in self.outputs
-            if len(users[index]) > 1 or not self.maps_elements(users[index][0])
+            if term.op == "contract" or len(users[index]) > 1 or not self.maps_elements(users[index][0])
         ]
         return tuple(sorted(points, key=self.transfers.__getitem__))
 
@@ -198,10 +199,12 @@ class CutSpace:
         """The roofline of one launch; an input that is read in several ways counts once."""
         key = (group, computed, read)
         if key not in self._floors:
-            terms = self.program.terms
-            tensors = {(terms[i].source, -1 if terms[i].op == "load" else i): i for i in bits(read)}
+            loads = self.program.terms
+            tensors = {(loads[i].source, -1 if loads[i].op == "load" else i): i for i in bits(read)}
             memory = sum(self.transfers[i] for i in (*tensors.values(), *group))
-            self._floors[key] = self.roofline.seconds(memory, sum(self.computes[i] for i in bits(computed)))
+            terms = [i for i in bits(computed) if self.program.terms[i].op != "constant"]
+            computes = self.computes_alone if len(terms) == 1 else self.computes
+            self._floors[key] = self.roofline.seconds(memory, sum(computes[i] for i in terms))
         return self._floors[key]
 
 

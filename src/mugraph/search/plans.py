@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -79,6 +79,10 @@ class Plan:
         )
 
 
+Several = Callable[[AxisProgram, Tier, int, tuple[int, ...], float], Iterator[Plan]]
+"""A search of plans of several launches: program, tier, launches, what it produces, and the best seconds so far."""
+
+
 @dataclass
 class PlanSearch:
     """Best plans of a program; intermediate device tensors are numbered after the program's inputs."""
@@ -97,16 +101,21 @@ class PlanSearch:
         self.roofline = Roofline(self.kernels.device, self.kernels.dtype, self.kernels.tensor_of)
 
     def plans(self, program: AxisProgram, tier: Tier, launches: int, produces: tuple[int, ...]) -> Iterator[Plan]:
-        """Plans of at most `launches` launches as they are found: one launch, then partial results, then cuts."""
+        """Plans of at most `launches` launches as they are found: one launch, then several."""
         best = math.inf
         for plan in self.single(program, tier, produces):
             best = min(best, plan.seconds)
             yield plan
         if launches > 1:
-            for plan in self.split_plans(program, tier, produces, WORTH_MEASURING * best):
-                best = min(best, plan.seconds)
-                yield plan
-            yield from self.cut_plans(program, tier, launches, produces, best)
+            for several in self.promising_first(program, produces):
+                for plan in several(program, tier, launches, produces, best):
+                    best = min(best, plan.seconds)
+                    yield plan
+
+    def promising_first(self, program: AxisProgram, produces: tuple[int, ...]) -> tuple[Several, Several]:
+        """Partial results and cuts: cuts first where libraries would multiply so much faster that they are likely to win."""
+        gain = self.roofline.of(program, produces, libraries=True) < CUT_GAIN * self.roofline.of(program, produces)
+        return (self.cut_plans, self.partial_plans) if gain else (self.partial_plans, self.cut_plans)
 
     def single(self, program: AxisProgram, tier: Tier, produces: tuple[int, ...]) -> Iterator[Plan]:
         """The program as one launch."""
@@ -209,6 +218,12 @@ class PlanSearch:
         return self.producers[producer]
 
     # partial results -------------------------------------------------------------------------------------------------
+
+    def partial_plans(
+        self, program: AxisProgram, tier: Tier, launches: int, produces: tuple[int, ...], best: float
+    ) -> Iterator[Plan]:
+        """Plans over partial results that are worth measuring beside the best plan of `best` seconds."""
+        yield from self.split_plans(program, tier, produces, WORTH_MEASURING * best)
 
     def split_plans(self, program: AxisProgram, tier: Tier, produces: tuple[int, ...], bound: float) -> Iterator[Plan]:
         """Two launches below `bound` seconds that share a reduced axis: partial results over parts of it, their combination."""

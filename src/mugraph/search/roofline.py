@@ -44,12 +44,12 @@ class Roofline:
         tensor = self.tensor_of(source)
         return self.transfer(tensor.elements, tensor.dtype)
 
-    def compute(self, program: AxisProgram, term: Term) -> float:
-        """The arithmetic of one term; only contractions count."""
+    def compute(self, program: AxisProgram, term: Term, alone: bool) -> float:
+        """The arithmetic of one term; only contractions count. A library may do one that has a launch `alone`."""
         if term.op != "contract":
             return 0.0
-        efficiency = max(GENERATED_EFFICIENCY, self.library_efficiency(program, term))
-        return flops(program, term) / (efficiency * self.device.matmul_flops[self.dtype])
+        library = self.library_efficiency(program, term) if alone else 0.0
+        return flops(program, term) / (max(GENERATED_EFFICIENCY, library) * self.device.matmul_flops[self.dtype])
 
     def library_efficiency(self, program: AxisProgram, product: Term) -> float:
         """Share of the device's matmul rate a library reaches on one product: less on few rows or columns."""
@@ -57,14 +57,15 @@ class Roofline:
         filled = [min(1.0, math.prod(program.sizes[axis] for axis in side) / LIBRARY_FULL_ROWS) for side in sides]
         return LIBRARY_EFFICIENCY * math.prod(filled)
 
-    def of(self, program: AxisProgram, produces: tuple[int, ...]) -> float:
-        """The program in one launch."""
+    def of(self, program: AxisProgram, produces: tuple[int, ...], libraries: bool = False) -> float:
+        """The program in one launch; with `libraries`, as if they did its contractions for nothing but the time they take."""
         read = sum(map(self.reading, {term.source for _, term in program.loads()}))
         dtypes = (self.tensor_of(source).dtype for source in produces)
         written = sum(
             self.transfer(elements(program, term), dtype) for (term, _), dtype in zip(program.outputs, dtypes, strict=False)
         )
-        return self.seconds(read + written, sum(self.compute(program, term) for term in program.terms))
+        alone = libraries or sum(term.op not in ("load", "constant") for term in program.terms) == 1
+        return self.seconds(read + written, sum(self.compute(program, term, alone) for term in program.terms))
 
 
 def flops(program: AxisProgram, product: Term) -> float:
