@@ -10,9 +10,11 @@ from lower.graphs import attention, normalised_scores, rms_norm_linear
 from mugraph.errors import ExceedsMemory, InvalidGraph
 from mugraph.ir import DType, Graph, GraphBuilder, Level
 from mugraph.lower import cooperative, lower
+from mugraph.lower.allocation import Request, allocate
 from mugraph.lower.check import check
 from mugraph.lower.fragments import warp_tiles
 from mugraph.lower.lowered import Kernel, Matmul, Memory, Reduce
+from mugraph.lower.memory import ALIGNMENT, lifetimes
 from mugraph.lower.order import first_conflict, with_barriers
 from runtime.block_graphs import many_kernels
 
@@ -132,6 +134,17 @@ def test_without_room_for_two_panels_nothing_streams() -> None:
 def test_a_kernel_that_does_not_fit_names_its_size() -> None:
     with pytest.raises(ExceedsMemory, match="bytes of shared memory"):
         kernel_of(rms_norm_linear(), shared_bytes=64)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_shared_memory_is_the_proved_optimum(seed: int) -> None:
+    for launch in lower(many_kernels(seed, 20, DType.FP32)).values():
+        kernel = cooperative(launch.kernel, 250_000)
+        alive = lifetimes(kernel.before, kernel.body, kernel.after)
+        shared = [buffer for buffer in kernel.buffers if buffer.memory is Memory.SHARED]
+        found = allocate([Request(-(-b.bytes // ALIGNMENT), alive[b.name].first, alive[b.name].last) for b in shared])
+        assert found.optimal
+        assert -(-kernel.shared_bytes // ALIGNMENT) == found.height
 
 
 def test_a_wide_reduction_is_shared_among_warps() -> None:
