@@ -7,9 +7,11 @@ history of its cell: faults that a GPU would hide behind lucky timing are report
 
 from __future__ import annotations
 
+import _ctypes
 import ctypes
 import tempfile
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -128,6 +130,7 @@ class _Library:
         self._path = build_library(source, Path(self._folder.name))
         self._loaded = ctypes.CDLL(str(self._path))
         self._lock = threading.Lock()
+        weakref.finalize(self, _ctypes.dlclose, self._loaded._handle)
 
     def run(
         self,
@@ -182,7 +185,7 @@ class _Library:
         )
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=16)
 def _library(source: str) -> _Library:
     return _Library(source)
 

@@ -32,6 +32,8 @@ ucontext_t contexts[kMaxThreads + 1];
 
 } // namespace
 
+void release_stacks() { madvise(stacks(), kStackBytes * kMaxThreads, MADV_DONTNEED); }
+
 bool on_fiber_stack(const void *address)
 {
     return static_cast<std::size_t>(static_cast<const unsigned char *>(address) - stacks()) < kStackBytes * kMaxThreads;

@@ -15,6 +15,9 @@ void prepare_fiber(int number, void (*entry)());
 constexpr int kMain = kMaxThreads;
 void switch_fiber(int from, int to);
 
+/* Give the stacks' memory back to the system until fibers are prepared again. */
+void release_stacks();
+
 /* Whether an address lies in the stack of some fiber. */
 bool on_fiber_stack(const void *address);
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "block.h"
+#include "fibers.h"
 #include "findings.h"
 #include "memory.h"
 #include "units.h"
@@ -115,11 +116,13 @@ extern "C" int emulate(void (*entry)(), const Shape *shape, const OperandView *v
                 forget_copies();
                 emulation::statistics.wavefronts += take_wavefronts();
             }
+    release_stacks();
     if (!abandoned)
         check_outputs();
     for (const Guarded &copy : copies)
         copy.copy_back();
     std::memcpy(findings, emulation::findings, found * sizeof *findings);
     *statistics = emulation::statistics;
+    operands.clear();
     return found;
 }
