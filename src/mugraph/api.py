@@ -26,7 +26,7 @@ from mugraph.search.enumeration import EnumerationOptions, EnumerationResult, en
 from mugraph.search.notes import Shelf
 from mugraph.search.parallel import Workers, local_processes
 from mugraph.store import Mode, Store
-from mugraph.verifier import Verdict, verify_graphs
+from mugraph.verifier import Verdict, prover
 from mugraph.verifier.certificate import digest as graph_digest
 from mugraph.verifier.floats import Runner
 
@@ -106,15 +106,23 @@ def superoptimize(
 
 
 def verify(
-    fn_a: Subject, fn_b: Subject, example_inputs: ExampleInputs | None = None, max_error: float = 2**-40, *, seed: int = 0
+    fn_a: Subject,
+    fn_b: Subject,
+    example_inputs: ExampleInputs | None = None,
+    max_error: float = 2**-40,
+    *,
+    seed: int = 0,
+    properties: Sequence[str] = (),
 ) -> Verdict:
     """Decide whether two functions (or Programs) compute the same outputs on inputs of these shapes.
 
     The verdict's `error_bound` is the probability that a pair which is not equivalent is accepted, None where no
-    theorem gives one; `counterexample` says where they differ. Errors are those of `superoptimize`.
+    theorem gives one; `counterexample` says where they differ. `properties` are equations that hold of operators outside
+    the paper's fragment, such as "max(relu(x)) == relu(max(x))", for a prover to use beside those it knows (it needs
+    the extra `prover`). Errors are those of `superoptimize`, and InvalidInput for properties that do not hold.
     """
     program_a, program_b = _problem(fn_a, example_inputs).program, _problem(fn_b, example_inputs).program
-    return verify_graphs(program_a, program_b, max_error=max_error, seed=seed)
+    return prover.verify(program_a, program_b, properties=properties, max_error=max_error, seed=seed)
 
 
 def engine_of(name: str) -> Engine:

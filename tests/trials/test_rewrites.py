@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from mugraph.ir import Graph, Value
+from mugraph.ir.editing import Site, edited
 from mugraph.ir.program import ProgramTensor
 from mugraph.trials import ProgramSpace, agree, random_program, retiled, rewritten
 from mugraph.trials import rewrites as module
-from mugraph.trials.editing import Site, edited
 from mugraph.verifier import verify_graphs
 from verifier.graphs import fused_rmsnorm, linear_with_bias, online_attention, program
 

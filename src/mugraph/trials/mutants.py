@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from mugraph.errors import MugraphError
+from mugraph.ir.editing import Edit, Site, edited
 from mugraph.ir.graph import ACCUMULATORS, AttributeValue, Graph, Level, Tensor, Value
 from mugraph.ir.ops import operator
 from mugraph.ir.scalar import Scalar
 from mugraph.ir.validity import check
-from mugraph.trials.editing import Edit, Site, edited
 
 PAPER_P, PAPER_Q = 227, 113
 """The paper's primes. x**227 is x modulo 227, and x**12657 is x modulo both, since 12656 is a multiple of 226 and of 112."""

@@ -7,15 +7,15 @@ at once, each to what the ones before have left; bodies of kernels are rewritten
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
 from mugraph.errors import MugraphError
 from mugraph.ir.dead_nodes import without_dead_nodes
+from mugraph.ir.editing import Site, edited
 from mugraph.ir.graph import Graph, Node, Shape, Tensor, Value
+from mugraph.ir.retiling import with_counts
 from mugraph.ir.validity import check
-from mugraph.trials.editing import Edit, Site, edited
 
 _RATE = 0.4
 """The chance that an operator to which some rule applies is rewritten in one pass."""
@@ -49,31 +49,13 @@ def retiled(graph: Graph, rng: np.random.Generator) -> Graph | None:
     if 0 in counts:
         return None
     try:
-        body = _with_counts(node.body, counts, [graph.tensor(value) for value in node.inputs])
+        body = with_counts(node.body, tuple(counts[:-1]), counts[-1], [graph.tensor(value) for value in node.inputs])
         result = edited(graph, {chosen: lambda site: site.builder.graph_defined(body, site.operands)[0]})
         check(result)
     except MugraphError:
         return None
     same = [t.shape for t in body.output_tensors] == [t.shape for t in node.outputs]
     return result if same else None
-
-
-def _with_counts(body: Graph, counts: list[int], sources: list[Tensor]) -> Graph:
-    """The body with another grid and loop; reductions of whole tiles reduce the new tiles."""
-
-    def whole(node: Node) -> Edit | None:
-        dim, size = node.get("dim"), node.get("size")
-        if not isinstance(dim, int) or not isinstance(size, int) or body.tensor(node.inputs[0]).shape[dim] != size:
-            return None
-
-        def edit(site: Site) -> Value:
-            extent = site.builder.tensor(site.operands[0]).shape[dim]
-            return site.copy(attributes={**dict(node.attributes), "size": extent})
-
-        return edit
-
-    edits = {index: edit for index, node in enumerate(body.nodes) if (edit := whole(node)) is not None}
-    return edited(replace(body, grid=tuple(counts[:-1]), loop=counts[-1]), edits, sources)
 
 
 def _pass(graph: Graph, rng: np.random.Generator, sources: tuple[Tensor, ...]) -> Graph:

@@ -3,6 +3,20 @@
 from mugraph.verifier.certificate import Certificate
 from mugraph.verifier.counterexamples import Counterexample
 from mugraph.verifier.floats import FloatReport, ScaleError, float_check
+from mugraph.verifier.properties import Property
+from mugraph.verifier.prover import Proof, prove
 from mugraph.verifier.random_tests import Verdict, recheck, verify_graphs
 
-__all__ = ["Certificate", "Counterexample", "FloatReport", "ScaleError", "Verdict", "float_check", "recheck", "verify_graphs"]
+__all__ = [
+    "Certificate",
+    "Counterexample",
+    "FloatReport",
+    "Proof",
+    "Property",
+    "ScaleError",
+    "Verdict",
+    "float_check",
+    "prove",
+    "recheck",
+    "verify_graphs",
+]

@@ -29,12 +29,14 @@ class Verdict:
 
     `equivalent` is True when every test agreed and reached `max_error` or no bound exists; `error_bound` is that of the
     certificate. Otherwise `counterexample` says where the graphs differ; it is None when the question stayed undecided,
-    and `reason` says why.
+    and `reason` says why. `properties` are those of operators by which a prover made equal what the tests cannot; the
+    certificate is then of the graphs that were left to test.
     """
 
     equivalent: bool
     counterexample: Counterexample | None
     certificate: Certificate
+    properties: tuple[str, ...] = ()
 
     @property
     def error_bound(self) -> float | None:
