@@ -27,7 +27,7 @@ class LoadedKernel:
     """
 
     def __init__(self, cubin: Cubin, name: str, shape: LaunchShape) -> None:
-        """Raises TargetUnavailable when there is no GPU or driver, or it cannot run this code."""
+        """Raises TargetUnavailable when there is no GPU, or its blocks have too little shared memory."""
         import torch
 
         if not torch.cuda.is_available():
