@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from mugraph.checker import CheckReport, Rejected, check_folder
 from mugraph.checker.files import graph_digest
 from mugraph.cli import main
 from mugraph.errors import MugraphError
-from mugraph.ir import Graph, Scalar
+from mugraph.ir import DType, Graph, GraphBuilder, Level, Scalar
 from mugraph.ir.serialize import graph_from_json, graph_to_json
 from mugraph.lower.thread_graphs import construct
 from mugraph.verifier import verify_graphs
@@ -66,11 +67,31 @@ EQUAL: dict[str, Callable[[], tuple[Graph, Graph]]] = {
         program(lambda x, y: (x * y / 8).sqrt() * Scalar.parse("sqrt(1/2)"), (3,), (3,)),
         program(lambda x, y: x.sqrt() * y.sqrt() / 4, (3,), (3,)),
     ),
+    "roots of means, in thread graphs": lambda: (
+        program(lambda x, w: x / ((x * x / 6).sum(-1, keepdim=True) * w).sqrt(), (4, 4), (4, 1)),
+        means_in_blocks(),
+    ),
     "opaque functions and views": lambda: (
         program(lambda x, y: (x.repeat(0, 2) @ y).silu().exp(), (3, 4), (4, 5)),
         program(lambda x, y: (y.transpose(0, 1) @ x.transpose(0, 1)).transpose(0, 1).repeat(0, 2).silu().exp(), (3, 4), (4, 5)),
     ),
 }
+
+
+def means_in_blocks() -> Graph:
+    """x / sqrt(mean) with the factor 1/6 after the sum, two rows in each block, and the product in a thread graph of its own."""
+    kernel = GraphBuilder(Level.KERNEL)
+    x, w = kernel.input("x", (4, 4), DType.FP32), kernel.input("w", (4, 1), DType.FP32)
+    block = GraphBuilder(Level.BLOCK, grid=(2,), loop=1)
+    xs, ws = (block.iterator(number, kernel.tensor(value), (0,), None) for number, value in enumerate((x, w)))
+    total = block.add("sum", block.add("square", xs), dim=1, size=4)
+    thread = GraphBuilder(Level.THREAD, block=(2,))
+    tiles = [thread.iterator(number, block.tensor(value), (0,), None) for number, value in enumerate((total, ws))]
+    product = thread.add("mul", thread.add("mul", *tiles), thread.constant(Scalar.of(Fraction(1, 6)), DType.FP32))
+    saved = thread.add("output_saver", product, omap=(0,))
+    (radicand,) = block.graph_defined(thread.build([saved]), [total, ws])
+    result = block.add("output_saver", block.add("div", xs, block.add("sqrt", radicand)), omap=(0,))
+    return kernel.build(kernel.graph_defined(block.build([result]), [x, w]))
 
 
 @pytest.mark.parametrize("name", EQUAL)

@@ -35,6 +35,7 @@ RADICANDS: dict[str, tuple[Callable[[ProgramTensor, ProgramTensor], ProgramTenso
     "a sum": (lambda x, y: x + y, 1),
     "a product of sums, moved": (lambda x, y: ((x + 1) * (y + x)).transpose(0, 1).reshape(12).reshape(3, 4), 2),
     "a product with a row": (lambda x, y: (x * y.sum(-1, keepdim=True)).transpose(0, 1), 2),
+    "a sum of multiples": (lambda x, y: (x * 3 + y * 3) / 7, 1),
     "a product with a root": (lambda x, y: x * y.sqrt(), 3),
     "more factors than are told apart": (lambda x, y: (x * y).square().square(), 1),
 }

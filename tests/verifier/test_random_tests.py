@@ -87,6 +87,12 @@ EQUAL: dict[str, Pair] = {
     ),
     "roots of products": both(lambda x, y: (x * y).sqrt(), lambda x, y: x.sqrt() * y.sqrt(), VECTOR, VECTOR),
     "roots of quotients": both(lambda x, y: (x / (y * 4)).sqrt(), lambda x, y: x.sqrt() / y.sqrt() * 0.5, VECTOR, VECTOR),
+    "roots of means": both(
+        lambda x, w: x / ((x * x / 12).sum(-1, keepdim=True) * w).sqrt(),
+        lambda x, w: x * Scalar.parse("sqrt(12)") / (x * x).sum(-1, keepdim=True).sqrt() / w.sqrt(),
+        MATRIX,
+        (4, 1),
+    ),
     "sums of exponents": both(lambda x, y: (x + y).exp(), lambda x, y: x.exp() * y.exp(), VECTOR, VECTOR),
     "shifted softmax": both(
         lambda x, c: (x - c).exp() / (x - c).exp().sum(-1, keepdim=True),
@@ -239,6 +245,7 @@ def test_operands_brought_past_a_loop_are_not_maxima() -> None:
     [
         ("fused RMSNorm", "sqrt"),
         ("roots of quotients", "sqrt"),
+        ("roots of means", "sqrt"),
         ("shifted softmax", "exp"),
         ("attention with rescaled accumulators", "max"),
         ("equal arguments of an opaque function", "silu"),

@@ -210,7 +210,7 @@ def bound_of(left: Json, right: Json, shapes: Sequence[Sequence[int]]) -> Bound:
     numerators = [sizes.subtract(x, y).numerator for x, y in zip(*outputs, strict=True)]
     error = max(_miss(numerator, sizes.exponent, modulus, conjugates) for numerator in numerators)
     for use in sizes.functions.values():
-        difference = use.numerator.by(use.denominator).multiple(use.constant)
+        difference = use.numerator.by(use.denominator)
         difference = difference.plus(difference)
         pairs = math.comb(use.times, 2) * use.width
         error += pairs * _miss(difference, sizes.exponent, modulus, conjugates)
@@ -227,7 +227,7 @@ def _miss(numerator: Sum, exponent: Use | None, modulus: int, conjugates: int) -
     if not numerator.exps or exponent is None:
         return error + fields.Q_TRIES * (conjugates * numerator.bits // fields.P_BITS) / (q_count * p_count)
     applications = 2 * numerator.exps
-    difference = exponent.numerator.by(exponent.denominator.power(applications - 1)).multiple(exponent.constant)
+    difference = exponent.numerator.by(exponent.denominator.power(applications - 1))
     difference = difference.multiple(applications)
     meeting = float(max(1, difference.degree) / 2**fields.Q_BITS)
     meeting += fields.Q_TRIES * (conjugates * difference.bits // fields.Q_BITS) / q_count

@@ -99,17 +99,33 @@ def _grid(body: Json, operands: list[Tensor], domain: Domain) -> list[Tensor]:
     savers = [body["nodes"][i] for i, _ in body["outputs"]]
     results = []
     for number, saver in enumerate(savers):
-        level = {block: outputs[number].raw for block, outputs in parts.items()}
+        level = {block: outputs[number] for block, outputs in parts.items()}
         for position in reversed(range(len(grid))):
             dim = saver["attributes"]["omap"][position]
             outer = itertools.product(*map(range, grid[:position]))
             level = {o: _joined([level[(*o, i)] for i in range(grid[position])], dim, domain) for o in outer}
-        results.append(plain(level[()]))
+        results.append(level[()])
     return results
 
 
-def _joined(raws: list[Raw], dim: int, domain: Domain) -> Raw:
-    return raws[0] if len(raws) == 1 else domain.move(raws, lambda arrays: np.concatenate(arrays, axis=dim))
+def _joined(parts: list[Tensor], dim: int, domain: Domain) -> Tensor:
+    """Tensors one after the other along a dimension; if all are products of as many factors, so is the whole."""
+    if len(parts) == 1:
+        return parts[0]
+
+    def whole(raws: list[Raw]) -> Raw:
+        shapes = [domain.shape(part.raw) for part in parts]
+        return domain.move(raws, lambda arrays: np.concatenate(list(map(np.broadcast_to, arrays, shapes)), axis=dim))
+
+    raw = whole([part.raw for part in parts])
+    if len({(len(part.over), len(part.under), part.scale) for part in parts}) > 1:
+        return plain(raw)
+    over, under = (tuple(whole(list(raws)) for raws in zip(*factors, strict=True)) for factors in _factors(parts))
+    return Tensor(raw, over, under, parts[0].scale)
+
+
+def _factors(parts: list[Tensor]) -> tuple[list[tuple[Raw, ...]], list[tuple[Raw, ...]]]:
+    return [part.over for part in parts], [part.under for part in parts]
 
 
 def _block(body: Json, block: tuple[int, ...], operands: list[Tensor], domain: Domain) -> list[Tensor]:
@@ -181,16 +197,19 @@ def _tile(body: Json, attributes: Json, operands: list[Tensor], part: tuple[int,
 
 def _accumulated(body: Json, index: int, histories: list[list[Tensor]], domain: Domain) -> Tensor:
     node = body["nodes"][index]
+    scale = _common([x.scale for x in histories[0]])
     stacks = [domain.move([value.raw for value in history], np.stack) for history in histories]
     if node["op"] == "accumulate_rescaled":
         terms, shifts = stacks
         common = domain.row_function("max", shifts, 0)
-        return plain(_first(domain.sum(domain.multiply(terms, domain.exp(domain.subtract(shifts, common))), 0), domain))
+        rescaled = domain.multiply(terms, domain.exp(domain.subtract(shifts, common)))
+        return _scaled(_first(domain.sum(rescaled, 0), domain), scale, domain)
     match node["attributes"]["combine"]:
         case "sum":
-            return plain(_first(domain.sum(stacks[0], 0), domain))
+            return _scaled(_first(domain.sum(stacks[0], 0), domain), scale, domain)
         case "concat":
-            return plain(_joined([value.raw for value in histories[0]], node["attributes"]["dim"], domain))
+            joined = _joined(histories[0], node["attributes"]["dim"], domain)
+            return _scaled(joined.raw, scale, domain)
         case "max" if body["loop"] == 1 or not _varies(body["nodes"], node["inputs"][0][0]):
             return histories[0][0]  # the maximum of equals
         case "max":
@@ -219,9 +238,9 @@ def _operator(op: str, attributes: Json, xs: list[Tensor], domain: Domain) -> Te
         case "cast":
             return xs[0]
         case "add":
-            return plain(domain.add(*raws))
+            return _sum(xs[0], xs[1], domain)
         case "sub":
-            return plain(domain.subtract(*raws))
+            return _scaled(domain.subtract(*raws), _common([x.scale for x in xs]), domain)
         case "mul":
             return _product(xs[0], xs[1], domain)
         case "square":
@@ -233,10 +252,12 @@ def _operator(op: str, attributes: Json, xs: list[Tensor], domain: Domain) -> Te
         case "sqrt":
             return _root(xs[0], domain)
         case "matmul":
-            return plain(_matmul(raws[0], raws[1], domain))
+            return _matmul(xs[0], xs[1], domain)
         case "concat_matmul":
-            return plain(domain.add(_matmul(raws[0], raws[2], domain), _matmul(raws[1], raws[3], domain)))
-        case "sum" | "max":
+            return _sum(_matmul(xs[0], xs[2], domain), _matmul(xs[1], xs[3], domain), domain)
+        case "sum":
+            return _scaled(_reduced(op, raws[0], attributes["dim"], attributes["size"], domain), xs[0].scale, domain)
+        case "max":
             return plain(_reduced(op, raws[0], attributes["dim"], attributes["size"], domain))
         case "reshape":
             return _moved(xs[0], lambda array: array.reshape(attributes["shape"]), domain)
@@ -269,6 +290,17 @@ def _quotient(x: Tensor, y: Tensor, domain: Domain) -> Tensor:
     return _limited(Tensor(raw, (*x.over, *y.under), (*x.under, *y.over), x.scale / y.scale)) if y.scale else plain(raw)
 
 
+def _scaled(raw: Raw, scale: Fraction, domain: Domain) -> Tensor:
+    """A sum of multiples by one constant is that multiple of a sum."""
+    if scale == 1 or scale <= 0:
+        return plain(raw)
+    return Tensor(raw, (domain.multiply(raw, domain.number(1 / scale)),), (), scale)
+
+
+def _common(scales: Sequence[Fraction]) -> Fraction:
+    return scales[0] if len({*scales}) == 1 else Fraction(1)
+
+
 def _limited(tensor: Tensor) -> Tensor:
     return tensor if tensor.scale and len(tensor.over) + len(tensor.under) <= _MOST_FACTORS else plain(tensor.raw)
 
@@ -285,12 +317,16 @@ def _root(x: Tensor, domain: Domain) -> Tensor:
     return plain(result)
 
 
-def _matmul(x: Raw, y: Raw, domain: Domain) -> Raw:
-    rows = domain.move([x], lambda arrays: arrays[0][..., :, :, None])
-    columns = domain.move([y], lambda arrays: arrays[0][..., None, :, :])
+def _sum(x: Tensor, y: Tensor, domain: Domain) -> Tensor:
+    return _scaled(domain.add(x.raw, y.raw), _common([x.scale, y.scale]), domain)
+
+
+def _matmul(x: Tensor, y: Tensor, domain: Domain) -> Tensor:
+    rows = domain.move([x.raw], lambda arrays: arrays[0][..., :, :, None])
+    columns = domain.move([y.raw], lambda arrays: arrays[0][..., None, :, :])
     products = domain.multiply(rows, columns)
     total = domain.sum(products, len(domain.shape(products)) - 2)
-    return domain.move([total], lambda arrays: arrays[0][..., 0, :])
+    return _scaled(domain.move([total], lambda arrays: arrays[0][..., 0, :]), x.scale * y.scale, domain)
 
 
 def _reduced(op: str, raw: Raw, dim: int, size: int, domain: Domain) -> Raw:

@@ -149,13 +149,13 @@ def _terms(numerator: Polynomial, exponent: Fraction | None) -> Terms:
     count = 2 * numerator.exponentials
     if not count or exponent is None:
         return Terms(numerator.degree, numerator.bits)
-    difference = (exponent.numerator * exponent.denominator ** (count - 1)).times(exponent.constant).times(count)
+    difference = (exponent.numerator * exponent.denominator ** (count - 1)).times(count)  # all arguments have one constant c
     return Terms(numerator.degree, numerator.bits, numerator.terms, max(1, difference.degree), difference.bits)
 
 
 def _function(name: str, use: Applications, exponent: Fraction | None) -> Function:
     argument = use.argument
-    difference = (argument.numerator * argument.denominator).times(argument.constant).summed(2)
+    difference = (argument.numerator * argument.denominator).summed(2)
     return Function(name, math.comb(use.count, 2) * use.arguments, _terms(difference, exponent))
 
 

@@ -43,10 +43,10 @@ class Factored(Generic[V]):
         return Product(constant, (constant,)) if value.root else Product(constant, (), (), value)
 
     def add(self, x: Product[V], y: Product[V]) -> Product[V]:
-        return self.atom(self.inner.add(x.value, y.value))
+        return self.scaled(self.inner.add(x.value, y.value), x.scale if x.scale == y.scale else _ONE)
 
     def sub(self, x: Product[V], y: Product[V]) -> Product[V]:
-        return self.atom(self.inner.sub(x.value, y.value))
+        return self.scaled(self.inner.sub(x.value, y.value), x.scale if x.scale == y.scale else _ONE)
 
     def mul(self, x: Product[V], y: Product[V]) -> Product[V]:
         value = self.inner.mul(x.value, y.value)
@@ -72,13 +72,13 @@ class Factored(Generic[V]):
         return self.atom(root)
 
     def sum(self, x: Product[V], axis: int) -> Product[V]:
-        return self.atom(self.inner.sum(x.value, axis))
+        return self.scaled(self.inner.sum(x.value, axis), x.scale)
 
     def max(self, x: Product[V], axis: int) -> Product[V]:
         return self.atom(self.inner.max(x.value, axis))
 
     def matmul(self, x: Product[V], y: Product[V]) -> Product[V]:
-        return self.atom(self.inner.matmul(x.value, y.value))
+        return self.scaled(self.inner.matmul(x.value, y.value), x.scale * y.scale)
 
     def opaque(self, name: str, x: Product[V]) -> Product[V]:
         return self.atom(self.inner.opaque(name, x.value))
@@ -87,6 +87,8 @@ class Factored(Generic[V]):
         if len(x.over) + len(x.under) <= 1 and x.over != () and x.over[0] is x.value:
             return self.atom(self.inner.view(x.value, move))
         shape = self.shape(x.value)
+        if shape is None:
+            return self.atom(x.value)
 
         def moved(array: Array) -> Array:
             return move(np.broadcast_to(array, shape))
@@ -95,18 +97,25 @@ class Factored(Generic[V]):
         return Product(self.inner.view(x.value, move), over, under, x.scale)
 
     def join(self, xs: Sequence[Product[V]], combine: Callable[[Sequence[Array]], Array]) -> Product[V]:
-        return self.atom(self.inner.join([x.value for x in xs], combine))
+        scales = {x.scale for x in xs}
+        return self.scaled(self.inner.join([x.value for x in xs], combine), scales.pop() if len(scales) == 1 else _ONE)
 
     def atom(self, value: V) -> Product[V]:
         return Product(value, (value,))
+
+    def scaled(self, value: V, scale: Scalar) -> Product[V]:
+        """A sum of multiples by one constant is that multiple of a sum."""
+        if scale == _ONE or scale.root or scale.value <= 0:
+            return self.atom(value)
+        return Product(value, (self.inner.mul(value, self.inner.constant(scale.reciprocal())),), (), scale)
 
     def product(self, value: V, over: tuple[V, ...], under: tuple[V, ...], scale: Scalar) -> Product[V]:
         if len(over) + len(under) > _FACTORS or scale.root or scale.value == 0:
             return self.atom(value)
         return Product(value, over, under, scale)
 
-    def shape(self, value: V) -> tuple[int, ...]:
-        """The shape of a tensor of the inner arithmetic, which shows its arrays to views only."""
+    def shape(self, value: V) -> tuple[int, ...] | None:
+        """The shape of a tensor of the inner arithmetic, which shows its arrays to views only; None where it has none."""
         shapes: list[tuple[int, ...]] = []
 
         def note(array: Array) -> Array:
@@ -114,4 +123,4 @@ class Factored(Generic[V]):
             return array
 
         self.inner.view(value, note)
-        return shapes[0]
+        return shapes[0] if shapes else None
