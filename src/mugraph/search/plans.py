@@ -32,7 +32,7 @@ CUT_GAIN = 0.9
 WORTH_MEASURING = 2.0
 """Plans of another kind than the best one are kept up to this multiple of its predicted seconds: predictions only rank."""
 
-_VARIANTS_CUT = 4
+_VARIANTS_CUT = 8
 _VARIANTS_SPLIT = 2
 _SPLITS_KEPT = 4
 _STAGES_KEPT = 2
