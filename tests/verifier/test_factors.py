@@ -10,6 +10,7 @@ import pytest
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.program import ProgramTensor
+from mugraph.ir.scalar import Scalar
 from mugraph.verifier.batched import evaluate_batched
 from mugraph.verifier.factors import Factored
 
@@ -52,3 +53,9 @@ def test_roots_are_those_of_factors(name: str) -> None:
     (result,) = evaluate_batched(graph, [arith.atom(x) for x in inputs], arith)
     np.testing.assert_allclose(result.value, evaluate_batched(graph, inputs, FloatArithmetic(np.float64))[0])
     assert len(inner.seen) == roots
+
+
+def test_the_root_of_a_constant_has_its_dimensions() -> None:
+    arith = Factored(FloatArithmetic(np.float64))
+    constant = arith.view(arith.constant(Scalar.of(3)), lambda array: np.reshape(array, (1, 1)))
+    assert arith.sqrt(constant).value.shape == (1, 1)

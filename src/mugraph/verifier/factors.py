@@ -64,7 +64,8 @@ class Factored(Generic[V]):
     def sqrt(self, x: Product[V]) -> Product[V]:
         if x.scale.value < 0:  # sqrt(-x) is no multiple of sqrt(x): where one is defined, the other is not
             return self.atom(self.inner.sqrt(x.value))
-        root = self.inner.constant(Scalar(x.scale.value, root=True))
+        ones = (1,) * len(self.shape(x.value) or ())
+        root = self.inner.view(self.inner.constant(Scalar(x.scale.value, root=True)), lambda array: np.reshape(array, ones))
         for factor in x.over:
             root = self.inner.mul(root, self.inner.sqrt(factor))
         for factor in x.under:
