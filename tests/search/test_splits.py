@@ -106,3 +106,15 @@ def test_a_row_maximum_is_exported_along_the_axes_that_the_partial_results_share
     (wanted,) = outputs(program)
     for graph in graphs:
         np.testing.assert_allclose(outputs(graph)[0], wanted, rtol=1e-9)
+
+
+def test_partial_results_of_an_unnormalised_exponential_are_not_shifted() -> None:
+    """exp(x) @ y has no denominator in which a common factor of a row would cancel."""
+    p = Program()
+    x, y, z = p.input("x", (2, 64)), p.input("y", (64, 3)), p.input("z", (2, 3))
+    program = finished(p, z - x.exp() @ y)
+    graphs = in_two(program)
+    assert graphs
+    for graph in graphs:
+        assert verify_graphs(program, graph).equivalent
+        assert all(node.op != "max" for _, node in graph.walk())

@@ -11,7 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from mugraph.algebra.fields import FieldArithmetic, FieldValue
 from mugraph.search.axes import AxisProgram, AxisSet, Slots, Term, pruned
+from mugraph.search.closure import TinyInputs
+from mugraph.search.context import Context
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +24,8 @@ class Split:
     """A program in two parts.
 
     `producer` computes the partial results `frontier` of the `whole` program, with dimensions `partial`, and is projective if
-    it exports a row maximum; `consumer_of` builds the consumer once sources are numbered. `parts` is the axis summed last.
+    it exports a row maximum, on which the outputs do not depend; `consumer_of` builds the consumer once sources are
+    numbered. `parts` is the axis summed last.
     """
 
     producer: AxisProgram
@@ -67,8 +73,21 @@ def split_at(program: AxisProgram, parts: int) -> Split | None:
         return None
     partial = tuple(_slots(program.terms[i].axes, parts) for i in frontier)
     producer = replace(program, outputs=tuple(zip(frontier, partial, strict=True)))
-    has_exp = any(term.op == "exp" for term in pruned(producer).terms)
-    return Split(replace(pruned(producer), projective=has_exp), program, frontier, partial, parts)
+    split = Split(pruned(producer), program, frontier, partial, parts)
+    projective = any(term.op == "exp" for term in split.producer.terms) and _common_factors_cancel(split)
+    return replace(split, producer=replace(split.producer, projective=projective))
+
+
+def _common_factors_cancel(split: Split) -> bool:
+    """Whether one factor on all partial results of a row leaves the outputs of the whole program as they are."""
+    arith, inputs, context = FieldArithmetic(seed=0), TinyInputs(seed=0), Context.of(split.whole, None)
+    row = context.mask(frozenset.intersection(*(split.whole.terms[i].axes for i in split.frontier)) - {split.parts})
+    shape = tuple(size if row >> part & 1 else 1 for part, size in enumerate(context.shape))
+    factor = FieldValue(arith.random(shape, np.random.default_rng(0)).p, None)
+    values = inputs.evaluate(split.whole, context, arith)
+    scaled = {index: arith.mul(values[index], factor) for index in split.frontier}
+    outputs = inputs.evaluate(split.whole, context, arith, scaled)
+    return all(np.array_equal(outputs[term].p, values[term].p) for term, _ in split.whole.outputs)
 
 
 def maximum_slots(split: Split) -> Slots:
