@@ -1,0 +1,236 @@
+"""What the search costs: the six workloads to exhaustion, another size, growth with the program, and random programs.
+
+    python benchmarks/search.py                                  # everything, on a machine that does nothing else
+    python benchmarks/search.py workloads --seconds 20           # a part of it, less patiently
+    python benchmarks/search.py random --programs 5 --json
+
+- workloads: each in a fresh process: seconds until every tier and cut was searched and until the first muGraph, peak memory,
+  and seconds for twice the batch, whose structures are known by then.
+- growth: seconds against the number of operators, over random LAX programs; the exponent of the power law through the medians.
+- random: every candidate of random LAX programs against the program, by the verifier and in float64; and whether Algorithm 1,
+  where it finishes, finds a kernel that the closures do not match.
+
+Results go to `benchmarks/results/search.json` and `search-growth.svg`; tables go to stdout, progress to stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+
+from mugraph.devices import Device, device_for
+from mugraph.errors import BudgetExceeded, MugraphError
+from mugraph.frontend import trace
+from mugraph.frontend.workloads import WORKLOADS, Workload, workload
+from mugraph.ir.float_arithmetic import FloatArithmetic
+from mugraph.ir.graph import Graph
+from mugraph.search import Options, SearchResult, search
+from mugraph.search.enumeration import EnumerationOptions, enumerate_graphs
+from mugraph.search.enumeration.cost import predicted_seconds
+from mugraph.trials import ProgramSpace, random_program
+from mugraph.verifier import verify_graphs
+from mugraph.verifier.batched import evaluate_batched
+from mugraph.verifier.floats import errors_against, random_inputs
+from plots import power_law, scatter
+
+RESULTS = Path(__file__).parent / "results"
+GROWTH = range(4, 17)
+"""Numbers of operators of the programs whose search is timed."""
+GROWTH_SIZES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+FLOAT64_ERROR = 1e-9
+"""Errors of a candidate that is evaluated in float64, relative to its largest output."""
+ALGORITHM_1 = EnumerationOptions(max_block_operators=7, grids=((), (2,)), loops=(1, 2))
+
+Record = dict[str, Any]
+
+
+def main() -> None:
+    """Run the parts asked for, write the results, print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", help=f"{', '.join(PARTS)} (default: all)")
+    parser.add_argument("--seconds", type=float, default=120.0, help="time limit of one search")
+    parser.add_argument("--programs", type=int, default=30, help="random programs; for growth a sixth of it for each size")
+    parser.add_argument("--workers", default="1", help="processes that search")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    parser.add_argument("--one", metavar="WORKLOAD", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.one:
+        print(json.dumps(measured(workload(arguments.one), arguments)))
+        return
+    file = RESULTS / "search.json"
+    record: Record = json.loads(file.read_text()) if file.exists() else {}
+    record["machine"] = {"device": device_for("cpu").name, "system": platform.platform(), "python": platform.python_version()}
+    tables = []
+    for part in arguments.parts or PARTS:
+        record[part], table = PARTS[part](arguments)
+        tables.append(table)
+    RESULTS.mkdir(exist_ok=True)
+    file.write_text(json.dumps(record, indent=1) + "\n")
+    print(json.dumps(record) if arguments.json else "\n\n".join(tables))
+
+
+def tell(text: str) -> None:
+    """A line of progress."""
+    print(text, file=sys.stderr, flush=True)
+
+
+# --- workloads ---------------------------------------------------------------------------------------------------------
+
+
+def workloads(arguments: argparse.Namespace) -> tuple[list[Record], str]:
+    """Every workload in a process of its own, so that its memory and its first imports are its own."""
+    rows: list[Record] = []
+    for name in WORKLOADS:
+        words = [sys.executable, __file__, "--one", name, "--seconds", str(arguments.seconds), "--workers", arguments.workers]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        row = json.loads(done.stdout) if done.stdout else {"workload": name, "error": done.stderr.strip().splitlines()[-1:]}
+        tell(f"{name}: {row}")
+        rows.append(row)
+    head = "| workload | search s | cpu s | first s | states | exhausted | second size ms | peak MiB |\n" + "|---" * 8 + "|"
+    return rows, "\n".join([head, *map(_workload_line, rows)])
+
+
+def measured(subject: Workload, arguments: argparse.Namespace) -> Record:
+    """One workload at full size, then at twice the batch."""
+    device, function = device_for("cpu"), subject.function()
+    limits = Options(cut_seconds=arguments.seconds, closure_seconds=arguments.seconds, finer_tier_seconds=arguments.seconds)
+    workers = int(arguments.workers) if arguments.workers.isdecimal() else arguments.workers
+
+    def searched(batch: int) -> tuple[SearchResult, float, float]:
+        program = trace(function, subject.inputs(batch)).graph
+        wall, cpu = time.perf_counter(), time.process_time()
+        result = search(program, device, options=limits, workers=workers)
+        return result, time.perf_counter() - wall, time.process_time() - cpu
+
+    result, wall, cpu = searched(8)
+    _, second_wall, second_cpu = searched(16)
+    return {
+        "workload": subject.name,
+        "seconds": wall,
+        "cpu_seconds": cpu,
+        "second_size_seconds": second_wall,
+        "second_size_cpu_seconds": second_cpu,
+        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "candidates": len(result.candidates),
+        "report": result.report.to_json(),
+    }
+
+
+def _workload_line(row: Record) -> str:
+    if "error" in row:
+        return f"| {row['workload']} | {' '.join(row['error'])} ||||||||"
+    report = row["report"]
+    done = "all tiers" if all(tier["exhausted"] for tier in report["tiers"]) else report["exhausted_what"]
+    return (
+        f"| {row['workload']} | {row['seconds']:.2f} | {row['cpu_seconds']:.2f} | {report['first_found_seconds']:.3f} "
+        f"| {report['states']} | {done}{'' if report['cuts_complete'] else ', cuts in part'} "
+        f"| {row['second_size_seconds'] * 1e3:.0f} | {row['peak_bytes'] / 2**20:.0f} |"
+    )
+
+
+# --- growth ------------------------------------------------------------------------------------------------------------
+
+
+def growth(arguments: argparse.Namespace) -> tuple[Record, str]:
+    """Process seconds of searches for random programs of 4 to 16 operators, and the power law through their medians."""
+    each = max(1, arguments.programs // 6)
+    rows: list[Record] = []
+    for operators in GROWTH:
+        space = ProgramSpace(operators=(operators, operators), sizes=GROWTH_SIZES)
+        taken = [_search_seconds(random_program(seed, space), arguments.seconds) for seed in range(each)]
+        known = [seconds for seconds in taken if seconds is not None]
+        rows.append({"operators": operators, "seconds": known, "over_time": taken.count(None)})
+        tell(f"{operators} operators: {rows[-1]}")
+    medians = [(row["operators"], statistics.median(row["seconds"])) for row in rows if row["seconds"]]
+    exponent, factor = power_law(medians)
+    points = [(row["operators"], seconds) for row in rows for seconds in row["seconds"]]
+    RESULTS.mkdir(exist_ok=True)
+    label = f"seconds = {factor:.2g} n^{exponent:.2f}"
+    (RESULTS / "search-growth.svg").write_text(scatter(points, lambda n: factor * n**exponent, "operators n", "seconds", label))
+    lines = [f"| operators | median s | most s | over {arguments.seconds:g} s |", "|---" * 4 + "|"]
+    for row in rows:
+        known = row["seconds"] or [math.nan]
+        lines.append(f"| {row['operators']} | {statistics.median(known):.3f} | {max(known):.3f} | {row['over_time']} |")
+    return {"rows": rows, "exponent": exponent, "factor": factor}, "\n".join([*lines, "", label])
+
+
+def _search_seconds(program: Graph, limit: float) -> float | None:
+    """Process seconds of one complete search; None beyond the limit."""
+    started = time.process_time()
+    try:
+        report = search(program, device_for("cpu"), budget=limit).report
+    except BudgetExceeded:
+        return None
+    return time.process_time() - started if report.exhausted and report.cuts_complete else None
+
+
+# --- random programs ---------------------------------------------------------------------------------------------------
+
+
+def random(arguments: argparse.Namespace) -> tuple[list[Record], str]:
+    """Random LAX programs of 3 to 10 operators: is every candidate the program, and is none lost against Algorithm 1?"""
+    rows: list[Record] = []
+    for seed in range(arguments.programs):
+        rows.append(compared(seed, random_program(seed), device_for("cpu"), arguments.seconds))
+        tell(f"random program {seed}: {rows[-1]}")
+    bad = sum(row.get("wrong", 0) for row in rows)
+    lost = [row["seed"] for row in rows if row.get("lost")]
+    finished = sum(row.get("algorithm_1_finished", False) for row in rows)
+    summary = (
+        f"{len(rows)} random programs, {sum('error' in row for row in rows)} refused; "
+        f"{sum(row.get('candidates', 0) for row in rows)} candidates, {bad} of them wrong; "
+        f"Algorithm 1 finished on {finished}, and found better than the closures on {len(lost)}: {lost}"
+    )
+    return rows, summary
+
+
+def compared(seed: int, program: Graph, device: Device, limit: float) -> Record:
+    """One program: its candidates against it, and the best of them against Algorithm 1's best single kernel."""
+    row: Record = {"seed": seed, "operators": len(program.kernels())}
+    try:
+        found = search(program, device, budget=limit)
+    except MugraphError as error:
+        return {**row, "error": str(error)}
+    row["candidates"] = len(found.candidates)
+    row["wrong"] = sum(not equivalent(program, candidate.graph) for candidate in found.candidates)
+    reference = enumerate_graphs(program, device, replace(ALGORITHM_1, time_limit=limit))
+    row["algorithm_1_finished"] = reference.report.exhausted
+    ours = min((predicted_seconds(candidate.graph, device) for candidate in found.candidates), default=math.inf)
+    theirs = min((predicted_seconds(candidate.graph, device) for candidate in reference.candidates), default=math.inf)
+    row["best_seconds"], row["algorithm_1_best_seconds"] = ours, theirs
+    row["lost"] = reference.report.exhausted and theirs < ours * (1 - 1e-9)
+    return row
+
+
+def equivalent(program: Graph, graph: Graph) -> bool:
+    """Whether the verifier accepts a graph and its float64 outputs are the program's."""
+    if not verify_graphs(program, graph).equivalent:
+        return False
+    inputs = [array.astype(np.float64) for array in random_inputs(program, seed=0)]
+    with np.errstate(all="ignore"):
+        wanted, got = (evaluate_batched(side, inputs, FloatArithmetic(np.float64)) for side in (program, graph))
+    return max(errors_against(wanted, got)) <= FLOAT64_ERROR
+
+
+Part = Callable[[argparse.Namespace], tuple[Any, str]]
+PARTS: dict[str, Part] = {"workloads": workloads, "growth": growth, "random": random}
+
+
+if __name__ == "__main__":
+    main()
