@@ -77,6 +77,8 @@ def print_optimization(subject: Subject, opt: Superoptimized, comparison: Compar
     print(f"{subject.name}: {subject.description}")
     searched = "exhausted" if report.exhausted else "not exhausted"
     print(f"searched {report.states} tensors in {report.seconds:.2f} s ({searched}: {report.exhausted_what})")
+    for padding in report.search.get("paddings", ()):
+        print(padding)
     if not opt.found:
         print("nothing better than the original program was found; the result runs the original")
     for rejection in report.rejected:

@@ -24,6 +24,7 @@ from mugraph.search.items import Options
 from mugraph.search.kernels import KernelSearch
 from mugraph.search.neutral import without_neutral_maxima
 from mugraph.search.notes import Notes, Shelf
+from mugraph.search.padding import worthwhile_paddings
 from mugraph.search.parallel import Workers, executor_for
 from mugraph.search.plans import Library, Plan, PlanSearch, Stage
 from mugraph.search.report import Progress, Pruning, SearchReport
@@ -97,6 +98,7 @@ class Search:
         self.report.left_out += self.kernels.pruned + Counter({Pruning.FLOOR: self.plans.cuts_pruned})
         self.report.cuts_complete = self.plans.cuts_complete
         candidates = self._candidates()
+        self.report.paddings = self._paddings(candidates)
         self.report.seconds = time.perf_counter() - self.started
         if not candidates and time.perf_counter() > self.deadline:
             raise BudgetExceeded(f"no muGraph was found within {self.budget:g} s; raise the budget")
@@ -154,6 +156,15 @@ class Search:
                 continue  # its intermediate tensors do not fit device memory
             chosen.append(Candidate(graph, plan.seconds))
         return chosen
+
+    def _paddings(self, candidates: Sequence[Candidate]) -> list[str]:
+        """Dimensions that had better be padded, unless there is no time left to find out."""
+        if self.report.interrupted or time.perf_counter() > self.deadline:
+            return []
+        best = min((candidate.cost for candidate in candidates), default=float("inf"))
+        produces = tuple(-1 - index for index in range(len(self.axes.outputs)))
+        found = worthwhile_paddings(self.axes, self.program.input_names, self.plans, produces, best)
+        return [str(padding) for padding in found]
 
     def _tensor(self, source: int) -> Tensor:
         """The device tensor of a source: a program input, an intermediate of some cut, or as -1-i the program's output i."""

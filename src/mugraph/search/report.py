@@ -76,6 +76,8 @@ class SearchReport:
     interrupted: bool = False
     refused: str | None = None
     """Why the program was not searched at all."""
+    paddings: list[str] = field(default_factory=list)
+    """Dimensions that cannot be cut into useful parts, and what padding them is predicted to bring."""
 
     @property
     def states(self) -> int:
