@@ -184,7 +184,7 @@ class FieldArithmetic:
     def max(self, x: FieldValue, axis: int) -> FieldValue:
         if x.known_p is None and x.q is None:
             return x
-        ranks = _hash(x, _key("max", self.seed))
+        ranks = self.hashes("max", x)
         first = np.expand_dims(np.argmax(ranks, axis=axis), axis)
         return self.view(x, lambda residues: np.take_along_axis(residues, first, axis))
 
@@ -194,12 +194,17 @@ class FieldArithmetic:
         return FieldValue(p, q)
 
     def opaque(self, name: str, x: FieldValue) -> FieldValue:
-        return self._residues(_hash(x, _key(name, self.seed)), x.shape)
+        return self.random_values(self.hashes(name, x))
 
-    def _residues(self, hashes: Hashes, shape: tuple[int, ...]) -> FieldValue:
-        """Residues of random integers; those for p are below 2**P_BITS, whatever p is, as the error bound supposes."""
-        p, q = (hashes >> _SPARE_BITS) % np.uint64(self.pair.p), _mix(hashes) % np.uint64(self.pair.q)
-        return FieldValue(p.astype(np.int64).reshape(shape), q.astype(np.int64).reshape(shape))
+    def hashes(self, name: str, x: FieldValue) -> Hashes:
+        """A random word for each element, equal for equal elements; another for each name and seed."""
+        return _hash(x, _key(name, self.seed)).reshape(x.shape)
+
+    def random_values(self, words: Hashes) -> FieldValue:
+        """Values that follow from random words: modulo p integers below 2**P_BITS, whatever p is, as the bound supposes."""
+        mixed = _mix(np.atleast_1d(words))
+        p, q = (mixed >> _SPARE_BITS) % np.uint64(self.pair.p), _mix(mixed) % np.uint64(self.pair.q)
+        return FieldValue(p.astype(np.int64).reshape(words.shape), q.astype(np.int64).reshape(words.shape))
 
     def view(self, x: FieldValue, move: Callable[[Array], Array]) -> FieldValue:
         return FieldValue(None if x.known_p is None else move(x.known_p), None if x.q is None else move(x.q))
@@ -300,6 +305,4 @@ class FreeArithmetic(FieldArithmetic):
         return self.opaque("sqrt", x)
 
     def max(self, x: FieldValue, axis: int) -> FieldValue:
-        hashes = _hash(x, _key("max", self.seed)).reshape(x.shape)
-        sums = np.asarray(np.add.reduce(hashes, axis=axis, keepdims=True))
-        return self._residues(_mix(sums), sums.shape)
+        return self.random_values(np.asarray(np.add.reduce(self.hashes("max", x), axis=axis, keepdims=True)))

@@ -35,6 +35,10 @@ _WIDE_LIMB = 17
 _WIDE_INNER = 1 << (53 - 2 * _WIDE_LIMB - 2)
 
 
+def _is_wide(modulus: Residues) -> bool:
+    return modulus.item() >= NARROW  # comparing the array itself takes longer than a small product
+
+
 def uniform(modulus: int, shape: tuple[int, ...], rng: np.random.Generator) -> Residues:
     """Independent uniform residues."""
     result = np.empty(shape, np.int64)
@@ -58,7 +62,7 @@ def multiply(x: Residues, y: Residues, modulus: Residues) -> Residues:
 
     A wide product is known modulo 2**64, and its quotient by the modulus, from floats, to within 1: that determines it.
     """
-    if modulus < NARROW:
+    if not _is_wide(modulus):
         return reduce(x * y, modulus)
     with np.errstate(over="ignore"):
         quotient = np.asarray(np.multiply(x, y, dtype=np.float64) * (1.0 / float(modulus))).astype(np.int64)
@@ -70,7 +74,7 @@ def multiply(x: Residues, y: Residues, modulus: Residues) -> Residues:
 
 def total(x: Residues, axis: int, modulus: Residues) -> Residues:
     """The sum along an axis, which is kept with size 1."""
-    if modulus >= NARROW and x.shape[axis] > _WIDE_SUMMANDS:
+    if x.shape[axis] > _WIDE_SUMMANDS and _is_wide(modulus):
         starts = np.arange(0, x.shape[axis], _WIDE_SUMMANDS)
         return total(reduce(np.add.reduceat(x, starts, axis=axis), modulus), axis, modulus)
     return reduce(np.add.reduce(x, axis=axis, keepdims=True), modulus)
@@ -153,7 +157,7 @@ def inverse(x: Residues, modulus: Residues) -> Residues:
 
 def matmul(x: Residues, y: Residues, modulus: Residues) -> Residues:
     """The exact product of the last two dimensions; the others broadcast."""
-    if modulus >= NARROW:
+    if _is_wide(modulus):
         return _wide_matmul(x, y, modulus)
     if max(x.size * y.shape[-1], y.size * x.shape[-2]) <= _SMALL_MATMUL:
         products = reduce(x[..., :, :, None] * y[..., None, :, :], modulus)

@@ -36,7 +36,7 @@ _MEANINGS: dict[Semantics, dict[str, str]] = {
         "accumulate_rescaled": "a sum of products with exp, as the operator is defined",
         "sqrt": "x**((p+1)/4) and x**((3p-1)/4) in turn: multiplicative, roots of every square; "
         "a difference counts where all radicands are squares, if they are few",
-        "max": "the maximum under a random total order: associative, commutative, idempotent",
+        "max": "a random function of the elements, which for maxima are those they were taken over",
     },
 }
 

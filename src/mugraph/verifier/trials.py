@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -18,28 +17,13 @@ from mugraph.verifier.bounds import REDRAWS
 from mugraph.verifier.certificate import Round
 from mugraph.verifier.counterexamples import Counterexample, mismatch
 from mugraph.verifier.factors import Factored
+from mugraph.verifier.laws import LawfulArithmetic
 from mugraph.verifier.residues import Residues, residues_needed
 from mugraph.verifier.semantics import Semantics
 
 _SQUARE_DRAWS = 24
 _FEW_RADICANDS = 6
 """Up to so many radicands are all squares in one of _SQUARE_DRAWS draws, or nearly always."""
-
-
-class _Roots(FieldArithmetic):
-    """Field arithmetic that notes how many elements roots were taken of, and whether all of them were squares."""
-
-    radicands = 0
-    all_squares = True
-
-    def sqrt(self, x: FieldValue) -> FieldValue:
-        root = super().sqrt(x)
-        squares = self.mul(root, root)
-        self.radicands += math.prod(x.shape)
-        for ours, theirs in ((squares.known_p, x.known_p), (squares.q, x.q)):
-            if ours is not None and theirs is not None and not np.array_equal(ours, theirs):
-                self.all_squares = False
-        return root
 
 
 @dataclass(slots=True)
@@ -74,7 +58,7 @@ class Trials:
                 return again
         return found
 
-    def _valid_draw(self) -> tuple[Counterexample | None, _Roots | None]:
+    def _valid_draw(self) -> tuple[Counterexample | None, LawfulArithmetic | None]:
         invalid: UndefinedInField | None = None
         while self.invalid <= REDRAWS:
             try:
@@ -83,7 +67,7 @@ class Trials:
                 self.invalid, invalid = self.invalid + 1, error
         raise UndefinedInField(f"no test could be evaluated: {invalid}")
 
-    def _draw(self) -> tuple[Counterexample | None, _Roots | None]:
+    def _draw(self) -> tuple[Counterexample | None, LawfulArithmetic | None]:
         """Draw fields and inputs, and compare. Raises UndefinedInField where a denominator vanishes."""
         draw = self.draws
         self.draws += 1
@@ -95,7 +79,7 @@ class Trials:
             left, right = self._free(FreeArithmetic(pair, omega=omega, seed=key), rng)
         else:
             # Both square roots take part: sqrt(x) and sqrt(-x) agree under one of them.
-            roots = _Roots(pair, omega=omega, seed=key, mirrored=draw % 2 == 1)
+            roots = LawfulArithmetic(pair, omega=omega, seed=key, mirrored=draw % 2 == 1)
             inputs = self._inputs(roots, rng)
             left, right = (evaluate_batched(graph, inputs, roots) for graph in (self.left, self.right))
         self.rounds.append(Round(draw, pair.p, pair.q, omega))
