@@ -41,7 +41,7 @@ def compare(generate: ModuleType, name: str, dtype: torch.dtype, steps: int, **o
         pytest.importorskip(package, reason=f"{name} is built with {package}: pip install mugraph[models]")
     model = generate.build(name, "tiny").to(dtype)
     prompt = torch.randint(7, 96, (1, 5))
-    chosen: dict[str, Any] = {"keep": "all", "budget": 5.0, **options}
+    chosen: dict[str, Any] = {"keep": "all", "budget": 5.0, "strict": True, **options}
     fast: Any = torch.compile(model, backend="mugraph", options=chosen)
     eager = generate.generate(model, prompt, steps)
     ours = generate.generate(fast, prompt, steps, eager.tokens)
@@ -49,13 +49,13 @@ def compare(generate: ModuleType, name: str, dtype: torch.dtype, steps: int, **o
     assert ours.logits[0].dtype is dtype
     for step in range(steps + 1):
         errors = [generate.largest_error([result.logits[step]], [exact.logits[step]]) for result in (ours, eager)]
-        scale = float(exact.logits[step].abs().max())
+        scale = float(generate.possible(exact.logits[step]).abs().max())
         assert errors[0] <= 2 * max(errors[1], scale * torch.finfo(dtype).eps), f"step {step}: {errors}"
     if dtype is torch.float32:
         assert ours.tokens == eager.tokens
     decode = mugraph.dynamo.compilations[-1]
     assert decode.results, "nothing of the decoder was optimized"
-    assert decode.partition.byte_share > 0.5
+    assert decode.partition.byte_share > 0.4
 
 
 def test_ngpt_generates_what_eager_generates(generate: ModuleType) -> None:

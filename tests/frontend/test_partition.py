@@ -119,6 +119,18 @@ def test_a_large_group_is_divided_where_it_branches() -> None:
     assert computing(first) == computing(second) == ["matmul", "matmul", "matmul", "add"]
 
 
+def test_a_large_group_is_divided_before_its_branches_join() -> None:
+    def gated(x: torch.Tensor, gain: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        turned = [w.t() for w in weights]  # views that come before what the branches share
+        normal = rms(x, gain)
+        gate, up = (normal @ w + normal @ a @ b for w, a, b in zip(turned[::3], turned[1::3], turned[2::3], strict=True))
+        return torch.nn.functional.silu(gate) * up
+
+    weights = [randn(*shape) for _ in range(2) for shape in ((32, 64), (4, 64), (32, 4))]
+    pieces = split(gated, randn(4, 64), randn(64), *weights).pieces
+    assert [computing(piece).count("matmul") for piece in pieces] == [0, 3, 3]
+
+
 def test_two_exponentials_on_a_path_are_in_two_pieces() -> None:
     def twice(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return torch.softmax(torch.softmax(x @ w, -1) * w.sum(), -1)
@@ -215,7 +227,9 @@ def random_function(seed: int) -> Function:
     return function
 
 
+@pytest.mark.parametrize("largest", [1, 4])
 @pytest.mark.parametrize("seed", range(25))
-def test_random_graphs_are_unchanged_by_being_split(seed: int) -> None:
+def test_random_graphs_are_unchanged_by_being_split(seed: int, largest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mugraph.frontend.partition._LARGEST", largest)
     torch.manual_seed(seed)
     split(random_function(seed), randn(8, 8), randn(8, 8), randn(8, 8))

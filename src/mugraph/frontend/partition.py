@@ -62,7 +62,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Pieces and everything else; running them by level, pieces first, respects all dependencies."""
+    """Pieces and everything else: contracted to one call each, pieces leave the graph without cycles."""
 
     pieces: tuple[Piece, ...]
     left: tuple[Left, ...]
@@ -147,15 +147,16 @@ class _Splitter:
             return []
 
     def _branches(self, nodes: list[fx.Node], contractions: int) -> list[Piece]:
-        """Pieces of a group that is too large: what several of its results are made from, and each of the rest."""
-        shared = self._shared(nodes)
-        rest = [node for node in nodes if node not in shared]
-        parts = self.components(rest)
-        if not shared and len(parts) == 1:
+        """Pieces of a group that is too large: what several of its results are made from, what joins them, and the rest."""
+        shared, joined = self._shared(nodes), self._joined(nodes)
+        first = [node for node in nodes if node in shared]
+        last = [node for node in nodes if node in joined and node not in shared]
+        rest = [node for node in nodes if node not in shared and node not in joined]
+        parts = [part for group in (first, rest, last) for part in self.components(group)]
+        if len(parts) == 1:
             self._leave(nodes, f"one of {contractions} contractions that depend on each other; at most {_LARGEST} are searched")
             return []
-        first = [[node for node in nodes if node in shared]] if shared else []
-        return [piece for part in (*first, *parts) for piece in self.pieces(part)]
+        return [piece for part in parts for piece in self.pieces(part)]
 
     def _shared(self, nodes: Sequence[fx.Node]) -> set[fx.Node]:
         """The calls without contraction that more than one contraction or result of the group is made from."""
@@ -166,7 +167,17 @@ class _Splitter:
             reached[node] = set().union(*(reached[user] for user in users))
             if self.traits[node].contractions or not users:
                 reached[node] = {node}
-        return {node for node in nodes if len(reached[node]) > 1}
+        shared = {node for node in nodes if len(reached[node]) > 1}
+        return shared | {node for node in nodes if not alone(node) and not shared.isdisjoint(node.all_input_nodes)}
+
+    def _joined(self, nodes: Sequence[fx.Node]) -> set[fx.Node]:
+        """The calls that are made from more contractions than one piece may have."""
+        above: dict[fx.Node, set[fx.Node]] = {}
+        for node in nodes:
+            own = {node} if self.traits[node].contractions else set()
+            above[node] = own.union(*(above[source] for source in node.all_input_nodes if source in above))
+        counts = {node: sum(len(self.traits[source].contractions) for source in above[node]) for node in nodes}
+        return {node for node in nodes if counts[node] > _LARGEST}
 
     def _trimmed(self, nodes: Sequence[fx.Node]) -> list[fx.Node]:
         """Without final calls that are views, or computed from nothing but what is read outside anyway."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from mugraph.frontend.partition import Partition, Piece
+from mugraph.frontend.partition import Left, Partition, Piece
 from mugraph.frontend.pieces import tensor_of
 
 Kernels = Callable[..., Sequence[torch.Tensor]]
@@ -26,19 +27,43 @@ def stitched(module: fx.GraphModule, partition: Partition, kernels: Mapping[Piec
     for node in module.graph.nodes:
         if node.op in ("placeholder", "get_attr"):
             copies[node] = graph.node_copy(node)
-    order = {node: index for index, node in enumerate(module.graph.nodes)}
-    steps: list[tuple[tuple[int, int], Piece | fx.Node]] = [
-        ((piece.level, order[piece.nodes[0]]), piece) for piece in partition.pieces
-    ]
-    steps += [((left.level, len(order) + order[left.node]), left.node) for left in partition.left]
-    for _, step in sorted(steps, key=operator.itemgetter(0)):
+    for step in in_order(module.graph, partition):
         if isinstance(step, Piece):
             _call(graph, step, kernels[step], copies)
         else:
-            copies[step] = graph.node_copy(step, copies.__getitem__)
+            copies[step.node] = graph.node_copy(step.node, copies.__getitem__)
     (result,) = (node for node in module.graph.nodes if node.op == "output")
     graph.node_copy(result, copies.__getitem__)
     return fx.GraphModule(module, graph)
+
+
+def in_order(graph: fx.Graph, partition: Partition) -> list[Piece | Left]:
+    """Pieces and other calls such that each comes after what it reads, otherwise by level and then as in the graph.
+
+    So the calls that draw random numbers, or change their operands, keep their order.
+    """
+    position = {node: index for index, node in enumerate(graph.nodes)}
+    steps: list[Piece | Left] = [*partition.pieces, *partition.left]
+    nodes = [step.nodes if isinstance(step, Piece) else (step.node,) for step in steps]
+    producer = {node: number for number, members in enumerate(nodes) for node in members}
+    needs = [{producer[source] for node in members for source in node.all_input_nodes if source in producer} for members in nodes]
+    readers: list[list[int]] = [[] for _ in steps]
+    for number, needed in enumerate(needs):
+        needed.discard(number)
+        for earlier in needed:
+            readers[earlier].append(number)
+    ready = [(step.level, position[nodes[number][0]], number) for number, step in enumerate(steps) if not needs[number]]
+    heapq.heapify(ready)
+    ordered: list[Piece | Left] = []
+    while ready:
+        _, _, number = heapq.heappop(ready)
+        ordered.append(steps[number])
+        for later in readers[number]:
+            needs[later].discard(number)
+            if not needs[later]:
+                heapq.heappush(ready, (steps[later].level, position[nodes[later][0]], later))
+    assert len(ordered) == len(steps), "pieces wait for each other"
+    return ordered
 
 
 def as_torch(piece: Piece) -> fx.GraphModule:
