@@ -26,11 +26,13 @@ def rms_norm_linear(
     return kernel.build(kernel.graph_defined(block.build([block.add("output_saver", result, omap=(1,))]), [x, g, w]))
 
 
-def attention(queries: int = 3, keys: int = 24, width: int = 20, loop: int = 4, dtype: DType = DType.FP32) -> Graph:
+def attention(
+    queries: int = 3, keys: int = 24, width: int = 20, loop: int = 4, dtype: DType = DType.FP32, grid: int = 2
+) -> Graph:
     """Attention with a running maximum over a loop over keys, the queries' scaling inside the loop but invariant in it."""
     kernel = GraphBuilder(Level.KERNEL)
     names = [kernel.input(name, (2, size, width), dtype) for name, size in (("Q", queries), ("K", keys), ("V", keys))]
-    block = GraphBuilder(Level.BLOCK, grid=(2,), loop=loop)
+    block = GraphBuilder(Level.BLOCK, grid=(grid,), loop=loop)
     q = block.iterator(0, kernel.tensor(names[0]), (0,), None)
     k, v = (block.iterator(number, kernel.tensor(names[number]), (0,), 1) for number in (1, 2))
     scaled = block.add("mul", q, block.constant(0.25, dtype))

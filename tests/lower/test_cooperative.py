@@ -13,7 +13,7 @@ from mugraph.lower import cooperative, lower
 from mugraph.lower.allocation import Request, allocate
 from mugraph.lower.check import check
 from mugraph.lower.fragments import warp_tiles
-from mugraph.lower.lowered import Kernel, Matmul, Memory, Reduce
+from mugraph.lower.lowered import Elementwise, Kernel, Matmul, Memory, Reduce
 from mugraph.lower.memory import ALIGNMENT, lifetimes
 from mugraph.lower.order import first_conflict, with_barriers
 from runtime.block_graphs import many_kernels
@@ -179,8 +179,18 @@ def test_the_checker_refuses_a_buffer_where_panels_pass() -> None:
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 32), (8, 64), (16, 200), (40, 24), (128, 128)])
 def test_warp_tiles_cover_the_target_within_registers(rows: int, columns: int) -> None:
-    kernel = kernel_of(rms_norm_linear(rows=rows, inner=32, columns=columns, grid=1, loop=1, dtype=DType.FP16))
-    tiles = warp_tiles(product_of(kernel), 8)
+    tiles = warp_tiles((rows, columns), 8)
     assert tiles.bands * tiles.down * 16 >= rows
     assert tiles.panels * tiles.across * 8 >= columns
     assert tiles.down * tiles.across <= 16
+
+
+def test_the_accumulators_of_an_online_softmax_stay_in_registers_with_what_is_added_to_them() -> None:
+    kernel = kernel_of(attention(queries=16, keys=128, width=64, loop=4, dtype=DType.BF16))
+    held = {buffer.name for buffer in kernel.buffers if buffer.memory is Memory.REGISTERS}
+    (product,) = [s for s in kernel.body if isinstance(s, Matmul) and s.target.buffer in held]
+    (update,) = [s for s in kernel.body if isinstance(s, Elementwise) and s.target.buffer in held]
+    assert product.target in update.sources
+    assert not product.accumulate
+    assert held == {product.target.buffer, update.target.buffer}
+    check(kernel)

@@ -56,6 +56,7 @@ SCHEDULES = {
     "no loop": lambda dtype: rms_norm_linear(rows=16, inner=128, columns=48, grid=3, loop=1, dtype=dtype),
     "many rows": lambda dtype: rms_norm_linear(rows=40, inner=64, columns=144, grid=2, loop=2, dtype=dtype),
     "online softmax": lambda dtype: attention(queries=16, keys=128, width=64, loop=4, dtype=dtype),
+    "two heads a block": lambda dtype: attention(queries=16, keys=64, width=32, loop=2, dtype=dtype, grid=1),
     "keys read twice": lambda dtype: normalised_scores(queries=8, keys=192, width=48, loop=3, dtype=dtype),
     "one query": lambda dtype: attention(queries=1, keys=96, width=32, loop=3, dtype=dtype),
 }

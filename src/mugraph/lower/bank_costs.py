@@ -85,7 +85,7 @@ def _fragment_cost(kernel: Kernel, tile: Tile) -> float:
 def _left_cost(kernel: Kernel, product: Matmul, tile: Tile) -> float:
     if not on_matrix_units(product):
         return 0.0
-    repeats = warp_tiles(product, kernel.threads // WARP).panels
+    repeats = warp_tiles(product.target.shape, kernel.threads // WARP).panels
     return repeats * _matrices_cost(kernel.buffer(tile.buffer), product, tile, row=-2, inner=-1)
 
 
@@ -93,7 +93,7 @@ def _right_cost(kernel: Kernel, product: Matmul, tile: Tile) -> float:
     if not on_matrix_units(product):
         bands = -(-product.target.shape[-2] // VECTOR_ROWS)
         return bands * _stored_along(kernel, tile, tile.strides[-1]) * math.prod(tile.shape)
-    repeats = warp_tiles(product, kernel.threads // WARP).bands
+    repeats = warp_tiles(product.target.shape, kernel.threads // WARP).bands
     return repeats * _matrices_cost(kernel.buffer(tile.buffer), product, tile, row=-1, inner=-2)
 
 

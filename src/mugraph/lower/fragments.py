@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from mugraph.ir.dtypes import DType
+from mugraph.ir.graph import Shape
 from mugraph.lower import tiles
 from mugraph.lower.lowered import Buffer, Matmul, Memory, Tile
 
@@ -42,9 +43,9 @@ def on_matrix_units(product: Matmul) -> bool:
     return large and product.dtype in (DType.FP16, DType.BF16)
 
 
-def warp_tiles(product: Matmul, warps: int) -> WarpTiles:
-    """The split that keeps matrix units busiest: fewest rounds of instructions, then fewest loads of factors."""
-    *batch, rows, columns = product.target.shape
+def warp_tiles(target: Shape, warps: int) -> WarpTiles:
+    """The split of a product's target that keeps matrix units busiest: fewest rounds of instructions, then fewest loads."""
+    *batch, rows, columns = target
     best: tuple[float, WarpTiles] | None = None
     for down in _COUNTS:
         for across in _COUNTS:
@@ -61,7 +62,7 @@ def warp_tiles(product: Matmul, warps: int) -> WarpTiles:
 
 def stays_in_registers(product: Matmul, warps: int) -> bool:
     """Whether the whole target fits the warps' registers: one task each."""
-    return on_matrix_units(product) and warp_tiles(product, warps).tasks <= warps
+    return on_matrix_units(product) and warp_tiles(product.target.shape, warps).tasks <= warps
 
 
 def comes_by_ldmatrix(tile: Tile, buffer: Buffer, dtype: DType, contiguous: int, inner: int) -> bool:

@@ -7,12 +7,12 @@ one: the choice with the least cost in all is an integer program (`choices.py`).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mugraph.lower.bank_costs import accesses_of
 from mugraph.lower.choices import Relation, choose
-from mugraph.lower.lowered import Buffer, Kernel, Matmul, Memory, Statement, Tile
+from mugraph.lower.lowered import Buffer, Kernel, Memory, Statement, Tile, with_tiles
 
 _PADDING = 16
 """Bytes that rows are padded by: the widest access of a lane, so that rows stay aligned to it."""
@@ -101,17 +101,10 @@ def _relaid(kernel: Kernel, dimensions: Mapping[str, Dimensions], chosen: Mappin
         return dimensions[tile.buffer].relaid(tile, chosen[tile.buffer]) if tile.buffer in chosen else tile
 
     def part(statements: Sequence[Statement]) -> tuple[Statement, ...]:
-        return tuple(_with_tiles(statement, moved) for statement in statements)
+        return tuple(with_tiles(statement, moved) for statement in statements)
 
     buffers = (replace(b, elements=chosen[b.name].elements) if b.name in chosen else b for b in kernel.buffers)
     return replace(kernel, buffers=tuple(buffers), before=part(kernel.before), body=part(kernel.body), after=part(kernel.after))
-
-
-def _with_tiles(statement: Statement, change: Callable[[Tile], Tile]) -> Statement:
-    match statement:
-        case Matmul():
-            return replace(statement, target=change(statement.target), left=change(statement.left), right=change(statement.right))
-    return replace(statement, target=change(statement.target), sources=tuple(map(change, statement.sources)))
 
 
 # what a choice costs ------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ barriers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -150,6 +151,13 @@ def reads_target(statement: Statement) -> bool:
             return statement.combine is not None
         case Reduce() | Matmul():
             return statement.accumulate
+
+
+def with_tiles(statement: Statement, change: Callable[[Tile], Tile]) -> Statement:
+    """The statement with every tile changed; places of panels stay."""
+    if isinstance(statement, Matmul):
+        return replace(statement, target=change(statement.target), left=change(statement.left), right=change(statement.right))
+    return replace(statement, target=change(statement.target), sources=tuple(map(change, statement.sources)))
 
 
 @dataclass(frozen=True, slots=True)

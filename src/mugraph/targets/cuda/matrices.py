@@ -1,9 +1,10 @@
-"""The text of matrices in a batch: where one starts, and how an element of the target is stored."""
+"""The text of matrices: where one of a batch starts, how an element is stored, which elements a warp's fragments hold."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from mugraph.lower.fragments import COLUMNS, ROWS, WarpTiles
 from mugraph.lower.lowered import Tile
 from mugraph.targets.cuda.source import KernelText
 from mugraph.targets.source import scaled, sum_of
@@ -25,3 +26,26 @@ def write_result(text: KernelText, target: Tile, row: str, column: str, value: s
     element = sum_of(["c", "c_batch", scaled(target.strides[-2], row), scaled(target.strides[-1], column)])
     total = f"to_float(*({element})) + {value}" if accumulate else value
     text.line(f"*({element}) = from_float<{text.dtype(target)}_t>({total});")
+
+
+FRAGMENT_PLACE = f"const int m = m0 + {ROWS} * i + lane / 4 + h / 2 * 8, n = n0 + {COLUMNS} * j + lane % 4 * 2 + h % 2;"
+"""Declares the row and the column of element h of the lane's part of fragment i, j."""
+
+
+def write_place(text: KernelText, split: WarpTiles, task: str) -> None:
+    """Declare where the part of the target begins that is a warp's task, and in which matrix of the batch."""
+    text.line(f"const int n0 = {task} % {split.panels} * {COLUMNS * split.across};")
+    text.line(f"const int m0 = {task} / {split.panels} % {split.bands} * {ROWS * split.down};")
+    text.line(f"const int batch = {task} / {split.panels * split.bands};")
+
+
+def write_each_fragment(text: KernelText, split: WarpTiles) -> None:
+    """Open loops, without braces, over the elements i, j, h of the fragments that a lane holds."""
+    for name, count in (("i", split.down), ("j", split.across), ("h", 4)):
+        text.line("#pragma unroll")
+        text.line(f"for (int {name} = 0; {name} < {count}; ++{name})")
+
+
+def covers(split: WarpTiles, target: Tile) -> bool:
+    """Whether all tasks together cover a target and nothing beyond."""
+    return (split.bands * split.down * ROWS, split.panels * split.across * COLUMNS) == target.shape[-2:]

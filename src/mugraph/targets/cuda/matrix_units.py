@@ -10,35 +10,25 @@ from dataclasses import dataclass
 
 from mugraph.lower.fragments import COLUMNS, DEPTH, ROWS, WARP, WarpTiles, comes_by_ldmatrix, warp_tiles
 from mugraph.lower.lowered import Matmul, Memory, Panels, Tile
-from mugraph.targets.cuda.matrices import write_batch_offsets, write_result
+from mugraph.targets.cuda.matrices import (
+    FRAGMENT_PLACE,
+    covers,
+    write_batch_offsets,
+    write_each_fragment,
+    write_place,
+    write_result,
+)
 from mugraph.targets.cuda.source import KernelText
 from mugraph.targets.source import scaled, sum_of
 
 
 def write_matrix_product(text: KernelText, product: Matmul) -> None:
     """Write a product over the pointers `a` and `b`; its factors have the target's batch dimensions."""
-    work = _Work(text, product, warp_tiles(product, text.threads // WARP))
+    work = _Work(text, product, warp_tiles(product.target.shape, text.threads // WARP))
     if product.panels is not None:
         work.write_streamed(product.panels)
     else:
         work.write_in_place()
-
-
-def write_fragment_copy(text: KernelText, sum_: str, producer: Matmul, target: Tile) -> None:
-    """Store the sums that `producer` keeps in registers to `target`."""
-    work = _Work(text, producer, warp_tiles(producer, text.threads // WARP))
-    with text.block():
-        text.pointer("c", target, written=True)
-        with text.block(f"if (warp < {work.split.tasks})"):
-            work.place("warp")
-            write_batch_offsets(text, {"c": target})
-            work.store(sum_, target, accumulate=False)
-
-
-def write_fragment_zeros(text: KernelText, sum_: str, producer: Matmul) -> None:
-    """Declare the sums that `producer` keeps in registers."""
-    split = warp_tiles(producer, text.threads // WARP)
-    text.line(f"float {sum_}[{split.down}][{split.across}][4] = {{}};")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +48,7 @@ class _Work:
             text.pointer("c", product.target, written=True)
             header = f"for (int task = warp; task < {self.split.tasks}; task += {text.threads // WARP})"
         with text.block(header):
-            self.place("warp" if self.in_registers else "task")
+            write_place(text, self.split, "warp" if self.in_registers else "task")
             write_batch_offsets(text, {"a": product.left, "b": product.right})
             sum_ = self.declare_sum()
             with text.block(f"for (int k = 0; k < {depth}; k += {DEPTH})"):
@@ -72,7 +62,7 @@ class _Work:
         if not self.in_registers:
             text.pointer("c", product.target, written=True)
         active = self.split.tasks < text.threads // WARP
-        self.place("warp")
+        write_place(text, self.split, "warp")
         write_batch_offsets(text, {"a": product.left, "b": product.right})
         sum_ = self.declare_sum()
         with text.block(f"for (int panel = 0; panel < {product.left.shape[-1] // panels.depth}; ++panel)"):
@@ -96,18 +86,16 @@ class _Work:
         """Whether the target is a sum that outlives this product in registers."""
         return self.text.buffer(self.product.target).memory is Memory.REGISTERS
 
-    def place(self, task: str) -> None:
-        """Declare where a task's part of the target begins, and the lane's place in fragments."""
-        split = self.split
-        self.text.line(f"const int n0 = {task} % {split.panels} * {COLUMNS * split.across};")
-        self.text.line(f"const int m0 = {task} / {split.panels} % {split.bands} * {ROWS * split.down};")
-        self.text.line(f"const int batch = {task} / {split.panels * split.bands};")
-
     def declare_sum(self) -> str:
-        if self.in_registers:
-            return self.product.target.buffer
-        self.text.line(f"float sum[{self.split.down}][{self.split.across}][4] = {{}};")
-        return "sum"
+        """The name of the sums, which start from 0 unless they go on."""
+        if not self.in_registers:
+            self.text.line(f"float sum[{self.split.down}][{self.split.across}][4] = {{}};")
+            return "sum"
+        sum_ = self.product.target.buffer
+        if not self.product.accumulate:
+            write_each_fragment(self.text, self.split)
+            self.text.line(f"    {sum_}[i][j][h] = 0.0f;")
+        return sum_
 
     def finish(self, sum_: str) -> None:
         if not self.in_registers:
@@ -169,9 +157,7 @@ class _Work:
     @property
     def is_whole(self) -> bool:
         """Whether all tasks together cover the target and nothing beyond."""
-        rows, columns = self.product.target.shape[-2:]
-        covered = (self.split.bands * self.split.down * ROWS, self.split.panels * self.split.across * COLUMNS)
-        return covered == (rows, columns)
+        return covers(self.split, self.product.target)
 
     def by_ldmatrix(self, tile: Tile, contiguous: int, inner: int) -> bool:
         """Whether ldmatrix can read a factor whose k is dimension `inner`, in rows along dimension `contiguous`."""
@@ -181,11 +167,9 @@ class _Work:
         """Write the elements of the sums that lie inside the target."""
         text = self.text
         rows, columns = target.shape[-2:]
-        for name, count in (("i", self.split.down), ("j", self.split.across), ("h", 4)):
-            text.line("#pragma unroll")
-            text.line(f"for (int {name} = 0; {name} < {count}; ++{name})")
+        write_each_fragment(text, self.split)
         with text.block():
-            text.line(f"const int m = m0 + {ROWS} * i + lane / 4 + h / 2 * 8, n = n0 + {COLUMNS} * j + lane % 4 * 2 + h % 2;")
+            text.line(FRAGMENT_PLACE)
             with text.block("" if self.is_whole else f"if (m < {rows} && n < {columns})"):
                 write_result(text, target, "m", "n", f"{sum_}[i][j][h]", accumulate)
 

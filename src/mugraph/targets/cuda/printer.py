@@ -13,8 +13,9 @@ from importlib import resources
 from mugraph.errors import UnsupportedOperator
 from mugraph.ir.dtypes import DType
 from mugraph.lower.lowered import Elementwise, Kernel, Matmul, Memory, Reduce, Statement
+from mugraph.targets.cuda.held import declare_held_sums, print_held, touches_registers
 from mugraph.targets.cuda.loops import print_elementwise, print_reduction
-from mugraph.targets.cuda.products import print_held_sum, print_product, touches_registers
+from mugraph.targets.cuda.products import print_product
 from mugraph.targets.cuda.ring import write_ring
 from mugraph.targets.cuda.source import KernelText
 
@@ -40,6 +41,7 @@ def _print_kernel(kernel: Kernel) -> str:
         text.line("const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;")
         _print_coordinates(text)
         _print_memory(text)
+        declare_held_sums(text)
         write_ring(text)
         body, after = len(kernel.before), len(kernel.before) + len(kernel.body)
         _print_part(text, kernel.before, 0)
@@ -95,7 +97,7 @@ def _print_part(text: KernelText, statements: Sequence[Statement], first: int) -
             case Matmul():
                 print_product(text, statement)
             case Elementwise() if touches_registers(text, statement):
-                print_held_sum(text, statement)
+                print_held(text, statement)
             case Elementwise():
                 print_elementwise(text, statement)
             case Reduce():

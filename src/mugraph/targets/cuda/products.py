@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from mugraph.lower import tiles
 from mugraph.lower.fragments import on_matrix_units
-from mugraph.lower.lowered import Elementwise, Matmul, Memory
+from mugraph.lower.lowered import Matmul
 from mugraph.lower.parallel import VECTOR_ROWS
 from mugraph.targets.cuda.matrices import write_batch_offsets, write_result
-from mugraph.targets.cuda.matrix_units import write_fragment_copy, write_fragment_zeros, write_matrix_product
+from mugraph.targets.cuda.matrix_units import write_matrix_product
 from mugraph.targets.cuda.source import KernelText
 from mugraph.targets.source import scaled, sum_of
 
@@ -54,19 +54,3 @@ def _write_vector_product(text: KernelText, product: Matmul) -> None:
             text.line(f"const int m = band * {tall} + r;")
             with text.block(f"if (m < {rows})"):
                 write_result(text, product.target, "m", "n", "sum[r]", product.accumulate)
-
-
-def touches_registers(text: KernelText, statement: Elementwise) -> bool:
-    """Whether a statement starts a sum in registers, or copies it out."""
-    tiles_ = (statement.target, *statement.sources)
-    return any(text.buffer(tile).memory is Memory.REGISTERS for tile in tiles_)
-
-
-def print_held_sum(text: KernelText, statement: Elementwise) -> None:
-    """Write the start of a sum in registers, or the copy of its end to where others read it."""
-    (held,) = (tile for tile in (statement.target, *statement.sources) if text.buffer(tile).memory is Memory.REGISTERS)
-    producer = next(s for s in text.kernel.statements if isinstance(s, Matmul) and s.target.buffer == held.buffer)
-    if statement.target == held:
-        write_fragment_zeros(text, held.buffer, producer)
-    else:
-        write_fragment_copy(text, held.buffer, producer, statement.target)

@@ -1,7 +1,7 @@
 /* Everything a generated CUDA kernel may call, declared once and defined twice: by PTX (ptx.h) for a GPU and by
    emulation for a CPU. Kernels include no header; besides these functions they use threadIdx.x, blockIdx.{x,y,z},
    __syncthreads(), __syncwarp(), __launch_bounds__, #pragma unroll, and these functions of the CUDA math library:
-   exp, log, tanh, erf, sqrt, rsqrt, abs, max, min, fma, each on floats.
+   exp, log, tanh, erf, sqrt, abs, max, min, fma, each on floats.
 
    Rules both sides rely on:
    - blocks are one-dimensional, a whole number of warps of 32 threads; grids have up to three dimensions;
@@ -35,10 +35,8 @@ template <class T> INLINE float high_half(unsigned pair);
 INLINE float as_float(unsigned bits);
 INLINE unsigned as_bits(float x);
 
-/* One access of 4 N bytes, N = 1, 2, 4, aligned to its size. `load_streamed` is for kernel inputs that one block reads
-   once: it bypasses the first-level cache. */
+/* One access of 4 N bytes, N = 1, 2, 4, aligned to its size. */
 template <int N> INLINE words<N> load_words(const void *address);
-template <int N> INLINE words<N> load_streamed(const void *address);
 template <int N> INLINE void store_words(void *address, words<N> value);
 
 /* Asynchronous copies from device to shared memory of BYTES = 4, 8, 16, both ends aligned to BYTES. Where `present` is
@@ -49,9 +47,8 @@ template <int BYTES> INLINE void cp_async(void *shared, const void *from, bool p
 INLINE void cp_async_commit();
 template <int PENDING> INLINE void cp_async_wait();
 
-/* Warp: the value of lane `lane ^ mask`, or of lane `source`. */
+/* Warp: the value of lane `lane ^ mask`. */
 INLINE float shfl_xor(float value, int mask);
-INLINE float shfl(float value, int source);
 
 /* Warp: N = 1, 2, 4 matrices of 8 x 8 16-bit elements from shared memory. Lane 8 i + r gives the address of row r of
    matrix i, 16 bytes aligned to 16 (the addresses of other lanes are ignored). Lane l receives in part[i] elements
@@ -67,17 +64,3 @@ template <int N> INLINE void ldmatrix_transposed(unsigned (&part)[N], const void
    which is what ldmatrix<4> gives of row-major left (matrices in the order of left[]), ldmatrix<2> of right stored
    column by column, and ldmatrix_transposed<2> of right stored row by row. */
 template <class T> INLINE void mma_m16n8k16(float (&sum)[4], const unsigned (&left)[4], const unsigned (&right)[2]);
-
-/* Warp: the sum or the largest of 32 values, in every lane. */
-INLINE float warp_sum(float value)
-{
-    for (int mask = 16; mask > 0; mask /= 2)
-        value += shfl_xor(value, mask);
-    return value;
-}
-INLINE float warp_max(float value)
-{
-    for (int mask = 16; mask > 0; mask /= 2)
-        value = max(value, shfl_xor(value, mask));
-    return value;
-}

@@ -62,29 +62,6 @@ template <> INLINE words<4> load_words<4>(const void *address)
     return {{value.x, value.y, value.z, value.w}};
 }
 
-template <> INLINE words<1> load_streamed<1>(const void *address)
-{
-    words<1> to;
-    asm("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(to.word[0]) : "l"(__cvta_generic_to_global(address)));
-    return to;
-}
-template <> INLINE words<2> load_streamed<2>(const void *address)
-{
-    words<2> to;
-    asm("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
-        : "=r"(to.word[0]), "=r"(to.word[1])
-        : "l"(__cvta_generic_to_global(address)));
-    return to;
-}
-template <> INLINE words<4> load_streamed<4>(const void *address)
-{
-    words<4> to;
-    asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-        : "=r"(to.word[0]), "=r"(to.word[1]), "=r"(to.word[2]), "=r"(to.word[3])
-        : "l"(__cvta_generic_to_global(address)));
-    return to;
-}
-
 template <> INLINE void store_words<1>(void *address, words<1> value) { *(words<1> *)address = value; }
 template <> INLINE void store_words<2>(void *address, words<2> value)
 {
@@ -109,7 +86,6 @@ INLINE void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memor
 template <int PENDING> INLINE void cp_async_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory"); }
 
 INLINE float shfl_xor(float value, int mask) { return __shfl_xor_sync(0xffffffffu, value, mask); }
-INLINE float shfl(float value, int source) { return __shfl_sync(0xffffffffu, value, source); }
 
 template <> INLINE void ldmatrix<1>(unsigned (&part)[1], const void *row)
 {
