@@ -80,7 +80,9 @@ extern "C" __global__ void __launch_bounds__(96) root_mean_square(const @T *x, @
 {
     float *const partial = (float *)shared_memory();
     const float value = to_float(x[blockIdx.x * 96 + threadIdx.x]);
-    const float sum = warp_sum(value * value);
+    float sum = value * value;
+    for (int mask = 16; mask > 0; mask /= 2)
+        sum += shfl_xor(sum, mask);
     if (threadIdx.x % 32 == 0)
         partial[threadIdx.x / 32] = sum;
     __syncthreads();

@@ -118,7 +118,7 @@ RAMP = np.arange(32, dtype=np.float32)
 
 @pytest.mark.parametrize(
     ("order", "clean"),
-    [("__syncwarp();", True), ("__syncthreads();", True), ("warp_sum(1.0f);", False), ("", False)],
+    [("__syncwarp();", True), ("__syncthreads();", True), ("shfl_xor(1.0f, 1);", False), ("", False)],
 )
 def test_only_barriers_order_accesses(order: str, clean: bool) -> None:
     shown, y = run_on_a_warp(f"float *s = (float *)shared_memory(); s[i] = x[i]; {order} y[i] = s[i ^ 1];", RAMP)
@@ -135,7 +135,7 @@ def test_a_write_races_with_any_reader_but_the_writer_itself(readers: str) -> No
         __syncwarp();
         float seen = 0;
         if ({readers}) seen = s[0];
-        warp_sum(seen);
+        shfl_xor(seen, 1);
         if (i == 5) s[0] = 1;
         y[i] = seen;
     """

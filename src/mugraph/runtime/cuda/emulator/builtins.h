@@ -18,7 +18,6 @@ void emulated_cp_async(void *shared, const void *from, unsigned bytes, bool pres
 void emulated_cp_async_commit();
 void emulated_cp_async_wait(unsigned pending);
 float emulated_shfl_xor(float value, int mask);
-float emulated_shfl(float value, int source);
 void emulated_ldmatrix(unsigned *parts, int matrices, const void *row, bool transposed);
 void emulated_mma_m16n8k16(float *sum, const unsigned *left, const unsigned *right, bool is_bf16);
 float emulated_from_fp16(unsigned short bits);
@@ -33,7 +32,6 @@ inline float log(float x) { return __builtin_logf(x); }
 inline float tanh(float x) { return __builtin_tanhf(x); }
 inline float erf(float x) { return __builtin_erff(x); }
 inline float sqrt(float x) { return __builtin_sqrtf(x); }
-inline float rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
 inline float abs(float x) { return __builtin_fabsf(x); }
 inline float max(float x, float y) { return __builtin_fmaxf(x, y); }
 inline float min(float x, float y) { return __builtin_fminf(x, y); }

@@ -41,7 +41,6 @@ template <int N> INLINE words<N> load_words(const void *address)
     emulated_load(&value, address, sizeof value);
     return value;
 }
-template <int N> INLINE words<N> load_streamed(const void *address) { return load_words<N>(address); }
 template <int N> INLINE void store_words(void *address, words<N> value) { emulated_store(address, &value, sizeof value); }
 
 template <int BYTES> INLINE void cp_async(void *shared, const void *from, bool present)
@@ -53,7 +52,6 @@ INLINE void cp_async_commit() { emulated_cp_async_commit(); }
 template <int PENDING> INLINE void cp_async_wait() { emulated_cp_async_wait(PENDING); }
 
 INLINE float shfl_xor(float value, int mask) { return emulated_shfl_xor(value, mask); }
-INLINE float shfl(float value, int source) { return emulated_shfl(value, source); }
 
 template <int N> INLINE void ldmatrix(unsigned (&part)[N], const void *row)
 {

@@ -33,13 +33,13 @@ Queue queues[kMaxThreads];
 
 struct Shuffle {
     float value, result;
-    int source;
+    int mask;
 };
 void shuffle(void *const *lanes)
 {
     for (int lane = 0; lane < kLanes; ++lane) {
         auto *const mine = static_cast<Shuffle *>(lanes[lane]);
-        mine->result = static_cast<const Shuffle *>(lanes[mine->source & (kLanes - 1)])->value;
+        mine->result = static_cast<const Shuffle *>(lanes[(lane ^ mine->mask) & (kLanes - 1)])->value;
     }
 }
 
@@ -217,14 +217,12 @@ void emulated_cp_async_wait(unsigned pending)
     }
 }
 
-float emulated_shfl(float value, int source)
+float emulated_shfl_xor(float value, int mask)
 {
-    Shuffle operands{value, 0, source};
+    Shuffle operands{value, 0, mask};
     gather(shuffle, &operands);
     return operands.result;
 }
-
-float emulated_shfl_xor(float value, int mask) { return emulated_shfl(value, thread % kLanes ^ mask); }
 
 void emulated_ldmatrix(unsigned *parts, int matrices, const void *row, bool transposed)
 {
