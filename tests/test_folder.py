@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import mugraph
+from mugraph.checker import Rejected, check_folder
 from mugraph.errors import InvalidInput, MugraphError, StorageError
 from mugraph.folder import MANIFEST
 
@@ -78,6 +79,13 @@ def test_every_changed_file_is_named(saved: Path) -> None:
             mugraph.load(saved)
         file.write_bytes(original)
     mugraph.load(saved)
+
+
+def test_what_is_saved_passes_an_independent_check(saved: Path) -> None:
+    assert check_folder(saved, seed=0).reached
+    (saved / "sources" / "kernels.c").write_text("int x;")
+    with pytest.raises(Rejected, match=r"sources/kernels\.c: changed after it was saved"):
+        check_folder(saved)
 
 
 def test_missing_file_is_named(saved: Path) -> None:

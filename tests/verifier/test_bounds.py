@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from mugraph.algebra.families import FieldFamily
+from mugraph.algebra.fields import is_prime
 from mugraph.ir import Graph, GraphBuilder, Level, Scalar
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.float_arithmetic import FloatArithmetic
@@ -192,3 +193,27 @@ def test_operators_outside_the_theory_are_found_at_every_level() -> None:
     assert beyond_rational(online_attention()) == {"exp", "max", "accumulate_rescaled"}
     assert beyond_rational(program(lambda x: x * Scalar.parse("sqrt(2)"), (2,))) == {"sqrt"}
     assert beyond_rational(program(lambda x: x / x.sum(0), (2,))) == frozenset()
+
+
+def test_sparse_polynomials_vanish_at_no_more_roots_of_unity_than_their_norms_allow() -> None:
+    """Step (iii) of the theorem's proof, counted out: pairs (p, omega) at which a polynomial of degree below q vanishes."""
+    q, smallest = 31, 1 << 9
+    primes = [p for p in range(q + 1, 20000, q) if is_prime(p) and p > smallest]
+    powers = []
+    for p in primes:
+        omega = next(root for root in (pow(base, (p - 1) // q, p) for base in range(2, p)) if root != 1)
+        roots = [pow(omega, exponent, p) for exponent in range(1, q)]
+        powers.append(np.array([[pow(root, exponent, p) for exponent in range(q)] for root in roots]))
+    rng = np.random.default_rng(0)
+    most, vanished = 0.0, 0
+    for _ in range(300):
+        polynomial = np.zeros(q, np.int64)
+        polynomial[rng.choice(q, 5, replace=False)] = rng.integers(-20, 21, 5)
+        if not polynomial.any():
+            continue
+        found = sum(int(np.count_nonzero(table @ polynomial % p == 0)) for p, table in zip(primes, powers, strict=True))
+        allowed = (q - 1) * math.log2(np.abs(polynomial).sum()) / math.log2(smallest)
+        assert found <= allowed
+        most, vanished = max(most, found / allowed), vanished + found
+    assert vanished > 100
+    assert most > 0.1, "the bound is within reach"
