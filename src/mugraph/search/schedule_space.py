@@ -14,6 +14,9 @@ from mugraph.search.axes import AxisSet, Slots
 from mugraph.search.emission import Schedule
 
 Floats = npt.NDArray[np.float64]
+Values = Floats | float
+"""A number per schedule, or one for all."""
+
 Sizes = tuple[int, ...]
 
 _GRID_DIMENSIONS = 3
@@ -23,21 +26,21 @@ _MOST_BLOCKS = 1 << 16
 class Schedules:
     """Many schedules of kernels that share their structure.
 
-    `sizes`: for each axis its elements, one number per schedule; `parts`: for each cut axis the blocks along it; `loop`: the
+    `sizes`: elements of each axis, per schedule where they differ; `parts`: for each cut axis the blocks along it; `loop`: the
     for-loop's iterations over `loop_axis`; `variant`: which of several assignments of sizes a schedule is for.
     """
 
     def __init__(
         self,
-        sizes: Sequence[Floats],
+        sizes: Sequence[Values],
         parts: dict[int, Floats],
         loop: Floats,
         loop_axis: int | None,
         variant: npt.NDArray[np.intp],
     ) -> None:
         self.sizes, self.parts, self.loop, self.loop_axis, self.variant = sizes, parts, loop, loop_axis, variant
-        self._tiles: dict[tuple[AxisSet, bool], Floats] = {}
-        self._wholes: dict[AxisSet, Floats] = {}
+        self._tiles: dict[tuple[AxisSet, bool], Values] = {}
+        self._wholes: dict[AxisSet, Values] = {}
         self._runs: dict[tuple[Slots, bool], Floats] = {}
         self._shared: dict[Hashable, tuple[Floats, Floats]] = {}
 
@@ -46,7 +49,7 @@ class Schedules:
 
     def __getitem__(self, chosen: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> Schedules:
         """Some of the schedules."""
-        sizes = [size[chosen] for size in self.sizes]
+        sizes = [size if isinstance(size, float) else size[chosen] for size in self.sizes]
         parts = {axis: count[chosen] for axis, count in self.parts.items()}
         return Schedules(sizes, parts, self.loop[chosen], self.loop_axis, self.variant[chosen])
 
@@ -71,13 +74,13 @@ class Schedules:
         result: Floats = np.ceil(self.blocks / multiprocessors)
         return result
 
-    def whole(self, axes: AxisSet) -> Floats:
+    def whole(self, axes: AxisSet) -> Values:
         """Elements of a device tensor."""
         if axes not in self._wholes:
-            self._wholes[axes] = math.prod((self.sizes[axis] for axis in axes), start=np.ones_like(self.loop))
+            self._wholes[axes] = math.prod((self.sizes[axis] for axis in axes), start=1.0)
         return self._wholes[axes]
 
-    def tile(self, axes: AxisSet, cut: bool) -> Floats:
+    def tile(self, axes: AxisSet, cut: bool) -> Values:
         """Elements of a tensor in one block; `cut`: of its loop axis only one iteration's tile."""
         key = (axes, cut and self.loop_axis in axes)
         if key not in self._tiles:
@@ -87,7 +90,7 @@ class Schedules:
             self._tiles[key] = tile / self.loop if key[1] else tile
         return self._tiles[key]
 
-    def points(self, axes: AxisSet, cut: bool, repeated: bool) -> Floats:
+    def points(self, axes: AxisSet, cut: bool, repeated: bool) -> Values:
         """Elements a block works through, in all iterations together if it is `repeated` in each."""
         return self.tile(axes, cut) * self.loop if repeated else self.tile(axes, cut)
 
@@ -132,7 +135,8 @@ def schedule_space(
     rows = [_of_sizes(tuple(parallel), loop_axis, sizes, parted) for sizes in variants]
     variant = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
     table = np.concatenate(rows)
-    sizes = [column[variant] for column in np.array(variants, dtype=np.float64).T]
+    columns = np.array(variants, dtype=np.float64).T
+    sizes = [float(column[0]) if (column == column[0]).all() else column[variant] for column in columns]
     parts = {axis: table[:, column] for column, axis in enumerate(parallel)}
     return Schedules(sizes, parts, table[:, -1], loop_axis, variant)
 
