@@ -145,7 +145,8 @@ def _exchange(path: Path, new: Path, old: Path) -> None:
 
 
 def _measurements(candidate: Candidate) -> dict[str, Any]:
-    return {"cost": candidate.cost, "latency": candidate.latency, "max_relative_error": candidate.max_relative_error}
+    errors = {"max_relative_error": candidate.max_relative_error, "error_ratio": candidate.error_ratio}
+    return {"cost": candidate.cost, "latency": candidate.latency, **errors}
 
 
 def _read_checked(path: Path, name: str, digest: str) -> str:

@@ -74,8 +74,8 @@ class Proved:
     def candidate(self) -> Candidate:
         """What the user gets of it."""
         latency = self.entry.latency if math.isfinite(self.entry.latency) else None
-        error = None if self.floats is None else self.floats.max_relative_error
-        return Candidate(self.entry.graph, self.entry.cost, latency, self.certificate, error)
+        errors = (None, None) if self.floats is None else (self.floats.max_relative_error, self.floats.error_ratio)
+        return Candidate(self.entry.graph, self.entry.cost, latency, self.certificate, *errors)
 
 
 @dataclass
@@ -190,7 +190,8 @@ class Qualifier:
         here = entry.executable.machine.available
         executable = entry.executable if here else Executable(entry.graph, Cpu(rounded_factors=True))
         budget = self.deadline.remaining
-        return float_check(runner(executable), self.program, baseline=self.baseline, seed=self.seed, budget=budget)
+        run = runner(executable)
+        return float_check(run, self.program, baseline=self.baseline, seed=self.seed, graph=entry.graph, budget=budget)
 
     def _verdict(self, entry: Contestant) -> Verdict:
         budget = self.deadline.remaining

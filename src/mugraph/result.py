@@ -27,17 +27,22 @@ class Candidate:
     max_relative_error: float | None
     """Largest error against float64 over all tested input scales, relative to the output's largest magnitude; None for an
     original program when the budget left no time to measure it."""
+    error_ratio: float | None = None
+    """That error for standard normal inputs, relative to the one the original program makes in its own precision; None where it
+    makes none."""
 
     def to_json(self) -> dict[str, Any]:
         """The candidate as JSON values."""
-        measured = {"cost": self.cost, "latency": self.latency, "max_relative_error": self.max_relative_error}
+        errors = {"max_relative_error": self.max_relative_error, "error_ratio": self.error_ratio}
+        measured = {"cost": self.cost, "latency": self.latency, **errors}
         return {**measured, "graph": graph_to_json(self.graph), "certificate": self.certificate.to_json()}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Candidate:
         """The candidate `to_json` wrote; raises KeyError, TypeError, InvalidInput or InvalidGraph for anything else."""
         graph, certificate = graph_from_json(values["graph"]), Certificate.from_json(values["certificate"])
-        return cls(graph, values["cost"], values["latency"], certificate, values["max_relative_error"])
+        errors = values["max_relative_error"], values["error_ratio"]
+        return cls(graph, values["cost"], values["latency"], certificate, *errors)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.program import Program
 from mugraph.verifier import float_check
 from mugraph.verifier.batched import evaluate_batched
-from mugraph.verifier.floats import errors_against, random_inputs
+from mugraph.verifier.floats import ADVERSARIAL, errors_against, random_inputs
 
 from .graphs import fused_rmsnorm, program, rmsnorm
 
@@ -40,14 +40,19 @@ def test_a_fused_kernel_agrees_at_every_scale() -> None:
     assert report.stable
     assert report.reason == ""
     assert 0 < report.max_relative_error < 1e-6
-    assert [entry.scale for entry in report.scales] == [1e-3, 1e-1, 1.0, 10.0, 100.0]
+    assert [entry.inputs for entry in report.scales] == [
+        *(f"input scale {scale:g}" for scale in (1e-3, 1e-1, 1.0, 10.0, 1e3)),
+        *ADVERSARIAL,
+    ]
+    assert report.error_ratio is not None
+    assert 0 < report.error_ratio < 10
 
 
 def test_overflow_that_the_program_avoids_is_unstable() -> None:
     report = float_check(in_float32(softmax(safe=False)), softmax(safe=True))
     assert not report.stable
     assert "not finite" in report.reason
-    assert "input scale 100" in report.reason
+    assert "input scale 1000" in report.reason
 
 
 def test_overflow_of_the_program_itself_is_not_held_against_a_candidate() -> None:

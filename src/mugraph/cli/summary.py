@@ -98,7 +98,8 @@ def print_result(opt: Superoptimized) -> None:
     verdict = "verified equivalent to the program at full size" if opt.certificate.accepted else "NOT verified"
     print(f"\n{verdict}; {bound_text(opt.certificate)}")
     if opt.best.max_relative_error is not None:
-        print(f"largest error against float64, relative to the output: {opt.best.max_relative_error:.1e}")
+        ratio = "" if opt.best.error_ratio is None else f", {opt.best.error_ratio:.1f} times the original program's own"
+        print(f"largest error against float64, relative to the output: {opt.best.max_relative_error:.1e}{ratio}")
     if opt.best.latency is not None:
         predicted = "" if opt.best.cost is None else f", predicted {_time(opt.best.cost)}"
         print(f"measured {_time(opt.best.latency)} per call on {opt.target}{predicted}")

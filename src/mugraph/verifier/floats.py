@@ -1,11 +1,11 @@
-"""Floating-point evidence: a compiled candidate against the float64 meaning of the program, over input scales."""
+"""Floating-point evidence: a compiled candidate against the float64 meaning of the program, on many kinds of inputs."""
 
 from __future__ import annotations
 
 import functools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +16,12 @@ from mugraph.ir.arithmetic import Array
 from mugraph.ir.dtypes import DType, round_to
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Graph
-from mugraph.ir.scalar import Scalar
 from mugraph.verifier.batched import Pulse, evaluate_batched
+from mugraph.verifier.rounding import RoundedArithmetic, operator_errors, relative_error
 
-SCALES = (1e-3, 1e-1, 1.0, 10.0, 100.0)
+SCALES = (1e-3, 1e-1, 1.0, 10.0, 1e3)
+"""Standard deviations of normal inputs."""
+
 TOLERANCES = {DType.FP64: 1e-10, DType.FP32: 1e-5, DType.FP16: 4e-3, DType.BF16: 2e-2}
 """Errors that are never called unstable, by the element type of the output."""
 
@@ -30,9 +32,42 @@ Runner = Callable[..., Sequence[Any]]
 """Takes one array per program input, gives the outputs in order."""
 
 
+Pattern = Callable[[Array], Array]
+
+
+def _equal_elements(normal: Array) -> Array:
+    """Rows of one number each: sums grow with every term, and their rounding errors with them."""
+    return np.broadcast_to(normal[..., :1], normal.shape) if normal.ndim else normal
+
+
+def _one_huge_element(normal: Array) -> Array:
+    """One element of each row a thousand times the others: what is small beside it gets lost."""
+    if not normal.ndim:
+        return normal
+    huge = np.argmax(np.abs(normal), axis=-1, keepdims=True)
+    factors = np.where(np.arange(normal.shape[-1]) == huge, np.float32(1e3), np.float32(1))
+    return np.asarray(normal * factors)
+
+
+def _mixed_signs(normal: Array) -> Array:
+    """Numbers between 1 and 2 with alternating signs: sums of rows cancel."""
+    if not normal.ndim:
+        return normal
+    signs = np.where(np.arange(normal.shape[-1]) % 2 == 0, np.float32(1), np.float32(-1))
+    return np.asarray((1 + np.tanh(np.abs(normal))) * signs)
+
+
+ADVERSARIAL: dict[str, Pattern] = {
+    "rows of equal elements": _equal_elements,
+    "one huge element per row": _one_huge_element,
+    "alternating signs": _mixed_signs,
+}
+"""Kinds of rows that sums and exponentials are known to suffer from, made of normal numbers of standard deviation 1."""
+
+
 @dataclass(frozen=True, slots=True)
 class ScaleError:
-    """Errors for normal inputs of one standard deviation, one per output.
+    """Errors on one kind of inputs, one per output: normal ones of one standard deviation, or an adversarial `pattern`.
 
     An error is the largest absolute deviation from float64, divided by the output's largest absolute value in float64.
     `baseline` is that of the program's own evaluation in its precision, where it had to be consulted. Infinity stands
@@ -42,11 +77,17 @@ class ScaleError:
     scale: float
     errors: tuple[float, ...]
     baseline: tuple[float, ...] | None = None
+    pattern: str = ""
+
+    @property
+    def inputs(self) -> str:
+        """The kind of inputs in words."""
+        return self.pattern or f"input scale {self.scale:g}"
 
 
 @dataclass(frozen=True, slots=True)
 class FloatReport:
-    """Whether a candidate is numerically `stable`, with the `reason` when it is not, and the errors at every scale."""
+    """Whether a candidate is numerically `stable`, with the `reason` when it is not, and the errors on all kinds of inputs."""
 
     stable: bool
     reason: str
@@ -55,8 +96,18 @@ class FloatReport:
     @property
     def max_relative_error(self) -> float:
         """The largest error of any output for inputs of standard deviation 1 (of the nearest scale that was checked)."""
-        nearest = min(self.scales, key=lambda entry: abs(math.log(entry.scale)))
-        return max(nearest.errors)
+        return max(self._nearest.errors)
+
+    @property
+    def error_ratio(self) -> float | None:
+        """How many times the program's own error in its precision that is, at most; None where the program makes none."""
+        own = self._nearest.baseline or ()
+        return max((error / base for error, base in zip(self._nearest.errors, own, strict=False) if base), default=None)
+
+    @property
+    def _nearest(self) -> ScaleError:
+        normal = [entry for entry in self.scales if not entry.pattern]
+        return min(normal, key=lambda entry: abs(math.log(entry.scale)))
 
 
 def float_check(
@@ -66,14 +117,16 @@ def float_check(
     baseline: Runner | None = None,
     seed: int = 0,
     scales: Sequence[float] = SCALES,
+    graph: Graph | None = None,
     budget: float | None = None,
 ) -> FloatReport:
-    """Compare `run` with the float64 evaluation of the kernel graph `reference` on random inputs of several scales.
+    """Compare `run` with the float64 evaluation of the kernel graph `reference` on random and adversarial inputs.
 
-    Inputs are normal, rounded to the dtype of each input (bf16 as float32 arrays of bf16 numbers). A candidate is
-    unstable when a result is not finite, or errs by more than the tolerance of its dtype and more than 10 times the
-    error of `baseline` (by default the reference evaluated operator by operator, each result rounded to the dtype).
-    Where the program itself leaves its number range, nothing is asked of the candidate.
+    Inputs are rounded to the dtype of each input (bf16 as float32 arrays of bf16 numbers). A candidate is unstable when a
+    result is not finite, or errs by more than the tolerance of its dtype and more than 10 times the error of `baseline`
+    (by default the reference evaluated operator by operator, each result rounded to the dtype). Where the program itself
+    leaves its number range, nothing is asked of the candidate. With `graph`, the muGraph that `run` computes, the reason
+    names the operator that loses the most.
 
     Raises BudgetExceeded if it takes longer than `budget` seconds.
     """
@@ -81,26 +134,57 @@ def float_check(
     pulse()
     entries: list[ScaleError] = []
     reason = ""
-    normal = _normal_inputs(reference, seed)
+    own_run = baseline or _operator_by_operator(reference, pulse)
     known = _known_outputs(reference, seed)
-    for scale in scales:
-        inputs = _scaled(reference, normal, scale)
-        if scale not in known:
-            known[scale] = _in_float64(reference, inputs, pulse)
-        expected = known[scale]
+    for kind in _kinds(reference, seed, scales):
+        if kind.name not in known:
+            known[kind.name] = _in_float64(reference, kind.inputs, pulse)
         pulse()
-        entry = ScaleError(scale, errors_against(expected, run(*inputs)))
-        if not _within(entry.errors, _tolerances(reference)):
-            own = (baseline or _operator_by_operator(reference, pulse))(*inputs)
-            entry = ScaleError(scale, entry.errors, errors_against(expected, own))
+        errors = errors_against(known[kind.name], run(*kind.inputs))
+        own = None
+        if kind.name == _STANDARD or not _within(errors, _tolerances(reference)):
+            own = errors_against(known[kind.name], own_run(*kind.inputs))
+        entry = ScaleError(kind.scale, errors, own, kind.pattern)
         entries.append(entry)
-        reason = reason or _instability(reference, entry)
+        if not reason and (reason := _instability(reference, entry)) and graph is not None:
+            reason = f"{reason}: {_culprit(graph, kind.inputs)}"
     return FloatReport(not reason, reason, tuple(entries))
 
 
 def _look_at_the_clock(deadline: float) -> None:
     if time.monotonic() > deadline:
         raise BudgetExceeded("the budget ended before the comparison with float64 did; raise it")
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """One kind of inputs: normal numbers of a scale, or a pattern."""
+
+    scale: float
+    pattern: str
+    inputs: list[Array]
+
+    @property
+    def name(self) -> str:
+        return self.pattern or f"{self.scale:g}"
+
+
+_STANDARD = "1"
+
+
+def _kinds(graph: Graph, seed: int, scales: Sequence[float]) -> Iterator[_Kind]:
+    normal = _normal_inputs(graph, seed)
+    for scale in scales:
+        yield _Kind(scale, "", _scaled(graph, normal, scale))
+    for name, pattern in ADVERSARIAL.items():
+        yield _Kind(1.0, name, _scaled(graph, [pattern(array) for array in normal], 1.0))
+
+
+def _culprit(graph: Graph, inputs: Sequence[Array]) -> str:
+    """The operator of a candidate that adds the most error; kernels keep 16-bit intermediates in float32."""
+    precision = DType.FP64 if any(t.dtype is DType.FP64 for t in graph.output_tensors) else DType.FP32
+    errors = operator_errors(graph, inputs, precision)
+    return str(errors[0]) if errors else "no operator of it is to blame in exact order"
 
 
 def random_inputs(graph: Graph, seed: int, scale: float = 1.0) -> list[Array]:
@@ -120,23 +204,12 @@ def _scaled(graph: Graph, normal: Sequence[Array], scale: float) -> list[Array]:
 
 def errors_against(expected: Sequence[Array], actual: Sequence[Any]) -> tuple[float, ...]:
     """For each output its error as `ScaleError` defines it, over the elements where the expected value is finite."""
-    return tuple(_error(right, np.asarray(got, np.float64)) for right, got in zip(expected, actual, strict=True))
-
-
-def _error(expected: Array, actual: Array) -> float:
-    finite = np.isfinite(expected)
-    if not finite.any():
-        return 0.0
-    if not np.isfinite(actual[finite]).all():
-        return math.inf
-    deviation = float(np.max(np.abs(actual[finite] - expected[finite])))
-    largest = float(np.max(np.abs(expected[finite])))
-    return deviation / largest if largest else deviation
+    return tuple(relative_error(right, np.asarray(got, np.float64)) for right, got in zip(expected, actual, strict=True))
 
 
 @functools.lru_cache(maxsize=4)
-def _known_outputs(reference: Graph, seed: int) -> dict[float, tuple[Array, ...]]:
-    """The float64 outputs of a program by input scale: many candidates are checked against one program."""
+def _known_outputs(reference: Graph, seed: int) -> dict[str, tuple[Array, ...]]:
+    """The float64 outputs of a program by kind of inputs: many candidates are checked against one program."""
     return {}
 
 
@@ -152,51 +225,9 @@ def _operator_by_operator(graph: Graph, pulse: Pulse) -> Runner:
 
     def run(*inputs: Array) -> Sequence[Array]:
         with np.errstate(all="ignore"):
-            return evaluate_batched(graph, inputs, _RoundedArithmetic(dtype), pulse)
+            return evaluate_batched(graph, inputs, RoundedArithmetic(dtype), pulse)
 
     return run
-
-
-class _RoundedArithmetic(FloatArithmetic):
-    """Arithmetic whose every operation rounds its result to one element type."""
-
-    def __init__(self, rounded: DType) -> None:
-        super().__init__(round_to(rounded, 0.0).dtype)
-        self.rounded = rounded
-
-    def constant(self, value: Scalar) -> Array:
-        return round_to(self.rounded, super().constant(value))
-
-    def add(self, x: Array, y: Array) -> Array:
-        return round_to(self.rounded, super().add(x, y))
-
-    def sub(self, x: Array, y: Array) -> Array:
-        return round_to(self.rounded, super().sub(x, y))
-
-    def mul(self, x: Array, y: Array) -> Array:
-        return round_to(self.rounded, super().mul(x, y))
-
-    def div(self, x: Array, y: Array) -> Array:
-        return round_to(self.rounded, super().div(x, y))
-
-    def exp(self, x: Array) -> Array:
-        return round_to(self.rounded, super().exp(x))
-
-    def sqrt(self, x: Array) -> Array:
-        return round_to(self.rounded, super().sqrt(x))
-
-    def opaque(self, name: str, x: Array) -> Array:
-        return round_to(self.rounded, super().opaque(name, x))
-
-    def sum(self, x: Array, axis: int) -> Array:
-        return round_to(self.rounded, super().sum(x.astype(self._wide), axis))
-
-    def matmul(self, x: Array, y: Array) -> Array:
-        return round_to(self.rounded, super().matmul(x.astype(self._wide), y.astype(self._wide)))
-
-    @property
-    def _wide(self) -> type[np.floating[Any]]:
-        return np.float64 if self.rounded is DType.FP64 else np.float32
 
 
 def _tolerances(reference: Graph) -> tuple[float, ...]:
@@ -208,12 +239,12 @@ def _within(errors: Sequence[float], limits: Sequence[float]) -> bool:
 
 
 def _instability(reference: Graph, entry: ScaleError) -> str:
-    """Why the candidate is unstable at this scale, or nothing."""
+    """Why the candidate is unstable on these inputs, or nothing."""
     own = entry.baseline or tuple(0.0 for _ in entry.errors)
     for output, (error, base, tolerance) in enumerate(zip(entry.errors, own, _tolerances(reference), strict=True)):
         if error <= tolerance or base == math.inf:
             continue
-        where = f"output {output} at input scale {entry.scale:g}"
+        where = f"output {output} at {entry.inputs}"
         if error == math.inf:
             return f"{where} is not finite, where the program's own result is"
         if error > _MULTIPLE * base:
