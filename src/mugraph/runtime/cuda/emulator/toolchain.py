@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from functools import cache
 from importlib import resources
@@ -68,8 +69,8 @@ def source_lines(library: Path, sites: list[int]) -> list[int | None]:
 @cache
 def _compiler() -> str:
     path = shutil.which("g++")
-    if path is None:
-        raise TargetUnavailable("checking CUDA kernels on a CPU needs g++: install it (Debian: g++)")
+    if path is None or sys.platform != "linux":
+        raise TargetUnavailable("checking CUDA kernels on a CPU needs g++ on Linux: install it (Debian: g++), or use a container")
     return path
 
 
