@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,12 @@ import mugraph.checker
 from mugraph.checker import CheckReport, Rejected, check_folder
 from mugraph.checker.files import graph_digest
 from mugraph.cli import main
-from mugraph.errors import MugraphError
 from mugraph.ir import DType, Graph, GraphBuilder, Level, Scalar
-from mugraph.ir.serialize import graph_from_json, graph_to_json
+from mugraph.ir.serialize import graph_to_json
 from mugraph.lower.thread_graphs import construct
 from mugraph.verifier import verify_graphs
 from mugraph.verifier.certificate import digest
-from verifier.graphs import attention, fused_rmsnorm, linear_with_bias, online_attention, program, rmsnorm
+from verifier.graphs import attention, fused_rmsnorm, linear_with_bias, mutants, online_attention, program, rmsnorm
 
 Document = dict[str, Any]
 
@@ -220,25 +218,6 @@ def test_too_few_tests_are_not_said_to_reach_the_bound(tmp_path: Path) -> None:
     report = check_folder(folder, rounds=1, seed=0)
     assert report.error_bound is not None
     assert not report.reached
-
-
-FAMILIES = (("add", "sub", "mul", "div"), ("square", "sqrt", "exp", "silu"))
-MAPS: dict[str, list[Any]] = {"imap": [[None], [0], [1]], "fmap": [None, 0, 1], "combine": ["sum", "max"], "omap": [[0], [1]]}
-
-
-def mutants(graph: Graph) -> Iterator[Graph]:
-    """Valid graphs that differ from one with a kernel in one operator or one attribute."""
-    document = json.loads(json.dumps(graph_to_json(graph)))
-    for node in body({"graph.json": document})["nodes"]:
-        operators = [op for family in FAMILIES if node["op"] in family for op in family]
-        choices = [(node, "op", operators), *((node["attributes"], name, values) for name, values in MAPS.items())]
-        for place, name, values in choices:
-            original = place.get(name)
-            for value in values if name in place else []:
-                place[name] = value
-                with contextlib.suppress(MugraphError):
-                    yield graph_from_json(document)
-                place[name] = original
 
 
 def test_checker_and_verifier_agree_on_mutants(tmp_path: Path) -> None:

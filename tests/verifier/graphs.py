@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
 
+from mugraph.errors import MugraphError
 from mugraph.ir import DType, Graph, GraphBuilder, Level
 from mugraph.ir.program import Program, ProgramTensor
+from mugraph.ir.serialize import graph_from_json, graph_to_json
 
 FP32 = DType.FP32
 
@@ -91,3 +97,34 @@ def linear_with_bias(loop: int = 20) -> Graph:
     product = block.add("accumulate", block.add("matmul", xs, ws), combine="sum")
     saved = block.add("output_saver", block.add("add", product, bias), omap=(1,))
     return kernel.build(kernel.graph_defined(block.build([saved]), [x, w, b]))
+
+
+FAMILIES = (("add", "sub", "mul", "div"), ("square", "sqrt", "exp", "silu"))
+
+
+def mutants(graph: Graph) -> Iterator[Graph]:
+    """Valid graphs that differ from one with a kernel in one operator or one attribute."""
+    document = json.loads(json.dumps(graph_to_json(graph)))
+    bodies = [node["body"] for node in document["graph"]["nodes"] if "body" in node]
+    for node in (node for body in bodies for node in body["nodes"]):
+        for place, name, values in _changes(node):
+            original = place[name]
+            for value in values:
+                place[name] = value
+                with contextlib.suppress(MugraphError):
+                    yield graph_from_json(document)
+            place[name] = original
+
+
+def _changes(node: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str, list[Any]]]:
+    """(where, what, which values) of all changes to a node."""
+    for family in FAMILIES:
+        if node["op"] in family:
+            yield node, "op", list(family)
+    dims = {"imap": (None, 0, 1), "omap": (0, 1)}
+    for name, value in node["attributes"].items():
+        if name in dims:
+            yield node["attributes"], name, [list(mapped) for mapped in itertools.product(dims[name], repeat=len(value))]
+    for name, values in (("fmap", [None, 0, 1]), ("combine", ["sum", "max"])):
+        if name in node["attributes"]:
+            yield node["attributes"], name, values

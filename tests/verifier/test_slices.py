@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
+from mugraph.errors import ShapeMismatch
 from mugraph.ir import Graph, GraphBuilder, Level
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
@@ -15,7 +18,7 @@ from mugraph.ir.validity import check
 from mugraph.lower.thread_graphs import construct
 from mugraph.verifier.slices import NotParallel, shared_slice, take_slice
 
-from .graphs import FP32, attention, fused_rmsnorm, online_attention, program, rmsnorm
+from .graphs import FP32, attention, fused_rmsnorm, mutants, online_attention, program, rmsnorm
 
 
 def assert_slices_are_slices(graph: Graph, inputs: tuple[int | None, ...]) -> None:
@@ -114,3 +117,41 @@ def test_what_tells_slices_apart_is_refused(name: str) -> None:
 def test_axes_that_come_out_in_different_places_are_not_shared() -> None:
     assert take_slice(swapped_blocks(), (0,))[1] == (1,)
     assert not shared_slice(program(lambda x: x.square(), (2, 2)), swapped_blocks()).axes
+
+
+KERNELS = {
+    "RMSNorm": lambda: fused_rmsnorm(4, 4, 4, loop=2),
+    "RMSNorm in single columns": lambda: fused_rmsnorm(4, 4, 4, blocks=4, loop=1),
+    "attention": lambda: online_attention(4, 4, 4),
+    "thread graphs": lambda: construct(fused_rmsnorm(4, 4, 4, loop=2)),
+    "two grid dimensions": lambda: two_dimensional(),
+}
+
+
+def two_dimensional() -> Graph:
+    """x y + bias over a 2 x 2 grid."""
+    kernel = GraphBuilder(Level.KERNEL)
+    x, y, z = (kernel.input(name, (4, 4), FP32) for name in "xyz")
+    block = GraphBuilder(Level.BLOCK, grid=(2, 2))
+    maps: tuple[tuple[int | None, ...], ...] = ((0, None), (None, 1), (0, 1))
+    tiles = [
+        block.iterator(n, kernel.tensor(value), imap, None) for n, (value, imap) in enumerate(zip((x, y, z), maps, strict=True))
+    ]
+    total = block.add("add", block.add("matmul", tiles[0], tiles[1]), tiles[2])
+    saved = block.add("output_saver", block.add("silu", total), omap=(0, 1))
+    return kernel.build(kernel.graph_defined(block.build([saved]), [x, y, z]))
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_whatever_is_taken_for_parallel_is(name: str) -> None:
+    """Equal sizes everywhere, changed maps and operators: nothing but the proof keeps axes apart."""
+    proved = 0
+    changed_twice = (graph for once in mutants(KERNELS[name]()) for graph in mutants(once))
+    for graph in itertools.chain(mutants(KERNELS[name]()), itertools.islice(changed_twice, 0, None, 29)):
+        shapes = [node.output.shape for node in graph.nodes if node.op == "input"]
+        for axis in itertools.product(*((None, *range(len(shape))) for shape in shapes)):
+            if axis.count(None) < len(axis):
+                with contextlib.suppress(NotParallel, ShapeMismatch):
+                    assert_slices_are_slices(graph, axis)
+                    proved += 1
+    assert proved > 50
