@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -222,3 +223,19 @@ def test_outputs_share_no_memory_with_inputs_or_each_other() -> None:
         assert not any(np.shares_memory(array, other) for other in arrays[:index])
     np.testing.assert_array_equal(arrays[2], data.reshape(6, 4))
     np.testing.assert_array_equal(arrays[5], data**2)
+
+
+def test_views_that_only_the_library_reads_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    builder = GraphBuilder(Level.KERNEL)
+    x, w = builder.input("x", (4, 6), FP32), builder.input("w", (8, 6), FP32)
+    turned = builder.add("transpose", w, permutation=(1, 0))
+    product = builder.add("matmul", x, turned)
+    run = build(builder.build([product, builder.add("transpose", product, permutation=(1, 0))]))
+    inputs = normal_inputs(run.graph)
+    contiguous = mock.Mock(side_effect=NUMPY.contiguous)
+    monkeypatch.setattr(NUMPY, "contiguous", contiguous)
+    first, second = run(*inputs)
+    np.testing.assert_allclose(first, inputs[0] @ inputs[1].T, rtol=1e-5)
+    np.testing.assert_array_equal(second, first.T)
+    assert second.flags.c_contiguous
+    assert (6, 8) not in [call.args[0].shape for call in contiguous.call_args_list]

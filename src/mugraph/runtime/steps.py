@@ -44,12 +44,13 @@ def planned(graph: Graph, launches: Mapping[int, Launch], functions: Mapping[str
     inputs = [index for index, node in enumerate(graph.nodes) if node.op == "input"]
     others = [Value(i, n) for i, node in enumerate(graph.nodes) if node.op != "input" for n in range(len(node.outputs))]
     slots = {value: number for number, value in enumerate([*map(Value, inputs), *others])}
+    dense = {*graph.outputs, *(value for launch in launches.values() for value in launch.inputs)}
     steps: list[Step] = []
     for index in _needed(graph, launches):
         if graph.nodes[index].op == GRAPH_DEFINED:
             steps.append(_kernel(graph, launches[index], functions, library, slots))
         else:
-            steps.append(_pre_defined(graph, index, library, slots))
+            steps.append(_pre_defined(graph, index, library, slots, Value(index) in dense))
     outputs: list[int] = []
     taken = set(map(Value, inputs))
     for value in graph.outputs:
@@ -107,9 +108,11 @@ def _copy(library: Arrays, source: int, target: int) -> Step:
     return step
 
 
-def _pre_defined(graph: Graph, index: int, library: Arrays, slots: Mapping[Value, int]) -> Step:
-    """Run a node with the array library."""
+def _pre_defined(graph: Graph, index: int, library: Arrays, slots: Mapping[Value, int], dense: bool) -> Step:
+    """Run a node with the array library; only kernels and callers need views to be `dense`."""
     compute = _computation(graph, graph.nodes[index], library)
+    if dense and graph.nodes[index].op in VIEWS:
+        compute = _then(library.contiguous, compute)
     target, operands = slots[Value(index)], [slots[value] for value in graph.nodes[index].inputs]
 
     def step(arrays: Slots) -> None:
@@ -123,13 +126,17 @@ def _computation(graph: Graph, node: Node, library: Arrays) -> Callable[..., Any
     operands = [graph.tensor(value) for value in node.inputs]
     match node.op:
         case "reshape":
-            return lambda x: library.contiguous(library.reshape(x, node.output.shape))
+            return lambda x: library.reshape(x, node.output.shape)
         case "transpose":
             permutation = node["permutation"]
             assert isinstance(permutation, tuple)
             order = [dim for dim in permutation if dim is not None]
-            return lambda x: library.contiguous(library.transpose(x, order))
+            return lambda x: library.transpose(x, order)
         case "matmul" if len({tensor.dtype for tensor in (*operands, node.output)}) == 1:
             return library.matmul
     call = apply_call(node.op, operands, dict(node.attributes))
     return lambda *xs: library.compute(call, xs, node.output)
+
+
+def _then(last: Callable[[Any], Any], first: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *xs: last(first(*xs))
