@@ -8,7 +8,7 @@
   and seconds for twice the batch, whose structures are known by then.
 - growth: seconds against the number of operators, over random LAX programs; the exponent of the power law through the medians.
 - random: every candidate of random LAX programs against the program, by the verifier and in float64; and whether Algorithm 1,
-  where it finishes, finds a kernel that the closures do not match.
+  where it finishes, finds a kernel of less predicted time than the closures do.
 
 Results go to `benchmarks/results/search.json` and `search-growth.svg`; tables go to stdout, progress to stderr.
 """
@@ -189,12 +189,15 @@ def random(arguments: argparse.Namespace) -> tuple[list[Record], str]:
     for seed in range(arguments.programs):
         rows.append(compared(seed, random_program(seed), device_for("cpu"), arguments.seconds))
         tell(f"random program {seed}: {rows[-1]}")
-    bad = sum(row.get("wrong", 0) for row in rows)
+    candidates, wrong, undefined, inexact = (
+        sum(row.get(name, 0) for row in rows) for name in ("candidates", "wrong", "undefined", "inexact")
+    )
     lost = [row["seed"] for row in rows if row.get("lost")]
     finished = sum(row.get("algorithm_1_finished", False) for row in rows)
     summary = (
         f"{len(rows)} random programs, {sum('error' in row for row in rows)} refused; "
-        f"{sum(row.get('candidates', 0) for row in rows)} candidates, {bad} of them wrong; "
+        f"{candidates} candidates: {wrong} that the verifier rejects, {inexact} that differ in float64, "
+        f"{undefined} that float64 leaves undefined, sqrt(x) * sqrt(x) for negative x, and superoptimize drops; "
         f"Algorithm 1 finished on {finished}, and found better than the closures on {len(lost)}: {lost}"
     )
     return rows, summary
@@ -208,7 +211,10 @@ def compared(seed: int, program: Graph, device: Device, limit: float) -> Record:
     except MugraphError as error:
         return {**row, "error": str(error)}
     row["candidates"] = len(found.candidates)
-    row["wrong"] = sum(not equivalent(program, candidate.graph) for candidate in found.candidates)
+    row["wrong"] = sum(not verify_graphs(program, candidate.graph).equivalent for candidate in found.candidates)
+    errors = [float64_error(program, candidate.graph) for candidate in found.candidates]
+    row["undefined"] = errors.count(math.inf)
+    row["inexact"] = sum(FLOAT64_ERROR < error < math.inf for error in errors)
     reference = enumerate_graphs(program, device, replace(ALGORITHM_1, time_limit=limit))
     row["algorithm_1_finished"] = reference.report.exhausted
     ours = min((predicted_seconds(candidate.graph, device) for candidate in found.candidates), default=math.inf)
@@ -218,14 +224,12 @@ def compared(seed: int, program: Graph, device: Device, limit: float) -> Record:
     return row
 
 
-def equivalent(program: Graph, graph: Graph) -> bool:
-    """Whether the verifier accepts a graph and its float64 outputs are the program's."""
-    if not verify_graphs(program, graph).equivalent:
-        return False
+def float64_error(program: Graph, graph: Graph) -> float:
+    """The largest deviation of a graph's outputs from the program's, both in float64; infinity where it has none."""
     inputs = [array.astype(np.float64) for array in random_inputs(program, seed=0)]
     with np.errstate(all="ignore"):
         wanted, got = (evaluate_batched(side, inputs, FloatArithmetic(np.float64)) for side in (program, graph))
-    return max(errors_against(wanted, got)) <= FLOAT64_ERROR
+    return max(errors_against(wanted, got))
 
 
 Part = Callable[[argparse.Namespace], tuple[Any, str]]

@@ -1,8 +1,8 @@
-"""Programs the search tests run on: the paper's shapes in small, and a generator of random LAX programs."""
+"""Programs the search tests run on: the paper's shapes in small."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -111,47 +111,6 @@ PAPER: dict[str, Callable[[], Graph]] = {
     "qknorm": lambda: attention(queries=1, normalize=True),
     "ntrans": ntrans,
 }
-
-
-def random_program(seed: int) -> Graph:
-    """A random program of up to eight operators over matrices of small, partly shared sizes."""
-    rng = np.random.default_rng(seed)
-    p = Program()
-    sizes = rng.choice([2, 3, 4, 6, 8], size=3)
-    shape = [int(s) for s in sizes]
-    pool: list[ProgramTensor] = []
-    for index in range(int(rng.integers(2, 4))):
-        rows, columns = (int(i) for i in rng.choice(3, size=2))
-        pool.append(p.input(f"x{index}", (shape[rows], shape[columns])))
-    for _ in range(int(rng.integers(3, 9))):
-        grown = _random_step(rng, pool)
-        if grown is not None:
-            pool.append(grown)
-    return finished(p, pool[-1])
-
-
-def _random_step(rng: np.random.Generator, pool: Sequence[ProgramTensor]) -> ProgramTensor | None:
-    x, y = (pool[max(0, len(pool) - 1 - int(rng.integers(0, 3)))] for _ in range(2))
-    match int(rng.integers(0, 10)):
-        case 0:
-            return x.sum(int(rng.integers(0, 2)), keepdim=True) if 1 not in x.shape else None
-        case 1:
-            return x / (x.square().mean(-1, keepdim=True) + 0.5).sqrt()
-        case 2:
-            return x.transpose(0, 1)
-        case 3:
-            return x.softmax(-1) if x.shape[-1] > 1 else None
-        case 4:
-            return x.silu()
-        case 5:
-            return x * 0.5
-        case 6 | 7 | 8:
-            if x.shape[1] == y.shape[0] and x is not y:
-                return x @ y
-            return x @ x.transpose(0, 1) if x.shape[1] > 1 else None
-        case _:
-            compatible = all(a == b or 1 in (a, b) for a, b in zip(x.shape, y.shape, strict=True))
-            return (x + y if rng.integers(0, 2) else x * y) if compatible else None
 
 
 def random_inputs(graph: Graph, seed: int = 0) -> list[Array]:

@@ -20,6 +20,8 @@ from mugraph.search.recipe import Recipe
 from mugraph.search.report import Pruning
 from mugraph.search.structures import KNOWN
 from mugraph.search.tiers import Tier
+from mugraph.trials import ProgramSpace, random_program
+from mugraph.verifier import verify_graphs
 
 from .programs import (
     PAPER,
@@ -28,7 +30,6 @@ from .programs import (
     grouped_heads,
     lora,
     outputs,
-    random_program,
     rmsnorm,
     self_attention,
 )
@@ -66,25 +67,37 @@ def test_programs_with_reshapes_copies_and_products(program: Graph) -> None:
     assert_all_equal(program, result)
 
 
-@pytest.mark.parametrize("seed", range(12))
+def assert_no_mistake(program: Graph, result: SearchResult) -> None:
+    """The verifier accepts every candidate; in float64 one computes what the program computes, or leaves what roots are
+    defined on: sqrt(x * x) may become sqrt(x) * sqrt(x), which the comparison with float64 then drops."""
+    wanted = outputs(program)
+    kept = 0
+    for candidate in result.candidates:
+        assert verify_graphs(program, candidate.graph).equivalent
+        with np.errstate(invalid="ignore"):
+            got = outputs(candidate.graph)
+        if all(np.isfinite(value).all() for value in got):
+            kept += 1
+            for value, expected in zip(got, wanted, strict=True):
+                np.testing.assert_allclose(value, expected, rtol=1e-8, atol=1e-10 * float(np.abs(expected).max()))
+    assert kept > 0
+
+
+SMALL = ProgramSpace(operators=(3, 7), sizes=(2, 3, 4, 6, 8))
+
+
+@pytest.mark.parametrize("seed", range(8))
 def test_random_programs(seed: int) -> None:
-    program = random_program(seed)
-    try:
-        result = search(program, dataclasses.replace(CPU, shared_memory_bytes=400), budget=2)
-    except BudgetExceeded:
-        pytest.skip("too large for the test's budget")
-    assert_all_equal(program, result)
+    program = random_program(seed, SMALL)
+    options = Options(max_kernels=2, cut_seconds=1, finer_tier_seconds=0.5, scheduled_recipes=6, schedules_per_recipe=2)
+    assert_no_mistake(program, search(program, dataclasses.replace(CPU, shared_memory_bytes=400), options=options))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1000, 1200))
+@pytest.mark.parametrize("seed", range(200))
 def test_many_random_programs(seed: int) -> None:
     program = random_program(seed)
-    try:
-        result = search(program, dataclasses.replace(CPU, shared_memory_bytes=400), budget=6)
-    except BudgetExceeded:
-        pytest.skip("too large for the test's budget")
-    assert_all_equal(program, result)
+    assert_no_mistake(program, search(program, CPU, budget=20))
 
 
 def test_several_outputs() -> None:
