@@ -13,7 +13,9 @@ from mugraph.devices import device_for
 from mugraph.ir import Graph
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
+from mugraph.ir.graph import Node
 from mugraph.ir.program import Program
+from mugraph.ir.validity import check
 from mugraph.search import search
 from mugraph.search.axes import axis_program
 from mugraph.search.splits import split_axis, with_parts
@@ -118,3 +120,23 @@ def test_partial_results_of_an_unnormalised_exponential_are_not_shifted() -> Non
     for graph in graphs:
         assert verify_graphs(program, graph).equivalent
         assert all(node.op != "max" for _, node in graph.walk())
+
+
+def test_blocks_of_split_attention_loop_over_their_own_keys() -> None:
+    program = attention(1, 128, 4)
+    small = dataclasses.replace(IDLE, shared_memory_bytes=400)
+    found = [candidate.graph for candidate in search(program, small, budget=5).candidates]
+    looped = [graph for graph in found if len(graph.kernels()) == 2 and _loop(graph.kernels()[0]) > 1]
+    assert any("accumulate_rescaled" in {node.op for _, node in graph.walk()} for graph in looped)
+    (wanted,) = outputs(program)
+    large = [x * 100 for x in random_inputs(program)]
+    (saturated,) = evaluate(program, large, FloatArithmetic())
+    for graph in looped[:3]:
+        check(graph, small)
+        np.testing.assert_allclose(outputs(graph)[0], wanted, rtol=1e-9)
+        np.testing.assert_allclose(evaluate(graph, large, FloatArithmetic())[0], saturated, rtol=1e-7, atol=1e-9)
+        assert verify_graphs(program, graph).equivalent
+
+
+def _loop(kernel: Node) -> int:
+    return 1 if kernel.body is None else kernel.body.loop

@@ -236,10 +236,19 @@ class _BlockEmitter(Positions):
         majors = {slot[0]: dim for dim, slot in enumerate(slots) if slot}
         imap = tuple(majors.get(axis) for axis, _ in self.schedule.grid)
         looped = step.in_loop and self.recipe.loop_axis is not None
-        fmap = majors.get(self.recipe.loop_axis) if looped and self.recipe.loop_axis is not None else None
+        fmap = self.looped_dim(slots) if looped else None
         value = self.builder.iterator(self.loads, self.sources[self.loads], imap, fmap)
         self.loads += 1
         return self.fine(value, slots, lambda axis: self.tile(axis, looped))
+
+    def looped_dim(self, slots: Slots) -> int | None:
+        """The dimension that the for-loop cuts: what is slower than the loop axis in it, the grid cuts into single elements."""
+        for dim, slot in enumerate(slots):
+            if self.recipe.loop_axis in slot:
+                slower = slot[: slot.index(self.recipe.loop_axis)]
+                assert all(self.schedule.parts(axis) == self.sizes[axis] for axis in slower)
+                return dim
+        return None
 
     def tile(self, axis: int, in_loop: bool) -> int:
         size = self.sizes[axis] // self.schedule.parts(axis)

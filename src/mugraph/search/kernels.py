@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from mugraph.devices import Device
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Tensor
-from mugraph.search.axes import AxisProgram, Slots
+from mugraph.search.axes import AxisProgram, AxisSet, Slots
 from mugraph.search.cost import RecipeCost, recipe_cost
 from mugraph.search.emission import Output, Schedule
 from mugraph.search.items import NOTHING, Item, Options, Work, canonical, reading
@@ -68,12 +68,15 @@ class KernelSearch:
                 yield Kernel(cost.recipe, found.schedule, cost.outputs, program.sizes, found.seconds)
         self.pruned[Pruning.MEMORY] += scheduler.too_large
 
-    def costs(self, program: AxisProgram, tier: Tier, produces: Sequence[int]) -> Iterator[RecipeCost]:
+    def costs(
+        self, program: AxisProgram, tier: Tier, produces: Sequence[int], parted: AxisSet = frozenset()
+    ) -> Iterator[RecipeCost]:
         """The cost models of the cheapest recipes of each context that no coarser tier had.
 
+        The grid will cut the axes `parted` into single elements, so that loops may cut what is within these parts.
         A program whose closure without a loop ends early and empty is not tried with loops: it has to be cut.
         """
-        loop_axes = self.loop_axes(program)
+        loop_axes = self.loop_axes(program, parted)
         for loop_axis in (None, *loop_axes):
             if self.now() > self.deadline:
                 if program.structure == self.whole:
@@ -94,10 +97,10 @@ class KernelSearch:
         """The statistics of a tier."""
         return self.reports.setdefault(tier, TierReport(tier.value))
 
-    def loop_axes(self, program: AxisProgram) -> list[int]:
-        """Axes a for-loop may cut: largest first."""
+    def loop_axes(self, program: AxisProgram, parted: AxisSet = frozenset()) -> list[int]:
+        """Axes a for-loop may cut where the grid cuts `parted` into single elements: largest first."""
         tensors = [*(term.slots for _, term in program.loads()), *(slots for _, slots in program.outputs)]
-        axes = [axis for axis in range(len(program.sizes)) if cuttable(axis, tensors)]
+        axes = [axis for axis in range(len(program.sizes)) if cuttable(axis, tensors, parted) and axis not in parted]
         return sorted(axes, key=lambda axis: -program.sizes[axis])
 
     def structure(self, program: AxisProgram, tier: Tier, loop_axis: int | None) -> Structure:

@@ -264,7 +264,7 @@ class PlanSearch:
         least = seconds.min(axis=0)
         working = Scheduler(sizes, parted=frozenset({split.parts}))
         found: list[tuple[float, int, Kernel, int]] = []
-        for cost in self.kernels.costs(split.producer, tier, made):
+        for cost in self.kernels.costs(split.producer, tier, made, working.parted):
             for first in working.best(cost, _SPLITS_KEPT, bound, least):
                 kernel = Kernel(cost.recipe, first.schedule, cost.outputs, sizes[first.variant], first.seconds)
                 found.append((first.seconds + least[first.variant], len(found), kernel, first.variant))

@@ -46,8 +46,7 @@ class Scheduler:
         parallel = tuple(axis for axis in sorted(recipe.parallel_axes) if cuttable(axis, tensors))
         key = (parallel, recipe.loop_axis)
         if key not in self.spaces:
-            loops = recipe.loop_axis is None or cuttable(recipe.loop_axis, tensors)
-            self.spaces[key] = schedule_space(parallel, recipe.loop_axis, self.variants if loops else (), self.parted)
+            self.spaces[key] = schedule_space(parallel, recipe.loop_axis, self.variants, self.parted)
         return self.spaces[key]
 
     def best(self, cost: RecipeCost, count: int, bound: float = np.inf, rest: Floats | None = None) -> Iterator[Scheduled]:

@@ -120,9 +120,12 @@ def divisors(n: int) -> tuple[int, ...]:
     return tuple(sorted({*small, *(n // d for d in small)}))
 
 
-def cuttable(axis: int, tensors: Sequence[Slots]) -> bool:
-    """Whether an axis varies slowest in every dimension it is part of, so that equal parts of it are contiguous tiles."""
-    return all(axis not in slot[1:] for slots in tensors for slot in slots)
+def cuttable(axis: int, tensors: Sequence[Slots], parted: AxisSet = frozenset()) -> bool:
+    """Whether equal parts of an axis are contiguous tiles: it varies slowest in every dimension, the axes `parted` aside.
+
+    Those the grid cuts into single elements, so that what varies within them is contiguous for a block.
+    """
+    return all(axis not in slot or set(slot[: slot.index(axis)]) <= parted for slots in tensors for slot in slots)
 
 
 def schedule_space(
