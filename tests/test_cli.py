@@ -282,6 +282,19 @@ def test_cache_is_listed_and_removed(
     assert listed(capsys) == []
 
 
+def test_a_kept_result_says_so(
+    program: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MUGRAPH_CACHE_DIR", str(tmp_path / "cache"))
+    for mode, recalled in (("on", False), ("on", True), ("force", False)):
+        assert main(["optimize", f"{program}:norm_linear", "--no-profile", "--cache", mode, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["recalled"] is recalled
+    assert main(["optimize", f"{program}:norm_linear", "--no-profile", "--cache", "on"]) == 0
+    assert "by an earlier run" in capsys.readouterr().out
+    assert main(["optimize", f"{program}:norm_linear", "--cache", "often"]) == 2
+    assert "unknown cache mode 'often'" in error_line(capsys)
+
+
 def listed(capsys: pytest.CaptureFixture[str], *kind: str) -> list[dict[str, Any]]:
     capsys.readouterr()
     assert main(["cache", "ls", *kind, "--json"]) == 0

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from mugraph.cli.options import Batch, Budget, Dtype, Json, MaxError, Norm, Seed, Size, Target, Traceback, Workers
+from mugraph.cli.options import Batch, Budget, Cache, Dtype, Json, MaxError, Norm, Seed, Size, Target, Traceback, Workers
 
 
 def optimize(
@@ -33,6 +33,7 @@ def optimize(
         str, typer.Option(metavar="ENGINE", help="closure, or enumerate (Algorithm 1, tiny programs).")
     ] = "closure",
     workers: Workers = "1",
+    cache: Cache = None,
     traceback: Traceback = False,
 ) -> int:
     """Discover, verify and compile fused kernels."""
@@ -59,6 +60,7 @@ def optimize(
                 max_error=max_error,
                 search=engine_of(search),
                 workers=int(workers) if workers.isdecimal() else workers,
+                cache=cache,
             )
             opt.origin.update(subject.origin)
             if output is not None:

@@ -36,6 +36,10 @@ Size = Annotated[
     str | None, typer.Option(metavar="NAME", help="Size of a built-in workload: full (default), figure (rmsnorm) or small.")
 ]
 Norm = Annotated[str | None, typer.Option(metavar="rms|layer", help="Normalisation of qknorm (default rms).")]
+Cache = Annotated[
+    str | None,
+    typer.Option(metavar="MODE", help="Kept results: on, off, read-only, force (default: what $MUGRAPH_CACHE says, else on)."),
+]
 Target = Annotated[str, typer.Option(metavar="TARGET", help="What to optimize for: cpu, cuda:sm_90, triton:sm_90, ...")]
 Budget = Annotated[
     float | None, typer.Option(min=0.0, metavar="SECONDS", help="Time the whole call may take (default: no limit).")

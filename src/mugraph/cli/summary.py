@@ -32,6 +32,7 @@ def result_json(opt: Superoptimized) -> dict[str, Any]:
     report = opt.report
     return {
         "found": opt.found,
+        "recalled": opt.report.recalled,
         "kernels": len(opt.graph.kernels()),
         "block_operators": [body.operator_count() for body in _bodies(opt.graph)],
         "search_seconds": report.seconds,
@@ -77,6 +78,8 @@ def print_optimization(subject: Subject, opt: Superoptimized, comparison: Compar
     print(f"{subject.name}: {subject.description}")
     searched = "exhausted" if report.exhausted else "not exhausted"
     print(f"searched {report.states} tensors in {report.seconds:.2f} s ({searched}: {report.exhausted_what})")
+    if report.recalled:
+        print("by an earlier run, whose result was kept and checked again; --cache force searches anew")
     for padding in report.search.get("paddings", ()):
         print(padding)
     if not opt.found:
