@@ -201,6 +201,11 @@ FORGERIES: dict[str, tuple[Callable[[dict[str, Document]], Any], str]] = {
     "another format": (lambda files: files["graph.json"].update(mugraph=9), r"graph\.json: not a graph of format 1"),
     "nothing claimed": (lambda files: files["certificate.json"].update(error_bound=None), "claims no error bound"),
     "an error that is no probability": (lambda files: files["certificate.json"].update(max_error=2.0), "not between 0 and 1"),
+    "a bound above the error": (lambda files: files["certificate.json"].update(error_bound=0.1), "not within its max_error"),
+    "an axis that is nowhere": (
+        lambda files: files["certificate.json"].update(axes=[{"size": 4, "inputs": [0], "outputs": [0]}]),
+        "does not say where it stands",
+    ),
     "not accepted": (lambda files: files["certificate.json"].update(accepted=False), "found equivalent"),
 }
 
@@ -228,7 +233,7 @@ def test_checker_and_verifier_agree_on_mutants(tmp_path: Path) -> None:
         if verdict.equivalent and verdict.error_bound is None:
             continue
         folder = write(
-            tmp_path / str(number), left, mutant, lambda files: files["certificate.json"].update(accepted=True, error_bound=1.0)
+            tmp_path / str(number), left, mutant, lambda files: files["certificate.json"].update(accepted=True, error_bound=0.0)
         )
         try:
             reached = check_folder(folder, seed=0).reached

@@ -59,6 +59,8 @@ def check_folder(
     if certificate.get("error_bound") is None:
         raise Rejected("certificate.json: it claims no error bound, and only what is claimed with one can be checked")
     try:
+        if not 0 <= certificate["error_bound"] <= certificate["max_error"]:
+            raise Rejected("certificate.json: its error_bound is not within its max_error")
         check_shapes(saved.program, "program.json")
         check_shapes(saved.graph, "graph.json")
         max_error, axes = float(certificate["max_error"]), list(certificate["axes"])
@@ -71,7 +73,7 @@ def check_folder(
         )
         wanted = tests.bound.rounds_for(max_error) or _UNBOUNDED_ROUNDS if rounds is None else rounds
         tests.run(wanted, tell)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, MemoryError) as error:
         raise Rejected(f"the saved graphs or the certificate are malformed ({type(error).__name__}: {error})") from None
     bound = tests.bound.after(wanted)
     return CheckReport(wanted, bound if bound < 1 else None, max_error, len(axes), time.monotonic() - started)
@@ -84,6 +86,8 @@ def _slice(left: Json, right: Json, axes: list[Json]) -> tuple[Json, Json]:
     if _output_shapes(left) != _output_shapes(right):
         raise Rejected("graph.json: it gives outputs of other shapes than program.json")
     for axis in axes:
+        if not isinstance(axis["inputs"], list) or len(axis["inputs"]) != len(_shapes(left)):
+            raise Rejected("certificate.json: an axis does not say where it stands in each input")
         (left, ours), (right, theirs) = cut_axis(left, axis["inputs"]), cut_axis(right, axis["inputs"])
         if ours != theirs:
             raise Rejected("certificate.json: an axis comes out in different dimensions of the two graphs' outputs")

@@ -52,9 +52,10 @@ class Verdict:
 def verify_graphs(a: Graph, b: Graph, *, max_error: float = 2**-40, seed: int = 0, budget: float | None = None) -> Verdict:
     """Whether two kernel graphs (with graph-defined nodes or without) compute the same outputs, inputs taken in order.
 
-    Both are evaluated at their full sizes on independent random inputs over random fields, until the bound on the error
-    is at most `max_error`, or the `budget` in seconds is spent (one test is always run). Element types and names do not
-    matter. Raises InvalidInput unless 0 < max_error < 1.
+    Both are evaluated on independent random inputs over random fields, at full size but for axes that are proved parallel,
+    until the bound on the error is at most `max_error`, or the `budget` in seconds is spent (one test is always run).
+    Where no bound can be had, a fixed number of tests decides. Element types and names do not matter. Raises InvalidInput
+    unless 0 < max_error < 1.
     """
     if not 0 < max_error < 1:
         raise InvalidInput(f"max_error must lie between 0 and 1, not {max_error}")
