@@ -54,7 +54,8 @@ def test_there_are_at_least_as_many_q_as_counted() -> None:
 
 
 def test_larger_q_leave_fewer_p() -> None:
-    families = [FieldFamily(bits) for bits in Q_BITS]
+    families = FieldFamily.making_squares(())
+    assert families[0] == FieldFamily(Q_BITS[0])
     for smaller, larger in itertools.pairwise(families):
         assert smaller.q_count < larger.q_count
         assert smaller.p_count >= larger.p_count
@@ -64,8 +65,17 @@ def test_impossible_families_are_refused() -> None:
     for bits, modulus in ((20, 8), (60, 8), (38, 12), (38, 8 * 10**6)):
         with pytest.raises(InvalidInput, match="no fields are known"):
             FieldFamily(bits, modulus)
-    assert FieldFamily.modulus_for({2, 3, 7}) == 8 * 21
-    assert FieldFamily.modulus_for({1000003}) is None
+    assert {family.modulus for family in FieldFamily.making_squares({2, 3, 7})} == {8 * 21}
+    for rare in ({1000003}, {3, 5, 7, 11, 13}):
+        assert not FieldFamily.making_squares(rare)
+
+
+@pytest.mark.parametrize("primes", [(), (3, 5), (3, 5, 7)])
+def test_families_that_are_used_nearly_always_have_fields_to_draw(primes: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(3)
+    for family in FieldFamily.making_squares(primes)[-2:]:
+        for _ in range(5):
+            family.draw(rng)
 
 
 # --- arithmetic modulo primes of 51 bits --------------------------------------------------------------------------------

@@ -19,6 +19,8 @@ Q_TRIES = 4
 """How many q a draw may try until enough p go with it."""
 
 _LARGEST_MODULUS = 10**5
+_LEAST_P = 3
+"""Where fewer p are to be expected for a q, many have none."""
 _SURELY = 0.6
 """Of the number of p that are to be expected for a q, the part that a draw insists on."""
 
@@ -44,10 +46,12 @@ class FieldFamily:
             raise InvalidInput(f"no fields are known with q of {self.q_bits} bits and both primes -1 modulo {self.modulus}")
 
     @classmethod
-    def modulus_for(cls, primes: Iterable[int]) -> int | None:
-        """The modulus that makes these primes squares; None when it is out of range."""
+    def making_squares(cls, primes: Iterable[int]) -> list[FieldFamily]:
+        """The families in which these primes are squares and which have fields enough, by size of q; often none."""
         modulus = 8 * math.prod({*primes} - {2})
-        return modulus if modulus <= _LARGEST_MODULUS else None
+        if modulus > _LARGEST_MODULUS:
+            return []
+        return [family for bits in Q_BITS if (family := cls(bits, modulus)).p_count >= _LEAST_P]
 
     @property
     def totient(self) -> int:
@@ -69,7 +73,7 @@ class FieldFamily:
     def p_count(self) -> int:
         """The least number of p that go with a q which is drawn."""
         multiples = (WIDE - (1 << P_BITS)) / (2 << self.q_bits)
-        return max(1, int(_SURELY * multiples / (self.totient * math.log(WIDE))))
+        return int(_SURELY * multiples / (self.totient * math.log(WIDE)))
 
     @property
     def candidates(self) -> int:

@@ -1,6 +1,6 @@
 """Tensors of residues modulo two primes, in Python integers of any size, and the draw of the primes.
 
-p is c q + 1, with q a random prime of 63 bits and c up to 2**16, so that p stays below 3.3e24, where the primality test is
+p is c q + 1, with q a random prime of 63 bits and c up to 2**18, so that p stays below 3.3e24, where the primality test is
 a proof. Values outside exponentials live modulo p, those inside modulo q, as in the paper's section 5.
 """
 
@@ -20,7 +20,6 @@ from mugraph.checker.interpreter import Array
 
 Q_BITS = 62
 """q has one bit more."""
-_FACTOR_BITS = 16
 P_BITS = 75
 """Inputs and values of functions are random integers below 2**P_BITS; p is larger."""
 Q_TRIES = 4
@@ -58,8 +57,13 @@ def q_count(modulus: int) -> int:
 
 def p_count(modulus: int) -> int:
     """At least so many p a draw finds for its q when it counts them."""
-    multiples = 2**_FACTOR_BITS - 2 ** (P_BITS - Q_BITS)
-    return max(1, int(0.6 * multiples / (totient(modulus) * math.log(2.0 ** (Q_BITS + _FACTOR_BITS + 1)))))
+    multiples = 2 ** factor_bits(modulus) - 2 ** (P_BITS - Q_BITS)
+    return max(1, int(0.6 * multiples / (totient(modulus) * math.log(2.0 ** (Q_BITS + factor_bits(modulus) + 1)))))
+
+
+def factor_bits(modulus: int) -> int:
+    """The size of c: large enough that there are p for nearly every q."""
+    return 16 if totient(modulus) <= 64 else 18
 
 
 class Primes(NamedTuple):
@@ -79,7 +83,7 @@ def draw(rng: random.Random, modulus: int, count: bool) -> Primes:
         q = 0
         while not is_prime(q):
             q = modulus * rng.randrange(2**Q_BITS // modulus + 1, 2 ** (Q_BITS + 1) // modulus) - 1
-        candidates = list(range(_smallest(q, modulus), q << _FACTOR_BITS, modulus * q))
+        candidates = list(range(_smallest(q, modulus), q << factor_bits(modulus), modulus * q))
         rng.shuffle(candidates)
         if count:
             candidates = [p for p in candidates if is_prime(p)]

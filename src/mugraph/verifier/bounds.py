@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from mugraph.algebra.families import Q_BITS, Q_TRIES, FieldFamily
+from mugraph.algebra.families import Q_TRIES, FieldFamily
 from mugraph.algebra.fields import P_BITS
 from mugraph.ir.graph import Graph
 from mugraph.verifier.batched import evaluate_batched
@@ -112,15 +112,14 @@ def difference_of(left: Graph, right: Graph) -> Difference | None:
         evaluate_batched(graph, [arith.atom(x) for x in _inputs(graph, magnitudes)], arith) for graph in (left, right)
     )
     numerators = [magnitudes.sub(x.value, y.value).numerator for x, y in zip(ours, theirs, strict=True)]
-    modulus = FieldFamily.modulus_for(magnitudes.root_primes)
-    if modulus is None:
+    families = FieldFamily.making_squares(magnitudes.root_primes)
+    if not families:
         return None
     output = _terms(_largest(numerators), magnitudes.exponent)
     functions = tuple(_function(name, use, magnitudes.exponent) for name, use in sorted(magnitudes.functions.items()))
     conjugates = 1 << len(magnitudes.root_primes)
-    sizes = Q_BITS if magnitudes.exponent is not None else Q_BITS[:1]
-    families = [FieldFamily(bits, modulus) for bits in sizes]
-    choices = [Difference(output, functions, family, conjugates) for family in families]
+    sizes = families if magnitudes.exponent is not None else families[:1]
+    choices = [Difference(output, functions, family, conjugates) for family in sizes]
     return min(choices, key=_cost)
 
 

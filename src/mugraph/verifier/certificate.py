@@ -73,7 +73,7 @@ class Certificate:
         if self.error_bound is None:
             return f"{len(self.rounds)} random tests agreed at full size of all axes but parallel ones; no error is claimed"
         functions = [] if self.difference is None else [function.name for function in self.difference.functions]
-        whatever = f", whatever functions {', '.join(functions)} are" if functions else ""
+        whatever = f", whatever function stands for {', '.join(functions)}" if functions else ""
         sizes = ", at any size of the parallel axes" if self.axes else ""
         equal = f"every output element is the same function of the inputs{whatever}{sizes}"
         return f"{equal}; a pair that is not passes with probability at most {self.error_bound:.3g}"
