@@ -222,6 +222,19 @@ def test_a_piece_that_cannot_be_optimized_falls_back_or_is_an_error(
             compiled(model, strict=True)(x)
 
 
+def test_a_graph_that_cannot_be_split_is_run_by_torch_or_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(mugraph.dynamo, "partition", _break)
+    model, x = Mlp().eval(), torch.randn(4, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(model)(x), model(x))
+        assert "optimizing a graph failed, torch runs it" in caplog.text
+        torch._dynamo.reset()
+        with pytest.raises(Exception, match="a defect"):
+            compiled(model, strict=True)(x)
+
+
 def test_kernels_that_do_not_beat_torch_are_not_used(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(mugraph.dynamo, "_speedup", lambda piece, result: 0.5)
     model, x = Mlp().eval(), torch.randn(4, 32)

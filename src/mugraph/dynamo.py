@@ -28,10 +28,10 @@ from mugraph.errors import InvalidInput, MugraphError
 from mugraph.frontend.partition import Partition, Piece, partition
 from mugraph.frontend.pieces import tensor_of
 from mugraph.frontend.stitch import as_torch, stitched
-from mugraph.ir.serialize import graph_to_json
 from mugraph.result import Superoptimized
 from mugraph.runtime import measure
-from mugraph.store import Mode, digest_of
+from mugraph.store import Mode
+from mugraph.verifier.certificate import digest
 
 _log = logging.getLogger(__name__)
 _ROUNDS, _MEASURING_SECONDS = 20, 2.0
@@ -114,6 +114,17 @@ def _with_gradients(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Ca
 
 
 def _compiled(options: Options, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    try:
+        return make_boxed_func(_optimized(options, module).forward)
+    except Exception:  # a model must run whatever goes wrong in here
+        if options.strict:
+            raise
+        _log.warning("optimizing a graph failed, torch runs it; please report this", exc_info=True)
+        return make_boxed_func(module.forward)
+
+
+def _optimized(options: Options, module: fx.GraphModule) -> fx.GraphModule:
+    """The graph with kernels in the place of its pieces."""
     whole = partition(module.graph, options.target.partition(":")[0])
     results: dict[Piece, Superoptimized] = {}
     for piece in whole.pieces:
@@ -129,7 +140,7 @@ def _compiled(options: Options, module: fx.GraphModule, example_inputs: Sequence
     for reason, count in whole.reasons().items():
         _log.debug("left to torch: %d x %s", count, reason)
     kernels = {piece: result.executable for piece, result in results.items()}
-    return make_boxed_func(stitched(module, whole, kernels).forward)
+    return stitched(module, whole, kernels)
 
 
 class _Optimizer:
@@ -142,30 +153,33 @@ class _Optimizer:
 
     def outcome(self, piece: Piece) -> Superoptimized | str:
         """The kernels to run a piece with, or why torch runs it. Raises MugraphError in strict mode instead of the latter."""
-        key = digest_of(str(graph_to_json(piece.program)))
+        key = digest(piece.program)
         with self._one_at_a_time:
             if key not in self._outcomes:
                 with _disable_current_modes():  # Dynamo's, under which tensors have no data
-                    self._outcomes[key] = self._optimized(piece)
+                    self._outcomes[key] = self._tried(piece)
             return self._outcomes[key]
 
-    def _optimized(self, piece: Piece) -> Superoptimized | str:
-        options = self.options
+    def _tried(self, piece: Piece) -> Superoptimized | str:
         try:
-            result = superoptimize(
-                piece.program,
-                target=options.target,
-                budget=options.budget,
-                seed=options.seed,
-                max_error=options.max_error,
-                cache=options.cache,
-            )
-        except Exception as error:  # a model must run whatever goes wrong in here
-            if options.strict:
+            return self._kept(piece)
+        except Exception as error:  # one piece's failure is no reason to lose the others
+            if self.options.strict:
                 raise
             if not isinstance(error, MugraphError):
                 _log.warning("optimizing a piece failed; please report this", exc_info=True)
             return f"{type(error).__name__}: {error}"
+
+    def _kept(self, piece: Piece) -> Superoptimized | str:
+        options = self.options
+        result = superoptimize(
+            piece.program,
+            target=options.target,
+            budget=options.budget,
+            seed=options.seed,
+            max_error=options.max_error,
+            cache=options.cache,
+        )
         if options.keep == "all":
             return result
         speedup = _speedup(piece, result)
