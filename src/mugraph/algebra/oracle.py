@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Set
 
 from mugraph.algebra.expressions import Algebra
-from mugraph.algebra.normal_form import UNIT, Atom, Expr, ExpressionTooLarge, Term
+from mugraph.algebra.normal_form import ABSENT, UNIT, Atom, Expr, ExpressionTooLarge, Term
 from mugraph.errors import UnsupportedOperator
 
 Embedding = tuple[Term, Expr]
@@ -35,6 +35,8 @@ class Oracle:
         monomials = [forms.monomials[term] for term in self._levels_with]
         self._exponents = {monomial.exponent for monomial in monomials}
         self._radicands = {monomial.radicand for monomial in monomials}
+        self._denominators = {monomial.denominator for monomial in monomials} - {ABSENT}
+        self._divisors: dict[Expr, bool] = {}
         self._atom_codes = {monomial.atoms for monomial in monomials}
         self._largest = max((forms.totals[level] for level in self.levels), default=0)
         self._embeddings: dict[Expr, Embeddings] = {}
@@ -74,6 +76,8 @@ class Oracle:
             case "mul", (x, y):
                 return self._mul(x, y)
             case "div", (x, y):
+                if not self._divides(y):
+                    return None
                 kept = self._divided(self.embeddings(x), self._algebra.reciprocal(y))
                 return self._accept(self._algebra.div(x, y), kept) if kept else None
             case "sum", (x,):
@@ -114,6 +118,14 @@ class Oracle:
                 return None
         product = self._algebra.mul(x, y)
         return self._accept(product, self._filter(common, product))
+
+    def _divides(self, y: Expr) -> bool:
+        """Whether any denominator is a multiple of `y`: nothing else may divide."""
+        known = self._divisors.get(y)
+        if known is None:
+            ratio = self._algebra.division.ratio
+            known = self._divisors[y] = any(ratio(denominator, y) is not None for denominator in self._denominators)
+        return known
 
     def _opaque(self, name: str, args: tuple[Expr, ...]) -> Expr | None:
         prime = self._forms.known_atom(Atom("opaque", name, args))

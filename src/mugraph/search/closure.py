@@ -165,21 +165,33 @@ class Saturation:
 
     def _reach(self, edge: Edge, phase: int, mask: int, expr: Expr, value: FieldValue) -> None:
         """Record that `edge` makes this tensor; queue the tensor if it is new."""
-        key = (phase, mask, expr, _digest(value))
-        index = self.known.get(key)
-        if index is None:
-            index = self.known[key] = len(self.closure.nodes)
-            node = TensorNode(index, phase, mask, expr, value)
-            self.closure.nodes.append(node)
-            self.pending.append(node)
-        found = self.closure.nodes[index].edges
-        complete = Edge(edge.op, edge.inputs, index, edge.reduced, edge.leaf, edge.scalar)
+        known = len(self.closure.nodes)
+        index = self._intern(phase, mask, expr, value)
+        self._link(edge, index)
+        if index == known:
+            self.pending.append(self.closure.nodes[index])
+
+    def _intern(self, phase: int, mask: int, expr: Expr, value: FieldValue) -> int:
+        """The node of a tensor, new or known."""
+        index = self.known.setdefault((phase, mask, expr, _digest(value)), len(self.closure.nodes))
+        if index == len(self.closure.nodes):
+            self.closure.nodes.append(TensorNode(index, phase, mask, expr, value))
+        return index
+
+    def _link(self, edge: Edge, target: int) -> None:
+        """Record that `edge` makes a node."""
+        found = self.closure.nodes[target].edges
+        complete = Edge(edge.op, edge.inputs, target, edge.reduced, edge.leaf, edge.scalar)
         if complete not in found:
             found.append(complete)
             self.closure.edge_count += 1
 
     def _expand(self, node: TensorNode) -> None:
         self.by_expr[node.phase].setdefault(node.expr, []).append(node)
+        self._grow(node)
+
+    def _grow(self, node: TensorNode) -> None:
+        """Apply every operator to a node and those known."""
         if node.phase == LOOP:
             self._leave_loop(node)
         self._apply_unary(node)
@@ -255,13 +267,17 @@ class Saturation:
     def _combine(self, node: TensorNode, expr: Expr, partners: list[TensorNode]) -> None:
         """Binary operators of `node` with every known node of expression `expr`."""
         for op, swapped, result in self._admitted(node.expr, expr):
-            for partner in partners:
-                if partner is not node:
-                    self._binary(op, *((partner, node) if swapped else (node, partner)), result)
-                elif op != "mul" and not swapped:
-                    self._binary(op, node, node, result)
-            if op == "mul":
-                self._contractions(node, partners, result)
+            self._pair(op, swapped, node, partners, result)
+
+    def _pair(self, op: str, swapped: bool, node: TensorNode, partners: list[TensorNode], result: Expr) -> None:
+        """One binary operator of `node` with tensors of one expression; products also as contractions."""
+        for partner in partners:
+            if partner is not node:
+                self._binary(op, *((partner, node) if swapped else (node, partner)), result)
+            elif op != "mul" and not swapped:
+                self._binary(op, node, node, result)
+        if op == "mul":
+            self._contractions(node, partners, result)
 
     def _admitted(self, x: Expr, y: Expr) -> tuple[tuple[str, bool, Expr], ...]:
         """(operator, operands swapped, result) for every binary operator the expression check lets through."""

@@ -29,7 +29,7 @@ from mugraph.search.parallel import Workers, executor_for
 from mugraph.search.plans import Library, Plan, PlanSearch, Stage
 from mugraph.search.report import Progress, Pruning, SearchReport
 from mugraph.search.selection import most_promising
-from mugraph.search.tiers import Tier
+from mugraph.search.tiers import Tier, distinct_tiers
 
 _CLOSURE_SHARE = 0.1
 """Part of a budget one closure may use, so that a program too large for one kernel still gets cut in time."""
@@ -105,19 +105,14 @@ class Search:
         return SearchResult(candidates, self.report)
 
     def _run_tiers(self) -> None:
-        for tier in Tier:
-            if not self._worth_a_finer_tier(tier):
+        coarsest, *finer = distinct_tiers(self.axes)
+        self._run_tier(coarsest)
+        for tier in finer:
+            if self.budget is None:
+                self.kernels.deadline = self.kernels.now() + self.options.finer_tier_seconds
+            if self.kernels.now() > self.kernels.deadline:
                 break
             self._run_tier(tier)
-
-    def _worth_a_finer_tier(self, tier: Tier) -> bool:
-        """Finer tiers get a bounded time when no budget was given, and are pointless after an unfinished one."""
-        if tier is Tier.OPAQUE_SUMS:
-            return True
-        if self.budget is None:
-            self.kernels.deadline = self.kernels.now() + self.options.finer_tier_seconds
-        finished = list(self.kernels.reports.values())[-1].exhausted
-        return self.kernels.now() < self.kernels.deadline and (finished or tier is Tier.OPAQUE_SCALINGS)
 
     def _run_tier(self, tier: Tier) -> None:
         produces = tuple(-1 - index for index in range(len(self.axes.outputs)))
@@ -132,7 +127,7 @@ class Search:
     def _announce_finer_tiers(self, tier: Tier) -> None:
         """Work for those who would be idle while this process follows the cuts of the coarsest tier."""
         contexts = (None, *self.kernels.loop_axes(self.axes))
-        tiers = list(Tier)
+        tiers = distinct_tiers(self.axes)
         for finer in tiers[tiers.index(tier) + 1 :]:
             self.kernels.announce(self.axes, finer, contexts)
 

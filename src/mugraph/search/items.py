@@ -18,6 +18,7 @@ from mugraph.devices import Device
 from mugraph.ir.dtypes import DType
 from mugraph.ir.ops import OPERATORS, Call
 from mugraph.search.axes import AxisProgram
+from mugraph.search.bounded import deepened
 from mugraph.search.closure import Closure, Edge, Leaf, Limits, Saturation, TinyInputs
 from mugraph.search.context import Context
 from mugraph.search.extraction import ExtractionLimits, Extractor
@@ -40,6 +41,9 @@ class Options:
     block_operators: int = 11
     most_block_operators: int = 24
     max_nodes: int = 20_000
+    """Of one closure of the coarsest tier."""
+    max_finer_nodes: int = 2_500
+    """Of one closure of a finer tier, where sums multiply; larger ones are bounded by operators instead."""
     max_derivations: int = 1000
     scheduled_recipes: int = 24
     schedules_per_recipe: int = 8
@@ -48,7 +52,7 @@ class Options:
     """Of one context."""
     cut_seconds: float = field(default=10.0, compare=False)
     """From the start of the search to the last cut into several kernels that is tried."""
-    finer_tier_seconds: float = field(default=3.0, compare=False)
+    finer_tier_seconds: float = field(default=8.0, compare=False)
     """Of each tier beyond the coarsest."""
 
 
@@ -127,11 +131,9 @@ class Item:
         """Everything the context holds within the limits, or what was found of it by `deadline` (of `time.perf_counter`)."""
         started = time.perf_counter()
         arith, inputs = FieldArithmetic(seed=self.options.seed), TinyInputs(self.options.seed)
-        closure = Closure(self.program, Context.of(self.program, self.loop_axis), self.tier)
-        limits = Limits(self.options.max_nodes, min(deadline, started + self.seconds))
-        Saturation(closure, arith, inputs, limits, tick).run()
-        timed_out = not closure.saturated and time.perf_counter() > limits.deadline
-        found, operators = self._extract(closure, deadline)
+        closure, bound = self._closure(arith, inputs, min(deadline, started + self.seconds), tick)
+        timed_out = bound < self.options.block_operators and time.perf_counter() > started + self.seconds
+        found, operators = self._extract(closure, bound, deadline)
         safe = found
         if any(step.op == "exp" for recipe in found for step in recipe.steps):
             stabilizer = Stabilizer(self.program, closure.context, arith, inputs)
@@ -143,7 +145,7 @@ class Item:
             safe_recipes=tuple(sorted(safe, key=_in_canonical_order)),
             states=len(closure.nodes),
             edges=closure.edge_count,
-            saturated=closure.saturated,
+            saturated=bound >= self.options.block_operators,
             complete=operators >= self.options.block_operators,
             operators=operators,
             pruned=tuple(sorted(closure.pruned.items())),
@@ -151,20 +153,37 @@ class Item:
             timed_out=timed_out or time.perf_counter() > deadline,
         )
 
-    def _extract(self, closure: Closure, deadline: float) -> tuple[list[Recipe], int]:
+    def _closure(
+        self, arith: FieldArithmetic, inputs: TinyInputs, deadline: float, tick: Callable[[int], None]
+    ) -> tuple[Closure, int]:
+        """The context's tensors, and for how many operators they are all there.
+
+        What is too large to be saturated is bounded by the operators asked for; derivations beyond them are read off what was
+        saturated before.
+        """
+        whole = Closure(self.program, Context.of(self.program, self.loop_axis), self.tier)
+        nodes = self.options.max_nodes if self.tier is Tier.OPAQUE_SUMS else self.options.max_finer_nodes
+        Saturation(whole, arith, inputs, Limits(nodes, deadline), tick).run()
+        if whole.saturated:
+            return whole, self.options.most_block_operators
+        limits = Limits(self.options.max_nodes, deadline)
+        bounded, bound = deepened(whole, arith, inputs, limits, self.options.block_operators, tick)
+        return (bounded if all(bounded.goals) else whole), bound
+
+    def _extract(self, closure: Closure, bound: int, deadline: float) -> tuple[list[Recipe], int]:
         """The derivations of all goals, up to the limit that the smallest of them asks for; how far they are complete."""
         extractor = Extractor(closure, lambda edge: self.work.of_edge(closure, edge))
         if not all(closure.goals):
-            return [], self.options.most_block_operators
+            return [], bound
         found: list[Recipe] = []
         for operators in range(self.options.block_operators, self.options.most_block_operators + 1):
             limits = ExtractionLimits(operators, self.options.max_derivations, deadline=deadline)
             smaller, found = found, [*dict.fromkeys([*_derivations(extractor, limits), *found])]
             if not limits.complete:
-                return found, operators - 1
+                return found, min(bound, operators - 1)
             if smaller or (found and operators == self.options.block_operators):
                 break
-        return found, operators
+        return found, min(bound, operators)
 
 
 NOTHING = Structure((), (), states=0, edges=0, saturated=False, complete=False, operators=0)

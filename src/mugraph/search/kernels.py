@@ -80,10 +80,12 @@ class KernelSearch:
         for loop_axis in (None, *loop_axes):
             if self.now() > self.deadline:
                 if program.structure == self.whole:
-                    self.report(tier).complete = False
+                    self.report(tier).cut_short()
                 return
             structure = self.structure(program, tier, loop_axis)
-            if not structure.saturated and not structure.recipes:
+            if tier is Tier.OPAQUE_SUMS and not structure.saturated and not structure.recipes:
+                if program.structure == self.whole:
+                    self.report(tier).cut_short()
                 return
             if loop_axis is None:
                 self.announce(program, tier, loop_axes)

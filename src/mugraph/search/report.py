@@ -37,7 +37,8 @@ class Progress:
 class TierReport:
     """One tier of abstraction: tensors and edges visited; closures of the whole program, how many saturated, their derivations.
 
-    `operators` is the largest number of block operators to which some context with a graph was listed completely.
+    `operators` is the largest number of block operators to which some context with a graph was listed completely, `bound`
+    the number to which all contexts were (None: no context was searched).
     """
 
     tier: str
@@ -48,7 +49,12 @@ class TierReport:
     derivations: int = 0
     complete: bool = True
     operators: int = 0
+    bound: int | None = None
     pruned: Counter[Pruning] = field(default_factory=Counter)
+
+    def cut_short(self) -> None:
+        """Note that some contexts were not searched."""
+        self.complete, self.bound = False, 0
 
     @property
     def exhausted(self) -> bool:
@@ -107,8 +113,11 @@ class SearchReport:
         done = [tier.tier for tier in self.tiers if tier.exhausted and not self.interrupted]
         if not done:
             return "nothing was exhausted within the budget"
-        open_tiers = [tier.tier for tier in self.tiers if tier.tier not in done]
-        rest = f"; not exhausted: {', '.join(open_tiers)}" if open_tiers else ""
+        partial = [f"{tier.tier} up to {tier.bound} operators" for tier in self.tiers if tier.tier not in done and tier.bound]
+        nothing = [tier.tier for tier in self.tiers if tier.tier not in done and not tier.bound]
+        rest = "".join(
+            f"; {what}: {', '.join(tiers)}" for what, tiers in (("exhausted too", partial), ("not exhausted", nothing)) if tiers
+        )
         cuts = (
             f"and their cuts into up to {self.max_kernels} kernels" if self.cuts_complete else "cuts into several kernels in part"
         )

@@ -25,9 +25,9 @@ class Structure:
     """What one context of a program holds.
 
     `recipes` in an order that depends on neither sizes nor device; `safe_recipes` those with safe exponentials (all, if none
-    is); how much was visited; whether the closure `saturated`; up to how many block `operators` its derivations are all
-    there, and whether that is `complete`, that is no less than asked for; what was `pruned`, counted by reason; the `seconds` it
-    took, and whether the time ran out (`timed_out`).
+    is); how much was visited; whether the closure `saturated`, for the operators asked for or for any number; up to how many
+    block `operators` its derivations are all there, and whether that is `complete`, that is no less than asked for; what was
+    `pruned`, counted by reason; the `seconds` it took, and whether the time ran out (`timed_out`).
     """
 
     recipes: tuple[Recipe, ...]
@@ -61,6 +61,7 @@ class Structure:
             report.derivations += len(self.recipes)
             report.complete = report.complete and self.complete
             report.operators = max(report.operators, self.operators if self.recipes else 0)
+            report.bound = self.operators if report.bound is None else min(report.bound, self.operators)
 
 
 Key = tuple[AxisProgram, Tier, int | None, object]

@@ -25,6 +25,12 @@ class Tier(StrEnum):
     FULL = "full axioms"
 
 
+def distinct_tiers(program: AxisProgram) -> list[Tier]:
+    """The tiers in which a program looks different, coarsest first: without constants there are no scalings."""
+    constants = any(term.op == "constant" for term in program.terms)
+    return [tier for tier in Tier if constants or tier is not Tier.OPAQUE_SCALINGS]
+
+
 Make = Callable[[str, tuple[Expr, ...], int], Expr | None]
 
 
@@ -94,13 +100,13 @@ class Expressions:
                 self.leaves[index] = self.algebra.variable(f"x{term.source}")
             elif term.op == "constant":
                 self.leaves[index] = self.algebra.constant(str(term.scalar))
-        constants = frozenset(self.leaves[i] for i, term in enumerate(program.terms) if term.op == "constant")
-        self.build = TierAlgebra(tier, constants, self._construct)
+        self.constants = frozenset(self.leaves[i] for i, term in enumerate(program.terms) if term.op == "constant")
+        self.build = TierAlgebra(tier, self.constants, self._construct)
         self.of_terms: list[Expr] = []
         for index, term in enumerate(program.terms):
             self.of_terms.append(self._target(index, term))
         self.oracle = Oracle(self.algebra, [self.of_terms[term] for term, _ in program.outputs])
-        self.prune = TierAlgebra(tier, constants, self.oracle.compose)
+        self.prune = TierAlgebra(tier, self.constants, self.oracle.compose)
 
     def _construct(self, op: str, args: tuple[Expr, ...], n: int) -> Expr:
         if op.startswith("opaque:"):

@@ -1,0 +1,204 @@
+"""Closures bounded by operators: the tensors that some graph of at most N operators may hold, and no others.
+
+A tensor is kept together with the smallest sets of operators that make it (its supports). It is extended only while a
+support and the landmarks outside it fit the limit, best first. Sums multiply into more subexpressions than can be
+saturated; those that a small graph has room for are few, so a bounded closure is complete where the whole one is out of reach
+(docs/theory.md, "Closures bounded by operators").
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from mugraph.algebra import Expr
+from mugraph.algebra.fields import FieldArithmetic, FieldValue
+from mugraph.errors import UndefinedInField
+from mugraph.search.closure import Closure, Edge, Limits, Saturation, TensorNode, TinyInputs
+from mugraph.search.landmarks import Landmarks
+from mugraph.search.report import Pruning
+
+Support = int
+"""The nodes that a derivation makes by operators that count, as bits."""
+
+
+@dataclass(slots=True)
+class _Application:
+    """An operator on known tensors whose result passed the expression check; `target` once it has been computed.
+
+    `outside` is the landmark bound of the result, `free` says that the operator does not count.
+    """
+
+    edge: Edge
+    phase: int
+    mask: int
+    expr: Expr
+    value: Callable[[], FieldValue]
+    outside: int
+    free: bool
+    target: int | None = None
+    undefined: bool = False
+
+
+class BoundedSaturation(Saturation):
+    """Saturates what graphs of at most `operators` operators can hold; a concat-matmul counts as two products and a sum."""
+
+    def __init__(
+        self,
+        closure: Closure,
+        arith: FieldArithmetic,
+        inputs: TinyInputs,
+        limits: Limits,
+        operators: int,
+        tick: Callable[[int], None] = lambda n: None,
+    ) -> None:
+        super().__init__(closure, arith, inputs, limits, tick)
+        self.operators = operators
+        self.landmarks = Landmarks(closure)
+        self.supports: defaultdict[int, list[Support]] = defaultdict(list)
+        self.least: dict[int, int] = {}
+        """Operators in the smallest support of every node that was extended."""
+        self.applications: dict[tuple[Edge, int], _Application] = {}
+        self.uses: defaultdict[int, list[_Application]] = defaultdict(list)
+        self.constants: set[int] = set()
+        self.queue: list[tuple[int, int, int, Support]] = []
+        self.count = itertools.count()
+        self.node, self.support = -1, 0
+        """What is being extended."""
+
+    def run(self) -> Closure:
+        """Extend nodes best first until nothing fits, then record the goals."""
+        self._leaves()
+        while self.queue:
+            if len(self.closure.nodes) > self.limits.nodes or time.perf_counter() > self.limits.deadline:
+                break
+            _, count, self.node, self.support = heapq.heappop(self.queue)
+            if self.support in self.supports[self.node]:
+                self._extend()
+            if count % 64 == 0:
+                self.tick(len(self.closure.nodes))
+        else:
+            self.closure.saturated = True
+        self._find_goals()
+        return self.closure
+
+    def _extend(self) -> None:
+        """Apply operators to the current node: those found before, or all again if its support is smaller than ever."""
+        size, node = self.support.bit_count(), self.closure.nodes[self.node]
+        if size >= self.least.get(self.node, self.operators + 1):
+            for use in self.uses[self.node]:
+                self._apply(use)
+            return
+        known = self.node in self.least
+        self.least[self.node] = size
+        if known:
+            self._grow(node)
+        else:
+            self._expand(node)
+
+    # operators ---------------------------------------------------------------------------------------------------------
+
+    def _combine(self, node: TensorNode, expr: Expr, partners: list[TensorNode]) -> None:
+        """Binary operators, unless they do not fit: what loads the inputs of one operand alone the other does not need."""
+        mine, theirs = self.landmarks.features(node.expr), self.landmarks.features(expr)
+        smallest = self.least[node.index] + (theirs.variables & ~mine.variables).bit_count()
+        lacking = (mine.variables & ~theirs.variables).bit_count()
+        room = self.operators - self.expressions.constants.isdisjoint((node.expr, expr))
+        for row in self.binary:
+            for swapped in (False,) if row.commutative else (False, True):
+                left = room - self.landmarks.after(row.name, *((theirs, mine) if swapped else (mine, theirs)))
+                near = [partner for partner in partners if max(smallest, self.least[partner.index] + lacking) <= left]
+                if near:
+                    self._join(row.name, node, expr, near, swapped)
+
+    def _join(self, op: str, node: TensorNode, expr: Expr, partners: list[TensorNode], swapped: bool) -> None:
+        operands = (expr, node.expr) if swapped else (node.expr, expr)
+        result = self._checked(self.expressions.express(self.expressions.prune, op, operands))
+        if result is not None:
+            self._pair(op, swapped, node, partners, result)
+
+    def _reach(self, edge: Edge, phase: int, mask: int, expr: Expr, value: FieldValue) -> None:
+        self._compute(edge, phase, mask, expr, partial(_given, value))
+
+    def _compute(self, edge: Edge, phase: int, mask: int, expr: Expr, value: Callable[[], FieldValue]) -> None:
+        """Note an operator if there is room for it, and apply it with the current support."""
+        use = self.applications.get((edge, phase))
+        if use is None:
+            free = edge.op == "constant" or any(operand in self.constants for operand in edge.inputs)
+            use = _Application(edge, phase, mask, expr, value, self.landmarks.outside(expr, phase), free)
+            least = max((self.least[operand] for operand in edge.inputs), default=0)
+            if least + (not free) + use.outside > self.operators:
+                return
+            self.applications[edge, phase] = use
+            for operand in set(edge.inputs):
+                self.uses[operand].append(use)
+        self._apply(use)
+
+    def _apply(self, use: _Application) -> None:
+        """Offer the result with the current support of one operand and every support of the other."""
+        others = [operand for operand in set(use.edge.inputs) if operand != self.node]
+        support = self.support if use.edge.inputs else 0
+        for partner in self.supports[others[0]] if others else (0,):
+            self._offer(use, support | partner)
+
+    def _offer(self, use: _Application, support: Support) -> None:
+        if support.bit_count() + (not use.free) + use.outside <= self.operators:
+            target = self._target(use)
+            if target is not None:
+                self._keep(target, support if use.free else support | 1 << target, use.outside)
+
+    def _target(self, use: _Application) -> int | None:
+        """The node of a result, computed when it first fits; None where it has no value in the field."""
+        if use.target is None and not use.undefined:
+            try:
+                value = use.value()
+            except UndefinedInField:
+                self.closure.pruned[Pruning.UNDEFINED] += 1
+                use.undefined = True
+                return None
+            use.target = self._intern(use.phase, use.mask, use.expr, value)
+            self._link(use.edge, use.target)
+            if use.edge.op == "constant":
+                self.constants.add(use.target)
+        return use.target
+
+    def _keep(self, target: int, support: Support, outside: int) -> None:
+        """Remember a support unless it contains a smaller one."""
+        family = self.supports[target]
+        if any(known & support == known for known in family):
+            return
+        family[:] = [known for known in family if known & support != support]
+        family.append(support)
+        heapq.heappush(self.queue, (support.bit_count() + outside, next(self.count), target, support))
+
+
+def _given(value: FieldValue) -> FieldValue:
+    return value
+
+
+def deepened(
+    whole: Closure,
+    arith: FieldArithmetic,
+    inputs: TinyInputs,
+    limits: Limits,
+    operators: int,
+    tick: Callable[[int], None] = lambda n: None,
+) -> tuple[Closure, int]:
+    """The closure of `whole`'s context for as many operators, up to `operators`, as are saturated within limits; their number.
+
+    Where not even one operator is, that is `whole` and 0.
+    """
+    best, reached = whole, 0
+    for bound in range(1, operators + 1):
+        closure = Closure(whole.program, whole.context, whole.tier)
+        closure.expressions = whole.expressions  # they remember their verdicts
+        BoundedSaturation(closure, arith, inputs, limits, bound, tick).run()
+        if not closure.saturated:
+            break
+        best, reached = closure, bound
+    return best, reached

@@ -1,0 +1,187 @@
+"""Closures bounded by operators hold every derivation within the bound that whole closures hold, and go where those cannot."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from mugraph.algebra.fields import FieldArithmetic
+from mugraph.devices import device_for
+from mugraph.ir import Graph
+from mugraph.ir.ops import OPERATORS
+from mugraph.ir.program import Program
+from mugraph.search import search
+from mugraph.search.axes import AxisProgram, axis_program
+from mugraph.search.bounded import BoundedSaturation, deepened
+from mugraph.search.closure import AFTER, Closure, Limits, Saturation, TinyInputs
+from mugraph.search.context import Context
+from mugraph.search.extraction import ExtractionLimits, Extractor
+from mugraph.search.items import Options
+from mugraph.search.landmarks import Landmarks
+from mugraph.search.neutral import without_neutral_maxima
+from mugraph.search.recipe import Recipe, Step
+from mugraph.search.report import SearchReport, TierReport
+from mugraph.search.tiers import Tier, distinct_tiers
+from mugraph.trials.programs import random_program
+
+from .programs import attention, finished, lora, ntrans, rmsnorm
+
+ARITH, INPUTS = FieldArithmetic(seed=0), TinyInputs(0)
+Form = frozenset[int]
+"""The steps of a recipe, each with all that it needs, whatever their order."""
+
+
+def axes_of(graph: Graph) -> AxisProgram:
+    return without_neutral_maxima(axis_program(graph), ARITH, INPUTS)
+
+
+def whole(program: AxisProgram, loop: int | None, tier: Tier, nodes: int = 600) -> Closure:
+    return Saturation(Closure(program, Context.of(program, loop), tier), ARITH, INPUTS, Limits(nodes)).run()
+
+
+def bounded(program: AxisProgram, loop: int | None, tier: Tier, operators: int) -> Closure:
+    closure = Closure(program, Context.of(program, loop), tier)
+    return BoundedSaturation(closure, ARITH, INPUTS, Limits(), operators).run()
+
+
+def recipes(closure: Closure, operators: int) -> list[Recipe]:
+    """The derivations that the axioms show to be the program: of goals with the program's own expressions."""
+    wanted = [closure.expressions.of_terms[term] for term, _ in closure.program.outputs]
+    goals = [[g for g in found if closure.nodes[g].expr == e] for found, e in zip(closure.goals, wanted, strict=True)]
+    extractor = Extractor(closure, lambda edge: 1.0)
+    limits = ExtractionLimits(operators, derivations=10**5, expansions=10**5)
+    found = [recipe for choice in itertools.product(*goals) for _, recipe in extractor.derivations(choice, limits)]
+    assert limits.complete
+    return found
+
+
+def bounded_size(recipe: Recipe) -> int:
+    """Operators as bounded closures count them."""
+    return recipe.operators + 2 * sum(step.op == "concat_contract" for step in recipe.steps)
+
+
+def form(recipe: Recipe) -> Form:
+    keys: list[int] = []
+    for step in recipe.steps:
+        keys.append(hash((step.op, step.axes, step.reduced, step.in_loop, step.leaf, step.scalar, operands(step, keys))))
+    return frozenset(keys)
+
+
+def operands(step: Step, keys: list[int]) -> tuple[object, ...]:
+    """What a step reads, in an order of its own where the order means nothing."""
+    read = [keys[i] for i in step.inputs]
+    if step.op == "concat_contract":
+        return tuple(sorted(tuple(sorted(pair)) for pair in zip(read[:2], read[2:], strict=True)))
+    commutes = step.op == "contract" or (step.op in OPERATORS and OPERATORS[step.op].commutative)
+    return tuple(sorted(read) if commutes else read)
+
+
+def agree(graph: Graph, tier: Tier, sizes: range) -> int:
+    """Compare all contexts that can be saturated whole; the number of derivations compared."""
+    program, compared = axes_of(graph), 0
+    for loop in (None, *range(len(program.sizes))):
+        closure = whole(program, loop, tier)
+        if not closure.saturated:
+            continue
+        for operators in sizes:
+            everything = recipes(closure, operators)
+            within = {form(recipe) for recipe in everything if bounded_size(recipe) <= operators}
+            found = {form(recipe) for recipe in recipes(bounded(program, loop, tier, operators), operators)}
+            assert within <= found <= {form(recipe) for recipe in everything}, (loop, operators)
+            compared += len(within)
+    return compared
+
+
+@pytest.mark.parametrize("graph", [rmsnorm(), lora(), attention()], ids=["rmsnorm", "lora", "attention"])
+def test_no_derivation_within_the_bound_is_lost(graph: Graph) -> None:
+    assert agree(graph, Tier.FULL, range(8, 13)) > 10
+
+
+@pytest.mark.parametrize("seed", [0, 3, 8, 10])
+def test_no_derivation_of_a_random_program_is_lost(seed: int) -> None:
+    assert agree(random_program(seed), Tier.FULL, range(5, 9, 3)) > 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tier", Tier)
+@pytest.mark.parametrize("seed", range(11, 41))
+def test_no_derivation_of_many_random_programs_is_lost(seed: int, tier: Tier) -> None:
+    agree(random_program(seed), tier, range(3, 10, 2))
+
+
+@pytest.mark.parametrize("loop", [None, 0, 1])
+def test_ntrans_under_the_full_axioms_has_no_graph_of_ten_operators(loop: int | None) -> None:
+    program = axes_of(ntrans())
+    assert not whole(program, loop, Tier.FULL, nodes=500).saturated
+    closure = bounded(program, loop, Tier.FULL, 10)
+    assert closure.saturated
+    assert closure.goals == [[]]
+
+
+def squares_times_sum() -> Graph:
+    """(x + y)^2 z over the root of its sum: small enough to know the smallest graph."""
+    p = Program()
+    x, y = p.input("x", (4, 6)), p.input("y", (4, 6))
+    total = (x + y).square()
+    return finished(p, total / total.sum(-1, keepdim=True).sqrt())
+
+
+def test_the_bound_is_exact() -> None:
+    """x, y, their sum, its square, the square's sum, root, quotient: seven operators and no fewer."""
+    program = axes_of(squares_times_sum())
+    assert not any(bounded(program, None, Tier.FULL, 6).goals)
+    assert [recipe.operators for recipe in recipes(bounded(program, None, Tier.FULL, 7), 7)] == [7]
+
+
+def test_landmarks_are_what_a_tensor_does_not_show() -> None:
+    """Of that program x lacks: y, the sum of x and y, the reduction, the root and the division."""
+    program = axes_of(squares_times_sum())
+    closure = Closure(program, Context.of(program, None), Tier.FULL)
+    bounds = [Landmarks(closure).outside(closure.expressions.of_terms[index], AFTER) for index in range(len(program.terms))]
+    assert dict(zip([term.op for term in program.terms], bounds, strict=True)) == {
+        "load": 5, "add": 3, "square": 3, "sum": 2, "sqrt": 1, "div": 0,
+    }  # fmt: skip
+
+
+def test_scalings_are_no_landmarks() -> None:
+    """Adding and multiplying by constants is free, so a program that also adds constants has no sums to wait for."""
+    p = Program()
+    x, y = p.input("x", (4, 6)), p.input("y", (4, 6))
+    program = axes_of(finished(p, (x + 1.0) * y + x))
+    closure = Closure(program, Context.of(program, None), Tier.FULL)
+    (x_expr,) = {
+        e for i, e in closure.expressions.leaves.items() if program.terms[i].op == "load" and program.terms[i].source == 0
+    }
+    assert Landmarks(closure).outside(x_expr, AFTER) == 1
+
+
+def test_deepening_stops_at_the_operators_asked_for_or_at_a_limit() -> None:
+    program = axes_of(ntrans())
+    closure = whole(program, 0, Tier.FULL, nodes=100)
+    assert deepened(closure, ARITH, INPUTS, Limits(), 11)[1] == 11
+    smaller, reached = deepened(closure, ARITH, INPUTS, Limits(nodes=50), 11)
+    assert 0 < reached < 11
+    assert smaller.saturated
+
+
+def test_tiers_that_look_the_same_are_searched_once() -> None:
+    assert distinct_tiers(axes_of(ntrans())) == [Tier.OPAQUE_SUMS, Tier.FULL]
+    assert distinct_tiers(axes_of(rmsnorm())) == list(Tier)
+
+
+def test_the_search_says_how_far_the_full_axioms_were_exhausted() -> None:
+    report = search(ntrans(), device_for("cpu"), options=Options(block_operators=9)).report
+    assert report.tiers[-1].tier == Tier.FULL
+    assert report.tiers[-1].exhausted
+    assert "full axioms" in report.exhausted_what.split("and their cuts")[0]
+
+
+@pytest.mark.parametrize(
+    ("bound", "words"), [(7, "exhausted too: full axioms up to 7 operators"), (0, "not exhausted: full axioms")]
+)
+def test_a_tier_exhausted_in_part_is_reported_with_its_bound(bound: int, words: str) -> None:
+    coarse = TierReport("sums opaque", closures=1, saturated=1, operators=11, bound=11)
+    fine = TierReport("full axioms", closures=1, saturated=0, complete=False, bound=bound)
+    report = SearchReport(tiers=[coarse, fine], block_operators=11, max_kernels=5)
+    assert report.exhausted_what.endswith(words)
