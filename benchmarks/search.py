@@ -20,12 +20,11 @@ import json
 import math
 import os
 import platform
-import resource
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,9 +36,10 @@ import numpy as np
 from mugraph.devices import Device, device_for
 from mugraph.errors import BudgetExceeded, MugraphError
 from mugraph.frontend import trace
-from mugraph.frontend.workloads import WORKLOADS, Workload, workload
+from mugraph.frontend.workloads import WORKLOADS
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Graph
+from mugraph.ir.serialize import graph_from_json, graph_to_json
 from mugraph.search import Options, SearchResult, search
 from mugraph.search.enumeration import EnumerationOptions, enumerate_graphs
 from mugraph.search.enumeration.cost import predicted_seconds
@@ -68,10 +68,10 @@ def main() -> None:
     parser.add_argument("--programs", type=int, default=30, help="random programs; for growth a sixth of it for each size")
     parser.add_argument("--workers", default="1", help="processes that search")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
-    parser.add_argument("--one", metavar="WORKLOAD", help=argparse.SUPPRESS)
+    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
-        print(json.dumps(measured(workload(arguments.one), arguments)))
+        print(json.dumps(measured([graph_from_json(graph) for graph in json.load(sys.stdin)], arguments)))
         return
     file = RESULTS / "search.json"
     record: Record = json.loads(file.read_text()) if file.exists() else {}
@@ -94,42 +94,46 @@ def tell(text: str) -> None:
 
 
 def workloads(arguments: argparse.Namespace) -> tuple[list[Record], str]:
-    """Every workload in a process of its own, so that its memory and its first imports are its own."""
-    rows: list[Record] = []
-    for name in WORKLOADS:
-        words = [sys.executable, __file__, "--one", name, "--seconds", str(arguments.seconds), "--workers", arguments.workers]
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-        row = json.loads(done.stdout) if done.stdout else {"workload": name, "error": done.stderr.strip().splitlines()[-1:]}
-        tell(f"{name}: {row}")
-        rows.append(row)
+    """Every workload at batch 8 and 16, in a process that does nothing but search: its memory is the search's."""
+    rows = []
+    for name, subject in WORKLOADS.items():
+        graphs = [graph_to_json(trace(subject.function(), subject.inputs(batch)).graph) for batch in (8, 16)]
+        words = [sys.executable, __file__, "--one", "--seconds", str(arguments.seconds), "--workers", arguments.workers]
+        done = subprocess.run(words, input=json.dumps(graphs), capture_output=True, text=True, check=False)
+        result = json.loads(done.stdout) if done.stdout else {"error": done.stderr.strip().splitlines()[-1:]}
+        rows.append({"workload": name, **result})
+        tell(f"{name}: {rows[-1]}")
     head = "| workload | search s | cpu s | first s | states | exhausted | second size ms | peak MiB |\n" + "|---" * 8 + "|"
     return rows, "\n".join([head, *map(_workload_line, rows)])
 
 
-def measured(subject: Workload, arguments: argparse.Namespace) -> Record:
-    """One workload at full size, then at twice the batch."""
-    device, function = device_for("cpu"), subject.function()
+def measured(programs: Sequence[Graph], arguments: argparse.Namespace) -> Record:
+    """One program, then another size of it."""
+    device = device_for("cpu")
     limits = Options(cut_seconds=arguments.seconds, closure_seconds=arguments.seconds, finer_tier_seconds=arguments.seconds)
     workers = int(arguments.workers) if arguments.workers.isdecimal() else arguments.workers
 
-    def searched(batch: int) -> tuple[SearchResult, float, float]:
-        program = trace(function, subject.inputs(batch)).graph
+    def searched(program: Graph) -> tuple[SearchResult, float, float]:
         wall, cpu = time.perf_counter(), time.process_time()
         result = search(program, device, options=limits, workers=workers)
         return result, time.perf_counter() - wall, time.process_time() - cpu
 
-    result, wall, cpu = searched(8)
-    _, second_wall, second_cpu = searched(16)
+    (result, wall, cpu), (_, second_wall, second_cpu) = map(searched, programs)
     return {
-        "workload": subject.name,
         "seconds": wall,
         "cpu_seconds": cpu,
         "second_size_seconds": second_wall,
         "second_size_cpu_seconds": second_cpu,
-        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "peak_bytes": peak_bytes(),
         "candidates": len(result.candidates),
         "report": result.report.to_json(),
     }
+
+
+def peak_bytes() -> int:
+    """The most memory this process had resident. Linux alone tells; `getrusage` starts from the parent's."""
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
 
 
 def _workload_line(row: Record) -> str:
