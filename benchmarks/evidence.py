@@ -127,7 +127,11 @@ def mutation(tried: list[Subject], count: int, limit: float) -> dict[str, Any]:
             break
         made[mutant.kind] += 1
         started = time.process_time()
-        verdict = verify_graphs(subject.program, mutant.graph)
+        try:
+            verdict = verify_graphs(subject.program, mutant.graph)
+        except Exception as error:
+            examples.append(f"crash: {error!r}: {subject.name}: {mutant.kind}: {mutant.change} of\n{mutant.graph}")
+            continue
         accepted = verdict.equivalent
         seconds += time.process_time() - started
         fooled = accepted_by_paper(subject.program, mutant.graph)
@@ -200,7 +204,11 @@ def rewriting(tried: list[Subject], count: int, limit: float) -> dict[str, Any]:
             break
         for kind, other in variants(graph, rng):
             made[kind] += 1
-            verdict = verify_graphs(subject.program, other)
+            try:
+                verdict = verify_graphs(subject.program, other)
+            except Exception as error:
+                rejected.append(f"crash: {error!r}: {subject.name}: {kind}:\n{other}")
+                continue
             if not verdict.equivalent:
                 rejected.append(f"{subject.name}: {kind}: {verdict.counterexample or verdict.reason}")
         report(sum(made.values()), count, "rewrites")
