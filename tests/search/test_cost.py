@@ -11,9 +11,9 @@ from mugraph.devices import Device, device_for
 from mugraph.ir import DType, Graph
 from mugraph.ir.liveness import peak_bytes
 from mugraph.ir.program import Program
+from mugraph.search.derivations import as_program
 from mugraph.search.emission import emit_block
 from mugraph.search.engine import Search
-from mugraph.search.plans import as_program
 from mugraph.search.roofline import Roofline
 from mugraph.search.schedule import Scheduler
 from mugraph.search.tiers import Tier

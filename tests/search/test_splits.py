@@ -17,8 +17,10 @@ from mugraph.ir.graph import Node
 from mugraph.ir.program import Program
 from mugraph.ir.validity import check
 from mugraph.search import search
-from mugraph.search.axes import axis_program
-from mugraph.search.splits import split_axis, with_parts
+from mugraph.search.derivations import iterations_as_parts
+from mugraph.search.engine import Search
+from mugraph.search.splits import with_parts
+from mugraph.search.tiers import Tier
 from mugraph.verifier import verify_graphs
 
 from .programs import attention, finished, outputs, random_inputs
@@ -46,14 +48,20 @@ def in_two(program: Graph) -> list[Graph]:
     return [candidate.graph for candidate in found if len(candidate.graph.kernels()) == 2]
 
 
-def test_an_axis_becomes_parts_times_rest() -> None:
-    program = axis_program(lengths())
-    inner = program.sizes.index(64)
-    split = split_axis(program, inner, 4)
-    assert split.sizes[inner] * split.sizes[-1] == 64
-    assert split.sizes[-1] == 4
-    assert {frozenset({inner}), frozenset({len(program.sizes)})} <= split.reductions
-    assert with_parts(split.sizes, inner, len(program.sizes), 16)[inner] == 4
+def test_iterations_of_a_loop_become_parts_of_its_axis() -> None:
+    run = Search(lengths(), IDLE)
+    program, inner = run.axes, run.axes.sizes.index(64)
+    parts = len(program.sizes)
+    recipes = run.kernels.structure(program, Tier.OPAQUE_SUMS, inner).recipes
+    wholes = [whole for recipe in recipes if (whole := iterations_as_parts(recipe, program, 4)) is not None]
+    assert wholes
+    for whole in wholes:
+        assert (whole.sizes[inner], whole.sizes[parts]) == (16, 4)
+        assert with_parts(whole.sizes, inner, parts, 16)[inner] == 4
+        assert any(term.op == "sum" and term.reduced == {parts} for term in whole.terms)
+        assert all(term.slots[1] == (parts, inner) for _, term in whole.loads())
+    without = run.kernels.structure(program, Tier.OPAQUE_SUMS, None).recipes
+    assert all(iterations_as_parts(recipe, program, 4) is None for recipe in without)
 
 
 def test_few_query_rows_on_many_multiprocessors_are_split_over_keys() -> None:

@@ -10,20 +10,20 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Tensor
-from mugraph.search.axes import AxisProgram, AxisSet, Slots, Term, pruned
+from mugraph.search.axes import AxisProgram, AxisSet, Slots, Term
 from mugraph.search.cuts import Cut, CutSpace, in_normal_order, stored_slots
+from mugraph.search.derivations import as_program, iterations_as_parts
 from mugraph.search.kernels import Kernel, KernelSearch
-from mugraph.search.recipe import Recipe, Step
 from mugraph.search.roofline import Roofline, flops
 from mugraph.search.schedule import Scheduler
 from mugraph.search.schedule_space import divisors
-from mugraph.search.splits import Split, consumer_of, maximum_slots, split_at, split_axis, with_parts
+from mugraph.search.splits import Split, consumer_of, maximum_slots, split_at, with_parts
 from mugraph.search.tiers import Tier
 
 CUT_GAIN = 0.9
@@ -234,10 +234,9 @@ class PlanSearch:
             if self.roofline.of(program, produces) + self.kernels.device.launch_seconds >= bound:
                 self.cuts_pruned += 1
                 continue
-            whole = split_axis(program, axis, counts[0])
-            parts = len(program.sizes)
-            recipes = self.kernels.cheapest_first(whole, self.kernels.structure(whole, tier, None).recipes)
-            splits = filter(None, (split_at(as_program(recipe, whole), parts) for recipe in recipes))
+            recipes = self.kernels.cheapest_first(program, self.kernels.structure(program, tier, axis).recipes)
+            wholes = filter(None, (iterations_as_parts(recipe, program, counts[0]) for recipe in recipes))
+            splits = filter(None, (split_at(whole, len(program.sizes)) for whole in dict.fromkeys(wholes)))
             for split in itertools.islice(splits, _VARIANTS_SPLIT):
                 if self.kernels.now() > self.cut_deadline:
                     self.cuts_complete = False
@@ -282,27 +281,3 @@ class PlanSearch:
         """
         slots = [*split.partial, *([maximum_slots(split)] if split.producer.projective else [])]
         return self.sources_of(split.producer, slots, DType.FP32)
-
-
-def as_program(recipe: Recipe, program: AxisProgram) -> AxisProgram:
-    """A recipe without loop, read as a program."""
-    terms: list[Term] = []
-    moved: dict[int, int] = {}
-    for index, step in enumerate(recipe.steps):
-        inputs = tuple(moved[i] for i in step.inputs)
-        for term in _terms_of(step, inputs, terms):
-            terms.append(term)
-        moved[index] = len(terms) - 1
-    outputs = tuple((moved[goal], slots) for goal, (_, slots) in zip(recipe.goals, program.outputs, strict=True))
-    return in_normal_order(pruned(replace(program, terms=tuple(terms), outputs=outputs)))
-
-
-def _terms_of(step: Step, inputs: tuple[int, ...], terms: list[Term]) -> Iterator[Term]:
-    if step.op == "concat_contract":
-        for left, right in ((inputs[0], inputs[2]), (inputs[1], inputs[3])):
-            yield Term("contract", (left, right), step.axes, step.reduced & terms[left].axes & terms[right].axes)
-        yield Term("add", (len(terms) - 2, len(terms) - 1), step.axes)
-    elif step.leaf is not None:
-        yield Term("load", (), step.axes, source=step.leaf.source, slots=step.leaf.slots)
-    else:
-        yield Term(step.op, inputs, step.axes, step.reduced, scalar=step.scalar)

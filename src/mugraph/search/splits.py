@@ -35,23 +35,6 @@ class Split:
     parts: int
 
 
-def split_axis(program: AxisProgram, axis: int, count: int) -> AxisProgram:
-    """The program with `axis` as the product of a new axis of size `count` (slowest) and the rest, which keeps its number."""
-    parts = len(program.sizes)
-
-    def both(axes: AxisSet) -> AxisSet:
-        return axes | {parts} if axis in axes else axes
-
-    def cut(slots: Slots) -> Slots:
-        return tuple(tuple(a for old in slot for a in ((parts, old) if old == axis else (old,))) for slot in slots)
-
-    terms = tuple(replace(t, axes=both(t.axes), reduced=both(t.reduced), slots=cut(t.slots)) for t in program.terms)
-    sizes = [*program.sizes, count]
-    sizes[axis] //= count
-    finer = {frozenset({parts}), *(reduced for reduced in program.reductions if axis in reduced)}
-    return AxisProgram(terms, tuple((i, cut(s)) for i, s in program.outputs), tuple(sizes), program.finer | finer)
-
-
 def with_parts(sizes: Sequence[int], axis: int, parts: int, count: int) -> tuple[int, ...]:
     """The sizes of a split program's axes with another number of `parts` of `axis`."""
     changed = list(sizes)
