@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from mugraph.search.kernels import Kernel
 from mugraph.search.plans import WORTH_MEASURING, Library, Plan
+from mugraph.search.stabilize import exponentials
 
 CANDIDATES = 16
 """As many as are compiled and measured (`mugraph.qualify`)."""
@@ -23,9 +24,12 @@ _SHARE_OF_KINDS = 2
 def most_promising(plans: Iterable[Plan], count: int = CANDIDATES) -> list[Plan]:
     """At most `count` plans, best predicted first: the best one of each kind takes part if it is worth measuring.
 
-    Kinds share up to half of the places; of one structure there are a few schedules at most.
+    Kinds share up to half of the places; of one structure there are a few schedules at most. Where some plans keep all
+    exponentials in range, those that do not are left out: they would not agree with the program in floating point.
     """
-    ranked = sorted(((plan.seconds, number, plan) for number, plan in enumerate(plans)), key=lambda item: item[:2])
+    known = list(plans)
+    safe = [plan for plan in known if _in_range(plan)]
+    ranked = sorted(((plan.seconds, number, plan) for number, plan in enumerate(safe or known)), key=lambda item: item[:2])
     if not ranked:
         return []
     least = ranked[0][0]
@@ -42,6 +46,11 @@ def most_promising(plans: Iterable[Plan], count: int = CANDIDATES) -> list[Plan]
             schedules[structure] += 1
             chosen.add(number)
     return [plan for _, number, plan in ranked if number in chosen]
+
+
+def _in_range(plan: Plan) -> bool:
+    """Whether a row maximum is subtracted before every exponential."""
+    return not any(isinstance(stage.kernel, Kernel) and exponentials(stage.kernel.recipe) for stage in plan.stages)
 
 
 def _structure(plan: Plan) -> tuple[object, ...]:
