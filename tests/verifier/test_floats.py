@@ -124,3 +124,18 @@ def test_equal_shaped_inputs_are_different_and_seeds_repeat() -> None:
 def test_the_comparison_ends_with_the_budget() -> None:
     with pytest.raises(BudgetExceeded, match="comparison with float64"):
         float_check(in_float32(fused_rmsnorm(8, 96, 32)), rmsnorm(8, 96, 32), seed=7, budget=0.0)
+
+
+def test_elements_beyond_the_range_of_their_type_are_not_asked_for() -> None:
+    written = Program()
+    x = written.input("x", (4, 64), DType.FP16)
+    written.output(x * x * 0.125)
+
+    def rounded_once(array: Array) -> list[Array]:
+        with np.errstate(over="ignore"):
+            return [(np.square(array.astype(np.float32)) / 8).astype(np.float16)]
+
+    def zeros(array: Array) -> list[Array]:
+        return [np.zeros_like(array)]
+
+    assert float_check(rounded_once, written.graph, baseline=zeros).stable
