@@ -23,7 +23,6 @@ from mugraph.progress import Event, ProgressCallback
 from mugraph.result import Candidate, Rejection
 from mugraph.runtime import Executable, build, measure
 from mugraph.runtime.cpu import Cpu
-from mugraph.runtime.executable import machine_for
 from mugraph.samples import runner
 from mugraph.verifier import Certificate, FloatReport, Verdict, float_check, verify_graphs
 from mugraph.verifier.floats import Runner
@@ -104,7 +103,7 @@ class Qualifier:
         """Thread graphs and kernels for the first of the proposals: (muGraph, predicted seconds), best first."""
         compiled: list[Contestant] = []
         limit = Deadline(self._share(_COMPILING_SHARE))
-        tried = proposals[: _COMPILED if machine_for(self.target).available else _FINALISTS]  # nothing chooses among more
+        tried = proposals[:_COMPILED]
         with self._stage("compile"):
             for number, (graph, cost) in enumerate(tried, start=1):
                 if self.deadline.passed or (compiled and limit.passed):
