@@ -16,7 +16,6 @@ import itertools
 import json
 import math
 import os
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -46,6 +45,8 @@ SMALL = {64: 8, 128: 12, 16: 4, 4: 3}
 FOUND = 6
 """muGraphs of each program that take part."""
 SECONDS_PER_SEARCH = 1.0
+_EVERY = 200
+"""Mutants after which results are written."""
 SECOND_MISTAKES = 8
 """Mutants of one mutant that are drawn where single mistakes do not suffice."""
 
@@ -67,7 +68,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=math.inf, help="process time after which a part stops where it is")
     parser.add_argument("--only", nargs="+", choices=["mutants", "rewrites", "throughput"], default=None)
     options = parser.parse_args()
-    parts: dict[str, Callable[[], dict[str, Any]]] = {
+    parts: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
         "mutants": lambda: mutation(subjects(), options.mutants, options.seconds),
         "rewrites": lambda: rewriting(subjects(), options.rewrites, options.seconds),
         "throughput": throughput,
@@ -77,8 +78,9 @@ def main() -> None:
     record: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
     for name in options.only or parts:
         started = time.process_time()
-        record[name] = {**parts[name](), "cpu_seconds": round(time.process_time() - started, 1)}
-        file.write_text(json.dumps(record, indent=1) + "\n")
+        for result in parts[name]():  # as it grows, so that a run may be ended at any time
+            record[name] = {**result, "cpu_seconds": round(time.process_time() - started, 1)}
+            file.write_text(json.dumps(record, indent=1) + "\n")
         print(json.dumps({name: record[name]}, indent=1))
 
 
@@ -114,13 +116,31 @@ def found(program: Graph) -> list[Graph]:
 # --- mutants -----------------------------------------------------------------------------------------------------------
 
 
-def mutation(tried: list[Subject], count: int, limit: float) -> dict[str, Any]:
+def mutation(tried: list[Subject], count: int, limit: float) -> Iterator[dict[str, Any]]:
     """Counts of mutants by kind, of those that each test accepts, and of accepted ones that are mistakes."""
+
+    def result() -> dict[str, Any]:
+        return {
+            "programs": len(tried),
+            "graphs": sum(len(subject.graphs) for subject in tried),
+            "mutants": sum(made.values()),
+            "by_kind": dict(made),
+            "accepted_and_equal": sum(equal.values()),
+            "accepted_and_equal_by_kind": dict(+equal),
+            "accepted_and_different": sum(wrong.values()),
+            "crashes": crashes,
+            "examples": examples[:20],
+            "accepted_and_different_by_the_papers_test": sum(paper.values()),
+            "by_the_papers_test_by_kind": dict(+paper),
+            "milliseconds_per_mutant": round(1e3 * seconds / max(1, sum(made.values())), 2),
+        }
+
     made: Counter[str] = Counter()
     equal: Counter[str] = Counter()
     wrong: Counter[str] = Counter()
     paper: Counter[str] = Counter()
     examples: list[str] = []
+    crashes = 0
     seconds, until = 0.0, time.process_time() + limit
     for subject, mutant in drawn_mutants(tried, count):
         if time.process_time() > until:
@@ -130,6 +150,7 @@ def mutation(tried: list[Subject], count: int, limit: float) -> dict[str, Any]:
         try:
             verdict = verify_graphs(subject.program, mutant.graph)
         except Exception as error:
+            crashes += 1
             examples.append(f"crash: {error!r}: {subject.name}: {mutant.kind}: {mutant.change} of\n{mutant.graph}")
             continue
         accepted = verdict.equivalent
@@ -142,20 +163,9 @@ def mutation(tried: list[Subject], count: int, limit: float) -> dict[str, Any]:
         paper[mutant.kind] += fooled and not same
         if accepted and not same:
             examples.append(f"{subject.name}: {mutant.kind}: {mutant.change}")
-        report(sum(made.values()), count, "mutants")
-    return {
-        "programs": len(tried),
-        "graphs": sum(len(subject.graphs) for subject in tried),
-        "mutants": sum(made.values()),
-        "by_kind": dict(made),
-        "accepted_and_equal": sum(equal.values()),
-        "accepted_and_equal_by_kind": dict(+equal),
-        "accepted_and_different": sum(wrong.values()),
-        "examples": examples[:20],
-        "accepted_and_different_by_the_papers_test": sum(paper.values()),
-        "by_the_papers_test_by_kind": dict(+paper),
-        "milliseconds_per_mutant": round(1e3 * seconds / max(1, sum(made.values())), 2),
-    }
+        if sum(made.values()) % _EVERY == 0:
+            yield result()
+    yield result()
 
 
 def drawn_mutants(tried: list[Subject], count: int) -> Iterator[tuple[Subject, Mutant]]:
@@ -192,7 +202,7 @@ def some(choices: Sequence[Mutant], count: int, rng: np.random.Generator) -> lis
 # --- rewrites ----------------------------------------------------------------------------------------------------------
 
 
-def rewriting(tried: list[Subject], count: int, limit: float) -> dict[str, Any]:
+def rewriting(tried: list[Subject], count: int, limit: float) -> Iterator[dict[str, Any]]:
     """Counts of rewrites by axioms and by other tiles, and of those that were rejected."""
     rng = np.random.default_rng(1)
     made: Counter[str] = Counter()
@@ -211,8 +221,7 @@ def rewriting(tried: list[Subject], count: int, limit: float) -> dict[str, Any]:
                 continue
             if not verdict.equivalent:
                 rejected.append(f"{subject.name}: {kind}: {verdict.counterexample or verdict.reason}")
-        report(sum(made.values()), count, "rewrites")
-    return {"rewrites": sum(made.values()), "by_kind": dict(made), "rejected": len(rejected), "examples": rejected[:20]}
+        yield {"rewrites": sum(made.values()), "by_kind": dict(made), "rejected": len(rejected), "examples": rejected[:20]}
 
 
 def variants(graph: Graph, rng: np.random.Generator) -> Iterator[tuple[str, Graph]]:
@@ -250,7 +259,7 @@ def result_parts(value: FieldValue) -> list[Any]:
     return [part for part in (value.known_p, value.q) if part is not None]
 
 
-def throughput() -> dict[str, Any]:
+def throughput() -> Iterator[dict[str, Any]]:
     """For each workload at full size: the verification of the search's best muGraph, and the matrix products alone."""
     rows = []
     for name, workload in WORKLOADS.items():
@@ -278,14 +287,7 @@ def throughput() -> dict[str, Any]:
                 "modular_multiplications_per_second": round(arith.multiplications / arith.seconds) if arith.seconds else None,
             }
         )
-        print(rows[-1], file=sys.stderr, flush=True)
-    return {"workloads": rows}
-
-
-def report(done: int, wanted: int, what: str) -> None:
-    """A line on stderr now and then."""
-    if done % max(1, wanted // 20) == 0:
-        print(f"{done} of {wanted} {what}, {time.process_time():.0f} s", file=sys.stderr, flush=True)
+        yield {"workloads": rows}
 
 
 if __name__ == "__main__":
