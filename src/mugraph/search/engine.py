@@ -31,6 +31,9 @@ from mugraph.search.report import Progress, Pruning, SearchReport
 from mugraph.search.selection import most_promising
 from mugraph.search.tiers import Tier, distinct_tiers
 
+_WRITING_SHARE = 0.03
+"""Part of a budget for writing out the muGraphs that were found."""
+
 _CLOSURE_SHARE = 0.1
 """Part of a budget one closure may use, so that a program too large for one kernel still gets cut in time."""
 
@@ -65,7 +68,7 @@ class Search:
 
     def __post_init__(self) -> None:
         self.started = time.perf_counter()
-        self.deadline = self.started + self.budget if self.budget is not None else float("inf")
+        self.deadline = float("inf") if self.budget is None else self.started + (1 - _WRITING_SHARE) * self.budget
         inputs = TinyInputs(self.options.seed)
         self.axes = without_neutral_maxima(axis_program(self.program), FieldArithmetic(seed=self.options.seed), inputs)
         self.input_tensors = [node.output for node in self.program.inputs()]

@@ -136,10 +136,7 @@ class Item:
         found, operators = self._extract(closure, bound, deadline)
         safe = found
         if any(step.op == "exp" for recipe in found for step in recipe.steps):
-            stabilizer = Stabilizer(self.program, closure.context, arith, inputs)
-            shifted = map(stabilizer.export if self.program.projective else stabilizer.stabilize, found)
-            made = list(dict.fromkeys(filter(None, shifted)))
-            safe = [recipe for recipe in made if not exponentials(recipe)] or made
+            safe = self._safe(found, Stabilizer(self.program, closure.context, arith, inputs), deadline)
         return Structure(
             recipes=tuple(sorted(found, key=_in_canonical_order)),
             safe_recipes=tuple(sorted(safe, key=_in_canonical_order)),
@@ -152,6 +149,13 @@ class Item:
             seconds=time.perf_counter() - started,
             timed_out=timed_out or time.perf_counter() > deadline,
         )
+
+    def _safe(self, found: list[Recipe], stabilizer: Stabilizer, deadline: float) -> list[Recipe]:
+        """The derivations with safe exponentials, or all if none is; those that were reached by the deadline."""
+        shift = stabilizer.export if self.program.projective else stabilizer.stabilize
+        in_time = itertools.takewhile(lambda _: time.perf_counter() < deadline, found[1:])
+        made = list(dict.fromkeys(filter(None, map(shift, itertools.chain(found[:1], in_time)))))
+        return [recipe for recipe in made if not exponentials(recipe)] or made
 
     def _closure(
         self, arith: FieldArithmetic, inputs: TinyInputs, deadline: float, tick: Callable[[int], None]
