@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 
 from mugraph.algebra.fields import FieldArithmetic
 from mugraph.devices import device_for
 from mugraph.ir import Graph
-from mugraph.ir.ops import OPERATORS
+from mugraph.ir.ops import OPERATORS, Call, Operator
 from mugraph.ir.program import Program
 from mugraph.search import search
 from mugraph.search.axes import AxisProgram, axis_program
@@ -154,6 +155,26 @@ def test_scalings_are_no_landmarks() -> None:
         e for i, e in closure.expressions.leaves.items() if program.terms[i].op == "load" and program.terms[i].source == 0
     }
     assert Landmarks(closure).outside(x_expr, AFTER) == 1
+
+
+class NonLinear:
+    """An algebra that counts the non-linear constructors an operator applies."""
+
+    def __init__(self) -> None:
+        self.applied = 0
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        def construct(*arguments: object) -> None:
+            self.applied += name in ("div", "exp", "sqrt", "opaque")
+
+        return construct
+
+
+@pytest.mark.parametrize("row", [row for row in OPERATORS.values() if row.elementwise], ids=lambda row: row.name)
+def test_no_operator_passes_two_landmarks_at_once(row: Operator) -> None:
+    algebra = NonLinear()
+    row.express(algebra, Call(row.name, (), {}), (None,) * row.arity)
+    assert algebra.applied <= 1
 
 
 def test_deepening_stops_at_the_operators_asked_for_or_at_a_limit() -> None:
