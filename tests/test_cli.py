@@ -154,6 +154,22 @@ def test_verify_exit_codes(program: Path, capsys: pytest.CaptureFixture[str]) ->
     assert record["counterexample"]
 
 
+def test_verify_takes_properties_of_operators(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(
+        "import torch\n"
+        "def early(x): return torch.nn.functional.gelu(x)\n"
+        "def late(x): return x + torch.nn.functional.gelu(-x)\n"
+        "def example_inputs(): return (torch.randn(4, 8),)\n"
+    )
+    pair = [f"{path}:early", f"{path}:late"]
+    assert main(["verify", *pair]) == 1
+    assert main(["verify", *pair, "--property", "gelu(x) == x - gelu(-x)"]) == 2
+    assert "does not hold" in capsys.readouterr().err
+    assert main(["verify", *pair, "--property", "gelu(x) == x + gelu(-x)"]) == 0
+    assert "gelu(x) == x + gelu(-x)" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [

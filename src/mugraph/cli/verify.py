@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +25,12 @@ def verify(
     rounds: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Tests of a saved result (default: as many as its bound takes).")
     ] = None,
+    properties: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--property", metavar="EQUATION", help="A property of operators to use, such as 'relu(relu(x)) == relu(x)'."
+        ),
+    ] = None,
     max_error: MaxError = 2**-40,
     seed: Seed = 0,
     json_output: Json = False,
@@ -36,7 +43,7 @@ def verify(
         return _check(certificate, rounds, json_output)
     if certificate is not None or rounds is not None or first is None or second is None:
         raise InvalidInput("give two functions FILE.py:f FILE.py:g, or --certificate DIR with or without --rounds N")
-    return _compare(first, second, max_error, seed, json_output)
+    return _compare(first, second, properties or (), max_error, seed, json_output)
 
 
 def _check(folder: Path, rounds: int | None, json_output: bool) -> int:
@@ -63,7 +70,7 @@ def _check(folder: Path, rounds: int | None, json_output: bool) -> int:
     return 0 if accepted else 1
 
 
-def _compare(first: str, second: str, max_error: float, seed: int, json_output: bool) -> int:
+def _compare(first: str, second: str, properties: Sequence[str], max_error: float, seed: int, json_output: bool) -> int:
     """Compare two functions."""
     from mugraph.api import verify as decide
     from mugraph.cli.subjects import resolve
@@ -71,18 +78,20 @@ def _compare(first: str, second: str, max_error: float, seed: int, json_output: 
 
     with contextlib.redirect_stdout(sys.stderr):  # what the user's code prints is no part of the answer
         left, right = resolve(first), resolve(second)
-        verdict = decide(left.function, right.function, left.inputs, max_error=max_error, seed=seed)
+        verdict = decide(left.function, right.function, left.inputs, max_error=max_error, seed=seed, properties=properties)
     if json_output:
         record = {
             "equivalent": verdict.equivalent,
             "error_bound": verdict.error_bound,
             "counterexample": None if verdict.counterexample is None else str(verdict.counterexample),
             "reason": verdict.reason,
+            "properties": verdict.properties,
             "certificate": verdict.certificate.to_json(),
         }
         print(json.dumps(record))
     elif verdict.equivalent:
-        print(f"equivalent: {first} and {second}; {bound_text(verdict.certificate)}")
+        proved = f"; by {', '.join(verdict.properties)}, and for the rest" if verdict.properties else ";"
+        print(f"equivalent: {first} and {second}{proved} {bound_text(verdict.certificate)}")
     else:
         print(f"not equivalent: {first} and {second}: {verdict.counterexample or verdict.reason}")
     return 0 if verdict.equivalent else 1

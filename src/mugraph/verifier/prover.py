@@ -26,7 +26,7 @@ from mugraph.ir.retiling import untiled
 from mugraph.search.axes import AxisProgram, axis_program
 from mugraph.verifier.properties import Property, known_properties
 from mugraph.verifier.random_tests import Verdict, verify_graphs
-from mugraph.verifier.theories import by_properties, pointwise, z3_installed, z3_module
+from mugraph.verifier.theories import ARITHMETIC, by_properties, pointwise, z3_installed, z3_module
 
 _CLOSE = 1e-9
 
@@ -143,7 +143,7 @@ class _Equalities:
                 proof = self.proved(earlier, later)
                 if proof is not None:
                     self.pairs.append((earlier, later))
-                    self.used.update(proof)
+                    self.used.update({*proof} - {ARITHMETIC})
                     self.by_property |= {(earlier, later)} if proof else set()
 
     def proved(self, earlier: int, later: int) -> tuple[str, ...] | None:

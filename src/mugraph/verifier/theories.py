@@ -23,6 +23,9 @@ from mugraph.verifier.properties import REDUCTIONS, Expression, Property
 _MILLISECONDS = 400
 """Time for one question; what Z3 finds, it mostly finds within a few hundredths of a second."""
 
+ARITHMETIC = "arithmetic"
+"""What a proof rests on that needs no property."""
+
 Pair = tuple[int, int]
 """Two terms of a program."""
 
@@ -67,7 +70,7 @@ class _Pointwise:
         axioms = {fact.text: self.axiom(fact) for fact in self.properties if _is_rule(fact)}
         definitions = sorted(self.definitions)
         used = _refuted(self.z3.Solver(), [*question, *self.defined], axioms)
-        return None if used is None else (*definitions, *used) or ("arithmetic",)
+        return None if used is None else (*definitions, *used) or (ARITHMETIC,)
 
     def term(self, index: int) -> Any:
         if index not in self.terms:
@@ -193,7 +196,7 @@ class _Tensors:
         laws = [axiom for law in self.laws for axiom in self.axioms(law)]
         named = {f"{fact.text} #{n}": axiom for fact in chosen for n, axiom in enumerate(self.axioms(fact))}
         used = _refuted(self.z3.SimpleSolver(), [*question, *laws, *self.facts()], named)
-        return None if used is None else tuple(sorted({label.rpartition(" #")[0] for label in used})) or ("arithmetic",)
+        return None if used is None else tuple(sorted({label.rpartition(" #")[0] for label in used})) or (ARITHMETIC,)
 
     def relevant(self) -> list[Property]:
         """Properties one side of which can occur: all its operators outside LAX are among those met so far."""
