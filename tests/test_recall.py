@@ -132,12 +132,12 @@ def test_another_process_recalls(tmp_path: Path) -> None:
 
 
 def change(store: Store, edit: Callable[[dict[str, Any]], None]) -> None:
-    """Edit the only document of the store, as somebody might who can also compute hashes."""
-    ((kind, key),) = {(entry.kind, entry.key) for entry in store.entries()}
-    document = copy.deepcopy(store.get(kind, key))
+    """Edit the only result of the store, as somebody might who can also compute hashes."""
+    (key,) = [entry.key for entry in store.entries() if entry.kind == recall.KIND]
+    document = copy.deepcopy(store.get(recall.KIND, key))
     assert document is not None
     edit(document)
-    store.put(kind, key, document)
+    store.put(recall.KIND, key, document)
 
 
 def _another_meaning(document: dict[str, Any]) -> None:
