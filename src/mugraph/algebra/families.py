@@ -105,10 +105,16 @@ class FieldFamily:
         return range(first * q + 1, WIDE, self.modulus * q)
 
     def _draw_counted(self, q: int, rng: np.random.Generator) -> int | None:
-        primes = [p for p in self._candidates(q) if is_prime(p)]
+        primes = _primes_for(self, q)
         return primes[int(rng.integers(len(primes)))] if len(primes) >= self.p_count else None
 
     def _draw_p(self, q: int, rng: np.random.Generator) -> int | None:
         candidates = self._candidates(q)
         tries = (candidates[int(rng.integers(len(candidates)))] for _ in range(20 * len(candidates)))
         return next((p for p in tries if is_prime(p)), None)
+
+
+@functools.lru_cache(maxsize=512)
+def _primes_for(family: FieldFamily, q: int) -> tuple[int, ...]:
+    """All p of the family that go with q; verifications of one seed draw the same q again and again."""
+    return tuple(p for p in family._candidates(q) if is_prime(p))
