@@ -161,17 +161,22 @@ def growth(arguments: argparse.Namespace) -> tuple[Record, str]:
         known = [seconds for seconds in taken if seconds is not None]
         rows.append({"operators": operators, "seconds": known, "over_time": taken.count(None)})
         tell(f"{operators} operators: {rows[-1]}")
-    medians = [(row["operators"], statistics.median(row["seconds"])) for row in rows if row["seconds"]]
-    exponent, factor = power_law(medians)
+    medians = [(row["operators"], _median(row)) for row in rows]
+    exponent, factor = power_law([point for point in medians if math.isfinite(point[1])])
     points = [(row["operators"], seconds) for row in rows for seconds in row["seconds"]]
     RESULTS.mkdir(exist_ok=True)
     label = f"seconds = {factor:.2g} n^{exponent:.2f}"
     (RESULTS / "search-growth.svg").write_text(scatter(points, lambda n: factor * n**exponent, "operators n", "seconds", label))
     lines = [f"| operators | median s | most s | over {arguments.seconds:g} s |", "|---" * 4 + "|"]
     for row in rows:
-        known = row["seconds"] or [math.nan]
-        lines.append(f"| {row['operators']} | {statistics.median(known):.3f} | {max(known):.3f} | {row['over_time']} |")
+        most = max(row["seconds"], default=math.nan)
+        lines.append(f"| {row['operators']} | {_median(row):.3f} | {most:.3f} | {row['over_time']} |")
     return {"rows": rows, "exponent": exponent, "factor": factor}, "\n".join([*lines, "", label])
+
+
+def _median(row: Record) -> float:
+    """The median over all programs of a size, those over the time limit taking longer than any: infinity if most do."""
+    return statistics.median_high([*row["seconds"], *[math.inf] * row["over_time"]])
 
 
 def _search_seconds(program: Graph, limit: float) -> float | None:
