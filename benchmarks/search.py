@@ -176,7 +176,8 @@ def growth(arguments: argparse.Namespace) -> tuple[Record, str]:
 
 def _median(row: Record) -> float:
     """The median over all programs of a size, those over the time limit taking longer than any: infinity if most do."""
-    return statistics.median_high([*row["seconds"], *[math.inf] * row["over_time"]])
+    seconds: list[float] = [*row["seconds"], *[math.inf] * row["over_time"]]
+    return statistics.median_high(seconds)
 
 
 def _search_seconds(program: Graph, limit: float) -> float | None:
