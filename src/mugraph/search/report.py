@@ -112,7 +112,7 @@ class SearchReport:
             return f"nothing was searched: {self.refused}"
         done = [tier.tier for tier in self.tiers if tier.exhausted and not self.interrupted]
         if not done:
-            return "nothing was exhausted within the budget"
+            return f"nothing was exhausted {'before the search was interrupted' if self.interrupted else 'in time'}"
         partial = [f"{tier.tier} up to {tier.bound} operators" for tier in self.tiers if tier.tier not in done and tier.bound]
         nothing = [tier.tier for tier in self.tiers if tier.tier not in done and not tier.bound]
         rest = "".join(
