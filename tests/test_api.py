@@ -174,7 +174,14 @@ def test_algorithm_1_is_the_other_engine() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "text"),
-    [({"search": "guess"}, "engine 'guess'"), ({"budget": "3"}, "seconds"), ({"target": None}, "unknown target")],
+    [
+        ({"search": "guess"}, "engine 'guess'"),
+        ({"budget": "3"}, "seconds"),
+        ({"target": None}, "unknown target"),
+        ({"workers": 0}, "number of processes"),
+        ({"workers": "many"}, "ray://HOST:PORT"),
+        ({"workers": "ray", "search": "enumerate"}, "number of processes"),
+    ],
 )
 def test_options_of_the_wrong_kind_are_refused(arguments: dict[str, Any], text: str) -> None:
     p = mugraph.Program()
