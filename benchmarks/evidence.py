@@ -283,7 +283,7 @@ def throughput() -> Iterator[dict[str, Any]]:
                 "cpu_seconds": round(seconds, 2),
                 "cpu_seconds_per_test": round(seconds / tests, 3),
                 "matmul_floor_cpu_seconds": round(arith.seconds, 3),
-                "times_the_floor": round(seconds / tests / arith.seconds, 1) if arith.seconds else None,
+                "times_the_floor": round(seconds / tests / arith.seconds, 4) if arith.seconds else None,
                 "modular_multiplications_per_second": round(arith.multiplications / arith.seconds) if arith.seconds else None,
             }
         )
