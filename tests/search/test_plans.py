@@ -166,3 +166,22 @@ def test_a_second_size_is_scheduled_at_once(name: str) -> None:
     started = time.process_time()
     search(PAPER[name](), H100)
     assert time.process_time() - started < 1.0  # 0.02 to 0.05 where nothing else runs
+
+
+def test_cuts_of_a_long_program_end_when_the_time_does() -> None:
+    p = Program()
+    tensor = p.input("x", (64, 64))
+    for layer in range(30):
+        tensor = tensor @ p.input(f"w{layer}", (64, 64))
+    run = Search(finished(p, tensor), H100)
+    calls = itertools.count()
+    space = CutSpace(in_normal_order(run.axes), run.plans.roofline, (-1,))
+    assert sum(1 for _ in space.cuts(5, lambda: math.inf if next(calls) < 100 else -math.inf)) <= 100
+    assert next(calls) < 5000
+
+
+def test_cuts_that_there_was_no_time_for_are_not_called_searched() -> None:
+    run = Search(rmsnorm(), H100)
+    run.plans.cut_deadline = 0.0
+    assert list(run.plans.cut_plans(run.axes, Tier.OPAQUE_SUMS, 5, (-1,), math.inf)) == []
+    assert not run.plans.cuts_complete

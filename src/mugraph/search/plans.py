@@ -100,6 +100,13 @@ class PlanSearch:
     def __post_init__(self) -> None:
         self.roofline = Roofline(self.kernels.device, self.kernels.dtype, self.kernels.tensor_of)
 
+    @property
+    def late(self) -> bool:
+        """Whether the time for several launches is over; if so, not all of them were looked at."""
+        late = self.kernels.now() > self.cut_deadline
+        self.cuts_complete = self.cuts_complete and not late
+        return late
+
     def plans(self, program: AxisProgram, tier: Tier, launches: int, produces: tuple[int, ...]) -> Iterator[Plan]:
         """Plans of at most `launches` launches as they are found: one launch, then several."""
         best = math.inf
@@ -144,14 +151,13 @@ class PlanSearch:
     ) -> Iterator[Plan]:
         """Plans over stored tensors that beat `best` seconds, cuts in the order of their rooflines."""
         spaces = [CutSpace(variant, self.roofline, produces) for variant in self.variants(program, tier)]
-        found = [cut for space in spaces for cut in space.cuts(launches, lambda: CUT_GAIN * best)]
+        found = [cut for space in spaces for cut in space.cuts(launches, lambda: -math.inf if self.late else CUT_GAIN * best)]
         self.cuts_pruned += sum(space.pruned for space in spaces)
         for number, cut in enumerate(sorted(found, key=lambda cut: cut.floor)):
             if cut.floor >= CUT_GAIN * best:
                 self.cuts_pruned += len(found) - number
                 return
-            if self.kernels.now() > self.cut_deadline:
-                self.cuts_complete = False
+            if self.late:
                 return
             self.cuts_tried += 1
             for plan in self.cut_plan(cut, tier, launches, produces, CUT_GAIN * best):
@@ -238,8 +244,7 @@ class PlanSearch:
             wholes = filter(None, (iterations_as_parts(recipe, program, counts[0]) for recipe in recipes))
             splits = filter(None, (split_at(whole, len(program.sizes)) for whole in dict.fromkeys(wholes)))
             for split in itertools.islice(splits, _VARIANTS_SPLIT):
-                if self.kernels.now() > self.cut_deadline:
-                    self.cuts_complete = False
+                if self.late:
                     return
                 self.cuts_tried += 1
                 yield from self.split_plan(split, axis, counts, tier, produces, bound)
