@@ -51,7 +51,7 @@ def recipes(closure: Closure, operators: int) -> list[Recipe]:
     wanted = [closure.expressions.of_terms[term] for term, _ in closure.program.outputs]
     goals = [[g for g in found if closure.nodes[g].expr == e] for found, e in zip(closure.goals, wanted, strict=True)]
     extractor = Extractor(closure, lambda edge: 1.0)
-    limits = ExtractionLimits(operators, derivations=10**5, expansions=10**5)
+    limits = ExtractionLimits(operators, derivations=10**5, expansions=10**6)
     found = [recipe for choice in itertools.product(*goals) for _, recipe in extractor.derivations(choice, limits)]
     assert limits.complete
     return found

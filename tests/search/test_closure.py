@@ -84,6 +84,14 @@ def test_the_operator_limit_is_exact() -> None:
     assert all(recipe.operators == least for recipe in recipes(closure, operators=least))
 
 
+def test_no_derivation_within_the_operator_limit_is_lost() -> None:
+    """Tensors that a scaling makes count nothing: they must not make a derivation look longer than it is."""
+    closure = close(rmsnorm(), tier=Tier.FULL)
+    unlimited = recipes(closure, operators=40)
+    for operators in range(9, 13):
+        assert set(recipes(closure, operators)) == {recipe for recipe in unlimited if recipe.operators <= operators}
+
+
 def test_derivations_come_cheapest_first() -> None:
     closure = close(rmsnorm(), loop_size=16)
     prices = {"load": 1.0, "mul": 5.0, "div": 3.0}

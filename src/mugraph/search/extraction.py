@@ -45,6 +45,7 @@ class Extractor:
         self.extra: dict[int, list[Edge]] = {}
         self._concat_contractions()
         self.constants = {node.index for node in closure.nodes if any(edge.op == "constant" for edge in node.edges)}
+        self.free = {node for node in self.useful if any(not self.operators_of(edge) for edge in self.edges(node))}
         self.least = self._least_operators()
         self._choices: dict[int, list[tuple[Edge, float, int]]] = {}
         self.cheapest = {index: min((price for _, price, _ in self.choices(index)), default=0.0) for index in self.useful}
@@ -141,8 +142,8 @@ class Extractor:
         return known
 
     def _operators_bound(self, needed: frozenset[int]) -> int:
-        """No derivation of these nodes has fewer operators: one for each, and a longest chain below any of them."""
-        return max(len(needed - self.constants), max((self.least[node] for node in needed), default=0))
+        """No derivation of these nodes has fewer operators: one for each that no scaling makes, and a chain below any of them."""
+        return max(len(needed - self.free), max((self.least[node] for node in needed), default=0))
 
     def _least_operators(self) -> dict[int, int]:
         """For every useful node, the length of the shortest longest chain of operators that makes it."""
