@@ -39,7 +39,7 @@ def torch_runner(fn: Callable[..., Any], traced: Traced) -> Runner | None:
     import torch
     from torch.utils._pytree import tree_leaves
 
-    names = traced.graph.input_names[len(traced.graph.input_names) - len(traced.captured) :]
+    names = traced.graph.input_names[len(traced.graph.input_names) - len(traced.sources) :]
     if names and not isinstance(fn, torch.nn.Module):
         return None
     library = torch_arrays()

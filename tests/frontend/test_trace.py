@@ -220,6 +220,18 @@ def test_parameters_updated_in_place_are_seen() -> None:
     assert not weight.requires_grad
 
 
+def test_parameters_replaced_by_others_are_seen() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 5)).double()
+    traced = trace(model, X)
+    wanted = torch.nn.Linear(4, 5).double()
+    model[0].weight = wanted.weight
+    assert torch.equal(traced.flatten((X,), {})[1], wanted.weight)
+    model.load_state_dict({f"0.{name}": tensor.detach() + 1 for name, tensor in wanted.state_dict().items()}, assign=True)
+    assert torch.equal(traced.flatten((X,), {})[1], wanted.weight + 1)
+    model[0] = wanted
+    assert torch.equal(traced.flatten((X,), {})[2], wanted.bias)
+
+
 def test_tensors_a_function_closes_over_are_inputs() -> None:
     linear = torch.nn.Linear(4, 5).double()
     traced = assert_agrees(lambda x: linear(x) @ M.t(), X)

@@ -16,6 +16,9 @@ from mugraph.ir.graph import Graph
 
 _NOT_A_TENSOR = object()
 
+Source = Callable[[], torch.Tensor]
+"""Gives a tensor that a function brings along, as it is at the time of the call."""
+
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
@@ -115,19 +118,23 @@ class Results:
 class Traced:
     """A PyTorch function as a program, and how to call the program in its place.
 
-    The inputs of `graph` are the tensors among the arguments, then `captured`: parameters, buffers and tensors the
-    function closes over, passed along as they are at the time of the call.
+    The inputs of `graph` are the tensors among the arguments, then those that `sources` give.
     """
 
     name: str
     graph: Graph
     arguments: Arguments
-    captured: tuple[torch.Tensor, ...]
+    sources: tuple[Source, ...]
     results: Results
+
+    @property
+    def captured(self) -> tuple[torch.Tensor, ...]:
+        """Parameters, buffers and tensors the function closes over, as they are now."""
+        return tuple(source() for source in self.sources)
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """One tensor per input of `graph`; raises ShapeMismatch or InvalidInput naming the argument that does not fit."""
-        return self.arguments.flatten(args, kwargs) + [tensor.detach() for tensor in self.captured]
+        return self.arguments.flatten(args, kwargs) + [source().detach() for source in self.sources]
 
     def unflatten(self, outputs: Sequence[Any]) -> Any:
         """The outputs of `graph` as the function returns them: tuples, lists, dicts, None and numbers in place."""

@@ -8,6 +8,8 @@ attention and the like stay whole, to be spelled out by our rows in the form the
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,7 +21,7 @@ from torch.utils._pytree import tree_flatten
 from mugraph.errors import InvalidInput
 from mugraph.frontend.conversion import DTYPES, Signature, convert
 from mugraph.frontend.export import Recording, record
-from mugraph.frontend.restore import Arguments, Results, Traced
+from mugraph.frontend.restore import Arguments, Results, Source, Traced
 from mugraph.ir.scalar import Scalar
 
 
@@ -77,38 +79,37 @@ def _argument_names(recording: Recording) -> dict[str, str]:
     return dict(zip(placeholders, (leaf.name for leaf in recording.recorder.arguments.tensors), strict=True))
 
 
-def _signature(recording: Recording) -> tuple[Signature, tuple[torch.Tensor, ...]]:
-    """What the placeholders are, and the captured tensors in the order of the program's inputs."""
+def _signature(recording: Recording) -> tuple[Signature, tuple[Source, ...]]:
+    """What the placeholders are, and where the captured tensors come from, in the order of the program's inputs."""
     inputs = _argument_names(recording)
     numbers: dict[str, Scalar] = {}
-    captured: list[torch.Tensor] = []
+    captured: list[Source] = []
     read = {node.name for node in recording.program.graph.nodes if node.op == "placeholder" and node.users}
     for spec in recording.program.graph_signature.input_specs:
         placeholder = spec.arg.name
         if spec.kind is InputKind.USER_INPUT or placeholder not in read:
             continue
-        tensor = _owned_tensor(recording, spec)
+        source = _source(recording, spec)
+        tensor = source()
         if placeholder in recording.literals and tensor.dim() == 0:
             numbers[placeholder] = Scalar.of(tensor.item())
             continue
         name = _unused_name(_owned_name(str(spec.target)), set(inputs.values()))
         _check_tensor(f"tensor {name} of the function", tensor)
         inputs[placeholder] = name
-        captured.append(tensor)
+        captured.append(source)
     return Signature(inputs, numbers), tuple(captured)
 
 
-def _owned_tensor(recording: Recording, spec: InputSpec) -> torch.Tensor:
-    """A tensor that the function brings along: the live one, so that parameters updated in place are seen."""
+def _source(recording: Recording, spec: InputSpec) -> Source:
+    """Where a tensor that the function brings along comes from: a module is asked anew, as its tensors may be replaced."""
     target = str(spec.target)
-    if spec.kind is InputKind.PARAMETER:
-        return recording.recorder.get_parameter(target)
-    if spec.kind is InputKind.BUFFER:
-        return recording.recorder.get_buffer(target)
+    if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
+        return functools.partial(operator.attrgetter(target), recording.recorder)
     tensor = recording.program.constants.get(target)
     if not isinstance(tensor, torch.Tensor):
         raise InvalidInput(f"the function uses {_owned_name(target)}, which is not a tensor; leave it outside the function")
-    return tensor
+    return lambda: tensor
 
 
 def _owned_name(target: str) -> str:
