@@ -83,6 +83,13 @@ def test_files_that_do_not_have_the_function(write: Write, text: str, name: str,
         load_function(f"{write(text)}:{name}")
 
 
+def test_the_line_at_fault_is_named_for_relative_paths_too(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Path(write("x = 1\nx = x / 0"))
+    monkeypatch.chdir(path.parent)
+    with pytest.raises(InvalidInput, match=f"{path.name}:2: the file fails"):
+        load_function(f"{path.name}:f")
+
+
 @pytest.mark.parametrize(
     ("example_inputs", "words"),
     [

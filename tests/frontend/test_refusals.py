@@ -76,6 +76,7 @@ def mismatched(x: torch.Tensor) -> torch.Tensor:
         (lambda x: x.view(5, 5), ShapeMismatch, r"\[5, 5\]"),
         (lambda x: x.no_such_method(), InvalidInput, "AttributeError.*no_such_method"),
         (lambda x: 1 // 0, InvalidInput, "ZeroDivisionError"),
+        (lambda x: sys.exit(0), InvalidInput, "cannot be traced: SystemExit"),
         (lambda x: None, InvalidInput, "returns no tensor"),
         (lambda x: 3, InvalidInput, "returns no tensor"),
     ],

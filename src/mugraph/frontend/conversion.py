@@ -46,8 +46,8 @@ def convert(graph: torch.fx.Graph, signature: Signature, outputs: Sequence[torch
 
     Raises UnsupportedOperator, naming the operator and the line of Python that called it.
     """
-    program, tensors = _program(graph, signature, outputs, widening=False)
     dtypes = [_dtype(node) for node in outputs]
+    program, tensors = _program(graph, signature, outputs, widening=False)
     if any(dtype.bytes > tensor.dtype.bytes for dtype, tensor in zip(dtypes, tensors, strict=True)):
         program, tensors = _program(graph, signature, outputs, widening=True)
     stored = [tensor.cast(dtype) for tensor, dtype in zip(tensors, dtypes, strict=True)]

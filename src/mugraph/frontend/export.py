@@ -65,7 +65,7 @@ def record(name: str, fn: Callable[..., Any], arguments: Arguments, examples: tu
         try:
             program = torch.export.export(recorder, examples, strict=False)
             return Recording(program.run_decompositions(dict(_decompositions())), recorder, returned[-1], _literals(program))
-        except Exception as error:  # whatever the function raises is a fact about the function
+        except (Exception, SystemExit) as error:  # whatever the function raises is a fact about the function
             raise _explained(name, error) from error
 
 
@@ -81,7 +81,7 @@ def _literals(program: ExportedProgram) -> frozenset[str]:
     return frozenset(node.args[0].name for node in program.graph.nodes if node.target is lifted)
 
 
-def _explained(name: str, error: Exception) -> MugraphError:
+def _explained(name: str, error: Exception | SystemExit) -> MugraphError:
     if isinstance(error, MugraphError):
         return error
     place = line_of_error(error)

@@ -105,7 +105,8 @@ def _blaming(path: Path, what: str) -> Iterator[None]:
     except SyntaxError as error:
         raise InvalidInput(f"{error.filename or path}:{error.lineno or 1} is not Python: {error.msg}") from error
     except (Exception, SystemExit) as error:
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == path.resolve()]
         place = f"{path}:{lines[-1]}" if lines else str(path)
         reason = str(error).strip().splitlines() or ["no message"]
         raise InvalidInput(f"{place}: {what} fails with {type(error).__name__}: {reason[0]}") from error
