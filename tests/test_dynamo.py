@@ -254,6 +254,15 @@ def test_the_speed_of_pieces_is_measured_on_tensors_like_theirs() -> None:
     assert 0 < mugraph.dynamo._speedup(piece, result) < 100
 
 
+def test_pieces_that_read_expanded_tensors_are_measured() -> None:
+    def normalised(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.rms_norm(x, (32,)) @ w
+
+    x, w = torch.randn(1, 32).expand(4, 32), torch.randn(32, 16)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(normalised, keep="faster", strict=True)(x, w), normalised(x, w), rtol=1e-4, atol=1e-4)
+
+
 def test_tensors_elsewhere_than_on_the_target_stay_with_torch(caplog: pytest.LogCaptureFixture) -> None:
     model, x = Mlp().eval(), torch.randn(4, 32)
     with torch.no_grad(), caplog.at_level(logging.DEBUG, logger="mugraph"):

@@ -206,4 +206,6 @@ def _like(node: fx.Node) -> torch.Tensor:
     """Standard normal numbers in the shape, dtype and strides of what a node gives."""
     recorded = tensor_of(node)
     assert recorded is not None, "the inputs of a piece are tensors"
-    return torch.empty_strided(recorded.shape, recorded.stride(), dtype=recorded.dtype, device=recorded.device).normal_()
+    reach = 1 + sum((size - 1) * stride for size, stride in zip(recorded.shape, recorded.stride(), strict=True))
+    memory = torch.randn(reach, dtype=recorded.dtype, device=recorded.device)  # expanded tensors cannot be written to
+    return memory.as_strided(recorded.shape, recorded.stride())

@@ -96,4 +96,4 @@ def _named(kernels: Kernels) -> Kernels:
 
 
 def _with_strides(tensor: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
-    return torch.empty_strided(shape, strides, dtype=tensor.dtype).copy_(tensor)
+    return torch.empty_strided(shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
