@@ -111,6 +111,17 @@ def test_a_longer_budget_is_used_unless_the_search_had_ended(store: Store, searc
     assert not optimized(cache=store, budget=90.0).report.recalled
 
 
+def test_a_longer_budget_is_used_where_proofs_were_hurried(store: Store, searches: list[Any]) -> None:
+    optimized(cache=store, budget=60.0)
+
+    def hurried(document: dict[str, Any]) -> None:
+        document["report"]["total_seconds"] = 59.0
+
+    change(store, hurried)
+    assert optimized(cache=store, budget=60.0).report.recalled
+    assert not optimized(cache=store, budget=90.0).report.recalled
+
+
 def test_new_parameters_are_used_with_kept_kernels(store: Store, searches: list[Any]) -> None:
     x = torch.randn(4, 32)
     for _ in range(2):

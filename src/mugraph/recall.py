@@ -27,6 +27,8 @@ from mugraph.store import Store, digest_of
 from mugraph.verifier.certificate import digest as graph_digest
 
 KIND = "result"
+_UNHURRIED = 6
+"""A call that took at most this part of its budget had time enough: no stage is given less than a fifth of what is left."""
 _log = logging.getLogger(__name__)
 
 
@@ -35,7 +37,7 @@ class Memory:
     """The place in a store where the result for one program, device and choice of settings is kept.
 
     `settings` are all that decide the result but the `budget` in seconds (None: no limit): a result that was found
-    within less than is now allowed is not good enough, unless its search had come to an end.
+    within less than is now allowed is not good enough, unless its search had come to an end and no later stage was hurried.
     """
 
     store: Store
@@ -94,8 +96,10 @@ class Memory:
 
 
 def _sufficient(document: Mapping[str, Any], budget: float | None) -> bool:
-    kept = document["budget"]
-    return bool(kept is None or document["report"]["search"]["exhausted"] or (budget is not None and budget <= kept))
+    kept, report = document["budget"], document["report"]
+    if kept is None or (budget is not None and budget <= kept):
+        return True
+    return bool(report["search"]["exhausted"] and _UNHURRIED * report["total_seconds"] <= kept)
 
 
 @functools.cache
