@@ -314,7 +314,7 @@ def test_a_kept_result_says_so(
 def listed(capsys: pytest.CaptureFixture[str], *kind: str) -> list[dict[str, Any]]:
     capsys.readouterr()
     assert main(["cache", "ls", *kind, "--json"]) == 0
-    entries: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+    entries: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["entries"]
     return entries
 
 

@@ -25,7 +25,7 @@ def ls(kind: Kind = None, json_output: Json = False, traceback: Traceback = Fals
     """List what is kept, the last used first."""
     found = [entry for entry in [*Store().entries(), *map(_object_entry, _objects())] if kind in (None, entry.kind)]
     if json_output:
-        print(json.dumps([asdict(entry) for entry in found]))
+        print(json.dumps({"directory": str(cache_directory()), "entries": [asdict(entry) for entry in found]}))
         return 0
     for entry in found:
         print(f"{entry.bytes:>10}  {entry.kind:<10} {entry.key}")
