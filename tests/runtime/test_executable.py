@@ -65,6 +65,12 @@ def test_inputs_that_are_not_contiguous_are_copied(norm: Executable) -> None:
     np.testing.assert_array_equal(norm(*strided)[0].numpy(), expected)
 
 
+def test_tensors_that_are_negated_when_they_are_read_are_right(norm: Executable) -> None:
+    torch = pytest.importorskip("torch")
+    x, *others = map(torch.from_numpy, normal_inputs(norm.graph))
+    np.testing.assert_array_equal(norm(torch._neg_view(x), *others)[0], norm(-x, *others)[0])
+
+
 def test_tensors_that_are_not_dense_are_refused(norm: Executable) -> None:
     torch = pytest.importorskip("torch")
     x, g, w = map(torch.from_numpy, normal_inputs(norm.graph))

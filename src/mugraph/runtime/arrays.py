@@ -161,7 +161,8 @@ class TorchArrays:
 
         def read(array: Any) -> Any:
             usual = array.shape == shape and array.dtype is dtype and array.layout is strided and here(array)
-            if usual and array.is_contiguous() and (alignment == 1 or array.data_ptr() % alignment == 0):
+            in_place = usual and array.is_contiguous() and not array.is_neg()
+            if in_place and (alignment == 1 or array.data_ptr() % alignment == 0):
                 return array
             return self._fitted(array, name, tensor)
 
@@ -176,7 +177,7 @@ class TorchArrays:
             raise InvalidInput(f"input {name!r} is on {array.device}; this target takes tensors on {self.device}")
         if array.layout is not self.torch.strided:
             raise InvalidInput(f"input {name!r} is {array.layout}; pass a dense tensor")
-        dense = array if array.is_contiguous() else array.contiguous()
+        dense = array.contiguous().resolve_neg()  # memory of the imaginary part of a conjugate has the other sign
         return dense if self.alignment == 1 or dense.data_ptr() % self.alignment == 0 else dense.clone()
 
     def reshape(self, array: Any, shape: Shape) -> Any:
