@@ -163,6 +163,33 @@ def test_programs_out_of_the_searchs_reach_run_as_they_are(function: Any, shape:
     torch.testing.assert_close(opt(x), function(x), rtol=1e-5, atol=1e-6)
 
 
+def test_programs_too_deep_for_the_search_run_as_they_are() -> None:
+    program = mugraph.Program()
+    deep = x = program.input("x", (2, 4))
+    for _ in range(1000):
+        deep = deep.relu() + 1
+    program.output(deep)
+    opt = mugraph.superoptimize(program, profile=False, cache="off")
+    assert not opt.found
+    assert "too long to search" in opt.report.search["refused"]
+    np.testing.assert_array_equal(opt(np.zeros(x.shape, np.float32)), np.full(x.shape, 1000, np.float32))
+
+
+def test_constants_are_certain() -> None:
+    program = mugraph.Program()
+    program.output(program.input("x", (2, 4)) ** 0 * 3)
+    opt = mugraph.superoptimize(program, profile=False, cache="off")
+    assert opt.certificate.error_bound == 0
+    np.testing.assert_array_equal(opt(np.zeros((2, 4), np.float32)), np.full((2, 4), 3, np.float32))
+
+
+def test_programs_that_read_nothing_are_refused() -> None:
+    program = mugraph.Program()
+    program.output(program.constant(3))
+    with pytest.raises(InvalidInput, match="reads nothing"):
+        mugraph.superoptimize(program)
+
+
 def test_algorithm_1_is_the_other_engine() -> None:
     p = mugraph.Program()
     p.output(p.input("x", (4, 4)).square().sum(-1, keepdim=True))

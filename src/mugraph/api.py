@@ -149,6 +149,8 @@ def _problem(fn: Subject, example_inputs: ExampleInputs | None) -> _Problem:
     if isinstance(fn, Graph):
         if fn.level is not Level.KERNEL:
             raise InvalidInput(f"only a kernel graph can be optimized, not a {fn.level} graph")
+        if not fn.input_names:
+            raise InvalidInput("the program reads nothing, so its outputs are constants; give it an input")
         calling = Positional.of(fn)
         given = example_inputs is not None
         return _Problem(fn, calling, calling.flatten(*arguments_of(example_inputs)) if given else random_tensors(fn, seed=0))
@@ -187,6 +189,8 @@ def _search(
         return SearchResult([], SearchReport(seconds=deadline.elapsed))
     except (UndefinedInField, UnsupportedOperator) as error:  # out of the search's reach: the program runs as it is
         return SearchResult([], SearchReport(seconds=deadline.elapsed, refused=str(error)))
+    except RecursionError:
+        return SearchResult([], SearchReport(seconds=deadline.elapsed, refused="its chains of operators are too long to search"))
 
 
 def _result(

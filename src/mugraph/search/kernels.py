@@ -151,7 +151,7 @@ class KernelSearch:
 
     def cheapest_first(self, program: AxisProgram, recipes: Sequence[Recipe]) -> list[Recipe]:
         """Recipes by their work at the program's sizes, whatever sizes they were found at."""
-        last = max(term.source for _, term in program.loads())
+        last = max((term.source for _, term in program.loads()), default=-1)
         return sorted(recipes, key=self.work(program, range(last + 1)).of_recipe)
 
     def work(self, program: AxisProgram, sources: Sequence[int]) -> Work:

@@ -128,6 +128,8 @@ def _cost(difference: Difference) -> tuple[float, float]:
     error = difference.error_per_draw
     if error >= 1.0:
         return math.inf, error
+    if error == 0.0:  # both graphs are constants
+        return 0.0, error
     work = _EVALUATION + (difference.family.candidates if difference.exponentials else 0)
     return -work / math.log2(error), error
 
