@@ -185,7 +185,7 @@ def _grouped_shape(call: Call) -> Shape:
 
 def _reshape_shape(call: Call) -> Shape:
     shape = call.integers("shape")
-    if math.prod(shape) != math.prod(call.shapes[0]):
+    if min(shape, default=1) < 1 or math.prod(shape) != math.prod(call.shapes[0]):
         raise call.fail(f"cannot reshape to {list(shape)}")
     return shape
 

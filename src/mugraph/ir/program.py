@@ -32,6 +32,8 @@ from mugraph.ir.scalar import Scalar
 Number = int | float | Fraction | Scalar | np.floating[Any] | np.integer[Any]
 
 _ONE, _ZERO = Scalar(Fraction(1)), Scalar(Fraction(0))
+_HIGHEST_POWER = 64
+"""Abstract expressions and error bounds grow with the degree of a program."""
 
 
 class Program:
@@ -43,12 +45,15 @@ class Program:
         self._outputs: list[Value] = []
 
     def input(self, name: str, shape: Sequence[int], dtype: DType | str = DType.FP32) -> ProgramTensor:
-        """A new input. Raises InvalidInput for a name used before and for dimensions below 1."""
+        """A new input. Raises InvalidInput for a name used before and for dimensions that are no whole numbers of at least 1."""
         if any(node.op == "input" and node["name"] == name for node in self._builder.nodes):
             raise InvalidInput(f"the program has an input called {name!r} already; give each input its own name")
-        if any(size < 1 for size in shape):
-            raise InvalidInput(f"input {name!r} of shape {list(shape)}: every dimension must have at least one element")
-        return ProgramTensor(self, self._builder.input(name, shape, DType.parse(dtype)))
+        if not isinstance(name, str) or not isinstance(shape, Sequence):
+            raise InvalidInput(f"input {name!r} of shape {shape!r}: give a name and a sequence of sizes, such as (4, 8)")
+        sizes = tuple(_whole(size, "size") for size in shape)
+        if any(size < 1 for size in sizes):
+            raise InvalidInput(f"input {name!r} of shape {list(sizes)}: every dimension must have at least one element")
+        return ProgramTensor(self, self._builder.input(name, sizes, DType.parse(dtype)))
 
     def constant(self, number: Number, dtype: DType | str = DType.FP32) -> ProgramTensor:
         """An exact scalar of rank 0."""
@@ -69,7 +74,9 @@ class Program:
         return ProgramTensor(self, self._known[key])
 
     def own(self, tensor: ProgramTensor) -> Value:
-        """The value of a tensor of this program; raises InvalidInput for a tensor of another one."""
+        """The value of a tensor of this program; raises InvalidInput for a tensor of another one and for what is none."""
+        if not isinstance(tensor, ProgramTensor):
+            raise InvalidInput(f"{tensor!r} is no tensor of a program; use program.input or program.constant")
         if tensor.program is not self:
             raise InvalidInput("tensors of two different programs cannot be combined; build both in one Program")
         return tensor.value
@@ -172,8 +179,10 @@ class ProgramTensor:
         return self * -1
 
     def __pow__(self, exponent: int | float) -> ProgramTensor:
-        """Integer powers by squaring, and half-integer ones with a square root."""
+        """Integer powers by squaring, and half-integer ones with a square root; raises InvalidInput for others and high ones."""
         exact = _exact(exponent)
+        if abs(exact.value) > _HIGHEST_POWER:
+            raise InvalidInput(f"power {exponent}: at most power {_HIGHEST_POWER} is searched; multiply powers of less")
         if exact.root or exact.value.denominator > 2:
             raise InvalidInput(f"power {exponent}: only integer and half-integer exponents can be verified")
         if exact.value < 0:
@@ -360,13 +369,13 @@ class ProgramTensor:
     def _dims(self, dim: int | Sequence[int] | None) -> tuple[int, ...]:
         if dim is None:
             return tuple(range(len(self.shape)))
-        return tuple(self._dim(item) for item in ((dim,) if isinstance(dim, int) else dim))
+        return tuple(self._dim(item) for item in (dim if isinstance(dim, Sequence) else (dim,)))
 
     def _dim(self, dim: int) -> int:
-        rank = len(self.shape)
-        if not -rank <= dim < rank:
+        rank, position = len(self.shape), _whole(dim, "dimension")
+        if not -rank <= position < rank:
             raise InvalidInput(f"dimension {dim} of a tensor of shape {list(self.shape)}: use one from {-rank} to {rank - 1}")
-        return dim % rank
+        return position % rank
 
 
 def _exact(number: Number) -> Scalar:
@@ -380,12 +389,19 @@ def _exact(number: Number) -> Scalar:
     raise InvalidInput(f"{number!r} is neither a tensor of the program nor a real number")
 
 
+def _whole(number: Any, what: str) -> int:
+    """A size or dimension as a Python integer, NumPy's included."""
+    if not isinstance(number, Integral) or isinstance(number, bool):
+        raise InvalidInput(f"{what} {number!r} is no whole number")
+    return int(number)
+
+
 def _sizes(arguments: Sequence[int | Sequence[int]]) -> tuple[int, ...]:
     """Sizes given as separate arguments or as one sequence."""
     sizes: list[int] = []
     for argument in arguments:
-        sizes.extend((argument,) if isinstance(argument, int) else argument)
-    return tuple(sizes)
+        sizes.extend(argument if isinstance(argument, Sequence) else (argument,))
+    return tuple(_whole(size, "size") for size in sizes)
 
 
 def _complete(sizes: tuple[int, ...], elements: int) -> tuple[int, ...]:
