@@ -239,6 +239,11 @@ def test_tensors_a_function_closes_over_are_inputs() -> None:
     assert traced.captured[2] is M or torch.equal(traced.captured[2], M)
 
 
+def test_keys_that_differ_in_punctuation_only_are_inputs_of_their_own() -> None:
+    traced = assert_agrees(lambda pair: pair["a-b"] @ pair["a b"].t(), {"a-b": X, "a b": X + 1})
+    assert len(set(traced.graph.input_names)) == 2
+
+
 def test_a_tensor_attribute_named_like_an_argument_gets_another_name() -> None:
     class Model(torch.nn.Module):
         def __init__(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,7 +71,10 @@ class Arguments:
         signature = _signature(fn, len(args))
         bound = _bind(signature, args, kwargs)
         with_paths, structure = tree_flatten_with_path(dict(bound.arguments))
-        leaves = tuple(Leaf.of(_leaf_name(path), example) for path, example in with_paths)
+        names: list[str] = []
+        for path, _ in with_paths:
+            names.append(unused_name(_leaf_name(path), names))
+        leaves = tuple(Leaf.of(name, example) for name, (_, example) in zip(names, with_paths, strict=True))
         positional = not kwargs and len(args) == len(leaves) and all(isinstance(arg, torch.Tensor) for arg in args)
         return cls(signature, structure, leaves, positional)
 
@@ -143,6 +146,15 @@ class Traced:
     def call(self, executable: Callable[..., Sequence[Any]], *args: Any, **kwargs: Any) -> Any:
         """`executable(*tensors)` with the arguments and the result of the traced function."""
         return self.unflatten(executable(*self.flatten(args, kwargs)))
+
+
+def unused_name(wanted: str, taken: Collection[str]) -> str:
+    """The name, numbered from 2 if it is taken."""
+    name, count = wanted, 1
+    while name in taken:
+        count += 1
+        name = f"{wanted}_{count}"
+    return name
 
 
 def _signature(fn: Callable[..., Any], count: int) -> inspect.Signature:

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_flatten
 from mugraph.errors import InvalidInput
 from mugraph.frontend.conversion import DTYPES, Signature, convert
 from mugraph.frontend.export import Recording, record
-from mugraph.frontend.restore import Arguments, Results, Source, Traced
+from mugraph.frontend.restore import Arguments, Results, Source, Traced, unused_name
 from mugraph.ir.scalar import Scalar
 
 
@@ -94,7 +94,7 @@ def _signature(recording: Recording) -> tuple[Signature, tuple[Source, ...]]:
         if placeholder in recording.literals and tensor.dim() == 0:
             numbers[placeholder] = Scalar.of(tensor.item())
             continue
-        name = _unused_name(_owned_name(str(spec.target)), set(inputs.values()))
+        name = unused_name(_owned_name(str(spec.target)), set(inputs.values()))
         _check_tensor(f"tensor {name} of the function", tensor)
         inputs[placeholder] = name
         captured.append(source)
@@ -115,14 +115,6 @@ def _source(recording: Recording, spec: InputSpec) -> Source:
 def _owned_name(target: str) -> str:
     """What to call a parameter or buffer (its path in the module) or a tensor the function closes over."""
     return "captured" if target.startswith("lifted_tensor_") else target.removeprefix("fn.")
-
-
-def _unused_name(wanted: str, taken: set[str]) -> str:
-    name, count = wanted, 1
-    while name in taken:
-        count += 1
-        name = f"{wanted}_{count}"
-    return name
 
 
 def _returned_nodes(recording: Recording) -> list[torch.fx.Node]:
