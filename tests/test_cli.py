@@ -131,7 +131,9 @@ def test_results_without_a_function_cannot_be_timed_against_it(tmp_path: Path, c
     assert "out" in error_line(capsys)
 
 
-def test_what_user_code_prints_is_not_on_stdout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_user_code_prints_is_not_on_stdout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "chatty.py"
     path.write_text(
         "import torch\nprint('loading')\n\ndef f(x):\n    print('called')\n    return x.exp()\n\n"
@@ -141,6 +143,11 @@ def test_what_user_code_prints_is_not_on_stdout(tmp_path: Path, capsys: pytest.C
     assert json.loads(capsys.readouterr().out)["verified"] is True
     assert main(["verify", f"{path}:f", f"{path}:f", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["equivalent"] is True
+    assert main(["optimize", f"{path}:f", "--no-profile", "-o", str(tmp_path / "out")]) in (0, 1)
+    capsys.readouterr()
+    monkeypatch.setattr(baselines, "COMPILE_MODES", {})
+    assert main(["bench", str(tmp_path / "out"), "--rounds", "1", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["results"]) == 1
 
 
 def test_verify_exit_codes(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -166,6 +173,8 @@ def test_verify_takes_properties_of_operators(tmp_path: Path, capsys: pytest.Cap
     assert main(["verify", *pair]) == 1
     assert main(["verify", *pair, "--property", "gelu(x) == x - gelu(-x)"]) == 2
     assert "does not hold" in capsys.readouterr().err
+    assert main(["verify", pair[0], pair[0], "--property", "gelu(x) = x"]) == 2
+    assert "is no equation" in error_line(capsys)
     assert main(["verify", *pair, "--property", "gelu(x) == x + gelu(-x)"]) == 0
     assert "gelu(x) == x + gelu(-x)" in capsys.readouterr().out
 

@@ -225,9 +225,10 @@ def test_an_import_of_changed_lines_imports_nothing(store: Store, tmp_path: Path
         file.write_text(text)
         with pytest.raises(InvalidInput, match=r"line [23] of .* was changed or cut off"):
             other.import_from(file)
-    file.write_text("something else")
-    with pytest.raises(InvalidInput, match="is no exported cache"):
-        other.import_from(file)
+    for content in (b"something else", b"\xff\xfe\x00"):
+        file.write_bytes(content)
+        with pytest.raises(InvalidInput, match="is no exported cache"):
+            other.import_from(file)
     with pytest.raises(StorageError, match="cannot import the cache"):
         other.import_from(tmp_path / "absent")
     assert other.entries() == []

@@ -164,7 +164,7 @@ class Store:
         Raises InvalidInput naming the line of a file that is not one or was changed, StorageError.
         """
         with self._raised("import"):
-            lines = path.read_text(encoding="utf-8").splitlines()
+            lines = path.read_bytes().decode("utf-8", errors="replace").splitlines()
         if not lines or _parsed(lines[0]) != {"mugraph-cache": FORMAT}:
             raise InvalidInput(f"{path} is no exported cache of format {FORMAT}; write one with `mugraph cache export`")
         documents = [_checked(path, number, line) for number, line in enumerate(lines[1:], start=2)]

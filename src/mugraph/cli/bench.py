@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,7 +30,8 @@ def bench(
 
     records: list[dict[str, Any]] = []
     for folder in folders:
-        opt, comparison = _timed(folder, rounds)
+        with contextlib.redirect_stdout(sys.stderr):  # what the user's code prints is no part of the answer
+            opt, comparison = _timed(folder, rounds)
         records.append({"folder": str(folder), **result_json(opt), **comparison_json(comparison)})
         if not json_output:
             print(f"{folder}: {opt!r}")

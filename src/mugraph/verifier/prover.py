@@ -79,14 +79,16 @@ def verify(
 ) -> Verdict:
     """`verify_graphs`, and `prove` where random functions see a difference that float64 does not.
 
-    Without Z3 the answer is that of the random tests, unless properties are given, which raises TargetUnavailable.
+    Without Z3 the answer is that of the random tests, unless properties are needed, which raises TargetUnavailable.
+    Raises InvalidInput for malformed or false properties, needed or not.
     """
+    given = [known if isinstance(known, Property) else Property.parse(known) for known in properties]
     verdict = verify_graphs(left, right, max_error=max_error, seed=seed)
     found = verdict.counterexample
     certain = found is not None and (found.inputs is not None or found.index is None)
-    if verdict.equivalent or certain or not (properties or z3_installed()):
+    if verdict.equivalent or certain or not (given or z3_installed()):
         return verdict
-    proof = prove(left, right, properties=properties, max_error=max_error, seed=seed)
+    proof = prove(left, right, properties=given, max_error=max_error, seed=seed)
     if not proof.equivalent or proof.rest is None:
         return verdict
     return replace(proof.rest, properties=proof.used)
