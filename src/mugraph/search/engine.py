@@ -118,6 +118,7 @@ class Search:
             self._run_tier(tier)
 
     def _run_tier(self, tier: Tier) -> None:
+        self._tick(tier.value, 0)
         produces = tuple(-1 - index for index in range(len(self.axes.outputs)))
         limit = self.options.max_kernels if tier is Tier.OPAQUE_SUMS else 1
         for plan in self.plans.plans(self.axes, tier, limit, produces):
