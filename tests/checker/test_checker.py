@@ -195,6 +195,24 @@ FORGERIES: dict[str, tuple[Callable[[dict[str, Document]], Any], str]] = {
         lambda files: files["program.json"]["graph"]["nodes"][0]["attributes"].update(shape=[0, 12]),
         r"program\.json: operator input has shape",
     ),
+    "an operator with a body that is not its own": (
+        lambda files: files["graph.json"]["graph"]["nodes"][-1].update(op="square"),
+        r"graph\.json: operator 'square': a body belongs to graph_defined",
+    ),
+    "operands that nobody reads": (
+        lambda files: body(files)["nodes"][-1]["inputs"].append([0, 0]),
+        r"operator 'output_saver' has 2 operands",
+    ),
+    "an output of another type": (
+        lambda files: files["graph.json"]["graph"]["nodes"][-1]["outputs"][0].update(dtype="fp16"),
+        "gives outputs of other shapes or types",
+    ),
+    "a type that does not exist": (lambda files: body(files)["nodes"][3]["outputs"][0].update(dtype="fp3"), "gives fp3"),
+    "a level that is another": (lambda files: body(files).update(level="thread"), "a block graph does not have the form of one"),
+    "a program with a loop": (
+        lambda files: files["program.json"]["graph"].update(loop=2),
+        r"program\.json: a kernel graph does not have the form",
+    ),
     "an operator that does not exist": (lambda files: body(files)["nodes"][3].update(op="magic"), "magic"),
     "attributes of the wrong type": (lambda files: body(files).update(loop="three"), "malformed"),
     "no nodes": (lambda files: files["graph.json"]["graph"].pop("nodes"), "malformed"),

@@ -81,10 +81,10 @@ def check_folder(
 
 def _slice(left: Json, right: Json, axes: list[Json]) -> tuple[Json, Json]:
     """Both graphs at size 1 of the certificate's axes, each proved parallel in both."""
-    if _shapes(left) != _shapes(right):
-        raise Rejected("graph.json: it takes inputs of other shapes than program.json")
-    if _output_shapes(left) != _output_shapes(right):
-        raise Rejected("graph.json: it gives outputs of other shapes than program.json")
+    if _inputs(left) != _inputs(right):
+        raise Rejected("graph.json: it takes inputs of other shapes or types than program.json")
+    if _outputs(left) != _outputs(right):
+        raise Rejected("graph.json: it gives outputs of other shapes or types than program.json")
     for axis in axes:
         if not isinstance(axis["inputs"], list) or len(axis["inputs"]) != len(_shapes(left)):
             raise Rejected("certificate.json: an axis does not say where it stands in each input")
@@ -98,8 +98,12 @@ def _shapes(graph: Json) -> list[list[int]]:
     return [node["attributes"]["shape"] for node in graph["nodes"] if node["op"] == "input"]
 
 
-def _output_shapes(graph: Json) -> list[list[int]]:
-    return [graph["nodes"][i]["outputs"][j]["shape"] for i, j in graph["outputs"]]
+def _inputs(graph: Json) -> list[Json]:
+    return [node["outputs"][0] for node in graph["nodes"] if node["op"] == "input"]
+
+
+def _outputs(graph: Json) -> list[Json]:
+    return [graph["nodes"][i]["outputs"][j] for i, j in graph["outputs"]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,7 @@
-"""The shapes a saved graph declares, inferred again: everything else relies on them."""
+"""The form of a saved graph, and the shapes it declares, inferred again: everything else relies on them.
+
+Whatever another reader could understand differently is refused: operands that nobody reads, bodies of operators that have none.
+"""
 
 from __future__ import annotations
 
@@ -12,23 +15,39 @@ from mugraph.checker.interpreter import FUNCTIONS
 
 Shape = tuple[int, ...]
 
+_INSIDE = {"kernel": "block", "block": "thread"}
+_UNUSED = {"kernel": ("grid", "block", "loop"), "block": ("block",), "thread": ("grid",)}
+"""What of a graph's sizes says nothing at a level."""
+_NOTHING = {"grid": [], "block": [], "loop": 1}
+_DTYPES = frozenset({"fp16", "bf16", "fp32", "fp64"})
+_TYPED = frozenset({"input", "constant", "cast"})
+"""Operators that say the type of what they give."""
+_OPERANDS = {
+    **dict.fromkeys(("input", "constant", "input_iterator"), 0),
+    **dict.fromkeys(("add", "sub", "mul", "div", "matmul", "accumulate_rescaled"), 2),
+    "concat_matmul": 4,
+}
+"""How many operands an operator has, 1 unless it is listed."""
 _BROADCAST = FUNCTIONS | {"add", "sub", "mul", "div", "exp", "square", "sqrt", "cast"}
 
 
 def check_shapes(graph: Json, name: str) -> None:
-    """Raise Rejected, naming file and operator, unless every tensor has the shape that its operator gives it."""
+    """Raise Rejected, naming file and operator, unless the graph is well formed and every tensor has the shape and a type that
+    its operator gives it."""
     try:
-        _check(graph, [])
+        _check(graph, "kernel", [])
     except Rejected as error:
         raise Rejected(f"{name}: {error}") from None
 
 
-def _check(graph: Json, operands: Sequence[Shape]) -> list[Shape]:
+def _check(graph: Json, level: str, operands: Sequence[Shape]) -> list[Shape]:
+    _check_level(graph, level)
     shapes: dict[tuple[int, int], Shape] = {}
     for index, node in enumerate(graph["nodes"]):
         reads = [shapes[i, j] for i, j in node["inputs"]]
+        _check_node(node, level)
         try:
-            inferred = _check(node["body"], reads) if "body" in node else [_inferred(graph, node, reads, operands)]
+            inferred = _check_body(node, level, reads) if "body" in node else [_inferred(graph, node, reads, operands)]
         except (ValueError, ZeroDivisionError) as error:
             raise Rejected(f"operator {node['op']} does not fit its operands ({error})") from None
         declared = [tuple(output["shape"]) for output in node["outputs"]]
@@ -36,6 +55,30 @@ def _check(graph: Json, operands: Sequence[Shape]) -> list[Shape]:
             raise Rejected(f"operator {node['op']} has shape {inferred}, not {declared}")
         shapes.update({(index, number): shape for number, shape in enumerate(inferred)})
     return [shapes[i, j] for i, j in graph["outputs"]]
+
+
+def _check_body(node: Json, level: str, reads: list[Shape]) -> list[Shape]:
+    if level not in _INSIDE:
+        raise Rejected(f"a {level} graph has no graphs inside")
+    return _check(node["body"], _INSIDE[level], reads)
+
+
+def _check_level(graph: Json, level: str) -> None:
+    if graph["level"] != level or any(graph[part] != _NOTHING[part] for part in _UNUSED[level]):
+        raise Rejected(f"a {level} graph does not have the form of one")
+
+
+def _check_node(node: Json, level: str) -> None:
+    op, types = node["op"], [output["dtype"] for output in node["outputs"]]
+    if ("body" in node) != (op == "graph_defined"):
+        raise Rejected(f"operator {op!r}: a body belongs to graph_defined, and to nothing else")
+    if "body" not in node and (len(types) != 1 or len(node["inputs"]) != _OPERANDS.get(op, 1)):
+        raise Rejected(f"operator {op!r} has {len(node['inputs'])} operands and {len(types)} results")
+    if op == "input" and level != "kernel":
+        raise Rejected("inputs stand in kernel graphs only")
+    said = [node["attributes"]["dtype"]["dtype"]] if op in _TYPED else types
+    if said != types or not _DTYPES.issuperset(types):
+        raise Rejected(f"operator {op!r} gives {', '.join(map(str, types))}, which is no type or not the one it says")
 
 
 def _inferred(graph: Json, node: Json, reads: list[Shape], operands: Sequence[Shape]) -> Shape:
