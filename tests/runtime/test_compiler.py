@@ -10,7 +10,7 @@ import pytest
 
 from mugraph.errors import CompilationFailed, TargetUnavailable
 from mugraph.runtime import compiler
-from mugraph.runtime.compiler import compile_shared, find_compiler
+from mugraph.runtime.compiler import compile_shared, find_compiler, load_shared
 
 SOURCE = "int answer(void) { return 42; }\n"
 
@@ -37,8 +37,17 @@ def test_a_cache_that_cannot_be_written_is_replaced_with_a_warning(tmp_path: Pat
     blocked.write_text("not a folder")
     with caplog.at_level(logging.WARNING):
         path = compile_shared(SOURCE, blocked)
+        assert compile_shared(SOURCE, blocked) == path
+        assert compile_shared(f"static {SOURCE}", blocked).parent == path.parent
     assert ctypes.CDLL(str(path)).answer() == 42
-    assert "cannot write the cache" in caplog.text
+    assert caplog.text.count("cannot write the cache") == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"not an object"])
+def test_a_damaged_object_is_compiled_again(tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    compile_shared(SOURCE, tmp_path).write_bytes(content)
+    assert load_shared(SOURCE, tmp_path).answer() == 42
+    assert "is damaged" in caplog.text
 
 
 def test_a_rejected_source_is_kept_and_named(tmp_path: Path) -> None:

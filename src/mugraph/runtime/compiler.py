@@ -1,7 +1,9 @@
-"""The C compiler: find one, learn the host's vector unit from it, compile shared objects into a cache."""
+"""The C compiler: find one, learn the host's vector unit from it, compile shared objects into a cache, and load them."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import errno
 import hashlib
 import importlib.util
@@ -71,10 +73,25 @@ def _commands() -> list[tuple[str, ...]]:
     return [*found, *zig]
 
 
+def load_shared(source: str, cache: Path | None = None) -> ctypes.CDLL:
+    """A C source, compiled and loaded; an object that cannot be loaded, as a crash may leave one, is compiled again.
+
+    Raises what `compile_shared` raises.
+    """
+    path = compile_shared(source, cache)
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        _log.warning("the compiled kernel %s is damaged (%s); it is compiled again", path, error)
+        with contextlib.suppress(OSError):
+            path.unlink()
+        return ctypes.CDLL(str(compile_shared(source, cache)))
+
+
 def compile_shared(source: str, cache: Path | None = None) -> Path:
     """The shared object of a C source, compiled unless the cache holds it.
 
-    A cache that cannot be written (read-only, full) is replaced by a temporary folder, with a warning in the log.
+    A cache that cannot be written (read-only, full) is replaced by a folder of this process, with a warning in the log.
     Raises CompilationFailed when the compiler rejects the source, TargetUnavailable when there is no compiler.
     """
     compiler = find_compiler()
@@ -86,9 +103,16 @@ def compile_shared(source: str, cache: Path | None = None) -> Path:
         directory.mkdir(parents=True, exist_ok=True)
         return _compile(compiler, source, path)
     except OSError as error:
-        temporary = Path(tempfile.mkdtemp(prefix="mugraph-"))
-        _log.warning("cannot write the cache %s (%s); compiling into %s", directory, error, temporary)
-        return _compile(compiler, source, temporary / path.name)
+        kept = Path(_substitute(directory, str(error)).name, path.name)
+        return kept if kept.exists() else _compile(compiler, source, kept)
+
+
+@cache
+def _substitute(directory: Path, why: str) -> tempfile.TemporaryDirectory[str]:
+    """The folder that stands in for a cache until the process ends; it is announced once."""
+    folder = tempfile.TemporaryDirectory(prefix="mugraph-")
+    _log.warning("cannot write the cache %s (%s); compiling into %s", directory, why, folder.name)
+    return folder
 
 
 def _compile(compiler: Compiler, source: str, path: Path) -> Path:

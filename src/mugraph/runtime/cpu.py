@@ -13,7 +13,7 @@ from mugraph.lower import Launch, lower
 from mugraph.lower.lowered import Kernel
 from mugraph.lower.narrowing import with_narrow_factors
 from mugraph.runtime.arrays import Arrays, arrays_of
-from mugraph.runtime.compiler import compile_shared, find_compiler
+from mugraph.runtime.compiler import find_compiler, load_shared
 from mugraph.runtime.machine import Functions, Timed
 from mugraph.runtime.threads import load_thread_pool
 from mugraph.targets.cpu import Vectors, print_program
@@ -53,7 +53,7 @@ class Cpu:
         if not kernels:
             return {}
         load_thread_pool()
-        library = ctypes.CDLL(str(compile_shared(sources[SOURCE_NAME], cache_directory)))
+        library = load_shared(sources[SOURCE_NAME], cache_directory)
         return {kernel.name: _function(library, kernel) for kernel in kernels}
 
     def arrays(self, inputs: Sequence[Any]) -> Arrays:
