@@ -18,15 +18,15 @@ from mugraph.ir.evaluate import loop_nodes
 from mugraph.ir.graph import ACCUMULATORS, VIEWS, Node, Value
 from mugraph.ir.ops import Scope, apply_call, operator
 from mugraph.search.axes import AxisProgram, axis_program
-from mugraph.search.closure import Closure, Limits, Saturation, TinyInputs
-from mugraph.search.context import Context
-from mugraph.search.emission import Output, Schedule, emit_block
+from mugraph.search.closure.context import Context
+from mugraph.search.closure.extraction import ExtractionLimits, Extractor
+from mugraph.search.closure.saturation import Closure, Limits, Saturation, TinyInputs
+from mugraph.search.closure.tiers import Tier
 from mugraph.search.enumeration.engine import Enumerator
 from mugraph.search.enumeration.kernel import ScheduledKernel
 from mugraph.search.enumeration.options import EnumerationOptions
 from mugraph.search.enumeration.schedules import BlockSchedule
-from mugraph.search.extraction import ExtractionLimits, Extractor
-from mugraph.search.tiers import Tier
+from mugraph.search.scheduling.emission import Output, Schedule, emit_block
 
 PARTS = 2
 """Blocks of the one grid dimension, and iterations of the for-loop."""

@@ -14,16 +14,16 @@ from mugraph.ir.ops import OPERATORS, Call, Operator
 from mugraph.ir.program import Program
 from mugraph.search import search
 from mugraph.search.axes import AxisProgram, axis_program
-from mugraph.search.bounded import BoundedSaturation, deepened
-from mugraph.search.closure import AFTER, Closure, Limits, Saturation, TinyInputs
-from mugraph.search.context import Context
-from mugraph.search.extraction import ExtractionLimits, Extractor
+from mugraph.search.closure.bounded import BoundedSaturation, deepened
+from mugraph.search.closure.context import Context
+from mugraph.search.closure.extraction import ExtractionLimits, Extractor
+from mugraph.search.closure.landmarks import Landmarks
+from mugraph.search.closure.neutral import without_neutral_maxima
+from mugraph.search.closure.recipe import Recipe, Step
+from mugraph.search.closure.saturation import AFTER, Closure, Limits, Saturation, TinyInputs
+from mugraph.search.closure.tiers import Tier, distinct_tiers
 from mugraph.search.items import Options
-from mugraph.search.landmarks import Landmarks
-from mugraph.search.neutral import without_neutral_maxima
-from mugraph.search.recipe import Recipe, Step
 from mugraph.search.report import SearchReport, TierReport
-from mugraph.search.tiers import Tier, distinct_tiers
 from mugraph.trials.programs import random_program
 
 from .programs import attention, finished, lora, ntrans, rmsnorm

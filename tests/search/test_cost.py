@@ -11,12 +11,12 @@ from mugraph.devices import Device, device_for
 from mugraph.ir import DType, Graph
 from mugraph.ir.liveness import peak_bytes
 from mugraph.ir.program import Program
-from mugraph.search.derivations import as_program
-from mugraph.search.emission import emit_block
+from mugraph.search.closure.tiers import Tier
 from mugraph.search.engine import Search
-from mugraph.search.roofline import Roofline
-from mugraph.search.schedule import Scheduler
-from mugraph.search.tiers import Tier
+from mugraph.search.planning.derivations import as_program
+from mugraph.search.planning.roofline import Roofline
+from mugraph.search.scheduling.emission import emit_block
+from mugraph.search.scheduling.schedule import Scheduler
 
 from .programs import PAPER, finished
 

@@ -13,6 +13,7 @@ from mugraph.ir import Graph, Level
 from mugraph.ir.program import Program
 from mugraph.ir.validity import check
 from mugraph.lower.thread_graphs import construct
+from mugraph.search.closure.tiers import Tier, TierAlgebra
 from mugraph.search.enumeration import EnumerationOptions, EnumerationResult, enumerate_graphs
 from mugraph.search.enumeration.block import BlockPlan
 from mugraph.search.enumeration.construct import LOWEST, Constructor, Phase, TensorType, Types
@@ -20,7 +21,6 @@ from mugraph.search.enumeration.emission import Launch
 from mugraph.search.enumeration.kernel import KernelGenerator
 from mugraph.search.enumeration.options import operators_for
 from mugraph.search.enumeration.schedules import block_schedules
-from mugraph.search.tiers import Tier, TierAlgebra
 
 from .programs import chain, finished, outputs
 

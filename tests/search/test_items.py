@@ -7,8 +7,8 @@ from dataclasses import replace
 from mugraph.devices import device_for
 from mugraph.ir.dtypes import DType
 from mugraph.search.axes import AxisProgram, axis_program
+from mugraph.search.closure.tiers import Tier
 from mugraph.search.items import Item, Options, Work, canonical, reading
-from mugraph.search.tiers import Tier
 
 from .programs import gated_mlp, rmsnorm
 

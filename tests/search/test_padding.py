@@ -12,7 +12,7 @@ from mugraph.ir import Graph
 from mugraph.ir.program import Program
 from mugraph.search import search
 from mugraph.search.engine import Search
-from mugraph.search.padding import Padding, factors, worthwhile_paddings
+from mugraph.search.planning.padding import Padding, factors, worthwhile_paddings
 
 from .programs import attention, finished, outputs, rmsnorm
 

@@ -13,11 +13,11 @@ from mugraph.devices import device_for
 from mugraph.ir import DType, Graph
 from mugraph.ir.program import Program
 from mugraph.search import search
-from mugraph.search.cuts import CutSpace, in_normal_order
+from mugraph.search.closure.tiers import Tier
 from mugraph.search.engine import Search
-from mugraph.search.plans import CUT_GAIN
-from mugraph.search.selection import CANDIDATES
-from mugraph.search.tiers import Tier
+from mugraph.search.planning.cuts import CutSpace, in_normal_order
+from mugraph.search.planning.plans import CUT_GAIN
+from mugraph.search.planning.selection import CANDIDATES
 
 from .programs import PAPER, chain, finished, outputs, rmsnorm
 

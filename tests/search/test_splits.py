@@ -17,10 +17,10 @@ from mugraph.ir.graph import Node
 from mugraph.ir.program import Program
 from mugraph.ir.validity import check
 from mugraph.search import search
-from mugraph.search.derivations import iterations_as_parts
+from mugraph.search.closure.tiers import Tier
 from mugraph.search.engine import Search
-from mugraph.search.splits import with_parts
-from mugraph.search.tiers import Tier
+from mugraph.search.planning.derivations import iterations_as_parts
+from mugraph.search.planning.splits import with_parts
 from mugraph.verifier import verify_graphs
 
 from .programs import attention, finished, outputs, random_inputs

@@ -15,17 +15,17 @@ from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.program import Program
 from mugraph.search import search
 from mugraph.search.axes import AxisProgram, axis_program
-from mugraph.search.closure import Closure, Limits, Saturation, TinyInputs
-from mugraph.search.context import Context
-from mugraph.search.emission import Schedule
-from mugraph.search.extraction import ExtractionLimits, Extractor
+from mugraph.search.closure.context import Context
+from mugraph.search.closure.extraction import ExtractionLimits, Extractor
+from mugraph.search.closure.neutral import without_neutral_maxima
+from mugraph.search.closure.recipe import Recipe
+from mugraph.search.closure.saturation import Closure, Limits, Saturation, TinyInputs
+from mugraph.search.closure.stabilize import Stabilizer
+from mugraph.search.closure.tiers import Tier
 from mugraph.search.kernels import Kernel
-from mugraph.search.neutral import without_neutral_maxima
-from mugraph.search.plans import Plan, Stage
-from mugraph.search.recipe import Recipe
-from mugraph.search.selection import most_promising
-from mugraph.search.stabilize import Stabilizer
-from mugraph.search.tiers import Tier
+from mugraph.search.planning.plans import Plan, Stage
+from mugraph.search.planning.selection import most_promising
+from mugraph.search.scheduling.emission import Schedule
 
 from .programs import attention, finished, heads_and_projection, random_inputs
 

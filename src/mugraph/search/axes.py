@@ -48,7 +48,7 @@ class AxisProgram:
     """A program in axis form: `terms` in topological order, `outputs` as (term, slots), `sizes` of the axes.
 
     `finer` are further sets of axes that may be reduced together. The outputs of a `projective` program are wanted only up
-    to a common factor per row, which its kernels choose and export (`mugraph.search.splits`).
+    to a common factor per row, which its kernels choose and export (`mugraph.search.planning.splits`).
     """
 
     terms: tuple[Term, ...]

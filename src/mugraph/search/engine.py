@@ -18,18 +18,18 @@ from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.graph import Graph, Level, Tensor, Value
 from mugraph.ir.validity import check
 from mugraph.search.axes import axis_program
-from mugraph.search.closure import TinyInputs
-from mugraph.search.emission import Positions, emit_block
+from mugraph.search.closure.neutral import without_neutral_maxima
+from mugraph.search.closure.saturation import TinyInputs
+from mugraph.search.closure.tiers import Tier, distinct_tiers
 from mugraph.search.items import Options
 from mugraph.search.kernels import KernelSearch
-from mugraph.search.neutral import without_neutral_maxima
 from mugraph.search.notes import Notes, Shelf
-from mugraph.search.padding import worthwhile_paddings
 from mugraph.search.parallel import Workers, executor_for
-from mugraph.search.plans import Library, Plan, PlanSearch, Stage
+from mugraph.search.planning.padding import worthwhile_paddings
+from mugraph.search.planning.plans import Library, Plan, PlanSearch, Stage
+from mugraph.search.planning.selection import most_promising
 from mugraph.search.report import Progress, Pruning, SearchReport
-from mugraph.search.selection import most_promising
-from mugraph.search.tiers import Tier, distinct_tiers
+from mugraph.search.scheduling.emission import Positions, emit_block
 
 _WRITING_SHARE = 0.03
 """Part of a budget for writing out the muGraphs that were found."""

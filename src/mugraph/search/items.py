@@ -18,14 +18,14 @@ from mugraph.devices import Device
 from mugraph.ir.dtypes import DType
 from mugraph.ir.ops import OPERATORS, Call
 from mugraph.search.axes import AxisProgram
-from mugraph.search.bounded import deepened
-from mugraph.search.closure import Closure, Edge, Leaf, Limits, Saturation, TinyInputs
-from mugraph.search.context import Context
-from mugraph.search.extraction import ExtractionLimits, Extractor
-from mugraph.search.recipe import Recipe, Step
-from mugraph.search.stabilize import Stabilizer, exponentials
+from mugraph.search.closure.bounded import deepened
+from mugraph.search.closure.context import Context
+from mugraph.search.closure.extraction import ExtractionLimits, Extractor
+from mugraph.search.closure.recipe import Recipe, Step
+from mugraph.search.closure.saturation import Closure, Edge, Leaf, Limits, Saturation, TinyInputs
+from mugraph.search.closure.stabilize import Stabilizer, exponentials
+from mugraph.search.closure.tiers import Tier
 from mugraph.search.structures import Key, Structure
-from mugraph.search.tiers import Tier
 
 
 @dataclass(frozen=True, slots=True)

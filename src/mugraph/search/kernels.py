@@ -12,16 +12,16 @@ from mugraph.devices import Device
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Tensor
 from mugraph.search.axes import AxisProgram, AxisSet, Slots
-from mugraph.search.cost import RecipeCost, recipe_cost
-from mugraph.search.emission import Output, Schedule
+from mugraph.search.closure.recipe import Recipe
+from mugraph.search.closure.tiers import Tier
 from mugraph.search.items import NOTHING, Item, Options, Work, canonical, reading
 from mugraph.search.parallel import Executor, Serial, Task
-from mugraph.search.recipe import Recipe
 from mugraph.search.report import Pruning, TierReport
-from mugraph.search.schedule import Scheduler
-from mugraph.search.schedule_space import cuttable
+from mugraph.search.scheduling.cost import RecipeCost, recipe_cost
+from mugraph.search.scheduling.emission import Output, Schedule
+from mugraph.search.scheduling.schedule import Scheduler
+from mugraph.search.scheduling.space import cuttable
 from mugraph.search.structures import KNOWN, Key, Structure, StructureCache
-from mugraph.search.tiers import Tier
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class KernelSearch:
 def _output_slots(program: AxisProgram, recipe: Recipe) -> tuple[Slots, ...]:
     """Dimensions of a kernel's outputs: the program's, and for a maximum the recipe exports those that all of them share.
 
-    Whoever reads the maximum counts on these dimensions (`mugraph.search.splits`): one without some of them is repeated.
+    Whoever reads the maximum counts on these dimensions (`mugraph.search.planning.splits`): one without some of them is repeated.
     """
     outputs = tuple(slots for _, slots in program.outputs)
     shared = tuple(slot for slot in outputs[0] if all(slot in slots for slots in outputs))

@@ -19,12 +19,12 @@ from mugraph.errors import InvalidInput
 from mugraph.ir.ops import OPERATORS
 from mugraph.ir.scalar import Scalar
 from mugraph.search.axes import AxisProgram, AxisSet, Slots, Term
-from mugraph.search.closure import Leaf
+from mugraph.search.closure.recipe import Recipe, Step
+from mugraph.search.closure.saturation import Leaf
+from mugraph.search.closure.tiers import Tier
 from mugraph.search.items import Options, canonical
-from mugraph.search.recipe import Recipe, Step
 from mugraph.search.report import Pruning
 from mugraph.search.structures import Key, Structure, StructureCache
-from mugraph.search.tiers import Tier
 
 KIND = "structures"
 """What the documents are called on a shelf."""

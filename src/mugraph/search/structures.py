@@ -12,9 +12,9 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from mugraph.search.axes import AxisProgram
-from mugraph.search.recipe import Recipe
+from mugraph.search.closure.recipe import Recipe
+from mugraph.search.closure.tiers import Tier
 from mugraph.search.report import Pruning, TierReport
-from mugraph.search.tiers import Tier
 
 _AS_LONG = 0.8
 """Share of a time that counts as that time: clocks and machines vary."""

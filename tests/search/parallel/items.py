@@ -10,11 +10,11 @@ from mugraph.devices import device_for
 from mugraph.ir import Graph
 from mugraph.ir.dtypes import DType
 from mugraph.search.axes import axis_program
-from mugraph.search.closure import TinyInputs
+from mugraph.search.closure.neutral import without_neutral_maxima
+from mugraph.search.closure.saturation import TinyInputs
+from mugraph.search.closure.tiers import Tier
 from mugraph.search.items import Item, Options, Work, canonical
-from mugraph.search.neutral import without_neutral_maxima
 from mugraph.search.structures import Structure
-from mugraph.search.tiers import Tier
 
 from ..programs import attention
 

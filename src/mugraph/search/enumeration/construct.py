@@ -18,7 +18,7 @@ from mugraph.algebra import Expr
 from mugraph.errors import ShapeMismatch
 from mugraph.ir.graph import Attributes, AttributeValue, Level, Shape, attributes_of
 from mugraph.ir.ops import Call, Operator, Scope
-from mugraph.search.tiers import TierAlgebra
+from mugraph.search.closure.tiers import TierAlgebra
 
 
 class Phase(IntEnum):

@@ -15,12 +15,12 @@ from mugraph.algebra import Algebra, Expr, Oracle
 from mugraph.devices import Device
 from mugraph.ir.graph import Graph, Level, Shape, Value
 from mugraph.ir.ops import GRAPH_DEFINED, apply_call, operator
+from mugraph.search.closure.tiers import Tier, TierAlgebra
 from mugraph.search.enumeration.block import BlockGenerator, BlockLimits, BlockPlan
 from mugraph.search.enumeration.construct import LOWEST, Application, Constructor, Phase, Rank, TensorType, TypeId, Types
 from mugraph.search.enumeration.emission import KernelOperator, Launch, kernel_graph
 from mugraph.search.enumeration.options import EnumerationOptions, grids_for, loops_for, operators_for
 from mugraph.search.enumeration.schedules import BlockSchedule, block_schedules
-from mugraph.search.tiers import Tier, TierAlgebra
 
 _ABOVE_ALL_ROWS = 1 << 30
 _STATES_PER_LOOK_AT_THE_CLOCK = 256

@@ -17,14 +17,14 @@ import numpy as np
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Tensor
 from mugraph.search.axes import AxisProgram, AxisSet, Slots, Term
-from mugraph.search.cuts import Cut, CutSpace, in_normal_order, stored_slots
-from mugraph.search.derivations import as_program, iterations_as_parts
+from mugraph.search.closure.tiers import Tier
 from mugraph.search.kernels import Kernel, KernelSearch
-from mugraph.search.roofline import Roofline, flops
-from mugraph.search.schedule import Scheduler
-from mugraph.search.schedule_space import divisors
-from mugraph.search.splits import Split, consumer_of, maximum_slots, split_at, with_parts
-from mugraph.search.tiers import Tier
+from mugraph.search.planning.cuts import Cut, CutSpace, in_normal_order, stored_slots
+from mugraph.search.planning.derivations import as_program, iterations_as_parts
+from mugraph.search.planning.roofline import Roofline, flops
+from mugraph.search.planning.splits import Split, consumer_of, maximum_slots, split_at, with_parts
+from mugraph.search.scheduling.schedule import Scheduler
+from mugraph.search.scheduling.space import divisors
 
 CUT_GAIN = 0.9
 """A cut counts only if it is below this share of the best plan known, and is tried only if its roofline is."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 
 from mugraph.ir.ops import OPERATORS
 from mugraph.search.axes import AxisProgram, Slots, Term, pruned
-from mugraph.search.context import bits
-from mugraph.search.roofline import Roofline, elements
+from mugraph.search.closure.context import bits
+from mugraph.search.planning.roofline import Roofline, elements
 
 Group = tuple[int, ...]
 """Terms that one launch makes."""

@@ -15,7 +15,7 @@ from functools import cache
 
 from mugraph.algebra import Expr
 from mugraph.algebra.normal_form import ABSENT, Monomial
-from mugraph.search.closure import LOOP, Closure
+from mugraph.search.closure.saturation import LOOP, Closure
 
 DIVISION, EXPONENTIATION = "div", "exp"
 

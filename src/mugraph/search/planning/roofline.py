@@ -1,7 +1,7 @@
 """Lower bounds of launches: each tensor crosses device memory once, contractions run at the best rate there is.
 
-No kernel the cost model knows for a derivation is predicted to be faster (`mugraph.search.cost`), so what such a bound prunes
-could not have won.
+No kernel the cost model (`mugraph.search.scheduling.cost`) knows for a derivation is predicted to be faster, so what such a
+bound prunes could not have won.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mugraph.devices import Device
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Tensor
 from mugraph.search.axes import AxisProgram, Term
-from mugraph.search.cost import GENERATED_EFFICIENCY, NOT_HIDDEN
+from mugraph.search.scheduling.cost import GENERATED_EFFICIENCY, NOT_HIDDEN
 
 LIBRARY_EFFICIENCY = 0.8
 """Share of the device's matmul rate a vendor library reaches (MKL and oneDNN: 0.84 to 0.91 at 2048 cubed)."""

@@ -14,7 +14,7 @@ from enum import StrEnum
 from mugraph.algebra import Algebra, Expr, Oracle
 from mugraph.ir.ops import Call, operator
 from mugraph.search.axes import AxisProgram, Term
-from mugraph.search.context import Context
+from mugraph.search.closure.context import Context
 
 
 class Tier(StrEnum):

@@ -16,9 +16,9 @@ import numpy as np
 from mugraph.algebra.fields import FieldArithmetic, FieldValue
 from mugraph.ir.ops import OPERATORS, Call
 from mugraph.search.axes import AxisProgram, AxisSet
-from mugraph.search.closure import TinyInputs, scalar_value
-from mugraph.search.context import Context, bits
-from mugraph.search.recipe import Recipe, Step
+from mugraph.search.closure.context import Context, bits
+from mugraph.search.closure.recipe import Recipe, Step
+from mugraph.search.closure.saturation import TinyInputs, scalar_value
 
 _NO_CALL = Call("", (), {})
 

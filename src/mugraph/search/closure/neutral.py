@@ -2,7 +2,7 @@
 
 Programs subtract row maxima to keep exp in range. If the outputs stay the same in the field when a maximum is replaced by
 an unrelated random row value, it is neutral: the search drops it, works on the plain program, and derives the shifts that the
-kernels it finds need (`mugraph.search.stabilize`).
+kernels it finds need (`mugraph.search.closure.stabilize`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import numpy as np
 
 from mugraph.algebra.fields import FieldArithmetic, FieldValue
 from mugraph.search.axes import AxisProgram, pruned
-from mugraph.search.closure import TinyInputs
-from mugraph.search.context import Context
+from mugraph.search.closure.context import Context
+from mugraph.search.closure.saturation import TinyInputs
 
 
 def without_neutral_maxima(program: AxisProgram, arith: FieldArithmetic, inputs: TinyInputs) -> AxisProgram:

@@ -14,7 +14,7 @@ from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph, Level, Tensor, Value
 from mugraph.search.axes import AxisSet, Slots
-from mugraph.search.recipe import Recipe, Step
+from mugraph.search.closure.recipe import Recipe, Step
 
 Dims = tuple[int | None, ...]
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from mugraph.algebra.fields import FieldArithmetic, FieldValue
 from mugraph.search.axes import AxisProgram, AxisSet, Slots, Term, pruned
-from mugraph.search.closure import TinyInputs
-from mugraph.search.context import Context
+from mugraph.search.closure.context import Context
+from mugraph.search.closure.saturation import TinyInputs
 
 
 @dataclass(frozen=True, slots=True)

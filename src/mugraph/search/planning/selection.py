@@ -10,9 +10,9 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable
 
+from mugraph.search.closure.stabilize import exponentials
 from mugraph.search.kernels import Kernel
-from mugraph.search.plans import WORTH_MEASURING, Library, Plan
-from mugraph.search.stabilize import exponentials
+from mugraph.search.planning.plans import WORTH_MEASURING, Library, Plan
 
 CANDIDATES = 16
 """As many as are compiled and measured (`mugraph.qualify`)."""

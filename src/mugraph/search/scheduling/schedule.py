@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mugraph.search.axes import AxisSet
-from mugraph.search.cost import RecipeCost
-from mugraph.search.emission import Schedule
-from mugraph.search.schedule_space import Floats, Schedules, Sizes, cuttable, schedule_space
+from mugraph.search.scheduling.cost import RecipeCost
+from mugraph.search.scheduling.emission import Schedule
+from mugraph.search.scheduling.space import Floats, Schedules, Sizes, cuttable, schedule_space
 
 _CHUNK = 4096
 """Schedules whose memory is computed at a time. Recipes share the tile sizes of a whole space, so that parts of it pay late."""

@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from mugraph.search.closure import Closure, Edge
-from mugraph.search.recipe import Recipe, recipe_of
+from mugraph.search.closure.recipe import Recipe, recipe_of
+from mugraph.search.closure.saturation import Closure, Edge
 
 EdgeCost = Callable[[Edge], float]
 

@@ -4,7 +4,7 @@ A node is a tensor *value* (its fingerprint on random finite-field inputs at tin
 expression and its phase, inside or after the for-loop; hyperedges are the operators that make it. Equal tensors reached by
 different algebra share a node, as in an e-graph, but no rewrite rules are needed: equality is observed. The
 expression check (paper, section 4.3) keeps the closure finite. Every graph over these edges that ends in a node whose
-value is the program's output is a candidate; `mugraph.search.extraction` enumerates them.
+value is the program's output is a candidate; `mugraph.search.closure.extraction` enumerates them.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from mugraph.errors import UndefinedInField
 from mugraph.ir.ops import OPERATORS, Call, Kind
 from mugraph.ir.scalar import Scalar
 from mugraph.search.axes import AxisProgram, Slots, Term
-from mugraph.search.context import Context, bits
+from mugraph.search.closure.context import Context, bits
+from mugraph.search.closure.tiers import Expressions, Tier
 from mugraph.search.report import Pruning
-from mugraph.search.tiers import Expressions, Tier
 
 LOOP, AFTER = 0, 1
 """Phases: inside the for-loop, and after it (the only phase of a context without a loop)."""

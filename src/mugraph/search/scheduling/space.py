@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mugraph.search.axes import AxisSet, Slots
-from mugraph.search.emission import Schedule
+from mugraph.search.scheduling.emission import Schedule
 
 Floats = npt.NDArray[np.float64]
 Values = Floats | float

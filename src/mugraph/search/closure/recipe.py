@@ -1,8 +1,8 @@
 """Recipes: the size-free structure of one graph-defined kernel.
 
 A recipe is a derivation picked from a closure, written as steps in topological order. It names axes, not sizes, so it is
-found once per program and instantiated for any sizes, grids and loop counts (`mugraph.search.schedule`,
-`mugraph.search.emission`).
+found once per program and instantiated for any sizes, grids and loop counts (`mugraph.search.scheduling.schedule`,
+`mugraph.search.scheduling.emission`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from functools import cached_property
 
 from mugraph.ir.scalar import Scalar
 from mugraph.search.axes import AxisSet
-from mugraph.search.closure import LOOP, Closure, Edge, Leaf
-from mugraph.search.context import bits
+from mugraph.search.closure.context import bits
+from mugraph.search.closure.saturation import LOOP, Closure, Edge, Leaf
 
 
 @dataclass(frozen=True, slots=True)

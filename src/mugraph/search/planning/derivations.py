@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from mugraph.search.axes import AxisProgram, AxisSet, Slots, Term, pruned
-from mugraph.search.cuts import in_normal_order
-from mugraph.search.recipe import Recipe, Step
+from mugraph.search.closure.recipe import Recipe, Step
+from mugraph.search.planning.cuts import in_normal_order
 
 
 def as_program(recipe: Recipe, program: AxisProgram) -> AxisProgram:

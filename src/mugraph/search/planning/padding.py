@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from mugraph.search.axes import AxisProgram
-from mugraph.search.plans import PlanSearch
-from mugraph.search.tiers import Tier
+from mugraph.search.closure.tiers import Tier
+from mugraph.search.planning.plans import PlanSearch
 
 _MULTIPLES = (16, 64)
 """Sizes are padded to the next multiple of the larger one they exceed: elements of a vector, rows of a tile."""

@@ -19,8 +19,8 @@ from functools import partial
 from mugraph.algebra import Expr
 from mugraph.algebra.fields import FieldArithmetic, FieldValue
 from mugraph.errors import UndefinedInField
-from mugraph.search.closure import Closure, Edge, Limits, Saturation, TensorNode, TinyInputs
-from mugraph.search.landmarks import Landmarks
+from mugraph.search.closure.landmarks import Landmarks
+from mugraph.search.closure.saturation import Closure, Edge, Limits, Saturation, TensorNode, TinyInputs
 from mugraph.search.report import Pruning
 
 Support = int

@@ -19,9 +19,9 @@ from mugraph.ir.dtypes import DType
 from mugraph.ir.liveness import live_ranges
 from mugraph.ir.ops import OPERATORS, Call
 from mugraph.search.axes import AxisSet, Slots
-from mugraph.search.emission import Output
-from mugraph.search.recipe import Recipe, Step
-from mugraph.search.schedule_space import Floats, Schedules
+from mugraph.search.closure.recipe import Recipe, Step
+from mugraph.search.scheduling.emission import Output
+from mugraph.search.scheduling.space import Floats, Schedules
 
 GENERATED_EFFICIENCY = 0.6
 """Share of the device's matmul rate that generated kernels reach on skinny tiles."""
@@ -181,7 +181,7 @@ def _live_sets(recipe: Recipe, dtypes: tuple[DType, ...], outputs: tuple[Output,
 
 
 def _block_nodes(recipe: Recipe, dtypes: Sequence[DType], outputs: Sequence[Output], in_place: bool) -> list[_BlockNode]:
-    """The nodes `mugraph.search.emission` makes of a recipe; views and savers own nothing and only read."""
+    """The nodes `mugraph.search.scheduling.emission` makes of a recipe; views and savers own nothing and only read."""
     nodes: list[_BlockNode] = []
     owner: dict[int, int] = {}
     spaces = _spaces(recipe)
