@@ -195,7 +195,9 @@ def test_the_search_says_how_far_the_full_axioms_were_exhausted() -> None:
     report = search(ntrans(), device_for("cpu"), options=Options(block_operators=9)).report
     assert report.tiers[-1].tier == Tier.FULL
     assert report.tiers[-1].exhausted
-    assert "full axioms" in report.exhausted_what.split("and their cuts")[0]
+    assert "up to 9 (full axioms)" in report.exhausted_what.split("and their cuts")[0]
+    assert report.tiers[0].bound is not None
+    assert report.tiers[0].bound > 9
 
 
 @pytest.mark.parametrize(

@@ -121,11 +121,17 @@ class SearchReport:
         cuts = (
             f"and their cuts into up to {self.max_kernels} kernels" if self.cuts_complete else "cuts into several kernels in part"
         )
-        most = max(tier.operators for tier in self.tiers)
-        more = f" ({most} where the program needs more)" if most > self.block_operators else ""
-        return (
-            f"all kernels up to {self.block_operators} block operators{more} with one aligned loop axis ({', '.join(done)}), "
-            f"{cuts}{rest}"
+        return f"all kernels {self._kernels_exhausted(done)} with one aligned loop axis, {cuts}{rest}"
+
+    def _kernels_exhausted(self, done: list[str]) -> str:
+        """Up to how many operators all contexts were enumerated, by tier."""
+        tiers_to: dict[int, list[str]] = {}
+        for tier in self.tiers:
+            if tier.tier in done:
+                tiers_to.setdefault(tier.bound or 0, []).append(tier.tier)
+        (most, tiers), *others = tiers_to.items()
+        return f"up to {most} block operators ({', '.join(tiers)})" + "".join(
+            f" and up to {bound} ({', '.join(tiers)})" for bound, tiers in others
         )
 
     def to_json(self) -> dict[str, Any]:
