@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from typing import Any
@@ -17,6 +18,7 @@ from mugraph.frontend import trace
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph
 from mugraph.ir.scalar import Scalar
+from mugraph.runtime import build
 
 from .agreement import assert_agrees, positive, random
 
@@ -169,6 +171,31 @@ def test_an_output_wider_than_its_inputs_is_computed_wide() -> None:
     assert dtypes(graph) == [DType.FP32]
     product = next(node for node in graph.nodes if node.op == "matmul")
     assert product.output.dtype is DType.FP32
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, w: torch.softmax(x, -1, dtype=torch.float32) + 0 * w,
+        lambda x, w: x.sum(-1, keepdim=True, dtype=torch.float32) * w,
+        lambda x, w: (x.float().square().mean(-1, keepdim=True) + 1e-5).rsqrt() * w,
+        lambda x, w: torch.softmax(x, -1, dtype=torch.float32),
+    ],
+)
+def test_what_pytorch_computes_wide_is_as_exact(function: Callable[..., torch.Tensor]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, w = torch.randn(4, 16, generator=generator).bfloat16(), torch.randn(4, 16, generator=generator)
+    traced = trace(function, (x, w))
+    torch.testing.assert_close(traced.call(build(traced.graph), x, w), function(x, w), rtol=1e-6, atol=1e-6)
+
+
+def test_what_is_added_no_times_is_not_read() -> None:
+    def scores(out: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        return torch.baddbmm(out, q, k, beta=0, alpha=0.5)
+
+    operands = torch.full((2, 3, 4), torch.nan), torch.ones(2, 3, 5), torch.ones(2, 5, 4)
+    traced = trace(scores, operands)
+    torch.testing.assert_close(traced.call(build(traced.graph), *operands), torch.full((2, 3, 4), 2.5))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])

@@ -109,7 +109,8 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def _addmm(added: Tensor, x: Tensor, y: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    return x @ y * alpha + added * beta
+    product = x @ y * alpha
+    return product + added * beta if beta else product  # PyTorch then ignores what is added, which may be uninitialised
 
 
 def _attention(

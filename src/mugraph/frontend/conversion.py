@@ -1,8 +1,8 @@
 """From a torch graph of ATen operators to a kernel graph of pre-defined operators.
 
 Precision: muGraphs compute in fp32 at least, whatever the program's casts in between say, so casts are dropped and only
-an output is stored as the dtype PyTorch gives it. One case needs more: an output wider than what the program without casts
-would give (fp32 from bf16 inputs). Then every cast to a wider type stays, and with it the output's precision.
+an output is stored as the dtype PyTorch gives it. One case needs more: an output of a width that a tensor of the program
+without casts lost (fp32 from bf16 inputs). Then every cast to a wider type stays, and with it the output's precision.
 """
 
 from __future__ import annotations
@@ -47,9 +47,10 @@ def convert(graph: torch.fx.Graph, signature: Signature, outputs: Sequence[torch
     Raises UnsupportedOperator, naming the operator and the line of Python that called it.
     """
     dtypes = [_dtype(node) for node in outputs]
-    program, tensors = _program(graph, signature, outputs, widening=False)
-    if any(dtype.bytes > tensor.dtype.bytes for dtype, tensor in zip(dtypes, tensors, strict=True)):
-        program, tensors = _program(graph, signature, outputs, widening=True)
+    program, values = _program(graph, signature, widening=False)
+    if any(dtype.bytes >= lost for lost in _lost_widths(values) for dtype in dtypes):
+        program, values = _program(graph, signature, widening=True)
+    tensors = [_computed(node, values[node]) for node in outputs]
     stored = [tensor.cast(dtype) for tensor, dtype in zip(tensors, dtypes, strict=True)]
     distinct = {tensor.value: tensor for tensor in stored}
     program.output(*distinct.values())
@@ -64,9 +65,8 @@ def _dtype(node: torch.fx.Node) -> DType:
     return DTYPES[dtype]
 
 
-def _program(
-    graph: torch.fx.Graph, signature: Signature, outputs: Sequence[torch.fx.Node], widening: bool
-) -> tuple[Program, list[ProgramTensor]]:
+def _program(graph: torch.fx.Graph, signature: Signature, widening: bool) -> tuple[Program, Mapping[torch.fx.Node, Any]]:
+    """The program of a graph, without outputs yet, and the value of each node in it."""
     program = Program()
     values: dict[torch.fx.Node, Any] = {}
     placeholders = {node.name: node for node in graph.nodes if node.op == "placeholder"}
@@ -77,11 +77,20 @@ def _program(
         values[placeholders[placeholder]] = program.constant(number)
     for node in graph.nodes:
         if node.op == "call_function" and _name(node) not in _CHECKS:
-            values[node] = _widened(node, _apply(node, values)) if widening else _apply(node, values)
-    for node in outputs:
-        if not isinstance(values[node], ProgramTensor):
-            raise UnsupportedOperator(_at(node, "this part of the operator's result is not computed; use the others"))
-    return program, [values[node] for node in outputs]
+            values[node] = _widened(node, _apply(node, _wide_operands(node, values))) if widening else _apply(node, values)
+    return program, values
+
+
+def _computed(node: torch.fx.Node, value: Any) -> ProgramTensor:
+    if not isinstance(value, ProgramTensor):
+        raise UnsupportedOperator(_at(node, "this part of the operator's result is not computed; use the others"))
+    return value
+
+
+def _lost_widths(values: Mapping[torch.fx.Node, Any]) -> set[int]:
+    """Bytes of the elements of those tensors that PyTorch has in a wider type than the program."""
+    tensors = [(node, value) for node, value in values.items() if isinstance(value, ProgramTensor) and value.number is None]
+    return {_dtype(node).bytes for node, value in tensors if _dtype(node).bytes > value.dtype.bytes}
 
 
 def _apply(node: torch.fx.Node, values: Mapping[torch.fx.Node, Any]) -> Any:
@@ -106,6 +115,17 @@ def _check(node: torch.fx.Node) -> None:
     if _name(node) in _VALUES_OUT_OF_TENSORS:
         raise UnsupportedOperator(_at(node, "the program would depend on the values of a tensor; keep them in tensors"))
     raise UnsupportedOperator(_at(node, "no such operator in the table; leave it outside the optimized function"))
+
+
+def _wide_operands(node: torch.fx.Node, values: Mapping[torch.fx.Node, Any]) -> dict[torch.fx.Node, Any]:
+    """What a call reads, as wide as what it gives if none of it is: PyTorch casts first, as sum(dtype=...) does."""
+    read = {source: values[source] for source in node.all_input_nodes}
+    tensors = {source: value for source, value in read.items() if isinstance(value, ProgramTensor)}
+    given = node.meta.get("val")
+    wanted = DTYPES.get(given.dtype) if isinstance(given, torch.Tensor) else None
+    if wanted is None or any(tensor.dtype.bytes >= wanted.bytes for tensor in tensors.values()):
+        return read
+    return {**read, **{source: tensor.cast(wanted) for source, tensor in tensors.items()}}
 
 
 def _widened(node: torch.fx.Node, value: Any) -> Any:
