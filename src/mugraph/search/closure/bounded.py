@@ -109,18 +109,11 @@ class BoundedSaturation(Saturation):
         smallest = self.least[node.index] + (theirs.variables & ~mine.variables).bit_count()
         lacking = (mine.variables & ~theirs.variables).bit_count()
         room = self.operators - self.expressions.constants.isdisjoint((node.expr, expr))
-        for row in self.binary:
-            for swapped in (False,) if row.commutative else (False, True):
-                left = room - self.landmarks.after(row.name, *((theirs, mine) if swapped else (mine, theirs)))
-                near = [partner for partner in partners if max(smallest, self.least[partner.index] + lacking) <= left]
-                if near:
-                    self._join(row.name, node, expr, near, swapped)
-
-    def _join(self, op: str, node: TensorNode, expr: Expr, partners: list[TensorNode], swapped: bool) -> None:
-        operands = (expr, node.expr) if swapped else (node.expr, expr)
-        result = self._checked(self.expressions.express(self.expressions.prune, op, operands))
-        if result is not None:
-            self._pair(op, swapped, node, partners, result)
+        for op, swapped, result in self._admitted(node.expr, expr):
+            left = room - self.landmarks.after(op, *((theirs, mine) if swapped else (mine, theirs)))
+            near = [partner for partner in partners if max(smallest, self.least[partner.index] + lacking) <= left]
+            if near:
+                self._pair(op, swapped, node, near, result)
 
     def _reach(self, edge: Edge, phase: int, mask: int, expr: Expr, value: FieldValue) -> None:
         self._compute(edge, phase, mask, expr, partial(_given, value))

@@ -109,13 +109,14 @@ class Saturation:
         self.program = closure.program
         self.known: dict[tuple[int, int, Expr, bytes], int] = {}
         self.by_expr: tuple[dict[Expr, list[TensorNode]], ...] = ({}, {})
-        self.admitted: dict[tuple[Expr, Expr], tuple[tuple[str, bool, Expr], ...]] = {}
         self.pending: deque[TensorNode] = deque()
         self.reductions = [self.context.mask(axes) for axes in self.program.reductions]
         vocabulary = {term.op for term in self.program.terms}
         elementwise = [row for row in OPERATORS.values() if row.elementwise]
         self.unary = [row for row in elementwise if row.arity == 1 and (row.kind is not Kind.OPAQUE or row.name in vocabulary)]
-        self.binary = [row for row in elementwise if row.arity == 2]
+        binary = [row for row in elementwise if row.arity == 2]
+        self.oriented = [(row, swapped) for row in binary for swapped in ((False,) if row.commutative else (False, True))]
+        """Binary operators, and whether their operands are swapped."""
         self.has_max = "max" in vocabulary
         self.values = inputs.evaluate(self.program, self.context, arith)
         self.outer = self._outer_products()
@@ -281,17 +282,24 @@ class Saturation:
 
     def _admitted(self, x: Expr, y: Expr) -> tuple[tuple[str, bool, Expr], ...]:
         """(operator, operands swapped, result) for every binary operator the expression check lets through."""
-        known = self.admitted.get((x, y))
+        refused = self.expressions.refused[min(x, y)]
+        if max(x, y) in refused:
+            return ()
+        known = self.expressions.admitted.get((x, y))
         if known is None:
-            found = []
-            for row in self.binary:
-                for swapped in (False,) if row.commutative else (False, True):
-                    operands = (y, x) if swapped else (x, y)
-                    result = self._checked(self.expressions.express(self.expressions.prune, row.name, operands))
-                    if result is not None:
-                        found.append((row.name, swapped, result))
-            known = self.admitted[x, y] = tuple(found)
+            known = tuple(self._admit(x, y))
+            if known:
+                self.expressions.admitted[x, y] = known
+            else:
+                refused.add(max(x, y))
         return known
+
+    def _admit(self, x: Expr, y: Expr) -> Iterator[tuple[str, bool, Expr]]:
+        for row, swapped in self.oriented:
+            operands = (y, x) if swapped else (x, y)
+            result = self._checked(self.expressions.express(self.expressions.prune, row.name, operands))
+            if result is not None:
+                yield row.name, swapped, result
 
     def _binary(self, op: str, left: TensorNode, right: TensorNode, expr: Expr) -> None:
         union = left.mask | right.mask

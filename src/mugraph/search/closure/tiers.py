@@ -8,6 +8,7 @@ tried coarsest first; the report says which were exhausted.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from enum import StrEnum
 
@@ -94,6 +95,10 @@ class Expressions:
         self.algebra = Algebra()
         self.context = context
         self._calls: dict[str, Call] = {}
+        self.admitted: dict[tuple[Expr, Expr], tuple[tuple[str, bool, Expr], ...]] = {}
+        """What binary operators make of two expressions, as far as anybody asked: (operator, operands swapped, result)."""
+        self.refused: defaultdict[Expr, set[Expr]] = defaultdict(set)
+        """Pairs of which no binary operator makes anything, the smaller expression first: by far most of them."""
         self.leaves: dict[int, Expr] = {}
         for index, term in enumerate(program.terms):
             if term.op == "load":
