@@ -32,7 +32,7 @@ from mugraph.ir.scalar import Scalar
 Number = int | float | Fraction | Scalar | np.floating[Any] | np.integer[Any]
 
 _ONE, _ZERO = Scalar(Fraction(1)), Scalar(Fraction(0))
-_HIGHEST_POWER = 64
+_HIGHEST_POWER = 256
 """Abstract expressions and error bounds grow with the degree of a program."""
 
 
