@@ -121,6 +121,11 @@ class FieldValue(NamedTuple):
             raise UndefinedInField("a value has no residues modulo p: an input was drawn without them")
         return self.known_p
 
+    def agrees_with(self, other: FieldValue) -> bool:
+        """Whether residues are the same: modulo p, and modulo q where both are known."""
+        same_q = self.q is None or other.q is None or np.array_equal(self.q, other.q)
+        return same_q and np.array_equal(self.p, other.p)
+
 
 class FieldArithmetic:
     """`mugraph.ir.arithmetic.Arithmetic` over the fields of `pair`.

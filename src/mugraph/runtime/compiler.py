@@ -14,10 +14,11 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from mugraph.errors import CompilationFailed, TargetUnavailable
+from mugraph.runtime.objects import kept_object
 from mugraph.store import cache_directory
 from mugraph.targets.cpu import Vectors
 
@@ -95,37 +96,18 @@ def compile_shared(source: str, cache: Path | None = None) -> Path:
     Raises CompilationFailed when the compiler rejects the source, TargetUnavailable when there is no compiler.
     """
     compiler = find_compiler()
-    directory = (cache or cache_directory()) / "objects"
-    path = directory / f"{compiler.key(source)}.so"
-    if path.exists():
-        return path
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        return _compile(compiler, source, path)
-    except OSError as error:
-        kept = Path(_substitute(directory, str(error)).name, path.name)
-        return kept if kept.exists() else _compile(compiler, source, kept)
+    path = (cache or cache_directory()) / "objects" / f"{compiler.key(source)}.so"
+    return kept_object(path, partial(_compile, compiler, source))
 
 
-@cache
-def _substitute(directory: Path, why: str) -> tempfile.TemporaryDirectory[str]:
-    """The folder that stands in for a cache until the process ends; it is announced once."""
-    folder = tempfile.TemporaryDirectory(prefix="mugraph-")
-    _log.warning("cannot write the cache %s (%s); compiling into %s", directory, why, folder.name)
-    return folder
-
-
-def _compile(compiler: Compiler, source: str, path: Path) -> Path:
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".compiling-") as folder:
-        text, unfinished = Path(folder, "kernels.c"), Path(folder, "kernels.so")
-        text.write_text(source, encoding="utf-8")
-        done = subprocess.run([*compiler.command, *_FLAGS, str(text), "-o", str(unfinished)], capture_output=True, text=True)
-        if "No space left" in done.stderr:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        if done.returncode != 0:
-            kept = Path(tempfile.mkdtemp(prefix="mugraph-")) / "kernels.c"
-            kept.write_text(source, encoding="utf-8")
-            reason = next((line for line in done.stderr.splitlines() if "error" in line), "no message")
-            raise CompilationFailed(f"{compiler.command[0]} rejected a generated kernel ({reason}); please report it with {kept}")
-        os.replace(unfinished, path)
-    return path
+def _compile(compiler: Compiler, source: str, path: Path) -> None:
+    text = path.with_name("kernels.c")
+    text.write_text(source, encoding="utf-8")
+    done = subprocess.run([*compiler.command, *_FLAGS, str(text), "-o", str(path)], capture_output=True, text=True)
+    if "No space left" in done.stderr:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    if done.returncode != 0:
+        kept = Path(tempfile.mkdtemp(prefix="mugraph-")) / "kernels.c"
+        kept.write_text(source, encoding="utf-8")
+        reason = next((line for line in done.stderr.splitlines() if "error" in line), "no message")
+        raise CompilationFailed(f"{compiler.command[0]} rejected a generated kernel ({reason}); please report it with {kept}")

@@ -49,10 +49,5 @@ def accepted_by_paper(left: Graph, right: Graph, seed: int = 0) -> bool:
             ours, theirs = (evaluate_batched(graph, inputs, arith) for graph in (left, right))
         except UndefinedInField:
             continue
-        return all(_equal(x, y) for x, y in zip(ours, theirs, strict=True))
+        return all(x.agrees_with(y) for x, y in zip(ours, theirs, strict=True))
     return False
-
-
-def _equal(x: FieldValue, y: FieldValue) -> bool:
-    modulo_q = x.q is None or y.q is None or np.array_equal(x.q, y.q)
-    return modulo_q and np.array_equal(x.p, y.p)

@@ -114,11 +114,6 @@ def _compile(text: str, architecture: str) -> Cubin:
     return Cubin(bytes(compiled.code), architecture, log.getvalue())
 
 
-def _first_error(log: str) -> str:
-    errors = (line.strip() for line in log.splitlines() if "error" in line and "NVRTC_ERROR" not in line)
-    return next(errors, log.splitlines()[0])
-
-
 def _resources(log: str) -> dict[str, Resources]:
     found: dict[str, Resources] = {}
     for name, body in re.findall(r"Compiling entry function '([^']+)'(.*?)(?=Compiling entry function|\Z)", log, re.DOTALL):

@@ -96,12 +96,7 @@ class FieldTest:
             outputs = evaluate(graph, self._inputs, self._arith)
         except UndefinedInField:
             return False
-        return all(map(_equal, outputs, self._wanted))
-
-
-def _equal(x: FieldValue, y: FieldValue) -> bool:
-    same_q = x.q is None or y.q is None or np.array_equal(x.q, y.q)
-    return same_q and np.array_equal(x.p, y.p)
+        return all(map(FieldValue.agrees_with, outputs, self._wanted))
 
 
 class Enumerator:

@@ -65,8 +65,3 @@ class _Held:
 
     def element(self, number: int, tile: Tile) -> str:
         return f"{tile.buffer}[i][j][h]" if self.holds(tile) else f"to_float(*({self.address(number, tile)}))"
-
-    def assignment(self, target: Tile, value: str) -> str:
-        if self.holds(target):
-            return f"{target.buffer}[i][j][h] = {value};"
-        return f"*({self.address(0, target)}) = from_float<{self.text.dtype(target)}_t>({value});"

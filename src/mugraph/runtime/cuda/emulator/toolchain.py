@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import logging
-import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from functools import cache
 from importlib import resources
 from pathlib import Path
 
 from mugraph.errors import CompilationFailed, TargetUnavailable
 from mugraph.runtime.cuda.nvrtc import SOURCE_NAME
+from mugraph.runtime.objects import kept_object
 from mugraph.store import cache_directory
 from mugraph.targets.cuda.device import interface
 
@@ -32,7 +30,6 @@ _KERNEL_FLAGS = (
     # Variables a kernel forgot to set hold about -1.7e38 instead of a lucky zero.
     "-ftrivial-auto-var-init=pattern",
 )
-_log = logging.getLogger(__name__)
 
 
 def build_library(source: str, folder: Path) -> Path:
@@ -81,26 +78,13 @@ def _machine() -> Path:
     version = subprocess.run([compiler, "-v"], capture_output=True, text=True).stderr
     texts = [_read(name) for name in (*_HEADERS, *_MACHINE)]
     key = hashlib.sha256("\0".join((compiler, version, *_MACHINE_FLAGS, *texts)).encode()).hexdigest()
-    path = cache_directory() / "objects" / f"emulator-{key[:32]}.o"
-    if path.exists():
-        return path
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return _compile_machine(path)
-    except OSError as error:
-        temporary = Path(tempfile.mkdtemp(prefix="mugraph-"))
-        _log.warning("cannot write the cache %s (%s); compiling into %s", path.parent, error, temporary)
-        return _compile_machine(temporary / path.name)
+    return kept_object(cache_directory() / "objects" / f"emulator-{key[:32]}.o", _compile_machine)
 
 
-def _compile_machine(path: Path) -> Path:
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".compiling-") as folder:
-        for name in (*_HEADERS, *_MACHINE):
-            Path(folder, name).write_text(_read(name), encoding="utf-8")
-        unfinished = Path(folder, "emulator.o")
-        _run(_MACHINE_FLAGS, *(str(Path(folder, name)) for name in _MACHINE), "-o", str(unfinished))
-        os.replace(unfinished, path)
-    return path
+def _compile_machine(path: Path) -> None:
+    for name in (*_HEADERS, *_MACHINE):
+        path.with_name(name).write_text(_read(name), encoding="utf-8")
+    _run(_MACHINE_FLAGS, *(str(path.with_name(name)) for name in _MACHINE), "-o", str(path))
 
 
 def _run(flags: tuple[str, ...], *arguments: str) -> None:
