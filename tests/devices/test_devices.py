@@ -46,6 +46,11 @@ def test_every_known_target_is_complete_and_plausible(target: str) -> None:
     assert device.vector_flops <= device.matmul_flops[DType.FP32] <= device.matmul_flops[DType.BF16]
 
 
+@pytest.mark.parametrize(("architecture", "bulk"), [("sm_80", False), ("sm_90", True), ("sm_90:h200", True), ("sm_100", True)])
+def test_bulk_copies_came_with_hopper(architecture: str, bulk: bool) -> None:
+    assert device_for(f"cuda:{architecture}").engines.bulk_copies == bulk
+
+
 def test_devices_are_values() -> None:
     assert device_for("cuda:sm_80") == device_for("cuda:sm_80")
     assert len({device_for("cuda:sm_80"), device_for("cuda:sm_80"), device_for("cuda:sm_90")}) == 2

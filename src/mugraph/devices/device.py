@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from mugraph.devices.engines import NO_ENGINES, Engines
 from mugraph.ir.dtypes import DType
 
 
@@ -46,3 +47,5 @@ class Device:
     """Threads of a block that hold registers at the same time: all of them on a GPU, the lanes of a vector on a CPU."""
     operands_in_place: bool = False
     """Whether blocks read operands where they lie, through caches, instead of copying tiles into shared memory first."""
+    engines: Engines = NO_ENGINES
+    """Units beside the threads of a multiprocessor."""

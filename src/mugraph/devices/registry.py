@@ -9,6 +9,7 @@ from importlib import resources
 from typing import Any
 
 from mugraph.devices.device import Device
+from mugraph.devices.engines import Engines
 from mugraph.devices.host import host_cpu
 from mugraph.errors import TargetUnavailable
 from mugraph.ir.dtypes import DType
@@ -49,4 +50,5 @@ def _gpus() -> dict[str, Device]:
 def _gpu(description: dict[str, Any]) -> Device:
     fields = {key: value for key, value in description.items() if key not in ("architectures", "sources")}
     fields["matmul_flops"] = {DType.parse(dtype): float(rate) for dtype, rate in fields["matmul_flops"].items()}
-    return Device(target="", **fields)
+    engines = Engines(**dict.fromkeys(fields.pop("engines", ()), True))
+    return Device(target="", engines=engines, **fields)

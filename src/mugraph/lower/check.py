@@ -8,11 +8,14 @@ done with the elements they share.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from mugraph.errors import InvalidGraph
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Shape
+from mugraph.lower import tiles
+from mugraph.lower.bulk_copies import COPY_BYTES, MOST_BYTES, places
 from mugraph.lower.lowered import Buffer, Elementwise, Kernel, Matmul, Memory, Panels, Reduce, Statement, Tile, reads_target
 from mugraph.lower.order import first_conflict
 from mugraph.lower.tiles import same_elements
@@ -40,6 +43,8 @@ def _statement_rules(kernel: Kernel, statement: Statement) -> Iterator[tuple[str
         held = kernel.buffer(tile.buffer).memory is Memory.REGISTERS
         yield f"{tile.buffer} is a sum in registers, which only products add to", held and not _may_hold(statement)
     if isinstance(statement, Matmul) and statement.panels is not None:
+        bulk = kernel.ring is not None and kernel.ring.bulk
+        yield "its panels are not rows that bulk copies move", bulk and not _moved_in_rows(statement, statement.panels)
         yield "its panels do not fit the slots of the kernel's ring", not _panels_fit(kernel, statement, statement.panels)
 
 
@@ -108,7 +113,7 @@ def _may_hold(statement: Statement) -> bool:
 
 
 def _panels_fit(kernel: Kernel, product: Matmul, panels: Panels) -> bool:
-    if kernel.ring is None or kernel.buffer(kernel.ring.buffer).elements < kernel.ring.stages * kernel.ring.slot:
+    if kernel.ring is None or kernel.buffer(kernel.ring.buffer).bytes < kernel.ring.bytes(product.dtype):
         return False
     used: list[range] = []
     for factor, place, shape in (
@@ -123,6 +128,18 @@ def _panels_fit(kernel: Kernel, product: Matmul, panels: Panels) -> bool:
         used.append(range(place.start.constant, last + 1))
     apart = len(used) < 2 or used[0].stop <= used[1].start
     return kernel.ring.stages > 1 and apart and all(part.stop <= kernel.ring.slot for part in used)
+
+
+def _moved_in_rows(product: Matmul, panels: Panels) -> bool:
+    """Whether rows of panels lie together at both ends, in multiples of what bulk copies need, and barriers can count them."""
+    step = COPY_BYTES // product.dtype.bytes
+    for factor, place in ((product.left, panels.left), (product.right, panels.right)):
+        if place is not None:
+            along = place.strides.index(1) - 2
+            aligned = tiles.alignment(factor, step, along) == tiles.alignment(place, step, along) == step
+            if factor.strides[along] != 1 or place.shape[along] % step or not aligned:
+                return False
+    return sum(math.prod(place.shape) for place in places(panels)) * product.dtype.bytes <= MOST_BYTES
 
 
 def _check_threads(kernel: Kernel) -> None:

@@ -6,7 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from mugraph.devices import NO_ENGINES, Engines
 from mugraph.errors import ExceedsMemory
+from mugraph.lower.bulk_copies import with_bulk_copies
 from mugraph.lower.fragments import WARP
 from mugraph.lower.layouts import with_layouts
 from mugraph.lower.lowered import Buffer, Kernel, Matmul, Memory, Reduce, Statement
@@ -39,8 +41,10 @@ class Passes:
 ALL_PASSES = Passes()
 
 
-def cooperative(kernel: Kernel, shared_bytes: int, passes: Passes = ALL_PASSES) -> Kernel:
+def cooperative(kernel: Kernel, shared_bytes: int, passes: Passes = ALL_PASSES, engines: Engines = NO_ENGINES) -> Kernel:
     """The kernel for blocks of many threads that share `shared_bytes` of memory at most, its results unchanged.
+
+    `engines` are the units beside the threads that it may use.
 
     Raises ExceedsMemory where its tiles do not fit.
     """
@@ -51,6 +55,8 @@ def cooperative(kernel: Kernel, shared_bytes: int, passes: Passes = ALL_PASSES) 
     laid = _placed(with_layouts(kernel), passes) if passes.layouts else None
     kernel = laid if laid is not None and laid.shared_bytes <= shared_bytes else _placed(kernel, passes)
     kernel = _placed(with_streams(kernel, shared_bytes), passes)
+    bulk = _placed(with_bulk_copies(kernel), passes) if engines.bulk_copies else kernel
+    kernel = bulk if bulk.shared_bytes <= shared_bytes else kernel
     kernel = with_barriers(kernel) if passes.order else replace(kernel, barriers=frozenset(range(len(kernel.statements))))
     if kernel.shared_bytes > shared_bytes:
         raise ExceedsMemory(

@@ -19,6 +19,9 @@ from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Shape
 from mugraph.lower.expressions import Expression
 
+MBARRIER_BYTES = 8
+"""Bytes of a barrier that counts the bytes of bulk copies."""
+
 
 class Memory(StrEnum):
     """Where a buffer lives: device memory, the memory one block shares (a cache-resident scratch on a CPU), or registers.
@@ -164,12 +167,18 @@ def with_tiles(statement: Statement, change: Callable[[Tile], Tile]) -> Statemen
 class Ring:
     """The `stages` slots of `slot` elements in a shared buffer that panels pass through, in the order of their use.
 
-    The copies into one slot are issued while the `stages - 1` panels before it wait or are being used.
+    The copies into one slot are issued while the `stages - 1` panels before it wait or are being used. With `bulk`, the
+    engine for bulk copies makes them, row by row, and behind the slots lies a barrier for each, which counts its bytes.
     """
 
     buffer: str
     stages: int
     slot: int
+    bulk: bool = False
+
+    def bytes(self, dtype: DType) -> int:
+        """Bytes of slots for elements of `dtype` and of their barriers."""
+        return self.stages * (self.slot * dtype.bytes + (MBARRIER_BYTES if self.bulk else 0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,6 +91,40 @@ extern "C" __global__ void __launch_bounds__(96) root_mean_square(const @T *x, @
 }
 """
 
+ROW_COUNT, ROW_ELEMENTS = 5, 64
+"""Sizes of `copied_rows`."""
+
+_COPIED_ROWS = """
+/* The sum of 5 rows of 64 numbers, by one block of 64 threads for each such sum. Rows pass through two slots. */
+extern "C" __global__ void __launch_bounds__(64) sum_rows(const float *x, float *y)
+{
+    float *const s = (float *)shared_memory();
+    mbarrier_t *const full = (mbarrier_t *)(s + 128);
+    const auto fetch = [&](int row) {
+        const int slot = row % 2;
+        mbarrier_arrive_expect(full + slot, 256);
+        bulk_copy(s + 64 * slot, x + (blockIdx.x * 5 + row) * 64, 256, full + slot);
+    };
+    if (threadIdx.x == 33) {
+        for (int slot = 0; slot < 2; ++slot)
+            mbarrier_init(full + slot, 1);
+        proxy_fence();
+        fetch(0);
+        fetch(1);
+    }
+    __syncthreads(); /* set up */
+    float sum = 0;
+    for (int row = 0; row < 5; ++row) {
+        mbarrier_wait(full + row % 2, row / 2 % 2);
+        sum += s[64 * (row % 2) + threadIdx.x];
+        __syncthreads(); /* read */
+        if (threadIdx.x == 33 && row + 2 < 5)
+            fetch(row + 2);
+    }
+    y[blockIdx.x * 64 + threadIdx.x] = sum;
+}
+"""
+
 
 def matmul(element: str) -> str:
     """product[VALID_ROWS, COLUMNS] = left[VALID_ROWS, DEPTH] @ right[DEPTH, COLUMNS]; `element` is `fp16_t` or `bf16_t`."""
@@ -109,6 +143,11 @@ def matmul(element: str) -> str:
 def root_mean_square(element: str) -> str:
     """A reduction over threads and warps; `element` is `fp32_t`, `fp16_t` or `bf16_t`."""
     return _filled(_REDUCTION, {"T": element})
+
+
+def copied_rows() -> str:
+    """y[b, :] = sum over r of x[b, r, :], x of ROW_COUNT rows of ROW_ELEMENTS numbers, by bulk copies (sm_90 or later)."""
+    return _COPIED_ROWS
 
 
 def changed(source: str, old: str, new: str) -> str:

@@ -8,7 +8,17 @@ import torch
 from mugraph.runtime.cuda import compile_cubin
 from mugraph.runtime.cuda.emulator import emulate
 from mugraph.runtime.cuda.launch import LaunchShape, LoadedKernel
-from runtime.cuda.kernels import COLUMNS, DEPTH, MATMUL_SHAPE, VALID_ROWS, matmul, root_mean_square
+from runtime.cuda.kernels import (
+    COLUMNS,
+    DEPTH,
+    MATMUL_SHAPE,
+    ROW_COUNT,
+    ROW_ELEMENTS,
+    VALID_ROWS,
+    copied_rows,
+    matmul,
+    root_mean_square,
+)
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no GPU")
 
@@ -48,6 +58,17 @@ def test_reductions_and_conversions_agree_with_the_emulator(element: str) -> Non
     on_gpu, result = x.cuda(), torch.empty(4, dtype=x.dtype, device="cuda")
     load(root_mean_square(element), "root_mean_square", shape)([on_gpu.data_ptr(), result.data_ptr()])
     torch.testing.assert_close(result.cpu(), emulated, rtol=1e-6 if element == "fp32_t" else 0, atol=0)
+
+
+hopper = pytest.mark.skipif(torch.cuda.is_available() and torch.cuda.get_device_capability() < (9, 0), reason="needs sm_90")
+
+
+@hopper
+def test_bulk_copies_arrive_whole() -> None:
+    x = torch.randn(2, ROW_COUNT, ROW_ELEMENTS, device="cuda")
+    result = torch.full((2, ROW_ELEMENTS), float("nan"), device="cuda")
+    load(copied_rows(), "sum_rows", LaunchShape((2,), 64, 2048))([x.data_ptr(), result.data_ptr()])
+    torch.testing.assert_close(result, x.sum(1))
 
 
 def test_a_launch_can_be_captured_into_a_cuda_graph() -> None:

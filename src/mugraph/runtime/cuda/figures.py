@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mugraph.devices import Engines
+from mugraph.lower.lowered import Kernel
 from mugraph.runtime.cuda.machine import Cuda
 from mugraph.runtime.cuda.nvrtc import SOURCE_NAME, compile_cubin
 from mugraph.runtime.executable import Executable
@@ -24,6 +26,8 @@ class KernelFigures:
     """Of one block."""
     spill_bytes: int
     """Stores and loads of registers that did not fit, in the code of one thread."""
+    engines: Engines
+    """Units beside the threads that it uses."""
 
 
 def kernel_figures(executable: Executable) -> tuple[KernelFigures, ...]:
@@ -42,6 +46,11 @@ def kernel_figures(executable: Executable) -> tuple[KernelFigures, ...]:
             resources[kernel.name].registers,
             kernel.shared_bytes,
             resources[kernel.name].spill_bytes,
+            _engines(kernel),
         )
         for kernel in kernels
     )
+
+
+def _engines(kernel: Kernel) -> Engines:
+    return Engines(bulk_copies=kernel.ring is not None and kernel.ring.bulk)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mugraph.devices import device_for
+from mugraph.devices import NO_ENGINES, Engines, device_for
 from mugraph.errors import InvalidInput
 from mugraph.ir.graph import Graph
 from mugraph.lower import ALL_PASSES, Launch, Passes, cooperative, lower
@@ -27,18 +27,22 @@ _NEVER = Rule("never", lambda link: False)
 
 @dataclass(frozen=True, slots=True)
 class Cuda:
-    """Kernels for GPUs of one architecture, as `sm_90`, whose blocks share up to `shared_bytes` of memory."""
+    """Kernels for GPUs of one architecture, as `sm_90`, whose blocks share up to `shared_bytes` of memory.
+
+    `engines` are the units beside the threads that kernels may use; a target's machine has all that its devices have.
+    """
 
     architecture: str
     shared_bytes: int
     passes: Passes = ALL_PASSES
+    engines: Engines = NO_ENGINES
 
     @classmethod
     def of(cls, target: str) -> Cuda:
         """The machine of a target such as `cuda:sm_90`; raises TargetUnavailable for an unknown one, or without a compiler."""
         device = device_for(target)
         compiler_version()
-        return cls(target.split(":")[1], device.shared_memory_bytes)
+        return cls(target.split(":")[1], device.shared_memory_bytes, engines=device.engines)
 
     @property
     def available(self) -> bool:
@@ -49,10 +53,9 @@ class Cuda:
 
     def lower(self, graph: Graph) -> dict[int, Launch]:
         """The launches of a kernel graph, by node; raises ExceedsMemory where a block's tiles do not fit."""
-        launches = lower(graph)
         launches = lower(graph) if self.passes.thread_graphs else lower(graph, rules=(_NEVER,))
         return {
-            index: replace(launch, kernel=cooperative(launch.kernel, self.shared_bytes, self.passes))
+            index: replace(launch, kernel=cooperative(launch.kernel, self.shared_bytes, self.passes, self.engines))
             for index, launch in launches.items()
         }
 

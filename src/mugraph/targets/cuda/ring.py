@@ -1,17 +1,22 @@
 """The ring of panels: which asynchronous copies each step of the kernel's products issues, and the wait for a panel.
 
-Panels are numbered in the order of their use. Before panel t is used, every thread waits for its own copies of it, all
-threads meet, and the copies of panel t + stages - 1 are issued into the slot that panel t - 1 has left.
+Panels are numbered in the order of their use. Before panel t is used, its copies are waited for, all threads meet, and the
+copies of panel t + stages - 1 are issued into the slot that panel t - 1 has left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from mugraph.lower.bulk_copies import places, row_elements
+from mugraph.lower.fragments import WARP
 from mugraph.lower.lowered import Matmul, Panels, Statement, Tile
 from mugraph.lower.streams import COPY_BYTES
 from mugraph.targets.cuda.source import KernelText
 from mugraph.targets.source import index_terms, scaled, sum_of
+
+Write = Callable[[KernelText, Matmul, Panels], None]
+"""Writes the copies of panel number `p` of a product's factors into `slot`."""
 
 
 def write_ring(text: KernelText) -> None:
@@ -19,16 +24,23 @@ def write_ring(text: KernelText) -> None:
     ring = text.kernel.ring
     if ring is None:
         return
-    kernel = text.kernel
+    if ring.bulk:
+        _write_bulk_ring(text)
+    else:
+        _write_thread_ring(text)
+
+
+# copies by all threads ----------------------------------------------------------------------------------------------------
+
+
+def _write_thread_ring(text: KernelText) -> None:
+    """Every thread copies its share of a panel, 16 bytes at a time, and waits for that before it meets the others."""
+    ring = text.kernel.ring
+    assert ring is not None
     with text.block("const auto fetch = [&](int panel)", end=";"):
-        text.line(f"auto *const slot = {ring.buffer} + panel % {ring.stages} * {ring.slot};")
-        text.line("const long l = 0;")
-        _write_part(text, kernel.before, 1)
-        _write_part(text, kernel.body, kernel.loop)
-        _write_part(text, kernel.after, 1)
+        _write_fetch(text, _write_thread_copies)
         text.line("cp_async_commit();")
-    text.line(f"auto *slot = {ring.buffer};")
-    text.line("int used = 0;")
+    _declare_slot(text)
     with text.block("const auto next_panel = [&]()", end=";"):
         text.line(f"cp_async_wait<{ring.stages - 2}>();")
         text.line("__syncthreads();")
@@ -38,7 +50,79 @@ def write_ring(text: KernelText) -> None:
     text.line("    fetch(panel);")
 
 
-def _write_part(text: KernelText, statements: Sequence[Statement], times: int) -> None:
+def _write_thread_copies(text: KernelText, product: Matmul, panels: Panels) -> None:
+    for factor, place, inner in _copied(product, panels):
+        run = COPY_BYTES // text.dtype(factor).bytes
+        across = _across(place)
+        runs, rows = row_elements(place) // run, place.shape[across]
+        with text.block(f"for (int e = thread; e < {rows * runs}; e += {text.threads})"):
+            text.line(f"const int row = e / {runs}, at = e % {runs} * {run};")
+            source, target = _ends(factor, place, inner, panels.depth)
+            text.line(f"cp_async<{COPY_BYTES}>({target} + at, {source} + at);")
+
+
+# bulk copies --------------------------------------------------------------------------------------------------------------
+
+
+def _write_bulk_ring(text: KernelText) -> None:
+    """The lanes of the first warp issue the copies of a panel, a row each in turn; a slot's barrier counts their bytes.
+
+    Every thread waits for the count itself: even phases of a slot's barrier are those of its first, third, ... panel.
+    """
+    ring = text.kernel.ring
+    assert ring is not None
+    text.line(f"mbarrier_t *const arrived = (mbarrier_t *)({ring.buffer} + {ring.stages * ring.slot});")
+    with text.block("const auto fetch = [&](int panel)", end=";"):
+        text.line(f"mbarrier_t *const count = arrived + panel % {ring.stages};")
+        _write_fetch(text, _write_bulk_copies)
+    _declare_slot(text)
+    with text.block("const auto next_panel = [&]()", end=";"):
+        text.line("__syncthreads();")
+        text.line("if (warp == 0)")
+        text.line(f"    fetch(used + {ring.stages - 1});")
+        text.line(f"mbarrier_wait(arrived + used % {ring.stages}, used / {ring.stages} % 2);")
+        text.line(f"slot = {ring.buffer} + used++ % {ring.stages} * {ring.slot};")
+    with text.block("if (warp == 0)"):
+        with text.block("if (lane == 0)"):
+            text.line(f"for (int stage = 0; stage < {ring.stages}; ++stage)")
+            text.line("    mbarrier_init(arrived + stage, 1);")
+            text.line("proxy_fence();")
+        text.line("__syncwarp();")
+        text.line(f"for (int panel = 0; panel < {ring.stages - 1}; ++panel)")
+        text.line("    fetch(panel);")
+
+
+def _write_bulk_copies(text: KernelText, product: Matmul, panels: Panels) -> None:
+    elements = sum(place.shape[0] * place.shape[1] for place in places(panels))
+    text.line("if (lane == 0)")
+    text.line(f"    mbarrier_arrive_expect(count, {elements * product.dtype.bytes});")
+    for factor, place, inner in _copied(product, panels):
+        with text.block(f"for (int row = lane; row < {place.shape[_across(place)]}; row += {WARP})"):
+            source, target = _ends(factor, place, inner, panels.depth)
+            text.line(f"bulk_copy({target}, {source}, {row_elements(place) * product.dtype.bytes}, count);")
+
+
+# what both share ----------------------------------------------------------------------------------------------------------
+
+
+def _declare_slot(text: KernelText) -> None:
+    assert text.kernel.ring is not None
+    text.line(f"auto *slot = {text.kernel.ring.buffer};")
+    text.line("int used = 0;")
+
+
+def _write_fetch(text: KernelText, write: Write) -> None:
+    """The copies of panel number `panel`; none beyond the last one."""
+    kernel, ring = text.kernel, text.kernel.ring
+    assert ring is not None
+    text.line(f"auto *const slot = {ring.buffer} + panel % {ring.stages} * {ring.slot};")
+    text.line("const long l = 0;")
+    _write_part(text, kernel.before, 1, write)
+    _write_part(text, kernel.body, kernel.loop, write)
+    _write_part(text, kernel.after, 1, write)
+
+
+def _write_part(text: KernelText, statements: Sequence[Statement], times: int, write: Write) -> None:
     """The copies of panel number `panel` if it belongs to a part that runs `times` times; what is left of it otherwise."""
     streamed = [(s, s.panels) for s in statements if isinstance(s, Matmul) and s.panels is not None]
     counts = [product.left.shape[-1] // panels.depth for product, panels in streamed]
@@ -49,26 +133,25 @@ def _write_part(text: KernelText, statements: Sequence[Statement], times: int) -
         text.line(f"int p = panel % {sum(counts)};")
         for (product, panels), count in zip(streamed, counts, strict=True):
             with text.block(f"if (0 <= p && p < {count})"):
-                _write_copies(text, product, panels)
+                write(text, product, panels)
             text.line(f"p -= {count};")
     text.line(f"panel -= {sum(counts) * times};")
 
 
-def _write_copies(text: KernelText, product: Matmul, panels: Panels) -> None:
-    for factor, place, inner in ((product.left, panels.left, -1), (product.right, panels.right, -2)):
-        if place is not None:
-            _write_copy(text, factor, place, inner, panels.depth)
+def _copied(product: Matmul, panels: Panels) -> list[tuple[Tile, Tile, int]]:
+    """The factors that are copied, their places in the slot, and which of their dimensions k is."""
+    found = ((product.left, panels.left, -1), (product.right, panels.right, -2))
+    return [(factor, place, inner) for factor, place, inner in found if place is not None]
 
 
-def _write_copy(text: KernelText, factor: Tile, place: Tile, inner: int, depth: int) -> None:
-    """Copy panel `p` of a factor to its place in the slot, 16 bytes at a time."""
-    run = COPY_BYTES // text.dtype(factor).bytes
-    along, across = (-1, -2) if place.strides[-1] == 1 else (-2, -1)
-    runs, rows = place.shape[along] // run, place.shape[across]
-    with text.block(f"for (int e = thread; e < {rows * runs}; e += {text.threads})"):
-        text.line(f"const int row = e / {runs}, at = e % {runs} * {run};")
-        moved = scaled(factor.strides[inner] * depth, "p")
-        start = index_terms(factor.start)
-        source = sum_of([factor.buffer, *start, moved, scaled(factor.strides[across], "(long)row"), "at"])
-        target = sum_of(["slot", str(place.start.constant), scaled(place.strides[across], "row"), "at"])
-        text.line(f"cp_async<{COPY_BYTES}>({target}, {source});")
+def _across(place: Tile) -> int:
+    """The dimension from row to row of a panel."""
+    return -2 if place.strides[-1] == 1 else -1
+
+
+def _ends(factor: Tile, place: Tile, inner: int, depth: int) -> tuple[str, str]:
+    """The addresses of row `row` of panel `p` of a factor: where it is copied from, and where to."""
+    across = _across(place)
+    moved = scaled(factor.strides[inner] * depth, "p")
+    source = sum_of([factor.buffer, *index_terms(factor.start), moved, scaled(factor.strides[across], "(long)row")])
+    return source, sum_of(["slot", str(place.start.constant), scaled(place.strides[across], "row")])

@@ -17,7 +17,7 @@ int thread, block;
 
 namespace {
 
-enum class State : unsigned char { ready, at_warp, at_barrier, finished };
+enum class State : unsigned char { ready, at_warp, at_barrier, at_memory, finished };
 
 struct Warp {
     int arrived;
@@ -82,7 +82,7 @@ void choose_order(unsigned seed)
 
 void report_stuck()
 {
-    for (const State waiting : {State::at_warp, State::at_barrier})
+    for (const State waiting : {State::at_warp, State::at_memory, State::at_barrier})
         for (int stuck = 0; stuck < threads; ++stuck)
             if (states[stuck] == waiting) {
                 thread = stuck;
@@ -145,6 +145,14 @@ void gather(Unit unit, void *operands)
     const int first = thread / kLanes * kLanes;
     std::fill_n(states + first, kLanes, State::ready);
 }
+
+void wait_for_progress()
+{
+    states[thread] = State::at_memory;
+    yield();
+}
+
+void announce_progress() { std::replace(states, states + threads, State::at_memory, State::ready); }
 
 void abandon_block()
 {

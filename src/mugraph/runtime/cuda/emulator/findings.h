@@ -12,8 +12,10 @@ enum class Kind : std::int32_t {
     out_of_bounds,   /* outside shared memory and every operand */
     misaligned,      /* the address is no multiple of the access's size */
     input_written,   /* a store to an operand that the kernel may only read */
-    divergence,      /* a barrier or warp function that some threads never reach */
+    divergence,      /* a barrier or warp function that some threads never reach, or a phase that is never over */
     unwritten,       /* part of an output that nobody wrote */
+    unfenced,        /* given to an asynchronous unit without a fence after it was written */
+    unfinished,      /* an asynchronous copy that nobody has waited for when its block ends */
 };
 
 /* Where: shared memory, the kernel's operand of that number, or nowhere known. */

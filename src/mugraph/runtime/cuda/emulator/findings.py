@@ -15,8 +15,10 @@ class Fault(Enum):
     OUT_OF_BOUNDS = "leaves its memory"
     MISALIGNED = "is not aligned to its size"
     INPUT_WRITTEN = "writes to an input"
-    DIVERGENCE = "waits for threads that never come"
+    DIVERGENCE = "waits for what never comes"
     UNWRITTEN = "was never written"
+    UNFENCED = "gives an asynchronous unit what {other} wrote with no proxy fence behind it"
+    UNFINISHED = "is still being copied when the block ends"
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,15 @@ template <int BYTES> INLINE void cp_async(void *shared, const void *from, bool p
 INLINE void cp_async_commit() { emulated_cp_async_commit(); }
 template <int PENDING> INLINE void cp_async_wait() { emulated_cp_async_wait(PENDING); }
 
+INLINE void mbarrier_init(mbarrier_t *barrier, int arrivals) { emulated_mbarrier_init(barrier, arrivals); }
+INLINE void mbarrier_arrive_expect(mbarrier_t *barrier, int bytes) { emulated_mbarrier_arrive_expect(barrier, bytes); }
+INLINE void mbarrier_wait(mbarrier_t *barrier, int parity) { emulated_mbarrier_wait(barrier, parity); }
+INLINE void bulk_copy(void *shared, const void *from, int bytes, mbarrier_t *barrier)
+{
+    emulated_bulk_copy(shared, from, bytes, barrier);
+}
+INLINE void proxy_fence() { emulated_proxy_fence(); }
+
 INLINE float shfl_xor(float value, int mask) { return emulated_shfl_xor(value, mask); }
 
 template <int N> INLINE void ldmatrix(unsigned (&part)[N], const void *row)

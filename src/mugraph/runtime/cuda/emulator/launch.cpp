@@ -8,6 +8,7 @@
 #include "block.h"
 #include "fibers.h"
 #include "findings.h"
+#include "mbarriers.h"
 #include "memory.h"
 #include "units.h"
 #include "wavefronts.h"
@@ -114,6 +115,7 @@ extern "C" int emulate(void (*entry)(), const Shape *shape, const OperandView *v
                 poison(shared_memory(), shared_bytes);
                 run_block(shape->threads, shape->seed, call_kernel);
                 forget_copies();
+                end_mbarriers();
                 emulation::statistics.wavefronts += take_wavefronts();
             }
     release_stacks();

@@ -10,6 +10,7 @@
 #include "block.h"
 #include "fibers.h"
 #include "findings.h"
+#include "mbarriers.h"
 #include "wavefronts.h"
 
 namespace emulation {
@@ -26,6 +27,8 @@ namespace {
 constexpr std::uint32_t kCell = 2;
 
 Cell shared_cells[kMaxShared / kCell];
+/* Proxy fences of each thread of the block. */
+std::uint32_t fences[kMaxThreads];
 
 /* Shared memory between two guards, which belong to it and lie out of its bounds. */
 unsigned char *shared_region()
@@ -125,6 +128,14 @@ Span cells_of(const void *address, std::uint32_t bytes, std::uint32_t alignment,
     return {window.cells + offset / kCell, window.cells + (offset + bytes + kCell - 1) / kCell, window.place};
 }
 
+bool by_unit(const Access &access) { return access.thread >= kMaxThreads; }
+
+/* The thread that wrote, or told a unit to. */
+int writer_of(const Access &access)
+{
+    return by_unit(access) ? copier(access.thread - kMaxThreads) : static_cast<int>(access.thread);
+}
+
 bool happened(const Access &access, std::int32_t place) { return access.epoch >= (place == kShared ? first_epoch : 1); }
 
 /* Whether nothing orders an earlier access before the calling thread. Blocks are never ordered. */
@@ -134,6 +145,8 @@ bool concurrent(const Access &access, std::int32_t place)
         return false;
     if (access.epoch < first_epoch)
         return true;
+    if (by_unit(access))
+        return access.epoch == epoch && !has_waited(access.thread - kMaxThreads, access.warp_epoch);
     if (access.epoch < epoch || static_cast<int>(access.thread) == thread)
         return false;
     return static_cast<int>(access.thread) / kLanes != thread / kLanes || access.warp_epoch >= warp_epoch(thread);
@@ -154,6 +167,20 @@ void remember_read(Cell &cell, const Access &access)
             cell.other_warp = last;
     }
     cell.reads[0] = access;
+}
+
+/* The cells of shared memory from an address on. */
+Cell *shared_cells_of(const void *address)
+{
+    return shared_cells + (static_cast<const unsigned char *>(address) - shared_memory()) / kCell;
+}
+
+template <class Change> void for_each_in_flight(const void *address, std::uint32_t bytes, Change change)
+{
+    Cell *const first = shared_cells_of(address);
+    for (Cell *cell = first; cell < first + (bytes + kCell - 1) / kCell; ++cell)
+        if (cell->write.flight)
+            change(*cell);
 }
 
 } // namespace
@@ -201,9 +228,9 @@ void read(const void *address, std::uint32_t bytes, std::uint32_t alignment, con
         if (!happened(before, span.place))
             tell(Kind::uninitialized, -1);
         else if (before.flight)
-            tell(Kind::in_flight, static_cast<int>(before.thread));
+            tell(Kind::in_flight, writer_of(before));
         else if (concurrent(before, span.place))
-            tell(Kind::race, static_cast<int>(before.thread));
+            tell(by_unit(before) ? Kind::in_flight : Kind::race, writer_of(before));
         remember_read(*cell, this_access(false));
     }
 }
@@ -214,7 +241,7 @@ void write(const void *address, std::uint32_t bytes, std::uint32_t alignment, co
     bool told = false;
     const auto tell = [&](Kind kind, const Access &earlier) {
         if (!told)
-            report(kind, address, bytes, span.place, static_cast<int>(earlier.thread), site);
+            report(kind, address, bytes, span.place, writer_of(earlier), site);
         told = true;
     };
     for (Cell *cell = span.first; cell != span.last; ++cell) {
@@ -224,16 +251,39 @@ void write(const void *address, std::uint32_t bytes, std::uint32_t alignment, co
             if (concurrent(earlier, span.place))
                 tell(Kind::race, earlier);
         cell->write = this_access(flight);
+        cell->fences = fences[thread];
     }
 }
 
 void land(const void *address, std::uint32_t bytes)
 {
-    const std::int64_t offset = static_cast<const unsigned char *>(address) - shared_memory();
-    for (std::int64_t cell = offset / kCell; cell < (offset + bytes + kCell - 1) / kCell; ++cell)
-        if (shared_cells[cell].write.flight)
-            shared_cells[cell].write = this_access(false);
+    for_each_in_flight(address, bytes, [](Cell &cell) {
+        cell.write = this_access(false);
+        cell.fences = fences[thread];
+    });
 }
+
+void land_counted(const void *address, std::uint32_t bytes, int barrier, std::uint32_t phase)
+{
+    const auto writer = static_cast<std::uint64_t>(kMaxThreads + barrier);
+    for_each_in_flight(address, bytes, [&](Cell &cell) { cell.write = {epoch, phase, writer, false}; });
+}
+
+void require_fences(const void *address, std::uint32_t bytes, const void *site)
+{
+    const auto offset = static_cast<const unsigned char *>(address) - shared_memory();
+    if (offset < 0 || offset + bytes > shared_bytes)
+        return;
+    Cell *const first = shared_cells_of(address);
+    for (Cell *cell = first; cell < first + (bytes + kCell - 1) / kCell; ++cell) {
+        const Access writer = cell->write;
+        const bool by_thread = happened(writer, kShared) && !by_unit(writer) && !writer.flight;
+        if (by_thread && fences[writer.thread] == cell->fences)
+            return report(Kind::unfenced, address, bytes, kShared, static_cast<int>(writer.thread), site);
+    }
+}
+
+void fence_writes() { ++fences[thread]; }
 
 void check_outputs()
 {

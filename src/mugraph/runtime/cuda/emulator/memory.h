@@ -11,15 +11,18 @@ constexpr std::size_t kMaxShared = 1 << 20; /* more than any GPU has: buffers ma
 /* Bytes before and after each piece of memory where an access is known to have missed it. */
 constexpr std::size_t kGuard = 1 << 16;
 
-/* One access: by which thread, in which epochs. `flight`: an asynchronous copy that has not landed. */
+/* One access: by which thread, in which epochs. `flight`: an asynchronous copy that has not landed. What a bulk copy has
+   written carries kMaxThreads plus its barrier's number for a thread, and the barrier's phase for a warp's epoch. */
 struct Access {
     std::uint64_t epoch : 32, warp_epoch : 20, thread : 11, flight : 1;
 };
 
 /* The history of two bytes: the last write, and readers since. Of the readers the last two of one warp are kept, and one
-   of another warp: if any reader conflicts with a later write, one of these three does. */
+   of another warp: if any reader conflicts with a later write, one of these three does. `fences`: the proxy fences that the
+   writer had passed. */
 struct Cell {
     Access write, reads[2], other_warp;
+    std::uint32_t fences;
 };
 
 /* One operand of the kernel. Kernels may write outputs alone, so only they have a history. */
@@ -57,6 +60,15 @@ void write(const void *address, std::uint32_t bytes, std::uint32_t alignment, co
 
 /* A copy of the calling thread has landed. */
 void land(const void *address, std::uint32_t bytes);
+
+/* Report shared memory that a unit beside the threads is going to touch, although its writer has passed no fence since. */
+void require_fences(const void *address, std::uint32_t bytes, const void *site);
+
+/* The barrier of that number has counted a bulk copy in that phase: who has waited for the phase may touch it. */
+void land_counted(const void *address, std::uint32_t bytes, int barrier, std::uint32_t phase);
+
+/* The calling thread's writes so far may be touched by units beside the threads. */
+void fence_writes();
 
 /* Report what the kernel left unwritten in its outputs. */
 void check_outputs();

@@ -85,6 +85,31 @@ template <int BYTES> INLINE void cp_async(void *shared, const void *from, bool p
 INLINE void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int PENDING> INLINE void cp_async_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory"); }
 
+INLINE void mbarrier_init(mbarrier_t *barrier, int arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+INLINE void mbarrier_arrive_expect(mbarrier_t *barrier, int bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
+}
+INLINE void mbarrier_wait(mbarrier_t *barrier, int parity)
+{
+    unsigned over;
+    do
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                     : "=r"(over) : "r"(shared_address(barrier)), "r"(parity) : "memory");
+    while (!over);
+}
+/* A block is a cluster of its own, so its addresses are addresses of the cluster. */
+INLINE void bulk_copy(void *shared, const void *from, int bytes, mbarrier_t *barrier)
+{
+    const unsigned long long source = __cvta_generic_to_global(from);
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                 ::"r"(shared_address(shared)), "l"(source), "r"(bytes), "r"(shared_address(barrier)) : "memory");
+}
+INLINE void proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
 INLINE float shfl_xor(float value, int mask) { return __shfl_xor_sync(0xffffffffu, value, mask); }
 
 template <> INLINE void ldmatrix<1>(unsigned (&part)[1], const void *row)

@@ -1,0 +1,145 @@
+#include "mbarriers.h"
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <utility>
+#include <vector>
+
+#include "block.h"
+#include "fibers.h"
+#include "findings.h"
+#include "memory.h"
+#include "units.h"
+
+namespace emulation {
+namespace {
+
+constexpr std::uint32_t kBarrierBytes = 8, kCopyUnit = 16;
+/* Numbers of barriers share the field that holds those of threads. */
+constexpr std::size_t kMaxBarriers = 1023;
+
+struct BulkCopy {
+    unsigned char *to;
+    int thread;
+    const void *site;
+    std::vector<unsigned char> data;
+};
+
+struct Barrier {
+    const void *address;
+    int number, arrivals, pending, copier;
+    std::int64_t bytes; /* expected and not yet copied */
+    std::uint32_t phase;
+    std::vector<BulkCopy> copies;
+    std::vector<std::uint32_t> waited; /* phases that each thread knows to be over */
+};
+std::deque<Barrier> barriers;
+
+void advance(Barrier &barrier)
+{
+    if (barrier.pending > 0 || barrier.bytes != 0)
+        return;
+    ++barrier.phase;
+    barrier.pending = barrier.arrivals;
+    announce_progress();
+}
+
+/* The barrier at an address that some thread has set up, which the calling thread must be able to know. */
+Barrier &barrier_at(const void *address, const void *site)
+{
+    read(address, kBarrierBytes, kBarrierBytes, site);
+    const auto found =
+        std::find_if(barriers.begin(), barriers.end(), [&](const Barrier &each) { return each.address == address; });
+    if (found == barriers.end()) {
+        report(Kind::uninitialized, address, kBarrierBytes, kShared, -1, site);
+        abandon_block();
+    }
+    return *found;
+}
+
+/* Copies land in any order and no earlier than somebody waits; those behind the end of the phase stay under way. */
+void land_copies(Barrier &barrier)
+{
+    const std::uint32_t phase = barrier.phase;
+    while (!barrier.copies.empty() && barrier.phase == phase) {
+        const BulkCopy copy = std::move(barrier.copies.back());
+        barrier.copies.pop_back();
+        std::memcpy(copy.to, copy.data.data(), copy.data.size());
+        land_counted(copy.to, copy.data.size(), barrier.number, phase);
+        barrier.bytes -= static_cast<std::int64_t>(copy.data.size());
+        advance(barrier);
+    }
+}
+
+} // namespace
+
+bool has_waited(int barrier, std::uint32_t phase) { return barriers[barrier].waited[thread] > phase; }
+
+int copier(int barrier) { return barriers[barrier].copier; }
+
+void end_mbarriers()
+{
+    for (const Barrier &barrier : barriers)
+        for (const BulkCopy &copy : barrier.copies) {
+            thread = copy.thread;
+            if (!abandoned)
+                report(Kind::unfinished, copy.to, copy.data.size(), kShared, -1, copy.site);
+        }
+    barriers.clear();
+}
+
+} // namespace emulation
+
+using namespace emulation;
+
+extern "C" {
+
+void emulated_mbarrier_init(void *address, int arrivals)
+{
+    write(address, kBarrierBytes, kBarrierBytes, __builtin_return_address(0));
+    if (barriers.size() == kMaxBarriers)
+        abandon_block();
+    const int number = static_cast<int>(barriers.size());
+    barriers.push_back({address, number, arrivals, arrivals, -1, 0, 0, {}, std::vector<std::uint32_t>(kMaxThreads)});
+}
+
+void emulated_mbarrier_arrive_expect(void *address, int bytes)
+{
+    Barrier &barrier = barrier_at(address, __builtin_return_address(0));
+    barrier.bytes += bytes;
+    --barrier.pending;
+    advance(barrier);
+    announce_progress();
+}
+
+void emulated_mbarrier_wait(void *address, int parity)
+{
+    Barrier &barrier = barrier_at(address, __builtin_return_address(0));
+    while (static_cast<int>(barrier.phase % 2) == parity) {
+        land_copies(barrier);
+        if (static_cast<int>(barrier.phase % 2) == parity)
+            wait_for_progress();
+    }
+    barrier.waited[thread] = barrier.phase;
+}
+
+void emulated_bulk_copy(void *shared, const void *from, int bytes, void *address)
+{
+    const void *const site = __builtin_return_address(0);
+    Barrier &barrier = barrier_at(address, site);
+    require_fences(address, kBarrierBytes, site);
+    const auto *const source = static_cast<const unsigned char *>(from);
+    if (bytes <= 0 || bytes % kCopyUnit != 0)
+        report(Kind::misaligned, shared, bytes, kShared, -1, site);
+    read(from, bytes, kCopyUnit, site);
+    require_fences(shared, bytes, site);
+    write(shared, bytes, kCopyUnit, site, true);
+    poison(shared, bytes);
+    barrier.copier = thread;
+    barrier.copies.push_back({static_cast<unsigned char *>(shared), thread, site, {source, source + bytes}});
+    announce_progress();
+}
+
+void emulated_proxy_fence() { fence_writes(); }
+}

@@ -1,0 +1,78 @@
+"""Rings that bulk copies fill: which kernels get them, what they add, and what the checker refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lower.graphs import attention, rms_norm_linear
+from mugraph.devices import Engines
+from mugraph.errors import InvalidGraph
+from mugraph.ir import DType, Graph
+from mugraph.lower import cooperative, lower
+from mugraph.lower.check import check
+from mugraph.lower.lowered import Kernel, Matmul
+
+SHARED_BYTES = 100_000
+BULK = Engines(bulk_copies=True)
+
+
+def kernel_of(graph: Graph, shared_bytes: int = SHARED_BYTES, engines: Engines = BULK) -> Kernel:
+    (launch,) = lower(graph).values()
+    return cooperative(launch.kernel, shared_bytes, engines=engines)
+
+
+def weights(columns: int) -> Graph:
+    """A linear layer one block of which reads `columns` columns of the weights."""
+    return rms_norm_linear(rows=8, inner=512, columns=2 * columns, grid=2, loop=2, dtype=DType.BF16)
+
+
+@pytest.mark.parametrize(("columns", "bulk"), [(32, False), (64, True), (128, True)])
+def test_rows_of_whole_lines_are_copied_in_bulk(columns: int, bulk: bool) -> None:
+    kernel = kernel_of(weights(columns))
+    assert kernel.ring is not None
+    assert kernel.ring.bulk == bulk
+    check(kernel)
+
+
+def test_a_ring_filled_in_bulk_is_longer_by_a_barrier_a_slot_and_else_the_same() -> None:
+    plain, bulk = kernel_of(weights(64), engines=Engines()), kernel_of(weights(64))
+    assert plain.ring is not None
+    assert replace(plain.ring, bulk=True) == bulk.ring
+    assert bulk.buffer("ring").bytes == plain.buffer("ring").bytes + 8 * plain.ring.stages
+    assert plain.statements == bulk.statements
+    assert plain.barriers == bulk.barriers
+
+
+def test_without_room_for_the_barriers_threads_copy() -> None:
+    plain = kernel_of(weights(64), engines=Engines())
+    kernel = kernel_of(weights(64), plain.shared_bytes)
+    assert kernel.shared_bytes <= plain.shared_bytes
+    check(kernel)
+
+
+def test_all_panels_of_a_ring_are_copied_alike() -> None:
+    kernel = kernel_of(attention(queries=16, keys=128, width=32, loop=2, dtype=DType.BF16))
+    assert kernel.ring is not None
+    assert not kernel.ring.bulk, "values come in rows of 64 bytes"
+
+
+def test_the_checker_refuses_a_ring_without_room_for_its_barriers() -> None:
+    kernel = kernel_of(weights(64))
+    short = tuple(replace(b, elements=b.elements - 4) if b.name == "ring" else b for b in kernel.buffers)
+    with pytest.raises(InvalidGraph, match="do not fit the slots"):
+        check(replace(kernel, buffers=short))
+
+
+def test_the_checker_refuses_rows_that_bulk_copies_cannot_move() -> None:
+    kernel = kernel_of(weights(64))
+    body = []
+    for statement in kernel.body:
+        if isinstance(statement, Matmul) and statement.panels is not None and statement.panels.right is not None:
+            rows, _ = statement.panels.right.strides
+            place = replace(statement.panels.right, strides=(rows - 4, 1))
+            statement = replace(statement, panels=replace(statement.panels, right=place))
+        body.append(statement)
+    with pytest.raises(InvalidGraph, match="not rows that bulk copies move"):
+        check(replace(kernel, body=tuple(body)))
