@@ -11,8 +11,9 @@ from mugraph.devices import Engines
 from mugraph.errors import InvalidGraph
 from mugraph.ir import DType, Graph
 from mugraph.lower import cooperative, lower
+from mugraph.lower.bulk_copies import places
 from mugraph.lower.check import check
-from mugraph.lower.lowered import Kernel, Matmul
+from mugraph.lower.lowered import Kernel, Matmul, Tile
 
 SHARED_BYTES = 100_000
 BULK = Engines(bulk_copies=True)
@@ -36,13 +37,21 @@ def test_rows_of_whole_lines_are_copied_in_bulk(columns: int, bulk: bool) -> Non
     check(kernel)
 
 
-def test_a_ring_filled_in_bulk_is_longer_by_a_barrier_a_slot_and_else_the_same() -> None:
-    plain, bulk = kernel_of(weights(64), engines=Engines()), kernel_of(weights(64))
-    assert plain.ring is not None
-    assert replace(plain.ring, bulk=True) == bulk.ring
-    assert bulk.buffer("ring").bytes == plain.buffer("ring").bytes + 8 * plain.ring.stages
-    assert plain.statements == bulk.statements
-    assert plain.barriers == bulk.barriers
+def places_of(kernel: Kernel) -> list[Tile]:
+    return [place for s in kernel.statements if isinstance(s, Matmul) and s.panels is not None for place in places(s.panels)]
+
+
+def test_a_ring_filled_in_bulk_is_longer_by_a_barrier_a_slot() -> None:
+    kernel = kernel_of(weights(64))
+    assert kernel.ring is not None
+    assert kernel.buffer("ring").bytes == kernel.ring.stages * (2 * kernel.ring.slot + 8)
+
+
+def test_rows_are_swizzled_where_threads_copy_and_stay_whole_where_the_engine_does() -> None:
+    threads, bulk = kernel_of(weights(64), engines=Engines()), kernel_of(weights(64))
+    assert all(place.swizzle is not None for place in places_of(threads))
+    assert all(place.swizzle is None for place in places_of(bulk))
+    assert [place.shape for place in places_of(threads)] == [place.shape for place in places_of(bulk)]
 
 
 def test_without_room_for_the_barriers_threads_copy() -> None:

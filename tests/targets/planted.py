@@ -15,7 +15,7 @@ Plant = tuple[str, str]
 
 def plants(kernels: Sequence[Kernel], text: str) -> Iterator[Plant]:
     """Every fault of every kind that has a place in the text."""
-    for kind, pattern, replacement in (*_REMOVED, *_STRIDES):
+    for kind, pattern, replacement in (*_REMOVED, *_STRIDES, _SWIZZLE):
         for match in re.finditer(pattern, text):
             if not _is_idle(text[: match.end()]):
                 yield kind, text[: match.start()] + match.expand(replacement) + text[match.end() :]
@@ -31,12 +31,14 @@ _REMOVED = (
     ("mask", r"if \(wanted < \d+( && [^)]*)?\)", ""),
     ("mask", r"e = thread; e < (\d+);", r"e = thread; e < \1 + blockDim.x;"),
 )
-_ROWS = r"(e < (\d+); e \+= \d+\) \{\s*const int row = e / (?!\2,)[^;]*;\s*cp_async<16>\([^,]*\+ )"
+_AT = r"(?:Swizzle<\d, \d, \d>::at\()?"
+_ROWS = r"(e < (\d+); e \+= \d+\) \{\s*const int row = e / (?!\2,)[^;]*;\s*cp_async<16>\(slot \+ \d+ \+ " + _AT + ")"
 _STRIDES = (
     # Factors of one row are read and written at row 0 alone, whatever the stride: those are left out.
     ("layout", _ROWS + r"(\d+) \* row", r"\1(\3 - 8) * row"),
     ("layout", r"(ldmatrix(?:_transposed)?<\d>\(\w+\[\w\], [^;]*? )(\d+) \* \((?!min\([^;]*, 0\))", r"\1(\2 + 8) * ("),
 )
+_SWIZZLE = ("swizzle", r"Swizzle<(\d), (\d), (\d)>", r"Swizzle<\1, \2, \3 + 1>")
 
 
 def _is_idle(text: str) -> bool:

@@ -73,8 +73,19 @@ def test_live_buffers_that_overlap(name: str) -> None:
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_rows_of_a_panel_at_the_wrong_pitch(name: str) -> None:
-    pitch = first(r"(\d+) \* row \+ at, in", kernel_text(GRAPHS[name]))
+    pitch = first(r"(\d+) \* row \+ at\)?, in", kernel_text(GRAPHS[name]))
     assert is_caught(GRAPHS[name], pitch[0], pitch[0].replace(pitch[1], str(int(pitch[1]) - 8)))
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_a_wrong_swizzle_on_one_side(name: str) -> None:
+    """Every place that a swizzled tile is written to or read at, with the rows of another swizzle."""
+    swizzles = list(re.finditer(r"Swizzle<(\d), (\d), (\d)>", kernel_text(GRAPHS[name])))
+    assert len(swizzles) >= 2
+    for number, swizzle in enumerate(swizzles):
+        same = sum(earlier[0] == swizzle[0] for earlier in swizzles[:number])
+        bits, base, shift = map(int, swizzle.groups())
+        assert is_caught(GRAPHS[name], swizzle[0], f"Swizzle<{bits}, {base}, {shift + 1}>", same), f"swizzle {number}"
 
 
 MASKS: dict[str, tuple[str, Callable[[re.Match[str]], str]]] = {

@@ -72,7 +72,7 @@ def test_there_is_a_place_for_every_kind_of_fault() -> None:
         kernels = [launch.kernel for launch in on.lower(graph).values()]
         text = on.print(kernels)[SOURCE_NAME]
         planted = list(plants(kernels, text))
-        assert {kind for kind, _ in planted} == {"barrier", "wait", "mask", "layout", "overlap"}
+        assert {kind for kind, _ in planted} == {"barrier", "wait", "mask", "layout", "swizzle", "overlap"}
         assert text not in {changed for _, changed in planted}
 
 
@@ -102,4 +102,4 @@ def test_planted_faults_in_the_workloads_are_noticed(name: str, dtype: DType) ->
     assert tried["barrier"] + tried["wait"] > 0
     assert tried["mask"] > 0
     assert unnoticed.total() <= 0.1 * tried.total()
-    assert unnoticed["wait"] == unnoticed["mask"] == unnoticed["layout"] == 0
+    assert unnoticed["wait"] == unnoticed["mask"] == unnoticed["layout"] == unnoticed["swizzle"] == 0

@@ -20,13 +20,14 @@ _SHORTEST_ROW = 128
 
 
 def with_bulk_copies(kernel: Kernel) -> Kernel:
-    """The kernel with a ring that bulk copies fill, if it has one and the rows of all its panels are long enough."""
+    """The kernel with a ring that bulk copies fill, if it has one and all its panels have whole and long enough rows."""
     ring = kernel.ring
     if ring is None:
         return kernel
     buffer = kernel.buffer(ring.buffer)
     panels = [s.panels for s in kernel.statements if isinstance(s, Matmul) and s.panels is not None]
-    if any(row_elements(place) * buffer.dtype.bytes < _SHORTEST_ROW for each in panels for place in places(each)):
+    every = [place for each in panels for place in places(each)]
+    if any(place.swizzle is not None or row_elements(place) * buffer.dtype.bytes < _SHORTEST_ROW for place in every):
         return kernel
     ring = replace(ring, bulk=True)
     longer = replace(buffer, elements=ring.bytes(buffer.dtype) // buffer.dtype.bytes)

@@ -16,7 +16,20 @@ from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Shape
 from mugraph.lower import tiles
 from mugraph.lower.bulk_copies import COPY_BYTES, MOST_BYTES, places
-from mugraph.lower.lowered import Buffer, Elementwise, Kernel, Matmul, Memory, Panels, Reduce, Statement, Tile, reads_target
+from mugraph.lower.lowered import (
+    Buffer,
+    Elementwise,
+    Index,
+    Kernel,
+    Matmul,
+    Memory,
+    Panels,
+    Reduce,
+    Statement,
+    Swizzle,
+    Tile,
+    reads_target,
+)
 from mugraph.lower.order import first_conflict
 from mugraph.lower.tiles import same_elements
 
@@ -40,6 +53,7 @@ def _statement_rules(kernel: Kernel, statement: Statement) -> Iterator[tuple[str
     yield "partial sums are rounded to 16 bits", reads_target(statement) and rounds
     for tile in (statement.target, *statement.sources):
         yield f"a tile leaves its buffer {tile.buffer}", not _inside(kernel, tile)
+        yield f"{tile.buffer} is swizzled, which only whole buffers in shared memory are", not _may_be_swizzled(kernel, tile)
         held = kernel.buffer(tile.buffer).memory is Memory.REGISTERS
         yield f"{tile.buffer} is a sum in registers, which only products add to", held and not _may_hold(statement)
     if isinstance(statement, Matmul) and statement.panels is not None:
@@ -79,7 +93,25 @@ def _inside(kernel: Kernel, tile: Tile) -> bool:
     ends.append(tile.start.loop * (kernel.loop - 1))
     first = tile.start.constant + sum(end for end in ends if end < 0)
     last = tile.start.constant + sum(end for end in ends if end > 0)
+    if tile.swizzle is not None:
+        last = _last_of_block(last, tile.swizzle)
     return first >= 0 and last < kernel.buffer(tile.buffer).elements
+
+
+def _last_of_block(place: int, swizzle: Swizzle) -> int:
+    """The farthest that a swizzle can move an element which would lie at `place`."""
+    return place // swizzle.block * swizzle.block + swizzle.block - 1
+
+
+def _may_be_swizzled(kernel: Kernel, tile: Tile) -> bool:
+    """Whether all tiles of a buffer find its elements in the same places; panels of the ring say so themselves."""
+    if kernel.ring is not None and tile.buffer == kernel.ring.buffer:
+        return True
+    uses = [use for s in kernel.statements for use in (s.target, *s.sources) if use.buffer == tile.buffer]
+    if all(use.swizzle is None for use in uses):
+        return True
+    alike = all(use.swizzle == tile.swizzle and use.start == Index() for use in uses)
+    return alike and kernel.buffer(tile.buffer).memory is Memory.SHARED
 
 
 def _check_contents(kernel: Kernel) -> None:
@@ -122,7 +154,8 @@ def _panels_fit(kernel: Kernel, product: Matmul, panels: Panels) -> bool:
     ):
         if place is None:
             continue
-        last = place.start.constant + sum(step * (size - 1) for size, step in zip(place.shape, place.strides, strict=True))
+        last = sum(step * (size - 1) for size, step in zip(place.shape, place.strides, strict=True))
+        last = place.start.constant + (last if place.swizzle is None else _last_of_block(last, place.swizzle))
         if place.shape != shape or product.left.shape[-1] % panels.depth or factor.buffer not in kernel.inputs:
             return False
         used.append(range(place.start.constant, last + 1))
@@ -137,7 +170,7 @@ def _moved_in_rows(product: Matmul, panels: Panels) -> bool:
         if place is not None:
             along = place.strides.index(1) - 2
             aligned = tiles.alignment(factor, step, along) == tiles.alignment(place, step, along) == step
-            if factor.strides[along] != 1 or place.shape[along] % step or not aligned:
+            if place.swizzle is not None or factor.strides[along] != 1 or place.shape[along] % step or not aligned:
                 return False
     return sum(math.prod(place.shape) for place in places(panels)) * product.dtype.bytes <= MOST_BYTES
 

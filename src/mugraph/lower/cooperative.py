@@ -31,7 +31,7 @@ class Passes:
     thread_graphs: bool = True
     """Elementwise chains in registers; else every operator stores its result."""
     layouts: bool = True
-    """Dimension orders and padding of shared tiles by integer programming; else row-major."""
+    """Dimension orders, swizzles and padding of shared tiles by integer programming; else row-major."""
     order: bool = True
     """Statements by depth, with barriers where threads depend on each other; else as they come, with a barrier each."""
     memory: bool = True
@@ -54,9 +54,7 @@ def cooperative(kernel: Kernel, shared_bytes: int, passes: Passes = ALL_PASSES, 
     kernel = by_depth(kernel) if passes.order else kernel
     laid = _placed(with_layouts(kernel), passes) if passes.layouts else None
     kernel = laid if laid is not None and laid.shared_bytes <= shared_bytes else _placed(kernel, passes)
-    kernel = _placed(with_streams(kernel, shared_bytes), passes)
-    bulk = _placed(with_bulk_copies(kernel), passes) if engines.bulk_copies else kernel
-    kernel = bulk if bulk.shared_bytes <= shared_bytes else kernel
+    kernel = _streamed(kernel, shared_bytes, passes, engines)
     kernel = with_barriers(kernel) if passes.order else replace(kernel, barriers=frozenset(range(len(kernel.statements))))
     if kernel.shared_bytes > shared_bytes:
         raise ExceedsMemory(
@@ -64,6 +62,15 @@ def cooperative(kernel: Kernel, shared_bytes: int, passes: Passes = ALL_PASSES, 
             "choose a larger grid or more iterations"
         )
     return kernel
+
+
+def _streamed(kernel: Kernel, shared_bytes: int, passes: Passes, engines: Engines) -> Kernel:
+    """The kernel with its ring, if it gets one; panels whose rows stay whole are only for bulk copies."""
+    if engines.bulk_copies:
+        bulk = _placed(with_bulk_copies(with_streams(kernel, shared_bytes, whole_rows=True)), passes)
+        if bulk.ring is not None and bulk.ring.bulk and bulk.shared_bytes <= shared_bytes:
+            return bulk
+    return _placed(with_streams(kernel, shared_bytes), passes)
 
 
 def _placed(kernel: Kernel, passes: Passes) -> Kernel:

@@ -84,7 +84,8 @@ def _run(kernel: Kernel, tiles: Sequence[Tile], dims: Sequence[Dim], share: int)
         widest = WIDEST_ACCESS // kernel.buffer(tile.buffer).dtype.bytes
         steps = (dim.strides[position] for dim in others)
         aligned = math.gcd(widest, tile.start.constant, tile.start.loop, *tile.start.grid, *steps)
-        run = run if aligned == widest else min(run, aligned)
+        several = aligned == widest and tile.swizzle is None  # chunks of a swizzled tile do not follow each other
+        run = run if several else min(run, aligned)
     while run > max(share, 1):
         run //= 2
     return run

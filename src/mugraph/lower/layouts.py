@@ -1,4 +1,4 @@
-"""Layouts of shared memory: the dimension order and row padding of every buffer, chosen together (paper, section 6).
+"""Layouts of shared memory: dimension order, and padded or swizzled rows, of every buffer, chosen together (paper, section 6).
 
 What a statement costs depends on the layouts of all buffers it touches (`bank_costs.py`), so they are not chosen one by
 one: the choice with the least cost in all is an integer program (`choices.py`).
@@ -12,20 +12,37 @@ from dataclasses import dataclass, replace
 
 from mugraph.lower.bank_costs import accesses_of
 from mugraph.lower.choices import Relation, choose
-from mugraph.lower.lowered import Buffer, Kernel, Memory, Statement, Tile, with_tiles
+from mugraph.lower.lowered import Buffer, Kernel, Memory, Statement, Swizzle, Tile, with_tiles
 
-_PADDING = 16
-"""Bytes that rows are padded by: the widest access of a lane, so that rows stay aligned to it."""
-_ELEMENT_COST = 1e-4
+_CHUNK = 16
+"""Bytes that rows are padded by, and that swizzles keep together: the widest access of a lane, so that it stays whole."""
+_LINE = 128
+"""Bytes in which all banks give a word: rows are swizzled so that 8 of them spread over it."""
+ELEMENT_COST = 1e-4
 """Wavefronts that one more element of shared memory is worth: the smaller of two equally fast layouts is taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A stride for each dimension of a buffer, in elements, and the elements it spans."""
+    """A stride for each dimension of a buffer, in elements, the elements it spans, and how places within it are swizzled."""
 
     strides: tuple[int, ...]
     elements: int
+    swizzle: Swizzle | None = None
+
+
+def swizzle_of(row_bytes: int, element_bytes: int) -> Swizzle | None:
+    """The swizzle that puts the chunks of 8 rows at one column into different banks; None where rows do so themselves.
+
+    Rows of 32, 64 and 128 bytes get the patterns of those names that bulk tensor copies know too.
+    """
+    chunks, rest = divmod(row_bytes, _CHUNK)
+    period = chunks & -chunks  # the largest power of two in a row: rows meet the same banks again after 8 / period of them
+    if rest or period < 2:
+        return None
+    bits = min(period, _LINE // _CHUNK).bit_length() - 1
+    shift = max(period, _LINE // _CHUNK).bit_length() - 1
+    return Swizzle(bits, (_CHUNK // element_bytes).bit_length() - 1, shift)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +53,20 @@ class Dimensions:
     strides: tuple[int, ...]
 
     def layouts(self, element_bytes: int) -> tuple[Layout, ...]:
-        """Every dimension as the fastest, the others in their order, with and without padded rows."""
-        found: list[Layout] = []
-        for fastest in range(len(self.extents)):
-            order = [*(dim for dim in range(len(self.extents)) if dim != fastest), fastest]
-            for padding in (0, _PADDING // element_bytes) if len(order) > 1 else (0,):
-                found.append(self._layout(order, padding))
-        return tuple(dict.fromkeys(found))
+        """Every dimension as the fastest, the others in their order, with plain, swizzled and padded rows."""
+        found = (self.layouts_along(fastest, element_bytes) for fastest in range(len(self.extents)))
+        return tuple(dict.fromkeys(itertools.chain.from_iterable(found)))
+
+    def layouts_along(self, fastest: int, element_bytes: int) -> Iterator[Layout]:
+        """Plain, swizzled and padded rows along one dimension."""
+        order = [*(dim for dim in range(len(self.extents)) if dim != fastest), fastest]
+        plain = self._layout(order, 0)
+        yield plain
+        swizzle = swizzle_of(self.extents[fastest] * element_bytes, element_bytes)
+        if swizzle is not None:
+            whole = -(-plain.elements // swizzle.block) * swizzle.block
+            yield replace(plain, elements=whole, swizzle=swizzle)
+        yield self._layout(order, _CHUNK // element_bytes)
 
     def _layout(self, order: Sequence[int], padding: int) -> Layout:
         strides = [0] * len(order)
@@ -56,7 +80,7 @@ class Dimensions:
         """The same elements of a tile in a new layout."""
         new = dict(zip(self.strides, layout.strides, strict=True))
         strides = (new[old] if size > 1 and old else 0 for size, old in zip(tile.shape, tile.strides, strict=True))
-        return replace(tile, strides=tuple(strides))
+        return replace(tile, strides=tuple(strides), swizzle=layout.swizzle)
 
 
 def with_layouts(kernel: Kernel) -> Kernel:
@@ -66,7 +90,7 @@ def with_layouts(kernel: Kernel) -> Kernel:
     """
     dimensions = {b.name: found for b in kernel.buffers if (found := _dimensions(kernel, b)) is not None}
     options = {name: dims.layouts(kernel.buffer(name).dtype.bytes) for name, dims in dimensions.items()}
-    relations = [Relation((name,), {(o,): _ELEMENT_COST * o.elements for o in offered}) for name, offered in options.items()]
+    relations = [Relation((name,), {(o,): ELEMENT_COST * o.elements for o in offered}) for name, offered in options.items()]
     for statement, times in _times(kernel):
         relations.extend(_relations(kernel, statement, times, dimensions, options))
     return _relaid(kernel, dimensions, choose(options, relations))

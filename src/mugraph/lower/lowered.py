@@ -14,10 +14,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Shape
 from mugraph.lower.expressions import Expression
+
+Place = TypeVar("Place", int, NDArray[np.int64])
+"""An element's place in a buffer, or an array of them."""
 
 MBARRIER_BYTES = 8
 """Bytes of a barrier that counts the bytes of bulk copies."""
@@ -75,13 +82,39 @@ class Index:
 
 
 @dataclass(frozen=True, slots=True)
+class Swizzle:
+    """Exclusive or of the bits of a place: those from `base + shift` on, `bits` of them, onto those from `base` on.
+
+    Chunks of `2**base` elements stay together. With chunks of 16 bytes, the chunks of 8 rows at one column lie in
+    different banks, as padded rows would put them, and no byte is added. `shift >= bits` makes it its own inverse.
+    """
+
+    bits: int
+    base: int
+    shift: int
+
+    @property
+    def block(self) -> int:
+        """Elements that exchange places with each other: a buffer holds a multiple of them."""
+        return 1 << (self.base + self.bits)
+
+    def __call__(self, place: Place) -> Place:
+        """Where the element that would lie at `place` lies; arrays of places are moved one by one."""
+        return place ^ (place >> self.shift & (self.block - (1 << self.base)))
+
+
+@dataclass(frozen=True, slots=True)
 class Tile:
-    """A window of a buffer: element (i_0, i_1, ...) is at `start + sum_d strides[d] * i_d` (in elements)."""
+    """A window of a buffer: element (i_0, i_1, ...) is `sum_d strides[d] * i_d` elements behind `start`.
+
+    In a swizzled tile that sum goes through `swizzle`.
+    """
 
     buffer: str
     shape: Shape
     strides: tuple[int, ...]
     start: Index = Index()
+    swizzle: Swizzle | None = None
 
     @property
     def rank(self) -> int:

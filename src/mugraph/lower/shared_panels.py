@@ -62,4 +62,4 @@ def _place_of(factor: Tile, place: Tile, tile: Tile) -> Tile | None:
         if size > 1 and stride and not known:
             return None
         strides.append(known[0] if known else 0)
-    return replace(tile, buffer=place.buffer, strides=tuple(strides), start=place.start)
+    return replace(tile, buffer=place.buffer, strides=tuple(strides), start=place.start, swizzle=place.swizzle)

@@ -1,8 +1,8 @@
 """Factors of products as streams: panels of a few values of k pass through a ring of slots in shared memory.
 
 One ring serves all products of a kernel and all iterations of its loop, so a panel of the next product, or of the next
-iteration, is on its way while this one is multiplied. Rows of a panel are padded by the 16 bytes that put the eight
-rows one ldmatrix reads into different banks.
+iteration, is on its way while this one is multiplied. Each panel has rows as in device memory, plain, swizzled or padded:
+whatever it takes fewest wavefronts to copy it there and to read it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
 from mugraph.lower.fragments import DEPTH, WARP, stays_in_registers
 from mugraph.lower.lowered import Buffer, Kernel, Matmul, Memory, Panels, Ring, Statement, Tile
+from mugraph.lower.panel_layouts import elements_of, laid_out
 from mugraph.lower.shared_panels import others_read, with_shared_panels
 
 RING = "ring"
@@ -29,17 +30,21 @@ _RUN_BYTES = 128
 _MOST_STAGES = 4
 
 
-def with_streams(kernel: Kernel, shared_bytes: int) -> Kernel:
+def with_streams(kernel: Kernel, shared_bytes: int, whole_rows: bool = False) -> Kernel:
     """The kernel with the factors of its products streamed, as deep as `shared_bytes` of shared memory allow.
 
+    With `whole_rows`, rows of panels are not swizzled, so that one copy may move a whole row.
     A kernel whose products cannot stream, or whose other buffers leave no room for two slots, is returned as it is.
     """
     types = {s.dtype for s in kernel.statements if isinstance(s, Matmul) and _panels(kernel, s) is not None}
     if len(types) != 1:
         return kernel
     (dtype,) = types
-    slot = max(_elements(panels) for panels in _all_panels(_streamed(kernel, _PANEL_BYTES)))
-    streamed = _streamed(kernel, slot * dtype.bytes)  # slots have one size: smaller panels would leave theirs half empty
+    largest = max(elements_of(panels) for panels in _all_panels(_streamed(kernel, _PANEL_BYTES, whole_rows)))
+    streamed = _streamed(
+        kernel, largest * dtype.bytes, whole_rows
+    )  # slots have one size: smaller panels would leave theirs half empty
+    slot = max(elements_of(panels) for panels in _all_panels(streamed))
     steps = sum(
         product.left.shape[-1] // product.panels.depth * times
         for part, times in ((streamed.before, 1), (streamed.body, kernel.loop), (streamed.after, 1))
@@ -55,11 +60,17 @@ def with_streams(kernel: Kernel, shared_bytes: int) -> Kernel:
     return with_shared_panels(replace(streamed, buffers=(*kernel.buffers, ring), ring=Ring(RING, stages, slot)))
 
 
-def _streamed(kernel: Kernel, size: int) -> Kernel:
-    """The kernel with panels of up to `size` bytes wherever products can stream."""
+def _streamed(kernel: Kernel, size: int, whole_rows: bool) -> Kernel:
+    """The kernel with panels of about `size` bytes wherever products can stream."""
+
+    def streamed(product: Matmul) -> Matmul:
+        panels = _panels(kernel, product, size)
+        if panels is None:
+            return product
+        return replace(product, panels=laid_out(product, panels, kernel.threads, whole_rows))
 
     def part(statements: Sequence[Statement]) -> tuple[Statement, ...]:
-        return tuple(replace(s, panels=_panels(kernel, s, size)) if isinstance(s, Matmul) else s for s in statements)
+        return tuple(streamed(s) if isinstance(s, Matmul) else s for s in statements)
 
     return replace(kernel, before=part(kernel.before), body=part(kernel.body), after=part(kernel.after))
 
@@ -70,15 +81,6 @@ def _all_panels(kernel: Kernel) -> Iterator[Panels]:
             yield statement.panels
 
 
-def _elements(panels: Panels) -> int:
-    """Elements of a slot that a product's panels fill."""
-    return sum(_padded_elements(tile) for tile in (panels.left, panels.right) if tile is not None)
-
-
-def _padded_elements(tile: Tile) -> int:
-    return max(size * stride for size, stride in zip(tile.shape, tile.strides, strict=True))
-
-
 def _panels(kernel: Kernel, product: Matmul, size: int = _PANEL_BYTES) -> Panels | None:
     """How a product's factors stream; None where they cannot: not in device memory, not on matrix units, not aligned."""
     if not stays_in_registers(product, kernel.threads // WARP) or math.prod(product.target.shape[:-2]) > 1:
@@ -86,20 +88,24 @@ def _panels(kernel: Kernel, product: Matmul, size: int = _PANEL_BYTES) -> Panels
     found: list[Panels] = []
     for depth in range(DEPTH, product.left.shape[-1] + 1, DEPTH):
         if product.left.shape[-1] % depth == 0:
-            left = _panel(kernel, product, product.left, -1, depth, 0)
-            right = _panel(kernel, product, product.right, -2, depth, _padded_elements(left) if left else 0)
+            left = _panel(kernel, product, product.left, -1, depth)
+            right = _panel(kernel, product, product.right, -2, depth)
             if (left, right) == (None, None):
                 return None
             found.append(Panels(depth, left, right))
     whole = found[-1:]
     if any(tile and others_read(kernel, f) for p in whole for tile, f in ((p.left, product.left), (p.right, product.right))):
-        found = whole if _elements(whole[0]) * product.dtype.bytes <= _WHOLE_BYTES else found
+        found = whole if _plain_elements(whole[0]) * product.dtype.bytes <= _WHOLE_BYTES else found
     return _best(found, product.dtype, size)
+
+
+def _plain_elements(panels: Panels) -> int:
+    return sum(math.prod(tile.shape) for tile in (panels.left, panels.right) if tile is not None)
 
 
 def _best(found: Sequence[Panels], dtype: DType, size: int) -> Panels | None:
     """The deepest panels of `size` bytes; deeper ones where their rows would be too short, which go along k."""
-    usual = [panels for panels in found if _elements(panels) * dtype.bytes <= size] or found[:1]
+    usual = [panels for panels in found if _plain_elements(panels) * dtype.bytes <= size] or found[:1]
     if usual and min(_runs(usual[-1])) * dtype.bytes < _RUN_BYTES:
         return next((panels for panels in found if min(_runs(panels)) * dtype.bytes >= _RUN_BYTES), found[-1])
     return usual[-1] if usual else None
@@ -112,8 +118,8 @@ def _runs(panels: Panels) -> Iterator[int]:
         yield panels.depth if along else _RUN_BYTES
 
 
-def _panel(kernel: Kernel, product: Matmul, factor: Tile, inner: int, depth: int, start: int) -> Tile | None:
-    """The place in a slot of `depth` values of k (dimension `inner`) of a factor; None where it is not copied."""
+def _panel(kernel: Kernel, product: Matmul, factor: Tile, inner: int, depth: int) -> Tile | None:
+    """`depth` values of k (dimension `inner`) of a factor in plain rows, None where it is not copied."""
     buffer = kernel.buffer(factor.buffer)
     if buffer.memory is not Memory.DEVICE or buffer.dtype is not product.dtype:
         return None
@@ -124,7 +130,6 @@ def _panel(kernel: Kernel, product: Matmul, factor: Tile, inner: int, depth: int
         whole = shape[along] % run == 0 and tiles.alignment(factor, run, along) == run
         if factor.strides[along] == 1 and whole:
             strides = [0, 0]
-            strides[along], strides[across] = 1, shape[along] + run
-            place = Tile(RING, tuple(shape), tuple(strides))
-            return replace(place, start=replace(place.start, constant=start))
+            strides[along], strides[across] = 1, shape[along]
+            return Tile(RING, tuple(shape), tuple(strides))
     return None

@@ -6,7 +6,7 @@ from mugraph.lower.fragments import WARP, warp_tiles
 from mugraph.lower.lowered import Elementwise, Memory, Tile
 from mugraph.targets.cuda.matrices import FRAGMENT_PLACE, covers, write_batch_offsets, write_each_fragment, write_place
 from mugraph.targets.cuda.source import KernelText, write_expression
-from mugraph.targets.source import scaled, sum_of
+from mugraph.targets.source import scaled
 
 
 def declare_held_sums(text: KernelText) -> None:
@@ -61,7 +61,8 @@ class _Held:
         return self.text.buffer(tile).memory is Memory.REGISTERS
 
     def address(self, number: int, tile: Tile) -> str:
-        return sum_of([f"x{number}", f"x{number}_batch", scaled(tile.strides[-2], "m"), scaled(tile.strides[-1], "n")])
+        terms = [f"x{number}_batch", scaled(tile.strides[-2], "m"), scaled(tile.strides[-1], "n")]
+        return self.text.element(f"x{number}", tile, terms)
 
     def element(self, number: int, tile: Tile) -> str:
         return f"{tile.buffer}[i][j][h]" if self.holds(tile) else f"to_float(*({self.address(number, tile)}))"

@@ -14,7 +14,7 @@ from mugraph.lower.dims import Dim
 from mugraph.lower.lanes import elementwise_share, reduction_share
 from mugraph.lower.lowered import Combine, Elementwise, Reduce, Tile
 from mugraph.targets.cuda.source import KernelText, number, write_expression
-from mugraph.targets.source import scaled, sum_of
+from mugraph.targets.source import scaled
 
 _NEUTRAL = {Combine.SUM: 0.0, Combine.MAX: -math.inf}
 _COMBINED = {Combine.SUM: "{} + {}", Combine.MAX: "max({}, {})"}
@@ -30,7 +30,7 @@ def print_elementwise(text: KernelText, statement: Elementwise) -> None:
         with text.block(f"for (int e = thread; e < {elements // run}; e += {text.threads})"):
             _coordinates(text, "e", dims, run)
             loads = [_load(text, f"x{n}", tile, n + 1, dims, run) for n, tile in enumerate(statement.sources)]
-            address = _address("target", 0, dims)
+            address = _address(text, "target", statement.target, 0, dims)
             text.line(f"float y[{run}];")
             if statement.combine is not None:
                 text.line(f"load_run<{text.dtype(statement.target)}_t, {run}>(y, {address});")
@@ -65,7 +65,7 @@ def print_reduction(text: KernelText, statement: Reduce) -> None:
                     text.line(f"total = {combined.format('total', value)};")
             for mask in _halvings(group):
                 text.line(f"total = {combined.format('total', f'shfl_xor(total, {mask})')};")
-            address = _address("target", 0, kept)
+            address = _address(text, "target", statement.target, 0, kept)
             dtype = text.dtype(statement.target)
             with text.block(f"if (wanted < {results}" + (f" && thread % {group} == 0)" if group > 1 else ")")):
                 total = combined.format(f"to_float(*({address}))", "total") if statement.accumulate else "total"
@@ -97,13 +97,13 @@ def _coordinates(text: KernelText, counter: str, dims: Sequence[Dim], run: int) 
         inner *= size
 
 
-def _address(pointer: str, tile_number: int, dims: Sequence[Dim]) -> str:
-    return sum_of([pointer, *(scaled(dim.strides[tile_number], f"i{position}") for position, dim in enumerate(dims))])
+def _address(text: KernelText, pointer: str, tile: Tile, tile_number: int, dims: Sequence[Dim]) -> str:
+    return text.element(pointer, tile, [scaled(dim.strides[tile_number], f"i{position}") for position, dim in enumerate(dims)])
 
 
 def _load(text: KernelText, name: str, tile: Tile, tile_number: int, dims: Sequence[Dim], run: int) -> str:
     """Declare the elements of a run of a source (one where it repeats); the text of element v."""
-    address, dtype = _address(name, tile_number, dims), text.dtype(tile)
+    address, dtype = _address(text, name, tile, tile_number, dims), text.dtype(tile)
     if dims[-1].strides[tile_number] == 0 or run == 1:
         text.line(f"const float e{name} = to_float(*({address}));")
         return f"e{name}"

@@ -23,7 +23,7 @@ def write_batch_offsets(text: KernelText, matrices: Mapping[str, Tile]) -> None:
 
 def write_result(text: KernelText, target: Tile, row: str, column: str, value: str, accumulate: bool) -> None:
     """Store one element of the target at `c`, or add to it."""
-    element = sum_of(["c", "c_batch", scaled(target.strides[-2], row), scaled(target.strides[-1], column)])
+    element = text.element("c", target, ["c_batch", scaled(target.strides[-2], row), scaled(target.strides[-1], column)])
     total = f"to_float(*({element})) + {value}" if accumulate else value
     text.line(f"*({element}) = from_float<{text.dtype(target)}_t>({total});")
 

@@ -18,7 +18,7 @@ from mugraph.targets.cuda.matrices import (
     write_place,
     write_result,
 )
-from mugraph.targets.cuda.source import KernelText
+from mugraph.targets.cuda.source import KernelText, swizzle_type
 from mugraph.targets.source import scaled, sum_of
 
 
@@ -126,16 +126,16 @@ class _Work:
         rows, first = tile.shape[-2], f"m0 + {ROWS} * i"
         if self.by_ldmatrix(tile, -1, inner=-1):
             place = _clamped(f"{first} + lane % {ROWS}", rows, 1, self.is_whole)
-            address = sum_of([pointer, "a_batch", scaled(row, f"({place})"), "k + lane / 16 * 8"])
+            address = self.text.element(pointer, tile, ["a_batch", scaled(row, f"({place})"), "k + lane / 16 * 8"])
             self.text.line(f"ldmatrix<4>(left[i], {address});")
         elif self.by_ldmatrix(tile, -2, inner=-1):
             place = _clamped(f"{first} + lane / 8 % 2 * 8", rows, 8, self.is_whole)
-            address = sum_of([pointer, "a_batch", place, scaled(column, "(k + lane % 8 + lane / 16 * 8)")])
+            address = self.text.element(pointer, tile, ["a_batch", place, scaled(column, "(k + lane % 8 + lane / 16 * 8)")])
             self.text.line(f"ldmatrix_transposed<4>(left[i], {address});")
         else:
-            corner = sum_of([pointer, "a_batch", scaled(row, f"({first})"), scaled(column, "k")])
+            corner = sum_of(["a_batch", scaled(row, f"({first})"), scaled(column, "k")])
             limits = f"{rows} - ({first}), {tile.shape[-1]} - k"
-            self.text.line(f"gather_left<{self.product.dtype}_t>(left[i], {corner}, {row}, {column}, {limits});")
+            self.gather("gather_left", "left[i]", tile, f"{pointer}, {corner}, {row}, {column}, {limits}")
 
     def load_right(self, tile: Tile, pointer: str) -> None:
         """right[j] from columns n0 + 8 j on."""
@@ -143,16 +143,20 @@ class _Work:
         columns, first = tile.shape[-1], f"n0 + {COLUMNS} * j"
         if self.by_ldmatrix(tile, -2, inner=-2):
             place = _clamped(f"{first} + lane % {COLUMNS}", columns, 1, self.is_whole)
-            address = sum_of([pointer, "b_batch", scaled(column, f"({place})"), "k + lane / 8 % 2 * 8"])
+            address = self.text.element(pointer, tile, ["b_batch", scaled(column, f"({place})"), "k + lane / 8 % 2 * 8"])
             self.text.line(f"ldmatrix<2>(right[j], {address});")
         elif self.by_ldmatrix(tile, -1, inner=-2):
             place = _clamped(first, columns, 8, self.is_whole)
-            address = sum_of([pointer, "b_batch", place, scaled(row, "(k + lane % 16)")])
+            address = self.text.element(pointer, tile, ["b_batch", place, scaled(row, "(k + lane % 16)")])
             self.text.line(f"ldmatrix_transposed<2>(right[j], {address});")
         else:
-            corner = sum_of([pointer, "b_batch", scaled(column, f"({first})"), scaled(row, "k")])
+            corner = sum_of(["b_batch", scaled(column, f"({first})"), scaled(row, "k")])
             limits = f"{columns} - ({first}), {tile.shape[-2]} - k"
-            self.text.line(f"gather_right<{self.product.dtype}_t>(right[j], {corner}, {column}, {row}, {limits});")
+            self.gather("gather_right", "right[j]", tile, f"{pointer}, {corner}, {column}, {row}, {limits}")
+
+    def gather(self, function: str, part: str, tile: Tile, where: str) -> None:
+        """Registers of a factor that ldmatrix cannot read."""
+        self.text.line(f"{function}<{self.product.dtype}_t, {swizzle_type(tile)}>({part}, {where});")
 
     @property
     def is_whole(self) -> bool:

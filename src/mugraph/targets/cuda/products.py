@@ -12,7 +12,7 @@ from mugraph.lower.parallel import VECTOR_ROWS
 from mugraph.targets.cuda.matrices import write_batch_offsets, write_result
 from mugraph.targets.cuda.matrix_units import write_matrix_product
 from mugraph.targets.cuda.source import KernelText
-from mugraph.targets.source import scaled, sum_of
+from mugraph.targets.source import scaled
 
 
 def print_product(text: KernelText, product: Matmul) -> None:
@@ -42,12 +42,12 @@ def _write_vector_product(text: KernelText, product: Matmul) -> None:
         write_batch_offsets(text, {"a": left, "b": right, "c": product.target})
         text.line(f"float sum[{tall}] = {{}};")
         with text.block(f"for (int k = 0; k < {depth}; ++k)"):
-            column = sum_of(["b", "b_batch", scaled(right.strides[-2], "k"), scaled(right.strides[-1], "n")])
+            column = text.element("b", right, ["b_batch", scaled(right.strides[-2], "k"), scaled(right.strides[-1], "n")])
             text.line(f"const float factor = to_float(*({column}));")
             text.line("#pragma unroll")
             with text.block(f"for (int r = 0; r < {tall}; ++r)"):
                 row = f"min(band * {tall} + r, {rows - 1})" if rows % tall else f"(band * {tall} + r)"
-                element = sum_of(["a", "a_batch", scaled(left.strides[-2], row), scaled(left.strides[-1], "k")])
+                element = text.element("a", left, ["a_batch", scaled(left.strides[-2], row), scaled(left.strides[-1], "k")])
                 text.line(f"sum[r] = fma(to_float(*({element})), factor, sum[r]);")
         text.line("#pragma unroll")
         with text.block(f"for (int r = 0; r < {tall}; ++r)"):

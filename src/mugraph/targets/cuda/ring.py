@@ -57,8 +57,8 @@ def _write_thread_copies(text: KernelText, product: Matmul, panels: Panels) -> N
         runs, rows = row_elements(place) // run, place.shape[across]
         with text.block(f"for (int e = thread; e < {rows * runs}; e += {text.threads})"):
             text.line(f"const int row = e / {runs}, at = e % {runs} * {run};")
-            source, target = _ends(factor, place, inner, panels.depth)
-            text.line(f"cp_async<{COPY_BYTES}>({target} + at, {source} + at);")
+            source, target = _ends(text, factor, place, inner, panels.depth, at=["at"])
+            text.line(f"cp_async<{COPY_BYTES}>({target}, {source});")
 
 
 # bulk copies --------------------------------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ def _write_bulk_copies(text: KernelText, product: Matmul, panels: Panels) -> Non
     text.line(f"    mbarrier_arrive_expect(count, {elements * product.dtype.bytes});")
     for factor, place, inner in _copied(product, panels):
         with text.block(f"for (int row = lane; row < {place.shape[_across(place)]}; row += {WARP})"):
-            source, target = _ends(factor, place, inner, panels.depth)
+            source, target = _ends(text, factor, place, inner, panels.depth)
             text.line(f"bulk_copy({target}, {source}, {row_elements(place) * product.dtype.bytes}, count);")
 
 
@@ -149,9 +149,9 @@ def _across(place: Tile) -> int:
     return -2 if place.strides[-1] == 1 else -1
 
 
-def _ends(factor: Tile, place: Tile, inner: int, depth: int) -> tuple[str, str]:
-    """The addresses of row `row` of panel `p` of a factor: where it is copied from, and where to."""
+def _ends(text: KernelText, factor: Tile, place: Tile, inner: int, depth: int, at: Sequence[str] = ()) -> tuple[str, str]:
+    """The addresses of row `row` of panel `p` of a factor, or of its element `at`: where it is copied from, and where to."""
     across = _across(place)
     moved = scaled(factor.strides[inner] * depth, "p")
-    source = sum_of([factor.buffer, *index_terms(factor.start), moved, scaled(factor.strides[across], "(long)row")])
-    return source, sum_of(["slot", str(place.start.constant), scaled(place.strides[across], "row")])
+    source = sum_of([factor.buffer, *index_terms(factor.start), moved, scaled(factor.strides[across], "(long)row"), *at])
+    return source, text.element(f"slot + {place.start.constant}", place, [scaled(place.strides[across], "row"), *at])

@@ -1,4 +1,13 @@
-/* What kernels use beyond the device functions: runs of N consecutive elements as floats, and a maximum that NaN wins. */
+/* What kernels use beyond the device functions: places of elements, runs of N consecutive elements as floats, and a maximum
+   that NaN wins. */
+
+/* Where elements lie: at their place, or with bits BASE + SHIFT... of it, BITS of them, xored onto bits BASE... */
+struct Plain {
+    static INLINE long at(long place) { return place; }
+};
+template <int BITS, int BASE, int SHIFT> struct Swizzle {
+    template <class I> static INLINE I at(I place) { return place ^ (place >> SHIFT & ((1 << BITS) - 1) << BASE); }
+};
 
 /* N consecutive elements from an address aligned to the run, or to 16 bytes where the run is longer. */
 template <class T, int N> INLINE void load_run(float (&to)[N], const T *from)

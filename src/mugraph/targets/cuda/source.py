@@ -32,12 +32,28 @@ class KernelText(Text):
         """Element type of the tile's buffer."""
         return self.buffer(tile).dtype
 
+    def place(self, tile: Tile, terms: Sequence[str]) -> str:
+        """Where an element lies, counted from the tile's start; `terms` add up to its index times the strides."""
+        plain = sum_of(list(terms)) or "0"
+        return plain if tile.swizzle is None else f"{swizzle_type(tile)}::at({plain})"
+
+    def element(self, pointer: str, tile: Tile, terms: Sequence[str]) -> str:
+        """The address of an element of a tile that starts at `pointer`."""
+        place = self.place(tile, terms)
+        return pointer if place == "0" else f"{pointer} + {place}"
+
     def pointer(self, name: str, tile: Tile, written: bool = False) -> None:
         """Declare `name`, a pointer to the tile's first element in this block and iteration, or in the ring's slot in use."""
         const = "" if written else "const "
         ring = self.kernel.ring
         base = "slot" if ring is not None and tile.buffer == ring.buffer else tile.buffer
         self.line(f"{const}{self.dtype(tile)}_t *{name} = {sum_of([base, *index_terms(tile.start)])};")
+
+
+def swizzle_type(tile: Tile) -> str:
+    """The type whose function `at` moves places to where a tile's elements lie."""
+    swizzle = tile.swizzle
+    return "Plain" if swizzle is None else f"Swizzle<{swizzle.bits}, {swizzle.base}, {swizzle.shift}>"
 
 
 def number(value: float) -> str:
