@@ -46,7 +46,8 @@ from mugraph.search.enumeration.cost import predicted_seconds
 from mugraph.trials import ProgramSpace, random_program
 from mugraph.verifier import verify_graphs
 from mugraph.verifier.batched import evaluate_batched
-from mugraph.verifier.floats import errors_against, random_inputs
+from mugraph.verifier.float_inputs import random_inputs
+from mugraph.verifier.floats import errors_against
 from plots import power_law, scatter
 
 RESULTS = Path(__file__).parent / "results"

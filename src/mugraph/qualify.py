@@ -73,8 +73,7 @@ class Proved:
     def candidate(self) -> Candidate:
         """What the user gets of it."""
         latency = self.entry.latency if math.isfinite(self.entry.latency) else None
-        errors = (None, None) if self.floats is None else (self.floats.max_relative_error, self.floats.error_ratio)
-        return Candidate(self.entry.graph, self.entry.cost, latency, self.certificate, *errors)
+        return Candidate(self.entry.graph, self.entry.cost, latency, replace(self.certificate, floats=self.floats))
 
 
 @dataclass

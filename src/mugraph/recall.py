@@ -90,7 +90,7 @@ class Memory:
         floats = qualifier.floats(Contestant(best.graph, best.cost, executable))
         if report.found and not floats.stable:
             raise InvalidInput(f"it disagrees with float64 here: {floats.reason}")
-        best = replace(best, max_relative_error=floats.max_relative_error, error_ratio=floats.error_ratio)
+        best = replace(best, certificate=replace(certificate, floats=floats))
         candidates = tuple(Candidate.from_json(item) for item in document["candidates"])
         return Superoptimized(self.program, best, candidates, report, executable, calling, qualifier.target)
 

@@ -24,25 +24,28 @@ class Candidate:
     latency: float | None
     """Median of the measured seconds per call; None when it was not profiled."""
     certificate: Certificate
-    max_relative_error: float | None
-    """Largest error against float64 over all tested input scales, relative to the output's largest magnitude; None for an
-    original program when the budget left no time to measure it."""
-    error_ratio: float | None = None
-    """That error for standard normal inputs, relative to the one the original program makes in its own precision; None where it
-    makes none."""
+
+    @property
+    def max_relative_error(self) -> float | None:
+        """Largest error against float64 for standard normal inputs, relative to the output's largest magnitude; None for an
+        original program when the budget left no time to measure it."""
+        return None if self.certificate.floats is None else self.certificate.floats.max_relative_error
+
+    @property
+    def error_ratio(self) -> float | None:
+        """That error relative to the one the original program makes in its own precision; None where it makes none."""
+        return None if self.certificate.floats is None else self.certificate.floats.error_ratio
 
     def to_json(self) -> dict[str, Any]:
         """The candidate as JSON values."""
-        errors = {"max_relative_error": self.max_relative_error, "error_ratio": self.error_ratio}
-        measured = {"cost": self.cost, "latency": self.latency, **errors}
+        measured = {"cost": self.cost, "latency": self.latency}
         return {**measured, "graph": graph_to_json(self.graph), "certificate": self.certificate.to_json()}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Candidate:
         """The candidate `to_json` wrote; raises KeyError, TypeError, InvalidInput or InvalidGraph for anything else."""
         graph, certificate = graph_from_json(values["graph"]), Certificate.from_json(values["certificate"])
-        errors = values["max_relative_error"], values["error_ratio"]
-        return cls(graph, values["cost"], values["latency"], certificate, *errors)
+        return cls(graph, values["cost"], values["latency"], certificate)
 
 
 @dataclass(frozen=True, slots=True)

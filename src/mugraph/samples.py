@@ -11,7 +11,8 @@ from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph
 from mugraph.runtime import Executable
 from mugraph.runtime.arrays import NUMPY, Arrays, torch_arrays
-from mugraph.verifier.floats import Runner, random_inputs
+from mugraph.verifier.float_inputs import random_inputs
+from mugraph.verifier.floats import Runner
 
 if TYPE_CHECKING:
     from mugraph.frontend.restore import Traced

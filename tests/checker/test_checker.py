@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import mugraph.checker
@@ -17,9 +19,12 @@ from mugraph.checker import CheckReport, Rejected, check_folder
 from mugraph.checker.files import graph_digest
 from mugraph.cli import main
 from mugraph.ir import DType, Graph, GraphBuilder, Level, Scalar
+from mugraph.ir.arithmetic import Array
+from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.serialize import graph_to_json
 from mugraph.lower.thread_graphs import construct
-from mugraph.verifier import verify_graphs
+from mugraph.verifier import FloatReport, float_check, verify_graphs
+from mugraph.verifier.batched import evaluate_batched
 from mugraph.verifier.certificate import digest
 from verifier.graphs import attention, fused_rmsnorm, linear_with_bias, mutants, online_attention, program, rmsnorm
 
@@ -31,7 +36,7 @@ def write(folder: Path, left: Graph, right: Graph, change: Callable[[dict[str, D
     files = {
         "program.json": dict(graph_to_json(left)),
         "graph.json": dict(graph_to_json(right)),
-        "certificate.json": verify_graphs(left, right).certificate.to_json(),
+        "certificate.json": replace(verify_graphs(left, right).certificate, floats=in_float32(left, right)).to_json(),
         "report.json": {},
     }
     files = json.loads(json.dumps(files))
@@ -45,6 +50,16 @@ def write(folder: Path, left: Graph, right: Graph, change: Callable[[dict[str, D
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
     (folder / "mugraph.json").write_text(json.dumps({"format": 1, "files": hashes}))
     return folder
+
+
+def in_float32(left: Graph, right: Graph) -> FloatReport:
+    """The report on kernels that compute what the graph says, in float32."""
+
+    def run(*inputs: Array) -> Sequence[Array]:
+        with np.errstate(all="ignore"):
+            return evaluate_batched(right, [array.astype(np.float32) for array in inputs], FloatArithmetic(np.float32))
+
+    return float_check(run, left, graph=right)
 
 
 def accepted(folder: Path, **options: Any) -> CheckReport:
@@ -62,8 +77,8 @@ EQUAL: dict[str, Callable[[], tuple[Graph, Graph]]] = {
         linear_with_bias(loop=20),
     ),
     "roots and constants": lambda: (
-        program(lambda x, y: (x * y / 8).sqrt() * Scalar.parse("sqrt(1/2)"), (3,), (3,)),
         program(lambda x, y: x.sqrt() * y.sqrt() / 4, (3,), (3,)),
+        program(lambda x, y: (x * y / 8).sqrt() * Scalar.parse("sqrt(1/2)"), (3,), (3,)),
     ),
     "roots of means, in thread graphs": lambda: (
         program(lambda x, w: x / ((x * x / 6).sum(-1, keepdim=True) * w).sqrt(), (4, 4), (4, 1)),
@@ -224,6 +239,42 @@ FORGERIES: dict[str, tuple[Callable[[dict[str, Document]], Any], str]] = {
         lambda files: files["certificate.json"].update(axes=[{"size": 4, "inputs": [0], "outputs": [0]}]),
         "does not say where it stands",
     ),
+    "no floats": (lambda files: files["certificate.json"].pop("floats"), "does not say that the kernels agree with float64"),
+    "unstable kernels": (lambda files: files["certificate.json"]["floats"].update(stable=False), "does not say"),
+    "another tolerance": (lambda files: files["certificate.json"]["floats"].update(tolerances=[1.0]), "types or tolerances"),
+    "outputs of another type": (lambda files: files["certificate.json"]["floats"].update(dtypes=["bf16"]), "types or tolerances"),
+    "a pattern that was not tried": (
+        lambda files: files["certificate.json"]["floats"]["inputs"].pop(),
+        "there is no measurement for alternating signs",
+    ),
+    "a scale under another name": (
+        lambda files: files["certificate.json"]["floats"]["inputs"][0].update(scale=1.0),
+        r"there is no measurement for input scale 0\.001",
+    ),
+    "an error that is too large": (
+        lambda files: files["certificate.json"]["floats"]["inputs"][4].update(errors=[0.5]),
+        "the errors at input scale 1000 are not those of stable kernels",
+    ),
+    "an error that was not measured": (
+        lambda files: files["certificate.json"]["floats"]["inputs"][4].update(errors=[None]),
+        "the errors at input scale 1000 are not those of stable kernels",
+    ),
+    "an error below zero": (
+        lambda files: files["certificate.json"]["floats"]["inputs"][2].update(errors=[-1e-9]),
+        "the errors at input scale 1 are not those of 1 outputs",
+    ),
+    "an error that is no number": (
+        lambda files: files["certificate.json"]["floats"]["inputs"][2].update(errors=["tiny"]),
+        "malformed",
+    ),
+    "a smaller error in the summary": (
+        lambda files: files["certificate.json"]["floats"].update(max_relative_error=1e-12),
+        "max_relative_error does not follow",
+    ),
+    "a smaller ratio in the summary": (
+        lambda files: files["certificate.json"]["floats"].update(error_ratio=0.001),
+        "error_ratio does not follow",
+    ),
     "not accepted": (lambda files: files["certificate.json"].update(accepted=False), "found equivalent"),
 }
 
@@ -234,6 +285,19 @@ def test_forgeries_are_rejected(tmp_path: Path, name: str) -> None:
     folder = write(tmp_path / "result", rmsnorm(), fused_rmsnorm(), change)
     with pytest.raises(Rejected, match=complaint):
         check_folder(folder, seed=0)
+
+
+def test_what_is_unstable_is_rejected_whatever_is_recorded(tmp_path: Path) -> None:
+    left, right = program(lambda x: x.sum(-1), (4, 64)), program(lambda x: (x + 10000).sum(-1) - 640000, (4, 64))
+    stable = in_float32(left, left).to_json()
+    folder = write(tmp_path / "result", left, right, lambda files: files["certificate.json"].update(floats=stable))
+    with pytest.raises(Rejected, match=r"graph\.json: unstable at input scale"):
+        check_folder(folder, seed=0)
+
+
+def test_a_program_that_runs_as_it_was_written_needs_no_measurement(tmp_path: Path) -> None:
+    folder = write(tmp_path / "result", rmsnorm(), rmsnorm(), lambda files: files["certificate.json"].update(floats=None))
+    assert accepted(folder).recorded_error is None
 
 
 def test_too_few_tests_are_not_said_to_reach_the_bound(tmp_path: Path) -> None:

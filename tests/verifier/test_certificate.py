@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mugraph.errors import InvalidInput
 from mugraph.ir import Graph
-from mugraph.verifier import Certificate, recheck, verify_graphs
+from mugraph.ir.arithmetic import Array
+from mugraph.ir.float_arithmetic import FloatArithmetic
+from mugraph.verifier import Certificate, float_check, recheck, verify_graphs
+from mugraph.verifier.batched import evaluate_batched
 
 from .graphs import fused_rmsnorm, program, rmsnorm
 
@@ -94,3 +99,45 @@ def test_accepting_what_was_refuted_fails_when_repeated() -> None:
     forged = Certificate.from_json({**record, "accepted": True})
     with pytest.raises(InvalidInput, match="accepted"):
         recheck(forged, left, right)
+
+
+def measured() -> Certificate:
+    """A certificate with the errors of the graph itself in float32."""
+
+    def run(*inputs: Array) -> Sequence[Array]:
+        with np.errstate(all="ignore"):
+            return evaluate_batched(right, inputs, FloatArithmetic(np.float32))
+
+    left, right = rmsnorm(), fused_rmsnorm()
+    return replace(verify_graphs(left, right).certificate, floats=float_check(run, left, graph=right))
+
+
+def test_float_errors_survive_json() -> None:
+    certificate = measured()
+    again = Certificate.from_json(json.loads(json.dumps(certificate.to_json())))
+    assert again == certificate
+    assert again.floats is not None
+    assert again.floats.stable
+    assert "of shape" in again.floats.blamed
+
+
+FLOAT_CONTRADICTIONS = {
+    "a larger error": (change("floats", "inputs", 0, "errors", to=[0.5]), "'stable' is True"),
+    "not stable": (change("floats", "stable", to=False), "'stable' is False"),
+    "a smaller summary": (change("floats", "max_relative_error", to=0.0), "max_relative_error"),
+    "another ratio": (change("floats", "error_ratio", to=0.0), "error_ratio"),
+    "another tolerance": (change("floats", "tolerances", to=[1.0]), "tolerances"),
+    "an unknown type": (change("floats", "dtypes", to=["fp3"]), "fp3"),
+    "too many errors": (change("floats", "inputs", 1, "errors", to=[0.0, 0.0]), "no errors of 1 outputs"),
+    "an error below zero": (change("floats", "inputs", 1, "errors", to=[-1.0]), "no errors of 1 outputs"),
+    "no inputs": (change("floats", "inputs", to=[]), "floats"),
+}
+
+
+@pytest.mark.parametrize("name", FLOAT_CONTRADICTIONS)
+def test_contradicting_float_errors_are_named(name: str) -> None:
+    alter, complaint = FLOAT_CONTRADICTIONS[name]
+    record = json.loads(json.dumps(measured().to_json()))
+    alter(record)
+    with pytest.raises(InvalidInput, match=complaint):
+        Certificate.from_json(record)

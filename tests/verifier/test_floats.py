@@ -14,7 +14,8 @@ from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.program import Program
 from mugraph.verifier import float_check
 from mugraph.verifier.batched import evaluate_batched
-from mugraph.verifier.floats import ADVERSARIAL, errors_against, random_inputs
+from mugraph.verifier.float_inputs import ADVERSARIAL, random_inputs
+from mugraph.verifier.floats import errors_against
 
 from .graphs import fused_rmsnorm, program, rmsnorm
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -86,6 +86,7 @@ class Sizes:
     exponent: Use | None = None
     functions: dict[str, Use] = field(default_factory=dict)
     primes: set[int] = field(default_factory=set)
+    roots_factor: ClassVar[bool] = True
 
     def variables(self, shape: Sequence[int]) -> Size:
         """Inputs, or values of a function."""

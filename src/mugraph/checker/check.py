@@ -1,4 +1,4 @@
-"""The checks of a saved result, in order: files, sizes, axes, and tests in finite fields."""
+"""The checks of a saved result, in order: files, sizes, axes, tests in finite fields, and floating point."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from mugraph.checker import fields
 from mugraph.checker.axes import cut_axis
 from mugraph.checker.bound import REDRAWS, Bound, bound_of
 from mugraph.checker.files import Json, Rejected, read
+from mugraph.checker.floats import check_floats, measure
 from mugraph.checker.interpreter import run
 from mugraph.checker.shapes import check_shapes
 
@@ -28,13 +29,17 @@ class CheckReport:
     """What the checker found out by itself.
 
     `error_bound` is the probability that graphs which are not equal passed its `rounds` tests; None where its theorem gives
-    none below 1. `reached` says whether that is at most the `max_error` the certificate asks for.
+    none below 1. `reached` says whether that is at most the `max_error` the certificate asks for. `float_error` is the error
+    of the graph in float32 against the program in float64, on slices of standard normal inputs; `recorded_error` is what the
+    certificate says of its kernels (None for a program that runs as it was written and was not measured).
     """
 
     rounds: int
     error_bound: float | None
     max_error: float
     axes: int
+    float_error: float
+    recorded_error: float | None
     seconds: float
 
     @property
@@ -73,10 +78,16 @@ def check_folder(
         )
         wanted = tests.bound.rounds_for(max_error) or _UNBOUNDED_ROUNDS if rounds is None else rounds
         tests.run(wanted, tell)
+        if saved.program != saved.graph:
+            check_floats(certificate.get("floats"), [output["dtype"] for output in _outputs(saved.program)])
+        float_error = measure(left, right, _shapes(left), tests.rng)
+        tell(f"floats: stable; error {float_error:.3g} in float32")
+        recorded = (certificate.get("floats") or {}).get("max_relative_error")
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, MemoryError) as error:
         raise Rejected(f"the saved graphs or the certificate are malformed ({type(error).__name__}: {error})") from None
     bound = tests.bound.after(wanted)
-    return CheckReport(wanted, bound if bound < 1 else None, max_error, len(axes), time.monotonic() - started)
+    error_bound, seconds = bound if bound < 1 else None, time.monotonic() - started
+    return CheckReport(wanted, error_bound, max_error, len(axes), float_error, recorded, seconds)
 
 
 def _slice(left: Json, right: Json, axes: list[Json]) -> tuple[Json, Json]:

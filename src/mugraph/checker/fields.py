@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -116,6 +116,7 @@ class Fields:
 
     primes: Primes
     key: bytes
+    roots_factor: ClassVar[bool] = True
 
     def random(self, shape: Sequence[int], rng: random.Random) -> Residues:
         """Random elements."""

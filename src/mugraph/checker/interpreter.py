@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,12 @@ _MOST_FACTORS = 6
 
 
 class Domain(Protocol):
-    """What can be done with the tensors of a domain; pairs broadcast as in NumPy, reductions keep the axis with size 1."""
+    """What can be done with the tensors of a domain; pairs broadcast as in NumPy, reductions keep the axis with size 1.
+
+    With `roots_factor`, the root of a product is computed as the product of roots.
+    """
+
+    roots_factor: ClassVar[bool]
 
     def number(self, value: Fraction) -> Raw: ...
     def root(self, value: Fraction) -> Raw:
@@ -307,7 +312,7 @@ def _limited(tensor: Tensor) -> Tensor:
 
 def _root(x: Tensor, domain: Domain) -> Tensor:
     """sqrt(c x y / z) is sqrt(c) sqrt(x) sqrt(y) / sqrt(z) for a constant c that is not negative."""
-    if x.scale < 0:
+    if x.scale < 0 or not domain.roots_factor:
         return plain(domain.function("sqrt", x.raw))
     result = domain.root(x.scale)
     for factor in x.over:

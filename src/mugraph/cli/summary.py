@@ -16,7 +16,7 @@ from mugraph.cli.subjects import Subject
 from mugraph.devices import Engines, device_for, roofline_seconds
 from mugraph.ir.graph import Graph
 from mugraph.result import Superoptimized
-from mugraph.verifier import Certificate
+from mugraph.verifier import Certificate, FloatReport
 
 if TYPE_CHECKING:
     from mugraph.runtime.cuda.figures import KernelFigures
@@ -100,9 +100,8 @@ def print_result(opt: Superoptimized) -> None:
     print(opt.graph)
     verdict = "verified equivalent to the program at full size" if opt.certificate.accepted else "NOT verified"
     print(f"\n{verdict}; {bound_text(opt.certificate)}")
-    if opt.best.max_relative_error is not None:
-        ratio = "" if opt.best.error_ratio is None else f", {opt.best.error_ratio:.1f} times the original program's own"
-        print(f"largest error against float64, relative to the output: {opt.best.max_relative_error:.1e}{ratio}")
+    if opt.certificate.floats is not None:
+        print(floats_text(opt.certificate.floats))
     if opt.best.latency is not None:
         predicted = "" if opt.best.cost is None else f", predicted {_time(opt.best.cost)}"
         print(f"measured {_time(opt.best.latency)} per call on {opt.target}{predicted}")
@@ -163,6 +162,19 @@ def bound_text(certificate: Certificate) -> str:
     if certificate.error_bound == 0:
         return "a wrong graph cannot pass"
     return f"a wrong graph would pass with probability at most 2^{math.log2(certificate.error_bound):.0f}"
+
+
+def floats_text(floats: FloatReport) -> str:
+    """What the comparison with float64 found, in words."""
+    ratio = "" if floats.error_ratio is None else f", {floats.error_ratio:.1f} times the original program's own"
+    worst = max(floats.scales, key=lambda entry: max(entry.errors))
+    lines = [
+        f"largest error against float64, relative to the output: {floats.max_relative_error:.1e}{ratio}",
+        f"of {len(floats.scales)} kinds of inputs the worst is {worst.inputs}: {max(worst.errors):.1e}",
+    ]
+    if floats.blamed:
+        lines.append(f"most of it: {floats.blamed}")
+    return "\n".join(lines)
 
 
 def _bodies(graph: Graph) -> list[Graph]:

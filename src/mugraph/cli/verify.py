@@ -60,12 +60,22 @@ def _check(folder: Path, rounds: int | None, json_output: bool) -> int:
         accepted, text, record = False, f"rejected: {folder}: {error}", {"reason": str(error)}
     else:
         accepted = report.reached
-        record = {"rounds": report.rounds, "error_bound": report.error_bound, "max_error": report.max_error, "axes": report.axes}
+        record = {
+            "rounds": report.rounds,
+            "error_bound": report.error_bound,
+            "max_error": report.max_error,
+            "axes": report.axes,
+            "float_error": report.float_error,
+            "recorded_error": report.recorded_error,
+        }
         bound = (
             "no bound" if report.error_bound is None else f"a wrong graph would pass with probability {report.error_bound:.3g}"
         )
         outcome = "accepted" if accepted else f"not decided (asked for {report.max_error:.3g})"
-        text = f"{outcome}: {folder}: {report.rounds} tests agreed; {bound}"
+        floats = f"stable in float32 (error {report.float_error:.1e})"
+        if report.recorded_error is not None:
+            floats += f", and its kernels by their record (error {report.recorded_error:.1e})"
+        text = f"{outcome}: {folder}: {report.rounds} tests agreed; {bound}; {floats}"
     print(json.dumps({"accepted": accepted, **record}) if json_output else text)
     return 0 if accepted else 1
 

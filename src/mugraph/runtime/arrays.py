@@ -202,7 +202,8 @@ class TorchArrays:
         return np.asarray(wide.detach().cpu().numpy())
 
     def from_numpy(self, array: Array, tensor: Tensor) -> Any:
-        full = np.require(np.broadcast_to(array, tensor.shape), requirements=["C", "W"])
+        whole = array if array.shape == tensor.shape else np.broadcast_to(array, tensor.shape)  # which cannot be written to
+        full = np.require(whole, requirements=["C", "W"])
         return self.torch.from_numpy(full).to(self.device, self.dtypes[tensor.dtype])
 
 

@@ -2,7 +2,8 @@
 
 from mugraph.verifier.certificate import Certificate
 from mugraph.verifier.counterexamples import Counterexample
-from mugraph.verifier.floats import FloatReport, ScaleError, float_check
+from mugraph.verifier.float_report import FloatReport, ScaleError
+from mugraph.verifier.floats import float_check
 from mugraph.verifier.properties import Property
 from mugraph.verifier.prover import Proof, prove
 from mugraph.verifier.random_tests import Verdict, recheck, verify_graphs

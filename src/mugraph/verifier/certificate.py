@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from mugraph import __version__
@@ -16,9 +16,10 @@ from mugraph.errors import InvalidInput
 from mugraph.ir.graph import Graph
 from mugraph.ir.serialize import graph_to_json
 from mugraph.verifier.bounds import REDRAWS, Difference, Function, Terms
+from mugraph.verifier.float_report import FloatReport
 from mugraph.verifier.slices import Axis
 
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class Certificate:
     assumed laws of operators in `semantics` for which there is no theorem. `error_bound` is the probability, over the
     verifier's random draws, that two graphs which differ agree in all `rounds`; None means that no such probability can be
     stated, and `reason` why. `accepted` means that every round agreed and that the bound, if there is one, is at most
-    `max_error`.
+    `max_error`. `floats` is what comparing the kernels with float64 found, None where none were run.
     """
 
     left: str
@@ -56,11 +57,13 @@ class Certificate:
     accepted: bool
     reason: str
     version: str = __version__
+    floats: FloatReport | None = None
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object that `from_json` reads back."""
-        record = asdict(self)
+        record = asdict(replace(self, floats=None))
         record["semantics"] = dict(self.semantics)
+        record["floats"] = None if self.floats is None else self.floats.to_json()
         if self.difference is not None:
             record["theorem_2"] = _finite(self.difference.theorem_2())
         return {"format": FORMAT, "claim": self.claim, **record}
@@ -100,6 +103,7 @@ class Certificate:
                 accepted=bool(record["accepted"]),
                 reason=str(record["reason"]),
                 version=str(record["version"]),
+                floats=None if record["floats"] is None else FloatReport.from_json(record["floats"]),
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InvalidInput(f"certificate: entry missing or of the wrong type ({error})") from None

@@ -65,6 +65,7 @@ class OperatorError:
 
     Errors are the largest absolute deviations from float64, relative to the largest exact result: of the `operands`, of the
     result, and `local`, what the operation alone rounds away. Infinity stands for results that leave the number range.
+    `undefined` says that the operation has no result for some of its operands, in whatever precision.
     """
 
     op: str
@@ -72,14 +73,19 @@ class OperatorError:
     operands: float
     local: float
     result: float
+    undefined: bool = False
 
     @property
     def growth(self) -> float:
         """How much more error the result has than the operands."""
+        if self.undefined:
+            return math.inf
         return self.result - self.operands if math.isfinite(self.operands) else 0.0
 
     def __str__(self) -> str:
         what = f"{self.op} of shape {list(self.shape)}"
+        if self.undefined:
+            return f"{what} has no result for some of its operands"
         if math.isinf(self.result):
             return f"{what} leaves the number range"
         return f"{what} turns errors of {self.operands:.2g} into {self.result:.2g}, of which it makes {self.local:.2g}"
@@ -171,7 +177,8 @@ class _Audit:
         alone = self._run(self.exact, operation, [x.rounded.astype(np.float64) for x in operands])
         result = _Pair(rounded, exact)
         local = relative_error(np.where(np.isfinite(exact), alone, np.inf), rounded)
-        found = OperatorError(op, exact.shape, max(x.error for x in operands), local, result.error)
+        undefined = bool(np.isnan(exact).any()) and not any(np.isnan(x.exact).any() for x in operands)
+        found = OperatorError(op, exact.shape, max(x.error for x in operands), local, result.error, undefined)
         known = self.worst.get((op, exact.shape))
         if known is None or found.growth > known.growth:
             self.worst[op, exact.shape] = found

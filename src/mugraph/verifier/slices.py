@@ -8,11 +8,12 @@ along an axis independently, the graphs are equal at any size of that axis if an
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from mugraph.errors import MugraphError, ShapeMismatch
+from mugraph.ir.arithmetic import Array
 from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.graph import Graph, Node, Shape, Value
 from mugraph.ir.ops import operator
@@ -36,14 +37,34 @@ class Slice:
     axes: tuple[Axis, ...]
 
 
-def shared_slice(left: Graph, right: Graph) -> Slice:
-    """Both kernel graphs at size 1 of every axis that is proved parallel in both; raises nothing where there is none."""
+def shared_slice(left: Graph, right: Graph, worthwhile: Callable[[Graph, Graph, Axis], bool] = lambda *cut: True) -> Slice:
+    """Both kernel graphs at size 1 of every axis that is proved parallel in both; raises nothing where there is none.
+
+    `worthwhile` may decline an axis: it is given the left graph before and after the cut.
+    """
     axes: list[Axis] = []
     tried: set[tuple[int | None, ...]] = set()
     while (found := _next_axis(left, right, tried)) is not None:
+        if not worthwhile(left, found[0], found[2]):
+            continue
         left, right, axis = found
         axes.append(axis)
     return Slice(left, right, tuple(axes))
+
+
+def slices_at(axes: Sequence[Axis], inputs: Sequence[Array], output: int, index: Sequence[int]) -> list[Array]:
+    """The slices of the inputs that an element of an output depends on."""
+    positions = [0 if (dim := axis.outputs[output]) is None else index[dim] for axis in axes]
+    return [slice_of(array, [axis.inputs[number] for axis in axes], positions) for number, array in enumerate(inputs)]
+
+
+def slice_of(array: Array, dims: Sequence[int | None], index: Sequence[int]) -> Array:
+    """The part of an array at these positions along `dims`, as a view of the same rank."""
+    places = [slice(None)] * array.ndim
+    for position, dim in zip(index, dims, strict=True):
+        if dim is not None:
+            places[dim] = slice(position, position + 1)
+    return array[tuple(places)]
 
 
 def take_slice(graph: Graph, inputs: Sequence[int | None]) -> tuple[Graph, tuple[int | None, ...]]:

@@ -1,0 +1,192 @@
+"""Floating point: what the certificate records of the kernels, and both graphs measured again on slices, in float32.
+
+The kernels themselves are not run: their errors can be checked for consistency only. Whether the muGraph loses precision that
+the program keeps, or leaves a number range that the program does not leave, shows in float32 on any slice.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, ClassVar
+
+import numpy as np
+
+from mugraph.checker.files import Json, Rejected
+from mugraph.checker.interpreter import Array, run
+
+_TOLERANCES = {"fp64": 1e-10, "fp32": 1e-5, "fp16": 4e-3, "bf16": 2e-2}
+_MULTIPLE = 10.0
+_SCALES = (1e-3, 1e-1, 1.0, 10.0, 1e3)
+_PATTERNS = ("rows of equal elements", "one huge element per row", "alternating signs")
+_SLICES = 4
+"""Slices that are measured for each kind of inputs."""
+
+
+def check_floats(record: Any, dtypes: Sequence[str]) -> None:
+    """Raise Rejected unless a certificate's `floats` say, without contradiction, that kernels with outputs of these types are
+    stable on all kinds of inputs."""
+    if not isinstance(record, dict) or record.get("stable") is not True or record.get("reason") != "":
+        raise Rejected("certificate.json: floats: it does not say that the kernels agree with float64")
+    if record.get("dtypes") != list(dtypes) or record.get("tolerances") != [_TOLERANCES[dtype] for dtype in dtypes]:
+        raise Rejected("certificate.json: floats: the types or tolerances are not those of the program's outputs")
+    entries = {entry["kind"]: entry for entry in record["inputs"]}
+    expected = {f"input scale {scale:g}": (scale, "") for scale in _SCALES} | {name: (1.0, name) for name in _PATTERNS}
+    for kind, made in expected.items():
+        if kind not in entries or (entries[kind]["scale"], entries[kind]["pattern"]) != made:
+            raise Rejected(f"certificate.json: floats: there is no measurement for {kind}")
+    for kind, entry in entries.items():
+        _check_entry(kind, entry, dtypes)
+    _check_summary(record, entries["input scale 1"])
+
+
+def _check_entry(kind: str, entry: Json, dtypes: Sequence[str]) -> None:
+    errors = entry["errors"]
+    own = entry["own_errors"] or [0.0] * len(errors)
+    if len(errors) != len(dtypes) or len(own) != len(dtypes) or any(number is not None and number < 0 for number in errors + own):
+        raise Rejected(f"certificate.json: floats: the errors at {kind} are not those of {len(dtypes)} outputs")
+    for error, base, dtype in zip(errors, own, dtypes, strict=True):
+        excused = base is None or (error is not None and error <= max(_TOLERANCES[dtype], _MULTIPLE * base))
+        if not excused:
+            raise Rejected(f"certificate.json: floats: the errors at {kind} are not those of stable kernels")
+
+
+def _check_summary(record: Json, standard: Json) -> None:
+    errors, own = standard["errors"], standard["own_errors"]
+    if own is None or None in errors or None in own:
+        raise Rejected("certificate.json: floats: errors of standard normal inputs are missing")
+    ratio = max((error / base for error, base in zip(errors, own, strict=True) if base), default=None)
+    for name, value in (("max_relative_error", max(errors)), ("error_ratio", ratio)):
+        said = record.get(name)
+        if said != value and not (said and value and math.isclose(said, value, rel_tol=1e-9)):
+            raise Rejected(f"certificate.json: floats: {name} does not follow from the errors beside it")
+
+
+# --- measured again ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Floats:
+    """The domain of floating-point numbers of one NumPy type."""
+
+    dtype: Any
+    roots_factor: ClassVar[bool] = False
+
+    def number(self, value: Fraction) -> Array:
+        return np.asarray(float(value), self.dtype)
+
+    def root(self, value: Fraction) -> Array:
+        return np.asarray(math.sqrt(value), self.dtype)
+
+    def add(self, x: Array, y: Array) -> Array:
+        return np.asarray(x + y)
+
+    def subtract(self, x: Array, y: Array) -> Array:
+        return np.asarray(x - y)
+
+    def multiply(self, x: Array, y: Array) -> Array:
+        return np.asarray(x * y)
+
+    def divide(self, x: Array, y: Array) -> Array:
+        return np.asarray(x / y)
+
+    def exp(self, x: Array) -> Array:
+        return np.asarray(np.exp(x))
+
+    def sum(self, x: Array, axis: int) -> Array:
+        return np.asarray(np.sum(x, axis=axis, keepdims=True))
+
+    def function(self, name: str, x: Array) -> Array:
+        return np.asarray(_FUNCTIONS[name](x), self.dtype)
+
+    def row_function(self, name: str, x: Array, axis: int) -> Array:
+        return np.asarray(np.max(x, axis=axis, keepdims=True))
+
+    def move(self, xs: Sequence[Array], move: Callable[[list[Array]], Array]) -> Array:
+        return move(list(xs))
+
+    def shape(self, x: Array) -> tuple[int, ...]:
+        return x.shape
+
+
+def _sigmoid(x: Array) -> Array:
+    return np.asarray(1 / (1 + np.exp(-x)))
+
+
+_FUNCTIONS: dict[str, Callable[[Array], Any]] = {
+    "sqrt": np.sqrt,
+    "silu": lambda x: x * _sigmoid(x),
+    "sigmoid": _sigmoid,
+    "relu": lambda x: np.maximum(x, 0),
+    "gelu": lambda x: x * (1 + np.vectorize(math.erf, otypes=[float])(x / math.sqrt(2))) / 2,
+    "tanh": np.tanh,
+    "log": np.log,
+    "abs": np.abs,
+}
+
+
+def measure(left: Json, right: Json, shapes: Sequence[Sequence[int]], rng: random.Random) -> float:
+    """The largest error of the right graph in float32, at standard normal inputs, relative to the left one in float64.
+
+    Raises Rejected where it is unstable: more than 10 times the left graph's own error in float32, and 1e-5, for any kind of
+    inputs, or not finite where the left graph is.
+    """
+    numbers = np.random.default_rng(rng.getrandbits(64))
+    standard = 0.0
+    for kind, scale in ((f"input scale {scale:g}", scale) for scale in _SCALES):
+        error = _stable_error(left, right, [_normal(shapes, scale, numbers) for _ in range(_SLICES)], kind)
+        standard = error if scale == 1 else standard
+    for pattern in _PATTERNS:
+        slices = [[_patterned(pattern, array) for array in _normal(shapes, 1.0, numbers)] for _ in range(_SLICES)]
+        _stable_error(left, right, slices, pattern)
+    return standard
+
+
+def _normal(shapes: Sequence[Sequence[int]], scale: float, numbers: np.random.Generator) -> list[Array]:
+    return [numbers.standard_normal(tuple(shape), np.float32) * np.float32(scale) for shape in shapes]
+
+
+def _patterned(pattern: str, normal: Array) -> Array:
+    if not normal.ndim:
+        return normal
+    position = np.arange(normal.shape[-1])
+    match pattern:
+        case "rows of equal elements":
+            return np.broadcast_to(normal[..., :1], normal.shape)
+        case "one huge element per row":
+            huge = np.argmax(np.abs(normal), axis=-1, keepdims=True)
+            return np.asarray(normal * np.where(position == huge, np.float32(1e3), np.float32(1)))
+    return np.asarray((1 + np.tanh(np.abs(normal))) * np.where(position % 2, np.float32(-1), np.float32(1)))
+
+
+def _stable_error(left: Json, right: Json, slices: Sequence[list[Array]], kind: str) -> float:
+    """The error over all slices."""
+    narrow, wide = Floats(np.float32), Floats(np.float64)
+    with np.errstate(all="ignore"):
+        exact = [run(left, [array.astype(np.float64) for array in inputs], wide) for inputs in slices]
+        own = _error(exact, [run(left, inputs, narrow) for inputs in slices])
+        error = _error(exact, [run(right, inputs, narrow) for inputs in slices])
+    if own < math.inf and error > max(_TOLERANCES["fp32"], _MULTIPLE * own):
+        raise Rejected(
+            f"graph.json: unstable at {kind}: in float32 it errs by {error:.3g} of its largest value, program.json by {own:.3g}"
+        )
+    return error
+
+
+def _error(expected: Sequence[list[Array]], actual: Sequence[list[Array]]) -> float:
+    """The largest deviation of an output where the expected value is finite in float32, relative to its largest value."""
+    worst = 0.0
+    for rights, gots in zip(zip(*expected, strict=True), zip(*actual, strict=True), strict=True):
+        right, got = np.stack(rights), np.stack([np.broadcast_to(x, y.shape) for x, y in zip(gots, rights, strict=True)])
+        finite = np.isfinite(right.astype(np.float32))
+        if not finite.any():
+            continue
+        if not np.isfinite(got[finite]).all():
+            return math.inf
+        largest = float(np.max(np.abs(right[finite])))
+        deviation = float(np.max(np.abs(got[finite] - right[finite])))
+        worst = max(worst, deviation / largest if largest else deviation)
+    return worst

@@ -1,0 +1,142 @@
+"""What the comparison with float64 found: errors by kind of inputs, and whether they are those of a stable kernel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mugraph.errors import InvalidInput
+from mugraph.ir.dtypes import DType
+
+TOLERANCES = {DType.FP64: 1e-10, DType.FP32: 1e-5, DType.FP16: 4e-3, DType.BF16: 2e-2}
+"""Errors that are never called unstable, by the element type of the output."""
+
+_MULTIPLE = 10.0
+"""Beyond its tolerance, a candidate may err this many times as much as the program itself does in its own precision."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleError:
+    """Errors on one kind of inputs, one per output: normal ones of one standard deviation, or an adversarial `pattern`.
+
+    An error is the largest absolute deviation from float64, divided by the output's largest absolute value in float64.
+    `baseline` is that of the program's own evaluation in its precision, where it had to be consulted. Infinity stands
+    for results that are not finite where they should be.
+    """
+
+    scale: float
+    errors: tuple[float, ...]
+    baseline: tuple[float, ...] | None = None
+    pattern: str = ""
+
+    @property
+    def inputs(self) -> str:
+        """The kind of inputs in words."""
+        return self.pattern or f"input scale {self.scale:g}"
+
+    def exceeds(self, dtypes: Sequence[DType]) -> bool:
+        """Whether an error is above the tolerance of its output's type, so that the program's own has to be consulted."""
+        return any(error > TOLERANCES[dtype] for error, dtype in zip(self.errors, dtypes, strict=True))
+
+    def instability(self, dtypes: Sequence[DType]) -> str:
+        """Why the candidate is unstable on these inputs, or nothing."""
+        own = self.baseline or tuple(0.0 for _ in self.errors)
+        for output, (error, base, dtype) in enumerate(zip(self.errors, own, dtypes, strict=True)):
+            if error <= TOLERANCES[dtype] or base == math.inf:
+                continue
+            where = f"output {output} at {self.inputs}"
+            if error == math.inf:
+                return f"{where} is not finite, where the program's own result is"
+            if error > _MULTIPLE * base:
+                return f"{where} errs by {error:.3g} of its largest value, the program itself by {base:.3g}"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class FloatReport:
+    """Whether a candidate is numerically `stable`, with the `reason` when it is not, and the errors on all kinds of inputs.
+
+    `dtypes` are those of the outputs. `blamed` says which operator of the candidate adds the most error (on one slice of
+    standard normal inputs, or of those it is unstable on); it is empty where the candidate's muGraph was not given.
+    """
+
+    stable: bool
+    reason: str
+    scales: tuple[ScaleError, ...]
+    dtypes: tuple[DType, ...]
+    blamed: str = ""
+
+    @property
+    def max_relative_error(self) -> float:
+        """The largest error of any output for inputs of standard deviation 1 (of the nearest scale that was checked)."""
+        return max(self._nearest.errors)
+
+    @property
+    def error_ratio(self) -> float | None:
+        """How many times the program's own error in its precision that is, at most; None where the program makes none."""
+        own = self._nearest.baseline or ()
+        return max((error / base for error, base in zip(self._nearest.errors, own, strict=False) if base), default=None)
+
+    @property
+    def _nearest(self) -> ScaleError:
+        normal = [entry for entry in self.scales if not entry.pattern]
+        return min(normal, key=lambda entry: abs(math.log(entry.scale)))
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object that `from_json` reads back; null stands for what is not finite, and for what was not consulted."""
+        return {
+            "stable": self.stable,
+            "reason": self.reason,
+            "dtypes": [str(dtype) for dtype in self.dtypes],
+            "tolerances": [TOLERANCES[dtype] for dtype in self.dtypes],
+            "max_relative_error": _number(self.max_relative_error),
+            "error_ratio": None if self.error_ratio is None else _number(self.error_ratio),
+            "blamed": self.blamed,
+            "inputs": [
+                {
+                    "kind": entry.inputs,
+                    "scale": entry.scale,
+                    "pattern": entry.pattern,
+                    "errors": list(map(_number, entry.errors)),
+                    "own_errors": None if entry.baseline is None else list(map(_number, entry.baseline)),
+                }
+                for entry in self.scales
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> FloatReport:
+        """Read what `to_json` wrote. Raises InvalidInput where an entry is missing or contradicts another."""
+        try:
+            dtypes = tuple(map(DType.parse, record["dtypes"]))
+            scales = tuple(_entry(entry, len(dtypes)) for entry in record["inputs"])
+            report = cls(bool(record["stable"]), str(record["reason"]), scales, dtypes, str(record["blamed"]))
+            stable = not any(entry.instability(dtypes) for entry in scales)
+            derived = report.to_json()
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InvalidInput(f"floats: entry missing or of the wrong type ({error})") from None
+        if stable != report.stable:
+            raise InvalidInput(f"floats: 'stable' is {report.stable}, which does not follow from the errors beside it")
+        for name in ("max_relative_error", "error_ratio", "tolerances"):
+            if derived[name] != record.get(name):
+                raise InvalidInput(f"floats: {name!r} does not follow from the entries beside it")
+        return report
+
+
+def _entry(record: Mapping[str, Any], outputs: int) -> ScaleError:
+    own = record["own_errors"]
+    errors, baseline = _errors(record["errors"], outputs), None if own is None else _errors(own, outputs)
+    return ScaleError(float(record["scale"]), errors, baseline, str(record["pattern"]))
+
+
+def _errors(record: Sequence[Any], outputs: int) -> tuple[float, ...]:
+    errors = tuple(math.inf if error is None else float(error) for error in record)
+    if len(errors) != outputs or not all(error >= 0 for error in errors):
+        raise ValueError(f"{record} are no errors of {outputs} outputs")
+    return errors
+
+
+def _number(error: float) -> float | None:
+    return error if math.isfinite(error) else None

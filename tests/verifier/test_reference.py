@@ -1,0 +1,89 @@
+"""A program evaluated slice by slice is the program, and few slices stand for the many they repeat in."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mugraph.ir import DType, Graph
+from mugraph.ir.arithmetic import Array
+from mugraph.ir.evaluate import evaluate
+from mugraph.ir.float_arithmetic import FloatArithmetic
+from mugraph.ir.program import Program
+from mugraph.verifier import float_check, reference
+from mugraph.verifier.float_inputs import ADVERSARIAL, Kind, arrays_for, fill
+from mugraph.verifier.reference import Reference
+
+from .graphs import rmsnorm
+
+
+@pytest.fixture(autouse=True)
+def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slices of hundreds of elements instead of ten thousands, of which two are few."""
+    monkeypatch.setattr(reference, "_SMALLEST", 100)
+    monkeypatch.setattr(reference, "_FEW", 900)
+
+
+def attention() -> Graph:
+    written = Program()
+    q = written.input("q", (4, 6, 1, 8), DType.FP32)
+    k, v = (written.input(name, (4, 6, 24, 8), DType.FP32) for name in "kv")
+    weights = (q @ k.transpose(2, 3)).exp()
+    written.output((weights / weights.sum(-1, keepdim=True)) @ v)
+    return written.graph
+
+
+def nothing() -> None:
+    """A pulse that never ends an evaluation."""
+
+
+def test_axes_are_cut_where_nothing_is_read_twice() -> None:
+    found = Reference.of(attention())
+    assert found.all == (4, 6), "heads and sequences, but not the columns of v, for each of which k would be read again"
+    assert found.unit.inputs()[1].output.shape == (1, 1, 24, 8)
+    assert found.few == (2, 1)
+    assert Reference.of(rmsnorm(64, 64, 64)).all == ()
+
+
+@pytest.mark.parametrize("kind", [Kind(1.0), Kind(1e3), *(Kind(1.0, name) for name in ADVERSARIAL)], ids=str)
+def test_slices_make_up_the_program(kind: Kind) -> None:
+    program = attention()
+    found = Reference.of(program)
+    whole = arrays_for(program, [node.output.shape for node in program.inputs()])
+    for counts in (found.all, found.few, (4, 2)):
+        different = arrays_for(program, found.input_shapes(counts))
+        fill(program, different, kind, seed=0)
+        found.full_inputs(different, counts, into=whole)
+        outputs = found.full_outputs(found.outputs(different, counts, nothing), counts)
+        with np.errstate(all="ignore"):
+            expected = evaluate(program, [array.astype(np.float64) for array in whole], FloatArithmetic())
+        np.testing.assert_allclose(outputs[0], expected[0], rtol=1e-12)
+        assert len({array.tobytes() for array in whole[1].reshape(24, -1)}) == np.prod(counts)
+
+
+def test_a_mistake_in_one_slice_is_found() -> None:
+    program = attention()
+
+    def run(*inputs: Array) -> list[Array]:
+        with np.errstate(all="ignore"):
+            (output,) = evaluate(program, list(inputs), FloatArithmetic(np.float32))
+        output[3, 5, 0, 7] = output[2, 5, 0, 7]
+        return [output]
+
+    report = float_check(run, program, scales=[1.0], graph=program)
+    assert not report.stable
+    assert "input scale 1" in report.reason
+
+
+def test_slices_that_repeat_are_all_compared() -> None:
+    program = attention()
+
+    def run(*inputs: Array) -> list[Array]:
+        with np.errstate(all="ignore"):
+            (output,) = evaluate(program, list(inputs), FloatArithmetic(np.float32))
+        output[3, 5] *= np.float32(1.1)
+        return [output]
+
+    report = float_check(run, program, scales=[0.1])
+    assert not report.stable
+    assert "input scale 0.1" in report.reason
