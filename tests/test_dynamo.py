@@ -251,8 +251,9 @@ def test_the_speed_of_pieces_is_measured_on_tensors_like_theirs() -> None:
 
     with torch.no_grad():
         compiled(function)(torch.randn(4, 32), torch.randn(8, 16))
-    ((piece, result),) = last().results.items()
-    assert 0 < mugraph.dynamo._speedup(piece, result) < math.inf  # busy machines stretch single calls without limit
+    assert len(last().results) == 2
+    for piece, result in last().results.items():
+        assert 0 < mugraph.dynamo._speedup(piece, result) < math.inf  # busy machines stretch single calls without limit
 
 
 def test_pieces_that_read_expanded_tensors_are_measured() -> None:

@@ -27,7 +27,7 @@ from mugraph.api import superoptimize
 from mugraph.errors import InvalidInput, MugraphError
 from mugraph.frontend.partition import Partition, Piece, partition
 from mugraph.frontend.pieces import tensor_of
-from mugraph.frontend.stitch import as_torch, stitched
+from mugraph.frontend.stitch import as_torch, runnable, stitched
 from mugraph.result import Superoptimized
 from mugraph.runtime import measure
 from mugraph.store import Mode
@@ -195,7 +195,7 @@ def _speedup(piece: Piece, result: Superoptimized) -> float:
     """How many times as long torch takes as the kernels; the median over interleaved rounds."""
     tensors, machine = [_like(node) for node in piece.inputs], result.executable.machine
     with torch.inference_mode():
-        ours = machine.timed(functools.partial(result.executable, *tensors))
+        ours = machine.timed(functools.partial(runnable(piece, result.executable), *tensors))
         theirs = machine.timed(functools.partial(as_torch(piece).forward, *tensors))
         times = measure({"ours": ours.run, "torch": theirs.run}, _ROUNDS, budget=_MEASURING_SECONDS)
     pairs = zip(times["torch"], times["ours"], strict=True)

@@ -151,9 +151,32 @@ def test_the_rest_keeps_its_reasons() -> None:
     assert found.without(found.pieces, "unwanted").byte_share == 0
 
 
-def test_a_lone_product_and_a_lone_view_stay_with_torch() -> None:
-    assert split(torch.matmul, randn(8, 8), randn(8, 8)).pieces == ()
+def test_a_lone_product_that_arithmetic_bounds_and_a_lone_view_stay_with_torch() -> None:
+    assert split(torch.matmul, randn(64, 64), randn(64, 64)).pieces == ()
     assert split(lambda x: x.t(), randn(8, 8)).pieces == ()
+
+
+def test_a_lone_product_that_memory_bounds_is_a_piece() -> None:
+    (piece,) = split(torch.matmul, randn(1, 64), randn(64, 64)).pieces
+    assert computing(piece) == ["matmul"]
+
+
+def test_products_of_one_tensor_are_one_piece() -> None:
+    def projections(x: torch.Tensor, *weights: torch.Tensor) -> list[torch.Tensor]:
+        hidden = torch.cos(x)
+        return [hidden.view(2, 32) @ weight.t() for weight in weights]
+
+    (piece,) = split(projections, randn(1, 2, 32), randn(16, 32), randn(8, 32), randn(8, 32)).pieces
+    assert computing(piece) == ["matmul", "matmul", "matmul"]
+    assert len(piece.outputs) == 3
+
+
+def test_more_products_of_one_tensor_than_are_searched_are_pieces_of_their_own() -> None:
+    def projections(x: torch.Tensor, *weights: torch.Tensor) -> list[torch.Tensor]:
+        return [x @ weight for weight in weights]
+
+    pieces = split(projections, randn(2, 32), *(randn(32, 8) for _ in range(5))).pieces
+    assert [computing(piece) for piece in pieces] == [["matmul"]] * 5
 
 
 def test_a_last_step_on_what_is_read_outside_is_left_outside() -> None:

@@ -1,8 +1,9 @@
 """What PyTorch's operators mean: one row per ATen operator, written with the operators of the table.
 
 A row takes what ATen's schema of that name lists, with tensors of the program in place of torch tensors, and serves all
-overloads. Composite operators (softmax, layer_norm, attention) are spelled out here, so that the search sees their
-algebra. Casts do nothing: which precision a value has is decided by the caller (see `mugraph.frontend.conversion`).
+overloads. Composite operators (softmax, layer_norm) are spelled out here, and attention in `mugraph.frontend.attention`, so
+that the search sees their algebra. Casts do nothing: which precision a value has is decided by the caller (see
+`mugraph.frontend.conversion`).
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from typing import Any, NoReturn
 import numpy as np
 
 from mugraph.errors import UnsupportedOperator
+from mugraph.frontend.attention import attention, attention_for_cpu
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Value
 from mugraph.ir.program import ProgramTensor
-from mugraph.ir.scalar import Scalar
 
 Tensor = ProgramTensor
 Operand = ProgramTensor | int | float
@@ -111,45 +112,6 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def _addmm(added: Tensor, x: Tensor, y: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     product = x @ y * alpha
     return product + added * beta if beta else product  # PyTorch then ignores what is added, which may be uninitialised
-
-
-def _attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor:
-    if attn_mask is not None or is_causal:
-        _unsupported("masked attention; only attention without mask is in the operator table")
-    if dropout_p:
-        _unsupported("attention with dropout draws random numbers; pass dropout_p=0.0, or call model.eval()")
-    *batch, heads, length, width = query.shape if len(query.shape) > 2 else (1, *query.shape)
-    groups = key.shape[-3] if enable_gqa else heads
-    # Without a mask the queries of heads that share keys are simply more queries: no key is repeated.
-    queries = query.reshape(*batch, groups, heads // groups * length, width) if groups != heads else query
-    factor = Scalar(Fraction(1, width), root=True) if scale is None else scale
-    scores = queries @ key.transpose(-2, -1) * factor
-    mixed = scores.softmax(-1) @ value
-    return mixed.reshape(*query.shape[:-1], value.shape[-1]) if groups != heads else mixed
-
-
-def _attention_for_cpu(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    attn_mask: Tensor | None = None,
-    scale: float | None = None,
-) -> tuple[Tensor, None]:
-    grouped = query.shape[1] != key.shape[1]
-    return _attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=grouped), None
 
 
 # --- reductions and normalisations -----------------------------------------------------------------------------------
@@ -371,8 +333,8 @@ ROWS: dict[str, Rule] = {
     "linear": _linear,
     "addmm": _addmm,
     "baddbmm": _addmm,
-    "scaled_dot_product_attention": _attention,
-    "_scaled_dot_product_flash_attention_for_cpu": _attention_for_cpu,
+    "scaled_dot_product_attention": attention,
+    "_scaled_dot_product_flash_attention_for_cpu": attention_for_cpu,
     # reductions and normalisations
     "sum": _sum,
     "mean": _mean,

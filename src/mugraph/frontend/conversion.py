@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from mugraph.errors import MugraphError, UnsupportedOperator
-from mugraph.frontend.aten import ROWS
+from mugraph.frontend.aten import ROWS, Rule
 from mugraph.frontend.source_lines import line_of_node
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph
@@ -27,6 +27,8 @@ DTYPES = {
     torch.float32: DType.FP32,
     torch.float64: DType.FP64,
 }
+
+TORCH_DTYPES = {dtype: torch_dtype for torch_dtype, dtype in DTYPES.items()}
 
 _CHECKS = frozenset({"_assert_tensor_metadata"})
 """Operators that only check what the trace knows."""
@@ -41,15 +43,17 @@ class Signature:
     numbers: Mapping[str, Scalar]
 
 
-def convert(graph: torch.fx.Graph, signature: Signature, outputs: Sequence[torch.fx.Node]) -> tuple[Graph, list[int]]:
-    """The kernel graph that computes `outputs`, and the number of its output that each of them is.
+def convert(
+    graph: torch.fx.Graph, signature: Signature, outputs: Sequence[torch.fx.Node], rows: Mapping[str, Rule] = ROWS
+) -> tuple[Graph, list[int]]:
+    """The kernel graph that computes `outputs`, and the number of its output that each of them is; `rows` are the table.
 
     Raises UnsupportedOperator, naming the operator and the line of Python that called it.
     """
     dtypes = [_dtype(node) for node in outputs]
-    program, values = _program(graph, signature, widening=False)
+    program, values = _program(graph, signature, rows, widening=False)
     if any(dtype.bytes >= lost for lost in _lost_widths(values) for dtype in dtypes):
-        program, values = _program(graph, signature, widening=True)
+        program, values = _program(graph, signature, rows, widening=True)
     tensors = [_computed(node, values[node]) for node in outputs]
     stored = [tensor.cast(dtype) for tensor, dtype in zip(tensors, dtypes, strict=True)]
     distinct = {tensor.value: tensor for tensor in stored}
@@ -65,7 +69,9 @@ def _dtype(node: torch.fx.Node) -> DType:
     return DTYPES[dtype]
 
 
-def _program(graph: torch.fx.Graph, signature: Signature, widening: bool) -> tuple[Program, Mapping[torch.fx.Node, Any]]:
+def _program(
+    graph: torch.fx.Graph, signature: Signature, rows: Mapping[str, Rule], widening: bool
+) -> tuple[Program, Mapping[torch.fx.Node, Any]]:
     """The program of a graph, without outputs yet, and the value of each node in it."""
     program = Program()
     values: dict[torch.fx.Node, Any] = {}
@@ -77,7 +83,9 @@ def _program(graph: torch.fx.Graph, signature: Signature, widening: bool) -> tup
         values[placeholders[placeholder]] = program.constant(number)
     for node in graph.nodes:
         if node.op == "call_function" and _name(node) not in _CHECKS:
-            values[node] = _widened(node, _apply(node, _wide_operands(node, values))) if widening else _apply(node, values)
+            operands = _wide_operands(node, values) if widening else values
+            value = _apply(node, operands, rows)
+            values[node] = _widened(node, value) if widening else value
     return program, values
 
 
@@ -93,12 +101,12 @@ def _lost_widths(values: Mapping[torch.fx.Node, Any]) -> set[int]:
     return {_dtype(node).bytes for node, value in tensors if _dtype(node).bytes > value.dtype.bytes}
 
 
-def _apply(node: torch.fx.Node, values: Mapping[torch.fx.Node, Any]) -> Any:
+def _apply(node: torch.fx.Node, values: Mapping[torch.fx.Node, Any], rows: Mapping[str, Rule]) -> Any:
     _check(node)
     arguments: Any = torch.fx.map_arg(node.args, values.__getitem__)
     options: Any = torch.fx.map_arg(node.kwargs, values.__getitem__)
     try:
-        value = ROWS[_name(node)](*arguments, **options)
+        value = rows[_name(node)](*arguments, **options)
     except MugraphError as error:
         raise type(error)(_at(node, str(error))) from None
     if isinstance(value, ProgramTensor) and value.number is None:

@@ -10,19 +10,22 @@ a normalisation goes with the product that reads it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from torch import fx
 
 from mugraph.errors import MugraphError
+from mugraph.frontend.attention import mask_of
 from mugraph.frontend.levels import levels_of
-from mugraph.frontend.pieces import Inspector, Traits, alone, bytes_of, isolated, mutates, program_of, tensor_of
-from mugraph.ir.graph import Graph
-from mugraph.ir.ops import apply_call, operator
+from mugraph.frontend.pieces import Inspector, Traits, alone, isolated, mutates, program_of
+from mugraph.frontend.work import Work, share, work_of_call, work_of_program
+from mugraph.ir.graph import Graph, Tensor
 
 _LARGEST = 4
 """Contractions in one piece: the search takes minutes for more."""
+_BOUND_BY_MEMORY = 4.0
+"""Floating-point operations per byte up to which reading a product's operands takes longer than multiplying them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,14 +44,20 @@ class Piece:
     level: int
 
     @property
-    def bytes(self) -> int:
-        """Bytes read and written, each tensor once."""
-        return sum(map(bytes_of, (*self.inputs, *self.outputs)))
+    def masks(self) -> tuple[int, ...]:
+        """Which of `inputs` mask attention: the program holds only where none of them hides a row."""
+        found = {mask_of(node) for node in self.nodes}
+        return tuple(number for number, node in enumerate(self.inputs) if node in found)
 
     @property
-    def flops(self) -> int:
-        """Floating-point operations of the program."""
-        return _flops(self.program)
+    def causal_masks(self) -> tuple[Tensor, ...]:
+        """Inputs [queries, keys] of the program after those of the piece: see `mugraph.frontend.attention`."""
+        return tuple(node.output for node in self.program.inputs()[len(self.inputs) :])
+
+    @property
+    def work(self) -> Work:
+        """Bytes that kernels read and write at least, and floating-point operations of the program."""
+        return work_of_program(self.program, (*self.inputs, *self.outputs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +67,11 @@ class Left:
     node: fx.Node
     reason: str
     level: int
+
+    @property
+    def work(self) -> Work:
+        """What the call costs."""
+        return work_of_call(self.node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +83,13 @@ class Partition:
 
     @property
     def byte_share(self) -> float:
-        """The part of all bytes read and written that pieces read and write; views count as nothing."""
-        taken = sum(piece.bytes for piece in self.pieces)
-        rest = sum(_traffic(left.node) for left in self.left)
-        return taken / max(taken + rest, 1)
+        """The part of all bytes read and written that pieces read and write."""
+        return share([piece.work.bytes for piece in self.pieces], [left.work.bytes for left in self.left])
+
+    @property
+    def flop_share(self) -> float:
+        """The part of all floating-point operations that are in pieces."""
+        return share([piece.work.flops for piece in self.pieces], [left.work.flops for left in self.left])
 
     def reasons(self) -> Mapping[str, int]:
         """How many calls stay with torch, by operator and reason, most frequent first."""
@@ -92,12 +109,14 @@ def partition(graph: fx.Graph, device: str = "cpu") -> Partition:
     Pieces hold calls on tensors of one kind of device, `cpu` or `cuda`.
 
     From the first call that changes an operand on, everything is left. Pieces hold at least one contraction or reduction
-    and two computing calls: the library is best at a lone product.
+    and two computing calls: the library is best at a lone product, unless memory bounds it, as at decode.
     """
     calls = [node for node in graph.nodes if node.op == "call_function"]
     end = next((index for index, node in enumerate(calls) if mutates(node)), len(calls))
     inspector = Inspector(device)
+    masks = {mask for mask in map(mask_of, calls) if mask is not None}
     verdicts = {node: inspector.inspect(node) for node in calls[:end]}
+    verdicts |= {mask: "it makes a mask, which is looked at before attention runs" for mask in masks if mask in verdicts}
     traits = {node: verdict for node, verdict in verdicts.items() if isinstance(verdict, Traits)}
     levels = levels_of(calls[:end], traits)
     splitter = _Splitter(traits, levels)
@@ -117,19 +136,39 @@ class _Splitter:
     left: list[Left] = field(default_factory=list)
 
     def components(self, nodes: Sequence[fx.Node] | None = None) -> list[list[fx.Node]]:
-        """The calls (all, unless given), in groups that are connected on their level."""
+        """The calls (all, unless given), in groups that are connected on their level.
+
+        Of all calls, products of one tensor are a group too: who computes them together reads it once.
+        """
         group: dict[fx.Node, list[fx.Node]] = {}
+
+        def join(first: fx.Node, second: fx.Node) -> None:
+            if group[first] is not group[second]:
+                smaller, larger = sorted((group[first], group[second]), key=len)
+                larger.extend(smaller)
+                group.update(dict.fromkeys(smaller, larger))
+
         inside = set(self.traits if nodes is None else nodes)
         for node in self.traits if nodes is None else nodes:
             group[node] = [node]
             for source in node.all_input_nodes:
-                if source in inside and self.levels[source] == self.levels[node] and group[source] is not group[node]:
-                    smaller, larger = sorted((group[source], group[node]), key=len)
-                    larger.extend(smaller)
-                    group.update(dict.fromkeys(smaller, larger))
+                if source in inside and self.levels[source] == self.levels[node]:
+                    join(source, node)
+        if nodes is None:
+            for first, second in self._siblings():
+                join(first, second)
         order = {node: index for index, node in enumerate(self.traits)}
         distinct = {id(members): members for members in group.values()}
         return [sorted(members, key=order.__getitem__) for members in distinct.values()]
+
+    def _siblings(self) -> Iterator[tuple[fx.Node, fx.Node]]:
+        """Pairs of products of one level that multiply the same tensor, or views of it."""
+        known: dict[tuple[fx.Node, int], fx.Node] = {}
+        for node, traits in self.traits.items():
+            for factor in node.all_input_nodes if traits.contractions else ():
+                while factor in self.traits and not self.traits[factor].computes and len(factor.all_input_nodes) == 1:
+                    (factor,) = factor.all_input_nodes
+                yield known.setdefault((factor, self.levels[node]), node), node
 
     def pieces(self, nodes: list[fx.Node]) -> list[Piece]:
         """The pieces of one group; what is in none of them joins `left`."""
@@ -137,14 +176,18 @@ class _Splitter:
         contractions = sum(len(self.traits[node].contractions) for node in kept)
         if contractions > _LARGEST:
             return self._branches(kept, contractions)
-        if not self._useful(kept):
+        if not any(self.traits[node].contractions or self.traits[node].reduces for node in kept):
             self._leave(kept, "too little to optimize around it")
             return []
         try:
-            return [self._piece(kept)]
+            piece = self._piece(kept)
         except MugraphError as error:
             self._leave(kept, str(error))
             return []
+        if not self._useful(piece):
+            self._leave(kept, "the library is best at a lone product or reduction of this size")
+            return []
+        return [piece]
 
     def _branches(self, nodes: list[fx.Node], contractions: int) -> list[Piece]:
         """Pieces of a group that is too large: what several of its results are made from, what joins them, and the rest."""
@@ -193,10 +236,13 @@ class _Splitter:
                 self._leave([node], "a cheap last step on what others read too")
         return list(kept)
 
-    def _useful(self, nodes: Sequence[fx.Node]) -> bool:
-        traits = [self.traits[node] for node in nodes]
-        works = any(trait.contractions or trait.reduces for trait in traits)
-        return works and sum(trait.computes for trait in traits) + sum(len(t.contractions) > 1 for t in traits) > 1
+    def _useful(self, piece: Piece) -> bool:
+        """Whether there is something to fuse, or products that memory bounds."""
+        traits = [self.traits[node] for node in piece.nodes]
+        if sum(trait.computes for trait in traits) + sum(len(trait.contractions) > 1 for trait in traits) > 1:
+            return True
+        work = piece.work
+        return any(trait.contractions for trait in traits) and work.flops <= _BOUND_BY_MEMORY * work.bytes
 
     def _piece(self, nodes: Sequence[fx.Node]) -> Piece:
         inside = set(nodes)
@@ -207,18 +253,3 @@ class _Splitter:
 
     def _leave(self, nodes: Iterable[fx.Node], reason: str) -> None:
         self.left.extend(Left(node, reason, self.levels[node]) for node in nodes)
-
-
-def _traffic(node: fx.Node) -> int:
-    """Bytes that a call reads and writes when torch runs it alone."""
-    tensor = tensor_of(node)
-    view = getattr(node.target, "is_view", False) or tensor is None
-    return 0 if view else sum(map(bytes_of, (*node.all_input_nodes, node)))
-
-
-def _flops(program: Graph) -> int:
-    total = 0
-    for node in program.nodes:
-        call = apply_call(node.op, [program.tensor(value) for value in node.inputs], dict(node.attributes))
-        total += operator(node.op).flops(call, node.output.shape)
-    return total

@@ -15,10 +15,13 @@ import torch
 from torch import fx
 
 from mugraph.errors import MugraphError
+from mugraph.frontend.aten import ROWS
+from mugraph.frontend.attention import WATCHED_ROWS
 from mugraph.frontend.conversion import DTYPES, Signature, convert
 from mugraph.ir.graph import FREE, Graph
 from mugraph.ir.ops import OPERATORS, Kind
 
+_ROWS = ROWS | WATCHED_ROWS
 _BOTTLENECK = 4
 """Two contractions in a row stay together where the second's inner dimension is at most the first's over this."""
 
@@ -91,10 +94,13 @@ def isolated(nodes: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> tuple[fx.G
 
 
 def program_of(graph: fx.Graph) -> tuple[Graph, list[int]]:
-    """The kernel graph of an isolated graph, and which of its outputs each output is. Raises UnsupportedOperator."""
+    """The kernel graph of an isolated graph, and which of its outputs each output is. Raises UnsupportedOperator.
+
+    After the inputs of the graph come causal masks, if there are any (see `mugraph.frontend.attention`).
+    """
     (result,) = (node for node in graph.nodes if node.op == "output")
     names = {node.name: node.name for node in graph.nodes if node.op == "placeholder"}
-    return convert(graph, Signature(names, {}), list(result.args[0]))
+    return convert(graph, Signature(names, {}), list(result.args[0]), _ROWS)
 
 
 def tensor_of(node: fx.Node) -> torch.Tensor | None:
@@ -111,7 +117,7 @@ def alone(node: fx.Node) -> bool:
 def bytes_of(node: fx.Node) -> int:
     """Bytes of the tensor that a node gives; 0 where it is none or its size varies."""
     tensor = tensor_of(node)
-    if tensor is None or not _static(tensor):
+    if tensor is None or not is_static(tensor):
         return 0
     return math.prod(tensor.shape) * tensor.element_size()
 
@@ -134,14 +140,15 @@ def _complaint(node: fx.Node, device: str) -> str | None:
                 return "it depends on a number that is computed or varies"
             if tensor.dtype not in DTYPES:
                 return f"a tensor in it is {tensor.dtype}"
-            if not _static(tensor):
+            if not is_static(tensor):
                 return "its shape varies; torch.compile(dynamic=False) optimizes every size on its own"
             if tensor.device.type != device or tensor.layout is not torch.strided:
                 return f"its tensors are {tensor.layout} on {tensor.device}"
     return None
 
 
-def _static(tensor: torch.Tensor) -> bool:
+def is_static(tensor: torch.Tensor) -> bool:
+    """Whether the tensor's shape is known."""
     return all(isinstance(size, int) for size in tensor.shape)
 
 

@@ -9,7 +9,10 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils._python_dispatch import _disable_current_modes
 
+from mugraph.frontend.attention import causal_mask, hides_a_row
+from mugraph.frontend.conversion import TORCH_DTYPES
 from mugraph.frontend.partition import Left, Partition, Piece
 from mugraph.frontend.pieces import tensor_of
 
@@ -29,7 +32,7 @@ def stitched(module: fx.GraphModule, partition: Partition, kernels: Mapping[Piec
             copies[node] = graph.node_copy(node)
     for step in in_order(module.graph, partition):
         if isinstance(step, Piece):
-            _call(graph, step, kernels[step], copies)
+            _call(graph, step, runnable(step, kernels[step]), copies)
         else:
             copies[step.node] = graph.node_copy(step.node, copies.__getitem__)
     (result,) = (node for node in module.graph.nodes if node.op == "output")
@@ -64,6 +67,24 @@ def in_order(graph: fx.Graph, partition: Partition) -> list[Piece | Left]:
                 heapq.heappush(ready, (steps[later].level, position[nodes[later][0]], later))
     assert len(ordered) == len(steps), "pieces wait for each other"
     return ordered
+
+
+def runnable(piece: Piece, kernels: Kernels) -> Kernels:
+    """From the inputs of a piece to its program's outputs: by its kernels, or by torch where a mask forbids them."""
+    if not piece.masks and not piece.causal_masks:
+        return kernels
+    by_torch = as_torch(piece)
+    masks, device = piece.masks, piece.inputs[0].meta["val"].device
+    with _disable_current_modes():  # Dynamo's, under which tensors have no data
+        causal = [causal_mask((mask.shape[0], mask.shape[1]), TORCH_DTYPES[mask.dtype], device) for mask in piece.causal_masks]
+
+    def run(*tensors: torch.Tensor) -> Sequence[torch.Tensor]:
+        if any(hides_a_row(tensors[number]) for number in masks):
+            results = dict(zip(piece.numbers, by_torch(*tensors), strict=True))
+            return [results[number] for number in range(len(results))]
+        return kernels(*tensors, *causal)
+
+    return run
 
 
 def as_torch(piece: Piece) -> fx.GraphModule:

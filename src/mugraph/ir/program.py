@@ -46,7 +46,7 @@ class Program:
 
     def input(self, name: str, shape: Sequence[int], dtype: DType | str = DType.FP32) -> ProgramTensor:
         """A new input. Raises InvalidInput for a name used before and for dimensions that are no whole numbers of at least 1."""
-        if any(node.op == "input" and node["name"] == name for node in self._builder.nodes):
+        if self.named(name) is not None:
             raise InvalidInput(f"the program has an input called {name!r} already; give each input its own name")
         if not isinstance(name, str) or not isinstance(shape, Sequence):
             raise InvalidInput(f"input {name!r} of shape {shape!r}: give a name and a sequence of sizes, such as (4, 8)")
@@ -54,6 +54,13 @@ class Program:
         if any(size < 1 for size in sizes):
             raise InvalidInput(f"input {name!r} of shape {list(sizes)}: every dimension must have at least one element")
         return ProgramTensor(self, self._builder.input(name, sizes, DType.parse(dtype)))
+
+    def named(self, name: str) -> ProgramTensor | None:
+        """The input called `name`, if there is one."""
+        for index, node in enumerate(self._builder.nodes):
+            if node.op == "input" and node["name"] == name:
+                return ProgramTensor(self, Value(index))
+        return None
 
     def constant(self, number: Number, dtype: DType | str = DType.FP32) -> ProgramTensor:
         """An exact scalar of rank 0."""

@@ -1,0 +1,114 @@
+"""Scaled dot-product attention as PyTorch defines it, spelled out in operators of the table.
+
+A mask is a tensor that is added to the scores; -inf hides a key. Where it hides every key of a query, attention is 0 in
+PyTorch, but 0 / 0 in a program. So a program can stand for masked attention only where somebody looks at the mask
+first: `mask_of` says at which, `hides_a_row` looks. The mask of causal attention hides no row; it becomes a further input
+of the program, which `causal_mask` makes.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import fx
+
+from mugraph.errors import UnsupportedOperator
+from mugraph.ir.program import ProgramTensor as Tensor
+from mugraph.ir.scalar import Scalar
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    mask_is_watched: bool = False,
+) -> Tensor:
+    """softmax(query @ key.T * scale + mask) @ value, over [..., heads, tokens, width].
+
+    Raises UnsupportedOperator for dropout, and for masks unless `mask_is_watched`: the caller sees to it that none of them hides
+    a row, and gives what `causal_mask` makes for the inputs that causal attention adds to the program.
+    """
+    if is_causal and key.shape[-2] > 1:  # query 0 sees key 0, and only it, however many of both there are
+        attn_mask = _causal_input(query, (query.shape[-2], key.shape[-2]))
+    if attn_mask is not None and not mask_is_watched:
+        raise UnsupportedOperator(
+            "masked attention, which is 0 in PyTorch where a mask hides every key; write softmax(scores + mask) @ value, "
+            "where such rows are not a number in both"
+        )
+    if dropout_p:
+        raise UnsupportedOperator("attention with dropout draws random numbers; pass dropout_p=0.0, or call model.eval()")
+    *batch, heads, length, width = query.shape if len(query.shape) > 2 else (1, *query.shape)
+    groups = key.shape[-3] if enable_gqa else heads
+    # The queries of heads that share keys are simply more queries: no key is repeated.
+    queries = query.reshape(*batch, groups, heads // groups * length, width) if groups != heads else query
+    factor = Scalar(Fraction(1, width), root=True) if scale is None else scale
+    scores = queries @ key.transpose(-2, -1) * factor
+    if attn_mask is not None:
+        keys = key.shape[-2]
+        scores = scores.reshape(*query.shape[:-1], keys) + attn_mask
+        scores = scores.reshape(*queries.shape[:-1], keys)
+    mixed = scores.softmax(-1) @ value
+    return mixed.reshape(*query.shape[:-1], value.shape[-1]) if groups != heads else mixed
+
+
+def attention_for_cpu(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    attn_mask: Tensor | None = None,
+    scale: float | None = None,
+    mask_is_watched: bool = False,
+) -> tuple[Tensor, None]:
+    """What PyTorch makes of attention on a CPU: the result, and sums that only a backward pass reads."""
+    grouped = query.shape[1] != key.shape[1]
+    masked = functools.partial(attention, query, key, value, attn_mask, dropout_p, is_causal)
+    return masked(scale=scale, enable_gqa=grouped, mask_is_watched=mask_is_watched), None
+
+
+WATCHED_ROWS: dict[str, Callable[..., Any]] = {
+    "scaled_dot_product_attention": functools.partial(attention, mask_is_watched=True),
+    "_scaled_dot_product_flash_attention_for_cpu": functools.partial(attention_for_cpu, mask_is_watched=True),
+}
+"""Rows for those who look at masks before they run a program."""
+
+
+def mask_of(node: fx.Node) -> fx.Node | None:
+    """The mask that a call of attention adds to its scores."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return None
+    for position, argument in enumerate(node.target._schema.arguments):
+        if argument.name == "attn_mask":
+            given = node.kwargs.get("attn_mask", node.args[position] if position < len(node.args) else None)
+            return given if isinstance(given, fx.Node) else None
+    return None
+
+
+@functools.lru_cache(maxsize=8)
+def causal_mask(shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """The mask [queries, keys] that hides from query i the keys after key i; the layers of a model share one."""
+    return torch.full(shape, -math.inf, dtype=dtype, device=device).triu(1)
+
+
+def hides_a_row(mask: torch.Tensor) -> bool:
+    """Whether a mask [..., queries, keys] hides every key of some query."""
+    return bool((mask.amax(-1) == -math.inf).any())
+
+
+def _causal_input(query: Tensor, shape: tuple[int, int]) -> Tensor:
+    program, name = query.program, f"causal_mask_{shape[0]}x{shape[1]}"
+    known = program.named(name)
+    return program.input(name, shape, query.dtype) if known is None else known

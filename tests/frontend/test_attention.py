@@ -1,0 +1,130 @@
+"""Masked and causal attention in pieces: as PyTorch computes it, also where a mask hides every key of a query."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from mugraph.errors import UnsupportedOperator
+from mugraph.frontend import trace
+from mugraph.frontend.attention import causal_mask, hides_a_row
+from mugraph.frontend.partition import Partition, partition
+from mugraph.frontend.stitch import Kernels, stitched
+from mugraph.runtime import build
+
+Function = Callable[..., Any]
+
+
+def randn(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape) / 2
+
+
+class Counted:
+    """Kernels that count their runs."""
+
+    def __init__(self, kernels: Kernels) -> None:
+        self.kernels, self.runs = kernels, 0
+
+    def __call__(self, *tensors: torch.Tensor) -> Any:
+        self.runs += 1
+        return self.kernels(*tensors)
+
+
+def compare(fn: Function, *inputs: torch.Tensor, kernels: bool = True) -> Partition:
+    """Run `fn` by its one piece, which `kernels` compute, and compare it with PyTorch."""
+    with torch.no_grad():
+        module = make_fx(fn, tracing_mode="fake")(*inputs)
+    found = partition(module.graph)
+    (piece,) = found.pieces
+    counted = Counted(build(piece.program))
+    got, wanted = stitched(module, found, {piece: counted})(*inputs), fn(*inputs)
+    torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4, equal_nan=True)
+    assert got.stride() == wanted.stride()
+    assert counted.runs == kernels
+    return found
+
+
+QUERIES, KEYS, VALUES = randn(2, 4, 3, 8), randn(2, 4, 5, 8), randn(2, 4, 5, 8)
+GROUPED_KEYS, GROUPED_VALUES = randn(2, 2, 5, 8), randn(2, 2, 5, 8)
+VISIBLE = torch.tensor([[1, 0, 0, 1, 0], [0, 0, 0, 0, 1], [1, 1, 1, 1, 1]], dtype=torch.bool)
+HIDING = torch.tensor([[1, 0, 0, 1, 0], [0, 0, 0, 0, 0], [1, 1, 1, 1, 1]], dtype=torch.bool)
+
+
+def additive(visible: torch.Tensor) -> torch.Tensor:
+    return torch.where(visible, 0.0, -math.inf)
+
+
+def masked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return F.scaled_dot_product_attention(q * 1.5, k, v, attn_mask=mask, enable_gqa=k.shape[1] != q.shape[1])
+
+
+@pytest.mark.parametrize("mask", [VISIBLE, additive(VISIBLE), randn(3, 5), randn(2, 1, 3, 5), randn(2, 4, 1, 5)])
+@pytest.mark.parametrize(("keys", "values"), [(KEYS, VALUES), (GROUPED_KEYS, GROUPED_VALUES)])
+def test_masked_attention_is_a_piece(keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor) -> None:
+    compare(masked, QUERIES, keys, values, mask)
+
+
+@pytest.mark.parametrize("mask", [HIDING, additive(HIDING)])
+def test_torch_runs_a_piece_whose_mask_hides_a_row(mask: torch.Tensor) -> None:
+    compare(masked, QUERIES, KEYS, VALUES, mask, kernels=False)
+    assert masked(QUERIES, KEYS, VALUES, mask)[:, :, 1].eq(0).all(), "what makes the row special"
+
+
+@pytest.mark.parametrize("mask", [additive(VISIBLE), additive(HIDING)])
+def test_a_mask_added_to_scores_is_an_operand_like_any_other(mask: torch.Tensor) -> None:
+    def spelled(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(q @ k.transpose(-2, -1) + mask, -1) @ v
+
+    compare(spelled, QUERIES, KEYS, VALUES, mask)
+
+
+def test_a_mask_that_is_computed_stays_outside_and_is_looked_at() -> None:
+    def moved(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return masked(q, k, v, (mask * 2.0).expand(2, 1, 3, 5))
+
+    found = compare(moved, QUERIES, KEYS, VALUES, additive(VISIBLE))
+    assert "aten.expand.default: it makes a mask, which is looked at before attention runs" in found.reasons()
+    compare(moved, QUERIES, KEYS, VALUES, additive(HIDING), kernels=False)
+
+
+@pytest.mark.parametrize("lengths", [(5, 5), (3, 5), (7, 5), (1, 5)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_causal_attention_is_a_piece(lengths: tuple[int, int], dtype: torch.dtype) -> None:
+    def causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q * 1.5, k, v, is_causal=True)
+
+    queries, keys = lengths
+    tensors = [randn(1, 2, length, 8).to(dtype) for length in (queries, keys, keys)]
+    with torch.no_grad():
+        module = make_fx(causal, tracing_mode="fake")(*tensors)
+    found = partition(module.graph)
+    (piece,) = found.pieces
+    got = stitched(module, found, {piece: build(piece.program)})(*tensors)
+    tolerance = 1e-4 if dtype is torch.float32 else 2e-2
+    torch.testing.assert_close(got, causal(*tensors), rtol=tolerance, atol=tolerance)
+
+
+def test_two_causal_attentions_in_one_piece_share_the_mask() -> None:
+    def twice(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        first = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return first + F.scaled_dot_product_attention(q * 2.0, k, v, is_causal=True)
+
+    found = compare(twice, KEYS, KEYS, VALUES)
+    assert len(found.pieces[0].causal_masks) == 1
+
+
+def test_layers_share_the_causal_mask() -> None:
+    first, again = (causal_mask((3, 5), torch.float32, torch.device("cpu")) for _ in range(2))
+    assert first is again
+    assert not hides_a_row(first)
+
+
+def test_a_program_of_ones_own_has_nobody_to_look_at_its_mask() -> None:
+    with pytest.raises(UnsupportedOperator, match=r"masked attention, which is 0 .* write softmax\(scores \+ mask\)"):
+        trace(lambda q, k, v, mask: F.scaled_dot_product_attention(q, k, v, attn_mask=mask), (KEYS, KEYS, KEYS, randn(5, 5)))
