@@ -1,0 +1,133 @@
+"""Faults planted in the text of generated CUDA kernels: what a code generator could forget, one place at a time.
+
+Each is tried on the CPU emulator, which has to notice it: by a finding, or by a wrong result. A few plants are no faults and
+nothing can notice them: a barrier between statements whose threads touch the same elements, or a running maximum replaced
+by any other number that is used in its place throughout.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mugraph.ir.dtypes import DType
+from mugraph.ir.evaluate import evaluate
+from mugraph.ir.float_arithmetic import FloatArithmetic
+from mugraph.ir.graph import Graph
+from mugraph.lower.lowered import Kernel, Memory
+from mugraph.lower.memory import lifetimes
+from mugraph.runtime import Executable
+from mugraph.runtime.cuda.emulated import EmulatedCuda
+from mugraph.runtime.cuda.machine import Cuda
+from mugraph.runtime.cuda.nvrtc import SOURCE_NAME
+
+_LARGEST_ERROR = {DType.FP16: 3e-3, DType.BF16: 2e-2}
+"""What rounding explains, relative to the largest result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plant:
+    """A fault of some kind, the line of the kernels' text it changes, and the text with it."""
+
+    kind: str
+    line: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trials:
+    """What became of the faults of one kind: places there are, faults tried, and the lines of those that went unnoticed."""
+
+    places: int
+    tried: int
+    unnoticed: tuple[str, ...]
+
+
+def try_faults(graph: Graph, inputs: Sequence[Any], machine: Cuda, most: int) -> dict[str, Trials]:
+    """Faults of each kind in the kernels of a graph of 16-bit tensors, up to `most` of a kind, evenly spread over the text.
+
+    Raises AssertionError when the kernels are not right and clean without a fault.
+    """
+    exact = evaluate(graph, [tensor.double().numpy() for tensor in inputs], FloatArithmetic())
+    assert not _noticed(graph, inputs, exact, machine, None), "the kernels themselves are not right and clean"
+    kernels = [launch.kernel for launch in EmulatedCuda(machine, apart=True).lower(graph).values()]
+    planted = sorted(plants(kernels, machine.print(kernels)[SOURCE_NAME]), key=lambda plant: plant.kind)
+    found: dict[str, Trials] = {}
+    for kind, group in itertools.groupby(planted, key=lambda plant: plant.kind):
+        of_kind = list(group)
+        chosen = of_kind[:: math.ceil(len(of_kind) / most)]
+        escaped = tuple(plant.line for plant in chosen if not _noticed(graph, inputs, exact, machine, plant.text))
+        found[kind] = Trials(len(of_kind), len(chosen), escaped)
+    return found
+
+
+def _noticed(graph: Graph, inputs: Sequence[Any], exact: Sequence[Any], machine: Cuda, text: str | None) -> bool:
+    """Whether the emulator finds a fault in the graph's kernels, or in their results; `text` replaces that of the kernels."""
+    on = EmulatedCuda(machine, seed=1, edit=lambda printed: text or printed, apart=True)
+    results = Executable(graph, on)(*inputs)
+    errors = (
+        float(np.max(np.abs(result.double().numpy() - reference)) / np.max(np.abs(reference)))
+        for result, reference in zip(results, exact, strict=True)
+    )
+    return bool(on.findings) or not max(errors) < _LARGEST_ERROR[graph.inputs()[0].output.dtype]
+
+
+def plants(kernels: Sequence[Kernel], text: str) -> Iterator[Plant]:
+    """Every fault of every kind that has a place in the text."""
+    for kind, pattern, replacement in (*_REMOVED, *_STRIDES, _SWIZZLE):
+        for match in re.finditer(pattern, text):
+            if not _is_idle(text[: match.end()]):
+                line = text[text.rfind("\n", 0, match.end()) + 1 :].partition("\n")[0].strip()
+                yield Plant(kind, line, text[: match.start()] + match.expand(replacement) + text[match.end() :])
+    for first, second in _alive_together(kernels):
+        yield Plant("overlap", f"{second} where {first} lies", _placed_alike(text, first, second))
+
+
+_REMOVED = (
+    ("barrier", r"__syncthreads\(\);", ""),
+    ("wait", r"cp_async_wait<\d+>\(\);", ""),
+    ("wait", r"mbarrier_wait\([^;]*\);", ""),
+    ("mask", r"if \(m < \d+ && n < \d+\)", ""),
+    ("mask", r"if \(m < \d+\)", ""),
+    ("mask", r"if \(wanted < \d+( && [^)]*)?\)", ""),
+    ("mask", r"e = thread; e < (\d+);", r"e = thread; e < \1 + blockDim.x;"),
+)
+_AT = r"(?:Swizzle<\d, \d, \d>::at\()?"
+_ROWS = r"(e < (\d+); e \+= \d+\) \{\s*const int row = e / (?!\2,)[^;]*;\s*cp_async<16>\(slot \+ \d+ \+ " + _AT + ")"
+_STRIDES = (
+    # Factors of one row are read and written at row 0 alone, whatever the stride: those are left out.
+    ("layout", _ROWS + r"(\d+) \* row", r"\1(\3 - 8) * row"),
+    ("layout", r"(ldmatrix(?:_transposed)?<\d>\(\w+\[\w\], [^;]*? )(\d+) \* \((?!min\([^;]*, 0\))", r"\1(\2 + 8) * ("),
+)
+_SWIZZLE = ("swizzle", r"Swizzle<(\d), (\d), (\d)>", r"Swizzle<\1, \2, \3 + 1>")
+
+
+def _is_idle(text: str) -> bool:
+    """Whether the text ends in a mask that is always true: bands of rows that divide the rows."""
+    mask = re.search(r"m = band \* (\d+) \+ r;\s*if \(m < (\d+)\)\Z", text)
+    return mask is not None and int(mask[2]) % int(mask[1]) == 0
+
+
+def _alive_together(kernels: Sequence[Kernel]) -> Iterator[tuple[str, str]]:
+    """Pairs of shared buffers that hold data at the same time, the declarations of which name them."""
+    for kernel in kernels:
+        alive = lifetimes(kernel.before, kernel.body, kernel.after)
+        shared = [b.name for b in kernel.buffers if b.memory is Memory.SHARED and b.name in alive]
+        for first, second in itertools.combinations(shared, 2):
+            # A statement may write its result over a source that nothing reads later.
+            if max(alive[first].first, alive[second].first) < min(alive[first].last, alive[second].last):
+                yield first, second
+
+
+def _placed_alike(text: str, first: str, second: str) -> str:
+    """The second buffer moved to where the first one lies."""
+    taken, moved = (re.search(rf"const {name} = \(\w+ \*\)\(shared_memory\(\) \+ (\d+)\)", text) for name in (first, second))
+    assert taken is not None
+    assert moved is not None
+    return text[: moved.start(1)] + taken[1] + text[moved.end(1) :]
