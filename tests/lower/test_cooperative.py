@@ -136,21 +136,50 @@ def test_a_kernel_that_does_not_fit_names_its_size() -> None:
         kernel_of(rms_norm_linear(), shared_bytes=64)
 
 
+@pytest.mark.parametrize("dtype", [DType.FP32, DType.BF16])
 @pytest.mark.parametrize("seed", range(3))
-def test_shared_memory_is_the_proved_optimum(seed: int) -> None:
-    for launch in lower(many_kernels(seed, 20, DType.FP32)).values():
+def test_shared_memory_is_the_proved_optimum_and_the_ring(seed: int, dtype: DType) -> None:
+    for launch in lower(many_kernels(seed, 20, dtype)).values():
         kernel = cooperative(launch.kernel, 250_000)
         alive = lifetimes(kernel.before, kernel.body, kernel.after)
-        shared = [buffer for buffer in kernel.buffers if buffer.memory is Memory.SHARED]
+        ring = None if kernel.ring is None else kernel.buffer(kernel.ring.buffer)
+        shared = [buffer for buffer in kernel.buffers if buffer.memory is Memory.SHARED and buffer is not ring]
         found = allocate([Request(-(-b.bytes // ALIGNMENT), alive[b.name].first, alive[b.name].last) for b in shared])
         assert found.optimal
-        assert -(-kernel.shared_bytes // ALIGNMENT) == found.height
+        assert kernel.shared_bytes <= found.height * ALIGNMENT + (0 if ring is None else ring.bytes)
 
 
 def test_a_wide_reduction_is_shared_among_warps() -> None:
     kernel = kernel_of(rms_norm_linear(rows=1, inner=4096, columns=32, grid=1, loop=1, dtype=DType.FP16))
     sums = [statement for statement in kernel.statements if isinstance(statement, Reduce)]
     assert [statement.target.shape for statement in sums] == [(1, 1, kernel.threads // 32), (1, 1)]
+
+
+def test_weights_of_a_product_on_vector_units_stream_too() -> None:
+    kernel = large(DType.FP32)
+    panels = product_of(kernel).panels
+    assert kernel.ring is not None
+    assert panels is not None
+    assert panels.left is None
+    assert panels.right is not None
+    assert panels.right.shape == (panels.depth, 128)
+    check(kernel)
+
+
+def test_the_parts_of_a_product_cut_along_k_stream_side_by_side() -> None:
+    kernel = kernel_of(rms_norm_linear(rows=1, inner=1024, columns=64, grid=2, loop=2, dtype=DType.FP32))
+    product = product_of(kernel)
+    assert product.panels is not None
+    assert product.panels.right is not None
+    assert product.target.shape[0] > 1
+    assert product.panels.right.shape == (product.target.shape[0], product.panels.depth, 32)
+    check(kernel)
+
+
+def test_a_product_whose_sums_no_thread_can_keep_does_not_stream() -> None:
+    kernel = kernel_of(rms_norm_linear(rows=128, inner=256, columns=256, grid=1, loop=2, dtype=DType.FP32), 250_000)
+    assert product_of(kernel).panels is None
+    assert kernel.ring is None
 
 
 def test_a_small_product_on_vector_units_is_shared_among_threads() -> None:

@@ -19,7 +19,7 @@ from mugraph.lower.dims import Dim
 from mugraph.lower.fragments import WARP, comes_by_ldmatrix, on_matrix_units, warp_tiles
 from mugraph.lower.lanes import WIDEST_ACCESS, elementwise_share, reduction_share
 from mugraph.lower.lowered import Buffer, Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile, reads_target
-from mugraph.lower.parallel import VECTOR_ROWS
+from mugraph.lower.vector_units import rows_together, run_along_k
 from mugraph.lower.warp_accesses import (
     Places,
     fragment_places,
@@ -103,13 +103,12 @@ def _result_cost(kernel: Kernel, product: Matmul, tile: Tile) -> float:
         return times * _fragment_cost(buffer, tile)
     if buffer.memory is not Memory.SHARED:
         return 0.0
-    return times * _vector_result_cost(tile, buffer.dtype)
+    return times * _vector_result_cost(tile, buffer.dtype, rows_together(product))
 
 
 @lru_cache(maxsize=1 << 12)
-def _vector_result_cost(tile: Tile, dtype: DType) -> int:
+def _vector_result_cost(tile: Tile, dtype: DType, tall: int) -> int:
     *batch, rows, columns = tile.shape
-    tall = min(VECTOR_ROWS, rows)
     total = 0
     for row in range(tall):
         bands = -(-(rows - row) // tall)
@@ -146,7 +145,7 @@ def factor_cost(buffer: Buffer, product: Matmul, tile: Tile, inner: int, threads
     whole = tiles.broadcast(tile, (*product.target.shape[:-2], *tile.shape[-2:]))
     if on_matrix_units(product):
         return _matrices_cost(buffer, product.dtype, product.target.shape, whole, inner, threads // WARP)
-    return _vector_cost(buffer.dtype, product.target.shape, whole, inner)
+    return _vector_cost(buffer.dtype, product.target.shape, whole, inner, rows_together(product))
 
 
 @lru_cache(maxsize=1 << 12)
@@ -160,11 +159,10 @@ def _matrices_cost(buffer: Buffer, dtype: DType, target: tuple[int, ...], tile: 
 
 
 @lru_cache(maxsize=1 << 12)
-def _vector_cost(dtype: DType, target: tuple[int, ...], tile: Tile, inner: int) -> float:
+def _vector_cost(dtype: DType, target: tuple[int, ...], tile: Tile, inner: int, rows: int) -> float:
     depth = tile.shape[inner]
-    counted = min(depth, _VALUES_OF_K)
-    rows = min(VECTOR_ROWS, target[-2])
-    return _cost(tile, dtype, vector_places(target, tile.strides, inner, rows, counted)) * depth / counted
+    counted, run = min(depth, _VALUES_OF_K), run_along_k(tile, inner)
+    return _cost(tile, dtype, vector_places(target, tile.strides, inner, rows, counted, run), run) * depth / counted
 
 
 def copy_cost(tile: Tile, dtype: DType) -> float:

@@ -149,8 +149,8 @@ def _panels_fit(kernel: Kernel, product: Matmul, panels: Panels) -> bool:
         return False
     used: list[range] = []
     for factor, place, shape in (
-        (product.left, panels.left, (product.left.shape[-2], panels.depth)),
-        (product.right, panels.right, (panels.depth, product.right.shape[-1])),
+        (product.left, panels.left, (*product.left.shape[:-1], panels.depth)),
+        (product.right, panels.right, (*product.right.shape[:-2], panels.depth, product.right.shape[-1])),
     ):
         if place is None:
             continue
@@ -168,7 +168,7 @@ def _moved_in_rows(product: Matmul, panels: Panels) -> bool:
     step = COPY_BYTES // product.dtype.bytes
     for factor, place in ((product.left, panels.left), (product.right, panels.right)):
         if place is not None:
-            along = place.strides.index(1) - 2
+            along = place.strides.index(1) - place.rank
             aligned = tiles.alignment(factor, step, along) == tiles.alignment(place, step, along) == step
             if place.swizzle is not None or factor.strides[along] != 1 or place.shape[along] % step or not aligned:
                 return False

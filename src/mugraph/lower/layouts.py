@@ -20,6 +20,8 @@ _LINE = 128
 """Bytes in which all banks give a word: rows are swizzled so that 8 of them spread over it."""
 ELEMENT_COST = 1e-4
 """Wavefronts that one more element of shared memory is worth: the smaller of two equally fast layouts is taken."""
+_SWIZZLE_COST = ELEMENT_COST
+"""What computing swizzled places is worth: plain rows are taken where both take the same wavefronts and bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,11 @@ class Layout:
     strides: tuple[int, ...]
     elements: int
     swizzle: Swizzle | None = None
+
+    @property
+    def cost(self) -> float:
+        """What the layout takes beside wavefronts, in their unit."""
+        return ELEMENT_COST * self.elements + (0.0 if self.swizzle is None else _SWIZZLE_COST)
 
 
 def swizzle_of(row_bytes: int, element_bytes: int) -> Swizzle | None:
@@ -47,10 +54,14 @@ def swizzle_of(row_bytes: int, element_bytes: int) -> Swizzle | None:
 
 @dataclass(frozen=True, slots=True)
 class Dimensions:
-    """The dimensions of a buffer, slowest first, as its tiles agree on them: extents, and strides as lowered."""
+    """The dimensions of a buffer, slowest first, as its tiles agree on them: extents, and strides as lowered.
+
+    Where a tile is a window that starts elsewhere than the buffer, no row is swizzled: places would depend on the start.
+    """
 
     extents: tuple[int, ...]
     strides: tuple[int, ...]
+    windows: bool = False
 
     def layouts(self, element_bytes: int) -> tuple[Layout, ...]:
         """Every dimension as the fastest, the others in their order, with plain, swizzled and padded rows."""
@@ -63,7 +74,7 @@ class Dimensions:
         plain = self._layout(order, 0)
         yield plain
         swizzle = swizzle_of(self.extents[fastest] * element_bytes, element_bytes)
-        if swizzle is not None:
+        if swizzle is not None and not self.windows:
             whole = -(-plain.elements // swizzle.block) * swizzle.block
             yield replace(plain, elements=whole, swizzle=swizzle)
         yield self._layout(order, _CHUNK // element_bytes)
@@ -80,7 +91,28 @@ class Dimensions:
         """The same elements of a tile in a new layout."""
         new = dict(zip(self.strides, layout.strides, strict=True))
         strides = (new[old] if size > 1 and old else 0 for size, old in zip(tile.shape, tile.strides, strict=True))
-        return replace(tile, strides=tuple(strides), swizzle=layout.swizzle)
+        start = tile.start.mapped(lambda place: self._moved(place, layout))
+        return replace(tile, strides=tuple(strides), start=start, swizzle=layout.swizzle)
+
+    def _moved(self, place: int, layout: Layout) -> int:
+        return sum(digit * stride for digit, stride in zip(self._coordinates(place), layout.strides, strict=True))
+
+    def _coordinates(self, place: int) -> tuple[int, ...]:
+        found: list[int] = []
+        for stride in self.strides:
+            digit, place = divmod(place, stride)
+            found.append(digit)
+        return tuple(found)
+
+    def hold(self, kernel: Kernel, tile: Tile) -> bool:
+        """Whether a tile is a window along these dimensions that stays inside each of them for all blocks and iterations."""
+        last = [*self._coordinates(tile.start.constant)]
+        for coefficient, count in (*zip(tile.start.grid, kernel.grid, strict=False), (tile.start.loop, kernel.loop)):
+            last = [at + digit * (count - 1) for at, digit in zip(last, self._coordinates(coefficient), strict=True)]
+        for size, stride in zip(tile.shape, tile.strides, strict=True):
+            if size > 1 and stride:
+                last[self.strides.index(stride)] += size - 1
+        return all(at < extent for at, extent in zip(last, self.extents, strict=True))
 
 
 def with_layouts(kernel: Kernel) -> Kernel:
@@ -90,7 +122,7 @@ def with_layouts(kernel: Kernel) -> Kernel:
     """
     dimensions = {b.name: found for b in kernel.buffers if (found := _dimensions(kernel, b)) is not None}
     options = {name: dims.layouts(kernel.buffer(name).dtype.bytes) for name, dims in dimensions.items()}
-    relations = [Relation((name,), {(o,): ELEMENT_COST * o.elements for o in offered}) for name, offered in options.items()]
+    relations = [Relation((name,), {(o,): o.cost for o in offered}) for name, offered in options.items()]
     for statement, times in _times(kernel):
         relations.extend(_relations(kernel, statement, times, dimensions, options))
     return _relaid(kernel, dimensions, choose(options, relations))
@@ -110,14 +142,14 @@ def _dimensions(kernel: Kernel, buffer: Buffer) -> Dimensions | None:
         (stride, size) for tile in tiles for size, stride in zip(tile.shape, tile.strides, strict=True) if size > 1 and stride
     }
     strides = tuple(sorted({stride for stride, _ in steps}, reverse=True))
-    starts = {part for tile in tiles for part in (tile.start.constant, tile.start.loop, *tile.start.grid)}
-    if len(strides) < 2 or strides[-1] != 1 or starts - {0}:
+    if len(strides) < 2 or strides[-1] != 1 or any(part < 0 for tile in tiles for part in tile.start.parts):
         return None
     outer = (buffer.elements, *strides)
+    if any(above % stride for above, stride in zip(outer, strides, strict=False)):
+        return None
     extents = tuple(above // stride for above, stride in zip(outer, strides, strict=False))
-    exact = all(above % stride == 0 for above, stride in zip(outer, strides, strict=False))
-    within = all(size <= extents[strides.index(stride)] for stride, size in steps)
-    return Dimensions(extents, strides) if exact and within else None
+    found = Dimensions(extents, strides, any(any(tile.start.parts) for tile in tiles))
+    return found if all(found.hold(kernel, tile) for tile in tiles) else None
 
 
 def _relaid(kernel: Kernel, dimensions: Mapping[str, Dimensions], chosen: Mapping[str, Layout]) -> Kernel:

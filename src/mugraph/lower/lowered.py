@@ -72,6 +72,15 @@ class Index:
     grid: tuple[int, ...] = ()
     loop: int = 0
 
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """The constant and all coefficients."""
+        return (self.constant, *self.grid, self.loop)
+
+    def mapped(self, change: Callable[[int], int]) -> Index:
+        """The constant and every coefficient changed."""
+        return Index(change(self.constant), tuple(map(change, self.grid)), change(self.loop))
+
     def moved(self, coefficient: int, position: int, grid_dims: int) -> Index:
         """Plus `coefficient` times grid dimension `position`, or times the iteration when position == grid_dims."""
         if position == grid_dims:

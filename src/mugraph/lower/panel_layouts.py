@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mugraph.lower.bank_costs import copy_cost, factor_cost
-from mugraph.lower.layouts import ELEMENT_COST, Dimensions
+from mugraph.lower.layouts import Dimensions, Layout
 from mugraph.lower.lowered import Buffer, Index, Matmul, Memory, Panels, Tile
 
 
@@ -41,13 +41,11 @@ def _best(
         return None, start.constant
     buffer = Buffer(panel.buffer, Memory.SHARED, product.dtype, 0)
     order = sorted(range(panel.rank), key=lambda dim: -panel.strides[dim])
-    dims = Dimensions(tuple(panel.shape[dim] for dim in order), tuple(panel.strides[dim] for dim in order))
+    dims = Dimensions(tuple(panel.shape[dim] for dim in order), tuple(panel.strides[dim] for dim in order), windows=whole_rows)
 
-    def cost(tile: Tile) -> float:
-        wavefronts = copy_cost(tile, buffer.dtype) + factor_cost(buffer, product, tile, inner, threads)
-        return wavefronts + ELEMENT_COST * _elements(tile)
+    def cost(layout: Layout) -> float:
+        tile = dims.relaid(panel, layout)
+        return layout.cost + copy_cost(tile, buffer.dtype) + factor_cost(buffer, product, tile, inner, threads)
 
-    rows = dims.layouts_along(len(order) - 1, buffer.dtype.bytes)
-    offered = (dims.relaid(panel, layout) for layout in rows if layout.swizzle is None or not whole_rows)
-    best = replace(min(offered, key=cost), start=start)
-    return best, start.constant + _elements(best)
+    best = min(dims.layouts_along(len(order) - 1, buffer.dtype.bytes), key=cost)
+    return replace(dims.relaid(panel, best), start=start), start.constant + best.elements

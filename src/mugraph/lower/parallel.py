@@ -12,9 +12,7 @@ from mugraph.lower.expressions import Source
 from mugraph.lower.fragments import WARP, on_matrix_units
 from mugraph.lower.lowered import Buffer, Combine, Kernel, Matmul, Memory, Reduce, Statement, Tile
 from mugraph.lower.tiles import row_major
-
-VECTOR_ROWS = 4
-"""Rows that one thread of a product on vector units computes: each element of the right factor serves them all."""
+from mugraph.lower.vector_units import tasks_of
 
 Cut = Callable[[Statement, Kernel, str], tuple[Statement, ...]]
 """A statement as it is, or in two: parts in a tile of the buffer of that name, and their sum."""
@@ -66,9 +64,8 @@ def _reduction_in_parts(statement: Statement, kernel: Kernel, name: str) -> tupl
 def _product_in_parts(statement: Statement, kernel: Kernel, name: str) -> tuple[Statement, ...]:
     if not isinstance(statement, Matmul) or on_matrix_units(statement):
         return (statement,)
-    *batch, rows, columns = statement.target.shape
-    tasks = math.prod(batch) * -(-rows // VECTOR_ROWS) * columns
-    depth = statement.left.shape[-1]
+    batch = statement.target.shape[:-2]
+    tasks, depth = tasks_of(statement), statement.left.shape[-1]
     parts = math.gcd(kernel.threads // tasks, depth) if tasks * 2 <= kernel.threads else 1
     if parts == 1:
         return (statement,)

@@ -6,6 +6,7 @@ panel. Statements that read the same tile are moved there, right behind the prod
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from mugraph.lower.lowered import Elementwise, Kernel, Matmul, Reduce, Statement, Tile
@@ -53,9 +54,9 @@ def _move(statements: list[Statement], reader: Elementwise | Reduce, product: Ma
 
 def _place_of(factor: Tile, place: Tile, tile: Tile) -> Tile | None:
     """A tile of the factor's elements as a window of the factor's place; None where it is no such tile."""
-    rows, columns = zip(factor.shape[-2:], factor.strides[-2:], place.strides[-2:], strict=True)
-    if tile.buffer != factor.buffer or tile.start != factor.start:
+    if tile.buffer != factor.buffer or tile.start != factor.start or math.prod(factor.shape[:-2]) > 1:
         return None
+    rows, columns = zip(factor.shape[-2:], factor.strides[-2:], place.strides[-2:], strict=True)
     strides: list[int] = []
     for size, stride in zip(tile.shape, tile.strides, strict=True):
         known = [new for extent, old, new in (rows, columns) if old == stride and 1 < size <= extent]

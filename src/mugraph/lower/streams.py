@@ -13,10 +13,11 @@ from dataclasses import replace
 
 from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
-from mugraph.lower.fragments import DEPTH, WARP, stays_in_registers
+from mugraph.lower.fragments import DEPTH, WARP, on_matrix_units, stays_in_registers
 from mugraph.lower.lowered import Buffer, Kernel, Matmul, Memory, Panels, Ring, Statement, Tile
 from mugraph.lower.panel_layouts import elements_of, laid_out
 from mugraph.lower.shared_panels import others_read, with_shared_panels
+from mugraph.lower.vector_units import sums_stay_in_registers
 
 RING = "ring"
 COPY_BYTES = 16
@@ -36,14 +37,12 @@ def with_streams(kernel: Kernel, shared_bytes: int, whole_rows: bool = False) ->
     With `whole_rows`, rows of panels are not swizzled, so that one copy may move a whole row.
     A kernel whose products cannot stream, or whose other buffers leave no room for two slots, is returned as it is.
     """
-    types = {s.dtype for s in kernel.statements if isinstance(s, Matmul) and _panels(kernel, s) is not None}
-    if len(types) != 1:
+    dtype = _streamed_type(kernel)
+    if dtype is None:
         return kernel
-    (dtype,) = types
-    largest = max(elements_of(panels) for panels in _all_panels(_streamed(kernel, _PANEL_BYTES, whole_rows)))
-    streamed = _streamed(
-        kernel, largest * dtype.bytes, whole_rows
-    )  # slots have one size: smaller panels would leave theirs half empty
+    largest = max(elements_of(panels) for panels in _all_panels(_streamed(kernel, dtype, _PANEL_BYTES, whole_rows)))
+    # Slots have one size: smaller panels would leave theirs half empty.
+    streamed = _streamed(kernel, dtype, largest * dtype.bytes, whole_rows)
     slot = max(elements_of(panels) for panels in _all_panels(streamed))
     steps = sum(
         product.left.shape[-1] // product.panels.depth * times
@@ -60,11 +59,21 @@ def with_streams(kernel: Kernel, shared_bytes: int, whole_rows: bool = False) ->
     return with_shared_panels(replace(streamed, buffers=(*kernel.buffers, ring), ring=Ring(RING, stages, slot)))
 
 
-def _streamed(kernel: Kernel, size: int, whole_rows: bool) -> Kernel:
-    """The kernel with panels of about `size` bytes wherever products can stream."""
+def _streamed_type(kernel: Kernel) -> DType | None:
+    """The type of the products that stream: slots have one, that of most elements; None where no product can stream."""
+    elements: dict[DType, int] = {}
+    for product in kernel.statements:
+        if isinstance(product, Matmul) and _panels(kernel, product) is not None:
+            size = math.prod(product.left.shape) + math.prod(product.right.shape)
+            elements[product.dtype] = elements.get(product.dtype, 0) + size
+    return max(elements, key=elements.__getitem__, default=None)
+
+
+def _streamed(kernel: Kernel, dtype: DType, size: int, whole_rows: bool) -> Kernel:
+    """The kernel with panels of about `size` bytes wherever products of a type can stream."""
 
     def streamed(product: Matmul) -> Matmul:
-        panels = _panels(kernel, product, size)
+        panels = _panels(kernel, product, size) if product.dtype is dtype else None
         if panels is None:
             return product
         return replace(product, panels=laid_out(product, panels, kernel.threads, whole_rows))
@@ -82,11 +91,12 @@ def _all_panels(kernel: Kernel) -> Iterator[Panels]:
 
 
 def _panels(kernel: Kernel, product: Matmul, size: int = _PANEL_BYTES) -> Panels | None:
-    """How a product's factors stream; None where they cannot: not in device memory, not on matrix units, not aligned."""
-    if not stays_in_registers(product, kernel.threads // WARP) or math.prod(product.target.shape[:-2]) > 1:
+    """How a product's factors stream; None where they cannot: not in device memory, too many sums, not aligned."""
+    if not _keeps_sums(kernel, product):
         return None
     found: list[Panels] = []
-    for depth in range(DEPTH, product.left.shape[-1] + 1, DEPTH):
+    step = DEPTH if on_matrix_units(product) else math.gcd(COPY_BYTES // product.dtype.bytes, product.left.shape[-1])
+    for depth in range(step, product.left.shape[-1] + 1, step):
         if product.left.shape[-1] % depth == 0:
             left = _panel(kernel, product, product.left, -1, depth)
             right = _panel(kernel, product, product.right, -2, depth)
@@ -97,6 +107,13 @@ def _panels(kernel: Kernel, product: Matmul, size: int = _PANEL_BYTES) -> Panels
     if any(tile and others_read(kernel, f) for p in whole for tile, f in ((p.left, product.left), (p.right, product.right))):
         found = whole if _plain_elements(whole[0]) * product.dtype.bytes <= _WHOLE_BYTES else found
     return _best(found, product.dtype, size)
+
+
+def _keeps_sums(kernel: Kernel, product: Matmul) -> bool:
+    """Whether threads can keep the sums of the whole target while panels pass."""
+    if on_matrix_units(product):
+        return stays_in_registers(product, kernel.threads // WARP) and math.prod(product.target.shape[:-2]) == 1
+    return sums_stay_in_registers(product, kernel.threads)
 
 
 def _plain_elements(panels: Panels) -> int:
@@ -121,15 +138,27 @@ def _runs(panels: Panels) -> Iterator[int]:
 def _panel(kernel: Kernel, product: Matmul, factor: Tile, inner: int, depth: int) -> Tile | None:
     """`depth` values of k (dimension `inner`) of a factor in plain rows, None where it is not copied."""
     buffer = kernel.buffer(factor.buffer)
-    if buffer.memory is not Memory.DEVICE or buffer.dtype is not product.dtype:
+    if buffer.memory is not Memory.DEVICE or buffer.dtype is not product.dtype or not _is_whole_batch(product, factor):
         return None
-    shape = list(factor.shape[-2:])
+    shape = list(factor.shape)
     shape[inner] = depth
-    run = COPY_BYTES // DType(product.dtype).bytes
-    for along, across in ((-1, -2), (-2, -1)):
-        whole = shape[along] % run == 0 and tiles.alignment(factor, run, along) == run
-        if factor.strides[along] == 1 and whole:
-            strides = [0, 0]
-            strides[along], strides[across] = 1, shape[along]
-            return Tile(RING, tuple(shape), tuple(strides))
+    run = COPY_BYTES // product.dtype.bytes
+    for along in (-1, -2):
+        aligned = shape[along] % run == 0 and tiles.alignment(factor, run, along) == run
+        if factor.strides[along] == 1 and aligned:
+            plain = Tile(RING, tuple(shape), tiles.row_major(tuple(shape)))
+            return plain if along == -1 else replace(plain, strides=_column_major(shape))
     return None
+
+
+def _is_whole_batch(product: Matmul, factor: Tile) -> bool:
+    """Whether a factor has a matrix of its own for every one of the target."""
+    batch = product.target.shape[:-2]
+    steps = all(stride for size, stride in zip(factor.shape[:-2], factor.strides[:-2], strict=True) if size > 1)
+    return math.prod(batch) == 1 or (factor.shape[:-2] == batch and steps)
+
+
+def _column_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides of matrices whose rows, not columns, are contiguous."""
+    *batch, columns, rows = tiles.row_major((*shape[:-2], shape[-1], shape[-2]))
+    return (*batch, rows, columns)

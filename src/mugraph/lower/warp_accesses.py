@@ -103,14 +103,14 @@ def gathered_places(split: WarpTiles, shape: tuple[int, ...], strides: tuple[int
     return np.tile(whole, (repeats, 1))
 
 
-def vector_places(target: tuple[int, ...], strides: tuple[int, ...], inner: int, rows: int, most: int) -> Places:
-    """Elements of a factor that threads of a product on vector units read, for the first `most` values of k.
+def vector_places(target: tuple[int, ...], strides: tuple[int, ...], inner: int, rows: int, depth: int, run: int) -> Places:
+    """First elements of runs along k of a factor that threads of a product on vector units read, for `depth` values of k.
 
     Thread t takes `rows` rows of column t of the target [..., m, n]; `strides` are the factor's, its k is dimension `inner`.
     """
     *batch, height, width = target
     bands = -(-height // rows)
-    ks = np.arange(most)[None, :, None] * strides[inner]
+    ks = np.arange(0, depth, run)[None, :, None] * strides[inner]
     if inner == -2:
         firsts = _in_warps(grid_places((*batch, bands, width), (*strides[:-2], 0, strides[-1])))
         return (firsts[:, None, :] + ks).reshape(-1, WARP)

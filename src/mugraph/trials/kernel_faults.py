@@ -56,20 +56,34 @@ def try_faults(graph: Graph, inputs: Sequence[Any], machine: Cuda, most: int) ->
     """
     exact = evaluate(graph, [tensor.double().numpy() for tensor in inputs], FloatArithmetic())
     assert not _noticed(graph, inputs, exact, machine, None), "the kernels themselves are not right and clean"
-    kernels = [launch.kernel for launch in EmulatedCuda(machine, apart=True).lower(graph).values()]
-    planted = sorted(plants(kernels, machine.print(kernels)[SOURCE_NAME]), key=lambda plant: plant.kind)
+    planted = sorted(itertools.chain.from_iterable(_planted(graph, machine, apart) for apart in (False, True)), key=_kind)
     found: dict[str, Trials] = {}
-    for kind, group in itertools.groupby(planted, key=lambda plant: plant.kind):
+    for kind, group in itertools.groupby(planted, key=_kind):
         of_kind = list(group)
         chosen = of_kind[:: math.ceil(len(of_kind) / most)]
-        escaped = tuple(plant.line for plant in chosen if not _noticed(graph, inputs, exact, machine, plant.text))
+        escaped = tuple(plant.line for plant in chosen if not _noticed(graph, inputs, exact, machine, plant))
         found[kind] = Trials(len(of_kind), len(chosen), escaped)
     return found
 
 
-def _noticed(graph: Graph, inputs: Sequence[Any], exact: Sequence[Any], machine: Cuda, text: str | None) -> bool:
-    """Whether the emulator finds a fault in the graph's kernels, or in their results; `text` replaces that of the kernels."""
-    on = EmulatedCuda(machine, seed=1, edit=lambda printed: text or printed, apart=True)
+def _kind(plant: Plant) -> str:
+    return plant.kind
+
+
+def _planted(graph: Graph, machine: Cuda, apart: bool) -> Iterator[Plant]:
+    """Barriers are taken from kernels as they are, other faults planted where an access that misses its buffer hits no other.
+
+    With buffers apart, a barrier between statements that only share bytes would be needless.
+    """
+    on = EmulatedCuda(machine, apart=apart)
+    kernels = [launch.kernel for launch in on.lower(graph).values()]
+    return (plant for plant in plants(kernels, on.print(kernels)[SOURCE_NAME]) if (plant.kind == "barrier") != apart)
+
+
+def _noticed(graph: Graph, inputs: Sequence[Any], exact: Sequence[Any], machine: Cuda, plant: Plant | None) -> bool:
+    """Whether the emulator finds a fault in the graph's kernels, or in their results, with or without a fault in their text."""
+    apart = plant is None or plant.kind != "barrier"
+    on = EmulatedCuda(machine, seed=1, edit=lambda printed: plant.text if plant else printed, apart=apart)
     results = Executable(graph, on)(*inputs)
     errors = (
         float(np.max(np.abs(result.double().numpy() - reference)) / np.max(np.abs(reference)))

@@ -18,6 +18,7 @@ from mugraph.targets.cuda.matrices import (
     write_place,
     write_result,
 )
+from mugraph.targets.cuda.panels import write_panel_pointers
 from mugraph.targets.cuda.source import KernelText, swizzle_type
 from mugraph.targets.source import scaled, sum_of
 
@@ -66,13 +67,7 @@ class _Work:
         write_batch_offsets(text, {"a": product.left, "b": product.right})
         sum_ = self.declare_sum()
         with text.block(f"for (int panel = 0; panel < {product.left.shape[-1] // panels.depth}; ++panel)"):
-            text.line("next_panel();")
-            for name, tile, place, dim in (("a", product.left, panels.left, -1), ("b", product.right, panels.right, -2)):
-                if place is not None:
-                    text.line(f"const {text.dtype(place)}_t *const {name}_panel = slot + {place.start.constant};")
-                else:
-                    moved = scaled(tile.strides[dim] * panels.depth, "panel")
-                    text.line(f"const {text.dtype(tile)}_t *const {name}_panel = {sum_of([name, moved])};")
+            write_panel_pointers(text, product, panels)
             left, right = panels.left or product.left, panels.right or product.right
             with text.block(f"if (warp < {self.split.tasks})" if active else ""):
                 text.line("#pragma unroll")

@@ -6,7 +6,8 @@ copies of panel t + stages - 1 are issued into the slot that panel t - 1 has lef
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 
 from mugraph.lower.bulk_copies import places, row_elements
 from mugraph.lower.fragments import WARP
@@ -53,8 +54,7 @@ def _write_thread_ring(text: KernelText) -> None:
 def _write_thread_copies(text: KernelText, product: Matmul, panels: Panels) -> None:
     for factor, place, inner in _copied(product, panels):
         run = COPY_BYTES // text.dtype(factor).bytes
-        across = _across(place)
-        runs, rows = row_elements(place) // run, place.shape[across]
+        runs, rows = row_elements(place) // run, _rows(place)
         with text.block(f"for (int e = thread; e < {rows * runs}; e += {text.threads})"):
             text.line(f"const int row = e / {runs}, at = e % {runs} * {run};")
             source, target = _ends(text, factor, place, inner, panels.depth, at=["at"])
@@ -93,11 +93,11 @@ def _write_bulk_ring(text: KernelText) -> None:
 
 
 def _write_bulk_copies(text: KernelText, product: Matmul, panels: Panels) -> None:
-    elements = sum(place.shape[0] * place.shape[1] for place in places(panels))
+    elements = sum(math.prod(place.shape) for place in places(panels))
     text.line("if (lane == 0)")
     text.line(f"    mbarrier_arrive_expect(count, {elements * product.dtype.bytes});")
     for factor, place, inner in _copied(product, panels):
-        with text.block(f"for (int row = lane; row < {place.shape[_across(place)]}; row += {WARP})"):
+        with text.block(f"for (int row = lane; row < {_rows(place)}; row += {WARP})"):
             source, target = _ends(text, factor, place, inner, panels.depth)
             text.line(f"bulk_copy({target}, {source}, {row_elements(place) * product.dtype.bytes}, count);")
 
@@ -144,14 +144,24 @@ def _copied(product: Matmul, panels: Panels) -> list[tuple[Tile, Tile, int]]:
     return [(factor, place, inner) for factor, place, inner in found if place is not None]
 
 
-def _across(place: Tile) -> int:
-    """The dimension from row to row of a panel."""
-    return -2 if place.strides[-1] == 1 else -1
+def _rows(place: Tile) -> int:
+    """Rows of a panel, those of all matrices of a batch."""
+    return math.prod(place.shape) // row_elements(place)
+
+
+def _row_terms(tile: Tile, place: Tile, cast: str = "") -> Iterator[str]:
+    """Where row `row` of a panel starts in a tile of the dimensions of its `place`, the last but the row's own fastest."""
+    along = -1 if place.strides[-1] == 1 else -2
+    inner = 1
+    for dim in reversed(range(-place.rank, 0)):
+        if dim != along and place.shape[dim] > 1:
+            index = "row" if inner == 1 else f"(row / {inner})"
+            inner *= place.shape[dim]
+            yield scaled(tile.strides[dim], cast + (index if inner == _rows(place) else f"({index} % {place.shape[dim]})"))
 
 
 def _ends(text: KernelText, factor: Tile, place: Tile, inner: int, depth: int, at: Sequence[str] = ()) -> tuple[str, str]:
     """The addresses of row `row` of panel `p` of a factor, or of its element `at`: where it is copied from, and where to."""
-    across = _across(place)
     moved = scaled(factor.strides[inner] * depth, "p")
-    source = sum_of([factor.buffer, *index_terms(factor.start), moved, scaled(factor.strides[across], "(long)row"), *at])
-    return source, text.element(f"slot + {place.start.constant}", place, [scaled(place.strides[across], "row"), *at])
+    source = sum_of([factor.buffer, *index_terms(factor.start), moved, *_row_terms(factor, place, "(long)"), *at])
+    return source, text.element(f"slot + {place.start.constant}", place, [*_row_terms(place, place), *at])
