@@ -58,6 +58,7 @@ SCHEDULES = {
     "online softmax": lambda dtype: attention(queries=16, keys=128, width=64, loop=4, dtype=dtype),
     "two heads a block": lambda dtype: attention(queries=16, keys=64, width=32, loop=2, dtype=dtype, grid=1),
     "keys read twice": lambda dtype: normalised_scores(queries=8, keys=192, width=48, loop=3, dtype=dtype),
+    "narrow panels": lambda dtype: rms_norm_linear(rows=8, inner=512, columns=256, grid=1, loop=1, dtype=dtype),
     "parts of k": lambda dtype: rms_norm_linear(rows=1, inner=512, columns=64, grid=2, loop=2, dtype=dtype),
     "one query": lambda dtype: attention(queries=1, keys=96, width=32, loop=3, dtype=dtype),
 }

@@ -10,10 +10,10 @@ from mugraph.targets.cuda.source import KernelText
 from mugraph.targets.source import scaled, sum_of
 
 
-def write_batch_offsets(text: KernelText, matrices: Mapping[str, Tile]) -> None:
-    """Declare `NAME_batch`, the offset of each tile's matrix number `batch`."""
+def write_batch_offsets(text: KernelText, matrices: Mapping[str, Tile], moved: Mapping[str, str] | None = None) -> None:
+    """Declare `NAME_batch`, the offset of each tile's matrix number `batch`, and what it is moved by beyond that."""
     for name, tile in matrices.items():
-        terms, inner = [], 1
+        terms, inner = [(moved or {}).get(name, "")], 1
         for size, stride in zip(reversed(tile.shape[:-2]), reversed(tile.strides[:-2]), strict=True):
             if stride and size > 1:
                 terms.append(scaled(stride, f"(batch / {inner} % {size})"))

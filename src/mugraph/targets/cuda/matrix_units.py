@@ -18,7 +18,7 @@ from mugraph.targets.cuda.matrices import (
     write_place,
     write_result,
 )
-from mugraph.targets.cuda.panels import write_panel_pointers
+from mugraph.targets.cuda.panels import panel_offsets, write_panel_pointers
 from mugraph.targets.cuda.source import KernelText, swizzle_type
 from mugraph.targets.source import scaled, sum_of
 
@@ -64,11 +64,11 @@ class _Work:
             text.pointer("c", product.target, written=True)
         active = self.split.tasks < text.threads // WARP
         write_place(text, self.split, "warp")
-        write_batch_offsets(text, {"a": product.left, "b": product.right})
         sum_ = self.declare_sum()
         with text.block(f"for (int panel = 0; panel < {product.left.shape[-1] // panels.depth}; ++panel)"):
             write_panel_pointers(text, product, panels)
             left, right = panels.left or product.left, panels.right or product.right
+            write_batch_offsets(text, {"a": left, "b": right}, panel_offsets(product, panels))
             with text.block(f"if (warp < {self.split.tasks})" if active else ""):
                 text.line("#pragma unroll")
                 with text.block(f"for (int k = 0; k < {panels.depth}; k += {DEPTH})"):

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from mugraph.lower.lowered import Matmul, Panels
 from mugraph.targets.cuda.source import KernelText
-from mugraph.targets.source import scaled, sum_of
+from mugraph.targets.source import scaled
 
 
 def write_panel_pointers(text: KernelText, product: Matmul, panels: Panels) -> None:
-    """Wait for panel number `panel` of a product over the pointers `a` and `b`; declare `a_panel` and `b_panel`."""
+    """Wait for the next panel of a product over the pointers `a` and `b`; declare `a_panel` and `b_panel`."""
     text.line("next_panel();")
-    for name, tile, place, inner in (("a", product.left, panels.left, -1), ("b", product.right, panels.right, -2)):
-        if place is not None:
-            text.line(f"const {text.dtype(place)}_t *const {name}_panel = slot + {place.start.constant};")
-        else:
-            moved = scaled(tile.strides[inner] * panels.depth, "panel")
-            text.line(f"const {text.dtype(tile)}_t *const {name}_panel = {sum_of([name, moved])};")
+    for name, tile, place in (("a", product.left, panels.left), ("b", product.right, panels.right)):
+        where = name if place is None else f"slot + {place.start.constant}"
+        text.line(f"const {text.dtype(place or tile)}_t *const {name}_panel = {where};")
+
+
+def panel_offsets(product: Matmul, panels: Panels) -> dict[str, str]:
+    """Where panel number `panel` begins in a factor that does not stream; part of the place, which may be swizzled."""
+    factors = (("a", product.left, panels.left, -1), ("b", product.right, panels.right, -2))
+    return {name: scaled(tile.strides[dim] * panels.depth, "panel") for name, tile, place, dim in factors if place is None}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from mugraph.lower.lowered import Matmul, Panels, Tile
 from mugraph.lower.vector_units import rounds_of, rows_together, run_along_k, tasks_of
 from mugraph.targets.cuda.matrices import write_batch_offsets, write_result
-from mugraph.targets.cuda.panels import write_panel_pointers
+from mugraph.targets.cuda.panels import panel_offsets, write_panel_pointers
 from mugraph.targets.cuda.source import KernelText
 from mugraph.targets.source import scaled
 
@@ -47,7 +47,7 @@ class _Work:
         with text.block(f"for (int panel = 0; panel < {product.left.shape[-1] // panels.depth}; ++panel)"):
             write_panel_pointers(text, product, panels)
             with self.each_task():
-                self.write_place(left, right)
+                self.write_place(left, right, panel_offsets(product, panels))
                 self.add_products("sum[round]", left, right, panels.depth, "_panel")
         with self.each_task():
             self.write_place(left, right)
@@ -63,12 +63,12 @@ class _Work:
             with text.block("" if tasks == rounds * text.threads else f"if (task < {tasks})"):
                 yield
 
-    def write_place(self, left: Tile, right: Tile) -> None:
+    def write_place(self, left: Tile, right: Tile, moved: Mapping[str, str] | None = None) -> None:
         """Declare the column, the band of rows and the matrix of the batch that are a task."""
         *_, rows, columns = self.product.target.shape
         bands = -(-rows // self.tall)
         self.text.line(f"const int n = task % {columns}, band = task / {columns} % {bands}, batch = task / {columns * bands};")
-        write_batch_offsets(self.text, {"a": left, "b": right, "c": self.product.target})
+        write_batch_offsets(self.text, {"a": left, "b": right, "c": self.product.target}, moved)
 
     def add_products(self, sum_: str, left: Tile, right: Tile, depth: int | None = None, suffix: str = "") -> None:
         """Add the products of `depth` values of k, all of them by default, those that lie together loaded together."""
