@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +15,7 @@ import torch
 
 import mugraph
 from mugraph import api, qualify
-from mugraph.errors import InvalidInput, ShapeMismatch, TargetUnavailable, UnsupportedOperator
+from mugraph.errors import InvalidInput, ShapeMismatch, StorageError, TargetUnavailable, UnsupportedOperator
 from mugraph.ir.graph import Graph
 from mugraph.progress import Event
 from mugraph.search import Candidate as Proposal
@@ -299,3 +301,13 @@ def test_import_is_light() -> None:
 def test_unknown_names_are_attribute_errors() -> None:
     with pytest.raises(AttributeError, match="optimise"):
         mugraph.optimise  # noqa: B018
+
+
+def test_models_that_hold_results_can_be_copied_and_not_pickled(opt: mugraph.Superoptimized) -> None:
+    model = torch.nn.Linear(32, 32)
+    model.result = opt  # type: ignore[assignment]
+    twin: Any = copy.deepcopy(model)
+    assert copy.copy(twin.result) is opt
+    torch.testing.assert_close(twin.result(*inputs()), opt(*inputs()))
+    with pytest.raises(StorageError, match=r"cannot be pickled; use save\(folder\) and mugraph\.load"):
+        pickle.dumps(model)

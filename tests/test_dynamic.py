@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import threading
 from typing import Any
 
@@ -12,7 +14,7 @@ import mugraph
 from mugraph import Dim
 from mugraph.devices import device_for
 from mugraph.dynamic import DynamicSuperoptimized
-from mugraph.errors import InvalidInput, ShapeMismatch
+from mugraph.errors import InvalidInput, ShapeMismatch, StorageError
 from mugraph.forms import form_of, of_form
 from mugraph.ir.program import Program
 from mugraph.lower.thread_graphs import construct
@@ -63,6 +65,12 @@ def test_threads_share_a_new_size(opt: DynamicSuperoptimized) -> None:
         thread.join()
     assert len(found) == 3
     assert len(set(map(id, found))) == 1
+
+
+def test_copies_are_the_thing_itself_and_pickles_are_refused(opt: DynamicSuperoptimized) -> None:
+    assert copy.deepcopy(opt) is opt
+    with pytest.raises(StorageError, match="save the results of its `table`"):
+        pickle.dumps(opt)
 
 
 @pytest.mark.parametrize("batch", [1, 13])

@@ -17,6 +17,7 @@ import torch
 
 from mugraph import Program, Superoptimized, api, recall, superoptimize
 from mugraph.devices import device_for
+from mugraph.qualify import Qualifier
 from mugraph.result import Candidate
 from mugraph.runtime import build
 from mugraph.search import search as closure_search
@@ -151,14 +152,19 @@ def change(store: Store, edit: Callable[[dict[str, Any]], None]) -> None:
     store.put(recall.KIND, key, document)
 
 
-def _another_meaning(document: dict[str, Any]) -> None:
+def _another_meaning(document: dict[str, Any], old: str = '"square"', new: str = '"exp"') -> None:
     """A muGraph that computes something else, with a certificate and hash that fit it."""
     text = json.dumps(document["best"]["graph"])
-    assert '"square"' in text
-    graph = Candidate.from_json({**document["best"], "graph": json.loads(text.replace('"square"', '"exp"'))}).graph
-    document["best"]["graph"] = json.loads(text.replace('"square"', '"exp"'))
+    assert old in text
+    graph = Candidate.from_json({**document["best"], "graph": json.loads(text.replace(old, new))}).graph
+    document["best"]["graph"] = json.loads(text.replace(old, new))
     document["best"]["certificate"]["right"] = digest(graph)
     document["sources"] = build(graph).digest
+
+
+def _almost_the_same(document: dict[str, Any]) -> None:
+    """So little else that no comparison of floating-point numbers shows it."""
+    _another_meaning(document, '"3/2"', '"1500000001/1000000000"')
 
 
 def _another_certificate(document: dict[str, Any]) -> None:
@@ -181,10 +187,22 @@ def _nonsense(document: dict[str, Any]) -> None:
     document["best"]["graph"]["graph"]["nodes"][0]["op"] = "launch"
 
 
+def test_kernels_that_disagree_with_float64_are_searched_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    optimized(cache=store)
+    monkeypatch.setattr(Qualifier, "contradicted", lambda *arguments: "")
+    change(store, _another_meaning)
+    with caplog.at_level(logging.WARNING):
+        assert not optimized(cache=store).report.recalled
+    assert "disagrees with float64" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("edit", "why"),
     [
-        (_another_meaning, "disagrees with float64"), (_another_certificate, "other graphs"), (_refused, "accepts nothing"),
+        (_another_meaning, "does not compute the program"), (_almost_the_same, "does not compute the program"),
+        (_another_certificate, "other graphs"), (_refused, "accepts nothing"),
         (_other_sources, "other sources"), (_incomplete, "cost"), (_nonsense, "launch"),
     ],
 )  # fmt: skip

@@ -12,12 +12,12 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from mugraph.api import superoptimize
 from mugraph.calling import arguments_of
-from mugraph.errors import InvalidInput, ShapeMismatch
-from mugraph.result import Superoptimized
+from mugraph.errors import InvalidInput, ShapeMismatch, StorageError
+from mugraph.result import Shared, Superoptimized
 
 if TYPE_CHECKING:
     import torch
@@ -50,7 +50,7 @@ Dynamic = Mapping[int | str, Mapping[int, Dim]]
 """For arguments, by position or name, which of their dimensions are dynamic."""
 
 
-class DynamicSuperoptimized:
+class DynamicSuperoptimized(Shared):
     """The result of `mugraph.superoptimize_dynamic`: call it like the function it replaces, with any declared sizes.
 
     The first call with new sizes compiles for them, which takes about a second; threads that need them wait for it.
@@ -123,6 +123,9 @@ class DynamicSuperoptimized:
                 if not -len(shape) <= position < len(shape):
                     raise InvalidInput(f"argument {argument!r} of shape {list(shape)} has no dimension {position}")
                 yield argument, tensor, position, dim
+
+    def __reduce__(self) -> NoReturn:
+        raise StorageError("functions optimized for ranges of sizes cannot be pickled; save the results of its `table`")
 
     def __repr__(self) -> str:
         ranges = ", ".join(f"{dim.name} {dim.low}..{dim.high}" for dim in self.dims.values())

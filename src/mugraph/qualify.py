@@ -11,11 +11,13 @@ import math
 import statistics
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from mugraph.deadline import Deadline
+from mugraph.devices.host import available_cores
 from mugraph.errors import BudgetExceeded, MugraphError
 from mugraph.ir.graph import Graph
 from mugraph.lower.thread_graphs import construct
@@ -103,16 +105,17 @@ class Qualifier:
         compiled: list[Contestant] = []
         limit = Deadline(self._share(_COMPILING_SHARE))
         tried = proposals[:_COMPILED]
-        with self._stage("compile"):
-            for number, (graph, cost) in enumerate(tried, start=1):
+        cores = available_cores()
+        with self._stage("compile"), ThreadPoolExecutor(cores) as threads:  # the C compiler is a process of its own
+            for start in range(0, len(tried), cores):
                 if self.deadline.passed or (compiled and limit.passed):
                     break
-                self._tell("compile", f"candidate {number} of {len(tried)}")
-                fused = construct(graph)
-                try:
-                    compiled.append(Contestant(fused, cost, build(fused, self.target)))
-                except MugraphError as error:
-                    self.rejected.append(Rejection("compile", str(error), cost))
+                self._tell("compile", f"candidate {start + 1} of {len(tried)}")
+                for built in threads.map(self._built, tried[start : start + cores]):
+                    if isinstance(built, Contestant):
+                        compiled.append(built)
+                    else:
+                        self.rejected.append(built)
         return compiled
 
     def rank(self, compiled: Sequence[Contestant], inputs: Sequence[Any]) -> list[Contestant]:
@@ -167,6 +170,19 @@ class Qualifier:
             floats = self.floats(original)
         return Proved(original, certificate, floats)
 
+    def contradicted(self, entry: Contestant, seconds: float) -> str:
+        """What is wrong with a muGraph, by as many tests of its proof as fit the time, at least one; empty if nothing."""
+        verdict = self._verdict(entry, seconds)
+        return "" if verdict.counterexample is None else str(verdict.counterexample)
+
+    def _built(self, proposal: tuple[Graph, float]) -> Contestant | Rejection:
+        graph, cost = proposal
+        fused = construct(graph)
+        try:
+            return Contestant(fused, cost, build(fused, self.target))
+        except MugraphError as error:
+            return Rejection("compile", str(error), cost)
+
     def _proved(self, entry: Contestant) -> Proved | None:
         """The entry with its evidence; None, with the reason among the rejections, when it fails or the budget ends."""
         try:
@@ -191,8 +207,9 @@ class Qualifier:
         run = runner(executable)
         return float_check(run, self.program, baseline=self.baseline, seed=self.seed, graph=entry.graph, budget=budget)
 
-    def _verdict(self, entry: Contestant) -> Verdict:
-        budget = self.deadline.remaining
+    def _verdict(self, entry: Contestant, seconds: float = math.inf) -> Verdict:
+        left = self.deadline.remaining
+        budget = min(seconds, math.inf if left is None else left)
         return verify_graphs(self.program, entry.graph, max_error=self.max_error, seed=self.seed, budget=budget)
 
     def _carefully(self, entries: Sequence[Contestant], inputs: Sequence[Any]) -> list[Contestant]:

@@ -2,7 +2,8 @@
 
 A kept result is a muGraph with its certificate and the hash of its sources. Nothing kept is ever executed: the sources are
 printed again from the muGraph, must have that hash, and the kernels are compared with float64 before they are used. The
-certificate must speak of this program and this muGraph; the proof behind it is not repeated.
+certificate must speak of this program and this muGraph, and the proof behind it is repeated as far as it fits a second: most
+do whole, and of the others at least one random test at full size is run.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from mugraph.verifier.certificate import digest as graph_digest
 KIND = "result"
 _UNHURRIED = 6
 """A call that took at most this part of its budget had time enough: no stage is given less than a fifth of what is left."""
+_PROVING_SECONDS = 1.0
 _log = logging.getLogger(__name__)
 
 
@@ -87,7 +89,11 @@ class Memory:
         executable = build(best.graph, qualifier.target)
         if executable.digest != document["sources"]:
             raise InvalidInput("its muGraph gives other sources now")
-        floats = qualifier.floats(Contestant(best.graph, best.cost, executable))
+        entry = Contestant(best.graph, best.cost, executable)
+        contradiction = qualifier.contradicted(entry, _PROVING_SECONDS) if report.found else ""
+        if contradiction:
+            raise InvalidInput(f"its muGraph does not compute the program: {contradiction}")
+        floats = qualifier.floats(entry)
         if report.found and not floats.stable:
             raise InvalidInput(f"it disagrees with float64 here: {floats.reason}")
         best = replace(best, certificate=replace(certificate, floats=floats))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, Self
 
 from mugraph.calling import Calling
+from mugraph.errors import StorageError
 from mugraph.ir.graph import Graph
 from mugraph.ir.serialize import graph_from_json, graph_to_json
 from mugraph.runtime import Executable
@@ -117,11 +118,26 @@ class Report:
         return cls(**{**values, "rejected": tuple(Rejection(**item) for item in values["rejected"])})
 
 
-class Superoptimized:
+class Shared:
+    """What copies share: compiled kernels that nothing changes. Models that hold such can be copied, and not pickled."""
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: Mapping[int, Any]) -> Self:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise StorageError(
+            f"a {type(self).__name__} holds compiled kernels and cannot be pickled; use save(folder) and mugraph.load(folder)"
+        )
+
+
+class Superoptimized(Shared):
     """The result of `mugraph.superoptimize`: call it like the function it replaces.
 
     Outputs have the shapes, dtypes and structure of the original's. The kernels never modify their inputs, and calls
-    from several threads do not disturb each other. There is no gradient.
+    from several threads do not disturb each other. There is no gradient. Copies (`copy.deepcopy`) are the result itself.
     """
 
     def __init__(

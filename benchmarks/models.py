@@ -1,0 +1,177 @@
+"""The paper's four models inside PyTorch: how long compiling takes, and what a token costs.
+
+    python benchmarks/models.py compile llama --layers 32        # first compile, and from a warm cache in a new process
+    python benchmarks/models.py latency --size small             # per token, against eager and torch.compile
+
+- compile: a prompt, then tokens: every new graph is timed, in a fresh process with an empty cache and in another with the cache
+  that one left; and what the same graphs cost PyTorch alone (backend "aot_eager", which compiles nothing).
+- latency: eager, torch.compile and mugraph generate the same tokens in one process, in turns; ratios are medians over tokens.
+
+Models have random weights (`examples/models`). Results go to `benchmarks/results/models-*.json`; tables go to stdout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mugraph.devices import device_for
+from mugraph.devices.host import available_cores
+from mugraph.dynamo import compilations
+
+RESULTS = Path(__file__).parent / "results"
+EXAMPLES = Path(__file__).parents[1] / "examples" / "models"
+MODELS = ("llama", "chameleon", "lora", "ngpt")
+PROMPT = 16
+COMPILED_STEPS = 3
+"""The prompt, a first token, and one with another number of keys: PyTorch makes a graph of each."""
+WARMUP = 4
+"""Tokens that are not timed: every contestant compiles in them."""
+
+Record = dict[str, Any]
+
+
+def main() -> None:
+    """Run one part, write its results, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parts = parser.add_subparsers(dest="part", required=True)
+    for name in PARTS:
+        part = parts.add_parser(name)
+        part.add_argument("models", nargs="*", default=list(MODELS))
+        part.add_argument("--size", default="tiny" if name == "compile" else "small", help="tiny, small or full layers")
+        part.add_argument("--layers", type=int, default=32 if name == "compile" else 2)
+        part.add_argument("--dtype", default="float32")
+        part.add_argument("--budget", type=float, default=40.0, help="seconds for the pieces of one graph")
+        part.add_argument("--threads", type=int, default=available_cores())
+        part.add_argument("--tokens", type=int, default=64, help="timed tokens")
+        part.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+        part.add_argument("--one", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    if options.one:
+        print(json.dumps(compiled(options.models[0], options.one, options)))
+        return
+    rows = [row for model in options.models for row in PARTS[options.part](model, options)]
+    record = {"machine": machine(), "threads": options.threads, "size": options.size, "layers": options.layers, "rows": rows}
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"models-{options.part}-{options.size}.json").write_text(json.dumps(record, indent=1) + "\n")
+    print(json.dumps(record) if options.json else table(rows))
+
+
+def compile_times(model: str, options: argparse.Namespace) -> list[Record]:
+    """PyTorch alone, mugraph with an empty cache, mugraph with a full one: each in a process of its own."""
+    with tempfile.TemporaryDirectory() as cache:
+        environment = {**os.environ, "MUGRAPH_CACHE_DIR": cache, "MUGRAPH_CACHE": "on", "OMP_NUM_THREADS": str(options.threads)}
+        rows = []
+        for start in ("aot_eager", "first", "warm"):
+            arguments = ["compile", model, "--one", start, "--size", options.size, "--layers", str(options.layers)]
+            limits = ["--dtype", options.dtype, "--budget", str(options.budget), "--threads", str(options.threads)]
+            command = [sys.executable, __file__, *arguments, *limits]
+            begun = time.perf_counter()
+            done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+            whole = time.perf_counter() - begun
+            rows.append({**json.loads(done.stdout.splitlines()[-1]), "whole process": whole})
+            print(table(rows[-1:]), file=sys.stderr, flush=True)
+    return rows
+
+
+def compiled(name: str, start: str, options: argparse.Namespace) -> Record:
+    """Seconds, of the clock and of this process's processors, of every step that compiles a graph."""
+    model, ids = built(name, options)
+    fast = with_mugraph(model, options) if start != "aot_eager" else torch.compile(model, backend=start)
+    row: Record = {"model": name, "start": start}
+    past = None
+    with torch.inference_mode():
+        for step in range(COMPILED_STEPS):
+            clock, processor = time.perf_counter(), time.process_time()
+            ids, past = token(fast, ids, past)
+            row[f"step {step}"] = time.perf_counter() - clock
+            row[f"step {step} processor"] = time.process_time() - processor
+    distinct = {id(result): result for done in compilations for result in done.results.values()}
+    row["distinct programs"] = len(distinct)
+    row["recalled"] = sum(result.report.recalled for result in distinct.values())
+    row["pieces"] = [len(done.results) for done in compilations]
+    return row
+
+
+def latency(name: str, options: argparse.Namespace) -> list[Record]:
+    """Median milliseconds per token, and the medians of the ratios to mugraph."""
+    model, prompt = built(name, options)
+    contestants: dict[str, Callable[..., Any]] = {
+        "mugraph": with_mugraph(model, options),
+        "eager": model,
+        "torch.compile": torch.compile(model),
+    }
+    states: dict[str, tuple[torch.Tensor, Any]] = dict.fromkeys(contestants, (prompt, None))
+    seconds: dict[str, list[float]] = {contestant: [] for contestant in contestants}
+    with torch.inference_mode():
+        for step in range(WARMUP + options.tokens):
+            order = list(contestants) if step % 2 else list(contestants)[::-1]
+            for contestant in order:
+                before = time.perf_counter()
+                states[contestant] = token(contestants[contestant], *states[contestant])
+                if step >= WARMUP:
+                    seconds[contestant].append(time.perf_counter() - before)
+    ours = seconds["mugraph"]
+    row: Record = {"model": name, "share of bytes": compilations[-1].partition.byte_share}
+    for contestant, theirs in seconds.items():
+        row[f"{contestant} ms"] = 1e3 * statistics.median(theirs)
+    for contestant in ("eager", "torch.compile"):
+        row[f"against {contestant}"] = statistics.median(t / o for t, o in zip(seconds[contestant], ours, strict=True))
+    torch._dynamo.reset()
+    return [row]
+
+
+def built(name: str, options: argparse.Namespace) -> tuple[torch.nn.Module, torch.Tensor]:
+    """A model, and a prompt for it."""
+    sys.path.insert(0, str(EXAMPLES))
+    zoo = importlib.import_module("zoo")
+    model = zoo.build(name, options.size, options.layers).to(getattr(torch, options.dtype))
+    return model, torch.randint(7, zoo.SIZES[options.size].vocabulary, (1, PROMPT))
+
+
+def with_mugraph(model: torch.nn.Module, options: argparse.Namespace) -> Callable[..., Any]:
+    """The model compiled with mugraph."""
+    fast: Callable[..., Any] = torch.compile(model, backend="mugraph", options={"budget": options.budget})
+    return fast
+
+
+def token(model: Callable[..., Any], ids: torch.Tensor, past: Any) -> tuple[torch.Tensor, Any]:
+    """The likeliest next token, and the keys and values so far."""
+    output = model(input_ids=ids, past_key_values=past, use_cache=True)
+    return output.logits[0, -1].argmax().reshape(1, 1), output.past_key_values
+
+
+def machine() -> Record:
+    """The machine, as far as a reader needs it to compare."""
+    device = device_for("cpu").name
+    return {"device": device, "system": platform.platform(), "python": platform.python_version(), "torch": torch.__version__}
+
+
+def table(rows: list[Record]) -> str:
+    """The rows as a Markdown table."""
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
+    for row in rows:
+        cells = (f"{row[c]:.2f}" if isinstance(row.get(c), float) else str(row.get(c, "")) for c in columns)
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+PARTS: dict[str, Callable[[str, argparse.Namespace], list[Record]]] = {"compile": compile_times, "latency": latency}
+
+if __name__ == "__main__":
+    main()
