@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from mugraph.algebra.fields import FieldArithmetic
+from mugraph.algebra.fields import FieldArithmetic, NestingArithmetic
 from mugraph.devices import device_for
 from mugraph.ir import Graph
 from mugraph.ir.evaluate import evaluate
@@ -144,3 +144,22 @@ def test_unshifted_exponentials_take_no_place_where_others_are_shifted() -> None
     fast, slow = plan(plain, 1.0), plan(shifted, 2.0)
     assert most_promising([fast, slow]) == [slow]
     assert most_promising([fast]) == [fast]
+
+
+def test_the_maxima_of_nested_softmaxes_are_all_neutral() -> None:
+    """The outer exponential is a random function in the field: that its rows may be scaled is what shows it."""
+    p = Program()
+    x, w = p.input("x", (3, 4)), p.input("w", (4, 5))
+    program = axis_program(finished(p, (x.softmax(-1) @ w).softmax(-1)))
+    plain = without_neutral_maxima(program, NestingArithmetic(seed=1), TinyInputs(1))
+    assert not any(term.op == "max" for term in plain.terms)
+    assert sum(term.op == "exp" for term in plain.terms) == 2
+
+
+def test_both_of_two_nested_exponentials_are_shifted() -> None:
+    p = Program()
+    x, w = p.input("x", (3, 4)), p.input("w", (4, 5))
+    (candidate, *_) = search(finished(p, (x.softmax(-1) @ w).softmax(-1)), CPU).candidates
+    (kernel,) = candidate.graph.kernels()
+    assert kernel.body is not None
+    assert [node.op for node in kernel.body.nodes].count("max") == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mugraph.verifier.residues import Residues, residues_needed
+from mugraph.verifier.semantics import Semantics
 
 from .graphs import attention, fused_rmsnorm, online_attention, program
 
@@ -25,3 +26,10 @@ def test_opaque_functions_need_all_there_is() -> None:
 
 def test_inputs_without_use_need_nothing() -> None:
     assert residues_needed(program(lambda x, y: x, (2,), (2,))) == [P, NONE]
+
+
+def test_exponentials_of_exponentials_need_all_there_is() -> None:
+    """The outer one is a function of what the inner one left, which is known modulo p only."""
+    towers = program(lambda x, w: (x.exp() @ w).exp(), (2, 3), (3, 2))
+    assert all(residues_needed(towers, semantics) == [P | Q, P | Q] for semantics in Semantics)
+    assert residues_needed(program(lambda x, y: x.exp() * y.exp(), (2,), (2,))) == [Q, Q]

@@ -296,15 +296,19 @@ def _mix(x: Hashes) -> Hashes:
     return x ^ (x >> _ROUNDS[0][0])
 
 
-class FreeArithmetic(FieldArithmetic):
+class NestingArithmetic(FieldArithmetic):
+    """The same fields, with exponentials of exponentials: a random function of what passed through an exponential before."""
+
+    def exp(self, x: FieldValue) -> FieldValue:
+        return self.opaque("exp", x) if x.q is None else super().exp(x)
+
+
+class FreeArithmetic(NestingArithmetic):
     """The same fields under the semantics that the error bound is for (docs/theory.md): what is not LAX is a random function.
 
     `sqrt` and opaque functions are random functions of their argument, `max` is one of the elements it is taken over, and
     an exponential of what passed through an exponential is one, too: nothing is assumed but that equals give equals.
     """
-
-    def exp(self, x: FieldValue) -> FieldValue:
-        return self.opaque("exp", x) if x.q is None else super().exp(x)
 
     def sqrt(self, x: FieldValue) -> FieldValue:
         return self.opaque("sqrt", x)

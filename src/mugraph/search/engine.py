@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from mugraph.algebra.fields import FieldArithmetic
+from mugraph.algebra.fields import NestingArithmetic
 from mugraph.devices import Device
 from mugraph.errors import BudgetExceeded, ExceedsMemory
 from mugraph.ir.builder import GraphBuilder
@@ -70,7 +70,7 @@ class Search:
         self.started = time.perf_counter()
         self.deadline = float("inf") if self.budget is None else self.started + (1 - _WRITING_SHARE) * self.budget
         inputs = TinyInputs(self.options.seed)
-        self.axes = without_neutral_maxima(axis_program(self.program), FieldArithmetic(seed=self.options.seed), inputs)
+        self.axes = without_neutral_maxima(axis_program(self.program), NestingArithmetic(seed=self.options.seed), inputs)
         self.input_tensors = [node.output for node in self.program.inputs()]
         self.dtype = self.program.output_tensors[0].dtype
         self.report = SearchReport(max_kernels=self.options.max_kernels, block_operators=self.options.block_operators)

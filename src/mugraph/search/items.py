@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from mugraph.algebra.fields import FieldArithmetic
+from mugraph.algebra.fields import NestingArithmetic
 from mugraph.devices import Device
 from mugraph.ir.dtypes import DType
 from mugraph.ir.ops import OPERATORS, Call
@@ -130,7 +130,7 @@ class Item:
     def search(self, deadline: float = math.inf, tick: Callable[[int], None] = lambda states: None) -> Structure:
         """Everything the context holds within the limits, or what was found of it by `deadline` (of `time.perf_counter`)."""
         started = time.perf_counter()
-        arith, inputs = FieldArithmetic(seed=self.options.seed), TinyInputs(self.options.seed)
+        arith, inputs = NestingArithmetic(seed=self.options.seed), TinyInputs(self.options.seed)
         closure, bound = self._closure(arith, inputs, min(deadline, started + self.seconds), tick)
         timed_out = bound < self.options.block_operators and time.perf_counter() > started + self.seconds
         found, operators = self._extract(closure, bound, deadline)
@@ -158,7 +158,7 @@ class Item:
         return [recipe for recipe in made if not exponentials(recipe)] or made
 
     def _closure(
-        self, arith: FieldArithmetic, inputs: TinyInputs, deadline: float, tick: Callable[[int], None]
+        self, arith: NestingArithmetic, inputs: TinyInputs, deadline: float, tick: Callable[[int], None]
     ) -> tuple[Closure, int]:
         """The context's tensors, and for how many operators they are all there.
 

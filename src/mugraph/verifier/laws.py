@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
-from mugraph.algebra.fields import FieldArithmetic, FieldPair, FieldValue, Hashes
+from mugraph.algebra.fields import FieldPair, FieldValue, Hashes, NestingArithmetic
 
 
-class LawfulArithmetic(FieldArithmetic):
+class LawfulArithmetic(NestingArithmetic):
     """Roots that square back on squares, and maxima of maxima.
 
     A maximum is a random function of the elements it is taken over, in any order, where an element that is itself a maximum

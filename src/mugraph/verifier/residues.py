@@ -26,12 +26,40 @@ class Residues(Flag):
 def residues_needed(graph: Graph, semantics: Semantics = Semantics.LAWS) -> list[Residues]:
     """For each input of a kernel graph, in order, the residues that its outputs modulo p depend on.
 
-    Under FREE semantics a random function takes both residues of its argument, so where there is one all are needed.
+    Under FREE semantics a random function takes both residues of its argument, so where there is one all are needed. An
+    exponential of what passed through one is a random function under all of them.
     """
-    if semantics is Semantics.FREE and not beyond_rational(graph) <= {"exp"}:
+    free_functions = semantics is Semantics.FREE and not beyond_rational(graph) <= {"exp"}
+    if free_functions or _nests_exponentials(graph):
         return [Residues.P | Residues.Q for node in graph.nodes if node.op == "input"]
     needs = _needs(graph, [Residues.P] * len(graph.outputs))
     return [needs.get(Value(index), Residues.NONE) for index, node in enumerate(graph.nodes) if node.op == "input"]
+
+
+def _nests_exponentials(graph: Graph) -> bool:
+    """Whether the argument of some exponential passed through another one."""
+    return _exponentials(graph, [False] * len(graph.inputs()))[1]
+
+
+def _exponentials(graph: Graph, inputs: Sequence[bool]) -> tuple[list[bool], bool]:
+    """Which outputs of a graph passed through an exponential, given which inputs did; and whether one did that had before."""
+    passed: dict[Value, bool] = {}
+    waiting, nested = list(reversed(inputs)), False
+    for index, node in enumerate(graph.nodes):
+        operands = [passed[value] for value in node.inputs]
+        results = [any(operands)]
+        if node.body is not None:
+            results, deeper = _exponentials(node.body, operands)
+            nested = nested or deeper
+        elif node.op == "input":
+            results = [waiting.pop()]
+        elif node.op == "input_iterator" and isinstance(operand := node["operand"], int):
+            results = [inputs[operand]]
+        elif operator(node.op).kind is Kind.EXPONENTIATION:
+            nested = nested or operands[-1]  # the last operand is the exponent
+            results = [True]
+        passed.update((Value(index, number), result) for number, result in enumerate(results))
+    return [passed[value] for value in graph.outputs], nested
 
 
 def _needs(graph: Graph, outputs: Sequence[Residues]) -> dict[Value, Residues]:

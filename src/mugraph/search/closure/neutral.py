@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from mugraph.algebra.fields import FieldArithmetic, FieldValue
-from mugraph.search.axes import AxisProgram, pruned
+from mugraph.search.axes import AxisProgram, Term, pruned
 from mugraph.search.closure.context import Context
 from mugraph.search.closure.saturation import TinyInputs
 
@@ -27,14 +27,27 @@ def without_neutral_maxima(program: AxisProgram, arith: FieldArithmetic, inputs:
 
 
 def _neutral(program: AxisProgram, index: int, context: Context, arith: FieldArithmetic, inputs: TinyInputs) -> bool:
-    users = [term for term in program.terms if index in term.inputs]
-    if not all(term.op == "sub" and term.inputs[1] == index != term.inputs[0] for term in users):
+    """Whether the outputs are the same with an unrelated random row value in place of a maximum.
+
+    Where all that reads the differences are exponentials, that scales them by a random row value instead; where they are
+    exponentials of exponentials, which are random functions, only the latter shows it.
+    """
+    users = [i for i, term in enumerate(program.terms) if index in term.inputs]
+    if not all(_subtracts(program.terms[i], index) for i in users):
         return False
     values = inputs.evaluate(program, context, arith)
-    rng = np.random.default_rng((inputs.seed, index))
-    other = arith.random(values[index].p.shape, rng)
-    replaced = inputs.evaluate(program, context, arith, {index: other})
+    other = arith.random(values[index].p.shape, np.random.default_rng((inputs.seed, index)))
+    readers = [i for i, term in enumerate(program.terms) if not set(users).isdisjoint(term.inputs)]
+    changed = {index: other}
+    if all(program.terms[i].op == "exp" for i in readers) and not any(term in users for term, _ in program.outputs):
+        factor = FieldValue(other.p, None)
+        changed = {i: arith.mul(values[i], factor) for i in readers}
+    replaced = inputs.evaluate(program, context, arith, changed)
     return all(_equal(values[term], replaced[term]) for term, _ in program.outputs)
+
+
+def _subtracts(term: Term, maximum: int) -> bool:
+    return term.op == "sub" and term.inputs[1] == maximum != term.inputs[0]
 
 
 def _equal(x: FieldValue, y: FieldValue) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mugraph.algebra.fields import FieldArithmetic, FieldValue
+from mugraph.algebra.fields import FieldValue, NestingArithmetic
 from mugraph.search.axes import AxisProgram, AxisSet, Slots, Term, pruned
 from mugraph.search.closure.context import Context
 from mugraph.search.closure.saturation import TinyInputs
@@ -63,7 +63,7 @@ def split_at(program: AxisProgram, parts: int) -> Split | None:
 
 def _common_factors_cancel(split: Split) -> bool:
     """Whether one factor on all partial results of a row leaves the outputs of the whole program as they are."""
-    arith, inputs, context = FieldArithmetic(seed=0), TinyInputs(seed=0), Context.of(split.whole, None)
+    arith, inputs, context = NestingArithmetic(seed=0), TinyInputs(seed=0), Context.of(split.whole, None)
     row = context.mask(frozenset.intersection(*(split.whole.terms[i].axes for i in split.frontier)) - {split.parts})
     shape = tuple(size if row >> part & 1 else 1 for part, size in enumerate(context.shape))
     factor = FieldValue(arith.random(shape, np.random.default_rng(0)).p, None)
