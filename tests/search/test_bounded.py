@@ -181,7 +181,7 @@ def test_deepening_stops_at_the_operators_asked_for_or_at_a_limit() -> None:
     program = axes_of(ntrans())
     closure = whole(program, 0, Tier.FULL, nodes=100)
     assert deepened(closure, ARITH, INPUTS, Limits(), 11)[1] == 11
-    smaller, reached = deepened(closure, ARITH, INPUTS, Limits(nodes=50), 11)
+    smaller, reached = deepened(closure, ARITH, INPUTS, Limits(nodes=20), 11)
     assert 0 < reached < 11
     assert smaller.saturated
 

@@ -49,7 +49,8 @@ class Context:
         return 0 if self.loop_axis is None else 1 << self.axes
 
     @cached_property
-    def _primes(self) -> list[int]:
+    def part_primes(self) -> list[int]:
+        """The prime that names each part."""
         return primes(self.axes + 1)
 
     @cached_property
@@ -69,7 +70,7 @@ class Context:
 
     def reduction_factor(self, mask: int) -> int:
         """The number that names a reduction over the parts in `mask`."""
-        return math.prod(self._primes[part] for part in bits(mask))
+        return math.prod(self.part_primes[part] for part in bits(mask))
 
 
 def bits(mask: int) -> list[int]:

@@ -49,7 +49,8 @@ class Landmarks:
 
     def __init__(self, closure: Closure) -> None:
         expressions = closure.expressions
-        self._forms = expressions.algebra.forms
+        self._algebra = expressions.algebra
+        self._forms = self._algebra.forms
         self._scalars = expressions.constants
         self._loop_factor = closure.context.reduction_factor(closure.context.loop_bit)
         levels = expressions.oracle.levels
@@ -115,7 +116,7 @@ class Landmarks:
     def _degrees(self, monomial: Monomial) -> Counter[int]:
         """How often each input is a factor of a monomial."""
         atoms = self._forms.factor_atoms(monomial.atoms)
-        return Counter(int(atom.name.removeprefix("x")) for atom in atoms if atom.kind == "variable")
+        return Counter(int(self._algebra.input_of(atom).removeprefix("x")) for atom in atoms if atom.kind == "variable")
 
     def _deeper(self, kind: str, inner: Features) -> Features:
         """What an operator of this kind shows when applied to a tensor that shows `inner`."""

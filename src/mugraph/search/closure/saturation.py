@@ -227,7 +227,7 @@ class Saturation:
                     partial(self._sum, node.value, mask),
                 )
             if self.has_max and self.context.loop_axis is None:
-                expr = self._checked(self.expressions.prune.opaque("max", node.expr))
+                expr = self._checked(self.expressions.prune.max(self.context.reduction_factor(mask), node.expr))
                 if expr is not None:
                     self._compute(
                         Edge("max", (node.index,), -1, mask),

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from enum import StrEnum
 
-from mugraph.algebra import Algebra, Expr, Oracle
+from mugraph.algebra import Expr, IndexedAlgebra, IndexedOracle
 from mugraph.ir.ops import Call, operator
 from mugraph.search.axes import AxisProgram, Term
 from mugraph.search.closure.context import Context
@@ -84,6 +84,9 @@ class TierAlgebra:
     def sum(self, n: int, x: Expr | None) -> Expr | None:
         return self._of("sum", x, n=n)
 
+    def max(self, n: int, x: Expr | None) -> Expr | None:
+        return self._of("opaque:max", x, n=n)
+
     def opaque(self, name: str, *args: Expr | None) -> Expr | None:
         return self._of(f"opaque:{name}", *args)
 
@@ -92,8 +95,9 @@ class Expressions:
     """The abstract expressions of one program in one tier and context: its targets, and the pruned constructors."""
 
     def __init__(self, program: AxisProgram, tier: Tier, context: Context) -> None:
-        self.algebra = Algebra()
+        self.algebra = IndexedAlgebra(context.part_primes)
         self.context = context
+        reducible = context.mask(axis for axes in program.reductions for axis in axes)
         self._calls: dict[str, Call] = {}
         self.admitted: dict[tuple[Expr, Expr], tuple[tuple[str, bool, Expr], ...]] = {}
         """What binary operators make of two expressions, as far as anybody asked: (operator, operands swapped, result)."""
@@ -102,24 +106,16 @@ class Expressions:
         self.leaves: dict[int, Expr] = {}
         for index, term in enumerate(program.terms):
             if term.op == "load":
-                self.leaves[index] = self.algebra.variable(f"x{term.source}")
+                self.leaves[index] = self.algebra.variable(f"x{term.source}", context.mask(term.axes) & reducible)
             elif term.op == "constant":
                 self.leaves[index] = self.algebra.constant(str(term.scalar))
         self.constants = frozenset(self.leaves[i] for i, term in enumerate(program.terms) if term.op == "constant")
-        self.build = TierAlgebra(tier, self.constants, self._construct)
+        self.build = TierAlgebra(tier, self.constants, self.algebra.apply)
         self.of_terms: list[Expr] = []
         for index, term in enumerate(program.terms):
             self.of_terms.append(self._target(index, term))
-        self.oracle = Oracle(self.algebra, [self.of_terms[term] for term, _ in program.outputs])
+        self.oracle = IndexedOracle(self.algebra, [self.of_terms[term] for term, _ in program.outputs])
         self.prune = TierAlgebra(tier, self.constants, self.oracle.compose)
-
-    def _construct(self, op: str, args: tuple[Expr, ...], n: int) -> Expr:
-        if op.startswith("opaque:"):
-            return self.algebra.opaque(op.removeprefix("opaque:"), *args)
-        if op == "sum":
-            return self.algebra.sum(n, args[0])
-        result: Expr = getattr(self.algebra, op)(*args)
-        return result
 
     def _target(self, index: int, term: Term) -> Expr:
         if index in self.leaves:
@@ -138,7 +134,7 @@ class Expressions:
         if term.op == "sum":
             return algebra.sum(count, args[0])
         if term.op == "max":
-            return algebra.opaque("max", args[0])
+            return algebra.max(count, args[0])
         return self.express(algebra, term.op, tuple(args))
 
     def express(self, algebra: TierAlgebra, op: str, args: tuple[Expr, ...]) -> Expr | None:
