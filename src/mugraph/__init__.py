@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mugraph.dynamic import Dim, superoptimize_dynamic
     from mugraph.errors import MugraphError
     from mugraph.folder import load
+    from mugraph.frontend.onnx import from_onnx
     from mugraph.ir.graph import Graph
     from mugraph.ir.program import Program
     from mugraph.result import Superoptimized
@@ -28,6 +29,7 @@ __all__ = [
     "Program",
     "Superoptimized",
     "__version__",
+    "from_onnx",
     "load",
     "superoptimize",
     "superoptimize_dynamic",
@@ -40,6 +42,7 @@ _HOMES = {
     "MugraphError": "mugraph.errors",
     "Program": "mugraph.ir.program",
     "Superoptimized": "mugraph.result",
+    "from_onnx": "mugraph.frontend.onnx",
     "load": "mugraph.folder",
     "superoptimize": "mugraph.api",
     "superoptimize_dynamic": "mugraph.dynamic",

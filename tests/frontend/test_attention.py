@@ -13,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from mugraph.errors import UnsupportedOperator
 from mugraph.frontend import trace
-from mugraph.frontend.attention import causal_mask, hides_a_row
+from mugraph.frontend.masks import causal_mask, hides_a_row
 from mugraph.frontend.partition import Partition, partition
 from mugraph.frontend.stitch import Kernels, stitched
 from mugraph.runtime import build

@@ -16,7 +16,8 @@ from mugraph.cli.options import Batch, Budget, Cache, Dtype, Json, MaxError, Nor
 
 def optimize(
     workload: Annotated[
-        str, typer.Argument(metavar="WORKLOAD", help="rmsnorm, gated-mlp, lora, gqa, qknorm, ntrans, or FILE.py:function.")
+        str,
+        typer.Argument(metavar="WORKLOAD", help="rmsnorm, gated-mlp, lora, gqa, qknorm, ntrans, FILE.py:function, FILE.onnx."),
     ],
     batch: Batch = None,
     dtype: Dtype = None,

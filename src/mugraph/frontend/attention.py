@@ -2,20 +2,15 @@
 
 A mask is a tensor that is added to the scores; -inf hides a key. Where it hides every key of a query, attention is 0 in
 PyTorch, but 0 / 0 in a program. So a program can stand for masked attention only where somebody looks at the mask
-first: `mask_of` says at which, `hides_a_row` looks. The mask of causal attention hides no row; it becomes a further input
-of the program, which `causal_mask` makes.
+first (`mugraph.frontend.masks`). The mask of causal attention hides no row; it becomes a further input of the program.
 """
 
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
-
-import torch
-from torch import fx
 
 from mugraph.errors import UnsupportedOperator
 from mugraph.ir.program import ProgramTensor as Tensor
@@ -84,28 +79,6 @@ WATCHED_ROWS: dict[str, Callable[..., Any]] = {
     "_scaled_dot_product_flash_attention_for_cpu": functools.partial(attention_for_cpu, mask_is_watched=True),
 }
 """Rows for those who look at masks before they run a program."""
-
-
-def mask_of(node: fx.Node) -> fx.Node | None:
-    """The mask that a call of attention adds to its scores."""
-    if not isinstance(node.target, torch._ops.OpOverload):
-        return None
-    for position, argument in enumerate(node.target._schema.arguments):
-        if argument.name == "attn_mask":
-            given = node.kwargs.get("attn_mask", node.args[position] if position < len(node.args) else None)
-            return given if isinstance(given, fx.Node) else None
-    return None
-
-
-@functools.lru_cache(maxsize=8)
-def causal_mask(shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """The mask [queries, keys] that hides from query i the keys after key i; the layers of a model share one."""
-    return torch.full(shape, -math.inf, dtype=dtype, device=device).triu(1)
-
-
-def hides_a_row(mask: torch.Tensor) -> bool:
-    """Whether a mask [..., queries, keys] hides every key of some query."""
-    return bool((mask.amax(-1) == -math.inf).any())
 
 
 def _causal_input(query: Tensor, shape: tuple[int, int]) -> Tensor:

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from torch import fx
 
 from mugraph.errors import MugraphError
-from mugraph.frontend.attention import mask_of
 from mugraph.frontend.levels import levels_of
+from mugraph.frontend.masks import mask_of
 from mugraph.frontend.pieces import Inspector, Traits, alone, isolated, mutates, program_of
 from mugraph.frontend.work import Work, share, work_of_call, work_of_program
 from mugraph.ir.graph import Graph, Tensor
@@ -51,7 +51,7 @@ class Piece:
 
     @property
     def causal_masks(self) -> tuple[Tensor, ...]:
-        """Inputs [queries, keys] of the program after those of the piece: see `mugraph.frontend.attention`."""
+        """Inputs [queries, keys] of the program after those of the piece: see `mugraph.frontend.masks`."""
         return tuple(node.output for node in self.program.inputs()[len(self.inputs) :])
 
     @property

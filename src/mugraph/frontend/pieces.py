@@ -96,7 +96,7 @@ def isolated(nodes: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> tuple[fx.G
 def program_of(graph: fx.Graph) -> tuple[Graph, list[int]]:
     """The kernel graph of an isolated graph, and which of its outputs each output is. Raises UnsupportedOperator.
 
-    After the inputs of the graph come causal masks, if there are any (see `mugraph.frontend.attention`).
+    After the inputs of the graph come causal masks, if there are any (see `mugraph.frontend.masks`).
     """
     (result,) = (node for node in graph.nodes if node.op == "output")
     names = {node.name: node.name for node in graph.nodes if node.op == "placeholder"}

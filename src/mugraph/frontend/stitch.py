@@ -11,8 +11,8 @@ import torch
 from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
-from mugraph.frontend.attention import causal_mask, hides_a_row
 from mugraph.frontend.conversion import TORCH_DTYPES
+from mugraph.frontend.masks import causal_mask, hides_a_row
 from mugraph.frontend.partition import Left, Partition, Piece
 from mugraph.frontend.pieces import tensor_of
 

@@ -1,0 +1,201 @@
+"""ONNX models as programs: graphs of the operators in `mugraph.frontend.onnx_rows`, read with the onnx package.
+
+Shapes are fixed. What depends on no input (shapes, axes) is computed on the way by ONNX's own reference; casts between
+floating-point types change an output's dtype only, as in `mugraph.frontend.conversion`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mugraph.errors import InvalidInput, MugraphError, UnsupportedOperator
+from mugraph.frontend.onnx_rows import FLOATS, ROWS, Constant, NodeCall, Operand
+from mugraph.ir.dtypes import DType
+from mugraph.ir.program import Program, ProgramTensor
+
+if TYPE_CHECKING:
+    import onnx
+
+_OLDEST_OPSET = 7
+"""Operands broadcast as in NumPy from this opset on."""
+_RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"})
+_DEFAULT_DOMAINS = ("", "ai.onnx")
+
+
+def from_onnx(
+    model: str | Path | onnx.ModelProto, *, sizes: Mapping[str, int] | None = None, fixed: Mapping[str, Any] | None = None
+) -> Program:
+    """The program of an ONNX model: a file, or a model in memory.
+
+    Its inputs are the model's and then, by name, its weights (`weights` has their values). `sizes` are those of dimensions
+    that the model names but leaves open; `fixed` are values of inputs that the program is to take as known, as shapes and
+    axes must be. Raises UnsupportedOperator naming the operator and node at fault, InvalidInput for files that are no
+    ONNX models, opsets before 7, open dimensions, and inputs that are not floating point.
+    """
+    loaded = _loaded(model)
+    reader = _Reader(loaded, sizes or {}, fixed or {})
+    reader.read()
+    return reader.program
+
+
+def weights(model: str | Path | onnx.ModelProto) -> dict[str, Constant]:
+    """The tensors that a model brings along, in the order in which they follow the inputs of its program; bf16 as float32."""
+    return {name: _widened(array) for name, array in _constants(_loaded(model)) if _is_weight(array)}
+
+
+class _Reader:
+    """A graph on its way into a program."""
+
+    def __init__(self, model: onnx.ModelProto, sizes: Mapping[str, int], fixed: Mapping[str, Any]) -> None:
+        self.model, self.sizes = model, sizes
+        self.fixed = {name: np.asarray(value) for name, value in fixed.items()}
+        self.opset = next((entry.version for entry in model.opset_import if entry.domain in _DEFAULT_DOMAINS), 0)
+        self.program = Program()
+        self.values: dict[str, Operand] = {"": None}
+
+    def read(self) -> None:
+        """Everything: inputs, weights, nodes, outputs."""
+        if self.opset < _OLDEST_OPSET:
+            raise InvalidInput(f"the model is of opset {self.opset}; convert it to opset {_OLDEST_OPSET} or later")
+        constants = dict(_constants(self.model))
+        for value in self.model.graph.input:
+            if value.name in self.fixed:
+                self.values[value.name] = self.fixed[value.name]
+            elif value.name not in constants:
+                self.values[value.name] = self._input(value)
+        for name, array in constants.items():
+            weight = _is_weight(array)
+            self.values[name] = self.program.input(name, array.shape, _dtype_of(array)) if weight else _widened(array)
+        for node in self.model.graph.node:
+            if node.op_type != "Constant":
+                self._node(node)
+        for value in self.model.graph.output:
+            self.program.output(self._output(value))
+
+    def _input(self, value: onnx.ValueInfoProto) -> ProgramTensor:
+        kind = value.type.tensor_type
+        shape = [self._size(value.name, dim) for dim in kind.shape.dim]
+        return self.program.input(value.name, shape, _dtype(f"input {value.name}", kind.elem_type))
+
+    def _size(self, name: str, dim: Any) -> int:
+        if dim.WhichOneof("value") == "dim_value":
+            return int(dim.dim_value)
+        if dim.dim_param in self.sizes:
+            return self.sizes[dim.dim_param]
+        raise InvalidInput(f"input {name} has an open dimension {dim.dim_param!r}; give sizes={{{dim.dim_param!r}: ...}}")
+
+    def _output(self, value: onnx.ValueInfoProto) -> ProgramTensor:
+        tensor = self.values[value.name]
+        if not isinstance(tensor, ProgramTensor):
+            raise UnsupportedOperator(f"output {value.name} is constant, or a part of a result that is not computed")
+        kind = value.type.tensor_type.elem_type
+        return tensor.cast(_dtype(f"output {value.name}", kind)) if kind else tensor
+
+    def _node(self, node: onnx.NodeProto) -> None:
+        operands = [self.values[name] for name in node.input]
+        try:
+            results = self._results(node, operands)
+        except MugraphError as error:
+            name = f" (node {node.name})" if node.name else ""
+            raise type(error)(f"operator {node.op_type}{name}: {error}") from None
+        missing = [None] * (len(node.output) - len(results))
+        self.values.update(zip(node.output, [*results, *missing], strict=False))
+
+    def _results(self, node: onnx.NodeProto, operands: Sequence[Operand]) -> Sequence[Operand]:
+        if node.domain not in _DEFAULT_DOMAINS:
+            raise UnsupportedOperator(f"it is of domain {node.domain}; only ONNX's own operators can be converted")
+        if node.op_type in _RANDOM:
+            raise UnsupportedOperator("it draws random numbers; pass them as an input")
+        from onnx.helper import get_attribute_value
+
+        attributes = {attribute.name: get_attribute_value(attribute) for attribute in node.attribute}
+        attributes = {name: value.decode() if isinstance(value, bytes) else value for name, value in attributes.items()}
+        if node.op_type == "Shape" and isinstance(operands[0], ProgramTensor):
+            return [np.array(operands[0].shape[attributes.get("start", 0) : attributes.get("end")], np.int64)]
+        for name, operand in zip(node.input, operands, strict=True):
+            if name and operand is None:
+                raise UnsupportedOperator(f"it reads {name}, a part of a result that is not computed")
+        if not any(isinstance(operand, ProgramTensor) for operand in operands):
+            return self._folded(node)
+        if node.op_type not in ROWS:
+            raise UnsupportedOperator("no such operator in the table; cut it out of the model")
+        result = ROWS[node.op_type](NodeCall(tuple(operands), attributes, self.opset))
+        return result if isinstance(result, tuple) else [result]
+
+    def _folded(self, node: onnx.NodeProto) -> list[Constant]:
+        """The results of a node of constants, as ONNX's reference computes them."""
+        from onnx import TensorProto, helper
+        from onnx.reference import ReferenceEvaluator
+
+        known = {name: value for name in node.input if isinstance(value := self.values[name], np.ndarray)}
+        given = [
+            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for name, a in known.items()
+        ]
+        wanted = [helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None) for name in node.output]
+        graph = helper.make_graph([node], "constants", given, wanted)
+        opsets = list(self.model.opset_import)
+        try:
+            evaluator = ReferenceEvaluator(helper.make_model(graph, opset_imports=opsets))
+            return [np.asarray(array) for array in evaluator.run(None, known)]
+        except Exception as error:  # whatever the reference cannot compute
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise UnsupportedOperator(f"its operands are constants, but ONNX's reference cannot compute it: {reason}") from error
+
+
+def _loaded(model: str | Path | onnx.ModelProto) -> onnx.ModelProto:
+    """A valid model."""
+    if find_spec("onnx") is None:
+        raise InvalidInput("the onnx package is needed to read ONNX models: pip install mugraph[onnx]")
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        loaded = onnx.load(str(model)) if isinstance(model, (str, Path)) else model
+        onnx.checker.check_model(loaded)
+    except FileNotFoundError:
+        raise InvalidInput(f"there is no file {model}") from None
+    except (DecodeError, onnx.checker.ValidationError) as error:
+        reason = (str(error).strip() or "no message").splitlines()[0]
+        raise InvalidInput(f"{model if isinstance(model, (str, Path)) else 'the model'} is not valid ONNX: {reason}") from None
+    return loaded
+
+
+def _constants(model: onnx.ModelProto) -> Iterator[tuple[str, Constant]]:
+    """What a model brings along, by name: initializers, then what nodes called Constant give."""
+    from onnx import numpy_helper
+    from onnx.reference import ReferenceEvaluator
+
+    for tensor in model.graph.initializer:
+        yield tensor.name, numpy_helper.to_array(tensor)
+    for node in model.graph.node:
+        if node.op_type == "Constant" and node.domain in _DEFAULT_DOMAINS:
+            (array,) = ReferenceEvaluator(node).run(None, {})
+            yield node.output[0], np.asarray(array)
+
+
+def _is_weight(array: Constant) -> bool:
+    """Whether a constant is an input of the program, rather than a number or a list of integers that it is written with."""
+    return array.size > 1 and str(array.dtype) in ("float16", "bfloat16", "float32", "float64")
+
+
+def _widened(array: Constant) -> Constant:
+    return array.astype(np.float32) if str(array.dtype) == "bfloat16" else array
+
+
+def _dtype_of(array: Constant) -> DType:
+    return {"float16": DType.FP16, "bfloat16": DType.BF16, "float32": DType.FP32, "float64": DType.FP64}[str(array.dtype)]
+
+
+def _dtype(what: str, kind: int) -> DType:
+    """The element type of ONNX's number for it."""
+    from onnx import TensorProto
+
+    if kind not in FLOATS:
+        remedy = "only floating-point tensors are supported (`fixed` gives inputs a known value)"
+        raise InvalidInput(f"{what} is of type {TensorProto.DataType.Name(kind)}; {remedy}")
+    return FLOATS[kind]

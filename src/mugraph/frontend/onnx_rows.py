@@ -1,0 +1,320 @@
+"""What ONNX's operators mean: one row per operator of the default domain, written with the operators of the table.
+
+A row takes a `NodeCall`. Where ONNX and ATen mean the same by a composite operator, the row of `mugraph.frontend.aten` says it.
+Rows follow opset 7 and later; where an operator changed since, `NodeCall.opset` tells which meaning holds.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mugraph.errors import ShapeMismatch, UnsupportedOperator
+from mugraph.frontend.aten import ROWS as ATEN
+from mugraph.ir.dtypes import DType
+from mugraph.ir.program import ProgramTensor as Tensor
+
+FLOATS = {1: DType.FP32, 10: DType.FP16, 11: DType.FP64, 16: DType.BF16}
+"""Floating-point types by ONNX's numbers for them (`TensorProto.DataType`)."""
+
+Constant = NDArray[Any]
+Operand = Tensor | Constant | None
+Row = Callable[["NodeCall"], "Operand | tuple[Operand, ...]"]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCall:
+    """A node of an ONNX graph: operands (tensors of the program, arrays known now, None where left out) and attributes."""
+
+    operands: tuple[Operand, ...]
+    attributes: Mapping[str, Any]
+    opset: int
+
+    def __getitem__(self, index: int) -> Tensor:
+        """The operand at a place that must have a tensor of the program."""
+        operand = self.optional(index)
+        if not isinstance(operand, Tensor):
+            raise UnsupportedOperator(f"operand {index} is left out, or a constant; only tensors can stand there")
+        return operand
+
+    def optional(self, index: int) -> Operand:
+        """The operand at a place that may be left out."""
+        return self.operands[index] if index < len(self.operands) else None
+
+    def number(self, index: int) -> float:
+        """The one number that the operand at a place is known to be."""
+        return number_of(self._known(index))
+
+    def integers(self, index: int) -> list[int]:
+        """The integers that the operand at a place is known to be."""
+        return [int(value) for value in self._known(index).reshape(-1)]
+
+    def _known(self, index: int) -> Constant:
+        operand = self.optional(index)
+        if not isinstance(operand, np.ndarray):
+            raise UnsupportedOperator(f"operand {index} is computed from inputs; it must be known beforehand (`fixed`)")
+        return operand
+
+    def axes(self, index: int = 1) -> list[int] | None:
+        """The axes that an attribute or, in later opsets, the operand at a place lists."""
+        if "axes" in self.attributes:
+            return [int(axis) for axis in self.attributes["axes"]]
+        return None if self.optional(index) is None else self.integers(index)
+
+
+# --- elementwise -----------------------------------------------------------------------------------------------------
+
+
+def _pointwise(function: Callable[..., Tensor]) -> Row:
+    """A row for a function of operands that broadcast; constants of one number keep their rank in the result's shape."""
+
+    def row(call: NodeCall) -> Tensor:
+        given = [operand for operand in call.operands if operand is not None]
+        shape = np.broadcast_shapes(*(operand.shape for operand in given))
+        return function(*map(_lifted, given)).reshape(*shape)
+
+    return row
+
+
+def _lifted(operand: Tensor | Constant) -> Tensor | float:
+    return operand if isinstance(operand, Tensor) else number_of(operand)
+
+
+def number_of(constant: Constant) -> float:
+    """The one finite number that all elements of a constant are; raises UnsupportedOperator where they are none."""
+    first = float(constant.reshape(-1)[0]) if constant.size else math.nan
+    if not math.isfinite(first) or not np.all(constant == constant.reshape(-1)[0]):
+        raise UnsupportedOperator("a constant that is not one finite number; pass it as an input")
+    return first
+
+
+def _sum(*operands: Tensor) -> Tensor:
+    return reduce(operator.add, operands)
+
+
+def _mean(*operands: Tensor) -> Tensor:
+    return _sum(*operands) / len(operands)
+
+
+def _leaky(x: Tensor, slope: Tensor | float) -> Tensor:
+    return x.relu() - (-x).relu() * slope  # one of the two is 0
+
+
+def _pow(call: NodeCall) -> Tensor:
+    power: Tensor = ATEN["pow"](call[0], call.number(1))
+    exponent = call.optional(1)
+    return power if exponent is None else power.reshape(*np.broadcast_shapes(power.shape, exponent.shape))
+
+
+def _clip(call: NodeCall) -> Tensor:
+    bounds = [call.attributes.get(name) for name in ("min", "max")]
+    for position, index in enumerate((1, 2)):
+        if call.optional(index) is not None:
+            bounds[position] = call.number(index)
+    clipped: Tensor = ATEN["clamp"](call[0], *bounds)
+    return clipped
+
+
+def _gelu(call: NodeCall) -> Tensor:
+    approximate = call.attributes.get("approximate", "none")
+    result: Tensor = ATEN["gelu"](call[0], approximate)
+    return result
+
+
+def _swish(call: NodeCall) -> Tensor:
+    alpha = call.attributes.get("alpha", 1.0)
+    return call[0].silu() if alpha == 1.0 else (call[0] * alpha).silu() / alpha
+
+
+def _dropout(call: NodeCall) -> Tensor:
+    if call.optional(2) is not None and call.number(2):
+        raise UnsupportedOperator("it draws random numbers in training mode; export the model for inference")
+    return call[0]
+
+
+# --- products, reductions, normalisations ----------------------------------------------------------------------------
+
+
+def _gemm(call: NodeCall) -> Tensor:
+    left = call[0].transpose(0, 1) if call.attributes.get("transA") else call[0]
+    right = call[1].transpose(0, 1) if call.attributes.get("transB") else call[1]
+    product = left @ right * float(call.attributes.get("alpha", 1.0))
+    added = call.optional(2)
+    return product if added is None else product + _lifted(added) * float(call.attributes.get("beta", 1.0))
+
+
+def _reduction(function: Callable[[Tensor, Sequence[int], bool], Tensor]) -> Row:
+    """A row for a function of a tensor, axes, and whether they stay with size 1."""
+
+    def row(call: NodeCall) -> Tensor:
+        axes = call.axes()
+        if not axes:
+            if call.attributes.get("noop_with_empty_axes"):
+                raise UnsupportedOperator("a reduction over no axis; list the axes")
+            axes = list(range(len(call[0].shape)))
+        return function(call[0], axes, bool(call.attributes.get("keepdims", 1)))
+
+    return row
+
+
+def _softmax(name: str) -> Row:
+    def row(call: NodeCall) -> Tensor:
+        rank = len(call[0].shape)
+        axis = call.attributes.get("axis", -1 if call.opset >= 13 else 1) % rank
+        if call.opset < 13 and axis != rank - 1:
+            raise UnsupportedOperator("before opset 13 it is over all axes from `axis` on; convert the model to opset 13")
+        result: Tensor = ATEN[name](call[0], axis)
+        return result
+
+    return row
+
+
+def _layer_normalization(call: NodeCall) -> tuple[Tensor, ...]:
+    shape, epsilon = _normalized_shape(call), call.attributes.get("epsilon", 1e-5)
+    result: Tensor = ATEN["layer_norm"](call[0], shape, call.optional(1), call.optional(2), epsilon)
+    axes = range(-len(shape), 0)
+    mean = call[0].mean(axes, keepdim=True)
+    return result, mean, ((call[0] - mean).square().mean(axes, keepdim=True) + epsilon).rsqrt()
+
+
+def _rms_normalization(call: NodeCall) -> Tensor:
+    result: Tensor = ATEN["rms_norm"](call[0], _normalized_shape(call), call.optional(1), call.attributes.get("epsilon", 1e-5))
+    return result
+
+
+def _normalized_shape(call: NodeCall) -> tuple[int, ...]:
+    return call[0].shape[call.attributes.get("axis", -1) % len(call[0].shape) :]
+
+
+def _batch_normalization(call: NodeCall) -> Tensor:
+    if call.attributes.get("training_mode") or not call.attributes.get("spatial", 1):
+        raise UnsupportedOperator("training mode, or a mean per element; export the model for inference")
+    scale, shift, mean, variance = (call[index].reshape(-1, *(1,) * (len(call[0].shape) - 2)) for index in (1, 2, 3, 4))
+    return (call[0] - mean) / (variance + float(call.attributes.get("epsilon", 1e-5))).sqrt() * scale + shift
+
+
+def _pooled(reduction: Callable[[Tensor, Sequence[int], bool], Tensor]) -> Row:
+    return lambda call: reduction(call[0], range(2, len(call[0].shape)), True)
+
+
+# --- views -----------------------------------------------------------------------------------------------------------
+
+
+def _reshape(call: NodeCall) -> Tensor:
+    sizes = call.integers(1)
+    if not call.attributes.get("allowzero"):
+        sizes = [call[0].shape[position] if size == 0 else size for position, size in enumerate(sizes)]
+    return call[0].reshape(*sizes)
+
+
+def _transpose(call: NodeCall) -> Tensor:
+    permutation = [int(dim) for dim in call.attributes.get("perm", range(len(call[0].shape))[::-1])]
+    return call[0].permute(*permutation)
+
+
+def _flatten(call: NodeCall) -> Tensor:
+    shape, axis = call[0].shape, call.attributes.get("axis", 1)
+    axis = axis + len(shape) if axis < 0 else axis
+    return call[0].reshape(math.prod(shape[:axis]), math.prod(shape[axis:]))
+
+
+def _squeeze(call: NodeCall) -> Tensor:
+    axes = call.axes()
+    if axes is not None and any(call[0].shape[axis] != 1 for axis in axes):
+        raise ShapeMismatch(f"axes {axes} of shape {list(call[0].shape)} are not all of size 1")
+    result: Tensor = ATEN["squeeze"](call[0], axes)
+    return result
+
+
+def _unsqueeze(call: NodeCall) -> Tensor:
+    axes = call.axes() or []
+    rank = len(call[0].shape) + len(axes)
+    inserted = {axis % rank for axis in axes}
+    sizes = iter(call[0].shape)
+    return call[0].reshape(*(1 if axis in inserted else next(sizes) for axis in range(rank)))
+
+
+def _expand(call: NodeCall) -> Tensor:
+    return call[0].expand(*np.broadcast_shapes(call[0].shape, tuple(call.integers(1))))
+
+
+def _tile(call: NodeCall) -> Tensor:
+    result: Tensor = ATEN["repeat"](call[0], call.integers(1))
+    return result
+
+
+def _cast(call: NodeCall) -> Operand:
+    """The same tensor to the algebra, if both types are floating point."""
+    kind = call.attributes.get("to")
+    like = call.optional(1)
+    integral = isinstance(like, np.ndarray) and like.dtype.kind in "iub"
+    if integral or (kind is not None and kind not in FLOATS):
+        raise UnsupportedOperator("it rounds to a type that is not 16, 32 or 64 bit floating point")
+    return call.optional(0)
+
+
+ROWS: dict[str, Row] = {
+    # elementwise
+    "Add": _pointwise(operator.add),
+    "Sub": _pointwise(operator.sub),
+    "Mul": _pointwise(operator.mul),
+    "Div": _pointwise(operator.truediv),
+    "Sum": _pointwise(_sum),
+    "Mean": _pointwise(_mean),
+    "PRelu": _pointwise(_leaky),
+    "Neg": _pointwise(operator.neg),
+    "Reciprocal": _pointwise(lambda x: 1 / x),
+    "Sqrt": _pointwise(Tensor.sqrt),
+    "Exp": _pointwise(Tensor.exp),
+    "Log": _pointwise(ATEN["log"]),
+    "Abs": _pointwise(ATEN["abs"]),
+    "Sigmoid": _pointwise(Tensor.sigmoid),
+    "Tanh": _pointwise(Tensor.tanh),
+    "Relu": _pointwise(Tensor.relu),
+    "Softsign": _pointwise(lambda x: x / (ATEN["abs"](x) + 1)),
+    "LeakyRelu": lambda call: _leaky(call[0], call.attributes.get("alpha", 0.01)),
+    "Pow": _pow,
+    "Clip": _clip,
+    "Gelu": _gelu,
+    "Swish": _swish,
+    # products
+    "MatMul": lambda call: call[0] @ call[1],
+    "Gemm": _gemm,
+    # reductions and normalisations
+    "ReduceSum": _reduction(Tensor.sum),
+    "ReduceMean": _reduction(Tensor.mean),
+    "ReduceMax": _reduction(Tensor.amax),
+    "ReduceMin": _reduction(lambda x, axes, keep: -((-x).amax(axes, keep))),
+    "ReduceSumSquare": _reduction(lambda x, axes, keep: x.square().sum(axes, keep)),
+    "ReduceL1": _reduction(lambda x, axes, keep: ATEN["abs"](x).sum(axes, keep)),
+    "ReduceL2": _reduction(lambda x, axes, keep: x.square().sum(axes, keep).sqrt()),
+    "ReduceLogSum": _reduction(lambda x, axes, keep: ATEN["log"](x.sum(axes, keep))),
+    "ReduceLogSumExp": _reduction(lambda x, axes, keep: ATEN["logsumexp"](x, axes, keep)),
+    "GlobalAveragePool": _pooled(Tensor.mean),
+    "GlobalMaxPool": _pooled(Tensor.amax),
+    "Softmax": _softmax("softmax"),
+    "LogSoftmax": _softmax("log_softmax"),
+    "LayerNormalization": _layer_normalization,
+    "RMSNormalization": _rms_normalization,
+    "BatchNormalization": _batch_normalization,
+    # views
+    "Reshape": _reshape,
+    "Transpose": _transpose,
+    "Flatten": _flatten,
+    "Squeeze": _squeeze,
+    "Unsqueeze": _unsqueeze,
+    "Expand": _expand,
+    "Tile": _tile,
+    # copies and casts
+    "Identity": lambda call: call.optional(0),
+    "Cast": _cast,
+    "CastLike": _cast,
+    "Dropout": _dropout,
+}

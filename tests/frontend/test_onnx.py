@@ -1,0 +1,196 @@
+"""ONNX models as programs: the onnx package's own test cases of every operator with a row, and what is refused in which words."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mugraph
+from mugraph.cli import main
+from mugraph.errors import InvalidInput, MugraphError, UnsupportedOperator
+from mugraph.frontend.onnx import from_onnx, weights
+from mugraph.frontend.onnx_rows import ROWS
+from mugraph.ir.evaluate import evaluate
+from mugraph.ir.float_arithmetic import FloatArithmetic
+from mugraph.ir.program import Program
+from mugraph.runtime import build
+
+onnx = pytest.importorskip("onnx", reason="pip install mugraph[onnx]")
+helper, numpy_helper = import_module("onnx.helper"), import_module("onnx.numpy_helper")
+
+TOLERANCE = {2: 2e-2, 4: 1e-4, 8: 1e-6}
+"""By bytes of an element: the cases' results were rounded to it."""
+REFUSALS = (
+    "is of type", "is constant", "must have at least one element", "over no axis", "training mode", "not one finite number",
+    "must be known beforehand", "clamping", "it rounds to a type", "operand 0 is left out", "before opset 13",
+)  # fmt: skip
+
+
+def cases() -> dict[str, list[Any]]:
+    """The onnx package's cases of one node, by operator, for the operators with a row."""
+    package = import_module("onnx.backend.test.case.node")
+    wanted = {name.lower() for name in ROWS}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for module in iter_modules(package.__path__):
+            if module.name.replace("_", "") in wanted:
+                import_module(f"{package.__name__}.{module.name}")
+    found: dict[str, list[Any]] = {name: [] for name in ROWS}
+    for case in package._NodeTestCases:
+        if len(case.model.graph.node) == 1 and case.model.graph.node[0].op_type in ROWS:
+            found[case.model.graph.node[0].op_type].append(case)
+    return found
+
+
+@pytest.fixture(scope="module")
+def node_cases() -> dict[str, list[Any]]:
+    return cases()
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_an_operator_gives_what_the_cases_of_the_standard_give(name: str, node_cases: dict[str, list[Any]]) -> None:
+    converted, refused = 0, list[str]()
+    for case in node_cases[name]:
+        for inputs, outputs in case.data_sets:
+            given = dict(zip((value.name for value in case.model.graph.input), map(array, inputs), strict=False))
+            fixed = {key: value for key, value in given.items() if known_beforehand(name, key, value)}
+            try:
+                program = from_onnx(case.model, fixed=fixed)
+            except MugraphError as error:
+                refused.append(f"{case.name}: {error}")
+                continue
+            operands = [np.asarray(value, np.float64) for key, value in given.items() if key not in fixed]
+            results = evaluate(program.graph, operands, FloatArithmetic(np.float64))
+            for got, wanted in zip(results, map(array, outputs), strict=True):
+                tolerance = TOLERANCE[wanted.dtype.itemsize]
+                np.testing.assert_allclose(got, wanted.astype(np.float64), rtol=tolerance, atol=tolerance, err_msg=case.name)
+                assert got.shape == wanted.shape
+            converted += 1
+    assert converted, "no case of the operator can be converted"
+    assert [refusal for refusal in refused if not any(words in refusal for words in REFUSALS)] == []
+
+
+def array(value: Any) -> np.ndarray[Any, Any]:
+    return np.asarray(numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value)
+
+
+def known_beforehand(operator: str, name: str, value: np.ndarray[Any, Any]) -> bool:
+    """Whether an input is to be a constant: shapes, axes, and the numbers that rows take."""
+    if operator == "CastLike":
+        return name == "like"
+    return value.dtype.kind in "iub" or (operator in ("Clip", "Pow", "Dropout") and value.size == 1 and name != "x")
+
+
+def model(nodes: Sequence[Any], inputs: dict[str, Any], initializers: dict[str, Any] | None = None, opset: int = 18) -> Any:
+    """A model of float32 tensors with one output `y`; `inputs` are shapes."""
+    float32 = onnx.TensorProto.FLOAT
+    graph = helper.make_graph(
+        list(nodes),
+        "test",
+        [helper.make_tensor_value_info(name, float32, shape) for name, shape in inputs.items()],
+        [helper.make_tensor_value_info("y", float32, ["any size"])],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in (initializers or {}).items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+
+
+WEIGHT = np.random.default_rng(0).standard_normal((16, 32)).astype(np.float32)
+
+
+def layer(rows: int | str = 4) -> Any:
+    """RMS normalisation and a linear layer, its shape computed on the way as exporters do."""
+    nodes = [
+        helper.make_node("Mul", ["x", "x"], ["squares"]),
+        helper.make_node("ReduceMean", ["squares", "last"], ["mean"], keepdims=1),
+        helper.make_node("Add", ["mean", "epsilon"], ["shifted"]),
+        helper.make_node("Sqrt", ["shifted"], ["root"]),
+        helper.make_node("Div", ["x", "root"], ["normal"]),
+        helper.make_node("MatMul", ["normal", "weight"], ["product"]),
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Gather", ["shape", "zero"], ["rows"]),
+        helper.make_node("Concat", ["rows", "parts"], ["split"], axis=0),
+        helper.make_node("Reshape", ["product", "split"], ["y"], name="heads"),
+    ]
+    constants = {
+        "last": np.array([-1]), "epsilon": np.array([1e-5], np.float32), "weight": WEIGHT, "zero": np.array([0]),
+        "parts": np.array([2, -1]),
+    }  # fmt: skip
+    return model(nodes, {"x": [rows, 16]}, constants)
+
+
+def reference(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    normal = x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5)
+    result: np.ndarray[Any, Any] = (normal @ WEIGHT).reshape(len(x), 2, -1)
+    return result
+
+
+def test_a_model_with_weights_runs_as_kernels() -> None:
+    program = from_onnx(layer())
+    assert program.graph.input_names == ("x", "weight")
+    x = np.random.default_rng(1).standard_normal((4, 16)).astype(np.float32)
+    (output,) = build(program.graph)(x, *weights(layer()).values())
+    np.testing.assert_allclose(output, reference(x), rtol=1e-4, atol=1e-4)
+
+
+def test_open_dimensions_need_a_size() -> None:
+    program = from_onnx(layer("batch"), sizes={"batch": 3})
+    assert program.graph.output_tensors[0].shape == (3, 2, 16)
+    with pytest.raises(InvalidInput, match=r"input x has an open dimension 'batch'; give sizes=\{'batch': ...\}"):
+        from_onnx(layer("batch"))
+
+
+def test_a_file_is_optimized_by_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "layer.onnx"
+    onnx.save(layer(), str(file))
+    assert main(["optimize", str(file), "--no-profile", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["verified"]
+    assert main(["optimize", str(file), "--batch", "2"]) == 2
+    assert "--batch applies to built-in workloads" in capsys.readouterr().err
+
+
+def test_the_package_offers_it() -> None:
+    assert isinstance(mugraph.from_onnx(layer()), Program)
+
+
+@pytest.mark.parametrize(
+    ("node", "words"),
+    [
+        (helper.make_node("Cos", ["x"], ["y"], name="angle"), r"operator Cos \(node angle\): no such operator in the table"),
+        (helper.make_node("RandomNormalLike", ["x"], ["y"]), "operator RandomNormalLike: it draws random numbers"),
+        (helper.make_node("Reshape", ["x", "x"], ["y"]), "operator Reshape: operand 1 is computed from inputs"),
+        (helper.make_node("Softmax", ["x"], ["y"], axis=0), "before opset 13"),
+        (helper.make_node("Cast", ["x"], ["y"], to=onnx.TensorProto.INT64), "operator Cast: it rounds to a type that is not"),
+    ],
+)
+def test_what_cannot_be_converted_is_refused_by_name(node: Any, words: str) -> None:
+    with pytest.raises(UnsupportedOperator, match=words):
+        from_onnx(model([node], {"x": [4, 4]}, opset=12))
+
+
+def test_operators_of_other_domains_are_refused() -> None:
+    custom = model([helper.make_node("Attention", ["x"], ["y"], domain="com.example")], {"x": [4]})
+    custom.opset_import.append(helper.make_opsetid("com.example", 1))
+    with pytest.raises(UnsupportedOperator, match=r"operator Attention: it is of domain com\.example"):
+        from_onnx(custom)
+
+
+def test_files_that_are_no_models_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"there is no file .*missing\.onnx"):
+        from_onnx(tmp_path / "missing.onnx")
+    damaged = tmp_path / "damaged.onnx"
+    damaged.write_bytes(b"\xff" * 20)
+    with pytest.raises(InvalidInput, match=r"damaged\.onnx is not valid ONNX"):
+        from_onnx(damaged)
+
+
+def test_old_opsets_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="opset 6; convert it to opset 7 or later"):
+        from_onnx(model([helper.make_node("Relu", ["x"], ["y"])], {"x": [4]}, opset=6))
