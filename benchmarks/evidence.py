@@ -47,7 +47,7 @@ FOUND = 6
 SECONDS_PER_SEARCH = 1.0
 _EVERY = 200
 """Mutants after which results are written."""
-SECOND_MISTAKES = 8
+SECOND_MISTAKES = 24
 """Mutants of one mutant that are drawn where single mistakes do not suffice."""
 
 

@@ -28,6 +28,7 @@ def softmax(x: ProgramTensor, shift: ProgramTensor) -> ProgramTensor:
         (lambda x, y: softmax(x, x.amax(-1, keepdim=True) ** 99), lambda x, y: softmax(x, y.sum(-1, keepdim=True))),
         (lambda x, y: softmax(x, (x.amax(-1, keepdim=True) * 30) ** 227), lambda x, y: softmax(x, y.sum(-1, keepdim=True))),
         (lambda x, y: (x * 2 + y).relu(), lambda x, y: (x + y / 2).relu() * 2),
+        (lambda x, y: (x**227) ** 227 * y / 3, lambda x, y: (x**227) ** 226 * x**226 * (y * x) / 3),
     ],
 )
 def test_equal_functions_agree(left: Function, right: Function) -> None:
@@ -39,6 +40,7 @@ def test_equal_functions_agree(left: Function, right: Function) -> None:
     [
         (lambda x, y: x - y, lambda x, y: y - x),
         (lambda x, y: x * 3, lambda x, y: x * (3 + 10**-9)),
+        (lambda x, y: (x**227) ** 227 + y, lambda x, y: (x**227) ** 227 + y * 2),
         (lambda x, y: (x + y + 10).sqrt(), lambda x, y: (x + y + 10 + 10**-9).sqrt()),
         (lambda x, y: (x.square() + 1).sqrt(), lambda x, y: (x.square() * -1 - 1).sqrt()),
         (lambda x, y: softmax(x, x.amax(-1, keepdim=True)), lambda x, y: x.exp()),
