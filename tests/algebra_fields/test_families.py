@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mugraph.algebra.families import Q_BITS, FieldFamily
-from mugraph.algebra.fields import P_BITS, FieldArithmetic, FieldPair, FreeArithmetic, is_prime
+from mugraph.algebra.fields import P_BITS, FieldArithmetic, FieldPair, is_prime
 from mugraph.algebra.modular import WIDE, inverse, matmul, multiply, square_root, total
 from mugraph.errors import InvalidInput
 
@@ -112,28 +112,3 @@ def test_wide_powers_of_omega() -> None:
     x = arith.random((50,), np.random.default_rng(0))
     assert x.q is not None
     assert arith.exp(x).p.tolist() == [pow(arith.omega, int(exponent), arith.pair.p) for exponent in x.q]
-
-
-# --- free semantics -----------------------------------------------------------------------------------------------------
-
-
-def test_free_functions_give_equals_for_equals_and_nothing_else() -> None:
-    arith = FreeArithmetic(drawn(), seed=3)
-    x = arith.random((100,), np.random.default_rng(0))
-    y = arith.view(x, lambda residues: residues[::-1])
-    for function in (arith.sqrt, lambda value: arith.opaque("silu", value), lambda value: arith.exp(arith.exp(value))):
-        image, mirrored = function(x), function(y)
-        np.testing.assert_array_equal(image.p[::-1], mirrored.p)
-        assert len(set(image.p.tolist())) == 100
-        assert max(image.p.tolist()) < 1 << P_BITS
-    root = arith.sqrt(x)
-    assert (arith.mul(root, root).p != x.p).all()
-
-
-def test_free_maxima_depend_on_all_elements_in_any_order() -> None:
-    arith = FreeArithmetic(drawn(), seed=3)
-    x = arith.random((3, 40), np.random.default_rng(0))
-    whole = arith.max(x, 1).p
-    shuffled = arith.max(arith.view(x, lambda residues: residues[:, ::-1]), 1).p
-    np.testing.assert_array_equal(whole, shuffled)
-    assert (arith.max(arith.view(x, lambda residues: residues[:, 1:]), 1).p != whole).all()

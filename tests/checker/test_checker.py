@@ -21,6 +21,7 @@ from mugraph.cli import main
 from mugraph.ir import DType, Graph, GraphBuilder, Level, Scalar
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.float_arithmetic import FloatArithmetic
+from mugraph.ir.program import ProgramTensor
 from mugraph.ir.serialize import graph_to_json
 from mugraph.lower.thread_graphs import construct
 from mugraph.verifier import FloatReport, float_check, verify_graphs
@@ -80,6 +81,14 @@ EQUAL: dict[str, Callable[[], tuple[Graph, Graph]]] = {
         program(lambda x, y: x.sqrt() * y.sqrt() / 4, (3,), (3,)),
         program(lambda x, y: (x * y / 8).sqrt() * Scalar.parse("sqrt(1/2)"), (3,), (3,)),
     ),
+    "roots that square back": lambda: (
+        program(lambda x, y: x.sqrt() / (4 * y).sqrt() / y.sqrt() * x.sqrt(), (3,), (3,)),
+        program(lambda x, y: x / (2 * y), (3,), (3,)),
+    ),
+    "maxima of maxima": lambda: (
+        program(lambda x: x.exp() / x.exp().sum(-1, keepdim=True), (3, 8)),
+        program(stable_softmax_in_two_steps, (3, 8)),
+    ),
     "roots of means, in thread graphs": lambda: (
         program(lambda x, w: x / ((x * x / 6).sum(-1, keepdim=True) * w).sqrt(), (4, 4), (4, 1)),
         means_in_blocks(),
@@ -89,6 +98,12 @@ EQUAL: dict[str, Callable[[], tuple[Graph, Graph]]] = {
         program(lambda x, y: (y.transpose(0, 1) @ x.transpose(0, 1)).transpose(0, 1).repeat(0, 2).silu().exp(), (3, 4), (4, 5)),
     ),
 }
+
+
+def stable_softmax_in_two_steps(x: ProgramTensor) -> ProgramTensor:
+    """Numerator and denominator shifted by the same maximum, computed in two ways."""
+    above = (x - x.reshape(3, 2, 4).amax(-1).amax(-1, keepdim=True)).exp()
+    return above / (x - x.amax(-1, keepdim=True)).exp().sum(-1, keepdim=True)
 
 
 def means_in_blocks() -> Graph:
@@ -182,6 +197,33 @@ def test_opposite_radicands_are_told_apart(tmp_path: Path) -> None:
     )
     with pytest.raises(Rejected, match="found by evaluation"):
         check_folder(folder, seed=0)
+
+
+ROOTS: dict[str, tuple[Callable[[ProgramTensor], ProgramTensor], Callable[[ProgramTensor], ProgramTensor]]] = {
+    "absolute value": (lambda x: x.square().sqrt(), lambda x: x),
+    "negative": (lambda x: x.square().sqrt(), lambda x: -x),
+    "absolute value in a function": (lambda x: x.square().sqrt().silu(), lambda x: x.silu()),
+    "half of the law": (lambda x: x.sqrt() * x.sqrt() * x.sqrt(), lambda x: x.sqrt()),
+    "another maximum": (lambda x: x.amax(-1), lambda x: x.reshape(2, 2).amax(-1).sum(-1)),
+}
+
+
+def replacing(entries: Document) -> Callable[[dict[str, Document]], None]:
+    return lambda files: files["certificate.json"].update(entries)
+
+
+@pytest.mark.parametrize("name", ROOTS)
+def test_what_no_law_of_roots_and_maxima_makes_equal_is_rejected(tmp_path: Path, name: str) -> None:
+    """Also where the certificate asks for the law by which roots square back."""
+    left, right = (program(function, (4,)) for function in ROOTS[name])
+    squares = program(lambda x: x.sqrt() * x.sqrt(), (4,)), program(lambda x: x, (4,))
+    difference = verify_graphs(*squares).certificate.to_json()["difference"]
+    assert difference["radicand"] is not None
+    for law in (None, difference["radicand"]):
+        forged = {"accepted": True, "error_bound": 1e-20, "difference": {**difference, "radicand": law}}
+        folder = write(tmp_path / f"{law is None}", left, right, replacing(forged))
+        with pytest.raises(Rejected, match="found by evaluation"):
+            check_folder(folder, seed=0)
 
 
 @pytest.mark.parametrize("change", [swap_operator, swap_loop_part, accept_anyway])

@@ -124,6 +124,10 @@ EQUAL: dict[str, Pair] = {
     "squares of roots": both(
         lambda x, y: x.sqrt() * x.sqrt() + y / y.sqrt() / y.sqrt(), lambda x, y: x + 1 + 0 * y, (64,), (64,)
     ),
+    "conjugate roots": both(lambda x, y: 1 / (x.sqrt() - y.sqrt()), lambda x, y: (x.sqrt() + y.sqrt()) / (x - y), VECTOR, VECTOR),
+    "squares of roots in functions": both(
+        lambda x, y: ((x * x + y).sqrt() * (x * x + y).sqrt() - y).exp().silu(), lambda x, y: (x * x).exp().silu(), VECTOR, VECTOR
+    ),
     "maxima of maxima": both(
         lambda x: x.amax(-1), lambda x: x.reshape(4, 2, 2).amax(-1, keepdim=True).amax(1, keepdim=True).reshape(4), MATRIX
     ),
@@ -246,6 +250,10 @@ def test_operands_brought_past_a_loop_are_not_maxima() -> None:
         ("fused RMSNorm", "sqrt"),
         ("roots of quotients", "sqrt"),
         ("roots of means", "sqrt"),
+        ("squares of roots", "sqrt"),
+        ("maxima of maxima", "max"),
+        ("conjugate roots", "sqrt"),
+        ("squares of roots in functions", "sqrt"),
         ("shifted softmax", "exp"),
         ("attention with rescaled accumulators", "max"),
         ("equal arguments of an opaque function", "silu"),
@@ -260,13 +268,35 @@ def test_bounds_hold_whatever_function_stands_outside_the_theorem(name: str, cul
     assert culprit in dict(certificate.semantics)
 
 
-@pytest.mark.parametrize(("name", "culprit"), [("squares of roots", "sqrt"), ("maxima of maxima", "max")])
-def test_no_bound_is_stated_for_what_is_equal_by_other_laws(name: str, culprit: str) -> None:
-    certificate = verify_graphs(*EQUAL[name]()).certificate
-    assert certificate.error_bound is None
-    assert certificate.difference is None
-    assert certificate.reason.startswith("no bound")
-    assert culprit in dict(certificate.semantics)
+UNBOUNDED: dict[str, tuple[Pair, str]] = {
+    "both laws of roots": (
+        both(lambda x, y: (x * y).sqrt() * x.sqrt(), lambda x, y: y.sqrt() * x, VECTOR, VECTOR),
+        "take the roots of products in the same way",
+    ),
+    "roots of roots": (
+        both(lambda x: x.sqrt().sqrt() * x.sqrt().sqrt(), lambda x: x.sqrt(), VECTOR),
+        "a root of what is no square",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNBOUNDED)
+def test_what_is_equal_by_other_laws_says_why_no_bound_is_stated(name: str) -> None:
+    pair, why = UNBOUNDED[name]
+    verdict = verify_graphs(*pair())
+    assert verdict.equivalent
+    assert verdict.error_bound is None
+    assert verdict.certificate.difference is None
+    assert verdict.reason.startswith("no bound: ")
+    assert why in verdict.reason
+    assert "sqrt" in dict(verdict.certificate.semantics)
+
+
+def test_more_radicands_than_choices_leave_the_question_open() -> None:
+    verdict = verify_graphs(program(lambda x: (x.sqrt() * x.sqrt()).sum(-1), (2, 40)), program(lambda x: x.sum(-1), (2, 40)))
+    assert not verdict.equivalent
+    assert "no difference was found in float64" in verdict.reason
+    assert "roots are taken of more than 4 different numbers" in verdict.reason
 
 
 def test_a_budget_that_ends_early_leaves_the_question_open() -> None:

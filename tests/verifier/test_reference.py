@@ -87,3 +87,9 @@ def test_slices_that_repeat_are_all_compared() -> None:
     report = float_check(run, program, scales=[0.1])
     assert not report.stable
     assert "input scale 0.1" in report.reason
+
+
+def test_outputs_without_dimensions_are_compared() -> None:
+    written = Program()
+    written.output(written.input("x", (8,)).sum(0))
+    assert float_check(lambda x: [x.sum(dtype=np.float32)], written.graph, graph=written.graph).stable

@@ -301,17 +301,3 @@ class NestingArithmetic(FieldArithmetic):
 
     def exp(self, x: FieldValue) -> FieldValue:
         return self.opaque("exp", x) if x.q is None else super().exp(x)
-
-
-class FreeArithmetic(NestingArithmetic):
-    """The same fields under the semantics that the error bound is for (docs/theory.md): what is not LAX is a random function.
-
-    `sqrt` and opaque functions are random functions of their argument, `max` is one of the elements it is taken over, and
-    an exponential of what passed through an exponential is one, too: nothing is assumed but that equals give equals.
-    """
-
-    def sqrt(self, x: FieldValue) -> FieldValue:
-        return self.opaque("sqrt", x)
-
-    def max(self, x: FieldValue, axis: int) -> FieldValue:
-        return self.random_values(np.asarray(np.add.reduce(self.hashes("max", x), axis=axis, keepdims=True)))

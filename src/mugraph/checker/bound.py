@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from mugraph.checker import fields
+from mugraph.checker import fields, roots
 from mugraph.checker.files import Json
 from mugraph.checker.interpreter import Array, run
 
@@ -67,6 +67,8 @@ class Size:
     denominator: Sum = _ONE
     constant: int = 1
     owner: object = None
+    elements: int = 1
+    """Elements that are maxima are of at most so many."""
 
 
 class Use(NamedTuple):
@@ -83,10 +85,10 @@ class Use(NamedTuple):
 class Sizes:
     """The domain of sizes; it notes exponents, uses of functions, and the primes in constants under roots."""
 
+    roots_factor: bool = True
     exponent: Use | None = None
     functions: dict[str, Use] = field(default_factory=dict)
     primes: set[int] = field(default_factory=set)
-    roots_factor: ClassVar[bool] = True
 
     def variables(self, shape: Sequence[int]) -> Size:
         """Inputs, or values of a function."""
@@ -111,30 +113,30 @@ class Sizes:
         shape = product.marks.shape
         marks, theirs = np.broadcast_to(x.marks, shape), np.broadcast_to(y.marks, shape)
         if x.owner is not None and x.owner is y.owner and np.array_equal(marks, theirs):
-            return Size(marks, left.plus(right), x.denominator, common, x.owner)
+            return Size(marks, left.plus(right), x.denominator, common, x.owner, product.elements)
         numerator = left.by(y.denominator).plus(right.by(x.denominator))
-        return Size(product.marks, numerator, product.denominator, common, product.owner)
+        return Size(product.marks, numerator, product.denominator, common, product.owner, product.elements)
 
     def subtract(self, x: Size, y: Size) -> Size:
         return self.add(x, y)
 
     def multiply(self, x: Size, y: Size) -> Size:
         numerator, denominator = x.numerator.by(y.numerator), x.denominator.by(y.denominator)
-        constant = x.constant * y.constant
+        constant, elements = x.constant * y.constant, max(x.elements, y.elements)
         shape = np.broadcast_shapes(x.marks.shape, y.marks.shape)
         if x.owner is None or y.owner is None:
             owned = y if x.owner is None else x
-            return Size(np.broadcast_to(owned.marks, shape), numerator, denominator, constant, owned.owner)
+            return Size(np.broadcast_to(owned.marks, shape), numerator, denominator, constant, owned.owner, elements)
         marks = np.broadcast_to(x.marks, shape) * (1 + int(y.marks.max())) + y.marks
         _, small = np.unique(marks, return_inverse=True)
-        return Size(small.reshape(shape), numerator, denominator, constant, object())
+        return Size(small.reshape(shape), numerator, denominator, constant, object(), elements)
 
     def divide(self, x: Size, y: Size) -> Size:
-        inverse = Size(_numbers(y.marks.shape), y.denominator.multiple(y.constant), y.numerator, 1, object())
+        inverse = Size(_numbers(y.marks.shape), y.denominator.multiple(y.constant), y.numerator, 1, object(), y.elements)
         return self.multiply(x, inverse)
 
     def exp(self, x: Size) -> Size:
-        if x.numerator.exps or x.denominator.exps:
+        if not self.roots_factor or x.numerator.exps or x.denominator.exps:
             return self.function("exp", x)
         self.exponent = _noted(self.exponent, x, 0, 1)
         return Size(_zeros(x.marks.shape), Sum(exps=1))
@@ -148,33 +150,49 @@ class Sizes:
         numerator = term.multiple(count)._replace(terms=terms)
         kept = np.take(x.marks, [0], axis=axis)
         if different == 1:
-            return Size(kept, numerator, x.denominator, x.constant, x.owner)
-        return Size(_numbers(kept.shape), numerator, x.denominator.power(different), x.constant, object())
+            return Size(kept, numerator, x.denominator, x.constant, x.owner, x.elements)
+        return Size(_numbers(kept.shape), numerator, x.denominator.power(different), x.constant, object(), x.elements)
 
     def function(self, name: str, x: Size) -> Size:
         self.functions[name] = _noted(self.functions.get(name), x, x.marks.size, 1)
         return self.variables(x.marks.shape)
 
     def row_function(self, name: str, x: Size, axis: int) -> Size:
+        """Elements are compared with earlier values, which are variables, and may stand for as many elements as those."""
+        if x.marks.shape[axis] == 1:
+            return x
         shape = tuple(1 if dim == axis else size for dim, size in enumerate(x.marks.shape))
-        self.functions[name] = _noted(self.functions.get(name), x, math.prod(shape), x.marks.shape[axis])
-        return self.variables(shape)
+        elements = x.marks.shape[axis] * x.elements
+        self.functions[name] = _noted(self.functions.get(name), x, math.prod(shape), elements)
+        self.functions[name] = _noted(self.functions[name], self.variables(()), 0, elements)
+        return replace(self.variables(shape), elements=elements)
 
     def move(self, xs: Sequence[Size], move: Callable[[list[Array]], Array]) -> Size:
         if len(xs) == 1:
             (x,) = xs
-            return Size(move([x.marks]), x.numerator, x.denominator, x.constant, x.owner)
+            return Size(move([x.marks]), x.numerator, x.denominator, x.constant, x.owner, x.elements)
         common = math.lcm(*(x.constant for x in xs))
         numerator, denominator = Sum(), Sum()
         for x in xs:
             numerator = numerator.either(x.numerator.multiple(common // x.constant))
             denominator = denominator.either(x.denominator)
-        owners = list(dict.fromkeys(x.owner for x in xs))
+        owners, elements = list(dict.fromkeys(x.owner for x in xs)), max(x.elements for x in xs)
         if owners == [None]:
-            return Size(move([x.marks for x in xs]), numerator, denominator, common)
+            return Size(move([x.marks for x in xs]), numerator, denominator, common, None, elements)
         step = 1 + max(int(x.marks.max()) for x in xs)
         marks = move([x.marks + owners.index(x.owner) * step for x in xs])
-        return Size(marks, numerator, denominator, common, object())
+        return Size(marks, numerator, denominator, common, object(), elements)
+
+    def norm(self, numerator: Sum) -> Sum:
+        """The norm of an expression in so many roots as there may be, where roots square back."""
+        if self.roots_factor:
+            return numerator
+        use = self.functions.get("sqrt", Use(0, 0, _ONE, _ONE, 1))
+        radicand = use.numerator.either(use.denominator.multiple(use.constant))
+        norm = numerator.multiple(2)
+        for _ in range(roots.MOST):
+            norm = Sum(norm.degree * (2 + radicand.degree), 2 * norm.bits + norm.degree * radicand.bits)
+        return norm
 
     def shape(self, x: Size) -> tuple[int, ...]:
         return x.marks.shape
@@ -184,37 +202,40 @@ class Sizes:
 class Bound:
     """The probability that one draw misses a difference, and what a draw must heed.
 
-    Both primes are to be -1 modulo `modulus`, and with `count` enough p must go with each q.
+    Both primes are to be -1 modulo `modulus`, and with `count` enough p must go with each q. `redraws` may be thrown away.
     """
 
     per_draw: float
     modulus: int
     count: bool
+    redraws: int = REDRAWS
 
     def after(self, rounds: int) -> float:
-        """The probability that a difference survives so many tests among REDRAWS more draws."""
-        return float(min(1.0, math.comb(rounds + REDRAWS, rounds) * self.per_draw**rounds))
+        """The probability that a difference survives so many tests among `redraws` more draws."""
+        return float(min(1.0, math.comb(rounds + self.redraws, rounds) * self.per_draw**rounds))
 
     def rounds_for(self, max_error: float) -> int | None:
         """The fewest tests that reach `max_error`, if a reasonable number does."""
         return next((rounds for rounds in range(1, 257) if self.after(rounds) <= max_error), None)
 
 
-def bound_of(left: Json, right: Json, shapes: Sequence[Sequence[int]]) -> Bound:
-    """The bound for two graphs whose inputs have these shapes."""
-    sizes = Sizes()
+def bound_of(left: Json, right: Json, shapes: Sequence[Sequence[int]], *, roots_factor: bool = True) -> Bound:
+    """The bound for two graphs whose inputs have these shapes; unless `roots_factor`, under the semantics of `roots`."""
+    sizes = Sizes(roots_factor)
     outputs = [run(graph, [sizes.variables(shape) for shape in shapes], sizes) for graph in (left, right)]
     modulus = 8 * math.prod(sizes.primes - {2})
     if modulus > 10**5:
         return Bound(1.0, 8, False)
     conjugates = 1 << len(sizes.primes)
     numerators = [sizes.subtract(x, y).numerator for x, y in zip(*outputs, strict=True)]
-    error = max(_miss(numerator, sizes.exponent, modulus, conjugates) for numerator in numerators)
-    for use in sizes.functions.values():
+    error = max(_miss(sizes.norm(numerator), sizes.exponent, modulus, conjugates) for numerator in numerators)
+    for name, use in sizes.functions.items():
         difference = use.numerator.by(use.denominator)
-        difference = difference.plus(difference)
-        pairs = math.comb(use.times, 2) * use.width
+        difference = sizes.norm(difference.plus(difference))
+        pairs = (math.comb(use.times, 2) + (use.times**2 if name == "max" else 0)) * use.width
         error += pairs * _miss(difference, sizes.exponent, modulus, conjugates)
+    if not roots_factor:
+        return Bound(min(1.0, 2**roots.MOST * error), modulus, False, roots.REDRAWS)
     return Bound(min(1.0, error), modulus, sizes.exponent is not None)
 
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import random
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from mugraph.checker import fields
 from mugraph.checker.axes import cut_axis
-from mugraph.checker.bound import REDRAWS, Bound, bound_of
+from mugraph.checker.bound import Bound, bound_of
 from mugraph.checker.files import Json, Rejected, read
 from mugraph.checker.floats import check_floats, measure
 from mugraph.checker.interpreter import run
+from mugraph.checker.roots import RootedFields, Signs
 from mugraph.checker.shapes import check_shapes
 
 _UNBOUNDED_ROUNDS = 4
@@ -73,9 +73,11 @@ def check_folder(
             raise Rejected(f"certificate.json: max_error {max_error} is not between 0 and 1")
         left, right = _slice(saved.program, saved.graph, axes)
         tell(f"axes: {len(axes)} proved parallel")
-        tests = _Tests(
-            left, right, bound_of(left, right, _shapes(left)), random.Random(secrets.randbits(64) if seed is None else seed)
-        )
+        rng = random.Random(secrets.randbits(64) if seed is None else seed)
+        squares = isinstance(certificate["difference"], dict) and certificate["difference"].get("radicand") is not None
+        if squares:
+            tell("roots: their squares take part, for every choice of signs")
+        tests = _Tests(left, right, bound_of(left, right, _shapes(left), roots_factor=not squares), rng, squares)
         wanted = tests.bound.rounds_for(max_error) or _UNBOUNDED_ROUNDS if rounds is None else rounds
         tests.run(wanted, tell)
         if saved.program != saved.graph:
@@ -123,6 +125,8 @@ class _Tests:
     right: Json
     bound: Bound
     rng: random.Random
+    squares: bool
+    """Whether roots square back, as the certificate says; otherwise they are multiplicative."""
 
     def run(self, rounds: int, tell: Callable[[str], None]) -> None:
         """So many valid tests. Raises Rejected at the first difference."""
@@ -130,24 +134,40 @@ class _Tests:
         for number in range(1, rounds + 1):
             while not self.agrees():
                 redraws += 1
-                if redraws > REDRAWS:
-                    raise Rejected("no test can be evaluated: something is divided by zero whatever the inputs are")
+                if redraws > self.bound.redraws:
+                    raise Rejected("no test can be evaluated: something is divided by zero, or a root of what is never a square")
             tell(f"test {number} of {rounds}: equal; error bound {self.bound.after(number):.3g}")
 
     def agrees(self) -> bool:
         """One test; False when it has no value. Raises Rejected where the graphs differ."""
         try:
-            domain = fields.Fields(fields.draw(self.rng, self.bound.modulus, self.bound.count), self.rng.randbytes(32))
-            inputs = [domain.random(shape, self.rng) for shape in _shapes(self.left)]
-            outputs = [run(graph, inputs, domain) for graph in (self.left, self.right)]
+            primes, key = fields.draw(self.rng, self.bound.modulus, self.bound.count), self.rng.randbytes(32)
+            inputs = [fields.Fields(primes, key).random(shape, self.rng) for shape in _shapes(self.left)]
+            different = [number for outputs in self.outputs(primes, key, inputs) for number in _different(*outputs)]
         except fields.Undefined:
             return False
-        for number, (x, y) in enumerate(zip(*outputs, strict=True)):
-            if _differs(x, y):
-                raise Rejected(f"graph.json: output {number} is not what program.json computes (found by evaluation)")
+        if different:
+            raise Rejected(f"graph.json: output {different[0]} is not what program.json computes (found by evaluation)")
         return True
 
+    def outputs(self, primes: fields.Primes, key: bytes, inputs: list[fields.Residues]) -> Iterator[list[list[fields.Residues]]]:
+        """The outputs of both graphs, for each choice of signs where roots square back."""
+        if not self.squares:
+            domain = fields.Fields(primes, key)
+            yield [run(graph, inputs, domain) for graph in (self.left, self.right)]
+            return
+        signs = Signs()
+        for _ in signs.all():
+            rooted = RootedFields(primes, key, signs=signs)
+            narrow = [fields.Residues(x.p, None) for x in inputs]
+            yield [run(graph, narrow, rooted) for graph in (self.left, self.right)]
 
-def _differs(x: Any, y: Any) -> bool:
+
+def _different(left: list[fields.Residues], right: list[fields.Residues]) -> list[int]:
+    """The outputs that differ."""
+    return [number for number, (x, y) in enumerate(zip(left, right, strict=True)) if _differs(x, y)]
+
+
+def _differs(x: fields.Residues, y: fields.Residues) -> bool:
     equal_q = x.q is None or y.q is None or np.array_equal(x.q, y.q)
     return not (np.array_equal(x.p, y.p) and equal_q)

@@ -10,7 +10,7 @@ import hashlib
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import ClassVar, NamedTuple
 
@@ -116,6 +116,8 @@ class Fields:
 
     primes: Primes
     key: bytes
+    maxima: dict[tuple[int, int | None], list[tuple[int, int | None]]] = field(default_factory=dict)
+    """The elements of each maximum so far, by its value."""
     roots_factor: ClassVar[bool] = True
 
     def random(self, shape: Sequence[int], rng: random.Random) -> Residues:
@@ -164,14 +166,20 @@ class Fields:
         return self.values([f"{name} {a} {b}" for a, b in zip(x.p.flat, q, strict=True)], x.p.shape)
 
     def row_function(self, name: str, x: Residues, axis: int) -> Residues:
-        """Elements are sorted first, since a function of them in any order is meant."""
+        """Elements are sorted, since a function of them in any order is meant, and maxima stand for their own elements."""
+        if x.p.shape[axis] == 1:
+            return x
         rows = np.moveaxis(x.p, axis, -1)
-        exponents = None if x.q is None else np.moveaxis(x.q, axis, -1)
-        texts = []
+        exponents = np.full(rows.shape, None) if x.q is None else np.moveaxis(x.q, axis, -1)
+        found = []
         for index in np.ndindex(rows.shape[:-1]):
-            q = [0] * rows.shape[-1] if exponents is None else exponents[index]
-            texts.append(f"{name} {sorted(zip(rows[index], q, strict=True))}")
-        return self.values(texts, tuple(1 if dim == axis else size for dim, size in enumerate(x.p.shape)))
+            pairs = zip(rows[index].tolist(), exponents[index].tolist(), strict=True)
+            found.append(sorted((part for pair in pairs for part in self.maxima.get(pair, [pair])), key=str))
+        shape = tuple(1 if dim == axis else size for dim, size in enumerate(x.p.shape))
+        result = self.values([f"{name} {elements}" for elements in found], shape)
+        q = [None] * result.p.size if result.q is None else result.q.flat
+        self.maxima.update(zip(zip(result.p.flat, q, strict=True), found, strict=True))
+        return result
 
     def values(self, arguments: list[str], shape: tuple[int, ...]) -> Residues:
         """Values of a random function at arguments written out in full."""

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -29,10 +29,11 @@ _MOST_FACTORS = 6
 class Domain(Protocol):
     """What can be done with the tensors of a domain; pairs broadcast as in NumPy, reductions keep the axis with size 1.
 
-    With `roots_factor`, the root of a product is computed as the product of roots.
+    With `roots_factor`, the root of a product is computed as the product of roots, otherwise only constants are taken out.
     """
 
-    roots_factor: ClassVar[bool]
+    @property
+    def roots_factor(self) -> bool: ...
 
     def number(self, value: Fraction) -> Raw: ...
     def root(self, value: Fraction) -> Raw:
@@ -311,10 +312,15 @@ def _limited(tensor: Tensor) -> Tensor:
 
 
 def _root(x: Tensor, domain: Domain) -> Tensor:
-    """sqrt(c x y / z) is sqrt(c) sqrt(x) sqrt(y) / sqrt(z) for a constant c that is not negative."""
-    if x.scale < 0 or not domain.roots_factor:
+    """sqrt(c x y / z) is sqrt(c) sqrt(x) sqrt(y) / sqrt(z) for a constant c that is not negative, or sqrt(c) sqrt(x y / z)."""
+    if x.scale < 0 or (x.scale == 0 and not domain.roots_factor):
         return plain(domain.function("sqrt", x.raw))
     result = domain.root(x.scale)
+    if not domain.roots_factor:
+        if not x.over and not x.under:
+            return plain(result)
+        rest = domain.multiply(x.raw, domain.number(1 / x.scale))
+        return plain(domain.multiply(result, domain.function("sqrt", rest)))
     for factor in x.over:
         result = domain.multiply(result, domain.function("sqrt", factor))
     for factor in x.under:

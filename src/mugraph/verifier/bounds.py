@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mugraph.algebra.families import Q_TRIES, FieldFamily
 from mugraph.algebra.fields import P_BITS
 from mugraph.ir.graph import Graph
 from mugraph.verifier.batched import evaluate_batched
-from mugraph.verifier.factors import Factored
+from mugraph.verifier.factors import Factored, Scaled
 from mugraph.verifier.magnitudes import Applications, Fraction, Magnitudes, Polynomial
+from mugraph.verifier.roots import MOST_RADICANDS
 
 REDRAWS = 4
-"""How many draws of a test may be thrown away because a denominator vanished."""
+"""How many draws may be thrown away because a denominator vanished, ..."""
+REDRAWS_FOR_SQUARES = 160
+"""... or a radicand was no square, where roots are to square back: with 4 radicands, one draw of 16 has none."""
 _MOST_ROUNDS = 256
 _EVALUATION = 2000
 """Candidates for p that are tested for primality in the time of evaluating two graphs, roughly."""
@@ -38,6 +41,13 @@ class Terms:
     terms: int = 1
     exponent_degree: int = 0
     exponent_bits: int = 0
+
+    def of_norm(self, radicand: Terms) -> Terms:
+        """The norm of an expression in roots of so many as may be chosen for: docs/theory.md, "Roots that square back"."""
+        degree, bits = self.degree, self.bits + 1
+        for _ in range(MOST_RADICANDS):
+            degree, bits = degree * (2 + radicand.degree), 2 * bits + degree * radicand.bits
+        return Terms(degree, bits)
 
     def miss(self, family: FieldFamily, conjugates: int, counted: bool) -> float:
         """The probability that the expression vanishes in a draw although it is not zero.
@@ -72,12 +82,19 @@ class Difference:
 
     `output` bounds its numerator. `functions` are those that are taken as random. `family` is that of the fields to be drawn,
     chosen for the least work; `conjugates` is the degree of the number field that the square roots of constants generate.
+    With `radicand`, the semantics is that of `RootedArithmetic`: it bounds numerators and denominators of what is under roots.
     """
 
     output: Terms
     functions: tuple[Function, ...]
     family: FieldFamily
     conjugates: int
+    radicand: Terms | None = None
+
+    @property
+    def redraws(self) -> int:
+        """How many draws may be thrown away."""
+        return REDRAWS if self.radicand is None else REDRAWS_FOR_SQUARES
 
     @property
     def exponentials(self) -> bool:
@@ -87,11 +104,15 @@ class Difference:
     @property
     def error_per_draw(self) -> float:
         """The probability that one draw hides a difference (1 where the theorem says nothing)."""
-        return _error(self.output, self.functions, self.family, self.conjugates)
+        if self.radicand is None:
+            return _error(self.output, self.functions, self.family, self.conjugates)
+        output, radicand = self.output.of_norm(self.radicand), self.radicand
+        functions = [replace(f, argument=f.argument.of_norm(radicand)) for f in self.functions]
+        return min(1.0, (1 << MOST_RADICANDS) * _error(output, functions, self.family, self.conjugates))
 
     def error_bound(self, rounds: int) -> float:
-        """The probability that a difference survives `rounds` tests among up to REDRAWS more draws."""
-        return min(1.0, math.comb(rounds + REDRAWS, rounds) * self.error_per_draw**rounds)
+        """The probability that a difference survives `rounds` tests among up to `redraws` more draws."""
+        return min(1.0, math.comb(rounds + self.redraws, rounds) * self.error_per_draw**rounds)
 
     def rounds_for(self, max_error: float) -> int | None:
         """The fewest tests whose bound is at most `max_error`; None when no reasonable number suffices."""
@@ -104,10 +125,13 @@ class Difference:
         return float(8 * _ratio(degree, 1) * float(k) ** 4 / q + q ** (-1 / float(k) ** 2))
 
 
-def difference_of(left: Graph, right: Graph) -> Difference | None:
-    """Bounds for the difference of two kernel graphs with outputs of equal shapes; None where no family of fields fits them."""
-    magnitudes = Magnitudes()
-    arith = Factored(magnitudes)
+def difference_of(left: Graph, right: Graph, *, roots: bool = False) -> Difference | None:
+    """Bounds for the difference of two kernel graphs with outputs of equal shapes; None where no family of fields fits them.
+
+    With `roots`, under the semantics in which they square back.
+    """
+    magnitudes = Magnitudes(exponentials=not roots)
+    arith = Scaled(magnitudes) if roots else Factored(magnitudes)
     ours, theirs = (
         evaluate_batched(graph, [arith.atom(x) for x in _inputs(graph, magnitudes)], arith) for graph in (left, right)
     )
@@ -119,7 +143,8 @@ def difference_of(left: Graph, right: Graph) -> Difference | None:
     functions = tuple(_function(name, use, magnitudes.exponent) for name, use in sorted(magnitudes.functions.items()))
     conjugates = 1 << len(magnitudes.root_primes)
     sizes = families if magnitudes.exponent is not None else families[:1]
-    choices = [Difference(output, functions, family, conjugates) for family in sizes]
+    radicand = _radicand(magnitudes.functions.get("sqrt")) if roots else None
+    choices = [Difference(output, functions, family, conjugates, radicand) for family in sizes]
     return min(choices, key=_cost)
 
 
@@ -157,7 +182,16 @@ def _terms(numerator: Polynomial, exponent: Fraction | None) -> Terms:
 def _function(name: str, use: Applications, exponent: Fraction | None) -> Function:
     argument = use.argument
     difference = (argument.numerator * argument.denominator).summed(2)
-    return Function(name, math.comb(use.count, 2) * use.arguments, _terms(difference, exponent))
+    pairs = math.comb(use.count, 2) + (use.count**2 if name == "max" else 0)  # whose elements may be maxima themselves
+    return Function(name, pairs * use.arguments, _terms(difference, exponent))
+
+
+def _radicand(use: Applications | None) -> Terms:
+    """Bounds of numerators and of denominators of radicands, without roots Terms of a constant."""
+    if use is None:
+        return Terms(0, 0)
+    larger = use.argument.numerator | use.argument.denominator.times(use.argument.constant)
+    return Terms(larger.degree, larger.bits)
 
 
 def _error(output: Terms, functions: Sequence[Function], family: FieldFamily, conjugates: int) -> float:

@@ -15,7 +15,7 @@ from mugraph.algebra.fields import FieldPair
 from mugraph.errors import InvalidInput
 from mugraph.ir.graph import Graph
 from mugraph.ir.serialize import graph_to_json
-from mugraph.verifier.bounds import REDRAWS, Difference, Function, Terms
+from mugraph.verifier.bounds import Difference, Function, Terms
 from mugraph.verifier.float_report import FloatReport
 from mugraph.verifier.slices import Axis
 
@@ -117,7 +117,7 @@ class Certificate:
             if entry.omega % pair.p == 1 or pow(entry.omega, pair.q, pair.p) != 1:
                 raise InvalidInput(f"certificate: omega = {entry.omega} of draw {entry.draw} does not have order {entry.q}")
         draws = [entry.draw for entry in self.rounds]
-        most = len(draws) + REDRAWS if self.error_bound is not None else math.inf
+        most = len(draws) + self.difference.redraws if self.error_bound is not None and self.difference else math.inf
         if draws != sorted(set(draws)) or (draws and draws[-1] >= most):
             raise InvalidInput(f"certificate: rounds of the draws {draws} are not distinct tests in order")
         bound = None if self.difference is None else self.difference.error_bound(len(self.rounds))
@@ -135,7 +135,8 @@ def digest(graph: Graph) -> str:
 def _difference(record: Mapping[str, Any]) -> Difference:
     functions = tuple(Function(str(f["name"]), int(f["pairs"]), _terms(f["argument"])) for f in record["functions"])
     family = FieldFamily(int(record["family"]["q_bits"]), int(record["family"]["modulus"]))
-    return Difference(_terms(record["output"]), functions, family, int(record["conjugates"]))
+    radicand = None if record["radicand"] is None else _terms(record["radicand"])
+    return Difference(_terms(record["output"]), functions, family, int(record["conjugates"]), radicand)
 
 
 def _terms(record: Mapping[str, Any]) -> Terms:

@@ -70,7 +70,9 @@ def floating_point_counterexample(a: Graph, b: Graph, seed: int) -> Counterexamp
 
 def _float_inputs(graph: Graph, rng: np.random.Generator) -> Iterator[tuple[str, list[Array]]]:
     shapes = [node.output.shape for node in graph.nodes if node.op == "input"]
-    yield "normal inputs", [rng.normal(size=shape) for shape in shapes]
+    normal = [rng.normal(size=shape) for shape in shapes]
+    yield "normal inputs", normal
+    yield "negated normal inputs", [-array for array in normal]
     yield "inputs between 0.5 and 1.5", [rng.uniform(0.5, 1.5, shape) for shape in shapes]
     yield "normal inputs times 0.01", [rng.normal(0, 0.01, shape) for shape in shapes]
 

@@ -125,3 +125,13 @@ class Factored(Generic[V]):
 
         self.inner.view(value, note)
         return shapes[0] if shapes else None
+
+
+class Scaled(Factored[V]):
+    """The same, but that only constants are taken out of roots: the law sqrt(x y) = sqrt(x) sqrt(y) fails for sqrt(x)**2 = x.
+
+    With both, sqrt(x**2) would be x.
+    """
+
+    def product(self, value: V, over: tuple[V, ...], under: tuple[V, ...], scale: Scalar) -> Product[V]:
+        return self.scaled(value, scale)

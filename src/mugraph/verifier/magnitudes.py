@@ -66,7 +66,8 @@ class Polynomial:
 class Fraction:
     """Elements N / (c D): `numerator` and `denominator` bound every element's N and D, `constant` is c for all of them.
 
-    `ids` has the tensor's shape: of one `family` (None: all D are 1), elements with the same number have the same D.
+    `ids` has the tensor's shape: of one `family` (None: all D are 1), elements with the same number have the same D. An element
+    that is a maximum is one of at most `elements`.
     """
 
     ids: Array
@@ -74,6 +75,7 @@ class Fraction:
     denominator: Polynomial = Polynomial()
     constant: int = 1
     family: object = None
+    elements: int = 1
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -93,10 +95,12 @@ class Applications:
 class Magnitudes:
     """`mugraph.ir.arithmetic.Arithmetic` on bounds of fractions, noting what is exponentiated and which functions are applied.
 
+    Unless `exponentials`, exp is a function like others.
     `exponent` bounds every argument of exp (None before the first), `functions` what is applied as a random function, and
     `root_primes` are the primes in constants of which a square root is taken.
     """
 
+    exponentials: bool = True
     exponent: Fraction | None = None
     functions: dict[str, Applications] = field(default_factory=dict)
     root_primes: set[int] = field(default_factory=set)
@@ -120,7 +124,7 @@ class Magnitudes:
         left, right = x.numerator.times(common // x.constant), y.numerator.times(common // y.constant)
         if x.family is not None and x.family is y.family and _equal(x.ids, y.ids):
             ids = np.broadcast_to(x.ids, np.broadcast_shapes(x.shape, y.shape))
-            return Fraction(ids, _either(left, right), x.denominator, common, x.family)
+            return Fraction(ids, _either(left, right), x.denominator, common, x.family, max(x.elements, y.elements))
         merged = _merged(x, y)
         return replace(merged, numerator=_either(left * y.denominator, right * x.denominator), constant=common)
 
@@ -131,7 +135,7 @@ class Magnitudes:
         return _merged(x, y)
 
     def div(self, x: Fraction, y: Fraction) -> Fraction:
-        inverted = Fraction(_numbered(y.shape), y.denominator.times(y.constant), y.numerator, 1, object())
+        inverted = Fraction(_numbered(y.shape), y.denominator.times(y.constant), y.numerator, 1, object(), y.elements)
         return _merged(x, inverted)
 
     def sum(self, x: Fraction, axis: int) -> Fraction:
@@ -140,7 +144,8 @@ class Magnitudes:
         numerator = (x.numerator * x.denominator ** (different - 1)).summed(count)
         if different == 1:
             return replace(x, ids=x.ids[(slice(None),) * axis + (slice(0, 1),)], numerator=numerator)
-        return Fraction(_numbered(_without(x.shape, axis)), numerator, x.denominator**different, x.constant, object())
+        ids = _numbered(_without(x.shape, axis))
+        return Fraction(ids, numerator, x.denominator**different, x.constant, object(), x.elements)
 
     def matmul(self, x: Fraction, y: Fraction) -> Fraction:
         products = _merged(replace(x, ids=x.ids[..., :, :, None]), replace(y, ids=y.ids[..., None, :, :]))
@@ -154,15 +159,15 @@ class Magnitudes:
         common = math.lcm(*(x.constant for x in xs))
         numerator = functools.reduce(Polynomial.__or__, (x.numerator.times(common // x.constant) for x in xs))
         denominator = functools.reduce(Polynomial.__or__, (x.denominator for x in xs))
-        families = list(dict.fromkeys(x.family for x in xs))
+        families, elements = list(dict.fromkeys(x.family for x in xs)), max(x.elements for x in xs)
         if families == [None]:
-            return Fraction(combine([x.ids for x in xs]), numerator, denominator, common)
+            return Fraction(combine([x.ids for x in xs]), numerator, denominator, common, None, elements)
         stride = 1 + max(int(_core(x.ids).max(initial=0)) for x in xs)
         ids = combine([_shifted(x.ids, families.index(x.family) * stride) for x in xs])
-        return Fraction(ids, numerator, denominator, common, object())
+        return Fraction(ids, numerator, denominator, common, object(), elements)
 
     def exp(self, x: Fraction) -> Fraction:
-        if x.numerator.exponentials or x.denominator.exponentials:
+        if not self.exponentials or x.numerator.exponentials or x.denominator.exponentials:
             return self.opaque("exp", x)
         self.exponent = x if self.exponent is None else _larger(self.exponent, x)
         return Fraction(_alike(x.shape), Polynomial(exponentials=1))
@@ -171,7 +176,12 @@ class Magnitudes:
         return self.opaque("sqrt", x)
 
     def max(self, x: Fraction, axis: int) -> Fraction:
-        return self._variables("max", x, _without(x.shape, axis), x.shape[axis])
+        """Maxima of maxima are maxima of more elements; elements are compared with maxima, which are variables, too."""
+        if x.shape[axis] == 1:
+            return x
+        elements = x.shape[axis] * x.elements
+        compared = _larger(x, self.input(()))
+        return replace(self._variables("max", compared, _without(x.shape, axis), elements), elements=elements)
 
     def opaque(self, name: str, x: Fraction) -> Fraction:
         return self._variables(name, x, x.shape, 1)
@@ -220,8 +230,8 @@ def _merged(x: Fraction, y: Fraction) -> Fraction:
         left, right = np.broadcast_arrays(_core(x.ids), _core(y.ids))
         _, numbers = np.unique(np.stack([left.reshape(-1), right.reshape(-1)]), axis=1, return_inverse=True)
         ids, family = np.broadcast_to(numbers.reshape(left.shape), shape), object()
-    constant = x.constant * y.constant
-    return Fraction(ids, x.numerator * y.numerator, x.denominator * y.denominator, constant, family)
+    constant, elements = x.constant * y.constant, max(x.elements, y.elements)
+    return Fraction(ids, x.numerator * y.numerator, x.denominator * y.denominator, constant, family, elements)
 
 
 # --- arrays of numbers, most of whose dimensions are repetitions that occupy no memory ---------------------------------

@@ -12,6 +12,7 @@ from mugraph.ir.graph import Graph
 from mugraph.verifier.bounds import Difference, difference_of
 from mugraph.verifier.certificate import Certificate, digest
 from mugraph.verifier.counterexamples import Counterexample, floating_point_counterexample
+from mugraph.verifier.roots import TooManyRadicands
 from mugraph.verifier.semantics import Semantics, beyond_rational, meanings
 from mugraph.verifier.slices import Slice, shared_slice
 from mugraph.verifier.trials import Trials, input_shapes
@@ -21,6 +22,10 @@ _LAWS_ELEMENTS = 1 << 26
 _LAWS_ROUNDS = (2, 32)
 """... but at least and at most so many times."""
 _LAWS_FAMILY = FieldFamily(Q_BITS[0], 840)
+_NEITHER_LAW_ALONE = (
+    "the programs agree by sqrt(x y) = sqrt(x) sqrt(y) and sqrt(x)**2 = x together, or with exp(x + y) = exp(x) exp(y), and only "
+    "each of the first by itself has one; take the roots of products in the same way in both programs"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,26 +108,55 @@ class _Verification:
     slice: Slice = field(init=False)
     difference: Difference | None = field(init=False)
     trials: Trials = field(init=False)
+    obstacle: str = ""
+    """Why tests with a bound do not decide."""
 
     def run(self) -> Verdict:
         self.slice = shared_slice(self.left, self.right)
+        return self.freely() or self.by_roots() or self.by_laws()
+
+    def freely(self) -> Verdict | None:
+        """The verdict of tests under free semantics, of which only square roots may know better; None if so."""
         self.difference = difference_of(self.slice.left, self.slice.right)
         rounds = None if self.difference is None else self.difference.rounds_for(self.max_error)
-        why = "the degrees are too large for these fields"
-        if self.difference is not None and rounds is not None:
-            family, count = self.difference.family, self.difference.exponentials
-            found = self.tests(Semantics.FREE, family, rounds, count=count)
-            if isinstance(found, str):
-                return self.undecided(found)
-            if found is None:
-                return self.agreed_freely()
-            why = "the programs agree by laws of square roots or maxima, for which none is known"
+        if self.difference is None or rounds is None:
+            self.obstacle = "the degrees are too large for these fields; verify parts of the program apart"
+            return None
+        found = self.tests(Semantics.FREE, self.difference.family, rounds, count=self.difference.exponentials)
+        if isinstance(found, str):
+            return self.undecided(found)
+        if found is None:
+            return self.agreed_with_bound()
+        return None if "sqrt" in self.outside_lax else self.refuted(found)
+
+    def by_roots(self) -> Verdict | None:
+        """The verdict of tests in which roots square back, where they agree."""
+        if self.obstacle:
+            return None
+        self.difference = difference_of(self.slice.left, self.slice.right, roots=True)
+        rounds = None if self.difference is None else self.difference.rounds_for(self.max_error)
+        if self.difference is None or rounds is None:
+            self.obstacle = "the degrees of their square roots are too large; verify parts of the program apart"
+            return None
+        found = self.tests(Semantics.ROOTS, self.difference.family, rounds)
+        if found is None:
+            return self.agreed_with_bound()
+        self.obstacle = found.removeprefix("undecided: ") if isinstance(found, str) else _NEITHER_LAW_ALONE
+        return None
+
+    def by_laws(self) -> Verdict:
+        """The verdict of tests under all laws, without a bound."""
         elements = sum(math.prod(shape) for shape in input_shapes(self.slice.left))
         least, most = _LAWS_ROUNDS
         found = self.tests(Semantics.LAWS, _LAWS_FAMILY, min(most, max(least, _LAWS_ELEMENTS // max(1, elements))))
         if isinstance(found, str):
             return self.undecided(found)
-        return self.agreed(f"no bound: {why}") if found is None else self.refuted(found)
+        return self.agreed(f"no bound: {self.obstacle}") if found is None else self.refuted(found)
+
+    @property
+    def outside_lax(self) -> frozenset[str]:
+        """Operators that are no rational functions."""
+        return beyond_rational(self.left) | beyond_rational(self.right)
 
     def tests(
         self, semantics: Semantics, family: FieldFamily, rounds: int, *, count: bool = False
@@ -132,7 +166,7 @@ class _Verification:
         while len(self.trials.rounds) < rounds and not self.late:
             try:
                 found = self.trials.test()
-            except UndefinedInField as error:
+            except (UndefinedInField, TooManyRadicands) as error:
                 return f"undecided: {error}"
             if found is not None:
                 return found
@@ -142,7 +176,7 @@ class _Verification:
     def late(self) -> bool:
         return bool(self.trials.rounds) and self.deadline is not None and time.monotonic() > self.deadline
 
-    def agreed_freely(self) -> Verdict:
+    def agreed_with_bound(self) -> Verdict:
         assert self.difference is not None
         bound = self.difference.error_bound(len(self.trials.rounds))
         if bound > self.max_error:
@@ -163,12 +197,14 @@ class _Verification:
         if visible is not None:
             visible = visible.repeated(input_shapes(self.left))
             return Verdict(False, visible, self.certificate(False, str(visible)))
-        reason = f"{found}; no difference was found in float64, so the programs may agree by a law that fields do not model"
+        obstacle = f"; {self.obstacle}" if self.obstacle else ""
+        reason = (
+            f"{found}; no difference was found in float64, so the programs may agree by a law that fields do not model{obstacle}"
+        )
         return Verdict(False, found, self.certificate(False, reason))
 
     def certificate(self, accepted: bool, reason: str, error_bound: float | None = None) -> Certificate:
-        names = beyond_rational(self.left) | beyond_rational(self.right)
-        free = self.trials.semantics is Semantics.FREE
+        bounded = self.trials.semantics is not Semantics.LAWS
         return Certificate(
             left=digest(self.left),
             right=digest(self.right),
@@ -177,8 +213,8 @@ class _Verification:
             rounds=tuple(self.trials.rounds),
             redraws=self.trials.invalid,
             axes=self.slice.axes,
-            difference=self.difference if free else None,
-            semantics=meanings(names, self.trials.semantics),
+            difference=self.difference if bounded else None,
+            semantics=meanings(self.outside_lax, self.trials.semantics),
             error_bound=error_bound,
             accepted=accepted,
             reason=reason,

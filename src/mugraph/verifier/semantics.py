@@ -11,17 +11,22 @@ from mugraph.verifier.batched import is_selection
 
 
 class Semantics(StrEnum):
-    """The two meanings tests are run under.
+    """The meanings tests are run under, in the order in which they are tried.
 
-    FREE is what the error bound is for: what is not LAX is a random function, so agreement holds whatever function stands
-    there. LAWS also lets roots square back up to sign and maxima of maxima be maxima; no bound is known for it.
+    Under FREE, what is not LAX is a random function, so agreement holds whatever function stands there; roots are
+    multiplicative, and maxima nest. Under ROOTS, roots square back instead, and exponentials are random functions, too.
+    There are bounds for both. LAWS lets roots do both, with exponentials; no bound is known for it.
     """
 
     FREE = "free"
+    ROOTS = "roots"
     LAWS = "laws"
 
 
 _RANDOM_FUNCTION = "a random function: equal arguments give equal results; what agrees, agrees for every function"
+_MAX = (
+    "a random function of the elements, which for maxima are those they were taken over; what agrees, agrees whatever the rest is"
+)
 _EXP = "omega**x modulo p for a random omega of order q, so that exp(x + y) = exp(x) exp(y)"
 _MEANINGS: dict[Semantics, dict[str, str]] = {
     Semantics.FREE: {
@@ -29,14 +34,19 @@ _MEANINGS: dict[Semantics, dict[str, str]] = {
         "accumulate_rescaled": "a sum of products with exp, as the operator is defined",
         "sqrt": "sqrt(x y / z) is sqrt(x) sqrt(y) / sqrt(z), of anything else a random function; roots of constants are exact; "
         "what agrees, agrees for every such function, and sqrt(|x|) is one",
-        "max": "a random function of the elements, unlike that of their tiles; what agrees, agrees whatever the maxima are",
+        "max": _MAX,
+    },
+    Semantics.ROOTS: {
+        "sqrt": "either root of the radicand modulo p, in draws where all radicands are squares, for every choice of the signs; "
+        "what agrees, agrees for the roots that are not negative",
+        "max": _MAX,
     },
     Semantics.LAWS: {
         "exp": _EXP,
         "accumulate_rescaled": "a sum of products with exp, as the operator is defined",
         "sqrt": "x**((p+1)/4) and x**((3p-1)/4) in turn: multiplicative, roots of every square; "
         "a difference counts where all radicands are squares, if they are few",
-        "max": "a random function of the elements, which for maxima are those they were taken over",
+        "max": _MAX,
     },
 }
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from mugraph.errors import MugraphError, ShapeMismatch
 from mugraph.ir.arithmetic import Array
@@ -60,11 +62,11 @@ def slices_at(axes: Sequence[Axis], inputs: Sequence[Array], output: int, index:
 
 def slice_of(array: Array, dims: Sequence[int | None], index: Sequence[int]) -> Array:
     """The part of an array at these positions along `dims`, as a view of the same rank."""
-    places = [slice(None)] * array.ndim
+    places: list[Any] = [slice(None)] * array.ndim
     for position, dim in zip(index, dims, strict=True):
         if dim is not None:
             places[dim] = slice(position, position + 1)
-    return array[tuple(places)]
+    return np.asarray(array[(*places, ...)])
 
 
 def take_slice(graph: Graph, inputs: Sequence[int | None]) -> tuple[Graph, tuple[int | None, ...]]:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from mugraph.algebra.families import FieldFamily
-from mugraph.algebra.fields import FieldArithmetic, FieldPair, FieldValue, FreeArithmetic
+from mugraph.algebra.fields import FieldArithmetic, FieldPair, FieldValue
 from mugraph.errors import UndefinedInField
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.graph import Graph, Shape
 from mugraph.verifier.batched import evaluate_batched
-from mugraph.verifier.bounds import REDRAWS
+from mugraph.verifier.bounds import REDRAWS, REDRAWS_FOR_SQUARES
 from mugraph.verifier.certificate import Round
 from mugraph.verifier.counterexamples import Counterexample, mismatch
-from mugraph.verifier.factors import Factored
+from mugraph.verifier.factors import Factored, Scaled
+from mugraph.verifier.free import FreeArithmetic
 from mugraph.verifier.laws import LawfulArithmetic
 from mugraph.verifier.residues import Residues, residues_needed
+from mugraph.verifier.roots import RootedArithmetic, Signs
 from mugraph.verifier.semantics import Semantics
 
 _SQUARE_DRAWS = 24
@@ -60,7 +62,7 @@ class Trials:
 
     def _valid_draw(self) -> tuple[Counterexample | None, LawfulArithmetic | None]:
         invalid: UndefinedInField | None = None
-        while self.invalid <= REDRAWS:
+        while self.invalid <= (REDRAWS_FOR_SQUARES if self.semantics is Semantics.ROOTS else REDRAWS):
             try:
                 return self._draw()
             except UndefinedInField as error:
@@ -75,20 +77,36 @@ class Trials:
         pair = self.family.draw(rng, count=self.count)
         omega, key = pair.root(rng), int(rng.integers(2**62))
         roots = None
-        if self.semantics is Semantics.FREE:
-            left, right = self._free(FreeArithmetic(pair, omega=omega, seed=key), rng)
-        else:
-            # Both square roots take part: sqrt(x) and sqrt(-x) agree under one of them.
-            roots = LawfulArithmetic(pair, omega=omega, seed=key, mirrored=draw % 2 == 1)
-            inputs = self._inputs(roots, rng)
-            left, right = (evaluate_batched(graph, inputs, roots) for graph in (self.left, self.right))
+        match self.semantics:
+            case Semantics.FREE:
+                free = FreeArithmetic(pair, omega=omega, seed=key)
+                found = self._compared(Factored(free), self._inputs(free, rng), pair)
+            case Semantics.ROOTS:
+                found = self._for_all_signs(pair, omega, key, rng)
+            case Semantics.LAWS:
+                # Both square roots take part: sqrt(x) and sqrt(-x) agree under one of them.
+                roots = LawfulArithmetic(pair, omega=omega, seed=key, mirrored=draw % 2 == 1)
+                inputs = self._inputs(roots, rng)
+                left, right = (evaluate_batched(graph, inputs, roots) for graph in (self.left, self.right))
+                found = _first_difference(left, right, pair)
         self.rounds.append(Round(draw, pair.p, pair.q, omega))
-        return _first_difference(left, right, pair), roots
+        return found, roots
 
-    def _free(self, field: FreeArithmetic, rng: np.random.Generator) -> Iterator[list[FieldValue]]:
-        arith = Factored(field)
-        inputs = [arith.atom(value) for value in self._inputs(field, rng)]
-        return ([x.value for x in evaluate_batched(graph, inputs, arith)] for graph in (self.left, self.right))
+    def _compared(self, arith: Factored[FieldValue], inputs: Sequence[FieldValue], pair: FieldPair) -> Counterexample | None:
+        atoms = [arith.atom(value) for value in inputs]
+        left, right = ([x.value for x in evaluate_batched(graph, atoms, arith)] for graph in (self.left, self.right))
+        return _first_difference(left, right, pair)
+
+    def _for_all_signs(self, pair: FieldPair, omega: int, key: int, rng: np.random.Generator) -> Counterexample | None:
+        """The first difference for any choice of roots. Every choice must be valid before one counts as a difference."""
+        signs, found = Signs(), None
+        drawn = RootedArithmetic(pair, omega=omega, seed=key, signs=signs)
+        inputs = [drawn.random(shape, rng, q=False) for shape in input_shapes(self.left)]
+        while True:
+            arith = RootedArithmetic(pair, omega=omega, seed=key, signs=signs)
+            found = self._compared(Scaled(arith), inputs, pair) or found
+            if not signs.advance():
+                return found
 
     def _inputs(self, arith: FieldArithmetic, rng: np.random.Generator) -> list[FieldValue]:
         needs = zip(residues_needed(self.left, self.semantics), residues_needed(self.right, self.semantics), strict=True)
