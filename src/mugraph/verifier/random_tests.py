@@ -197,10 +197,9 @@ class _Verification:
         if visible is not None:
             visible = visible.repeated(input_shapes(self.left))
             return Verdict(False, visible, self.certificate(False, str(visible)))
-        obstacle = f"; {self.obstacle}" if self.obstacle else ""
-        reason = (
-            f"{found}; no difference was found in float64, so the programs may agree by a law that fields do not model{obstacle}"
-        )
+        reason = f"{found}; no difference was found in float64, so the programs may agree by a law that fields do not model"
+        if self.obstacle:
+            reason = f"{reason}; {self.obstacle}"
         return Verdict(False, found, self.certificate(False, reason))
 
     def certificate(self, accepted: bool, reason: str, error_bound: float | None = None) -> Certificate:
