@@ -46,9 +46,14 @@ def test_every_known_target_is_complete_and_plausible(target: str) -> None:
     assert device.vector_flops <= device.matmul_flops[DType.FP32] <= device.matmul_flops[DType.BF16]
 
 
-@pytest.mark.parametrize(("architecture", "bulk"), [("sm_80", False), ("sm_90", True), ("sm_90:h200", True), ("sm_100", True)])
-def test_bulk_copies_came_with_hopper(architecture: str, bulk: bool) -> None:
-    assert device_for(f"cuda:{architecture}").engines.bulk_copies == bulk
+@pytest.mark.parametrize(
+    ("architecture", "bulk", "groups"),
+    [("sm_80", False, False), ("sm_90", True, True), ("sm_90:h200", True, True), ("sm_100", True, False)],
+)
+def test_hopper_brought_bulk_copies_that_stayed_and_warp_groups_that_did_not(architecture: str, bulk: bool, groups: bool) -> None:
+    engines = device_for(f"cuda:{architecture}").engines
+    assert engines.bulk_copies == bulk
+    assert (engines.warp_group_rows > 0) == groups
 
 
 def test_devices_are_values() -> None:

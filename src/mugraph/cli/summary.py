@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import platform
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mugraph import __version__
 from mugraph.baselines import OURS, Comparison
 from mugraph.cli.subjects import Subject
-from mugraph.devices import Engines, device_for, roofline_seconds
+from mugraph.devices import device_for, roofline_seconds
 from mugraph.ir.graph import Graph
 from mugraph.result import Superoptimized
 from mugraph.verifier import Certificate, FloatReport
@@ -125,14 +125,9 @@ def _print_gpu_figures(opt: Superoptimized) -> None:
         blocks = " x ".join(map(str, kernel.grid))
         print(
             f"{kernel.name}: {blocks} blocks of {kernel.threads} threads, {kernel.registers} registers, "
-            f"{kernel.shared_bytes} bytes of shared memory, {kernel.spill_bytes} bytes spilled{_used(kernel.engines)}"
+            f"{kernel.shared_bytes} bytes of shared memory, {kernel.spill_bytes} bytes spilled"
+            + "".join(f", {engine}" for engine in kernel.engines)
         )
-
-
-def _used(engines: Engines) -> str:
-    """The units beside the threads that a kernel uses, to go behind its figures."""
-    used = [engine.name.replace("_", " ") for engine in fields(engines) if getattr(engines, engine.name)]
-    return f", {' and '.join(used)}" if used else ""
 
 
 def print_comparison(comparison: Comparison) -> None:

@@ -11,6 +11,9 @@ class Engines:
 
     bulk_copies: bool = False
     """Copies of whole rows into shared memory, whose bytes barriers there count (NVIDIA: sm_90 on)."""
+    warp_group_rows: int = 0
+    """From how many rows on four warps multiply together, 64 rows at once, and read one factor from shared memory as they go on
+    (NVIDIA: `wgmma`, sm_90 alone); 0: never."""
 
 
 NO_ENGINES = Engines()

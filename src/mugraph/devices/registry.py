@@ -50,5 +50,5 @@ def _gpus() -> dict[str, Device]:
 def _gpu(description: dict[str, Any]) -> Device:
     fields = {key: value for key, value in description.items() if key not in ("architectures", "sources")}
     fields["matmul_flops"] = {DType.parse(dtype): float(rate) for dtype, rate in fields["matmul_flops"].items()}
-    engines = Engines(**dict.fromkeys(fields.pop("engines", ()), True))
+    engines = Engines(**fields.pop("engines", {}))
     return Device(target="", engines=engines, **fields)

@@ -15,7 +15,8 @@ from mugraph.errors import InvalidGraph
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Shape
 from mugraph.lower import tiles
-from mugraph.lower.bulk_copies import COPY_BYTES, MOST_BYTES, places
+from mugraph.lower.bulk_copies import COPY_BYTES, MOST_BYTES, places, row_elements
+from mugraph.lower.fragments import COLUMNS
 from mugraph.lower.lowered import (
     Buffer,
     Elementwise,
@@ -32,6 +33,7 @@ from mugraph.lower.lowered import (
 )
 from mugraph.lower.order import first_conflict
 from mugraph.lower.tiles import same_elements
+from mugraph.lower.warp_groups import PLACE_BYTES, blocked, columns_first, group_tiles, swizzle_of
 
 
 def check(kernel: Kernel) -> None:
@@ -57,6 +59,7 @@ def _statement_rules(kernel: Kernel, statement: Statement) -> Iterator[tuple[str
         held = kernel.buffer(tile.buffer).memory is Memory.REGISTERS
         yield f"{tile.buffer} is a sum in registers, which only products add to", held and not _may_hold(statement)
     if isinstance(statement, Matmul) and statement.panels is not None:
+        yield "its panels are not what warp groups read", not _read_by_groups(kernel, statement, statement.panels)
         bulk = kernel.ring is not None and kernel.ring.bulk
         yield "its panels are not rows that bulk copies move", bulk and not _moved_in_rows(statement, statement.panels)
         yield "its panels do not fit the slots of the kernel's ring", not _panels_fit(kernel, statement, statement.panels)
@@ -156,11 +159,33 @@ def _panels_fit(kernel: Kernel, product: Matmul, panels: Panels) -> bool:
             continue
         last = sum(step * (size - 1) for size, step in zip(place.shape, place.strides, strict=True))
         last = place.start.constant + (last if place.swizzle is None else _last_of_block(last, place.swizzle))
-        if place.shape != shape or product.left.shape[-1] % panels.depth or factor.buffer not in kernel.inputs:
+        in_blocks = panels.grouped and place is panels.right
+        if product.left.shape[-1] % panels.depth or factor.buffer not in kernel.inputs or not _is_panel(place, shape, in_blocks):
             return False
         used.append(range(place.start.constant, last + 1))
+    used.sort(key=lambda part: part.start)
     apart = len(used) < 2 or used[0].stop <= used[1].start
     return kernel.ring.stages > 1 and apart and all(part.stop <= kernel.ring.slot for part in used)
+
+
+def _is_panel(place: Tile, shape: Shape, in_blocks: bool) -> bool:
+    """Whether a place has the shape of a panel, or, in blocks, its dimensions."""
+    if not in_blocks:
+        return place.shape == shape
+    return place.rank == 3 and blocked(Tile(place.buffer, shape, (0,) * len(shape)), place).shape == place.shape
+
+
+def _read_by_groups(kernel: Kernel, product: Matmul, panels: Panels) -> bool:
+    """Whether a right factor in blocks begins where chunks are exchanged as in its first row, and groups have whole rows."""
+    place, split, width = panels.right, group_tiles(product.target.shape, kernel.threads), product.dtype.bytes
+    if not panels.grouped:
+        return True
+    if kernel.ring is None or place is None or split is None or kernel.ring.bulk:
+        return False
+    wide = row_elements(place)
+    whole = not columns_first(place) or split.across * COLUMNS % wide == 0
+    starts = (kernel.buffer(kernel.ring.buffer).offset, kernel.ring.slot * width, place.start.constant * width)
+    return whole and place.swizzle == swizzle_of(wide * width, product.dtype) and not any(start % PLACE_BYTES for start in starts)
 
 
 def _moved_in_rows(product: Matmul, panels: Panels) -> bool:

@@ -18,6 +18,7 @@ from mugraph.lower.order import by_depth, with_barriers
 from mugraph.lower.parallel import with_parallel_products, with_parallel_reductions
 from mugraph.lower.register_sums import with_register_sums
 from mugraph.lower.streams import with_streams
+from mugraph.lower.warp_groups import PLACE_BYTES, uses_warp_groups, with_warp_groups
 
 _THREADS_MAX = 256
 """More threads than these leave each too few registers for fragments."""
@@ -65,7 +66,11 @@ def cooperative(kernel: Kernel, shared_bytes: int, passes: Passes = ALL_PASSES, 
 
 
 def _streamed(kernel: Kernel, shared_bytes: int, passes: Passes, engines: Engines) -> Kernel:
-    """The kernel with its ring, if it gets one; panels whose rows stay whole are only for bulk copies."""
+    """The kernel with its ring, if it gets one: for warp groups, else for bulk copies, whose rows stay whole, else for warps."""
+    if engines.warp_group_rows:
+        grouped = _placed(with_warp_groups(with_streams(kernel, shared_bytes), engines.warp_group_rows), passes)
+        if uses_warp_groups(grouped) and grouped.shared_bytes <= shared_bytes:
+            return grouped
     if engines.bulk_copies:
         bulk = _placed(with_bulk_copies(with_streams(kernel, shared_bytes, whole_rows=True)), passes)
         if bulk.ring is not None and bulk.ring.bulk and bulk.shared_bytes <= shared_bytes:
@@ -77,18 +82,19 @@ def _placed(kernel: Kernel, passes: Passes) -> Kernel:
     """The kernel with an offset for each shared buffer; the ring is alive from the first statement to the last."""
     ring = [buffer for buffer in kernel.buffers if kernel.ring is not None and buffer.name == kernel.ring.buffer]
     others = [buffer for buffer in kernel.buffers if buffer not in ring]
+    alignment = PLACE_BYTES if uses_warp_groups(kernel) else ALIGNMENT
     if passes.memory:
-        return replace(kernel, buffers=_apart(place(others, kernel.before, kernel.body, kernel.after), ring))
+        return replace(kernel, buffers=_apart(place(others, kernel.before, kernel.body, kernel.after), ring, alignment))
     device = [buffer for buffer in others if buffer.memory is not Memory.SHARED]
-    return replace(kernel, buffers=_apart(device, [buffer for buffer in others if buffer not in device] + ring))
+    return replace(kernel, buffers=_apart(device, [buffer for buffer in others if buffer not in device] + ring, alignment))
 
 
-def _apart(placed: Sequence[Buffer], others: Sequence[Buffer]) -> tuple[Buffer, ...]:
-    """All buffers, those of `others` behind everything in shared memory, one after another."""
+def _apart(placed: Sequence[Buffer], others: Sequence[Buffer], alignment: int) -> tuple[Buffer, ...]:
+    """All buffers, those of `others` behind everything in shared memory, one after another, at multiples of `alignment` bytes."""
     found = list(placed)
     end = max((buffer.offset + buffer.bytes for buffer in placed if buffer.memory is Memory.SHARED), default=0)
     for buffer in others:
-        offset = -(-end // ALIGNMENT) * ALIGNMENT
+        offset = -(-end // alignment) * alignment
         found.append(replace(buffer, offset=offset))
         end = offset + buffer.bytes
     return tuple(found)

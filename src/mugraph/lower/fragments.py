@@ -23,18 +23,27 @@ _COUNTS = (1, 2, 4, 8, 16)
 
 @dataclass(frozen=True, slots=True)
 class WarpTiles:
-    """One task of a warp is `down` x `across` tiles; the target takes `bands` x `panels` tasks for each of `batch` matrices."""
+    """One task of a warp is `down` x `across` tiles; the target takes `bands` x `panels` tasks for each of `batch` matrices.
+
+    With `warps`, so many neighbouring warps take a task together, each so many tiles, one below the other.
+    """
 
     down: int
     across: int
     bands: int
     panels: int
     batch: int
+    warps: int = 1
 
     @property
     def tasks(self) -> int:
         """Tasks of the whole product."""
         return self.bands * self.panels * self.batch
+
+    @property
+    def busy(self) -> int:
+        """Warps that have a task when each takes one."""
+        return self.tasks * self.warps
 
 
 def on_matrix_units(product: Matmul) -> bool:

@@ -157,12 +157,14 @@ class Panels:
     """How a product's factors stream through a ring: asynchronous copies of `depth` values of k, ahead of their use.
 
     `left` and `right` are the places of a panel of each factor in a slot of the ring; None for a factor that is read
-    where it lies.
+    where it lies. With `grouped`, groups of four warps multiply, and the right factor's place has one dimension more: blocks
+    of short rows, as they read it (`warp_groups.py`).
     """
 
     depth: int
     left: Tile | None
     right: Tile | None
+    grouped: bool = False
 
 
 @dataclass(frozen=True, slots=True)

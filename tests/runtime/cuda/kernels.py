@@ -6,6 +6,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
 from mugraph.runtime.cuda.launch import LaunchShape
 
 ROWS, DEPTH, COLUMNS = 16, 160, 96
@@ -124,6 +129,91 @@ extern "C" __global__ void __launch_bounds__(64) sum_rows(const float *x, float 
     y[blockIdx.x * 64 + threadIdx.x] = sum;
 }
 """
+
+GROUP_ROWS, GROUP_DEPTH = 64, 64
+"""Sizes of `group_product`: the rows of a warp group, four steps of k."""
+
+_GROUP_PRODUCT = """
+/* out[64, N] = left[64, 64] @ a matrix that `image` holds byte by byte as it lies in shared memory. */
+extern "C" __global__ void __launch_bounds__(128) group_product(const @T *left, const unsigned *image, float *out)
+{
+    unsigned char *const memory = shared_memory();
+    const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
+    for (int word = thread; word < @WORDS; word += 128)
+        store_words<1>(memory + 4 * word, {{image[word]}});
+    proxy_fence();
+    __syncthreads();
+    float sum[@N / 8][4] = {};
+    unsigned parts[4][4];
+#pragma unroll
+    for (int step = 0; step < 4; ++step)
+#pragma unroll
+        for (int part = 0; part < 4; ++part) {
+            const int row = 16 * warp + lane / 4 + part % 2 * 8, k = 16 * step + lane % 4 * 2 + part / 2 * 8;
+            parts[step][part] = left[row * 64 + k].bits | left[row * 64 + k + 1].bits << 16;
+        }
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < 4; ++step)
+        wgmma_m64k16<@T, @N, @FIRST>(sum, parts[step], wgmma_matrix<@W>(memory + @AT, @LEADING, @STRIDE));
+    wgmma_commit();
+    wgmma_wait<0>();
+#pragma unroll
+    for (int j = 0; j < @N / 8; ++j)
+#pragma unroll
+        for (int h = 0; h < 4; ++h)
+            out[(16 * warp + lane / 4 + h / 2 * 8) * @N + 8 * j + lane % 4 * 2 + h % 2] = sum[j][h];
+}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedMatrix:
+    """A right factor [64, columns] of 16-bit elements as warp groups read it, in rows of `swizzle` bytes along n or k."""
+
+    columns: int
+    columns_first: bool
+    swizzle: int
+
+    @property
+    def shape(self) -> LaunchShape:
+        return LaunchShape((1,), threads=128, shared_bytes=GROUP_DEPTH * self.columns * 2)
+
+    def image(self, matrix: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:
+        """The matrix as it lies in shared memory: row by row of blocks of rows, chunks of 8 elements exchanged in each row."""
+        wide = self.swizzle // 2
+        rows = matrix if self.columns_first else matrix.T
+        blocks = rows.reshape(rows.shape[0], -1, wide).swapaxes(0, 1).reshape(-1, wide // 8, 8)
+        number = np.arange(len(blocks)) * self.swizzle // 128
+        chunks = np.arange(wide // 8)[None, :] ^ (number % (wide // 8))[:, None]
+        return np.take_along_axis(blocks, chunks[:, :, None], 1).ravel()
+
+    def kernel(self, element: str) -> str:
+        """The text of `group_product` for this matrix."""
+        block = (GROUP_DEPTH if self.columns_first else self.columns) * self.swizzle
+        along = f"32 * step / {self.swizzle} * {block} + 32 * step % {self.swizzle}"
+        values = {
+            "T": element,
+            "N": self.columns,
+            "FIRST": str(self.columns_first).lower(),
+            "W": self.swizzle,
+            "WORDS": GROUP_DEPTH * self.columns // 2,
+            "AT": f"16 * {self.swizzle} * step" if self.columns_first else along,
+            "LEADING": block if self.columns_first else 16,
+            "STRIDE": 8 * self.swizzle,
+        }
+        return _filled(_GROUP_PRODUCT, values)
+
+
+SHARED_MATRICES = (
+    *(
+        SharedMatrix(columns, True, swizzle)
+        for columns in (16, 32, 64, 128)
+        for swizzle in (32, 64, 128)
+        if swizzle <= 2 * columns
+    ),
+    *(SharedMatrix(columns, False, swizzle) for columns in (8, 16, 32, 64, 128) for swizzle in (32, 64, 128)),
+)
 
 
 def matmul(element: str) -> str:

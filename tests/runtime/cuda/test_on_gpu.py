@@ -11,10 +11,14 @@ from mugraph.runtime.cuda.launch import LaunchShape, LoadedKernel
 from runtime.cuda.kernels import (
     COLUMNS,
     DEPTH,
+    GROUP_DEPTH,
+    GROUP_ROWS,
     MATMUL_SHAPE,
     ROW_COUNT,
     ROW_ELEMENTS,
+    SHARED_MATRICES,
     VALID_ROWS,
+    SharedMatrix,
     copied_rows,
     matmul,
     root_mean_square,
@@ -69,6 +73,21 @@ def test_bulk_copies_arrive_whole() -> None:
     result = torch.full((2, ROW_ELEMENTS), float("nan"), device="cuda")
     load(copied_rows(), "sum_rows", LaunchShape((2,), 64, 2048))([x.data_ptr(), result.data_ptr()])
     torch.testing.assert_close(result, x.sum(1))
+
+
+@pytest.mark.skipif(
+    torch.cuda.is_available() and torch.cuda.get_device_capability()[0] != 9, reason="wgmma is an instruction of sm_90 alone"
+)
+@pytest.mark.parametrize("element", ["fp16_t", "bf16_t"])
+@pytest.mark.parametrize("matrix", SHARED_MATRICES, ids=str)
+def test_warp_groups_find_matrices_where_the_emulator_does(matrix: SharedMatrix, element: str) -> None:
+    left, right = torch.randn(GROUP_ROWS, GROUP_DEPTH), torch.randn(GROUP_DEPTH, matrix.columns)
+    left, right = left.to(ELEMENTS[element]), right.to(ELEMENTS[element])
+    image = torch.from_numpy(matrix.image(right.view(torch.uint16).numpy())).cuda()
+    on_gpu, result = left.cuda(), torch.full((GROUP_ROWS, matrix.columns), float("nan"), device="cuda")
+    launch = load(matrix.kernel(element), "group_product", matrix.shape)
+    launch([tensor.data_ptr() for tensor in (on_gpu, image, result)])
+    torch.testing.assert_close(result.cpu(), left.float() @ right.float(), rtol=1e-4, atol=1e-3)
 
 
 def test_a_launch_can_be_captured_into_a_cuda_graph() -> None:

@@ -15,7 +15,7 @@ from mugraph.ir.graph import Graph
 from mugraph.lower import Launch
 from mugraph.lower.check import check
 from mugraph.lower.lowered import Buffer, Kernel, Memory
-from mugraph.lower.memory import ALIGNMENT
+from mugraph.lower.warp_groups import PLACE_BYTES
 from mugraph.runtime.arrays import Arrays, torch_arrays
 from mugraph.runtime.cuda.emulator import Array, Finding, emulate
 from mugraph.runtime.cuda.machine import Cuda, launch_shape
@@ -90,7 +90,7 @@ def _apart(kernel: Kernel) -> Kernel:
     for buffer in kernel.buffers:
         if buffer.memory is Memory.SHARED:
             buffer = replace(buffer, offset=top)
-            top = -(-(top + buffer.bytes) // ALIGNMENT) * ALIGNMENT + _GAP
+            top = -(-(top + buffer.bytes) // PLACE_BYTES) * PLACE_BYTES + _GAP
         buffers.append(buffer)
     return replace(kernel, buffers=tuple(buffers))
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mugraph.devices import Engines
 from mugraph.lower.lowered import Kernel
+from mugraph.lower.warp_groups import uses_warp_groups
 from mugraph.runtime.cuda.machine import Cuda
 from mugraph.runtime.cuda.nvrtc import SOURCE_NAME, compile_cubin
 from mugraph.runtime.executable import Executable
@@ -26,8 +26,8 @@ class KernelFigures:
     """Of one block."""
     spill_bytes: int
     """Stores and loads of registers that did not fit, in the code of one thread."""
-    engines: Engines
-    """Units beside the threads that it uses."""
+    engines: tuple[str, ...]
+    """Units beside the threads that it uses: `bulk copies`, `warp groups`."""
 
 
 def kernel_figures(executable: Executable) -> tuple[KernelFigures, ...]:
@@ -52,5 +52,6 @@ def kernel_figures(executable: Executable) -> tuple[KernelFigures, ...]:
     )
 
 
-def _engines(kernel: Kernel) -> Engines:
-    return Engines(bulk_copies=kernel.ring is not None and kernel.ring.bulk)
+def _engines(kernel: Kernel) -> tuple[str, ...]:
+    used = {"bulk copies": kernel.ring is not None and kernel.ring.bulk, "warp groups": uses_warp_groups(kernel)}
+    return tuple(name for name, is_used in used.items() if is_used)

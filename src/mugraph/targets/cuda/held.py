@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from mugraph.lower.fragments import WARP, warp_tiles
 from mugraph.lower.lowered import Elementwise, Memory, Tile
-from mugraph.targets.cuda.matrices import FRAGMENT_PLACE, covers, write_batch_offsets, write_each_fragment, write_place
+from mugraph.lower.warp_groups import tiles_of
+from mugraph.targets.cuda.matrices import (
+    FRAGMENT_PLACE,
+    covers,
+    own_task,
+    write_batch_offsets,
+    write_each_fragment,
+    write_place,
+)
 from mugraph.targets.cuda.source import KernelText, write_expression
 from mugraph.targets.source import scaled
 
@@ -14,7 +21,7 @@ def declare_held_sums(text: KernelText) -> None:
     for buffer in text.kernel.buffers:
         if buffer.memory is Memory.REGISTERS:
             tiles = (tile for s in text.kernel.statements for tile in (s.target, *s.sources) if tile.buffer == buffer.name)
-            split = warp_tiles(next(tiles).shape, text.threads // WARP)
+            split = tiles_of(text.kernel, next(tiles))
             text.line(f"float {buffer.name}[{split.down}][{split.across}][4];")
 
 
@@ -27,15 +34,15 @@ def print_held(text: KernelText, statement: Elementwise) -> None:
     """Write an elementwise statement on sums in registers; its other operands lie in memory, one matrix each."""
     held = _Held(text)
     tiles = (statement.target, *statement.sources)
-    split = warp_tiles(statement.target.shape, text.threads // WARP)
+    split = tiles_of(text.kernel, statement.target)
     rows, columns = statement.target.shape[-2:]
     in_memory = [number for number, tile in enumerate(tiles) if not held.holds(tile)]
     guarded = in_memory and not covers(split, statement.target)
     with text.block():
         for number in in_memory:
             text.pointer(f"x{number}", tiles[number], written=number == 0)
-        with text.block(f"if (warp < {split.tasks})"):
-            write_place(text, split, "warp")
+        with text.block(f"if (warp < {split.busy})"):
+            write_place(text, split, own_task(split))
             write_batch_offsets(text, {f"x{number}": tiles[number] for number in in_memory})
             write_each_fragment(text, split)
             with text.block():

@@ -33,10 +33,17 @@ FRAGMENT_PLACE = f"const int m = m0 + {ROWS} * i + lane / 4 + h / 2 * 8, n = n0 
 
 
 def write_place(text: KernelText, split: WarpTiles, task: str) -> None:
-    """Declare where the part of the target begins that is a warp's task, and in which matrix of the batch."""
+    """Declare where a warp's part of the target begins, given the task it takes alone or in a group, and in which matrix."""
+    rows = ROWS * split.down
+    within = f" + warp % {split.warps} * {rows}" if split.warps > 1 else ""
     text.line(f"const int n0 = {task} % {split.panels} * {COLUMNS * split.across};")
-    text.line(f"const int m0 = {task} / {split.panels} % {split.bands} * {ROWS * split.down};")
+    text.line(f"const int m0 = {task} / {split.panels} % {split.bands} * {rows * split.warps}{within};")
     text.line(f"const int batch = {task} / {split.panels * split.bands};")
+
+
+def own_task(split: WarpTiles) -> str:
+    """The task of a warp that has one at most."""
+    return f"(warp / {split.warps})" if split.warps > 1 else "warp"
 
 
 def write_each_fragment(text: KernelText, split: WarpTiles) -> None:
@@ -48,4 +55,4 @@ def write_each_fragment(text: KernelText, split: WarpTiles) -> None:
 
 def covers(split: WarpTiles, target: Tile) -> bool:
     """Whether all tasks together cover a target and nothing beyond."""
-    return (split.bands * split.down * ROWS, split.panels * split.across * COLUMNS) == target.shape[-2:]
+    return (split.bands * split.down * split.warps * ROWS, split.panels * split.across * COLUMNS) == target.shape[-2:]

@@ -1,18 +1,23 @@
 """Products on matrix units: every warp multiplies fragments of 16 x 16 by 16 x 8 into sums it keeps in registers.
 
 Fragments come by ldmatrix where a factor lies in shared memory in 16 bits and one of its dimensions is contiguous;
-otherwise lanes gather their elements, whatever the strides, type and memory.
+otherwise lanes gather their elements, whatever the strides, type and memory. Warp groups load the left factor alike, and
+tell where the right one lies.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+from mugraph.lower.bulk_copies import row_elements
 from mugraph.lower.fragments import COLUMNS, DEPTH, ROWS, WARP, WarpTiles, comes_by_ldmatrix, warp_tiles
 from mugraph.lower.lowered import Matmul, Memory, Panels, Tile
+from mugraph.lower.warp_groups import ROW_COUNT, columns_first, group_tiles
 from mugraph.targets.cuda.matrices import (
     FRAGMENT_PLACE,
     covers,
+    own_task,
     write_batch_offsets,
     write_each_fragment,
     write_place,
@@ -22,10 +27,15 @@ from mugraph.targets.cuda.panels import panel_offsets, write_panel_pointers
 from mugraph.targets.cuda.source import KernelText, swizzle_type
 from mugraph.targets.source import scaled, sum_of
 
+_GROUP_DEPTH = 64
+"""Most values of k whose part of the left factor a group holds in registers at once."""
+
 
 def write_matrix_product(text: KernelText, product: Matmul) -> None:
     """Write a product over the pointers `a` and `b`; its factors have the target's batch dimensions."""
-    work = _Work(text, product, warp_tiles(product.target.shape, text.threads // WARP))
+    grouped = product.panels is not None and product.panels.grouped
+    split = group_tiles(product.target.shape, text.threads) if grouped else None
+    work = _Work(text, product, split or warp_tiles(product.target.shape, text.threads // WARP))
     if product.panels is not None:
         work.write_streamed(product.panels)
     else:
@@ -62,18 +72,22 @@ class _Work:
         assert text.kernel.ring is not None
         if not self.in_registers:
             text.pointer("c", product.target, written=True)
-        active = self.split.tasks < text.threads // WARP
-        write_place(text, self.split, "warp")
+        active = self.split.busy < text.threads // WARP
+        write_place(text, self.split, own_task(self.split))
         sum_ = self.declare_sum()
         with text.block(f"for (int panel = 0; panel < {product.left.shape[-1] // panels.depth}; ++panel)"):
             write_panel_pointers(text, product, panels)
             left, right = panels.left or product.left, panels.right or product.right
-            write_batch_offsets(text, {"a": left, "b": right}, panel_offsets(product, panels))
-            with text.block(f"if (warp < {self.split.tasks})" if active else ""):
-                text.line("#pragma unroll")
-                with text.block(f"for (int k = 0; k < {panels.depth}; k += {DEPTH})"):
-                    self.multiply(sum_, left, right, "_panel")
-        with text.block(f"if (warp < {self.split.tasks})" if active else ""):
+            factors = {"a": left} if panels.grouped else {"a": left, "b": right}
+            write_batch_offsets(text, factors, panel_offsets(product, panels))
+            with text.block(f"if (warp < {self.split.busy})" if active else ""):
+                if panels.grouped:
+                    self.multiply_together(sum_, left, right, panels.depth)
+                else:
+                    text.line("#pragma unroll")
+                    with text.block(f"for (int k = 0; k < {panels.depth}; k += {DEPTH})"):
+                        self.multiply(sum_, left, right, "_panel")
+        with text.block(f"if (warp < {self.split.busy})" if active else ""):
             self.finish(sum_)
 
     @property
@@ -105,7 +119,7 @@ class _Work:
         text.line(f"unsigned left[{split.down}][4], right[{split.across}][2];")
         text.line("#pragma unroll")
         with text.block(f"for (int i = 0; i < {split.down}; ++i)"):
-            self.load_left(left, f"a{suffix}")
+            self.load_left(left, f"a{suffix}", f"m0 + {ROWS} * i", "left[i]")
         text.line("#pragma unroll")
         with text.block(f"for (int j = 0; j < {split.across}; ++j)"):
             self.load_right(right, f"b{suffix}")
@@ -115,22 +129,46 @@ class _Work:
             with text.block(f"for (int j = 0; j < {split.across}; ++j)"):
                 text.line(f"mma_m16n8k16<{self.product.dtype}_t>({sum_}[i][j], left[i], right[j]);")
 
-    def load_left(self, tile: Tile, pointer: str) -> None:
-        """left[i] from rows m0 + 16 i on."""
+    def multiply_together(self, sum_: str, left: Tile, right: Tile, depth: int) -> None:
+        """Add the products of a panel as a group of warps, and wait for them: the slot may be filled again."""
+        text, wide, along = self.text, row_elements(right), columns_first(right)
+        row_bytes, block = wide * self.product.dtype.bytes, right.strides[0]
+        if along:
+            corner, leading = f"n0 / {wide} * {block} + k * {wide}", block * self.product.dtype.bytes
+        else:
+            corner, leading = f"k / {wide} * {block} + n0 * {wide} + k % {wide}", 0
+        together = math.gcd(depth, _GROUP_DEPTH)
+        each = f"for (int k = first, step = 0; step < {together // DEPTH}; k += {DEPTH}, ++step)"
+        with text.block(f"for (int first = 0; first < {depth}; first += {together})"):
+            text.line(f"unsigned left[{together // DEPTH}][4];")
+            text.line("#pragma unroll")
+            with text.block(each):
+                self.load_left(left, "a_panel", "m0", "left[step]")
+            text.line("wgmma_fence();")
+            text.line("#pragma unroll")
+            with text.block(each):
+                matrix = f"wgmma_matrix<{row_bytes}>(b_panel + {corner}, {leading}, {ROW_COUNT * row_bytes})"
+                arguments = f"{self.product.dtype}_t, {self.split.across * COLUMNS}, {str(along).lower()}"
+                text.line(f"wgmma_m64k16<{arguments}>({sum_}[0], left[step], {matrix});")
+            text.line("wgmma_commit();")
+            text.line("wgmma_wait<0>();")
+
+    def load_left(self, tile: Tile, pointer: str, first: str, into: str) -> None:
+        """A fragment of 16 rows from `first` on."""
         row, column = tile.strides[-2:]
-        rows, first = tile.shape[-2], f"m0 + {ROWS} * i"
+        rows = tile.shape[-2]
         if self.by_ldmatrix(tile, -1, inner=-1):
             place = _clamped(f"{first} + lane % {ROWS}", rows, 1, self.is_whole)
             address = self.text.element(pointer, tile, ["a_batch", scaled(row, f"({place})"), "k + lane / 16 * 8"])
-            self.text.line(f"ldmatrix<4>(left[i], {address});")
+            self.text.line(f"ldmatrix<4>({into}, {address});")
         elif self.by_ldmatrix(tile, -2, inner=-1):
             place = _clamped(f"{first} + lane / 8 % 2 * 8", rows, 8, self.is_whole)
             address = self.text.element(pointer, tile, ["a_batch", place, scaled(column, "(k + lane % 8 + lane / 16 * 8)")])
-            self.text.line(f"ldmatrix_transposed<4>(left[i], {address});")
+            self.text.line(f"ldmatrix_transposed<4>({into}, {address});")
         else:
             corner = sum_of(["a_batch", scaled(row, f"({first})"), scaled(column, "k")])
             limits = f"{rows} - ({first}), {tile.shape[-1]} - k"
-            self.gather("gather_left", "left[i]", tile, f"{pointer}, {corner}, {row}, {column}, {limits}")
+            self.gather("gather_left", into, tile, f"{pointer}, {corner}, {row}, {column}, {limits}")
 
     def load_right(self, tile: Tile, pointer: str) -> None:
         """right[j] from columns n0 + 8 j on."""

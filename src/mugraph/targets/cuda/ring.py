@@ -13,6 +13,7 @@ from mugraph.lower.bulk_copies import places, row_elements
 from mugraph.lower.fragments import WARP
 from mugraph.lower.lowered import Matmul, Panels, Statement, Tile
 from mugraph.lower.streams import COPY_BYTES
+from mugraph.lower.warp_groups import blocked, uses_warp_groups
 from mugraph.targets.cuda.source import KernelText
 from mugraph.targets.source import index_terms, scaled, sum_of
 
@@ -44,6 +45,8 @@ def _write_thread_ring(text: KernelText) -> None:
     _declare_slot(text)
     with text.block("const auto next_panel = [&]()", end=";"):
         text.line(f"cp_async_wait<{ring.stages - 2}>();")
+        if uses_warp_groups(text.kernel):
+            text.line("proxy_fence();")
         text.line("__syncthreads();")
         text.line(f"fetch(used + {ring.stages - 1});")
         text.line(f"slot = {ring.buffer} + used++ % {ring.stages} * {ring.slot};")
@@ -140,7 +143,8 @@ def _write_part(text: KernelText, statements: Sequence[Statement], times: int, w
 
 def _copied(product: Matmul, panels: Panels) -> list[tuple[Tile, Tile, int]]:
     """The factors that are copied, their places in the slot, and which of their dimensions k is."""
-    found = ((product.left, panels.left, -1), (product.right, panels.right, -2))
+    right = blocked(product.right, panels.right) if panels.grouped and panels.right is not None else product.right
+    found = ((product.left, panels.left, -1), (right, panels.right, -2))
     return [(factor, place, inner) for factor, place, inner in found if place is not None]
 
 

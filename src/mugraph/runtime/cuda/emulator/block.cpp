@@ -19,16 +19,21 @@ namespace {
 
 enum class State : unsigned char { ready, at_warp, at_barrier, at_memory, finished };
 
-struct Warp {
+/* Where threads bring operands for a unit; the last one finds all there. */
+struct Meeting {
     int arrived;
     Unit unit;
+    void *operands[kGroup];
+};
+struct Warp {
+    Meeting meeting;
     std::uint32_t epoch;
-    void *operands[kLanes];
 };
 
 int threads, running, at_barrier;
 State states[kMaxThreads];
 Warp warps[kMaxThreads / kLanes];
+Meeting groups[kMaxThreads / kGroup];
 /* Threads in the order they take turns, and the place of each in it. */
 int order[kMaxThreads], place[kMaxThreads];
 void (*kernel)();
@@ -102,6 +107,24 @@ void open_barrier()
         warp.epoch = 0;
 }
 
+/* Join `size` neighbouring threads. */
+void meet(Meeting &meeting, int size, Unit unit, void *operands)
+{
+    if (meeting.arrived > 0 && meeting.unit != unit) {
+        report(Kind::divergence, nullptr, 0, kNowhere, -1, nullptr);
+        abandon_block();
+    }
+    meeting.unit = unit;
+    meeting.operands[thread % size] = operands;
+    if (++meeting.arrived < size) {
+        states[thread] = State::at_warp;
+        return yield();
+    }
+    meeting.arrived = 0;
+    unit(meeting.operands);
+    std::fill_n(states + thread / size * size, size, State::ready);
+}
+
 void open_warp_barrier(void *const *) { ++warps[thread / kLanes].epoch; }
 
 } // namespace
@@ -117,6 +140,8 @@ void run_block(int count, unsigned seed, void (*entry)())
     choose_order(seed);
     for (Warp &warp : warps)
         warp = {};
+    for (Meeting &group : groups)
+        group = {};
     for (int each = 0; each < count; ++each) {
         states[each] = State::ready;
         prepare_fiber(each, run_thread);
@@ -127,24 +152,9 @@ void run_block(int count, unsigned seed, void (*entry)())
         report_stuck();
 }
 
-void gather(Unit unit, void *operands)
-{
-    Warp &warp = warps[thread / kLanes];
-    if (warp.arrived > 0 && warp.unit != unit) {
-        report(Kind::divergence, nullptr, 0, kNowhere, -1, __builtin_return_address(0));
-        abandon_block();
-    }
-    warp.unit = unit;
-    warp.operands[thread % kLanes] = operands;
-    if (++warp.arrived < kLanes) {
-        states[thread] = State::at_warp;
-        return yield();
-    }
-    warp.arrived = 0;
-    unit(warp.operands);
-    const int first = thread / kLanes * kLanes;
-    std::fill_n(states + first, kLanes, State::ready);
-}
+void gather(Unit unit, void *operands) { meet(warps[thread / kLanes].meeting, kLanes, unit, operands); }
+
+void gather_group(Unit unit, void *operands) { meet(groups[thread / kGroup], kGroup, unit, operands); }
 
 void wait_for_progress()
 {

@@ -25,6 +25,10 @@ void run_block(int threads, unsigned seed, void (*kernel)());
 using Unit = void (*)(void *const *lanes);
 void gather(Unit unit, void *operands);
 
+/* The same for the four warps of a group. */
+constexpr int kGroup = 4 * kLanes;
+void gather_group(Unit unit, void *operands);
+
 /* Wait until some thread announces progress, as a barrier in memory makes it. */
 void wait_for_progress();
 void announce_progress();

@@ -15,6 +15,7 @@ enum class Kind : std::int32_t {
     divergence,      /* a barrier or warp function that some threads never reach, or a phase that is never over */
     unwritten,       /* part of an output that nobody wrote */
     unfenced,        /* given to an asynchronous unit without a fence after it was written */
+    registers,       /* registers given to an asynchronous unit with no fence since they could be touched */
     unfinished,      /* an asynchronous copy that nobody has waited for when its block ends */
 };
 

@@ -60,6 +60,25 @@ INLINE void bulk_copy(void *shared, const void *from, int bytes, mbarrier_t *bar
 }
 INLINE void proxy_fence() { emulated_proxy_fence(); }
 
+template <int SWIZZLE> INLINE matrix_t wgmma_matrix(const void *start, int leading, int stride)
+{
+    static_assert(SWIZZLE == 128 || SWIZZLE == 64 || SWIZZLE == 32, "rows of matrices have 128, 64 or 32 bytes");
+    const unsigned long long mode = SWIZZLE == 128 ? 1 : SWIZZLE == 64 ? 2 : 3;
+    const unsigned long long first = (unsigned)((const unsigned char *)start - emulated_shared_memory()) >> 4;
+    return {first | (unsigned long long)(leading >> 4) << 16 | (unsigned long long)(stride >> 4) << 32 | mode << 62};
+}
+template <class T> constexpr bool is_bf16 = false;
+template <> constexpr bool is_bf16<bf16_t> = true;
+template <class T, int N, bool columns_first>
+INLINE void wgmma_m64k16(float (&sum)[N / 8][4], const unsigned (&left)[4], matrix_t right)
+{
+    static_assert(N == 8 || N == 16 || N == 32 || N == 64 || N == 128, "products have 8, 16, 32, 64 or 128 columns");
+    emulated_wgmma(sum[0], N, left, right.bits, columns_first, is_bf16<T>);
+}
+INLINE void wgmma_fence() { emulated_wgmma_fence(); }
+INLINE void wgmma_commit() { emulated_wgmma_commit(); }
+template <int PENDING> INLINE void wgmma_wait() { emulated_wgmma_wait(PENDING); }
+
 INLINE float shfl_xor(float value, int mask) { return emulated_shfl_xor(value, mask); }
 
 template <int N> INLINE void ldmatrix(unsigned (&part)[N], const void *row)

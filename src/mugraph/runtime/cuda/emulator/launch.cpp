@@ -12,6 +12,7 @@
 #include "memory.h"
 #include "units.h"
 #include "wavefronts.h"
+#include "wgmma.h"
 
 struct Coordinates { unsigned x, y, z; };
 extern Coordinates threadIdx, blockIdx, blockDim, gridDim;
@@ -116,6 +117,7 @@ extern "C" int emulate(void (*entry)(), const Shape *shape, const OperandView *v
                 run_block(shape->threads, shape->seed, call_kernel);
                 forget_copies();
                 end_mbarriers();
+                forget_products();
                 emulation::statistics.wavefronts += take_wavefronts();
             }
     release_stacks();

@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "block.h"
 #include "fibers.h"
 #include "findings.h"
 #include "mbarriers.h"
+#include "wgmma.h"
 #include "wavefronts.h"
 
 namespace emulation {
@@ -175,12 +177,25 @@ Cell *shared_cells_of(const void *address)
     return shared_cells + (static_cast<const unsigned char *>(address) - shared_memory()) / kCell;
 }
 
+/* Whether all bytes belong to the shared memory of the block. */
+bool is_shared(const void *address, std::uint32_t bytes)
+{
+    const auto offset = static_cast<const unsigned char *>(address) - shared_memory();
+    return offset >= 0 && offset + bytes <= static_cast<std::int64_t>(shared_bytes);
+}
+
+template <class Change> void for_each_cell(const void *address, std::uint32_t bytes, Change change)
+{
+    if (is_shared(address, bytes))
+        std::for_each_n(shared_cells_of(address), (bytes + kCell - 1) / kCell, change);
+}
+
 template <class Change> void for_each_in_flight(const void *address, std::uint32_t bytes, Change change)
 {
-    Cell *const first = shared_cells_of(address);
-    for (Cell *cell = first; cell < first + (bytes + kCell - 1) / kCell; ++cell)
-        if (cell->write.flight)
-            change(*cell);
+    for_each_cell(address, bytes, [&](Cell &cell) {
+        if (cell.write.flight)
+            change(cell);
+    });
 }
 
 } // namespace
@@ -247,6 +262,8 @@ void write(const void *address, std::uint32_t bytes, std::uint32_t alignment, co
     for (Cell *cell = span.first; cell != span.last; ++cell) {
         if (cell->write.flight && happened(cell->write, span.place))
             tell(Kind::in_flight, cell->write);
+        if (cell->pending != 0 && is_pending(cell->pending))
+            tell(Kind::in_flight, cell->reads[0]);
         for (const Access &earlier : {cell->write, cell->reads[0], cell->reads[1], cell->other_warp})
             if (concurrent(earlier, span.place))
                 tell(Kind::race, earlier);
@@ -271,16 +288,29 @@ void land_counted(const void *address, std::uint32_t bytes, int barrier, std::ui
 
 void require_fences(const void *address, std::uint32_t bytes, const void *site)
 {
-    const auto offset = static_cast<const unsigned char *>(address) - shared_memory();
-    if (offset < 0 || offset + bytes > shared_bytes)
-        return;
-    Cell *const first = shared_cells_of(address);
-    for (Cell *cell = first; cell < first + (bytes + kCell - 1) / kCell; ++cell) {
-        const Access writer = cell->write;
+    bool told = false;
+    for_each_cell(address, bytes, [&](const Cell &cell) {
+        const Access writer = cell.write;
         const bool by_thread = happened(writer, kShared) && !by_unit(writer) && !writer.flight;
-        if (by_thread && fences[writer.thread] == cell->fences)
-            return report(Kind::unfenced, address, bytes, kShared, static_cast<int>(writer.thread), site);
-    }
+        if (by_thread && fences[writer.thread] == cell.fences && !told) {
+            report(Kind::unfenced, address, bytes, kShared, static_cast<int>(writer.thread), site);
+            told = true;
+        }
+    });
+}
+
+void read_by_unit(const void *address, std::uint32_t bytes, std::uint32_t product, const void *site)
+{
+    require_fences(address, bytes, site);
+    const bool counted = std::exchange(counting, false); /* units read whole rows, one a turn */
+    read(address, bytes, bytes, site);
+    counting = counted;
+    for_each_cell(address, bytes, [&](Cell &cell) { cell.pending = product; });
+}
+
+void done_by_unit(const void *address, std::uint32_t bytes)
+{
+    for_each_cell(address, bytes, [](Cell &cell) { remember_read(cell, this_access(false)); });
 }
 
 void fence_writes() { ++fences[thread]; }

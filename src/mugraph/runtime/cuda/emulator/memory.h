@@ -19,10 +19,10 @@ struct Access {
 
 /* The history of two bytes: the last write, and readers since. Of the readers the last two of one warp are kept, and one
    of another warp: if any reader conflicts with a later write, one of these three does. `fences`: the proxy fences that the
-   writer had passed. */
+   writer had passed. `pending`: the last product that a unit may still read it for. */
 struct Cell {
     Access write, reads[2], other_warp;
-    std::uint32_t fences;
+    std::uint32_t fences, pending;
 };
 
 /* One operand of the kernel. Kernels may write outputs alone, so only they have a history. */
@@ -66,6 +66,11 @@ void require_fences(const void *address, std::uint32_t bytes, const void *site);
 
 /* The barrier of that number has counted a bulk copy in that phase: who has waited for the phase may touch it. */
 void land_counted(const void *address, std::uint32_t bytes, int barrier, std::uint32_t phase);
+
+/* A unit reads shared memory for the product of that number, some time until it is done. */
+void read_by_unit(const void *address, std::uint32_t bytes, std::uint32_t product, const void *site);
+/* It has been read, and the calling thread knows. */
+void done_by_unit(const void *address, std::uint32_t bytes);
 
 /* The calling thread's writes so far may be touched by units beside the threads. */
 void fence_writes();

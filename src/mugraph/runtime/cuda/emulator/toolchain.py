@@ -16,8 +16,8 @@ from mugraph.runtime.objects import kept_object
 from mugraph.store import cache_directory
 from mugraph.targets.cuda.device import interface
 
-_MACHINE = ("fibers.cpp", "block.cpp", "memory.cpp", "units.cpp", "mbarriers.cpp", "wavefronts.cpp", "launch.cpp")
-_HEADERS = ("fibers.h", "block.h", "memory.h", "findings.h", "units.h", "mbarriers.h", "wavefronts.h")
+_MACHINE = ("fibers.cpp", "block.cpp", "memory.cpp", "units.cpp", "mbarriers.cpp", "wgmma.cpp", "wavefronts.cpp", "launch.cpp")
+_HEADERS = ("fibers.h", "block.h", "memory.h", "findings.h", "units.h", "mbarriers.h", "wgmma.h", "wavefronts.h")
 _MACHINE_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-r", "-nostdlib")
 _KERNEL_FLAGS = (
     "-std=c++17",

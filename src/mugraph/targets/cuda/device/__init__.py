@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import cache
 from importlib import resources
 
+from mugraph.targets.cuda.device.wgmma import wgmma_products
+
 
 @cache
 def interface() -> str:
@@ -15,7 +17,7 @@ def interface() -> str:
 @cache
 def ptx_functions() -> str:
     """CUDA C++ text to put before kernels for NVRTC: the interface and its definitions by inline PTX (sm_80 or later)."""
-    return interface() + "\n" + _read("ptx.h")
+    return "\n".join((interface(), _read("ptx.h"), wgmma_products()))
 
 
 def _read(name: str) -> str:

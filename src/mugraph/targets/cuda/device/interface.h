@@ -19,7 +19,7 @@ struct bf16_t { unsigned short bits; };
 /* N 32-bit registers: N floats, or 2 N 16-bit elements, the one at the lower address in the lower half of its word. */
 template <int N> struct words { unsigned word[N]; };
 
-/* The block's dynamic shared memory, aligned to 128 bytes. */
+/* The block's dynamic shared memory, aligned to 1024 bytes. */
 INLINE unsigned char *shared_memory();
 
 /* Conversions; to 16 bits they round to nearest even. */
@@ -61,6 +61,28 @@ INLINE void mbarrier_arrive_expect(mbarrier_t *barrier, int bytes);
 INLINE void mbarrier_wait(mbarrier_t *barrier, int parity);
 INLINE void bulk_copy(void *shared, const void *from, int bytes, mbarrier_t *barrier);
 INLINE void proxy_fence();
+
+/* Warp groups (sm_90 alone): four warps, the first of them a multiple of four, that call together (marked "group").
+   A matrix in shared memory lies in rows of SWIZZLE = 128, 64 or 32 bytes, each next row behind the one before. Its chunks of 16
+   bytes change places: bits 4 and up of an address are combined by exclusive or with bits 7 and up, as many as count the chunks
+   of a row. Eight rows start at a multiple of 8 SWIZZLE bytes. For a right factor [16, N],
+     - rows along k (columns_first false): row n holds values of k; rows 8 i to 8 i + 7 begin at i * `stride`; `start` is that of
+       the 16 values of k in row 0, and `leading` does not matter;
+     - rows along n (columns_first true): row k holds values of n; rows 8 to 15 begin at `stride`, and the values of n beyond
+       those of a row in other rows, that begin at `leading`. */
+struct matrix_t { unsigned long long bits; };
+template <int SWIZZLE> INLINE matrix_t wgmma_matrix(const void *start, int leading, int stride);
+
+/* Group: sum += left @ right, [64, 16] @ [16, N], T as above, N = 8, 16, 32, 64, 128, warp i of the group holding rows 16 i to
+   16 i + 15 of left and sum as in mma_m16n8k16, sum[j] being columns 8 j to 8 j + 7. It runs beside the threads: until a wait,
+   `sum` and `left` may not be touched, nor the matrix be written. wgmma_fence stands before the first product and wherever
+   the registers of products have been touched since. A commit closes the group of products since the last one, a wait
+   returns once all but the PENDING newest groups are done. What threads wrote into the matrix must be behind a proxy_fence(). */
+template <class T, int N, bool columns_first>
+INLINE void wgmma_m64k16(float (&sum)[N / 8][4], const unsigned (&left)[4], matrix_t right);
+INLINE void wgmma_fence();
+INLINE void wgmma_commit();
+template <int PENDING> INLINE void wgmma_wait();
 
 /* Warp: the value of lane `lane ^ mask`. */
 INLINE float shfl_xor(float value, int mask);

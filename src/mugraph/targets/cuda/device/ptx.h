@@ -4,7 +4,7 @@ INLINE unsigned shared_address(const void *pointer) { return (unsigned)__cvta_ge
 
 INLINE unsigned char *shared_memory()
 {
-    extern __shared__ __align__(128) unsigned char bytes[];
+    extern __shared__ __align__(1024) unsigned char bytes[];
     return bytes;
 }
 
@@ -109,6 +109,16 @@ INLINE void bulk_copy(void *shared, const void *from, int bytes, mbarrier_t *bar
                  ::"r"(shared_address(shared)), "l"(source), "r"(bytes), "r"(shared_address(barrier)) : "memory");
 }
 INLINE void proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+template <int SWIZZLE> INLINE matrix_t wgmma_matrix(const void *start, int leading, int stride)
+{
+    constexpr unsigned long long mode = SWIZZLE == 128 ? 1 : SWIZZLE == 64 ? 2 : 3;
+    const unsigned long long first = (shared_address(start) & 0x3ffff) >> 4;
+    return {first | (unsigned long long)(leading >> 4) << 16 | (unsigned long long)(stride >> 4) << 32 | mode << 62};
+}
+INLINE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+INLINE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int PENDING> INLINE void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory"); }
 
 INLINE float shfl_xor(float value, int mask) { return __shfl_xor_sync(0xffffffffu, value, mask); }
 

@@ -1,0 +1,142 @@
+"""Products of warp groups: four warps multiply 64 rows at once, and read the right factor from shared memory as they go on.
+
+The right factor passes through the ring in rows of 128, 64 or 32 bytes whose chunks are exchanged ("swizzled"), which is what
+the matrix unit wants for reading rows and columns alike without bank conflicts. Rows go along the dimension that is
+contiguous in device memory; rows that are longer are cut into blocks, one block after another. The left factor comes in
+registers, wherever it lies, so it may be computed, and have any number of rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+
+from mugraph.ir.dtypes import DType
+from mugraph.ir.graph import Shape
+from mugraph.lower import tiles
+from mugraph.lower.bulk_copies import row_elements
+from mugraph.lower.fragments import COLUMNS, ROWS, WARP, WarpTiles, on_matrix_units, warp_tiles
+from mugraph.lower.lowered import Index, Kernel, Matmul, Memory, Panels, Statement, Swizzle, Tile
+from mugraph.lower.panel_layouts import elements_of
+
+GROUP = 4
+"""Warps of a group."""
+GROUP_ROWS = GROUP * ROWS
+SWIZZLES = (128, 64, 32)
+"""Bytes of rows, the best first: longer ones are fewer."""
+ROW_COUNT = 8
+"""Rows after which chunks are exchanged as in the first ones."""
+PLACE_BYTES = ROW_COUNT * SWIZZLES[0]
+"""Places of right factors start at multiples of it."""
+_CHUNK_BYTES, _LINE_BYTES = 16, 128
+"""What is exchanged within a row, and what the number of an exchange counts."""
+_FEWEST = 16
+"""Columns that make the shortest rows: several groups do not share fewer."""
+SIZES = (8, 16, 32, 64, 128)
+"""Columns that a group multiplies at once: half as many registers of each thread hold sums."""
+
+
+def with_warp_groups(kernel: Kernel, fewest_rows: int = 1) -> Kernel:
+    """The kernel with its products of `fewest_rows` rows or more on warp groups, as far as they can be.
+
+    Sums in registers are shared out alike, so either all products that add to such sums are, or none. A kernel whose ring other
+    statements read too is returned as it is.
+    """
+    ring = kernel.ring
+    if ring is None or kernel.threads % (GROUP * WARP) or _others_read(kernel, ring.buffer):
+        return kernel
+    products = [s for s in kernel.statements if isinstance(s, Matmul)]
+    found = {s: panels for s in products if s.target.shape[-2] >= fewest_rows and (panels := _panels(kernel, s)) is not None}
+    if any(_is_held(kernel, s.target) and s not in found for s in products):
+        found = {product: panels for product, panels in found.items() if not _is_held(kernel, product.target)}
+    if not found:
+        return kernel
+
+    def part(statements: Iterable[Statement]) -> tuple[Statement, ...]:
+        return tuple(replace(s, panels=found[s]) if isinstance(s, Matmul) and s in found else s for s in statements)
+
+    changed = replace(kernel, before=part(kernel.before), body=part(kernel.body), after=part(kernel.after))
+    return _with_slots(changed)
+
+
+def group_tiles(target: Shape, threads: int) -> WarpTiles | None:
+    """How the groups of a block share out the target of a product, a task each; None where they cannot."""
+    *batch, rows, columns = target
+    bands = -(-rows // GROUP_ROWS)
+    together = threads // (GROUP * WARP) // bands
+    fitting = (size for size in SIZES if columns % size == 0 and size * together >= columns and size >= min(columns, _FEWEST))
+    size = next(fitting, None)
+    if size is None or math.prod(batch) > 1:
+        return None
+    return WarpTiles(1, size // COLUMNS, bands, columns // size, 1, GROUP)
+
+
+def tiles_of(kernel: Kernel, tile: Tile) -> WarpTiles:
+    """How warps share out a sum in registers: as groups do in kernels that have products of groups with such sums."""
+    products = (s for s in kernel.statements if isinstance(s, Matmul) and _is_held(kernel, s.target))
+    grouped = any(product.panels is not None and product.panels.grouped for product in products)
+    found = group_tiles(tile.shape, kernel.threads) if grouped else None
+    return found or warp_tiles(tile.shape, kernel.threads // WARP)
+
+
+def uses_warp_groups(kernel: Kernel) -> bool:
+    """Whether some product of a kernel is on warp groups."""
+    return any(isinstance(s, Matmul) and s.panels is not None and s.panels.grouped for s in kernel.statements)
+
+
+def columns_first(place: Tile) -> bool:
+    """Whether the rows of a right factor's place go along its columns, not along k."""
+    return place.strides[-1] == 1
+
+
+def blocked(factor: Tile, place: Tile) -> Tile:
+    """A right factor, or a panel of it, with the dimensions of its place: blocks of rows before the others."""
+    along = -1 if columns_first(place) else -2
+    matrix = replace(factor, shape=factor.shape[-2:], strides=factor.strides[-2:])
+    split = tiles.split(matrix, along + 2, matrix.shape[along] // row_elements(place))
+    return split if along == -2 else tiles.permuted(split, (1, 0, 2))
+
+
+def swizzle_of(row_bytes: int, dtype: DType) -> Swizzle:
+    """How chunks are exchanged in rows of so many bytes: by the number of their line of 128 bytes, as units do by addresses."""
+    chunk, line = _CHUNK_BYTES // dtype.bytes, _LINE_BYTES // dtype.bytes
+    return Swizzle((row_bytes // _CHUNK_BYTES).bit_length() - 1, chunk.bit_length() - 1, (line // chunk).bit_length() - 1)
+
+
+def _panels(kernel: Kernel, product: Matmul) -> Panels | None:
+    """The panels of a product for warp groups, the right factor's first in its slot; None where it cannot be on them."""
+    panels, split = product.panels, group_tiles(product.target.shape, kernel.threads)
+    if panels is None or panels.right is None or split is None or not on_matrix_units(product):
+        return None
+    depth, columns = panels.right.shape[-2:]
+    along = columns_first(panels.right)
+    run = (split.across * COLUMNS if along else depth) * product.dtype.bytes
+    row_bytes = next((size for size in SWIZZLES if run % size == 0), None)
+    if row_bytes is None:
+        return None
+    wide = row_bytes // product.dtype.bytes
+    shape = (columns // wide, depth, wide) if along else (depth // wide, wide, columns)
+    strides = (depth * wide, wide, 1) if along else (columns * wide, 1, wide)
+    right = Tile(panels.right.buffer, shape, strides, swizzle=swizzle_of(row_bytes, product.dtype))
+    left = panels.left and replace(panels.left, start=Index(depth * columns))
+    return Panels(depth, left, right, grouped=True)
+
+
+def _with_slots(kernel: Kernel) -> Kernel:
+    """The kernel with slots that hold its panels and begin where places of right factors may."""
+    assert kernel.ring is not None
+    buffer = kernel.buffer(kernel.ring.buffer)
+    step = PLACE_BYTES // buffer.dtype.bytes
+    largest = max(elements_of(s.panels) for s in kernel.statements if isinstance(s, Matmul) and s.panels is not None)
+    ring = replace(kernel.ring, slot=-(-largest // step) * step)
+    buffers = (replace(each, elements=ring.stages * ring.slot) if each is buffer else each for each in kernel.buffers)
+    return replace(kernel, ring=ring, buffers=tuple(buffers))
+
+
+def _is_held(kernel: Kernel, tile: Tile) -> bool:
+    return kernel.buffer(tile.buffer).memory is Memory.REGISTERS
+
+
+def _others_read(kernel: Kernel, buffer: str) -> bool:
+    return any(tile.buffer == buffer for statement in kernel.statements for tile in statement.sources)

@@ -1,0 +1,209 @@
+#include "wgmma.h"
+
+#include <array>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <vector>
+
+#include "block.h"
+#include "fibers.h"
+#include "findings.h"
+#include "memory.h"
+#include "units.h"
+#include "wavefronts.h"
+
+namespace emulation {
+namespace {
+
+constexpr int kRows = 64, kDepth = 16, kLeftWords = 4;
+constexpr std::uint32_t kChunk = 16, kLineBytes = 128;
+
+using Pointers = std::array<void *, kGroup>;
+
+/* What each thread brings: registers of its own, and what is the same for all. */
+struct Operands {
+    float *sum;
+    const unsigned *left;
+    std::uint64_t matrix;
+    int columns;
+    bool columns_first, is_bf16;
+    const void *site;
+};
+
+struct Product {
+    std::uint32_t number, batch;
+    Operands common;
+    Pointers sums, left;
+};
+
+struct Group {
+    bool fenced;
+    std::uint32_t batches; /* committed so far */
+    std::deque<Product> products;
+    std::map<const void *, std::vector<float>> held; /* what registers hold that products will add to */
+};
+Group groups[kMaxThreads / kGroup];
+std::uint32_t last_product;
+
+/* Where element (k, n) of a right factor lies, as the bits of its descriptor say. */
+const unsigned char *element_at(const Operands &product, int k, int n)
+{
+    const std::uint64_t bits = product.matrix;
+    const auto field = [&](int first) { return static_cast<std::uint32_t>(bits >> first & 0x3fff) << 4; };
+    const std::uint32_t start = field(0), leading = field(16), stride = field(32);
+    const std::uint32_t swizzle = 256u >> (bits >> 62), chunks = swizzle / kChunk;
+    std::uint32_t address = start;
+    if (product.columns_first) {
+        const int wide = static_cast<int>(swizzle / 2);
+        address += n / wide * leading + n % wide * 2 + k / 8 * stride + k % 8 * swizzle;
+    } else {
+        address += n / 8 * stride + n % 8 * swizzle + k * 2;
+    }
+    return shared_memory() + (address ^ (address >> 7 & (chunks - 1)) << 4);
+}
+
+template <class Visit> void for_each_chunk(const Operands &product, Visit visit)
+{
+    const int depth = product.columns_first ? 1 : 8, across = product.columns_first ? 8 : 1;
+    for (int k = 0; k < kDepth; k += depth)
+        for (int n = 0; n < product.columns; n += across)
+            visit(element_at(product, k, n));
+}
+
+float widened(unsigned bits, bool is_bf16)
+{
+    if (!is_bf16)
+        return from_fp16(static_cast<std::uint16_t>(bits));
+    const std::uint32_t wide = bits << 16;
+    float value;
+    std::memcpy(&value, &wide, sizeof value);
+    return value;
+}
+
+/* Products of 16-bit numbers are exact in fp32; sums are rounded once for each of the 16 terms. */
+void multiply(Group &group, const Product &product)
+{
+    const Operands &common = product.common;
+    std::vector<float> right(kDepth * common.columns);
+    for (int k = 0; k < kDepth; ++k)
+        for (int n = 0; n < common.columns; ++n) {
+            std::uint16_t bits;
+            std::memcpy(&bits, element_at(common, k, n), sizeof bits);
+            right[k * common.columns + n] = widened(bits, common.is_bf16);
+        }
+    float left[kRows][kDepth];
+    for (int each = 0; each < kGroup; ++each)
+        for (int word = 0; word < kLeftWords; ++word)
+            for (int half = 0; half < 2; ++half) {
+                const int row = each / kLanes * 16 + each % kLanes / 4 + word % 2 * 8;
+                const int k = each % 4 * 2 + word / 2 * 8 + half;
+                const unsigned bits = static_cast<const unsigned *>(product.left[each])[word];
+                left[row][k] = widened(bits >> 16 * half & 0xffff, common.is_bf16);
+            }
+    for (int each = 0; each < kGroup; ++each) {
+        std::vector<float> &sums = group.held[product.sums[each]];
+        for (int number = 0; number < common.columns / 2; ++number) {
+            const int row = each / kLanes * 16 + each % kLanes / 4 + number % 4 / 2 * 8;
+            const int column = number / 4 * 8 + each % 4 * 2 + number % 2;
+            for (int k = 0; k < kDepth; ++k)
+                sums[number] += left[row][k] * right[k * common.columns + column];
+        }
+    }
+}
+
+Group &own() { return groups[thread / kGroup]; }
+
+void issue(void *const *threads)
+{
+    Group &group = own();
+    Product product{++last_product, group.batches, *static_cast<const Operands *>(threads[0]), {}, {}};
+    if (!group.fenced)
+        report(Kind::registers, nullptr, 0, kNowhere, -1, product.common.site);
+    for (int each = 0; each < kGroup; ++each) {
+        const auto &operands = *static_cast<const Operands *>(threads[each]);
+        product.sums[each] = operands.sum;
+        product.left[each] = const_cast<unsigned *>(operands.left);
+        const std::size_t count = product.common.columns / 2;
+        if (group.held.try_emplace(operands.sum, operands.sum, operands.sum + count).second)
+            poison(operands.sum, count * sizeof(float));
+    }
+    for_each_chunk(product.common, [&](const void *chunk) { read_by_unit(chunk, kChunk, product.number, product.common.site); });
+    statistics.wavefronts += counting ? kDepth * product.common.columns * 2 / kLineBytes : 0;
+    group.products.push_back(product);
+}
+
+struct Wait {
+    std::uint32_t pending;
+};
+
+/* Give registers back that no product under way adds to any more. */
+void give_back(Group &group)
+{
+    for (auto each = group.held.begin(); each != group.held.end();) {
+        bool wanted = false;
+        for (const Product &product : group.products)
+            for (const void *sum : product.sums)
+                wanted = wanted || sum == each->first;
+        if (wanted) {
+            ++each;
+            continue;
+        }
+        std::memcpy(const_cast<void *>(each->first), each->second.data(), each->second.size() * sizeof(float));
+        each = group.held.erase(each);
+    }
+}
+
+void finish(void *const *threads)
+{
+    Group &group = own();
+    const std::uint32_t pending = static_cast<const Wait *>(threads[0])->pending;
+    while (!group.products.empty() && group.products.front().batch + pending < group.batches) {
+        const Product product = group.products.front();
+        multiply(group, product);
+        group.products.pop_front();
+        for_each_chunk(product.common, [](const void *chunk) { done_by_unit(chunk, kChunk); });
+    }
+    give_back(group);
+    group.fenced = false;
+}
+
+void fence(void *const *) { own().fenced = true; }
+void commit(void *const *) { ++own().batches; }
+
+} // namespace
+
+bool is_pending(std::uint32_t number)
+{
+    for (const Group &group : groups)
+        for (const Product &product : group.products)
+            if (product.number == number)
+                return true;
+    return false;
+}
+
+void forget_products()
+{
+    for (Group &group : groups)
+        group = {};
+}
+
+} // namespace emulation
+
+using namespace emulation;
+
+extern "C" {
+
+void emulated_wgmma(float *sum, int columns, const unsigned *left, unsigned long long matrix, bool columns_first, bool is_bf16)
+{
+    Operands operands{sum, left, matrix, columns, columns_first, is_bf16, __builtin_return_address(0)};
+    gather_group(issue, &operands);
+}
+void emulated_wgmma_fence() { gather_group(fence, nullptr); }
+void emulated_wgmma_commit() { gather_group(commit, nullptr); }
+void emulated_wgmma_wait(unsigned pending)
+{
+    Wait operands{pending};
+    gather_group(finish, &operands);
+}
+}

@@ -1,0 +1,114 @@
+"""Faults planted in kernels that use units beside the threads, bulk copies and warp groups: every one shows on the CPU."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lower.graphs import attention, rms_norm_linear
+from mugraph.devices import Engines
+from mugraph.ir import DType
+from mugraph.runtime import Executable
+from mugraph.runtime.cuda.emulated import EmulatedCuda
+from mugraph.runtime.cuda.emulator import Fault
+from mugraph.runtime.cuda.machine import Cuda
+from targets.test_cuda import ERRORS, emulated
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator compiles kernels with g++")
+
+GRAPHS = {
+    "norm": rms_norm_linear(rows=8, inner=256, columns=192, grid=3, loop=2, dtype=DType.BF16),
+    "attention": attention(queries=12, keys=192, width=64, loop=3, dtype=DType.FP16),
+}
+
+
+def machine(engines: Engines) -> EmulatedCuda:
+    return EmulatedCuda(Cuda("sm_90", 100_000, engines=engines), seed=1)
+
+
+BULK, GROUPS = Engines(bulk_copies=True), Engines(warp_group_rows=1)
+
+BULK_PLANTS: dict[str, tuple[str, str, set[Fault]]] = {
+    "no wait": (r"mbarrier_wait\([^;]*;", "", {Fault.IN_FLIGHT}),
+    "the wait is for the phase before": (r"(used / \d+) % 2\)", r"(\1 + 1) % 2)", {Fault.IN_FLIGHT, Fault.DIVERGENCE}),
+    "the wait is for another slot's barrier": (
+        r"mbarrier_wait\(arrived \+ used",
+        r"mbarrier_wait(arrived + 1 + used",
+        set(Fault),
+    ),
+    "fewer bytes are expected": (r"expect\(count, (\d+)\)", r"expect(count, \1 - 128)", {Fault.IN_FLIGHT, Fault.DIVERGENCE}),
+    "more bytes are expected": (r"expect\(count, (\d+)\)", r"expect(count, \1 + 16)", {Fault.DIVERGENCE}),
+    "nobody expects": (r"if \(lane == 0\)\s*mbarrier_arrive_expect\([^;]*;", "", {Fault.DIVERGENCE}),
+    "every lane arrives": (r"if \(lane == 0\)(\s*mbarrier_arrive)", r"\1", {Fault.DIVERGENCE, Fault.IN_FLIGHT}),
+    "barriers are not fenced": (r"proxy_fence\(\);", "", {Fault.UNFENCED}),
+    "lanes do not wait for the barriers": (r"__syncwarp\(\);", "", {Fault.UNINITIALIZED, Fault.RACE}),
+    "threads do not meet before a slot is filled again": (r"__syncthreads\(\);(\s*if \(warp == 0\))", r"\1", {Fault.RACE}),
+    "rows are copied short": (r"(bulk_copy\([^;]*, )(\d+), count", r"\g<1>\2 - 16, count", {Fault.DIVERGENCE}),
+    "rows stand at the wrong pitch": (r"(bulk_copy\(slot \+ (?:\d+ \+ )?)(\d+) \* row", r"\1(\2 - 8) * row", set(Fault)),
+    "one slot is filled too early": (r"fetch\(used \+ (\d+)\)", r"fetch(used + \1 + 1)", set(Fault)),
+}
+
+
+GROUP_PLANTS: dict[str, tuple[str, str, set[Fault]]] = {
+    "no wait for copies": (r"cp_async_wait<\d>\(\);", "", {Fault.IN_FLIGHT}),
+    "a wait for too few copies": (r"cp_async_wait<(\d)>", r"cp_async_wait<\1 + 1>", {Fault.IN_FLIGHT}),
+    "no wait for products": (r"wgmma_wait<0>\(\);", "", set(Fault)),
+    "a wait for too few products": (r"wgmma_wait<0>", "wgmma_wait<1>", set(Fault)),
+    "panels are not fenced": (r"proxy_fence\(\);", "", {Fault.UNFENCED}),
+    "panels are fenced before they have landed": (
+        r"(cp_async_wait<\d>\(\);)\s*proxy_fence\(\);",
+        r"proxy_fence(); \1",
+        {Fault.UNFENCED},
+    ),
+    "registers are not fenced": (r"wgmma_fence\(\);", "", {Fault.REGISTERS}),
+    "nothing is committed": (r"wgmma_commit\(\);", "", set(Fault)),
+    "threads do not meet before a slot is filled again": (r"__syncthreads\(\);(\s*fetch)", r"\1", {Fault.RACE}),
+    "chunks are not exchanged": (r"(cp_async<16>\([^;]*)Swizzle<\d, 3, 3>", r"\1Plain", set()),
+    "chunks are exchanged by another row": (r"(cp_async<16>\([^;]*Swizzle<\d, 3, )3>", r"\g<1>4>", set()),
+    "matrices of another swizzle": (r"wgmma_matrix<(\d+)>", "wgmma_matrix<32>", set()),
+    "matrices of another stride": (r"(wgmma_matrix<[^;]*), (512|1024)\)\)", r"\1, \2 / 2))", set()),
+    "rows along the other dimension": (r"(wgmma_m64k16<\w+, \d+), (true|false)>", r"\1, !\2>", set(Fault)),
+    "steps of k in another place": (r"k \* (32|64)", r"k * \1 / 2", set(Fault)),
+    "columns of the other group": (r"(b_panel \+ [^;]*)n0", r"\1(32 - n0)", set(Fault)),
+    "slots lie too close": (r"(% \d) \* (4096|8192)", r"\1 * (\2 - 64)", set(Fault)),
+}
+
+
+def shows(engines: Engines, name: str, plant: tuple[str, str, set[Fault]]) -> bool:
+    """Whether a fault planted in the kernel of a graph gives an expected finding or a wrong result."""
+    pattern, replacement, expected = plant
+    (text,) = Executable(GRAPHS[name], machine(engines)).sources.values()
+    changed, places = re.subn(pattern, replacement, text)
+    assert places, "the fault has no place in the kernel"
+    on = replace(machine(engines), edit=lambda printed: changed)
+    right = emulated(GRAPHS[name], on) < ERRORS[GRAPHS[name].inputs()[0].output.dtype]
+    return bool({finding.fault for finding in on.findings} & expected) or not right
+
+
+def both(usual: str) -> list[Any]:
+    """The graphs; only one of them in runs that leave slow tests out."""
+    return [name if name == usual else pytest.param(name, marks=pytest.mark.slow) for name in GRAPHS]
+
+
+@pytest.mark.parametrize("name", both("norm"))
+@pytest.mark.parametrize("fault", BULK_PLANTS)
+def test_a_fault_in_a_ring_of_bulk_copies_shows(name: str, fault: str) -> None:
+    assert shows(BULK, name, BULK_PLANTS[fault])
+
+
+@pytest.mark.parametrize("name", both("attention"))
+@pytest.mark.parametrize("fault", GROUP_PLANTS)
+def test_a_fault_in_products_of_warp_groups_shows(name: str, fault: str) -> None:
+    assert shows(GROUPS, name, GROUP_PLANTS[fault])
+
+
+@pytest.mark.parametrize("engines", [BULK, GROUPS], ids=["bulk copies", "warp groups"])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_without_a_fault_nothing_shows(name: str, engines: Engines) -> None:
+    on = machine(engines)
+    assert emulated(GRAPHS[name], on) < ERRORS[GRAPHS[name].inputs()[0].output.dtype]
+    assert on.findings == []
