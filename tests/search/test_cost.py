@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from mugraph.search.planning.derivations import as_program
 from mugraph.search.planning.roofline import Roofline
 from mugraph.search.scheduling.emission import emit_block
 from mugraph.search.scheduling.schedule import Scheduler
+from mugraph.search.scheduling.table import CostTable
 
 from .programs import PAPER, finished
 
@@ -42,9 +44,9 @@ def test_memory_is_that_of_the_block_graph(name: str, device: Device) -> None:
     program, produces = search.axes, tuple(-1 - index for index in range(len(search.axes.outputs)))
     scheduler, compared = Scheduler([program.sizes]), 0
     rng = np.random.default_rng(0)
-    for cost in search.kernels.costs(program, Tier.OPAQUE_SUMS, produces):
-        space = scheduler.space(cost)
-        predicted = cost.memory(space)
+    for cost in itertools.chain.from_iterable(search.kernels.costs(program, Tier.OPAQUE_SUMS, produces)):
+        space = scheduler.space(cost.cut_axes)
+        (predicted,) = CostTable([cost]).memory(space)
         sources = [search.kernels.tensor_of(leaf.source) for leaf in cost.recipe.leaves]
         for index in rng.permutation(len(space))[:4]:
             body = emit_block(cost.recipe, space.schedule(int(index)), program.sizes, sources, cost.outputs)
@@ -60,7 +62,6 @@ def test_no_schedule_is_predicted_below_the_roofline_of_its_derivation(name: str
     roofline = Roofline(CPU, search.dtype, search.kernels.tensor_of)
     recipes = search.kernels.structure(program, Tier.OPAQUE_SUMS, None).recipes
     scheduler = Scheduler([program.sizes])
-    for recipe in recipes:
-        cost = search.kernels.cost_of(program, recipe, produces)
-        assert roofline.of(as_program(recipe, program), produces) <= scheduler.least(cost)[0] * (1 + 1e-9)
+    for recipe, cost in zip(recipes, search.kernels.costs_of(program, recipes, produces), strict=True):
+        assert roofline.of(as_program(recipe, program), produces) <= scheduler.least((cost,))[0].seconds * (1 + 1e-9)
     assert recipes

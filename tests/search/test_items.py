@@ -8,7 +8,8 @@ from mugraph.devices import device_for
 from mugraph.ir.dtypes import DType
 from mugraph.search.axes import AxisProgram, axis_program
 from mugraph.search.closure.tiers import Tier
-from mugraph.search.items import Item, Options, Work, canonical, reading
+from mugraph.search.items import Item, Options, canonical, reading
+from mugraph.search.work import Work
 
 from .programs import gated_mlp, rmsnorm
 

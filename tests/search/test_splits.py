@@ -53,15 +53,16 @@ def test_iterations_of_a_loop_become_parts_of_its_axis() -> None:
     program, inner = run.axes, run.axes.sizes.index(64)
     parts = len(program.sizes)
     recipes = run.kernels.structure(program, Tier.OPAQUE_SUMS, inner).recipes
-    wholes = [whole for recipe in recipes if (whole := iterations_as_parts(recipe, program, 4)) is not None]
+    wholes = [whole for recipe in recipes if (whole := iterations_as_parts(recipe, program)) is not None]
     assert wholes
     for whole in wholes:
-        assert (whole.sizes[inner], whole.sizes[parts]) == (16, 4)
-        assert with_parts(whole.sizes, inner, parts, 16)[inner] == 4
+        sizes = with_parts(whole.sizes, inner, parts, 4)
+        assert (sizes[inner], sizes[parts]) == (16, 4)
+        assert with_parts(sizes, inner, parts, 16)[inner] == 4
         assert any(term.op == "sum" and term.reduced == {parts} for term in whole.terms)
         assert all(term.slots[1] == (parts, inner) for _, term in whole.loads())
     without = run.kernels.structure(program, Tier.OPAQUE_SUMS, None).recipes
-    assert all(iterations_as_parts(recipe, program, 4) is None for recipe in without)
+    assert all(iterations_as_parts(recipe, program) is None for recipe in without)
 
 
 def test_few_query_rows_on_many_multiprocessors_are_split_over_keys() -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from mugraph.errors import UnsupportedOperator
 from mugraph.ir.graph import Graph, Node, Shape, Value
@@ -43,7 +44,7 @@ class Term:
     scalar: Scalar | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AxisProgram:
     """A program in axis form: `terms` in topological order, `outputs` as (term, slots), `sizes` of the axes.
 
@@ -57,6 +58,17 @@ class AxisProgram:
     finer: frozenset[AxisSet] = frozenset()
     projective: bool = False
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.terms, self.outputs, self.sizes, self.finer, self.projective))
+
+    def __reduce__(self) -> tuple[type[AxisProgram], tuple[object, ...]]:
+        """What travels between processes: not the hash, because strings hash differently in each of them."""
+        return AxisProgram, (self.terms, self.outputs, self.sizes, self.finer, self.projective)
+
     def loads(self) -> Iterator[tuple[int, Term]]:
         """The terms that read program inputs."""
         return ((index, term) for index, term in enumerate(self.terms) if term.op == "load")
@@ -66,10 +78,14 @@ class AxisProgram:
         """The sets of axes that some operation reduces together."""
         return self.finer | {term.reduced for term in self.terms if term.reduced}
 
-    @property
+    @cached_property
     def structure(self) -> AxisProgram:
         """The program without its sizes, which is all that closures depend on."""
-        return replace(self, sizes=(0,) * len(self.sizes))
+        return self.with_sizes((0,) * len(self.sizes))
+
+    def with_sizes(self, sizes: tuple[int, ...]) -> AxisProgram:
+        """The program with axes of other sizes."""
+        return replace(self, sizes=sizes)
 
 
 class _Conflict(Exception):

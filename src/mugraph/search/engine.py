@@ -13,16 +13,16 @@ from dataclasses import dataclass, field
 
 from mugraph.algebra.fields import NestingArithmetic
 from mugraph.devices import Device
-from mugraph.errors import BudgetExceeded, ExceedsMemory
+from mugraph.errors import BudgetExceeded
 from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.graph import Graph, Level, Tensor, Value
-from mugraph.ir.validity import check
+from mugraph.ir.liveness import peak_bytes
 from mugraph.search.axes import axis_program
 from mugraph.search.closure.neutral import without_neutral_maxima
 from mugraph.search.closure.saturation import TinyInputs
 from mugraph.search.closure.tiers import Tier, distinct_tiers
 from mugraph.search.items import Options
-from mugraph.search.kernels import KernelSearch
+from mugraph.search.kernels import Kernel, KernelSearch
 from mugraph.search.notes import Notes, Shelf
 from mugraph.search.parallel import Workers, executor_for
 from mugraph.search.planning.padding import worthwhile_paddings
@@ -75,6 +75,7 @@ class Search:
         self.dtype = self.program.output_tensors[0].dtype
         self.report = SearchReport(max_kernels=self.options.max_kernels, block_operators=self.options.block_operators)
         self.best: dict[Plan, float] = {}
+        self.bodies: dict[tuple[Kernel, tuple[Tensor, ...]], Graph] = {}
         whole = self.axes.structure
         self.kernels = KernelSearch(whole, self.device, self.dtype, self._tensor, self.options, self.deadline, self._tick)
         share = _CLOSURE_SHARE * self.budget if self.budget is not None else float("inf")
@@ -144,17 +145,22 @@ class Search:
     # results ---------------------------------------------------------------------------------------------------------
 
     def _candidates(self) -> list[Candidate]:
-        """The most promising plans as graphs."""
-        chosen: list[Candidate] = []
-        for plan in most_promising(self.best):
-            graph = self._graph(plan)
-            try:
-                check(graph, self.device)
-            except ExceedsMemory:
-                self.report.left_out[Pruning.MEMORY] += 1
-                continue  # its intermediate tensors do not fit device memory
-            chosen.append(Candidate(graph, plan.seconds))
-        return chosen
+        """The most promising plans as graphs, each graph once; others take the place of what does not fit device memory."""
+        graphs: dict[Plan, Graph] = {}
+        left = dict(self.best)
+        while True:
+            chosen = most_promising(left)
+            new = [plan for plan in chosen if plan not in graphs]
+            if not new:
+                return [Candidate(graphs[plan], plan.seconds) for plan in chosen]
+            for plan in new:
+                graph = self._graph(plan)
+                fits = peak_bytes(graph) <= self.device.device_memory_bytes
+                self.report.left_out[Pruning.MEMORY] += not fits
+                if fits and graph not in graphs.values():
+                    graphs[plan] = graph
+                else:
+                    del left[plan]
 
     def _paddings(self, candidates: Sequence[Candidate]) -> list[str]:
         """Dimensions that had better be padded, unless there is no time left to find out."""
@@ -188,8 +194,10 @@ class Search:
         kernel = stage.kernel
         operands = [values[leaf.source] for leaf in kernel.recipe.leaves]
         sources = [builder.tensor(value) for value in operands]
-        body = emit_block(kernel.recipe, kernel.schedule, kernel.sizes, sources, kernel.outputs)
-        return builder.graph_defined(body, operands)
+        key = kernel, tuple(sources)
+        if key not in self.bodies:
+            self.bodies[key] = emit_block(kernel.recipe, kernel.schedule, kernel.sizes, sources, kernel.outputs)
+        return builder.graph_defined(self.bodies[key], operands)
 
     def _library(self, builder: GraphBuilder, kernel: Library, values: dict[int, Value]) -> Value:
         positions = Positions(builder)

@@ -9,23 +9,21 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from mugraph.algebra.fields import NestingArithmetic
-from mugraph.devices import Device
-from mugraph.ir.dtypes import DType
-from mugraph.ir.ops import OPERATORS, Call
 from mugraph.search.axes import AxisProgram
 from mugraph.search.closure.bounded import deepened
 from mugraph.search.closure.context import Context
 from mugraph.search.closure.extraction import ExtractionLimits, Extractor
-from mugraph.search.closure.recipe import Recipe, Step
-from mugraph.search.closure.saturation import Closure, Edge, Leaf, Limits, Saturation, TinyInputs
+from mugraph.search.closure.recipe import Recipe
+from mugraph.search.closure.saturation import Closure, Leaf, Limits, Saturation, TinyInputs
 from mugraph.search.closure.stabilize import Stabilizer, exponentials
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.structures import Key, Structure
+from mugraph.search.work import Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +44,7 @@ class Options:
     """Of one closure of a finer tier, where sums multiply; larger ones are bounded by operators instead."""
     max_derivations: int = 1000
     scheduled_recipes: int = 24
-    schedules_per_recipe: int = 8
+    schedules_per_recipe: int = 4
     seed: int = 0
     closure_seconds: float = field(default=4.0, compare=False)
     """Of one context."""
@@ -54,50 +52,6 @@ class Options:
     """From the start of the search to the last cut into several kernels that is tried."""
     finer_tier_seconds: float = field(default=8.0, compare=False)
     """Of each tier beyond the coarsest."""
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What operators of a program cost at full size on a whole device: the order in which derivations are listed.
-
-    `sizes` are those of the axes, `widths` the bytes of an element by source; rates are per second.
-    """
-
-    sizes: tuple[int, ...]
-    widths: tuple[int, ...]
-    memory_bandwidth: float
-    matmul_flops: float
-    vector_flops: float
-
-    @classmethod
-    def of(cls, sizes: tuple[int, ...], widths: Sequence[int], device: Device, dtype: DType) -> Work:
-        """The work of a program with outputs of `dtype` on a device."""
-        return cls(sizes, tuple(widths), device.memory_bandwidth, device.matmul_flops[dtype], device.vector_flops)
-
-    def seconds(self, op: str, axes: Iterable[int], leaf: Leaf | None) -> float:
-        """Seconds of one operator over `axes`."""
-        points = float(math.prod(self.sizes[axis] for axis in axes))
-        if leaf is not None:
-            return points * self.widths[leaf.source] / self.memory_bandwidth
-        if op in ("contract", "concat_contract"):
-            return 2.0 * points / self.matmul_flops
-        row = OPERATORS.get(op)
-        flops = row.flops(Call(op, (), {}), (1,)) if row is not None and row.elementwise else 1
-        return flops * points / self.vector_flops
-
-    def of_edge(self, closure: Closure, edge: Edge) -> float:
-        """Seconds of one edge of a closure."""
-        parts = closure.nodes[edge.target].mask | edge.reduced
-        return self.seconds(edge.op, [axis for axis in range(len(self.sizes)) if parts >> axis & 1], edge.leaf)
-
-    def of_step(self, step: Step) -> float:
-        """Seconds of one step, the same as those of the edge it comes from."""
-        axes = step.axes if step.op in ("accumulate", "rescale") else step.axes | step.reduced
-        return self.seconds(step.op, axes, step.leaf)
-
-    def of_recipe(self, recipe: Recipe) -> float:
-        """Seconds of all steps, one after the other."""
-        return sum(map(self.of_step, recipe.steps))
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +148,7 @@ NOTHING = Structure((), (), states=0, edges=0, saturated=False, complete=False, 
 """What is known of an item whose search did not end in time."""
 
 
+@lru_cache(maxsize=4096)
 def canonical(program: AxisProgram) -> tuple[AxisProgram, tuple[int, ...]]:
     """The program without sizes and with sources numbered in the order they are loaded, and the sources of these numbers.
 

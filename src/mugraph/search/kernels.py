@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from mugraph.devices import Device
 from mugraph.ir.dtypes import DType
@@ -14,14 +16,15 @@ from mugraph.ir.graph import Tensor
 from mugraph.search.axes import AxisProgram, AxisSet, Slots
 from mugraph.search.closure.recipe import Recipe
 from mugraph.search.closure.tiers import Tier
-from mugraph.search.items import NOTHING, Item, Options, Work, canonical, reading
+from mugraph.search.items import NOTHING, Item, Options, canonical, reading
 from mugraph.search.parallel import Executor, Serial, Task
 from mugraph.search.report import Pruning, TierReport
-from mugraph.search.scheduling.cost import RecipeCost, recipe_cost
+from mugraph.search.scheduling.cost import RecipeCost
 from mugraph.search.scheduling.emission import Output, Schedule
-from mugraph.search.scheduling.schedule import Scheduler
+from mugraph.search.scheduling.schedule import Scheduled, Scheduler
 from mugraph.search.scheduling.space import cuttable
 from mugraph.search.structures import KNOWN, Key, Structure, StructureCache
+from mugraph.search.work import Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,11 @@ class Kernel:
     outputs: tuple[Output, ...]
     sizes: tuple[int, ...]
     seconds: float
+
+    @classmethod
+    def of(cls, found: Scheduled, sizes: tuple[int, ...]) -> Kernel:
+        """A recipe that was scheduled for axes of `sizes`."""
+        return cls(found.cost.recipe, found.schedule, found.cost.outputs, sizes, found.seconds)
 
 
 @dataclass
@@ -56,22 +64,24 @@ class KernelSearch:
     announced: dict[Key, Task] = field(default_factory=dict)
     found: dict[Key, Structure] = field(default_factory=dict)
     structures: dict[tuple[AxisProgram, Tier, int | None], Structure] = field(default_factory=dict)
+    schedulers: dict[tuple[int, ...], Scheduler] = field(default_factory=dict)
 
     def kernels(self, program: AxisProgram, tier: Tier, produces: Sequence[int]) -> Iterator[Kernel]:
         """Kernels computing all outputs of `program` in one launch, best schedules of the cheapest recipes of each context.
 
         `produces` are the device tensors that the outputs become.
         """
-        scheduler = Scheduler([program.sizes])
-        for cost in self.costs(program, tier, produces):
-            for found in scheduler.best(cost, self.options.schedules_per_recipe):
-                yield Kernel(cost.recipe, found.schedule, cost.outputs, program.sizes, found.seconds)
-        self.pruned[Pruning.MEMORY] += scheduler.too_large
+        scheduler = self.schedulers.setdefault(program.sizes, Scheduler([program.sizes]))
+        passed_over = scheduler.too_large
+        for costs in self.costs(program, tier, produces):
+            for found in scheduler.best_of_each(costs, self.options.schedules_per_recipe):
+                yield Kernel.of(found, program.sizes)
+        self.pruned[Pruning.MEMORY] += scheduler.too_large - passed_over
 
     def costs(
         self, program: AxisProgram, tier: Tier, produces: Sequence[int], parted: AxisSet = frozenset()
-    ) -> Iterator[RecipeCost]:
-        """The cost models of the cheapest recipes of each context that no coarser tier had.
+    ) -> Iterator[tuple[RecipeCost, ...]]:
+        """For each context the cost models of its cheapest recipes that no coarser tier had.
 
         The grid will cut the axes `parted` into single elements, so that loops may cut what is within these parts.
         A program whose closure without a loop ends early and empty is not tried with loops: it has to be cut.
@@ -91,9 +101,9 @@ class KernelSearch:
                 self.announce(program, tier, loop_axes)
             cheapest = self.cheapest_first(program, structure.safe_recipes)
             self.pruned[Pruning.DOMINATED] += len(cheapest[self.options.scheduled_recipes :])
-            for recipe in cheapest[: self.options.scheduled_recipes]:
-                if self.first_tier.setdefault((program.sizes, recipe), tier) is tier:
-                    yield self.cost_of(program, recipe, produces)
+            scheduled = cheapest[: self.options.scheduled_recipes]
+            new = [recipe for recipe in scheduled if self.first_tier.setdefault((program.sizes, recipe), tier) is tier]
+            yield self.costs_of(program, tuple(new), produces)
 
     def report(self, tier: Tier) -> TierReport:
         """The statistics of a tier."""
@@ -108,13 +118,15 @@ class KernelSearch:
     def structure(self, program: AxisProgram, tier: Tier, loop_axis: int | None) -> Structure:
         """Every recipe of a context within the limits; searched once per process, whatever the sizes and sources."""
         key = (program.structure, tier, loop_axis)
-        if key not in self.structures:
+        structure = self.structures.get(key)
+        if structure is None:
             item, sources = self.item(program, tier, loop_axis)
-            if item.key not in self.found:
-                self.found[item.key] = self._search(item)
-                self.found[item.key].count_in(self.report(tier), whole=program.structure == self.whole)
-            self.structures[key] = reading(self.found[item.key], sources)
-        return self.structures[key]
+            found = self.found.get(item.key)
+            if found is None:
+                found = self.found[item.key] = self._search(item)
+                found.count_in(self.report(tier), whole=program.structure == self.whole)
+            structure = self.structures[key] = reading(found, sources)
+        return structure
 
     def _search(self, item: Item) -> Structure:
         """What the process knows of an item, if that is all the time left would find, or else what the executor finds.
@@ -139,6 +151,8 @@ class KernelSearch:
 
     def announce(self, program: AxisProgram, tier: Tier, loop_axes: Sequence[int | None]) -> None:
         """Let workers, if there are any, begin with contexts that `structure` may be asked for."""
+        if isinstance(self.executor, Serial):
+            return
         for loop_axis in loop_axes:
             item, _ = self.item(program, tier, loop_axis)
             if item.key not in self.announced and item.key not in self.found and self.known.get(item.key) is None:
@@ -146,25 +160,42 @@ class KernelSearch:
 
     def item(self, program: AxisProgram, tier: Tier, loop_axis: int | None) -> tuple[Item, tuple[int, ...]]:
         """The work item of a context, and the sources that its loads 0, 1, ... stand for."""
-        form, sources = canonical(program)
+        form, sources = canonical(program.structure)
         return Item(form, tier, loop_axis, self.options, self.work(program, sources), self.closure_seconds), sources
 
-    def cheapest_first(self, program: AxisProgram, recipes: Sequence[Recipe]) -> list[Recipe]:
+    def cheapest_first(self, program: AxisProgram, recipes: tuple[Recipe, ...]) -> list[Recipe]:
         """Recipes by their work at the program's sizes, whatever sizes they were found at."""
         last = max((term.source for _, term in program.loads()), default=-1)
-        return sorted(recipes, key=self.work(program, range(last + 1)).of_recipe)
+        return self.work(program, range(last + 1)).cheapest_first(recipes)
 
     def work(self, program: AxisProgram, sources: Sequence[int]) -> Work:
         """What the operators of a program cost, whose loads 0, 1, ... stand for `sources`."""
         widths = [self.tensor_of(source).dtype.bytes for source in sources]
         return Work.of(program.sizes, widths, self.device, self.dtype)
 
-    def cost_of(self, program: AxisProgram, recipe: Recipe, produces: Sequence[int]) -> RecipeCost:
-        """The cost model of a recipe of `program`."""
-        sources = tuple(self.tensor_of(leaf.source).dtype for leaf in recipe.leaves)
-        slots = _output_slots(program, recipe)
-        outputs = tuple(Output(dims, self.tensor_of(made).dtype) for dims, made in zip(slots, produces, strict=True))
-        return recipe_cost(recipe, sources, outputs, self.device)
+    def costs_of(self, program: AxisProgram, recipes: tuple[Recipe, ...], produces: Sequence[int]) -> tuple[RecipeCost, ...]:
+        """The cost models of recipes of `program`."""
+        read = {term.source for _, term in program.loads()}
+        sources = tuple((source, self.tensor_of(source).dtype) for source in sorted(read))
+        made = tuple(self.tensor_of(source).dtype for source in produces)
+        return _costs_of(program.structure, recipes, sources, made, self.device)
+
+
+@lru_cache(maxsize=1 << 12)
+def _costs_of(
+    structure: AxisProgram,
+    recipes: tuple[Recipe, ...],
+    sources: tuple[tuple[int, DType], ...],
+    made: tuple[DType, ...],
+    device: Device,
+) -> tuple[RecipeCost, ...]:
+    """The cost models of recipes, which know no sizes: the same for every search that meets the recipes together."""
+    dtypes = dict(sources)
+    costs: list[RecipeCost] = []
+    for recipe in recipes:
+        outputs = tuple(itertools.starmap(Output, zip(_output_slots(structure, recipe), made, strict=True)))
+        costs.append(RecipeCost(recipe, tuple(dtypes[leaf.source] for leaf in recipe.leaves), outputs, device))
+    return tuple(costs)
 
 
 def _output_slots(program: AxisProgram, recipe: Recipe) -> tuple[Slots, ...]:

@@ -13,8 +13,9 @@ from mugraph.search.axes import axis_program
 from mugraph.search.closure.neutral import without_neutral_maxima
 from mugraph.search.closure.saturation import TinyInputs
 from mugraph.search.closure.tiers import Tier
-from mugraph.search.items import Item, Options, Work, canonical
+from mugraph.search.items import Item, Options, canonical
 from mugraph.search.structures import Structure
+from mugraph.search.work import Work
 
 from ..programs import attention
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from mugraph.search.axes import AxisProgram, AxisSet, Slots, Term, pruned
 from mugraph.search.closure.recipe import Recipe, Step
 from mugraph.search.planning.cuts import in_normal_order
 
 
+@lru_cache(maxsize=1 << 12)
 def as_program(recipe: Recipe, program: AxisProgram) -> AxisProgram:
     """A recipe without loop, read as a program."""
     terms: list[Term] = []
@@ -23,11 +25,11 @@ def as_program(recipe: Recipe, program: AxisProgram) -> AxisProgram:
     return in_normal_order(pruned(replace(program, terms=tuple(terms), outputs=outputs)))
 
 
-def iterations_as_parts(recipe: Recipe, program: AxisProgram, count: int) -> AxisProgram | None:
-    """A recipe with a loop, read as a program in which the `count` iterations are an axis: parts that are summed last.
+def iterations_as_parts(recipe: Recipe, program: AxisProgram) -> AxisProgram | None:
+    """A recipe with a loop, read as a program in which the iterations are an axis: parts that are summed last.
 
-    The loop axis becomes (parts x rest): the new axis varies slowest, the rest keeps the old number. None where
-    iterations are put side by side, or an operand is read whole in each of them.
+    The loop axis becomes (parts x rest): the new axis varies slowest, and has size 1 as yet; the rest keeps the old number.
+    None where iterations are put side by side, or an operand is read whole in each of them.
     """
     axis, parts = recipe.loop_axis, frozenset({len(program.sizes)})
     if axis is None or any(axis in slot for _, slots in program.outputs for slot in slots):
@@ -54,8 +56,7 @@ def iterations_as_parts(recipe: Recipe, program: AxisProgram, count: int) -> Axi
             terms[-1] = replace(terms[-1], slots=_refined(terms[-1].slots, axis, *parts))
         moved.append(len(terms) - 1)
     outputs = tuple((moved[goal], slots) for goal, (_, slots) in zip(recipe.goals, program.outputs, strict=True))
-    sizes = (*program.sizes[:axis], program.sizes[axis] // count, *program.sizes[axis + 1 :], count)
-    return in_normal_order(pruned(AxisProgram(tuple(terms), outputs, sizes, program.finer)))
+    return in_normal_order(pruned(AxisProgram(tuple(terms), outputs, (*program.sizes, 1), program.finer)))
 
 
 def _refined(slots: Slots, axis: int, parts: int) -> Slots:

@@ -20,9 +20,10 @@ from mugraph.search.axes import AxisProgram, AxisSet, Slots, Term
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.kernels import Kernel, KernelSearch
 from mugraph.search.planning.cuts import Cut, CutSpace, in_normal_order, stored_slots
-from mugraph.search.planning.derivations import as_program, iterations_as_parts
+from mugraph.search.planning.derivations import as_program
 from mugraph.search.planning.roofline import Roofline, flops
-from mugraph.search.planning.splits import Split, consumer_of, maximum_slots, split_at, with_parts
+from mugraph.search.planning.splits import Split, consumer_of, maximum_slots, splits_of, with_parts
+from mugraph.search.scheduling.cost import RecipeCost
 from mugraph.search.scheduling.schedule import Scheduler
 from mugraph.search.scheduling.space import divisors
 
@@ -210,8 +211,8 @@ class PlanSearch:
     def variants(self, program: AxisProgram, tier: Tier) -> list[AxisProgram]:
         """The program and its cheapest other derivations, as programs."""
         recipes = self.kernels.cheapest_first(program, self.kernels.structure(program, tier, None).recipes)
-        derived = [as_program(recipe, program) for recipe in recipes[:_VARIANTS_CUT]]
-        return list(dict.fromkeys([in_normal_order(program), *derived]))
+        derived = [as_program(recipe, program.structure) for recipe in recipes[:_VARIANTS_CUT]]
+        return [form.with_sizes(program.sizes) for form in dict.fromkeys([in_normal_order(program.structure), *derived])]
 
     def sources_of(self, producer: AxisProgram, slots: Sequence[Slots], dtype: DType) -> tuple[int, ...]:
         """Numbers for the device tensors a producer writes."""
@@ -241,18 +242,27 @@ class PlanSearch:
                 self.cuts_pruned += 1
                 continue
             recipes = self.kernels.cheapest_first(program, self.kernels.structure(program, tier, axis).recipes)
-            wholes = filter(None, (iterations_as_parts(recipe, program, counts[0]) for recipe in recipes))
-            splits = filter(None, (split_at(whole, len(program.sizes)) for whole in dict.fromkeys(wholes)))
-            for split in itertools.islice(splits, _VARIANTS_SPLIT):
+            for split in itertools.islice(splits_of(recipes, program.structure), _VARIANTS_SPLIT):
                 if self.late:
                     return
-                self.cuts_tried += 1
-                yield from self.split_plan(split, axis, counts, tier, produces, bound)
+                split = split.with_sizes(with_parts((*program.sizes, 1), axis, split.parts, counts[0]))
+                worthwhile = [count for count in counts if self.split_floor(split, count, produces) < bound]
+                if worthwhile:
+                    self.cuts_tried += 1
+                    yield from self.split_plan(split, axis, worthwhile, tier, produces, bound)
+                else:
+                    self.cuts_pruned += 1
 
     def part_counts(self, program: AxisProgram, axis: int) -> list[int]:
         """Numbers of parts worth trying: divisors up to a few blocks for every multiprocessor."""
         most = _BLOCKS_PER_MULTIPROCESSOR * self.kernels.device.multiprocessors
         return [count for count in divisors(program.sizes[axis]) if 1 < count <= min(most, program.sizes[axis] // 2)]
+
+    def split_floor(self, split: Split, count: int, produces: tuple[int, ...]) -> float:
+        """The roofline of both launches without their arithmetic: partial results of `count` parts are written and read."""
+        elements = sum(math.prod(split.whole.sizes[axis] for slot in slots for axis in slot) for slots in split.partial)
+        partial = self.roofline.transfer(elements * count // split.whole.sizes[split.parts], DType.FP32)
+        return self.roofline.seconds(self.roofline.memory(split.whole, produces) + 2 * partial, 0.0, launches=2)
 
     def split_plan(
         self, split: Split, axis: int, counts: Sequence[int], tier: Tier, produces: tuple[int, ...], bound: float
@@ -260,24 +270,21 @@ class PlanSearch:
         """The best kernels of both halves over all numbers of parts; blocks of the first work on one part each."""
         made = self.partial_results(split)
         sizes = [with_parts(split.whole.sizes, axis, split.parts, count) for count in counts]
-        combining = Scheduler(sizes)
-        lasts = list(self.kernels.costs(consumer_of(split, made), tier, produces))
+        lasts = Scheduler(sizes).least(self._costs(consumer_of(split, made), tier, produces))
         if not lasts:
             return
-        seconds = np.array([combining.least(cost) for cost in lasts])
-        least = seconds.min(axis=0)
+        rest = np.array([lasts[variant].seconds if variant in lasts else np.inf for variant in range(len(sizes))])
         working = Scheduler(sizes, parted=frozenset({split.parts}))
-        found: list[tuple[float, int, Kernel, int]] = []
-        for cost in self.kernels.costs(split.producer, tier, made, working.parted):
-            for first in working.best(cost, _SPLITS_KEPT, bound, least):
-                kernel = Kernel(cost.recipe, first.schedule, cost.outputs, sizes[first.variant], first.seconds)
-                found.append((first.seconds + least[first.variant], len(found), kernel, first.variant))
-        for _, _, kernel, variant in heapq.nsmallest(_SPLITS_KEPT, found):
-            cost = lasts[int(seconds[:, variant].argmin())]
-            others = np.where(np.arange(len(sizes)) == variant, 0.0, np.inf)
-            (last,) = combining.best(cost, 1, rest=others)
-            combined = Kernel(cost.recipe, last.schedule, cost.outputs, sizes[variant], last.seconds)
-            yield Plan((Stage(made, kernel), Stage(produces, combined)))
+        producing = self._costs(split.producer, tier, made, working.parted)
+        for first in working.best(producing, _SPLITS_KEPT, bound, rest):
+            kernels = (Kernel.of(half, sizes[first.variant]) for half in (first, lasts[first.variant]))
+            yield Plan(tuple(map(Stage, (made, produces), kernels)))
+
+    def _costs(
+        self, program: AxisProgram, tier: Tier, produces: tuple[int, ...], parted: AxisSet = frozenset()
+    ) -> tuple[RecipeCost, ...]:
+        """The cost models of all contexts."""
+        return tuple(itertools.chain.from_iterable(self.kernels.costs(program, tier, produces, parted)))
 
     def partial_results(self, split: Split) -> tuple[int, ...]:
         """The device tensors between both halves: partial results, and the row maximum where one is exported.

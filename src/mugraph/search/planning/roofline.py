@@ -1,6 +1,6 @@
 """Lower bounds of launches: each tensor crosses device memory once, contractions run at the best rate there is.
 
-No kernel the cost model (`mugraph.search.scheduling.cost`) knows for a derivation is predicted to be faster, so what such a
+No kernel the cost model (`mugraph.search.scheduling.table`) knows for a derivation is predicted to be faster, so what such a
 bound prunes could not have won.
 """
 
@@ -14,7 +14,8 @@ from mugraph.devices import Device
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Tensor
 from mugraph.search.axes import AxisProgram, Term
-from mugraph.search.scheduling.cost import GENERATED_EFFICIENCY, NOT_HIDDEN
+from mugraph.search.scheduling.cost import GENERATED_EFFICIENCY
+from mugraph.search.scheduling.table import NOT_HIDDEN
 
 LIBRARY_EFFICIENCY = 0.8
 """Share of the device's matmul rate a vendor library reaches (MKL and oneDNN: 0.84 to 0.91 at 2048 cubed)."""
@@ -59,13 +60,18 @@ class Roofline:
 
     def of(self, program: AxisProgram, produces: tuple[int, ...], libraries: bool = False) -> float:
         """The program in one launch; with `libraries`, as if they did its contractions for nothing but the time they take."""
+        alone = libraries or sum(term.op not in ("load", "constant") for term in program.terms) == 1
+        compute = sum(self.compute(program, term, alone) for term in program.terms)
+        return self.seconds(self.memory(program, produces), compute)
+
+    def memory(self, program: AxisProgram, produces: tuple[int, ...]) -> float:
+        """Reading each of a program's inputs and writing its outputs once."""
         read = sum(map(self.reading, {term.source for _, term in program.loads()}))
         dtypes = (self.tensor_of(source).dtype for source in produces)
         written = sum(
             self.transfer(elements(program, term), dtype) for (term, _), dtype in zip(program.outputs, dtypes, strict=False)
         )
-        alone = libraries or sum(term.op not in ("load", "constant") for term in program.terms) == 1
-        return self.seconds(read + written, sum(self.compute(program, term, alone) for term in program.terms))
+        return read + written
 
 
 def flops(program: AxisProgram, product: Term) -> float:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterable
+from functools import lru_cache
 
+from mugraph.search.closure.recipe import Recipe
 from mugraph.search.closure.stabilize import exponentials
 from mugraph.search.kernels import Kernel
 from mugraph.search.planning.plans import WORTH_MEASURING, Library, Plan
@@ -50,7 +52,12 @@ def most_promising(plans: Iterable[Plan], count: int = CANDIDATES) -> list[Plan]
 
 def _in_range(plan: Plan) -> bool:
     """Whether a row maximum is subtracted before every exponential."""
-    return not any(isinstance(stage.kernel, Kernel) and exponentials(stage.kernel.recipe) for stage in plan.stages)
+    return all(isinstance(stage.kernel, Library) or _all_in_range(stage.kernel.recipe) for stage in plan.stages)
+
+
+@lru_cache(maxsize=1 << 14)
+def _all_in_range(recipe: Recipe) -> bool:
+    return not exponentials(recipe)
 
 
 def _structure(plan: Plan) -> tuple[object, ...]:

@@ -8,15 +8,18 @@ common factor per row is free to choose: the producer shifts by its own row maxi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
 from mugraph.algebra.fields import FieldValue, NestingArithmetic
 from mugraph.search.axes import AxisProgram, AxisSet, Slots, Term, pruned
 from mugraph.search.closure.context import Context
+from mugraph.search.closure.recipe import Recipe
 from mugraph.search.closure.saturation import TinyInputs
+from mugraph.search.planning.derivations import iterations_as_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,7 @@ class Split:
 
     `producer` computes the partial results `frontier` of the `whole` program, with dimensions `partial`, and is projective if
     it exports a row maximum, on which the outputs do not depend; `consumer_of` builds the consumer once sources are
-    numbered. `parts` is the axis summed last.
+    numbered. `parts` is the axis summed last, `results` the values of the partial results at tiny sizes.
     """
 
     producer: AxisProgram
@@ -33,6 +36,11 @@ class Split:
     frontier: tuple[int, ...]
     partial: tuple[Slots, ...]
     parts: int
+    results: frozenset[tuple[Slots, bytes]]
+
+    def with_sizes(self, sizes: tuple[int, ...]) -> Split:
+        """The same split of a program of other sizes."""
+        return replace(self, producer=self.producer.with_sizes(sizes), whole=self.whole.with_sizes(sizes))
 
 
 def with_parts(sizes: Sequence[int], axis: int, parts: int, count: int) -> tuple[int, ...]:
@@ -40,6 +48,25 @@ def with_parts(sizes: Sequence[int], axis: int, parts: int, count: int) -> tuple
     changed = list(sizes)
     changed[axis], changed[parts] = sizes[axis] * sizes[parts] // count, count
     return tuple(changed)
+
+
+@lru_cache(maxsize=1 << 12)
+def split_of(recipe: Recipe, structure: AxisProgram) -> Split | None:
+    """The split in which the iterations of a recipe with a loop are parts, if there is one, for a program without sizes."""
+    whole = iterations_as_parts(recipe, structure)
+    return None if whole is None else split_at(whole, len(structure.sizes))
+
+
+def splits_of(recipes: Iterable[Recipe], structure: AxisProgram) -> Iterator[Split]:
+    """The splits that recipes of one program without sizes are, in the order of the recipes.
+
+    Of those with the same partial results one is enough: both halves are searched for all their derivations.
+    """
+    seen: set[frozenset[tuple[Slots, bytes]]] = set()
+    for split in filter(None, (split_of(recipe, structure) for recipe in recipes)):
+        if split.results not in seen:
+            seen.add(split.results)
+            yield split
 
 
 def split_at(program: AxisProgram, parts: int) -> Split | None:
@@ -55,22 +82,21 @@ def split_at(program: AxisProgram, parts: int) -> Split | None:
     if any(program.terms[i].op not in ("constant", "load") for i in shared):
         return None
     partial = tuple(_slots(program.terms[i].axes, parts) for i in frontier)
-    producer = replace(program, outputs=tuple(zip(frontier, partial, strict=True)))
-    split = Split(pruned(producer), program, frontier, partial, parts)
-    projective = any(term.op == "exp" for term in split.producer.terms) and _common_factors_cancel(split)
-    return replace(split, producer=replace(split.producer, projective=projective))
+    arith, inputs, context = NestingArithmetic(seed=0), TinyInputs(seed=0), Context.of(program, None)
+    values = inputs.evaluate(program, context, arith)
+    results = frozenset((slots, values[i].p.tobytes()) for i, slots in zip(frontier, partial, strict=True))
 
+    def common_factors_cancel() -> bool:
+        """Whether one factor on all partial results of a row leaves the outputs as they are."""
+        row = context.mask(frozenset.intersection(*(program.terms[i].axes for i in frontier)) - {parts})
+        shape = tuple(size if row >> part & 1 else 1 for part, size in enumerate(context.shape))
+        factor = FieldValue(arith.random(shape, np.random.default_rng(0)).p, None)
+        scaled = inputs.evaluate(program, context, arith, {i: arith.mul(values[i], factor) for i in frontier})
+        return all(np.array_equal(scaled[term].p, values[term].p) for term, _ in program.outputs)
 
-def _common_factors_cancel(split: Split) -> bool:
-    """Whether one factor on all partial results of a row leaves the outputs of the whole program as they are."""
-    arith, inputs, context = NestingArithmetic(seed=0), TinyInputs(seed=0), Context.of(split.whole, None)
-    row = context.mask(frozenset.intersection(*(split.whole.terms[i].axes for i in split.frontier)) - {split.parts})
-    shape = tuple(size if row >> part & 1 else 1 for part, size in enumerate(context.shape))
-    factor = FieldValue(arith.random(shape, np.random.default_rng(0)).p, None)
-    values = inputs.evaluate(split.whole, context, arith)
-    scaled = {index: arith.mul(values[index], factor) for index in split.frontier}
-    outputs = inputs.evaluate(split.whole, context, arith, scaled)
-    return all(np.array_equal(outputs[term].p, values[term].p) for term, _ in split.whole.outputs)
+    made = pruned(replace(program, outputs=tuple(zip(frontier, partial, strict=True))))
+    projective = any(term.op == "exp" for term in made.terms) and common_factors_cancel()
+    return Split(replace(made, projective=projective), program, frontier, partial, parts, results)
 
 
 def maximum_slots(split: Split) -> Slots:

@@ -1,6 +1,7 @@
 """Schedule instantiation: the best grids and loop counts of recipes at the sizes at hand, by the cost model.
 
-Structure is searched once per program; for each new size, dtype or device only this runs.
+Structure is searched once per program; for each new size, dtype or device only this runs. Recipes that share a space of
+schedules are costed together, and a lower bound for all of them tells which schedules need not be looked at.
 """
 
 from __future__ import annotations
@@ -9,76 +10,117 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from mugraph.search.axes import AxisSet
 from mugraph.search.scheduling.cost import RecipeCost
 from mugraph.search.scheduling.emission import Schedule
-from mugraph.search.scheduling.space import Floats, Schedules, Sizes, cuttable, schedule_space
+from mugraph.search.scheduling.leaders import Indices, Leaders
+from mugraph.search.scheduling.space import Floats, Schedules, Sizes, schedule_space
+from mugraph.search.scheduling.table import CostTable, cost_tables
 
-_CHUNK = 4096
-"""Schedules whose memory is computed at a time. Recipes share the tile sizes of a whole space, so that parts of it pay late."""
+_AT_FIRST = 64
+"""Schedules whose exact cost is computed first; then four times as many of those that may still lead, and so on."""
+
+_GROWTH = 4
+
+_ROUNDING = 1 - 1e-9
+"""Bounds are lowered by rounding errors, so that schedules of equal cost are all compared."""
+
+_NUMBER_BITS = 32
+"""A schedule of a recipe is numbered by both: the recipe, then its place in the space, in so many bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """A schedule of a recipe, the variant of sizes it is for, and its predicted seconds."""
+    """A recipe under a schedule, the variant of sizes it is for, and its predicted seconds."""
 
     seconds: float
+    cost: RecipeCost
     schedule: Schedule
     variant: int
 
 
 @dataclass
 class Scheduler:
-    """Schedules recipes of one program for each of `variants`, sizes of its axes; of axes `parted` a block has one element."""
+    """Schedules recipes of one program for each of `variants`, sizes of its axes; of axes `parted` a block has one element.
+
+    Only schedules that fit shared memory count. Of equally fast ones, the first recipe's lead, and the first of its space.
+    """
 
     variants: Sequence[Sizes]
     parted: AxisSet = frozenset()
     spaces: dict[tuple[tuple[int, ...], int | None], Schedules] = field(default_factory=dict)
     too_large: int = 0
-    """Schedules that were passed over because a block's tensors exceed shared memory."""
+    """Schedules that were looked at and passed over because a block's tensors exceed shared memory."""
 
-    def space(self, cost: RecipeCost) -> Schedules:
-        """The schedules of a recipe; recipes that are cut along the same axes share them."""
-        recipe = cost.recipe
-        tensors = [*(leaf.slots for leaf in recipe.leaves), *(output.slots for output in cost.outputs)]
-        parallel = tuple(axis for axis in sorted(recipe.parallel_axes) if cuttable(axis, tensors))
-        key = (parallel, recipe.loop_axis)
-        if key not in self.spaces:
-            self.spaces[key] = schedule_space(parallel, recipe.loop_axis, self.variants, self.parted)
-        return self.spaces[key]
+    def space(self, cut_axes: tuple[tuple[int, ...], int | None]) -> Schedules:
+        """The schedules of recipes that are cut along some axes (`RecipeCost.cut_axes`)."""
+        if cut_axes not in self.spaces:
+            self.spaces[cut_axes] = schedule_space(*cut_axes, self.variants, self.parted)
+        return self.spaces[cut_axes]
 
-    def best(self, cost: RecipeCost, count: int, bound: float = np.inf, rest: Floats | None = None) -> Iterator[Scheduled]:
-        """The `count` schedules of least predicted seconds below `bound` that fit the device's shared memory, best first.
+    def best_of_each(self, costs: tuple[RecipeCost, ...], count: int) -> Iterator[Scheduled]:
+        """The `count` schedules of least predicted seconds of each recipe, recipe by recipe, best first."""
+        leaders = Leaders(len(costs), count)
+        for numbers, table in cost_tables(costs):
+            self._compare(table, self.space(table.cut_axes), numbers, leaders, numbers[:, None])
+        return self._scheduled(costs, leaders)
+
+    def best(self, costs: tuple[RecipeCost, ...], count: int, bound: float, rest: Floats) -> Iterator[Scheduled]:
+        """The `count` best schedules of all recipes together below `bound` seconds, best first.
 
         `rest` are seconds that each variant costs besides; they count in the order and against the bound.
         """
-        space = self.space(cost)
-        seconds = cost.seconds(space)
-        total = seconds if rest is None else seconds + rest[space.variant]
-        order = np.flatnonzero(total < bound)
-        order = order[np.argsort(total[order], kind="stable")]
-        for index in self._fitting(cost, space, order):
-            yield Scheduled(float(seconds[index]), space.schedule(index), int(space.variant[index]))
-            count -= 1
-            if count == 0:
-                return
+        leaders = Leaders(1, count, bound)
+        for numbers, table in cost_tables(costs):
+            space = self.space(table.cut_axes)
+            self._compare(table, space, numbers, leaders, np.zeros((1, 1), dtype=np.intp), rest[space.variant])
+        return self._scheduled(costs, leaders, rest)
 
-    def _fitting(self, cost: RecipeCost, space: Schedules, order: npt.NDArray[np.intp]) -> Iterator[int]:
-        """Those schedules in `order` whose tensors fit shared memory."""
-        limit = cost.device.shared_memory_bytes
-        at_once = len(space) <= _CHUNK
-        for start in range(0, len(order), _CHUNK):
-            chunk = order[start : start + _CHUNK]
-            fits = (cost.memory(space)[chunk] if at_once else cost.memory(space[chunk])) <= limit
+    def least(self, costs: tuple[RecipeCost, ...]) -> dict[int, Scheduled]:
+        """For each variant the best schedule of all recipes, where any fits."""
+        leaders = Leaders(len(self.variants), 1)
+        for numbers, table in cost_tables(costs):
+            space = self.space(table.cut_axes)
+            self._compare(table, space, numbers, leaders, space.variant[None])
+        return {scheduled.variant: scheduled for scheduled in self._scheduled(costs, leaders)}
+
+    def _compare(
+        self,
+        table: CostTable,
+        space: Schedules,
+        numbers: Indices,
+        leaders: Leaders,
+        races: Indices,
+        rest: Floats | float = 0.0,
+    ) -> None:
+        """Let the recipes of a table, known by `numbers`, run in `races`, [recipes or 1, schedules or 1]."""
+        floor = (table.floor(space) + rest) * _ROUNDING
+        order = _in_turn(races[0], floor) if races.shape[1] > 1 else np.argsort(floor, kind="stable")
+        limit, size = table.device.shared_memory_bytes, _AT_FIRST
+        while len(order := order[(floor <= leaders.worst[races].max(axis=0))[order]]):
+            chosen, order = np.sort(order[:size]), order[size:]
+            fits = table.memory(space, chosen) <= limit
             self.too_large += int(np.count_nonzero(~fits))
-            yield from chunk[fits]
+            total = table.seconds(space, chosen) + np.broadcast_to(rest, floor.shape)[chosen]
+            where = np.broadcast_to(races, (len(numbers), len(floor)))[:, chosen]
+            leaders.add(where[fits], total[fits], ((numbers[:, None] << _NUMBER_BITS) + chosen)[fits])
+            size *= _GROWTH
 
-    def least(self, cost: RecipeCost) -> Floats:
-        """The least predicted seconds of each variant; infinity where no schedule fits."""
-        space = self.space(cost)
-        least = np.full(len(self.variants), np.inf)
-        fits = cost.memory(space) <= cost.device.shared_memory_bytes
-        np.minimum.at(least, space.variant[fits], cost.seconds(space)[fits])
-        return least
+    def _scheduled(self, costs: Sequence[RecipeCost], leaders: Leaders, rest: Floats | None = None) -> Iterator[Scheduled]:
+        for total, number in zip(leaders.seconds, leaders.numbers, strict=True):
+            cost, index = costs[int(number) >> _NUMBER_BITS], int(number) & (1 << _NUMBER_BITS) - 1
+            space = self.space(cost.cut_axes)
+            variant = int(space.variant[index])
+            seconds = total if rest is None else total - rest[variant]
+            yield Scheduled(float(seconds), cost, space.schedule(index), variant)
+
+
+def _in_turn(races: Indices, floor: Floats) -> Indices:
+    """The schedules with the least floor of each race first, then the next of each, and so on."""
+    by_race = np.lexsort((floor, races))
+    sorted_races = races[by_race]
+    place = np.empty_like(by_race)
+    place[by_race] = np.arange(len(floor)) - np.searchsorted(sorted_races, sorted_races)
+    order: Indices = np.lexsort((floor, place))
+    return order

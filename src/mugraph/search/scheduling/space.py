@@ -40,39 +40,29 @@ class Schedules:
     ) -> None:
         self.sizes, self.parts, self.loop, self.loop_axis, self.variant = sizes, parts, loop, loop_axis, variant
         self._tiles: dict[tuple[AxisSet, bool], Values] = {}
+        self._repeated: dict[tuple[AxisSet, bool], Values] = {}
         self._wholes: dict[AxisSet, Values] = {}
         self._runs: dict[tuple[Slots, bool], Floats] = {}
-        self._shared: dict[Hashable, tuple[Floats, Floats]] = {}
+        self._shared: dict[Hashable, Floats] = {}
 
     def __len__(self) -> int:
         return len(self.loop)
-
-    def __getitem__(self, chosen: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> Schedules:
-        """Some of the schedules."""
-        sizes = [size if isinstance(size, float) else size[chosen] for size in self.sizes]
-        parts = {axis: count[chosen] for axis, count in self.parts.items()}
-        return Schedules(sizes, parts, self.loop[chosen], self.loop_axis, self.variant[chosen])
 
     def schedule(self, index: int) -> Schedule:
         """One of them."""
         grid = tuple((axis, int(count[index])) for axis, count in self.parts.items() if count[index] > 1)
         return Schedule(grid, int(self.loop[index]))
 
-    def shared(self, key: Hashable, make: Callable[[Schedules], tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
+    def shared(self, key: Hashable, make: Callable[[], Floats]) -> Floats:
         """What `make` says of the schedules, made once for each `key`."""
         if key not in self._shared:
-            self._shared[key] = make(self)
+            self._shared[key] = make()
         return self._shared[key]
 
     @cached_property
     def blocks(self) -> Floats:
         """Thread blocks."""
         return math.prod(self.parts.values(), start=np.ones_like(self.loop))
-
-    def rounds(self, multiprocessors: int) -> Floats:
-        """How often the busiest multiprocessor starts a block."""
-        result: Floats = np.ceil(self.blocks / multiprocessors)
-        return result
 
     def whole(self, axes: AxisSet) -> Values:
         """Elements of a device tensor."""
@@ -92,7 +82,12 @@ class Schedules:
 
     def points(self, axes: AxisSet, cut: bool, repeated: bool) -> Values:
         """Elements a block works through, in all iterations together if it is `repeated` in each."""
-        return self.tile(axes, cut) * self.loop if repeated else self.tile(axes, cut)
+        if not repeated:
+            return self.tile(axes, cut)
+        key = (axes, cut and self.loop_axis in axes)
+        if key not in self._repeated:
+            self._repeated[key] = self.tile(*key) * self.loop
+        return self._repeated[key]
 
     def run(self, slots: Slots, in_loop: bool) -> Floats:
         """Elements that a tile of a row-major device tensor of dimensions `slots` has in one piece."""
@@ -105,11 +100,14 @@ class Schedules:
         run = np.ones_like(self.loop)
         whole = np.ones_like(self.loop, dtype=bool)
         for axis in (axis for slot in reversed(slots) for axis in reversed(slot)):
-            parts = self.parts.get(axis, np.ones_like(self.loop))
+            parts = self.parts.get(axis)
             if in_loop and axis == self.loop_axis:
-                parts = parts * self.loop
-            run = np.where(whole, run * self.sizes[axis] / parts, run)
-            whole = whole & (parts == 1)
+                parts = self.loop if parts is None else parts * self.loop
+            if parts is None:
+                run = run * np.where(whole, self.sizes[axis], 1.0)
+            else:
+                run = run * np.where(whole, self.sizes[axis] / parts, 1.0)
+                whole &= parts == 1
         return run
 
 
