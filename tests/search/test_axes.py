@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from mugraph.errors import UnsupportedOperator
+from mugraph.ir.graph import Graph
 from mugraph.ir.program import Program
 from mugraph.search.axes import axis_program
 
@@ -67,3 +70,24 @@ def test_a_reshape_across_dimensions_is_refused_with_its_sizes() -> None:
     x = p.input("x", (4, 6))
     with pytest.raises(UnsupportedOperator, match=r"reshape to \[6, 4\].*regroup"):
         axis_program(finished(p, x.reshape(6, 4)))
+
+
+def repeated(times: int) -> Graph:
+    """A chain in which every link needs the one before along two axes, and so do their links."""
+    p = Program()
+    t, w = p.input("t", (4, 8)), p.input("w", (8, 8))
+    for _ in range(times):
+        t = (t @ w).silu() * t
+    return finished(p, t)
+
+
+def test_a_chain_of_tensors_needed_along_two_axes_is_read_again_under_others() -> None:
+    program = axis_program(repeated(3))
+    assert [term.op for term in program.terms].count("silu") == 2**3 - 1
+
+
+def test_chains_that_double_with_every_link_are_refused_at_once() -> None:
+    started = time.process_time()
+    with pytest.raises(UnsupportedOperator, match="along so many axes at once"):
+        axis_program(repeated(40))
+    assert time.process_time() - started < 1

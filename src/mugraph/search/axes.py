@@ -88,6 +88,10 @@ class AxisProgram:
         return replace(self, sizes=sizes)
 
 
+_MOST_COPIES = 256
+"""Operators that are computed again under fresh axes: each may have operands of that kind, and chains of them double."""
+
+
 class _Conflict(Exception):
     """One tensor would carry the same axis on two of its dimensions."""
 
@@ -188,6 +192,11 @@ class _Analysis:
     def copy(self, value: Value) -> int:
         """The computation of `value` once more, from inputs read under fresh axes."""
         node = self.graph.nodes[value.node]
+        if len(self.drafts) > len(self.graph.nodes) + _MOST_COPIES:
+            raise UnsupportedOperator(
+                f"{node.op}: tensors are needed along so many axes at once that more than {_MOST_COPIES} operators would be "
+                "computed again; search the program in parts"
+            )
         operands = [self.copy(v) for v in node.inputs]
         return self.add(value, node, operands)
 
@@ -356,7 +365,8 @@ def _shape(node: Node) -> Shape:
 def axis_program(graph: Graph) -> AxisProgram:
     """The axis form of a kernel graph of pre-defined operators.
 
-    Raises UnsupportedOperator for reshapes that do not respect dimensions and for diagonals.
+    Raises UnsupportedOperator for reshapes that do not respect dimensions, for diagonals, and where too much would have to
+    be read again under other axes.
     """
     return _Analysis(graph).run()
 

@@ -16,7 +16,7 @@ from mugraph.search.scheduling.cost import RecipeCost
 from mugraph.search.scheduling.emission import Schedule
 from mugraph.search.scheduling.leaders import Indices, Leaders
 from mugraph.search.scheduling.space import Floats, Schedules, Sizes, schedule_space
-from mugraph.search.scheduling.table import CostTable, cost_tables
+from mugraph.search.scheduling.table import CostTable, cost_tables, in_femtoseconds
 
 _AT_FIRST = 64
 """Schedules whose exact cost is computed first; then four times as many of those that may still lead, and so on."""
@@ -112,7 +112,7 @@ class Scheduler:
             cost, index = costs[int(number) >> _NUMBER_BITS], int(number) & (1 << _NUMBER_BITS) - 1
             space = self.space(cost.cut_axes)
             variant = int(space.variant[index])
-            seconds = total if rest is None else total - rest[variant]
+            seconds = total if rest is None else in_femtoseconds(total - rest[variant])
             yield Scheduled(float(seconds), cost, space.schedule(index), variant)
 
 

@@ -24,6 +24,11 @@ Chosen = Indices | slice
 EVERY = slice(None)
 
 
+def in_femtoseconds(seconds: Floats) -> Floats:
+    """Seconds without their rounding errors, so that what costs the same ties, in whichever order its parts were added."""
+    return np.round(seconds, 15)
+
+
 class CostTable:
     """The costs of recipes for one device that are cut along the same axes, and so have the same schedules."""
 
@@ -40,9 +45,7 @@ class CostTable:
         """Predicted run times, [recipes, chosen schedules]."""
         traffic = self._traffic(schedules, chosen)[:, self._transfers_of]
         points = self._points(schedules)[:, chosen]
-        # unlike a matrix product, this adds in the same order for every recipe: those of equal cost tie
-        compute = np.einsum("rs,sn->rn", self._work, points)
-        return self._roofline(schedules, chosen, traffic, compute, self._iteration)
+        return in_femtoseconds(self._roofline(schedules, chosen, traffic, self._work @ points, self._iteration))
 
     def floor(self, schedules: Schedules) -> Floats:
         """No recipe takes less: for each schedule, what is needed by one that needs the least of everything."""
