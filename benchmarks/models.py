@@ -1,11 +1,14 @@
-"""The paper's four models inside PyTorch: how long compiling takes, and what a token costs.
+"""The paper's four models inside PyTorch: how long compiling takes, what a token costs, and what part of it kernels do.
 
     python benchmarks/models.py compile llama --layers 32        # first compile, and from a warm cache in a new process
     python benchmarks/models.py latency --size small             # per token, against eager and torch.compile
+    python benchmarks/models.py share --size small               # of bytes and operations, and why the rest is not in kernels
 
 - compile: a prompt, then tokens: every new graph is timed, in a fresh process with an empty cache and in another with the cache
   that one left; and what the same graphs cost PyTorch alone (backend "aot_eager", which compiles nothing).
 - latency: eager, torch.compile and mugraph generate the same tokens in one process, in turns; ratios are medians over tokens.
+- share: of a prompt, of a token at a fixed number of keys, and of a token at a growing one, whose size is symbolic; with `--keep`
+  "faster" of the pieces that beat PyTorch here, "all" of those with kernels, "plan" of those the partitioner makes (no search).
 
 Models have random weights (`examples/models`). Results go to `benchmarks/results/models-*.json`; tables go to stdout.
 """
@@ -22,15 +25,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch._aot_autograd.utils import make_boxed_func
 
 from mugraph.devices import device_for
 from mugraph.devices.host import available_cores
 from mugraph.dynamo import compilations
+from mugraph.frontend.partition import Partition, partition
 
 RESULTS = Path(__file__).parent / "results"
 EXAMPLES = Path(__file__).parents[1] / "examples" / "models"
@@ -57,6 +64,7 @@ def main() -> None:
         part.add_argument("--budget", type=float, default=40.0, help="seconds for the pieces of one graph")
         part.add_argument("--threads", type=int, default=available_cores())
         part.add_argument("--tokens", type=int, default=64, help="timed tokens")
+        part.add_argument("--keep", choices=("faster", "all", "plan"), default="faster", help="which pieces `share` counts")
         part.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
         part.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -67,7 +75,8 @@ def main() -> None:
     rows = [row for model in options.models for row in PARTS[options.part](model, options)]
     record = {"machine": machine(), "threads": options.threads, "size": options.size, "layers": options.layers, "rows": rows}
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"models-{options.part}-{options.size}.json").write_text(json.dumps(record, indent=1) + "\n")
+    kept = f"-{options.keep}" if options.part == "share" else ""
+    (RESULTS / f"models-{options.part}-{options.size}{kept}.json").write_text(json.dumps(record, indent=1) + "\n")
     print(json.dumps(record) if options.json else table(rows))
 
 
@@ -135,6 +144,53 @@ def latency(name: str, options: argparse.Namespace) -> list[Record]:
     return [row]
 
 
+def share(name: str, options: argparse.Namespace) -> list[Record]:
+    """For each graph: the part of bytes and of operations in kernels, and of all bytes by what keeps them out."""
+    rows = []
+    for graph, dynamic in (("prompt", False), ("token", False), ("growing", None)):
+        torch._dynamo.reset()
+        model, ids = built(name, options)
+        planned = options.keep == "plan"
+        fast = (
+            torch.compile(model, backend=_partitioned, dynamic=dynamic)
+            if planned
+            else with_mugraph(model, options, dynamic=dynamic)
+        )
+        past = None
+        with torch.inference_mode():
+            for _ in range({"prompt": 1, "token": 2, "growing": COMPILED_STEPS}[graph]):
+                ids, past = token(fast, ids, past)
+        found = partitions[-1] if planned else compilations[-1].partition
+        rows.append({"model": name, "graph": graph, **_shares(found)})
+    torch._dynamo.reset()
+    return rows
+
+
+partitions: list[Partition] = []
+"""Of the graphs that were only divided, in order."""
+
+
+def _partitioned(module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """A backend that divides graphs into pieces, and lets PyTorch run them."""
+
+    def divided(graph: torch.fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
+        partitions.append(partition(graph.graph))
+        return make_boxed_func(graph.forward)
+
+    compiler: Callable[..., Any] = aot_autograd(fw_compiler=divided)(module, example_inputs)
+    return compiler
+
+
+def _shares(found: Partition) -> Record:
+    """What `share` says of one graph."""
+    total = sum(piece.work.bytes for piece in found.pieces) + sum(left.work.bytes for left in found.left)
+    rest: Counter[str] = Counter()
+    for left in found.left:
+        rest[f"{left.node.target}: {left.reason}"] += left.work.bytes
+    largest = [f"{reason} ({part / total:.2%})" for reason, part in rest.most_common() if part > total / 10_000]
+    return {"bytes": found.byte_share, "operations": found.flop_share, "pieces": len(found.pieces), "not in kernels": largest}
+
+
 def built(name: str, options: argparse.Namespace) -> tuple[torch.nn.Module, torch.Tensor]:
     """A model, and a prompt for it."""
     sys.path.insert(0, str(EXAMPLES))
@@ -143,9 +199,10 @@ def built(name: str, options: argparse.Namespace) -> tuple[torch.nn.Module, torc
     return model, torch.randint(7, zoo.SIZES[options.size].vocabulary, (1, PROMPT))
 
 
-def with_mugraph(model: torch.nn.Module, options: argparse.Namespace) -> Callable[..., Any]:
+def with_mugraph(model: torch.nn.Module, options: argparse.Namespace, **how: Any) -> Callable[..., Any]:
     """The model compiled with mugraph."""
-    fast: Callable[..., Any] = torch.compile(model, backend="mugraph", options={"budget": options.budget})
+    chosen = {"budget": options.budget, "keep": options.keep}
+    fast: Callable[..., Any] = torch.compile(model, backend="mugraph", options=chosen, **how)
     return fast
 
 
@@ -171,7 +228,11 @@ def table(rows: list[Record]) -> str:
     return "\n".join(lines)
 
 
-PARTS: dict[str, Callable[[str, argparse.Namespace], list[Record]]] = {"compile": compile_times, "latency": latency}
+PARTS: dict[str, Callable[[str, argparse.Namespace], list[Record]]] = {
+    "compile": compile_times,
+    "latency": latency,
+    "share": share,
+}
 
 if __name__ == "__main__":
     main()

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from mugraph import superoptimize
 from mugraph.errors import UnsupportedOperator
 from mugraph.frontend import trace
 from mugraph.frontend.masks import causal_mask, hides_a_row
@@ -64,7 +65,13 @@ def masked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor
     return F.scaled_dot_product_attention(q * 1.5, k, v, attn_mask=mask, enable_gqa=k.shape[1] != q.shape[1])
 
 
-@pytest.mark.parametrize("mask", [VISIBLE, additive(VISIBLE), randn(3, 5), randn(2, 1, 3, 5), randn(2, 4, 1, 5)])
+LOWEST = torch.finfo(torch.float32).min
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [VISIBLE, additive(VISIBLE), torch.where(HIDING, 0.0, LOWEST), randn(3, 5), randn(2, 1, 3, 5), randn(2, 4, 1, 5)],
+)
 @pytest.mark.parametrize(("keys", "values"), [(KEYS, VALUES), (GROUPED_KEYS, GROUPED_VALUES)])
 def test_masked_attention_is_a_piece(keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor) -> None:
     compare(masked, QUERIES, keys, values, mask)
@@ -82,6 +89,21 @@ def test_a_mask_added_to_scores_is_an_operand_like_any_other(mask: torch.Tensor)
         return torch.softmax(q @ k.transpose(-2, -1) + mask, -1) @ v
 
     compare(spelled, QUERIES, KEYS, VALUES, mask)
+
+
+def test_a_hidden_key_may_have_any_score() -> None:
+    """Kernels that shift scores and mask apart lose the keys that are seen; the comparison with float64 rejects them."""
+    queries, keys, values = randn(2, 3, 8), randn(2, 16, 8), randn(2, 16, 8)
+    mask = additive(torch.rand(3, 16) < 0.5)
+    mask[:, :2] = torch.tensor([0.0, -math.inf])
+    keys[:, 1] = 1e4 * queries[:, 0]
+    with torch.no_grad():
+        module = make_fx(masked, tracing_mode="fake")(queries[None], keys[None], values[None], mask)
+    (piece,) = partition(module.graph).pieces
+    found = superoptimize(piece.program, budget=10.0, cache="off")
+    assert found.found
+    got = found(queries[None], keys[None], values[None], mask)
+    torch.testing.assert_close(torch.as_tensor(got), masked(queries[None], keys[None], values[None], mask), rtol=1e-4, atol=1e-4)
 
 
 def test_a_mask_that_is_computed_stays_outside_and_is_looked_at() -> None:

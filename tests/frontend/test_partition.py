@@ -227,6 +227,40 @@ def test_random_numbers_are_drawn_in_the_order_of_the_graph() -> None:
     torch.testing.assert_close(again(*inputs), wanted)
 
 
+HEADS = randn(1, 2, 4, 8)
+DECODER_CALLS: dict[str, Function] = {
+    "mm": lambda x: x[0, 0] @ x[0, 1].t(),
+    "bmm": lambda x: torch.bmm(x[0], x[0].transpose(1, 2)),
+    "addmm": lambda x: torch.addmm(x[0, 0, 0, :4], x[0, 0], x[0, 1].t()),
+    "arithmetic": lambda x: -(x + 1.0 - x * 2.0) / (x.pow(2) + 1.0),
+    "statistics": lambda x: x.mean(-1) + x.sum(-1) * torch.rsqrt(x.square().mean(-1) + 1e-6) - (x * x).sum(-1).sqrt(),
+    "exponentials": lambda x: torch.exp(x) + torch.sigmoid(x) + torch.nn.functional.silu(x),
+    "softmax": lambda x: torch.softmax(x, -1),
+    "layer norm": lambda x: torch.nn.functional.layer_norm(x, (8,)),
+    "rotary embedding": lambda x: x * 0.5 + torch.cat((-x[..., 4:], x[..., :4]), -1) * 0.25,
+    "slice and select": lambda x: x[:, 1:, ::2].select(1, 0),
+    "cache": lambda x: torch.cat((x, x * 2.0), -2) @ x.transpose(-1, -2),
+    "views": lambda x: x.reshape(2, 32).view(2, 4, 8).permute(1, 0, 2).unsqueeze(0).squeeze(0).transpose(0, 1) + 1.0,
+    "repeated heads": lambda x: x[:, :, None].expand(1, 2, 3, 4, 8).reshape(1, 6, 4, 8).clone() @ x[:, :1].transpose(-1, -2),
+    "casts": lambda x: (x.to(torch.float64).square().mean(-1, keepdim=True).to(torch.float32) + 1.0) * x,
+    "attention": lambda x: torch.nn.functional.scaled_dot_product_attention(x, x, x),
+    "causal attention": lambda x: torch.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True),
+    "masked attention": lambda x: torch.nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=x[:, :, :, :4]),
+    "filled scores": lambda x: torch.softmax((x @ x.transpose(-1, -2)).masked_fill(x[..., :4] > 9.0, -torch.inf), -1) @ x,
+}
+"""What decoder layers call, some of which programs cannot express."""
+
+
+@pytest.mark.parametrize("name", DECODER_CALLS)
+def test_what_decoders_call_is_taken_or_left_with_a_reason(name: str) -> None:
+    def layer(x: torch.Tensor, w: torch.Tensor) -> list[torch.Tensor]:
+        return [DECODER_CALLS[name](torch.sigmoid(x @ w)), rms(x @ w, w[0])]
+
+    found = split(layer, HEADS, randn(8, 8))
+    assert found.pieces
+    assert all(left.reason for left in found.left)
+
+
 def random_function(seed: int) -> Function:
     """A function of square matrices whose calls programs can and cannot express are mixed."""
     draw = random.Random(seed)

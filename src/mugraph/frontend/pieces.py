@@ -115,11 +115,9 @@ def alone(node: fx.Node) -> bool:
 
 
 def bytes_of(node: fx.Node) -> int:
-    """Bytes of the tensor that a node gives; 0 where it is none or its size varies."""
+    """Bytes of the tensor that a node gives, sizes that vary as they were when recorded; 0 where it is none."""
     tensor = tensor_of(node)
-    if tensor is None or not is_static(tensor):
-        return 0
-    return math.prod(tensor.shape) * tensor.element_size()
+    return 0 if tensor is None else math.prod(map(_recorded, tensor.shape)) * tensor.element_size()
 
 
 def mutates(node: fx.Node) -> bool:
@@ -145,6 +143,11 @@ def _complaint(node: fx.Node, device: str) -> str | None:
             if tensor.device.type != device or tensor.layout is not torch.strided:
                 return f"its tensors are {tensor.layout} on {tensor.device}"
     return None
+
+
+def _recorded(size: int | torch.SymInt) -> int:
+    """A size as it was when recorded, without promising anything of it; 0 where nobody knew."""
+    return size if isinstance(size, int) else size.node.hint or 0
 
 
 def is_static(tensor: torch.Tensor) -> bool:

@@ -22,6 +22,8 @@ from mugraph.ir.graph import Graph
 
 _GATHERING = frozenset({"embedding", "index", "index_select", "gather"})
 """Operators that read of their first operand only what they give."""
+_VIEWS = frozenset({"_unsafe_view"})
+"""Operators that give their operand's memory although their schema does not say so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +37,11 @@ class Work:
 def work_of_call(node: fx.Node) -> Work:
     """What a call costs when torch runs it alone; views, and parts of several results, cost nothing."""
     given = _tensors(node)
-    if not given or node.target is operator.getitem or getattr(node.target, "is_view", False):
+    name = getattr(getattr(node.target, "overloadpacket", None), "__name__", None)
+    view = getattr(node.target, "is_view", False) or name in _VIEWS
+    if not given or view or node.target is operator.getitem:
         return Work()
-    packet = getattr(node.target, "overloadpacket", None)
-    gathers = getattr(packet, "__name__", None) in _GATHERING
+    gathers = name in _GATHERING
     read = [node if gathers and source is node.args[0] else source for source in node.all_input_nodes]
     return Work(sum(map(bytes_of, (*read, node))), _flops_of_call(node, given))
 
@@ -60,7 +63,7 @@ def share(taken: Iterable[int], rest: Iterable[int]) -> float:
 
 
 def _flops_of_call(node: fx.Node, given: list[torch.Tensor]) -> int:
-    """Operations of a call, 0 where none are on floats or sizes vary."""
+    """Operations of a call; 0 where none are on floats, and where sizes vary."""
     operands = [tensor for source in node.all_input_nodes for tensor in _tensors(source)]
     if not all(tensor.dtype.is_floating_point for tensor in given) or not all(map(is_static, (*operands, *given))):
         return 0
