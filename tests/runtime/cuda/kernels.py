@@ -152,12 +152,15 @@ extern "C" __global__ void __launch_bounds__(128) group_product(const @T *left, 
             const int row = 16 * warp + lane / 4 + part % 2 * 8, k = 16 * step + lane % 4 * 2 + part / 2 * 8;
             parts[step][part] = left[row * 64 + k].bits | left[row * 64 + k + 1].bits << 16;
         }
+    wgmma_registers(sum);
+    wgmma_registers(parts);
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < 4; ++step)
         wgmma_m64k16<@T, @N, @FIRST>(sum, parts[step], wgmma_matrix<@W>(memory + @AT, @LEADING, @STRIDE));
     wgmma_commit();
     wgmma_wait<0>();
+    wgmma_registers(sum);
 #pragma unroll
     for (int j = 0; j < @N / 8; ++j)
 #pragma unroll

@@ -144,6 +144,8 @@ class _Work:
             text.line("#pragma unroll")
             with text.block(each):
                 self.load_left(left, "a_panel", "m0", "left[step]")
+            text.line(f"wgmma_registers({sum_}[0]);")
+            text.line("wgmma_registers(left);")
             text.line("wgmma_fence();")
             text.line("#pragma unroll")
             with text.block(each):
@@ -152,6 +154,7 @@ class _Work:
                 text.line(f"wgmma_m64k16<{arguments}>({sum_}[0], left[step], {matrix});")
             text.line("wgmma_commit();")
             text.line("wgmma_wait<0>();")
+            text.line(f"wgmma_registers({sum_}[0]);")
 
     def load_left(self, tile: Tile, pointer: str, first: str, into: str) -> None:
         """A fragment of 16 rows from `first` on."""

@@ -75,6 +75,7 @@ INLINE void wgmma_m64k16(float (&sum)[N / 8][4], const unsigned (&left)[4], matr
     static_assert(N == 8 || N == 16 || N == 32 || N == 64 || N == 128, "products have 8, 16, 32, 64 or 128 columns");
     emulated_wgmma(sum[0], N, left, right.bits, columns_first, is_bf16<T>);
 }
+template <int N, class R> INLINE void wgmma_registers(R (&)[N][4]) {}
 INLINE void wgmma_fence() { emulated_wgmma_fence(); }
 INLINE void wgmma_commit() { emulated_wgmma_commit(); }
 template <int PENDING> INLINE void wgmma_wait() { emulated_wgmma_wait(PENDING); }

@@ -81,6 +81,9 @@ template <int SWIZZLE> INLINE matrix_t wgmma_matrix(const void *start, int leadi
 template <class T, int N, bool columns_first>
 INLINE void wgmma_m64k16(float (&sum)[N / 8][4], const unsigned (&left)[4], matrix_t right);
 INLINE void wgmma_fence();
+/* Names registers of products, N fragments, to a compiler that does not know when these are read and written: it moves no use of
+   them across. Stands between other uses and the fence, and behind the wait. R: float, unsigned. */
+template <int N, class R> INLINE void wgmma_registers(R (&parts)[N][4]);
 INLINE void wgmma_commit();
 template <int PENDING> INLINE void wgmma_wait();
 

@@ -116,6 +116,14 @@ template <int SWIZZLE> INLINE matrix_t wgmma_matrix(const void *start, int leadi
     const unsigned long long first = (shared_address(start) & 0x3ffff) >> 4;
     return {first | (unsigned long long)(leading >> 4) << 16 | (unsigned long long)(stride >> 4) << 32 | mode << 62};
 }
+INLINE void hold_register(float &part) { asm volatile("" : "+f"(part)::"memory"); }
+INLINE void hold_register(unsigned &part) { asm volatile("" : "+r"(part)::"memory"); }
+template <int N, class R> INLINE void wgmma_registers(R (&parts)[N][4])
+{
+#pragma unroll
+    for (int number = 0; number < 4 * N; ++number)
+        hold_register(parts[number / 4][number % 4]);
+}
 INLINE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 INLINE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int PENDING> INLINE void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory"); }
