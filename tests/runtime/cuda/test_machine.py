@@ -73,5 +73,6 @@ def test_the_command_line_reports_what_kernels_take_and_times_nothing(capsys: py
     assert record["predicted"] > record["roofline"] > 0
     assert record["gpu_kernels"]
     assert all(kernel["spill_bytes"] == 0 for kernel in record["gpu_kernels"])
+    assert all(kernel["engines"] == [] for kernel in record["gpu_kernels"]), "this architecture has threads alone"
     assert main(["bench", folder]) == 2
     assert "cuda:sm_80" in capsys.readouterr().err
