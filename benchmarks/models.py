@@ -162,6 +162,7 @@ def share(name: str, options: argparse.Namespace) -> list[Record]:
                 ids, past = token(fast, ids, past)
         found = partitions[-1] if planned else compilations[-1].partition
         rows.append({"model": name, "graph": graph, **_shares(found)})
+        print(table(rows[-1:]), file=sys.stderr, flush=True)
     torch._dynamo.reset()
     return rows
 

@@ -25,6 +25,7 @@ from mugraph.runtime import build
 
 onnx = pytest.importorskip("onnx", reason="pip install mugraph[onnx]")
 helper, numpy_helper = import_module("onnx.helper"), import_module("onnx.numpy_helper")
+reference_module = import_module("onnx.reference")
 
 TOLERANCE = {2: 2e-2, 4: 1e-4, 8: 1e-6}
 """By bytes of an element: the cases' results were rounded to it."""
@@ -154,6 +155,26 @@ def test_a_file_is_optimized_by_the_command_line(tmp_path: Path, capsys: pytest.
     assert json.loads(capsys.readouterr().out)["verified"]
     assert main(["optimize", str(file), "--batch", "2"]) == 2
     assert "--batch applies to built-in workloads" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("node", "opset"),
+    [
+        (helper.make_node("ReduceMean", ["x"], ["y"], axes=[1], keepdims=0), 13),
+        (helper.make_node("ReduceSum", ["x"], ["y"], axes=[-1]), 11),
+        (helper.make_node("Unsqueeze", ["x"], ["y"], axes=[0, -1]), 11),
+        (helper.make_node("Softmax", ["x"], ["y"], axis=-1), 11),
+        (helper.make_node("Clip", ["x"], ["y"], min=0.5), 10),
+        (helper.make_node("Transpose", ["x"], ["y"]), 9),
+    ],
+)
+def test_meanings_of_earlier_opsets(node: Any, opset: int) -> None:
+    earlier = model([node], {"x": [4, 6]}, opset=opset)
+    x = np.random.default_rng(2).standard_normal((4, 6))
+    (got,) = evaluate(from_onnx(earlier).graph, [x], FloatArithmetic(np.float64))
+    (wanted,) = reference_module.ReferenceEvaluator(earlier).run(None, {"x": x.astype(np.float32)})
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+    assert got.shape == wanted.shape
 
 
 def test_the_package_offers_it() -> None:
