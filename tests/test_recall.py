@@ -123,6 +123,13 @@ def test_a_longer_budget_is_used_where_proofs_were_hurried(store: Store, searche
     assert not optimized(cache=store, budget=90.0).report.recalled
 
 
+def test_nothing_for_lack_of_time_is_not_kept(store: Store, searches: list[Any]) -> None:
+    assert not optimized(cache=store, budget=0.0).found
+    assert not any(entry.kind == recall.KIND for entry in store.entries())
+    assert optimized(cache=store, budget=60.0).found
+    assert optimized(cache=store, budget=30.0).report.recalled
+
+
 def test_new_parameters_are_used_with_kept_kernels(store: Store, searches: list[Any]) -> None:
     x = torch.randn(4, 32)
     for _ in range(2):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -16,6 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from mugraph.api import superoptimize
 from mugraph.devices import device_for
+from mugraph.devices.host import available_cores
 from mugraph.duel import Duel, duel
 from mugraph.errors import InvalidInput, MugraphError
 from mugraph.forms import form_of
@@ -29,6 +31,8 @@ from mugraph.verifier.certificate import digest
 
 _log = logging.getLogger("mugraph.dynamo")
 _KIND = "duel"
+_BUSY = 2.0
+"""A load per core at which threads wait so long for each other that a duel is only good for the day."""
 
 Keep = Literal["faster", "all"]
 Known = dict[tuple[object, ...], Graph]
@@ -47,7 +51,7 @@ class Options:
     """
 
     target: str = "cpu"
-    budget: float | None = 40.0
+    budget: float | None = 60.0
     keep: Keep = "faster"
     sizes: int = 8
     strict: bool = False
@@ -141,7 +145,7 @@ class Optimizer:
         return "" if outcome.clear else f"its kernels are not clearly faster than torch ({outcome.speedup:.2f}x)"
 
     def _duel(self, piece: Piece, result: Superoptimized) -> Duel:
-        """The kernels against torch, as an earlier process or this one measured them."""
+        """The kernels against torch, as this process measured them or an earlier one that had the machine to itself."""
         store = Store.of(self.options.cache)
         strides = str([_recorded(node).stride() for node in piece.inputs])
         here = (repr(device_for(self.options.target)), torch.__version__, str(torch.get_num_threads()))
@@ -151,7 +155,8 @@ class Optimizer:
             with suppress(KeyError, TypeError, ValueError):  # a document that is none: it is measured again
                 return Duel.from_json(kept)
         outcome = against_torch(piece, result)
-        store.put(_KIND, key, outcome.to_json())
+        if not _busy():
+            store.put(_KIND, key, outcome.to_json())
         return outcome
 
 
@@ -168,6 +173,11 @@ def against_torch(piece: Piece, result: Superoptimized) -> Duel:
         ours = machine.timed(functools.partial(runnable(piece, result.executable), *tensors))
         theirs = machine.timed(functools.partial(as_torch(piece).forward, *tensors))
         return duel(ours.run, theirs.run)
+
+
+def _busy() -> bool:
+    """Whether this machine has had more to do for a minute than this process and its compilers."""
+    return hasattr(os, "getloadavg") and os.getloadavg()[0] > _BUSY * available_cores()
 
 
 def _recorded(node: fx.Node) -> torch.Tensor:

@@ -55,7 +55,7 @@ class Memory:
         return digest_of(graph_digest(self.program), repr(self.device), settings, __version__, _package_digest())
 
     def keep(self, result: Superoptimized) -> None:
-        """Keep a result for later runs."""
+        """Keep a result for later runs, unless there is none for lack of time: they go on from the structures found so far."""
         document = {
             "best": result.best.to_json(),
             "candidates": [candidate.to_json() for candidate in result.candidates],
@@ -63,7 +63,8 @@ class Memory:
             "sources": result.executable.digest,
             "budget": self.budget,
         }
-        self.store.put(KIND, self.key, document)
+        if result.found or _unhurried(document):
+            self.store.put(KIND, self.key, document)
 
     def recalled(self, qualifier: Qualifier, calling: Calling) -> Superoptimized | None:
         """The kept result, compiled and compared with float64 here; None, with a line in the log, if it is no good."""
@@ -102,10 +103,14 @@ class Memory:
 
 
 def _sufficient(document: Mapping[str, Any], budget: float | None) -> bool:
+    kept = document["budget"]
+    return _unhurried(document) or (budget is not None and budget <= kept)
+
+
+def _unhurried(document: Mapping[str, Any]) -> bool:
+    """Whether more time would have changed nothing."""
     kept, report = document["budget"], document["report"]
-    if kept is None or (budget is not None and budget <= kept):
-        return True
-    return bool(report["search"]["exhausted"] and _UNHURRIED * report["total_seconds"] <= kept)
+    return kept is None or bool(report["search"]["exhausted"] and _UNHURRIED * report["total_seconds"] <= kept)
 
 
 @functools.cache
