@@ -8,14 +8,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from lower.graphs import attention, rms_norm_linear
 from mugraph.devices import Engines
+from mugraph.frontend.conversion import DTYPES
 from mugraph.ir import DType
 from mugraph.runtime import Executable
 from mugraph.runtime.cuda.emulated import EmulatedCuda
 from mugraph.runtime.cuda.emulator import Fault
 from mugraph.runtime.cuda.machine import Cuda
+from mugraph.trials.kernel_faults import try_faults
 from targets.test_cuda import ERRORS, emulated
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator compiles kernels with g++")
@@ -112,3 +115,16 @@ def test_without_a_fault_nothing_shows(name: str, engines: Engines) -> None:
     on = machine(engines)
     assert emulated(GRAPHS[name], on) < ERRORS[GRAPHS[name].inputs()[0].output.dtype]
     assert on.findings == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("engines", "own"), [(BULK, {"count", "fence", "wait"}), (GROUPS, {"fence", "wait"})], ids=["bulk", "groups"]
+)
+@pytest.mark.parametrize("name", GRAPHS)
+def test_faults_in_every_place_are_noticed(name: str, engines: Engines, own: set[str]) -> None:
+    generator, kinds = torch.Generator().manual_seed(0), {ours: theirs for theirs, ours in DTYPES.items()}
+    inputs = [torch.randn(x.output.shape, generator=generator).to(kinds[x.output.dtype]) for x in GRAPHS[name].inputs()]
+    found = try_faults(GRAPHS[name], inputs, machine(engines).machine, most=6)
+    assert own | {"barrier", "mask", "swizzle"} <= found.keys()
+    assert {kind: trials.unnoticed for kind, trials in found.items() if trials.unnoticed} == {}
