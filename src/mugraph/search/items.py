@@ -18,11 +18,12 @@ from mugraph.search.axes import AxisProgram
 from mugraph.search.closure.bounded import deepened
 from mugraph.search.closure.context import Context
 from mugraph.search.closure.extraction import ExtractionLimits, Extractor
+from mugraph.search.closure.lifting import Fmaps, loops_to_some_end, with_loop
 from mugraph.search.closure.recipe import Recipe
 from mugraph.search.closure.saturation import Closure, Leaf, Limits, Saturation, TinyInputs
 from mugraph.search.closure.stabilize import Stabilizer, exponentials
 from mugraph.search.closure.tiers import Tier
-from mugraph.search.structures import Key, Structure
+from mugraph.search.structures import Key, Recent, Structure
 from mugraph.search.work import Work
 
 
@@ -85,9 +86,10 @@ class Item:
         """Everything the context holds within the limits, or what was found of it by `deadline` (of `time.perf_counter`)."""
         started = time.perf_counter()
         arith, inputs = NestingArithmetic(seed=self.options.seed), TinyInputs(self.options.seed)
-        closure, bound = self._closure(arith, inputs, min(deadline, started + self.seconds), tick)
+        loopless, bound = self._loopless(arith, inputs, min(deadline, started + self.seconds), tick)
         timed_out = bound < self.options.block_operators and time.perf_counter() > started + self.seconds
-        found, operators = self._extract(closure, bound, deadline)
+        closure = loopless if self.loop_axis is None else with_loop(loopless, self.loop_axis, self._fmaps())
+        found, operators = self._extract(loopless, closure, bound, deadline)
         safe = found
         if any(step.op == "exp" for recipe in found for step in recipe.steps):
             safe = self._safe(found, Stabilizer(self.program, closure.context, arith, inputs), deadline)
@@ -111,15 +113,27 @@ class Item:
         made = list(dict.fromkeys(filter(None, map(shift, itertools.chain(found[:1], in_time)))))
         return [recipe for recipe in made if not exponentials(recipe)] or made
 
+    def _loopless(
+        self, arith: NestingArithmetic, inputs: TinyInputs, deadline: float, tick: Callable[[int], None]
+    ) -> tuple[Closure, int]:
+        """The tensors of graphs without loop, and for how many operators they are all there; the same for every loop axis."""
+        key = (self.program, self.tier, self.options)
+        known = _LOOPLESS.get(key)
+        if known is None:
+            known = self._closure(arith, inputs, deadline, tick)
+            if time.perf_counter() < deadline:
+                _LOOPLESS.put(key, known)
+        return known
+
     def _closure(
         self, arith: NestingArithmetic, inputs: TinyInputs, deadline: float, tick: Callable[[int], None]
     ) -> tuple[Closure, int]:
-        """The context's tensors, and for how many operators they are all there.
+        """What `_loopless` says, computed.
 
         What is too large to be saturated is bounded by the operators asked for; derivations beyond them are read off what was
         saturated before.
         """
-        whole = Closure(self.program, Context.of(self.program, self.loop_axis), self.tier)
+        whole = Closure(self.program, Context.of(self.program, None), self.tier)
         nodes = self.options.max_nodes if self.tier is Tier.OPAQUE_SUMS else self.options.max_finer_nodes
         Saturation(whole, arith, inputs, Limits(nodes, deadline), tick).run()
         if whole.saturated:
@@ -128,21 +142,38 @@ class Item:
         bounded, bound = deepened(whole, arith, inputs, limits, self.options.block_operators, tick)
         return (bounded if all(bounded.goals) else whole), bound
 
-    def _extract(self, closure: Closure, bound: int, deadline: float) -> tuple[list[Recipe], int]:
-        """The derivations of all goals, up to the limit that the smallest of them asks for; how far they are complete."""
-        extractor = Extractor(closure, lambda edge: self.work.of_edge(closure, edge))
+    def _fmaps(self) -> Fmaps:
+        """Nothing waits for sums over an axis that is not reduced."""
+        reduced = any(self.loop_axis in axes for axes in self.program.reductions)
+        return Fmaps.WORTHWHILE if reduced else Fmaps.ALIGNED
+
+    def _extract(self, loopless: Closure, closure: Closure, bound: int, deadline: float) -> tuple[list[Recipe], int]:
+        """The derivations of all goals, up to the limit that the smallest of them asks for; how far they are complete.
+
+        Beyond the operators asked for, loops cut every operand that has their axis, if outputs can be computed that way.
+        """
         if not all(closure.goals):
             return [], bound
+        extractor = Extractor(closure, lambda edge: self.work.of_edge(closure, edge))
+        larger = extractor
+        if self.loop_axis is not None:
+            aligned = with_loop(loopless, self.loop_axis, Fmaps.ALIGNED)
+            if all(aligned.goals):
+                larger = Extractor(aligned, lambda edge: self.work.of_edge(aligned, edge))
         found: list[Recipe] = []
         for operators in range(self.options.block_operators, self.options.most_block_operators + 1):
             limits = ExtractionLimits(operators, self.options.max_derivations, deadline=deadline)
-            smaller, found = found, [*dict.fromkeys([*_derivations(extractor, limits), *found])]
+            listed = _derivations(extractor if operators == self.options.block_operators else larger, limits)
+            smaller, found = found, [*dict.fromkeys([*listed, *found])]
             if not limits.complete:
                 return found, min(bound, operators - 1)
             if smaller or (found and operators == self.options.block_operators):
                 break
         return found, min(bound, operators)
 
+
+_LOOPLESS: Recent[tuple[AxisProgram, Tier, Options], tuple[Closure, int]] = Recent(capacity=8)
+"""The closures that loops were last put into: the contexts of one program and tier are searched one after the other."""
 
 NOTHING = Structure((), (), states=0, edges=0, saturated=False, complete=False, operators=0)
 """What is known of an item whose search did not end in time."""
@@ -181,13 +212,13 @@ def _reading(recipe: Recipe, sources: Sequence[int]) -> Recipe:
 def _derivations(extractor: Extractor, limits: ExtractionLimits) -> list[Recipe]:
     choices = itertools.product(*extractor.closure.goals)
     found = (recipe for goals in choices for _, recipe in extractor.derivations(goals, limits))
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(filter(loops_to_some_end, found)))
 
 
 def _in_canonical_order(recipe: Recipe) -> tuple[object, ...]:
     """A key for an order of recipes that depends on neither sizes nor the device."""
     return tuple(
-        (step.op, step.inputs, sorted(step.axes), sorted(step.reduced), str(step.scalar), _leaf_key(step.leaf))
+        (step.op, step.inputs, sorted(step.axes), sorted(step.reduced), str(step.scalar), _leaf_key(step.leaf), step.whole)
         for step in recipe.steps
     )
 

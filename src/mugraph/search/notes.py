@@ -179,14 +179,14 @@ def _program_from_json(value: Mapping[str, Any]) -> AxisProgram:
 def _step_to_json(step: Step) -> list[Any]:
     leaf = None if step.leaf is None else [step.leaf.source, step.leaf.slots]
     scalar = None if step.scalar is None else str(step.scalar)
-    return [step.op, step.inputs, sorted(step.axes), step.in_loop, sorted(step.reduced), leaf, scalar]
+    return [step.op, step.inputs, sorted(step.axes), step.in_loop, sorted(step.reduced), leaf, scalar, step.whole]
 
 
 def _step_from_json(value: Any) -> Step:
-    op, inputs, axes, in_loop, reduced, leaf, scalar = value
+    op, inputs, axes, in_loop, reduced, leaf, scalar, whole = value
     read = None if leaf is None else Leaf(int(leaf[0]), _slots(leaf[1]))
     exact = None if scalar is None else Scalar.parse(scalar)
-    return Step(op, tuple(map(int, inputs)), frozenset(axes), bool(in_loop), frozenset(reduced), read, exact)
+    return Step(op, tuple(map(int, inputs)), frozenset(axes), bool(in_loop), frozenset(reduced), read, exact, bool(whole))
 
 
 def _slots(value: Any) -> Slots:
@@ -234,6 +234,10 @@ def _check_step(program: AxisProgram, loop_axis: int | None, step: Step, operand
         raise InvalidInput(f"a step {step.op!r} with the constant {step.scalar}")
     if step.in_loop and loop_axis is None:
         raise InvalidInput("a step inside the for-loop of a recipe without one")
+    if step.whole and not (step.in_loop and loop_axis in step.axes):
+        raise InvalidInput(f"a step {step.op!r} that is whole, but not inside a for-loop over one of its axes")
+    if len({operand.whole for operand in operands if loop_axis in operand.axes}) > 1:
+        raise InvalidInput(f"{step.op} joins a slice with a whole tensor")
     if step.op in _LEAVING:
         if step.in_loop or not operands[0].in_loop:
             raise InvalidInput(f"{step.op} does not lead out of the for-loop")

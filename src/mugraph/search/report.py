@@ -121,7 +121,7 @@ class SearchReport:
         cuts = (
             f"and their cuts into up to {self.max_kernels} kernels" if self.cuts_complete else "cuts into several kernels in part"
         )
-        return f"all kernels {self._kernels_exhausted(done)} with one aligned loop axis, {cuts}{rest}"
+        return f"all kernels {self._kernels_exhausted(done)} with one for-loop, {cuts}{rest}"
 
     def _kernels_exhausted(self, done: list[str]) -> str:
         """Up to how many operators all contexts were enumerated, by tier."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from mugraph.search.axes import AxisProgram
 from mugraph.search.closure.recipe import Recipe
@@ -68,25 +69,29 @@ Key = tuple[AxisProgram, Tier, int | None, object]
 """A program without sizes, tier, loop axis, and the limits it was searched under."""
 
 
-class StructureCache:
-    """The most recently used structures; safe to share between threads."""
+K = TypeVar("K")
+V = TypeVar("V")
 
-    def __init__(self, capacity: int = 4096) -> None:
+
+class Recent(Generic[K, V]):
+    """The most recently used values by their keys; safe to share between threads."""
+
+    def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._known: OrderedDict[Key, Structure] = OrderedDict()
+        self._known: OrderedDict[K, V] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, key: Key) -> Structure | None:
-        """The structure found for `key` earlier, if it is still known."""
+    def get(self, key: K) -> V | None:
+        """The value of `key`, if it is still known."""
         with self._lock:
             if key in self._known:
                 self._known.move_to_end(key)
             return self._known.get(key)
 
-    def put(self, key: Key, structure: Structure) -> None:
-        """Keep a structure."""
+    def put(self, key: K, value: V) -> None:
+        """Keep a value."""
         with self._lock:
-            self._known[key] = structure
+            self._known[key] = value
             while len(self._known) > self._capacity:
                 self._known.popitem(last=False)
 
@@ -94,6 +99,13 @@ class StructureCache:
         """Forget everything."""
         with self._lock:
             self._known.clear()
+
+
+class StructureCache(Recent[Key, Structure]):
+    """The most recently used structures."""
+
+    def __init__(self, capacity: int = 4096) -> None:
+        super().__init__(capacity)
 
 
 KNOWN = StructureCache()

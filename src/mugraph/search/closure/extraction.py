@@ -41,7 +41,7 @@ class Extractor:
         self.closure, self.cost = closure, cost
         size = closure.expressions.algebra.size
         self.order = {node.index: (node.phase, size(node.expr), node.index) for node in closure.nodes}
-        self.useful = self._reachable([goal for goals in closure.goals for goal in goals])
+        self.useful = closure.useful()
         self.extra: dict[int, list[Edge]] = {}
         self._concat_contractions()
         self.constants = {node.index for node in closure.nodes if any(edge.op == "constant" for edge in node.edges)}
@@ -58,16 +58,6 @@ class Extractor:
     def edge_count(self) -> int:
         """Edges between useful nodes."""
         return sum(len(self.edges(node)) for node in self.useful)
-
-    def _reachable(self, goals: list[int]) -> set[int]:
-        found: set[int] = set()
-        stack = list(goals)
-        while stack:
-            index = stack.pop()
-            if index not in found:
-                found.add(index)
-                stack.extend(operand for edge in self.closure.nodes[index].edges for operand in edge.inputs)
-        return found
 
     def _concat_contractions(self) -> None:
         """W Y + X Z as one operator over (W || X) and (Y || Z), wherever a sum adds two contractions."""

@@ -22,7 +22,8 @@ class Step:
 
     `op`: 'load', 'constant', 'contract', 'concat_contract', 'sum', 'max', 'accumulate', 'rescale' (accumulation
     rescaled to a running maximum), 'concat', 'carry', 'accumulate_max', or an elementwise row. `axes` are the logical
-    axes of the result, `reduced` those summed over by this step, `in_loop` its phase.
+    axes of the result, `reduced` those summed over by this step, `in_loop` its phase. A `whole` step has the loop axis
+    inside the loop, but undivided: every iteration sees all of it.
     """
 
     op: str
@@ -32,6 +33,7 @@ class Step:
     reduced: AxisSet = frozenset()
     leaf: Leaf | None = None
     scalar: Scalar | None = None
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,7 @@ def recipe_of(closure: Closure, chosen: dict[int, Edge], goals: tuple[int, ...])
         if edge.op == "accumulate" and context.loop_axis is not None:
             reduced = frozenset({context.loop_axis})
         in_loop = tensor.phase == LOOP and context.loop_axis is not None
+        whole = in_loop and context.loop_axis in axes and not tensor.mask & context.loop_bit
         inputs = tuple(position[i] for i in edge.inputs)
-        steps.append(Step(edge.op, inputs, axes, in_loop, reduced, edge.leaf, edge.scalar))
+        steps.append(Step(edge.op, inputs, axes, in_loop, reduced, edge.leaf, edge.scalar, whole))
     return Recipe(tuple(steps), tuple(position[goal] for goal in goals), context.loop_axis)

@@ -14,7 +14,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -84,10 +84,22 @@ class Closure:
     saturated: bool = False
     goals: list[list[int]] = field(default_factory=list)
     pruned: Counter[Pruning] = field(default_factory=Counter)
-    expressions: Expressions = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.expressions = Expressions(self.program, self.tier, self.context)
+    @cached_property
+    def expressions(self) -> Expressions:
+        """The abstract expressions of the tensors; closures of one program and tier may share them."""
+        return Expressions(self.program, self.tier, self.context)
+
+    def useful(self) -> set[int]:
+        """The nodes that some goal can reach backwards."""
+        found: set[int] = set()
+        stack = [goal for goals in self.goals for goal in goals]
+        while stack:
+            index = stack.pop()
+            if index not in found:
+                found.add(index)
+                stack.extend(operand for edge in self.nodes[index].edges for operand in edge.inputs)
+        return found
 
 
 _NO_CALL = Call("", (), {})

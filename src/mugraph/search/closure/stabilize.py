@@ -95,7 +95,7 @@ class Stabilizer:
             if projective and not row <= steps[goal].axes:
                 return None
         affected = tuple(i for i in downstream if steps[i].op in ("accumulate", "concat"))
-        if recipe.loop_axis in reduced and steps[index].in_loop:
+        if recipe.loop_axis in reduced and steps[index].in_loop and not steps[index].whole:
             if any(steps[i].op == "rescale" for i in downstream):
                 return None  # an accumulator follows the running maximum of one exponential only
             for accumulator in affected:
@@ -137,27 +137,37 @@ class Stabilizer:
             case "sum" | "contract" | "concat_contract":
                 return self.summed(recipe, step, xs)
             case "max":
-                for axis in sorted(step.reduced):
-                    xs = [arith.max(xs[0], axis)]
-                return xs[0]
+                value = xs[0]
+                for axis in self.parts_of(recipe, step, step.reduced):
+                    value = arith.max(value, axis)
+                return value
         result: FieldValue = OPERATORS[step.op].compute(arith, _NO_CALL, xs)
         return result
 
     def summed(self, recipe: Recipe, step: Step, xs: list[FieldValue]) -> FieldValue:
         operands = [recipe.steps[i] for i in step.inputs]
         if step.op == "sum":
-            return self.sum_parts(xs[0], step.reduced, step.in_loop)
+            return self.sum_parts(xs[0], self.parts_of(recipe, step, step.reduced))
         if step.op == "contract":
-            return self.sum_parts(self.arith.mul(xs[0], xs[1]), step.reduced, step.in_loop)
-        first = self.sum_parts(self.arith.mul(xs[0], xs[2]), step.reduced & operands[0].axes & operands[2].axes, step.in_loop)
-        second = self.sum_parts(self.arith.mul(xs[1], xs[3]), step.reduced & operands[1].axes & operands[3].axes, step.in_loop)
-        return self.arith.add(first, second)
+            return self.sum_parts(self.arith.mul(xs[0], xs[1]), self.parts_of(recipe, step, step.reduced))
+        halves = [
+            self.sum_parts(
+                self.arith.mul(xs[left], xs[right]),
+                self.parts_of(recipe, step, step.reduced & operands[left].axes & operands[right].axes),
+            )
+            for left, right in ((0, 2), (1, 3))
+        ]
+        return self.arith.add(*halves)
 
-    def sum_parts(self, value: FieldValue, axes: AxisSet, in_loop: bool) -> FieldValue:
+    def parts_of(self, recipe: Recipe, step: Step, axes: AxisSet) -> list[int]:
+        """The parts of `axes` that a step reduces: not that of the loop, unless it is after it or works on whole tensors."""
         mask = self.context.mask(axes)
-        if in_loop:
+        if step.in_loop and not any(recipe.steps[i].whole for i in step.inputs):
             mask &= ~self.context.loop_bit
-        for axis in bits(mask):
+        return bits(mask)
+
+    def sum_parts(self, value: FieldValue, parts: Sequence[int]) -> FieldValue:
+        for axis in parts:
             if value.p.shape[axis] > 1:
                 value = self.arith.sum(value, axis)
         return value
@@ -195,7 +205,7 @@ def _shifted(recipe: Recipe, shift: _Shift) -> tuple[Recipe, int]:
             (exponent,) = inputs
             steps.append(Step("max", (exponent,), shift.row, step.in_loop, step.axes - shift.row))
             maximum = len(steps) - 1
-            steps.append(Step("sub", (exponent, maximum), step.axes, step.in_loop))
+            steps.append(Step("sub", (exponent, maximum), step.axes, step.in_loop, whole=step.whole))
             inputs = (len(steps) - 1,)
         if index in shift.accumulators:
             step = replace(step, op="rescale")

@@ -42,7 +42,8 @@ def iterations_as_parts(recipe: Recipe, program: AxisProgram) -> AxisProgram | N
         inputs = tuple(moved[i] for i in step.inputs)
         reads = step.leaf is not None and any(axis in slot for slot in step.leaf.slots)
         looped.append(step.in_loop and (reads or any(looped[i] for i in step.inputs)))
-        if step.op == "concat" or (reads and not step.in_loop) or (step.op == "accumulate" and not looped[step.inputs[0]]):
+        unchanged = step.whole or (reads and not step.in_loop) or (step.op == "accumulate" and not looped[step.inputs[0]])
+        if step.op == "concat" or unchanged:
             return None
         if step.op == "carry":
             moved.append(*inputs)

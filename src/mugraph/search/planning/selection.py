@@ -21,13 +21,15 @@ CANDIDATES = 16
 
 _PER_STRUCTURE = 4
 _SHARE_OF_KINDS = 2
+_FEWEST_LAUNCHES = 4
 
 
 def most_promising(plans: Iterable[Plan], count: int = CANDIDATES) -> list[Plan]:
     """At most `count` plans, best predicted first: the best one of each kind takes part if it is worth measuring.
 
-    Kinds share up to half of the places; of one structure there are a few schedules at most. Where some plans keep all
-    exponentials in range, those that do not are left out: they would not agree with the program in floating point.
+    So does the best of those with the fewest launches up to four times as far behind, for what a launch costs is what predictions
+    know least. Kinds share up to half of the places; of one structure there are a few schedules at most. Where some plans keep
+    all exponentials in range, those that do not are left out: they would not agree with the program in floating point.
     """
     known = list(plans)
     safe = [plan for plan in known if _in_range(plan)]
@@ -39,6 +41,9 @@ def most_promising(plans: Iterable[Plan], count: int = CANDIDATES) -> list[Plan]
     for _, number, plan in itertools.takewhile(lambda item: item[0] <= WORTH_MEASURING * least, ranked):
         leaders.setdefault(plan.kind, number)
     chosen = set(itertools.islice(leaders.values(), count // _SHARE_OF_KINDS))
+    seconds, number, _ = min(ranked, key=lambda item: len(item[2].stages))
+    if seconds <= _FEWEST_LAUNCHES * WORTH_MEASURING * least:
+        chosen.add(number)
     schedules = Counter(_structure(plan) for _, number, plan in ranked if number in chosen)
     for _, number, plan in ranked:
         if len(chosen) == count:

@@ -58,7 +58,7 @@ class RecipeCost:
         loads = [step for step in recipe.steps if step.leaf is not None]
         self.transfers = (
             *(
-                Transfer(IndexSpace(step.axes, step.in_loop, step.in_loop), leaf.slots, dtype.bytes)
+                Transfer(IndexSpace(step.axes, step.in_loop and not step.whole, step.in_loop), leaf.slots, dtype.bytes)
                 for step, leaf, dtype in zip(loads, recipe.leaves, sources, strict=True)
             ),
             *(
@@ -195,7 +195,8 @@ def _spaces(recipe: Recipe) -> list[IndexSpace]:
         operands = [spaces[i] for i in step.inputs]
         summed = step.op in ("accumulate", "accumulate_max", "rescale")
         unsummed = summed or (step.op != "concat" and any(x.cut and recipe.loop_axis in x.axes for x in operands))
-        spaces.append(IndexSpace(step.axes, step.in_loop or (unsummed and recipe.loop_axis in step.axes), step.in_loop))
+        cut = recipe.loop_axis in step.axes and not step.whole and (step.in_loop or unsummed)
+        spaces.append(IndexSpace(step.axes, cut, step.in_loop))
     return spaces
 
 

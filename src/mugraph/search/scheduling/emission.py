@@ -235,7 +235,7 @@ class _BlockEmitter(Positions):
         slots = step.leaf.slots
         majors = {slot[0]: dim for dim, slot in enumerate(slots) if slot}
         imap = tuple(majors.get(axis) for axis, _ in self.schedule.grid)
-        looped = step.in_loop and self.recipe.loop_axis is not None
+        looped = step.in_loop and not step.whole and self.recipe.loop_axis is not None
         fmap = self.looped_dim(slots) if looped else None
         value = self.builder.iterator(self.loads, self.sources[self.loads], imap, fmap)
         self.loads += 1

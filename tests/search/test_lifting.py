@@ -1,0 +1,179 @@
+"""Loops put into loopless graphs: whatever is lifted computes the program, in as many ways as there are to read operands."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from mugraph.algebra.fields import FieldArithmetic
+from mugraph.devices import device_for
+from mugraph.ir import Graph
+from mugraph.ir.builder import GraphBuilder
+from mugraph.ir.graph import Level
+from mugraph.ir.program import Program
+from mugraph.search import search
+from mugraph.search.axes import AxisProgram, axis_program
+from mugraph.search.closure.context import Context
+from mugraph.search.closure.extraction import ExtractionLimits, Extractor
+from mugraph.search.closure.lifting import Fmaps, is_linear, loops_to_some_end, with_loop
+from mugraph.search.closure.neutral import without_neutral_maxima
+from mugraph.search.closure.recipe import Recipe
+from mugraph.search.closure.saturation import Closure, Limits, Saturation, TinyInputs
+from mugraph.search.closure.tiers import Tier
+from mugraph.search.enumeration.engine import FieldTest
+from mugraph.search.scheduling.emission import Output, Schedule, emit_block
+
+from .programs import PAPER, chain, finished, lora, normalized, rmsnorm
+
+
+def scaled_exponential() -> Graph:
+    """exp(y / |x|) @ w: no iteration can begin before all of x is reduced."""
+    p = Program()
+    x, y, w = p.input("x", (4, 12)), p.input("y", (4, 12)), p.input("w", (12, 6))
+    return finished(p, (y / x.square().sum(-1, keepdim=True).sqrt()).exp() @ w)
+
+
+def unit_rows() -> Graph:
+    """x / |x|: rows are read once, for the sum and for the quotient."""
+    p = Program()
+    return finished(p, normalized(p.input("x", (4, 12))))
+
+
+PROGRAMS = {
+    **PAPER,
+    "chain": chain,
+    "scaled exponential": scaled_exponential,
+    "unit rows": unit_rows,
+}
+
+
+def plain(program: Graph) -> AxisProgram:
+    """The program the engine searches."""
+    return without_neutral_maxima(axis_program(program), FieldArithmetic(seed=0), TinyInputs(0))
+
+
+def saturated(program: AxisProgram, loop_axis: int | None = None, tier: Tier = Tier.OPAQUE_SUMS) -> Closure:
+    closure = Closure(program, Context.of(program, loop_axis), tier)
+    Saturation(closure, FieldArithmetic(seed=0), TinyInputs(0), Limits()).run()
+    assert closure.saturated
+    return closure
+
+
+def recipes(closure: Closure, operators: int, most: int = 60) -> list[Recipe]:
+    """The first derivations of the outputs."""
+    extractor = Extractor(closure, lambda edge: 1.0)
+    limits = ExtractionLimits(operators, derivations=most)
+    return [recipe for goals in itertools.product(*closure.goals) for _, recipe in extractor.derivations(goals, limits)]
+
+
+def as_graph(program: Graph, axes: AxisProgram, recipe: Recipe) -> Graph:
+    """One kernel with a for-loop of two iterations in a single block."""
+    builder = GraphBuilder(Level.KERNEL)
+    inputs = [builder.append(node) for node in program.inputs()]
+    operands = [inputs[leaf.source] for leaf in recipe.leaves]
+    outputs = [Output(slots, tensor.dtype) for (_, slots), tensor in zip(axes.outputs, program.output_tensors, strict=True)]
+    body = emit_block(recipe, Schedule((), 2), axes.sizes, [builder.tensor(value) for value in operands], outputs)
+    return builder.build(builder.graph_defined(body, operands))
+
+
+@pytest.mark.parametrize("name", sorted(PROGRAMS.keys() - {"qknorm"}))
+def test_whatever_is_lifted_computes_the_program(name: str) -> None:
+    program = PROGRAMS[name]()
+    axes, test = plain(program), FieldTest(program, seed=5)
+    loopless = saturated(axes)
+    tried = 0
+    for loop_axis, size in enumerate(axes.sizes):
+        if size % 2 == 0:
+            for fmaps in Fmaps:
+                for recipe in recipes(with_loop(loopless, loop_axis, fmaps), 18, most=15):
+                    assert test.accepts(as_graph(program, axes, recipe)), (loop_axis, fmaps, recipe)
+                    tried += 1
+    assert tried > 10
+
+
+@pytest.mark.parametrize("name", ["rmsnorm", "gated-mlp", "lora", "gqa", "chain", "scaled exponential"])
+def test_nothing_is_lost_against_a_closure_of_the_loop_itself(name: str) -> None:
+    """A closure that saturates the tensors inside and after the loop has no derivation that is not lifted."""
+    axes = plain(PROGRAMS[name]())
+    loopless = saturated(axes)
+
+    def shape(recipe: Recipe) -> frozenset[tuple[object, ...]]:
+        """The steps by what they are made of, whatever the order of operands that commute."""
+        known: list[object] = []
+        for step in recipe.steps:
+            operands = tuple(sorted((known[i] for i in step.inputs), key=repr))
+            known.append((step.op, operands, step.in_loop, step.reduced, step.leaf, step.scalar))
+        return frozenset(known)
+
+    for loop_axis in range(len(axes.sizes)):
+        direct = saturated(axes, loop_axis)
+        lifted = with_loop(loopless, loop_axis, Fmaps.ALIGNED)
+        assert {*map(shape, recipes(direct, 11, most=1000))} <= {*map(shape, recipes(lifted, 11, most=1000))}
+
+
+def test_what_all_of_an_operand_decides_is_read_whole_inside_the_loop() -> None:
+    program = scaled_exponential()
+    axes = plain(program)
+    inner = axes.sizes.index(12)
+    found = [*filter(loops_to_some_end, recipes(with_loop(saturated(axes), inner, Fmaps.WORTHWHILE), 11))]
+    readings = {tuple((step.op, step.whole) for step in recipe.steps if recipe.loop_axis in step.axes) for recipe in found}
+    inside = [("load", True), ("square", True), ("load", False), ("div", False), ("exp", False), ("load", False)]
+    assert any(sorted(reading) == sorted(inside) for reading in readings)
+    fast = [candidate.graph for candidate in search(program, device_for("cpu")).candidates]
+    assert all(map(FieldTest(program, seed=1).accepts, fast))
+
+
+def test_an_operand_is_kept_where_a_finished_sum_is_applied_to_it() -> None:
+    axes = plain(unit_rows())
+    inner = axes.sizes.index(12)
+    found = [*filter(loops_to_some_end, recipes(with_loop(saturated(axes), inner, Fmaps.WORTHWHILE), 8))]
+    assert found
+    for recipe in found:
+        (load,) = [index for index, step in enumerate(recipe.steps) if step.op == "load"]
+        assert sorted(step.op for step in recipe.steps if load in step.inputs) == ["concat", "square"]
+
+
+def test_a_loop_that_only_puts_operands_together_is_no_loop() -> None:
+    axes = plain(chain())
+    loopless = saturated(axes)
+    inner = axes.terms[0].slots[1][0]
+    everything = recipes(with_loop(loopless, inner, Fmaps.ALL), 11)
+    ends = {*filter(loops_to_some_end, everything)}
+    assert len(ends) < len(everything)
+    for recipe in ends:
+        assert any(step.op == "accumulate" for step in recipe.steps)
+    assert all(map(loops_to_some_end, recipes(loopless, 11)))
+
+
+@pytest.mark.parametrize("program", [rmsnorm(), lora()])
+def test_aligned_operands_are_all_cut(program: Graph) -> None:
+    axes = plain(program)
+    loopless = saturated(axes)
+    for loop_axis in range(len(axes.sizes)):
+        for recipe in recipes(with_loop(loopless, loop_axis, Fmaps.ALIGNED), 11):
+            assert not any(step.whole for step in recipe.steps)
+            loads = {index for index, step in enumerate(recipe.steps) if step.leaf and loop_axis in step.axes}
+            assert not any(step.op == "concat" and loads.intersection(step.inputs) for step in recipe.steps)
+
+
+@pytest.mark.parametrize(
+    ("op", "summed", "linear"),
+    [
+        ("add", (0, 1), True),
+        ("add", (0,), False),
+        ("sub", (0, 1), True),
+        ("mul", (0,), True),
+        ("mul", (0, 1), False),
+        ("div", (0,), True),
+        ("div", (1,), False),
+        ("contract", (1,), True),
+        ("sum", (0,), True),
+        ("max", (0,), False),
+        ("exp", (0,), False),
+        ("square", (0,), False),
+        ("silu", (0,), False),
+    ],
+)
+def test_which_operators_may_be_applied_to_summands(op: str, summed: tuple[int, ...], linear: bool) -> None:
+    assert is_linear(op, summed) is linear
