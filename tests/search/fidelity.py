@@ -20,6 +20,8 @@ from mugraph.ir.ops import Scope, apply_call, operator
 from mugraph.search.axes import AxisProgram, axis_program
 from mugraph.search.closure.context import Context
 from mugraph.search.closure.extraction import ExtractionLimits, Extractor
+from mugraph.search.closure.lifting import Fmaps, with_loop
+from mugraph.search.closure.recipe import Recipe
 from mugraph.search.closure.saturation import Closure, Limits, Saturation, TinyInputs
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.enumeration.engine import Enumerator
@@ -40,24 +42,31 @@ Signature = frozenset[Edge]
 
 @dataclass(frozen=True)
 class Family:
-    """Schedules of one kernel in which the grid cuts one axis and the for-loop another (None: no loop), for all operands."""
+    """Schedules of one kernel in which the grid cuts one axis, and the for-loop one (None: no loop), of some operands or all."""
 
     grid_axis: int
     loop_axis: int | None
 
-    def schedule(self, axes: AxisProgram) -> BlockSchedule:
-        """The family's schedule for all inputs of a program."""
+    def schedules(self, axes: AxisProgram) -> list[BlockSchedule]:
+        """The family's schedules: operands that have the loop axis are cut along it or read whole, and one at least is cut."""
         slots = [term.slots for _, term in sorted(axes.loads(), key=lambda load: load[1].source)]
         dims = [{slot[0]: dim for dim, slot in enumerate(of_input) if slot} for of_input in slots]
         imaps = tuple((dim.get(self.grid_axis),) for dim in dims)
-        fmaps = tuple(None if self.loop_axis is None else dim.get(self.loop_axis) for dim in dims)
-        return BlockSchedule((PARTS,), 1 if self.loop_axis is None else PARTS, imaps, fmaps)
+        if self.loop_axis is None:
+            return [BlockSchedule((PARTS,), 1, imaps, (None,) * len(dims))]
+        choices = ({dim[self.loop_axis], None} if self.loop_axis in dim else {None} for dim in dims)
+        return [BlockSchedule((PARTS,), PARTS, imaps, fmaps) for fmaps in itertools.product(*choices) if any_cut(fmaps)]
 
     def loop_extents(self, axes: AxisProgram) -> frozenset[int]:
         """A block's size of the axis that the for-loop cuts."""
         if self.loop_axis is None:
             return frozenset()
         return frozenset({axes.sizes[self.loop_axis] // (PARTS if self.loop_axis == self.grid_axis else 1)})
+
+
+def any_cut(fmaps: tuple[int | None, ...]) -> bool:
+    """Whether the for-loop cuts some operand."""
+    return any(fmap is not None for fmap in fmaps)
 
 
 def families(program: Graph) -> list[Family]:
@@ -79,7 +88,6 @@ class BlockKernel:
 class Exclusion(StrEnum):
     """What Algorithm 1 generates and the closure engine leaves out on purpose."""
 
-    RAW_CONCATENATION = "an operand is concatenated as it was read"
     PARTIAL_CONCATENATION = "partial results of iterations are put side by side, to be reduced after the loop"
     OUTER_PRODUCT = "an elementwise operator joins operands each of which varies where the other does not"
     INVARIANT_SUM = "what is the same in every iteration is summed over them"
@@ -114,12 +122,17 @@ def _size(body: Graph) -> int:
 
 
 def by_closure(program: Graph, family: Family, operators: int) -> list[BlockKernel]:
-    """The block graphs of all recipes of the closure with that loop axis, under the family's schedule."""
+    """The block graphs of all recipes of the closure with that loop axis, under the family's schedules.
+
+    As in Algorithm 1, each operand is read in one way, and at least one is cut.
+    """
     arith, inputs = FieldArithmetic(seed=3), TinyInputs(3)
     axes = axis_program(program)
-    closure = Closure(axes, Context.of(axes, family.loop_axis), Tier.FULL)
+    closure = Closure(axes, Context.of(axes, None), Tier.FULL)
     Saturation(closure, arith, inputs, Limits()).run()
     assert closure.saturated
+    if family.loop_axis is not None:
+        closure = with_loop(closure, family.loop_axis, Fmaps.ALL)
     extractor = Extractor(closure, lambda edge: 1.0)
     limits = ExtractionLimits(operators, derivations=10**6, expansions=10**6)
     recipes = [recipe for goal in closure.goals[0] for _, recipe in extractor.derivations((goal,), limits)]
@@ -129,11 +142,18 @@ def by_closure(program: Graph, family: Family, operators: int) -> list[BlockKern
     output = Output(axes.outputs[0][1], program.output_tensors[0].dtype)
     found = []
     for recipe in recipes:
-        if family.grid_axis in recipe.parallel_axes:
+        if family.grid_axis in recipe.parallel_axes and reads_once(recipe):
             sources = tuple(leaf.source for leaf in recipe.leaves)
             body = emit_block(recipe, schedule, axes.sizes, [tensors[source] for source in sources], [output])
             found.append(BlockKernel(body, sources))
     return [kernel for kernel in found if _size(kernel.body) <= operators]
+
+
+def reads_once(recipe: Recipe) -> bool:
+    """Whether each operand is read in one way, and some are cut by the for-loop, if there is one."""
+    axis, loads = recipe.loop_axis, [step for step in recipe.steps if step.leaf is not None]
+    cut = axis is None or any(axis in step.axes and not step.whole for step in loads)
+    return cut and len({step.leaf for step in loads}) == len(loads)
 
 
 # --- graphs by their values ----------------------------------------------------------------------------------------------
@@ -212,9 +232,7 @@ class _Reader:
         if combine == "concat":
             dim = node["dim"]
             assert isinstance(dim, int)
-            if self.body.nodes[node.inputs[0].node].op == "input_iterator":
-                yield Exclusion.RAW_CONCATENATION
-            elif node.output.shape[dim] not in self.loop_extents:
+            if node.output.shape[dim] not in self.loop_extents:
                 yield Exclusion.PARTIAL_CONCATENATION
         elif combine == "sum" and not self.looped[node.inputs[0].node]:
             yield Exclusion.INVARIANT_SUM
