@@ -1,18 +1,19 @@
 """Faults planted in the CUDA kernels of the six workloads, without a GPU: how many of each kind the emulator notices.
 
-    python benchmarks/cuda_faults.py --output benchmarks/results/cuda-faults.json    # an hour of one core
+    python benchmarks/cuda_faults.py --output benchmarks/results/cuda-faults.json
 
-For every workload and element type, faults are planted in the best looped kernels of a search at the small size: a barrier
-removed, a wait dropped, a mask dropped, a wrong swizzle, a wrong row pitch, two live buffers in one place. fp16 kernels
-are those of an A100, whose threads fill rings; bf16 kernels those of an H100, where bulk copies do.
+For every workload, element type, batch size and generation of GPUs, faults are planted in the kernels of a search at the small
+size: a barrier removed, a wait dropped, a mask dropped, a wrong swizzle, a wrong row pitch, two live buffers in one place. The
+best kernels come first, those with a loop before others; more follow until every kind of fault has had a place.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
-import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,40 +26,72 @@ from mugraph.lower import construct
 from mugraph.runtime.cuda.machine import Cuda
 from mugraph.search import search
 from mugraph.trials.kernel_faults import try_faults
+from mugraph.trials.kernel_features import features
 
-TARGETS = {"fp16": "cuda:sm_80", "bf16": "cuda:sm_90"}
-BATCH = 8
+TARGETS = ("cuda:sm_80", "cuda:sm_90")
+KINDS = ("barrier", "wait", "mask", "layout", "swizzle", "overlap")
+MOST_GRAPHS = 4
+"""muGraphs of one combination that faults are planted in."""
 
 
-def record(name: str, dtype: str, most: int) -> dict[str, Any]:
-    """What became of the faults in the kernels of one workload."""
-    inputs = WORKLOADS[name].inputs(BATCH, dtype, "small")
-    found = search(trace(WORKLOADS[name].function(), inputs).graph, device_for(TARGETS[dtype])).candidates
-    graph = next((c.graph for c in found if _loops(c.graph)), found[0].graph)
-    started = time.process_time()
-    trials = try_faults(construct(graph), inputs, Cuda.of(TARGETS[dtype]), most)
-    kinds = {kind: asdict(of_kind) for kind, of_kind in trials.items()}
-    return {"workload": name, "dtype": dtype, "target": TARGETS[dtype], "seconds": time.process_time() - started, "kinds": kinds}
+def record(name: str, dtype: str, batch: int, target: str, most: int) -> dict[str, Any]:
+    """What became of the faults in the kernels of one combination."""
+    inputs = WORKLOADS[name].inputs(batch, dtype, "small")
+    candidates = search(trace(WORKLOADS[name].function(), inputs).graph, device_for(target)).candidates
+    machine = Cuda.of(target)
+    missing, graphs = set(KINDS), list[dict[str, Any]]()
+    for candidate in sorted(candidates, key=lambda candidate: not _loops(candidate.graph)):
+        graph = construct(candidate.graph)
+        trials = try_faults(graph, inputs, machine, most)
+        if not graphs or missing & trials.keys():
+            kernels = [launch.kernel for launch in machine.lower(graph).values()]
+            kinds = {kind: asdict(of_kind) for kind, of_kind in trials.items()}
+            graphs.append({"features": features(kernels), "kinds": kinds})
+        missing -= trials.keys()
+        if not missing or len(graphs) == MOST_GRAPHS:
+            break
+    return {
+        "workload": name,
+        "dtype": dtype,
+        "batch": batch,
+        "target": target,
+        "graphs": graphs,
+        "without_a_place": sorted(missing),
+    }
 
 
 def _loops(graph: Graph) -> bool:
     return any(node.body is not None and node.body.loop > 1 for node in graph.kernels())
 
 
+def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Faults of each kind tried and unnoticed for each workload."""
+    found: dict[str, Any] = {}
+    for entry in records:
+        of_workload = found.setdefault(entry["workload"], {kind: {"tried": 0, "unnoticed": 0} for kind in KINDS})
+        for kind, trials in ((kind, trials) for graph in entry["graphs"] for kind, trials in graph["kinds"].items()):
+            of_workload[kind]["tried"] += trials["tried"]
+            of_workload[kind]["unnoticed"] += len(trials["unnoticed"])
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS))
-    parser.add_argument("--dtypes", nargs="+", default=list(TARGETS), choices=list(TARGETS))
-    parser.add_argument("--most", type=int, default=12, help="faults of each kind in each workload's kernels")
+    parser.add_argument("--dtypes", nargs="+", default=["fp16", "bf16"])
+    parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 16])
+    parser.add_argument("--targets", nargs="+", default=list(TARGETS))
+    parser.add_argument("--most", type=int, default=12, help="faults of each kind in the kernels of one muGraph")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
-    found = []
-    for name in options.workloads:
-        for dtype in options.dtypes:
-            found.append(record(name, dtype, options.most))
-            print(json.dumps(found[-1]), file=sys.stderr, flush=True)
-            if options.output is not None:
-                options.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    found: list[dict[str, Any]] = []
+    for name, dtype, batch, target in itertools.product(options.workloads, options.dtypes, options.batches, options.targets):
+        found.append(record(name, dtype, batch, target, options.most))
+        print(json.dumps(found[-1]), file=sys.stderr, flush=True)
+        if options.output is not None:
+            written = {"summary": summary(found), "combinations": found}
+            options.output.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(summary(found), indent=1))
 
 
 if __name__ == "__main__":
