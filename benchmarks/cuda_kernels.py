@@ -3,7 +3,8 @@
     python benchmarks/cuda_kernels.py --output benchmarks/results/cuda-kernels.json
 
 For every workload, element type and batch size, the best candidates of a search at full size are compiled for three
-architectures; those of a search at the small size are run on the CPU emulator and compared with float64.
+architectures; those of a search at the small size are run on the CPU emulator and compared with float64, and after the best
+ones more, until every feature that some candidate's schedule has was run. Each record names the features of what was run.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from mugraph.runtime.cuda.emulated import EmulatedCuda
 from mugraph.runtime.cuda.figures import kernel_figures
 from mugraph.runtime.cuda.machine import Cuda
 from mugraph.search import search
+from mugraph.trials.kernel_features import features
 
 SEARCHED = "cuda:sm_90"
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
@@ -55,7 +57,8 @@ def compiled(graph: Graph) -> dict[str, Any]:
 
 
 def emulated(graph: Graph, inputs: tuple[Any, ...]) -> dict[str, Any]:
-    """The error of a candidate's emulated kernels against float64, relative to the largest result, and their faults."""
+    """A candidate's features, the error of its emulated kernels against float64, relative to the largest result, and faults."""
+    kernels = [launch.kernel for launch in Cuda.of(SEARCHED).lower(graph).values()]
     exact = evaluate(graph, [tensor.double().numpy() for tensor in inputs], FloatArithmetic())
     error, findings = 0.0, 0
     for seed in ORDERS:
@@ -63,7 +66,20 @@ def emulated(graph: Graph, inputs: tuple[Any, ...]) -> dict[str, Any]:
         for result, reference in zip(Executable(graph, machine)(*inputs), exact, strict=True):
             error = max(error, float(np.max(np.abs(result.double().numpy() - reference)) / np.max(np.abs(reference))))
         findings += len(machine.findings)
-    return {"relative_error": error if math.isfinite(error) else None, "findings": findings}
+    return {"features": features(kernels), "relative_error": error if math.isfinite(error) else None, "findings": findings}
+
+
+def exercised(graphs: Sequence[Graph]) -> Iterator[Graph]:
+    """The best candidates, and of the others each that has a feature of schedules which none before it has."""
+    machine, seen = Cuda.of(SEARCHED), set[str]()
+    for number, graph in enumerate(graphs):
+        try:
+            of_graph = set(features(launch.kernel for launch in machine.lower(graph).values()))
+        except MugraphError:
+            continue
+        if number < CANDIDATES or not of_graph <= seen:
+            yield graph
+        seen |= of_graph
 
 
 def rows(workloads: list[str], dtypes: list[str], batches: list[int]) -> Iterator[dict[str, Any]]:
@@ -77,15 +93,17 @@ def rows(workloads: list[str], dtypes: list[str], batches: list[int]) -> Iterato
                     inputs = WORKLOADS[name].inputs(batch, dtype, size)
                     program = trace(WORKLOADS[name].function(), inputs).graph
                     started = time.process_time()
-                    best = search(program, device).candidates[:CANDIDATES]
-                    graphs = [construct(candidate.graph) for candidate in best]
+                    found = search(program, device).candidates
+                    best = found[:CANDIDATES]
                     if size == "full":
                         record["search_seconds"] = time.process_time() - started
                         record["roofline_seconds"] = roofline_seconds(program, device)
                         record["predicted_seconds"] = [candidate.cost for candidate in best]
-                        record["compiled"] = [compiled(graph) for graph in graphs]
+                        record["compiled"] = [compiled(construct(candidate.graph)) for candidate in best]
                     else:
+                        graphs = exercised([construct(candidate.graph) for candidate in found])
                         record["emulated"] = [emulated(graph, inputs) for graph in graphs]
+                        record["features"] = sorted({name for run in record["emulated"] for name in run["features"]})
                 yield record
 
 
