@@ -14,8 +14,8 @@ from mugraph.devices import device_for
 from mugraph.errors import ExceedsMemory
 from mugraph.ir.graph import Graph
 from mugraph.lower import ALL_PASSES, Passes
-from mugraph.lower.bank_costs import accesses_of
-from mugraph.lower.lowered import Kernel, Matmul, Memory
+from mugraph.lower.access_costs import accesses_of
+from mugraph.lower.lowered import Kernel, Matmul
 from mugraph.runtime import Executable
 from mugraph.runtime.cuda.figures import kernel_figures
 from mugraph.runtime.cuda.machine import Cuda
@@ -111,6 +111,5 @@ def _wavefronts(kernel: Kernel) -> float:
     for statements, times in ((kernel.before, 1), (kernel.body, kernel.loop), (kernel.after, 1)):
         for statement in statements:
             for accesses in accesses_of(kernel, statement):
-                if any(kernel.buffer(tile.buffer).memory is Memory.SHARED for tile in accesses.tiles):
-                    total += times * accesses.cost(accesses.tiles)
+                total += times * accesses.traffic(accesses.tiles).wavefronts
     return total

@@ -17,11 +17,12 @@ from lower.graphs import attention, rms_norm_linear
 from mugraph.errors import InvalidGraph
 from mugraph.ir import DType, Graph
 from mugraph.lower import cooperative, lower
-from mugraph.lower.bank_costs import accesses_of, wavefronts
+from mugraph.lower.access_costs import accesses_of
 from mugraph.lower.check import check
 from mugraph.lower.expressions import Source
 from mugraph.lower.layouts import swizzle_of, with_layouts
 from mugraph.lower.lowered import Buffer, Elementwise, Kernel, Matmul, Memory, Swizzle, Tile
+from mugraph.lower.traffic import sectors, wavefronts
 from mugraph.runtime.cuda.emulator import Emulation, emulate
 from mugraph.runtime.cuda.machine import launch_shape
 from mugraph.targets.cuda import print_program
@@ -44,6 +45,11 @@ pytest.importorskip("highspy", reason="layouts are chosen by the HiGHS solver")
 )
 def test_wavefronts_of_a_warp(step: int, width: int, expected: int) -> None:
     assert wavefronts(np.arange(32)[None] * step, width) == expected
+
+
+@pytest.mark.parametrize(("step", "expected"), [(2, 2), (4, 4), (16, 16), (32, 32), (64, 32), (0, 1)])
+def test_sectors_of_a_warp(step: int, expected: int) -> None:
+    assert sectors(np.arange(32)[None] * step) == expected
 
 
 def product_after_copy(rows: int, inner: int, columns: int, transposed_copy: bool) -> Kernel:
@@ -74,7 +80,8 @@ def product_after_copy(rows: int, inner: int, columns: int, transposed_copy: boo
 
 
 def cost_of(kernel: Kernel) -> float:
-    return sum(accesses.cost(accesses.tiles) for statement in kernel.statements for accesses in accesses_of(kernel, statement))
+    every = (accesses for statement in kernel.statements for accesses in accesses_of(kernel, statement))
+    return sum(accesses.traffic(accesses.tiles).cost for accesses in every)
 
 
 def relaid(kernel: Kernel, strides: tuple[int, int], elements: int, swizzle: Swizzle | None = None) -> Kernel:
@@ -186,12 +193,11 @@ def emulated(kernel: Kernel) -> Emulation:
 
 
 def predicted(kernel: Kernel) -> float:
-    """Wavefronts of all blocks and iterations, apart from those that no layout changes."""
+    """Wavefronts of all blocks and iterations."""
     total = 0.0
     for statements, times in ((kernel.before, 1), (kernel.body, kernel.loop), (kernel.after, 1)):
         for accesses in (accesses for statement in statements for accesses in accesses_of(kernel, statement)):
-            if any(kernel.buffer(tile.buffer).memory is Memory.SHARED for tile in accesses.tiles):
-                total += times * accesses.cost(accesses.tiles)
+            total += times * accesses.traffic(accesses.tiles).wavefronts
     return total * math.prod(kernel.grid)
 
 

@@ -9,6 +9,7 @@ from mugraph.ir import DType, Graph, GraphBuilder, Level, Value
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.lower import construct
+from mugraph.lower.thread_graphs import RULES, Rule
 
 FP32 = DType.FP32
 
@@ -75,6 +76,15 @@ def test_loop_invariant_work_does_not_join_the_loop() -> None:
     (scaling,) = [node for node in body.nodes if node.body is not None and [n.op for n in node.body.nodes].count("mul")]
     assert scaling.body is not None
     assert sorted(node.op for node in scaling.body.nodes) == ["constant", "input_iterator", "mul", "output_saver"]
+
+
+def test_a_rule_that_is_added_is_obeyed() -> None:
+    block, x, _ = loads()
+    graph = one_block(block, block.add("exp", block.add("sqrt", block.add("square", x))))
+    assert block_ops(construct(graph)) == [["square", "sqrt", "exp"]]
+    no_roots = Rule("roots are stored", lambda link: link.producer.op != "sqrt")
+    assert block_ops(construct(graph, (*RULES, no_roots))) == [["square", "sqrt"], ["exp"]]
+    assert block_ops(construct(graph, (*RULES, Rule("never", lambda link: False)))) == [["square"], ["sqrt"], ["exp"]]
 
 
 def test_results_are_unchanged() -> None:

@@ -50,7 +50,7 @@ def cooperative(kernel: Kernel, shared_bytes: int, passes: Passes = ALL_PASSES, 
     Raises ExceedsMemory where its tiles do not fit.
     """
     kernel = with_narrow_factors(with_private_sums(kernel))
-    kernel = replace(kernel, threads=_threads(kernel))
+    kernel = replace(kernel, threads=block_threads(kernel))
     kernel = with_register_sums(with_parallel_products(with_parallel_reductions(kernel)))
     kernel = by_depth(kernel) if passes.order else kernel
     laid = _placed(with_layouts(kernel), passes) if passes.layouts else None
@@ -100,7 +100,7 @@ def _apart(placed: Sequence[Buffer], others: Sequence[Buffer], alignment: int) -
     return tuple(found)
 
 
-def _threads(kernel: Kernel) -> int:
+def block_threads(kernel: Kernel) -> int:
     """Threads of a block, a power of two of whole warps: a few elements each of the statement that has most."""
     widest = max((_width(statement) for statement in kernel.statements), default=1)
     wanted = 1 << (-(-widest // _ELEMENTS_PER_THREAD) - 1).bit_length()

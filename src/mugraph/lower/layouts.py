@@ -1,6 +1,6 @@
 """Layouts of shared memory: dimension order, and padded or swizzled rows, of every buffer, chosen together (paper, section 6).
 
-What a statement costs depends on the layouts of all buffers it touches (`bank_costs.py`), so they are not chosen one by
+What a statement costs depends on the layouts of all buffers it touches (`access_costs.py`), so they are not chosen one by
 one: the choice with the least cost in all is an integer program (`choices.py`).
 """
 
@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mugraph.lower.bank_costs import accesses_of
+from mugraph.lower.access_costs import accesses_of
 from mugraph.lower.choices import Relation, choose
 from mugraph.lower.lowered import Buffer, Kernel, Memory, Statement, Swizzle, Tile, with_tiles
 
@@ -68,6 +68,10 @@ class Dimensions:
         found = (self.layouts_along(fastest, element_bytes) for fastest in range(len(self.extents)))
         return tuple(dict.fromkeys(itertools.chain.from_iterable(found)))
 
+    def orders(self) -> tuple[Layout, ...]:
+        """Every dimension as the fastest, the others in their order, with plain rows."""
+        return tuple(next(self.layouts_along(fastest, 1)) for fastest in range(len(self.extents)))
+
     def layouts_along(self, fastest: int, element_bytes: int) -> Iterator[Layout]:
         """Plain, swizzled and padded rows along one dimension."""
         order = [*(dim for dim in range(len(self.extents)) if dim != fastest), fastest]
@@ -123,36 +127,44 @@ def with_layouts(kernel: Kernel) -> Kernel:
     dimensions = {b.name: found for b in kernel.buffers if (found := _dimensions(kernel, b)) is not None}
     options = {name: dims.layouts(kernel.buffer(name).dtype.bytes) for name, dims in dimensions.items()}
     relations = [Relation((name,), {(o,): o.cost for o in offered}) for name, offered in options.items()]
-    for statement, times in _times(kernel):
-        relations.extend(_relations(kernel, statement, times, dimensions, options))
-    return _relaid(kernel, dimensions, choose(options, relations))
+    for statement, times in times_of(kernel):
+        relations.extend(relations_of(kernel, statement, times, dimensions, options))
+    return relaid(kernel, dimensions, choose(options, relations))
 
 
 # which buffers have a choice ----------------------------------------------------------------------------------------------
 
 
 def _dimensions(kernel: Kernel, buffer: Buffer) -> Dimensions | None:
-    """The dimensions that all tiles of a shared buffer are made of; None where there is no such set, or one dimension only."""
+    """The dimensions of a shared buffer, None where it has no choice; the ring's panels have layouts of their own."""
     if buffer.memory is not Memory.SHARED or (kernel.ring is not None and buffer.name == kernel.ring.buffer):
         return None
-    tiles = [
-        tile for statement in kernel.statements for tile in (statement.target, *statement.sources) if tile.buffer == buffer.name
-    ]
-    steps = {
-        (stride, size) for tile in tiles for size, stride in zip(tile.shape, tile.strides, strict=True) if size > 1 and stride
-    }
-    strides = tuple(sorted({stride for stride, _ in steps}, reverse=True))
+    return common_dimensions([(kernel, tile) for tile in tiles_of(kernel, buffer.name)], buffer.elements)
+
+
+def tiles_of(kernel: Kernel, buffer: str) -> list[Tile]:
+    """All tiles that are windows of a buffer."""
+    return [tile for statement in kernel.statements for tile in (statement.target, *statement.sources) if tile.buffer == buffer]
+
+
+def common_dimensions(uses: Sequence[tuple[Kernel, Tile]], elements: int) -> Dimensions | None:
+    """The dimensions that all tiles of a buffer of `elements` elements are made of; None where there are not at least two."""
+    tiles = [tile for _, tile in uses]
+    steps = {stride for tile in tiles for size, stride in zip(tile.shape, tile.strides, strict=True) if size > 1 and stride}
+    strides = tuple(sorted(steps, reverse=True))
     if len(strides) < 2 or strides[-1] != 1 or any(part < 0 for tile in tiles for part in tile.start.parts):
         return None
-    outer = (buffer.elements, *strides)
+    outer = (elements, *strides)
     if any(above % stride for above, stride in zip(outer, strides, strict=False)):
         return None
     extents = tuple(above // stride for above, stride in zip(outer, strides, strict=False))
     found = Dimensions(extents, strides, any(any(tile.start.parts) for tile in tiles))
-    return found if all(found.hold(kernel, tile) for tile in tiles) else None
+    return found if all(found.hold(kernel, tile) for kernel, tile in uses) else None
 
 
-def _relaid(kernel: Kernel, dimensions: Mapping[str, Dimensions], chosen: Mapping[str, Layout]) -> Kernel:
+def relaid(kernel: Kernel, dimensions: Mapping[str, Dimensions], chosen: Mapping[str, Layout]) -> Kernel:
+    """The kernel with the buffers that are named in the layouts chosen for them."""
+
     def moved(tile: Tile) -> Tile:
         return dimensions[tile.buffer].relaid(tile, chosen[tile.buffer]) if tile.buffer in chosen else tile
 
@@ -166,12 +178,13 @@ def _relaid(kernel: Kernel, dimensions: Mapping[str, Dimensions], chosen: Mappin
 # what a choice costs ------------------------------------------------------------------------------------------------------
 
 
-def _times(kernel: Kernel) -> Iterator[tuple[Statement, int]]:
+def times_of(kernel: Kernel) -> Iterator[tuple[Statement, int]]:
+    """Every statement with the number of times that a block runs it."""
     for statements, times in ((kernel.before, 1), (kernel.body, kernel.loop), (kernel.after, 1)):
         yield from ((statement, times) for statement in statements)
 
 
-def _relations(
+def relations_of(
     kernel: Kernel,
     statement: Statement,
     times: int,
@@ -187,5 +200,5 @@ def _relations(
         for layouts in itertools.product(*(options[name] for name in names)):
             placed = dict(zip(names, layouts, strict=True))
             tiles = [dimensions[t.buffer].relaid(t, placed[t.buffer]) if t.buffer in placed else t for t in accesses.tiles]
-            costs[layouts] = times * accesses.cost(tiles)
+            costs[layouts] = times * accesses.traffic(tiles).cost
         yield Relation(names, costs)

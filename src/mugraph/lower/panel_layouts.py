@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mugraph.lower.bank_costs import copy_cost, factor_cost
+from mugraph.lower.access_costs import copy_traffic, factor_traffic
 from mugraph.lower.layouts import Dimensions, Layout
 from mugraph.lower.lowered import Buffer, Index, Matmul, Memory, Panels, Tile
 
@@ -45,7 +45,8 @@ def _best(
 
     def cost(layout: Layout) -> float:
         tile = dims.relaid(panel, layout)
-        return layout.cost + copy_cost(tile, buffer.dtype) + factor_cost(buffer, product, tile, inner, threads)
+        traffic = copy_traffic(buffer, tile) + factor_traffic(buffer, product, tile, inner, threads)
+        return layout.cost + traffic.cost
 
     best = min(dims.layouts_along(len(order) - 1, buffer.dtype.bytes), key=cost)
     return replace(dims.relaid(panel, best), start=start), start.constant + best.elements

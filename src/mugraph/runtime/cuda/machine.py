@@ -11,6 +11,7 @@ from mugraph.devices import NO_ENGINES, Engines, device_for
 from mugraph.errors import InvalidInput
 from mugraph.ir.graph import Graph
 from mugraph.lower import ALL_PASSES, Launch, Passes, cooperative, lower
+from mugraph.lower.device_layouts import with_device_layouts
 from mugraph.lower.lowered import Kernel
 from mugraph.lower.thread_graphs import Rule
 from mugraph.runtime.arrays import Arrays, torch_arrays
@@ -54,6 +55,7 @@ class Cuda:
     def lower(self, graph: Graph) -> dict[int, Launch]:
         """The launches of a kernel graph, by node; raises ExceedsMemory where a block's tiles do not fit."""
         launches = lower(graph) if self.passes.thread_graphs else lower(graph, rules=(_NEVER,))
+        launches = with_device_layouts(graph, launches) if self.passes.layouts else launches
         return {
             index: replace(launch, kernel=cooperative(launch.kernel, self.shared_bytes, self.passes, self.engines))
             for index, launch in launches.items()
