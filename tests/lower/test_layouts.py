@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lower.graphs import attention, rms_norm_linear
@@ -130,6 +130,7 @@ def test_the_chunks_of_eight_rows_at_one_column_share_no_bank(row_bytes: int, el
         assert wavefronts(moved[None] * element_bytes, 16) == 1
 
 
+@settings(deadline=None)
 @given(bits=st.integers(1, 3), base=st.integers(2, 3), more=st.integers(0, 4))
 def test_a_swizzle_is_its_own_inverse_and_keeps_chunks_and_blocks(bits: int, base: int, more: int) -> None:
     swizzle = Swizzle(bits, base, bits + more)
@@ -152,6 +153,7 @@ def by_counting(addresses: list[list[int]], width: int) -> int:
     return total
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_wavefronts_are_those_counted_word_by_word(data: st.DataObject) -> None:
     width = data.draw(st.sampled_from((2, 4, 8, 16)))

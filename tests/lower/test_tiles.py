@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mugraph.ir.arithmetic import Array
@@ -33,6 +33,7 @@ def memory(shape: Shape) -> Array:
     return np.arange(int(np.prod(shape))).reshape(shape)
 
 
+@settings(deadline=None)
 @given(shapes, st.data())
 def test_permuted(shape: Shape, data: st.DataObject) -> None:
     permutation = data.draw(st.permutations(range(len(shape))))
@@ -41,6 +42,7 @@ def test_permuted(shape: Shape, data: st.DataObject) -> None:
     assert tiles.permuted(tile, tiles.inverse(permutation)) == whole(shape)
 
 
+@settings(deadline=None)
 @given(shapes, st.data())
 def test_reshaped_of_a_permuted_tile_is_right_or_refused(shape: Shape, data: st.DataObject) -> None:
     permutation = data.draw(st.permutations(range(len(shape))))
@@ -51,6 +53,7 @@ def test_reshaped_of_a_permuted_tile_is_right_or_refused(shape: Shape, data: st.
         assert np.array_equal(read(tile), memory(shape).transpose(permutation).reshape(first, -1))
 
 
+@settings(deadline=None)
 @given(shapes)
 def test_reshaped_of_a_contiguous_tile_always_works(shape: Shape) -> None:
     elements = int(np.prod(shape))
@@ -64,6 +67,7 @@ def test_reshaped_refuses_what_strides_cannot_say() -> None:
     assert tiles.reshaped(tiles.permuted(whole((2, 3)), (1, 0)), (6,)) is None
 
 
+@settings(deadline=None)
 @given(shapes)
 def test_broadcast(shape: Shape) -> None:
     wide = (5, *(7 if size == 1 else size for size in shape))

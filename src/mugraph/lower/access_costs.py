@@ -53,9 +53,8 @@ def accesses_of(kernel: Kernel, statement: Statement) -> Iterator[Accesses]:
     match statement:
         case Matmul():
             yield Accesses((statement.target,), lambda laid: _result_traffic(kernel, statement, laid[0]))
-            left, right = (None, None) if statement.panels is None else (statement.panels.left, statement.panels.right)
-            yield _factor_accesses(kernel, statement, statement.left, left, inner=-1)
-            yield _factor_accesses(kernel, statement, statement.right, right, inner=-2)
+            for factor, inner in ((statement.left, -1), (statement.right, -2)):
+                yield _factor_accesses(kernel, statement, factor, inner)
         case Reduce():
             yield Accesses(laid_out, lambda laid: _reduction_traffic(kernel, _relaid(statement, laid)))
         case Elementwise() if any(kernel.buffer(tile.buffer).memory is Memory.REGISTERS for tile in laid_out):
@@ -101,16 +100,20 @@ def _fragment_traffic(buffer: Buffer, tile: Tile) -> Traffic:
     return traffic_of(buffer, tile, fragment_places(tile.shape, tile.strides))
 
 
-def _factor_accesses(kernel: Kernel, product: Matmul, factor: Tile, panel: Tile | None, inner: int) -> Accesses:
-    """The reads of a factor where it lies, or the copies and reads of all its panels."""
-    buffer = kernel.buffer(factor.buffer)
-    if panel is None:
+def _factor_accesses(kernel: Kernel, product: Matmul, factor: Tile, inner: int) -> Accesses:
+    """The reads of a factor where it lies, or the copies and reads of all its panels.
+
+    What warp groups read of the ring goes past the threads and is not counted.
+    """
+    buffer, panels = kernel.buffer(factor.buffer), product.panels
+    panel = None if panels is None else panels.left if inner == -1 else panels.right
+    if panels is None or panel is None:
         return Accesses((factor,), lambda laid: factor_traffic(buffer, product, laid[0], inner, kernel.threads))
-    ring, times = kernel.buffer(panel.buffer), factor.shape[inner] // panel.shape[inner]
+    ring, times, grouped = kernel.buffer(panel.buffer), factor.shape[inner] // panels.depth, panels.grouped
 
     def traffic(laid: Sequence[Tile]) -> Traffic:
-        panel_traffic = copy_traffic(ring, laid[0]) + factor_traffic(ring, product, laid[0], inner, kernel.threads)
-        return panel_traffic.times(times) + copy_traffic(buffer, factor)
+        read = NONE if grouped else factor_traffic(ring, product, laid[0], inner, kernel.threads)
+        return (copy_traffic(ring, laid[0]) + read).times(times) + copy_traffic(buffer, factor)
 
     return Accesses((panel,), traffic)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from mugraph.lower.fragments import COLUMNS, ROWS, WARP, on_matrix_units, warp_tiles
 from mugraph.lower.lowered import Kernel, Matmul, Memory, Tile
+from mugraph.lower.warp_groups import uses_warp_groups
 
 
 def features(kernels: Iterable[Kernel]) -> list[str]:
@@ -55,6 +56,7 @@ FEATURES: Mapping[str, Callable[[Kernel], bool]] = {
     "padding": _is_padded,
     "ring": lambda kernel: kernel.ring is not None,
     "bulk copies": lambda kernel: kernel.ring is not None and kernel.ring.bulk,
+    "warp groups": uses_warp_groups,
     "swizzle": lambda kernel: any(tile.swizzle is not None for tile in _tiles(kernel)),
     "sums in registers": lambda kernel: any(buffer.memory is Memory.REGISTERS for buffer in kernel.buffers),
     "matrix units": lambda kernel: any(isinstance(s, Matmul) and on_matrix_units(s) for s in kernel.statements),
