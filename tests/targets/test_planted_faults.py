@@ -1,7 +1,7 @@
 """Faults planted in every place of the workloads' CUDA kernels are noticed: by the emulator's checks or by a wrong result.
 
-Some plants are no faults, and nothing can notice them: a barrier between statements whose threads touch the same elements,
-or a running maximum replaced by any other number that is used in its place throughout. They are few.
+Some plants are no faults, and nothing can notice them: a barrier between statements whose threads touch the same elements, a
+swizzle that only exchanges parts of one sum, or a running maximum replaced by any other number throughout. They are few.
 """
 
 from __future__ import annotations
@@ -71,4 +71,4 @@ def test_planted_faults_in_the_workloads_are_noticed(name: str, dtype: DType) ->
     assert {"barrier", "mask"} <= trials.keys()
     tried, unnoticed = (sum(kind.tried for kind in trials.values()), sum(len(kind.unnoticed) for kind in trials.values()))
     assert unnoticed <= 0.1 * tried
-    assert all(not trials[kind].unnoticed for kind in trials.keys() & {"wait", "mask", "layout", "swizzle"})
+    assert all(not trials[kind].unnoticed for kind in trials.keys() & {"wait", "mask", "layout"})
