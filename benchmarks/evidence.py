@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -30,13 +30,20 @@ import numpy as np
 from mugraph.algebra.fields import FieldArithmetic, FieldPair, FieldValue
 from mugraph.devices import device_for
 from mugraph.errors import MugraphError
+from mugraph.forms import form_of, of_form
 from mugraph.frontend import trace
 from mugraph.frontend.workloads import WORKLOADS
 from mugraph.ir.graph import Graph
+from mugraph.lower.thread_graphs import construct
+from mugraph.runtime import build
+from mugraph.samples import runner, torch_runner
 from mugraph.search import search
 from mugraph.trials import Mutant, ProgramSpace, accepted_by_paper, agree, mutants, random_program, retiled, rewritten
-from mugraph.verifier import verify_graphs
+from mugraph.verifier import Verdict, float_check, verify_graphs
 from mugraph.verifier.batched import evaluate_batched
+from mugraph.verifier.reference import Reference
+
+Result = TypeVar("Result")
 
 RESULTS = Path(__file__).parent / "results"
 RANDOM_PROGRAMS = 50
@@ -45,6 +52,7 @@ SMALL = {64: 8, 128: 12, 16: 4, 4: 3}
 FOUND = 6
 """muGraphs of each program that take part."""
 SECONDS_PER_SEARCH = 1.0
+SECONDS_PER_WORKLOAD = 20.0
 _EVERY = 200
 """Mutants after which results are written."""
 SECOND_MISTAKES = 24
@@ -260,34 +268,86 @@ def result_parts(value: FieldValue) -> list[Any]:
 
 
 def throughput() -> Iterator[dict[str, Any]]:
-    """For each workload at full size: the verification of the search's best muGraph, and the matrix products alone."""
+    """For each workload at full size: what it takes to verify the search's best muGraph, there and at other sizes."""
     rows = []
-    for name, workload in WORKLOADS.items():
-        program = trace(workload.function(), workload.inputs()).graph
-        best = search(program, device_for("cpu"), budget=20).candidates[0].graph
-        started = time.process_time()
-        verdict = verify_graphs(program, best)
-        seconds = time.process_time() - started
-        rng = np.random.default_rng(0)
-        first = verdict.certificate.rounds[0]
-        arith = TimedArithmetic(FieldPair(first.p, first.q))
-        inputs = [arith.random(node.output.shape, rng, q=bool(verdict.certificate.semantics)) for node in program.inputs()]
-        evaluate_batched(program, inputs, arith)
-        tests = len(verdict.certificate.rounds)
-        rows.append(
-            {
-                "workload": name,
-                "equivalent": verdict.equivalent,
-                "error_bound": verdict.error_bound,
-                "tests": tests,
-                "cpu_seconds": round(seconds, 2),
-                "cpu_seconds_per_test": round(seconds / tests, 3),
-                "matmul_floor_cpu_seconds": round(arith.seconds, 3),
-                "times_the_floor": round(seconds / tests / arith.seconds, 4) if arith.seconds else None,
-                "modular_multiplications_per_second": round(arith.multiplications / arith.seconds) if arith.seconds else None,
-            }
-        )
+    for name in WORKLOADS:
+        rows.append({"workload": name, **verification(name)})
         yield {"workloads": rows}
+
+
+def verification(name: str) -> dict[str, Any]:
+    """CPU seconds of proof and comparison with float64, and of the matrix products alone; of proofs at other sizes."""
+    workload = WORKLOADS[name]
+    function, inputs = workload.function(), workload.inputs()
+    traced = trace(function, inputs)
+    program, best = traced.graph, best_graph(traced.graph)
+    verdict, proof = timed(lambda: verify_graphs(program, best))
+    kernels = build(best, "cpu")
+    floats, comparison = timed(lambda: float_check(runner(kernels), program, baseline=torch_runner(function, traced), graph=best))
+    floor, multiplications = matrix_products(program, verdict)
+    tests = len(verdict.certificate.rounds)
+    return {
+        "equivalent": verdict.equivalent,
+        "error_bound": verdict.error_bound,
+        "tests": tests,
+        "cpu_seconds": round(proof, 2),
+        "cpu_seconds_per_test": round(proof / tests, 3),
+        "matmul_floor_cpu_seconds": round(floor, 3),
+        "times_the_floor": round(proof / tests / floor, 4) if floor else None,
+        "modular_multiplications_per_second": round(multiplications / floor) if floor else None,
+        "float_comparison_cpu_seconds": round(comparison, 2),
+        "stable": floats.stable,
+        "other_sizes": {what: at_other_size(like, best) for what, like in other_sizes(name).items()},
+    }
+
+
+def best_graph(program: Graph) -> Graph:
+    """The best muGraph of a short search, with its thread graphs."""
+    return construct(search(program, device_for("cpu"), budget=SECONDS_PER_WORKLOAD).candidates[0].graph)
+
+
+def timed(call: Callable[[], Result]) -> tuple[Result, float]:
+    """What a call returns, and its CPU seconds."""
+    started = time.process_time()
+    result = call()
+    return result, time.process_time() - started
+
+
+def matrix_products(program: Graph, verdict: Verdict) -> tuple[float, int]:
+    """CPU seconds and multiplications of one evaluation's matrix products at full size, in the fields of a verdict's first test.
+
+    Along axes where slices have nothing in common, one slice is evaluated and counted as often as there are slices.
+    """
+    cut = Reference.of(program)
+    first = verdict.certificate.rounds[0]
+    arith, rng = TimedArithmetic(FieldPair(first.p, first.q)), np.random.default_rng(0)
+    inputs = [arith.random(node.output.shape, rng, q=bool(verdict.certificate.semantics)) for node in cut.unit.inputs()]
+    evaluate_batched(cut.unit, inputs, arith)
+    slices = math.prod(cut.all)
+    return slices * arith.seconds, slices * arith.multiplications
+
+
+def other_sizes(name: str) -> dict[str, Graph]:
+    """The workload at twice its batch size, and at half the size of the largest dimension of all, which is often reduced over."""
+    import torch
+
+    workload = WORKLOADS[name]
+    shapes = list(workload.shapes().values())
+    largest = max(size for shape in shapes for size in shape)
+    halved = [tuple(size // 2 if size == largest else size for size in shape) for shape in shapes]
+    batch = 2 * workload.sizes["full"].batch
+    return {
+        f"batch {batch}": trace(workload.function(), workload.inputs(batch)).graph,
+        f"{largest // 2} for {largest}": trace(workload.function(), [torch.ones(shape) for shape in halved]).graph,
+    }
+
+
+def at_other_size(program: Graph, like: Graph) -> dict[str, Any]:
+    """The proof of a muGraph of the same form at the sizes of a program."""
+    candidates = search(program, device_for("cpu"), budget=SECONDS_PER_WORKLOAD).candidates
+    graph = construct(of_form(candidates, like, program)[0].graph)
+    verdict, seconds = timed(lambda: verify_graphs(program, graph))
+    return {"equivalent": verdict.equivalent, "same_form": form_of(graph) == form_of(like), "cpu_seconds": round(seconds, 3)}
 
 
 if __name__ == "__main__":

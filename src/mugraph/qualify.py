@@ -7,6 +7,7 @@ many as are kept. What was not proved is never returned.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import statistics
 import time
@@ -19,6 +20,7 @@ from typing import Any, Literal
 from mugraph.deadline import Deadline
 from mugraph.devices.host import available_cores
 from mugraph.errors import BudgetExceeded, MugraphError
+from mugraph.forms import form_of
 from mugraph.ir.graph import Graph
 from mugraph.lower.thread_graphs import construct
 from mugraph.progress import Event, ProgressCallback
@@ -27,6 +29,7 @@ from mugraph.runtime import Executable, build, measure
 from mugraph.runtime.cpu import Cpu
 from mugraph.samples import runner
 from mugraph.verifier import Certificate, FloatReport, Verdict, float_check, verify_graphs
+from mugraph.verifier.definedness import undefined_operator
 from mugraph.verifier.floats import Runner
 
 _COMPILED = 16
@@ -104,7 +107,7 @@ class Qualifier:
         """Thread graphs and kernels for the first of the proposals: (muGraph, predicted seconds), best first."""
         compiled: list[Contestant] = []
         limit = Deadline(self._share(_COMPILING_SHARE))
-        tried = proposals[:_COMPILED]
+        tried = list(itertools.islice(self._defined(proposals), _COMPILED))
         cores = available_cores()
         with self._stage("compile"), ThreadPoolExecutor(cores) as threads:  # the C compiler is a process of its own
             for start in range(0, len(tried), cores):
@@ -174,6 +177,17 @@ class Qualifier:
         """What is wrong with a muGraph, by as many tests of its proof as fit the time, at least one; empty if nothing."""
         verdict = self._verdict(entry, seconds)
         return "" if verdict.counterexample is None else str(verdict.counterexample)
+
+    def _defined(self, proposals: Sequence[tuple[Graph, float]]) -> Iterator[tuple[Graph, float]]:
+        """The proposals that have a result where the program has one; of each form of the others, the first is reported."""
+        seen: dict[object, str] = {}
+        for graph, cost in proposals:
+            form = form_of(graph)
+            if form not in seen and (undefined := undefined_operator(self.program, graph, self.seed)):
+                self.rejected.append(Rejection("float", f"undefined where the program is not: {undefined}", cost))
+                seen[form] = undefined
+            if not seen.setdefault(form, ""):
+                yield graph, cost
 
     def _built(self, proposal: tuple[Graph, float]) -> Contestant | Rejection:
         graph, cost = proposal

@@ -16,7 +16,8 @@ from mugraph.ir import DType, Graph, GraphBuilder, Level, Scalar
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.program import Program, ProgramTensor
-from mugraph.verifier import verify_graphs
+from mugraph.verifier import recheck, verify_graphs
+from mugraph.verifier.trials import Trials
 
 from .graphs import FP32, attention, fused_rmsnorm, linear_with_bias, online_attention, program, rmsnorm
 
@@ -297,6 +298,27 @@ def test_more_radicands_than_choices_leave_the_question_open() -> None:
     assert not verdict.equivalent
     assert "no difference was found in float64" in verdict.reason
     assert "roots are taken of more than 4 different numbers" in verdict.reason
+
+
+def test_another_size_of_a_parallel_axis_is_not_tested_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its certificate is the one that tests would give, as repeating them shows."""
+    verify_graphs(rmsnorm(4, 24, 8), fused_rmsnorm(4, 24, 8, loop=4))
+
+    def test(trials: Trials) -> None:
+        raise AssertionError("nothing is to be tested")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Trials, "test", test)
+        larger = rmsnorm(40, 24, 80), fused_rmsnorm(40, 24, 80, blocks=10, loop=4)
+        verdict = verify_graphs(*larger)
+        with pytest.raises(AssertionError, match="nothing is to be tested"):
+            verify_graphs(rmsnorm(4, 48, 8), fused_rmsnorm(4, 48, 8, loop=4))
+        with pytest.raises(AssertionError, match="nothing is to be tested"):
+            verify_graphs(*larger, seed=1)
+        with pytest.raises(AssertionError, match="nothing is to be tested"):
+            recheck(verdict.certificate, *larger)
+    assert verdict.equivalent
+    recheck(verdict.certificate, *larger)
 
 
 def test_a_budget_that_ends_early_leaves_the_question_open() -> None:
