@@ -155,7 +155,7 @@ def test_budget_too_small_for_any_result_gives_the_original() -> None:
 
 @pytest.mark.parametrize(
     ("function", "shape", "reason"),
-    [(lambda x: x.softmax(-1).softmax(-1), (4, 6), "exp"), (lambda x: x.t().reshape(3, 8).exp(), (6, 4), "regroup")],
+    [(lambda x: x.t().reshape(3, 8).exp(), (6, 4), "regroup")],
 )
 def test_programs_out_of_the_searchs_reach_run_as_they_are(function: Any, shape: tuple[int, ...], reason: str) -> None:
     x = torch.randn(shape)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import copy
+import functools
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -18,12 +22,14 @@ import mugraph.checker
 from mugraph.checker import CheckReport, Rejected, check_folder
 from mugraph.checker.files import graph_digest
 from mugraph.cli import main
+from mugraph.errors import MugraphError
 from mugraph.ir import DType, Graph, GraphBuilder, Level, Scalar
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.program import ProgramTensor
-from mugraph.ir.serialize import graph_to_json
+from mugraph.ir.serialize import graph_from_json, graph_to_json
 from mugraph.lower.thread_graphs import construct
+from mugraph.trials import agree
 from mugraph.verifier import FloatReport, float_check, verify_graphs
 from mugraph.verifier.batched import evaluate_batched
 from mugraph.verifier.certificate import digest
@@ -317,6 +323,37 @@ FORGERIES: dict[str, tuple[Callable[[dict[str, Document]], Any], str]] = {
         lambda files: files["certificate.json"]["floats"].update(error_ratio=0.001),
         "error_ratio does not follow",
     ),
+    "a claim of another bound": (
+        lambda files: files["certificate.json"].update(claim="a pair that is not passes with probability at most 1e-30"),
+        "claim or reason is not what",
+    ),
+    "a test in fields that are none": (
+        lambda files: files["certificate.json"]["rounds"][0].update(p=2**50),
+        "p, q and omega of draw 0 are not those of a test",
+    ),
+    "a base of another order": (
+        lambda files: files["certificate.json"]["rounds"][0].update(omega=2),
+        "p, q and omega of draw 0 are not those of a test",
+    ),
+    "a test twice": (
+        lambda files: files["certificate.json"]["rounds"].append(files["certificate.json"]["rounds"][0]),
+        "rounds are not distinct tests in order",
+    ),
+    "no tests": (lambda files: files["certificate.json"].update(rounds=[]), "rounds are not distinct tests in order"),
+    "an entry of its own": (
+        lambda files: files["certificate.json"].update(approved=True),
+        "approved is no entry of a certificate",
+    ),
+    "no semantics": (lambda files: files["certificate.json"].pop("semantics"), "semantics is missing"),
+    "a certificate of another format": (lambda files: files["certificate.json"].update(format=2), "format 2 is not 3"),
+    "attributes that are no object": (
+        lambda files: files["graph.json"]["graph"]["nodes"][0].update(attributes=[]),
+        "malformed|not of the form",
+    ),
+    "operands that are no integers": (
+        lambda files: files["program.json"]["graph"]["nodes"][-1]["inputs"].__setitem__(0, [True, False]),
+        r"program\.json: operator .* not of the form they are saved in",
+    ),
     "not accepted": (lambda files: files["certificate.json"].update(accepted=False), "found equivalent"),
 }
 
@@ -327,6 +364,45 @@ def test_forgeries_are_rejected(tmp_path: Path, name: str) -> None:
     folder = write(tmp_path / "result", rmsnorm(), fused_rmsnorm(), change)
     with pytest.raises(Rejected, match=complaint):
         check_folder(folder, seed=0)
+
+
+def places(document: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The places of all values inside a JSON document."""
+    keys: Iterable[Any] = document if isinstance(document, dict) else range(len(document)) if isinstance(document, list) else ()
+    for key in keys:
+        yield (*at, key)
+        yield from places(document[key], (*at, key))
+
+
+def inside(document: Any, place: tuple[Any, ...]) -> Any:
+    return functools.reduce(lambda part, key: part[key], place, document)
+
+
+def scrambled(rng: random.Random, name: str) -> Callable[[dict[str, Document]], None]:
+    """One value of a file replaced by another of the same file."""
+
+    def change(files: dict[str, Document]) -> None:
+        *path, last = rng.choice(list(places(files[name])))
+        inside(files[name], tuple(path))[last] = copy.deepcopy(inside(files[name], rng.choice(list(places(files[name])))))
+
+    return change
+
+
+@pytest.mark.parametrize("name", ["program.json", "graph.json", "certificate.json"])
+def test_scrambled_files_are_rejected_or_still_true(tmp_path: Path, name: str) -> None:
+    """Nothing but Rejected is raised; what passes is a pair of equal graphs, or cannot be read by those who would run it."""
+    rng, passed = random.Random(0), 0
+    for number in range(25):
+        folder = write(tmp_path / str(number), rmsnorm(), fused_rmsnorm(), scrambled(rng, name))
+        try:
+            check_folder(folder, seed=0)
+        except Rejected:
+            continue
+        passed += 1
+        with contextlib.suppress(MugraphError):
+            graphs = [graph_from_json(json.loads((folder / file).read_text())) for file in ("program.json", "graph.json")]
+            assert agree(*graphs), number
+    assert passed < 20
 
 
 def test_what_is_unstable_is_rejected_whatever_is_recorded(tmp_path: Path) -> None:
@@ -356,9 +432,8 @@ def test_checker_and_verifier_agree_on_mutants(tmp_path: Path) -> None:
         verdict = verify_graphs(left, mutant)
         if verdict.equivalent and verdict.error_bound is None:
             continue
-        folder = write(
-            tmp_path / str(number), left, mutant, lambda files: files["certificate.json"].update(accepted=True, error_bound=0.0)
-        )
+        forged = {} if verdict.equivalent else {"accepted": True, "error_bound": 0.0}
+        folder = write(tmp_path / str(number), left, mutant, replacing(forged))
         try:
             reached = check_folder(folder, seed=0).reached
         except Rejected:

@@ -17,6 +17,7 @@ from mugraph.checker.bound import Bound, bound_of
 from mugraph.checker.files import Json, Rejected, read
 from mugraph.checker.floats import check_floats, measure
 from mugraph.checker.interpreter import run
+from mugraph.checker.record import check_record
 from mugraph.checker.roots import RootedFields, Signs
 from mugraph.checker.shapes import check_shapes
 
@@ -80,6 +81,7 @@ def check_folder(
         tests = _Tests(left, right, bound_of(left, right, _shapes(left), roots_factor=not squares), rng, squares)
         wanted = tests.bound.rounds_for(max_error) or _UNBOUNDED_ROUNDS if rounds is None else rounds
         tests.run(wanted, tell)
+        check_record(certificate)
         if saved.program != saved.graph:
             check_floats(certificate.get("floats"), [output["dtype"] for output in _outputs(saved.program)])
         float_error = measure(left, right, _shapes(left), tests.rng)

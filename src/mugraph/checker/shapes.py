@@ -70,6 +70,10 @@ def _check_level(graph: Json, level: str) -> None:
 
 def _check_node(node: Json, level: str) -> None:
     op, types = node["op"], [output["dtype"] for output in node["outputs"]]
+    numbers = [*(i for pair in node["inputs"] for i in pair), *(size for output in node["outputs"] for size in output["shape"])]
+    lists = [*node["inputs"], *(output["shape"] for output in node["outputs"])]
+    if not (isinstance(node["attributes"], dict) and {*map(type, lists)} <= {list} and {*map(type, numbers)} <= {int}):
+        raise Rejected(f"operator {op!r}: attributes, operands or shapes are not of the form they are saved in")
     if ("body" in node) != (op == "graph_defined"):
         raise Rejected(f"operator {op!r}: a body belongs to graph_defined, and to nothing else")
     if "body" not in node and (len(types) != 1 or len(node["inputs"]) != _OPERANDS.get(op, 1)):
