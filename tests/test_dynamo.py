@@ -159,7 +159,20 @@ def test_symbolic_sizes_that_keep_coming_are_run_by_kernels(monkeypatch: pytest.
     assert likes == [False, False, True, True, True, True]
 
 
-def test_growing_sizes_get_no_kernels(caplog: pytest.LogCaptureFixture) -> None:
+def test_every_size_in_one_graph_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    optimize = unittest.mock.Mock(side_effect=api.superoptimize)
+    monkeypatch.setattr(outcomes, "superoptimize", optimize)
+
+    def function(*tensors: torch.Tensor) -> list[torch.Tensor]:
+        return [torch.softmax(x @ w, -1) for x, w in (tensors[:2], tensors[2:])]
+
+    with torch.no_grad():
+        compiled(function)(torch.randn(4, 32), torch.randn(32, 16), torch.randn(8, 64), torch.randn(64, 24))
+    assert len(optimize.call_args_list) == 2
+    assert all(call.kwargs["profile"] and call.kwargs["like"] is None for call in optimize.call_args_list)
+
+
+def test_growing_sizes_get_no_kernels() -> None:
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return torch.softmax(q @ k.transpose(-1, -2), -1) @ v
 

@@ -96,7 +96,7 @@ class Optimizer:
     def outcomes(self, pieces: Sequence[Piece], known: Known) -> list[Outcome]:
         """What becomes of each of a graph's pieces; raises MugraphError in strict mode where one cannot be optimized.
 
-        A program whose form is in `known` is scheduled as the muGraph there, and not measured; the best of others joins `known`.
+        A program whose form is in `known` is scheduled as the muGraph there, and not measured; the others' join it in the end.
         """
         keys = [digest(piece.program) for piece in pieces]
         budget = self.options.budget
@@ -106,10 +106,11 @@ class Optimizer:
                 if key not in self._outcomes:
                     with _disable_current_modes():  # Dynamo's, under which tensors have no data
                         self._outcomes[key] = self._tried(piece, share, known)
-            result = self._outcomes[key].result
-            if result is not None:
-                known.setdefault(form_of(piece.program), result.graph)
-        return [self._outcomes[key] for key in keys]
+        outcomes = [self._outcomes[key] for key in keys]
+        for piece, outcome in zip(pieces, outcomes, strict=True):
+            if outcome.result is not None:
+                known.setdefault(form_of(piece.program), outcome.result.graph)
+        return outcomes
 
     def _tried(self, piece: Piece, budget: float | None, known: Known) -> Outcome:
         try:
