@@ -61,7 +61,7 @@ def main() -> None:
         part.add_argument("--size", default="tiny" if name == "compile" else "small", help="tiny, small or full layers")
         part.add_argument("--layers", type=int, default=32 if name == "compile" else 2)
         part.add_argument("--dtype", default="float32")
-        part.add_argument("--budget", type=float, default=60.0, help="seconds for the pieces of one graph")
+        part.add_argument("--budget", type=float, default=40.0, help="seconds for the pieces of one graph")
         part.add_argument("--threads", type=int, default=available_cores())
         part.add_argument("--tokens", type=int, default=64, help="timed tokens")
         part.add_argument("--keep", choices=("faster", "all", "plan"), default="faster", help="which pieces `share` counts")

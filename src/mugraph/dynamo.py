@@ -87,7 +87,7 @@ def _at_all_sizes(options: Options, module: fx.GraphModule) -> Callable[..., Any
     general = _optimized(options, module, known).forward
     numbers = numbers_of(module)
     if numbers is None:
-        _log.info("a graph has symbolic sizes that none of its arguments is; what depends on them stays with torch")
+        _log.info("a graph has symbolic sizes that its integer arguments do not decide; what depends on them stays with torch")
     if not numbers or not options.sizes:
         return general
 

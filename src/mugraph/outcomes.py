@@ -51,7 +51,7 @@ class Options:
     """
 
     target: str = "cpu"
-    budget: float | None = 60.0
+    budget: float | None = 40.0
     keep: Keep = "faster"
     sizes: int = 8
     strict: bool = False

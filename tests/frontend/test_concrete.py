@@ -92,6 +92,23 @@ def test_sizes_that_are_no_argument_are_noticed() -> None:
     assert numbers_of(module) is None
 
 
+def test_numbers_that_are_no_integers_are_noticed() -> None:
+    module, _ = graphs_of(flattened_sum, torch.randn(3, 4), torch.randn(5, 4))
+    (first, *_) = (node for node in module.graph.nodes if node.op == "placeholder")
+    first.meta["val"] = torch.SymFloat(1.0)
+    assert numbers_of(module) is None
+
+
+def test_calls_that_give_nothing_stay() -> None:
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    graph.call_function(torch.ops.aten._foreach_zero_.default, ([x],))
+    graph.output((x,))
+    x_ours = torch.ones(3)
+    concrete(fx.GraphModule({}, graph), [torch.ones(3)])(x_ours)
+    assert not x_ours.any()
+
+
 def test_calls_that_change_their_operands_stay() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         y = x.clone()

@@ -10,16 +10,17 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 Number = int | float | bool
-_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def numbers_of(module: fx.GraphModule) -> tuple[int, ...] | None:
     """Which arguments of a graph are numbers that decide all its sizes; None where its tensors have sizes of other origin.
 
-    () for a graph whose sizes are all fixed.
+    () for a graph whose sizes are all fixed. None also where a number is no integer: equal ones (0.0 and -0.0) may differ.
     """
     placeholders = [node.meta.get("val") for node in module.graph.nodes if node.op == "placeholder"]
-    numbers = tuple(index for index, value in enumerate(placeholders) if isinstance(value, _SYMBOLIC))
+    if any(isinstance(value, (torch.SymFloat, torch.SymBool)) for value in placeholders):
+        return None
+    numbers = tuple(index for index, value in enumerate(placeholders) if isinstance(value, torch.SymInt))
     given = {str(placeholders[index].node.expr) for index in numbers}
     tensors = [value for value in placeholders if isinstance(value, torch.Tensor)]
     needed = {symbol for tensor in tensors for symbol in _symbols(tensor)}
@@ -48,7 +49,7 @@ def concrete(module: fx.GraphModule, arguments: Sequence[Any]) -> fx.GraphModule
                 value = _computed(node, copies)
             if isinstance(value, torch.Tensor) and node.op != "call_function":
                 value = mode.from_tensor(value, static_shapes=True)
-            known = value is None or isinstance(value, Number)
+            known = isinstance(value, Number)
             if node.op == "call_function" and known:
                 copies[node] = value
                 continue
