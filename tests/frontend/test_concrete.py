@@ -95,7 +95,7 @@ def test_sizes_that_are_no_argument_are_noticed() -> None:
 def test_numbers_that_are_no_integers_are_noticed() -> None:
     module, _ = graphs_of(flattened_sum, torch.randn(3, 4), torch.randn(5, 4))
     (first, *_) = (node for node in module.graph.nodes if node.op == "placeholder")
-    first.meta["val"] = torch.SymFloat(1.0)
+    first.meta["val"] = torch.SymFloat(1.0)  # type: ignore[no-untyped-call]  # not annotated by torch
     assert numbers_of(module) is None
 
 
