@@ -9,6 +9,7 @@
 - latency: eager, torch.compile and mugraph generate the same tokens in one process, in turns; ratios are medians over tokens.
 - share: of a prompt, of a token at a fixed number of keys, and of a token at a growing one, whose size is symbolic; with `--keep`
   "faster" of the pieces that beat PyTorch here, "all" of those with kernels, "plan" of those the partitioner makes (no search).
+  Calls of symbolic sizes count with their bytes, not with their operations.
 
 Models have random weights (`examples/models`). Results go to `benchmarks/results/models-*.json`; tables go to stdout.
 """

@@ -159,7 +159,7 @@ def _loaded(model: str | Path | onnx.ModelProto) -> onnx.ModelProto:
         onnx.checker.check_model(loaded)
     except FileNotFoundError:
         raise InvalidInput(f"there is no file {model}") from None
-    except (DecodeError, onnx.checker.ValidationError) as error:
+    except (DecodeError, onnx.checker.ValidationError, ValueError) as error:  # the last one above 2 GB
         reason = (str(error).strip() or "no message").splitlines()[0]
         raise InvalidInput(f"{model if isinstance(model, (str, Path)) else 'the model'} is not valid ONNX: {reason}") from None
     return loaded

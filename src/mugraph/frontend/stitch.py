@@ -27,12 +27,13 @@ def stitched(module: fx.GraphModule, partition: Partition, kernels: Mapping[Piec
     """
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
+    seen: dict[fx.Node, fx.Node] = {}
     for node in module.graph.nodes:
         if node.op in ("placeholder", "get_attr"):
             copies[node] = graph.node_copy(node)
     for step in in_order(module.graph, partition):
         if isinstance(step, Piece):
-            _call(graph, step, runnable(step, kernels[step]), copies)
+            _call(graph, step, kernels[step], copies, seen)
         else:
             copies[step.node] = graph.node_copy(step.node, copies.__getitem__)
     (result,) = (node for node in module.graph.nodes if node.op == "output")
@@ -73,13 +74,18 @@ def runnable(piece: Piece, kernels: Kernels) -> Kernels:
     """From the inputs of a piece to its program's outputs: by its kernels, or by torch where a mask forbids them."""
     if not piece.masks and not piece.causal_masks:
         return kernels
-    by_torch = as_torch(piece)
-    masks, device = piece.masks, piece.inputs[0].meta["val"].device
+    masks, run = piece.masks, _watched(piece, kernels)
+    return lambda *tensors: run([hides_a_row(tensors[number]) for number in masks], *tensors)
+
+
+def _watched(piece: Piece, kernels: Kernels) -> Callable[..., Sequence[torch.Tensor]]:
+    """The same from what was seen of the piece's masks (whether each hides a row), and the inputs."""
+    by_torch, device = as_torch(piece), piece.inputs[0].meta["val"].device
     with _disable_current_modes():  # Dynamo's, under which tensors have no data
         causal = [causal_mask((mask.shape[0], mask.shape[1]), TORCH_DTYPES[mask.dtype], device) for mask in piece.causal_masks]
 
-    def run(*tensors: torch.Tensor) -> Sequence[torch.Tensor]:
-        if any(hides_a_row(tensors[number]) for number in masks):
+    def run(hiding: Sequence[bool], *tensors: torch.Tensor) -> Sequence[torch.Tensor]:
+        if True in hiding:
             results = dict(zip(piece.numbers, by_torch(*tensors), strict=True))
             return [results[number] for number in range(len(results))]
         return kernels(*tensors, *causal)
@@ -92,8 +98,8 @@ def as_torch(piece: Piece) -> fx.GraphModule:
     return fx.GraphModule({}, piece.torch_graph)
 
 
-def _call(graph: fx.Graph, piece: Piece, kernels: Kernels, copies: dict[fx.Node, fx.Node]) -> None:
-    arrays = graph.call_function(_named(kernels), tuple(copies[node] for node in piece.inputs))
+def _call(graph: fx.Graph, piece: Piece, kernels: Kernels, copies: dict[fx.Node, fx.Node], seen: dict[fx.Node, fx.Node]) -> None:
+    arrays = _results(graph, piece, kernels, [copies[node] for node in piece.inputs], seen)
     given: set[int] = set()
     for node, number in zip(piece.outputs, piece.numbers, strict=True):
         copies[node] = graph.call_function(operator.getitem, (arrays, number))
@@ -107,11 +113,21 @@ def _call(graph: fx.Graph, piece: Piece, kernels: Kernels, copies: dict[fx.Node,
             copies[node] = graph.call_function(_with_strides, (copies[node], *sizes))
 
 
-def _named(kernels: Kernels) -> Kernels:
+def _results(graph: fx.Graph, piece: Piece, kernels: Kernels, inputs: list[fx.Node], seen: dict[fx.Node, fx.Node]) -> fx.Node:
+    """A call of the kernels; `seen` has, by mask, the call that looks at it, for pieces that share one."""
+    if not piece.masks and not piece.causal_masks:
+        return graph.call_function(_named(kernels), tuple(inputs))
+    masks = [inputs[number] for number in piece.masks]
+    for mask in masks:
+        seen[mask] = seen.get(mask) or graph.call_function(hides_a_row, (mask,))
+    return graph.call_function(_named(_watched(piece, kernels)), ([seen[mask] for mask in masks], *inputs))
+
+
+def _named(kernels: Callable[..., Sequence[torch.Tensor]]) -> Callable[..., Sequence[torch.Tensor]]:
     """The kernels as a function with the name that torch writes into the code of a graph."""
 
-    def mugraph_kernels(*tensors: Any) -> Sequence[torch.Tensor]:
-        return kernels(*tensors)
+    def mugraph_kernels(*arguments: Any) -> Sequence[torch.Tensor]:
+        return kernels(*arguments)
 
     return mugraph_kernels
 
