@@ -176,12 +176,12 @@ def descriptions(
     inputs = [arith.random(node.output.shape, rng) for node in program.inputs()]
     found: dict[Signature, tuple[Description, Graph]] = {}
     for kernel in kernels:
-        description = _Reader(kernel, inputs, arith, loop_extents).read()
+        description = Reader(kernel, inputs, arith, loop_extents).read()
         found.setdefault(description.signature, (description, kernel.body))
     return found
 
 
-class _Reader:
+class Reader:
     """Runs all blocks and iterations of a kernel and describes its edges by the values on them."""
 
     def __init__(

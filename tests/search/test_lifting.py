@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 
+import numpy as np
 import pytest
+import torch
 
 from mugraph.algebra.fields import FieldArithmetic
 from mugraph.devices import device_for
@@ -12,6 +15,11 @@ from mugraph.ir import Graph
 from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.graph import Level
 from mugraph.ir.program import Program
+from mugraph.lower.thread_graphs import construct
+from mugraph.runtime import build
+from mugraph.runtime.cuda.emulated import EmulatedCuda
+from mugraph.runtime.cuda.machine import Cuda
+from mugraph.runtime.executable import Executable
 from mugraph.search import search
 from mugraph.search.axes import AxisProgram, axis_program
 from mugraph.search.closure.context import Context
@@ -24,7 +32,7 @@ from mugraph.search.closure.tiers import Tier
 from mugraph.search.enumeration.engine import FieldTest
 from mugraph.search.scheduling.emission import Output, Schedule, emit_block
 
-from .programs import PAPER, chain, finished, lora, normalized, rmsnorm
+from .programs import PAPER, chain, finished, lora, normalized, outputs, random_inputs, rmsnorm
 
 
 def quotient() -> Graph:
@@ -131,6 +139,20 @@ def test_an_operand_is_kept_where_a_finished_sum_is_applied_to_it() -> None:
     for recipe in found:
         (load,) = [index for index, step in enumerate(recipe.steps) if step.op == "load"]
         assert sorted(step.op for step in recipe.steps if load in step.inputs) == ["concat", "square"]
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator compiles kernels with g++")
+@pytest.mark.parametrize("program", [quotient(), unit_rows()], ids=["read whole", "kept"])
+def test_operands_past_the_loop_run_right(program: Graph) -> None:
+    axes = plain(program)
+    found = recipes(with_loop(saturated(axes), axes.sizes.index(12), Fmaps.WORTHWHILE), 11)
+    tensors, (wanted,) = [torch.from_numpy(array).float() for array in random_inputs(program)], outputs(program)
+    recipe = max(filter(loops_to_some_end, found), key=lambda recipe: sum(step.whole for step in recipe.steps))
+    graph = construct(as_graph(program, axes, recipe))
+    on = EmulatedCuda(Cuda("sm_90", 200_000))
+    for (result,) in (build(graph, "cpu")(*tensors), Executable(graph, on)(*tensors)):
+        np.testing.assert_allclose(result.numpy(), wanted, rtol=1e-4, atol=1e-5)
+    assert on.findings == []
 
 
 def test_a_loop_that_only_puts_operands_together_is_no_loop() -> None:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import math
+import shutil
 
 import numpy as np
 import pytest
+import torch
 
 from mugraph.devices import device_for
 from mugraph.ir import Graph
 from mugraph.ir.program import Program
+from mugraph.lower.thread_graphs import construct
+from mugraph.runtime import build
+from mugraph.runtime.cuda.emulated import EmulatedCuda
+from mugraph.runtime.cuda.machine import Cuda
+from mugraph.runtime.executable import Executable
 from mugraph.search import search
 from mugraph.search.engine import Search
 from mugraph.search.planning.padding import Padding, factors, worthwhile_paddings
 
-from .programs import attention, finished, outputs, rmsnorm
+from .programs import attention, finished, outputs, random_inputs, rmsnorm
 
 H100 = device_for("cuda:sm_90")
 
@@ -70,3 +77,18 @@ def test_programs_of_prime_sizes_are_computed_right(program: Graph) -> None:
     (wanted,) = outputs(program)
     for candidate in found:
         np.testing.assert_allclose(outputs(candidate.graph)[0], wanted, rtol=1e-8)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator compiles kernels with g++")
+@pytest.mark.parametrize("program", [rmsnorm(5, 7, 11), attention(3, 13, 7)], ids=["rmsnorm", "attention"])
+def test_kernels_of_prime_sizes_run_right(program: Graph) -> None:
+    inputs, (wanted,) = random_inputs(program), outputs(program)
+    tensors = [torch.from_numpy(array).float() for array in inputs]
+    best, *_ = search(program, device_for("cpu")).candidates
+    (result,) = build(construct(best.graph), "cpu")(*tensors)
+    np.testing.assert_allclose(result.numpy(), wanted, rtol=1e-4, atol=1e-5)
+    best, *_ = search(program, H100).candidates
+    on = EmulatedCuda(Cuda("sm_90", 200_000))
+    (result,) = Executable(construct(best.graph), on)(*tensors)
+    np.testing.assert_allclose(result.numpy(), wanted, rtol=1e-4, atol=1e-5)
+    assert on.findings == []
