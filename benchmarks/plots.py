@@ -10,12 +10,17 @@ WIDTH, HEIGHT, MARGIN = 560, 380, 60
 Points = Sequence[tuple[float, float]]
 
 
-def power_law(points: Points) -> tuple[float, float]:
-    """(exponent, factor) of the least-squares line through positive points on logarithmic scales."""
+def power_law(points: Points) -> tuple[float, float, float]:
+    """(exponent, factor, fit) of the least-squares line through positive points on logarithmic scales.
+
+    `fit` is the share of the variance of the logarithms that the line explains, R squared.
+    """
     xs, ys = ([math.log(value) for value in side] for side in zip(*points, strict=True))
     middle_x, middle_y = sum(xs) / len(xs), sum(ys) / len(ys)
     exponent = sum((x - middle_x) * (y - middle_y) for x, y in zip(xs, ys, strict=True)) / sum((x - middle_x) ** 2 for x in xs)
-    return exponent, math.exp(middle_y - exponent * middle_x)
+    residue = sum((y - middle_y - exponent * (x - middle_x)) ** 2 for x, y in zip(xs, ys, strict=True))
+    fit = 1 - residue / sum((y - middle_y) ** 2 for y in ys)
+    return exponent, math.exp(middle_y - exponent * middle_x), fit
 
 
 def scatter(points: Points, curve: Callable[[float], float], x_name: str, y_name: str, label: str) -> str:

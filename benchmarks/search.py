@@ -5,10 +5,11 @@
     python benchmarks/search.py random --programs 5 --json
 
 - workloads: each in a fresh process: seconds until every tier and cut was searched and until the first muGraph, peak memory,
-  and seconds for twice the batch, whose structures are known by then.
+  and process seconds for other batches, whose structures are known by then: ranked schedules, written out as muGraphs.
 - growth: seconds against the number of operators, over random LAX programs; the exponent of the power law through the medians.
 - random: every candidate of random LAX programs against the program, by the verifier and in float64; and whether Algorithm 1,
-  where it finishes, finds a kernel of less predicted time than the closures do.
+  where it finishes in the seconds it has for a program, finds a kernel of less predicted time than the closures do. Every
+  other program is a small one, so that it often does.
 
 Results go to `benchmarks/results/search.json` and `search-growth.svg`; tables go to stdout, progress to stderr.
 """
@@ -34,15 +35,16 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 
 from mugraph.devices import Device, device_for
-from mugraph.errors import BudgetExceeded, MugraphError
+from mugraph.errors import MugraphError
 from mugraph.frontend import trace
 from mugraph.frontend.workloads import WORKLOADS
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Graph
 from mugraph.ir.serialize import graph_from_json, graph_to_json
-from mugraph.search import Options, SearchResult, search
+from mugraph.search import Options, Progress, SearchResult, search
 from mugraph.search.enumeration import EnumerationOptions, enumerate_graphs
 from mugraph.search.enumeration.cost import predicted_seconds
+from mugraph.search.structures import KNOWN
 from mugraph.trials import ProgramSpace, random_program
 from mugraph.verifier import verify_graphs
 from mugraph.verifier.batched import evaluate_batched
@@ -54,8 +56,13 @@ RESULTS = Path(__file__).parent / "results"
 GROWTH = range(4, 17)
 """Numbers of operators of the programs whose search is timed."""
 GROWTH_SIZES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+UNHURRIED = Options(cut_seconds=math.inf, closure_seconds=math.inf, finer_tier_seconds=math.inf)
 FLOAT64_ERROR = 1e-9
 """Errors of a candidate that is evaluated in float64, relative to its largest output."""
+BATCHES = (8, 16, 32, 64)
+"""Of the workloads: the first is searched to exhaustion, the others are further sizes."""
+FEW_OPERATORS, MORE_OPERATORS = (3, 5), (3, 10)
+"""Of random programs, in turn."""
 ALGORITHM_1 = EnumerationOptions(max_block_operators=7, grids=((), (2,)), loops=(1, 2))
 
 Record = dict[str, Any]
@@ -67,6 +74,7 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", help=f"{', '.join(PARTS)} (default: all)")
     parser.add_argument("--seconds", type=float, default=120.0, help="time limit of one search")
     parser.add_argument("--programs", type=int, default=30, help="random programs; for growth a sixth of it for each size")
+    parser.add_argument("--algorithm-1-seconds", type=float, default=20.0, help="time limit of Algorithm 1 on one random program")
     parser.add_argument("--workers", default="1", help="processes that search")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
@@ -79,6 +87,7 @@ def main() -> None:
     record["machine"] = {"device": device_for("cpu").name, "system": platform.platform(), "python": platform.python_version()}
     tables = []
     for part in arguments.parts or PARTS:
+        record.setdefault("load_before", {})[part] = os.getloadavg()[0]
         record[part], table = PARTS[part](arguments)
         tables.append(table)
     RESULTS.mkdir(exist_ok=True)
@@ -95,21 +104,21 @@ def tell(text: str) -> None:
 
 
 def workloads(arguments: argparse.Namespace) -> tuple[list[Record], str]:
-    """Every workload at batch 8 and 16, in a process that does nothing but search: its memory is the search's."""
+    """Every workload at all batches, in a process that does nothing but search: its memory is the search's."""
     rows = []
     for name, subject in WORKLOADS.items():
-        graphs = [graph_to_json(trace(subject.function(), subject.inputs(batch)).graph) for batch in (8, 16)]
+        graphs = [graph_to_json(trace(subject.function(), subject.inputs(batch)).graph) for batch in BATCHES]
         words = [sys.executable, __file__, "--one", "--seconds", str(arguments.seconds), "--workers", arguments.workers]
         done = subprocess.run(words, input=json.dumps(graphs), capture_output=True, text=True, check=False)
         result = json.loads(done.stdout) if done.stdout else {"error": done.stderr.strip().splitlines()[-1:]}
         rows.append({"workload": name, **result})
         tell(f"{name}: {rows[-1]}")
-    head = "| workload | search s | cpu s | first s | states | exhausted | second size ms | peak MiB |\n" + "|---" * 8 + "|"
+    head = "| workload | search s | cpu s | first s | states | exhausted | other sizes ms | peak MiB |\n" + "|---" * 8 + "|"
     return rows, "\n".join([head, *map(_workload_line, rows)])
 
 
 def measured(programs: Sequence[Graph], arguments: argparse.Namespace) -> Record:
-    """One program, then another size of it."""
+    """One program, then other sizes of it."""
     device = device_for("cpu")
     limits = Options(cut_seconds=arguments.seconds, closure_seconds=arguments.seconds, finer_tier_seconds=arguments.seconds)
     workers = int(arguments.workers) if arguments.workers.isdecimal() else arguments.workers
@@ -119,12 +128,11 @@ def measured(programs: Sequence[Graph], arguments: argparse.Namespace) -> Record
         result = search(program, device, options=limits, workers=workers)
         return result, time.perf_counter() - wall, time.process_time() - cpu
 
-    (result, wall, cpu), (_, second_wall, second_cpu) = map(searched, programs)
+    (result, wall, cpu), *others = map(searched, programs)
     return {
         "seconds": wall,
         "cpu_seconds": cpu,
-        "second_size_seconds": second_wall,
-        "second_size_cpu_seconds": second_cpu,
+        "other_sizes_cpu_seconds": [seconds for _, _, seconds in others],
         "peak_bytes": peak_bytes(),
         "candidates": len(result.candidates),
         "report": result.report.to_json(),
@@ -145,7 +153,7 @@ def _workload_line(row: Record) -> str:
     return (
         f"| {row['workload']} | {row['seconds']:.2f} | {row['cpu_seconds']:.2f} | {report['first_found_seconds']:.3f} "
         f"| {report['states']} | {done}{'' if report['cuts_complete'] else ', cuts in part'} "
-        f"| {row['second_size_seconds'] * 1e3:.0f} | {row['peak_bytes'] / 2**20:.0f} |"
+        f"| {', '.join(f'{seconds * 1e3:.0f}' for seconds in row['other_sizes_cpu_seconds'])} | {row['peak_bytes'] / 2**20:.0f} |"
     )
 
 
@@ -163,16 +171,16 @@ def growth(arguments: argparse.Namespace) -> tuple[Record, str]:
         rows.append({"operators": operators, "seconds": known, "over_time": taken.count(None)})
         tell(f"{operators} operators: {rows[-1]}")
     medians = [(row["operators"], _median(row)) for row in rows]
-    exponent, factor = power_law([point for point in medians if math.isfinite(point[1])])
+    exponent, factor, fit = power_law([point for point in medians if math.isfinite(point[1])])
     points = [(row["operators"], seconds) for row in rows for seconds in row["seconds"]]
     RESULTS.mkdir(exist_ok=True)
-    label = f"seconds = {factor:.2g} n^{exponent:.2f}"
+    label = f"seconds = {factor:.2g} n^{exponent:.2f} (R squared {fit:.2f})"
     (RESULTS / "search-growth.svg").write_text(scatter(points, lambda n: factor * n**exponent, "operators n", "seconds", label))
     lines = [f"| operators | median s | most s | over {arguments.seconds:g} s |", "|---" * 4 + "|"]
     for row in rows:
         most = max(row["seconds"], default=math.nan)
         lines.append(f"| {row['operators']} | {_median(row):.3f} | {most:.3f} | {row['over_time']} |")
-    return {"rows": rows, "exponent": exponent, "factor": factor}, "\n".join([*lines, "", label])
+    return {"rows": rows, "exponent": exponent, "factor": factor, "fit": fit}, "\n".join([*lines, "", label])
 
 
 def _median(row: Record) -> float:
@@ -182,13 +190,20 @@ def _median(row: Record) -> float:
 
 
 def _search_seconds(program: Graph, limit: float) -> float | None:
-    """Process seconds of one complete search; None beyond the limit."""
+    """Process seconds until a search from nothing ends by itself; None beyond the limit.
+
+    The limit is one of process seconds too, so that what else the machine does decides nothing.
+    """
+    KNOWN.clear()
     started = time.process_time()
-    try:
-        report = search(program, device_for("cpu"), budget=limit).report
-    except BudgetExceeded:
-        return None
-    return time.process_time() - started if report.exhausted and report.cuts_complete else None
+
+    def interrupt_late(_: Progress) -> None:
+        if time.process_time() - started > limit:
+            raise KeyboardInterrupt
+
+    report = search(program, device_for("cpu"), progress=interrupt_late, options=UNHURRIED).report
+    seconds = time.process_time() - started
+    return seconds if report.exhausted and report.cuts_complete and seconds <= limit else None
 
 
 # --- random programs ---------------------------------------------------------------------------------------------------
@@ -198,7 +213,8 @@ def random(arguments: argparse.Namespace) -> tuple[list[Record], str]:
     """Random LAX programs of 3 to 10 operators: is every candidate the program, and is none lost against Algorithm 1?"""
     rows: list[Record] = []
     for seed in range(arguments.programs):
-        rows.append(compared(seed, random_program(seed), device_for("cpu"), arguments.seconds))
+        program = random_program(seed, ProgramSpace(operators=FEW_OPERATORS if seed % 2 else MORE_OPERATORS))
+        rows.append(compared(seed, program, device_for("cpu"), arguments.seconds, arguments.algorithm_1_seconds))
         tell(f"random program {seed}: {rows[-1]}")
     candidates, wrong, undefined, inexact = (
         sum(row.get(name, 0) for row in rows) for name in ("candidates", "wrong", "undefined", "inexact")
@@ -209,12 +225,13 @@ def random(arguments: argparse.Namespace) -> tuple[list[Record], str]:
         f"{len(rows)} random programs, {sum('error' in row for row in rows)} refused; "
         f"{candidates} candidates: {wrong} that the verifier rejects, {inexact} that differ in float64, "
         f"{undefined} that float64 leaves undefined, sqrt(x) * sqrt(x) for negative x, and superoptimize drops; "
-        f"Algorithm 1 finished on {finished}, and found better than the closures on {len(lost)}: {lost}"
+        f"Algorithm 1, {arguments.algorithm_1_seconds:g} s each, finished on {finished}, "
+        f"and found better than the closures on {len(lost)}: {lost}"
     )
     return rows, summary
 
 
-def compared(seed: int, program: Graph, device: Device, limit: float) -> Record:
+def compared(seed: int, program: Graph, device: Device, limit: float, algorithm_1_limit: float) -> Record:
     """One program: its candidates against it, and the best of them against Algorithm 1's best single kernel."""
     row: Record = {"seed": seed, "operators": len(program.kernels())}
     try:
@@ -226,7 +243,7 @@ def compared(seed: int, program: Graph, device: Device, limit: float) -> Record:
     errors = [float64_error(program, candidate.graph) for candidate in found.candidates]
     row["undefined"] = errors.count(math.inf)
     row["inexact"] = sum(FLOAT64_ERROR < error < math.inf for error in errors)
-    reference = enumerate_graphs(program, device, replace(ALGORITHM_1, time_limit=limit))
+    reference = enumerate_graphs(program, device, replace(ALGORITHM_1, time_limit=algorithm_1_limit))
     row["algorithm_1_finished"] = reference.report.exhausted
     ours = min((predicted_seconds(candidate.graph, device) for candidate in found.candidates), default=math.inf)
     theirs = min((predicted_seconds(candidate.graph, device) for candidate in reference.candidates), default=math.inf)

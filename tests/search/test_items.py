@@ -8,7 +8,9 @@ from mugraph.devices import device_for
 from mugraph.ir.dtypes import DType
 from mugraph.search.axes import AxisProgram, axis_program
 from mugraph.search.closure.tiers import Tier
-from mugraph.search.items import Item, Options, canonical, reading
+from mugraph.search.engine import Search
+from mugraph.search.items import NOTHING, Item, Options, canonical, reading
+from mugraph.search.structures import KNOWN
 from mugraph.search.work import Work
 
 from .programs import gated_mlp, rmsnorm
@@ -50,3 +52,12 @@ def test_the_structure_is_the_same_at_any_size_and_every_time() -> None:
     few, many = (item(program, sizes, loop_axis=1).search() for sizes in ((2, 8, 4096), (4096, 8, 2)))
     assert few == many
     assert len(few.recipes) > 1
+
+
+def test_an_item_that_there_was_no_time_for_is_searched_when_there_is() -> None:
+    KNOWN.clear()
+    late = Search(rmsnorm(), CPU, budget=0.0)
+    assert late.kernels.structure(late.axes, Tier.OPAQUE_SUMS, None) == NOTHING
+    assert not NOTHING.as_good_as(1.0)
+    patient = Search(rmsnorm(), CPU)
+    assert patient.kernels.structure(patient.axes, Tier.OPAQUE_SUMS, None).recipes

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from mugraph.devices import device_for
+from mugraph.frontend import trace
+from mugraph.frontend.workloads import WORKLOADS
 from mugraph.ir import Graph
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Node
 from mugraph.ir.program import Program
 from mugraph.ir.validity import check
-from mugraph.search import search
+from mugraph.search import Options, search
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.engine import Search
 from mugraph.search.planning.derivations import iterations_as_parts
-from mugraph.search.planning.splits import with_parts
+from mugraph.search.planning.splits import split_of, splits_of, with_parts
 from mugraph.verifier import verify_graphs
 
 from .programs import attention, finished, outputs, random_inputs
@@ -149,3 +152,32 @@ def test_blocks_of_split_attention_loop_over_their_own_keys() -> None:
 
 def _loop(kernel: Node) -> int:
     return 1 if kernel.body is None else kernel.body.loop
+
+
+def test_derivations_with_the_same_partial_results_are_one_split() -> None:
+    run = Search(short_attention(), IDLE)
+    structure, wholes, kept = run.axes.structure, 0, 0
+    for axis in run.kernels.loop_axes(run.axes):
+        recipes = run.kernels.structure(run.axes, Tier.OPAQUE_SUMS, axis).recipes
+        splits = [split for recipe in recipes if (split := split_of(recipe, structure)) is not None]
+        distinct = list(splits_of(recipes, structure))
+        assert [split.results for split in distinct] == list(dict.fromkeys(split.results for split in splits))
+        wholes, kept = wholes + len({split.whole for split in splits}), kept + len(distinct)
+    assert 1 < kept < wholes
+
+
+@pytest.mark.parametrize("make", [short_attention, lengths])
+def test_no_candidate_is_proposed_twice(make: Callable[[], Graph]) -> None:
+    graphs = in_two(make())
+    assert len(set(graphs)) == len(graphs) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gqa", "qknorm"])
+@pytest.mark.parametrize("target", ["cpu", "cuda:sm_80", "cuda:sm_90"])
+def test_attention_comes_as_one_kernel_and_as_partial_results(name: str, target: str) -> None:
+    workload = WORKLOADS[name]
+    program = trace(workload.function(), workload.inputs(1)).graph
+    patient = Options(cut_seconds=math.inf, closure_seconds=math.inf, finer_tier_seconds=0)
+    found = search(program, device_for(target), options=patient).candidates
+    assert {len(candidate.graph.kernels()) for candidate in found} == {1, 2}

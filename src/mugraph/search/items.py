@@ -175,7 +175,7 @@ class Item:
 _LOOPLESS: Recent[tuple[AxisProgram, Tier, Options], tuple[Closure, int]] = Recent(capacity=8)
 """The closures that loops were last put into: the contexts of one program and tier are searched one after the other."""
 
-NOTHING = Structure((), (), states=0, edges=0, saturated=False, complete=False, operators=0)
+NOTHING = Structure((), (), states=0, edges=0, saturated=False, complete=False, operators=0, timed_out=True)
 """What is known of an item whose search did not end in time."""
 
 

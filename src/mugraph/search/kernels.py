@@ -139,6 +139,8 @@ class KernelSearch:
             if not known.exhausted:
                 self.spared += min(known.seconds, given)
             return known
+        if given <= 0:
+            return NOTHING
         task = self.announced.pop(item.key, None) or self.executor.submit(item)
         structure = task.result(self.deadline - self.spared, self.tick)
         if structure is not NOTHING:
