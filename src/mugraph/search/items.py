@@ -41,7 +41,7 @@ class Options:
     most_block_operators: int = 24
     max_nodes: int = 20_000
     """Of one closure of the coarsest tier."""
-    max_finer_nodes: int = 2_500
+    max_finer_nodes: int = 5_000
     """Of one closure of a finer tier, where sums multiply; larger ones are bounded by operators instead."""
     max_derivations: int = 1000
     scheduled_recipes: int = 24
