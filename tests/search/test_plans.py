@@ -48,6 +48,15 @@ def block_of_a_model(n: int) -> Graph:
     return finished(p, h @ a, h @ b, h)
 
 
+def residual(n: int) -> Graph:
+    """A product added to its input, which is wanted itself, and a product of that normalised."""
+    p = Program()
+    x, r = p.input("x", (64, n)), p.input("r", (64, n))
+    a, b = p.input("a", (n, n)), p.input("b", (n, n))
+    h = x + r @ a
+    return finished(p, h, h / (h.square().mean(-1, keepdim=True) + 1e-5).sqrt() @ b)
+
+
 def wide_mlp() -> Graph:
     """Two layers of a network whose hidden layer is wide: in one kernel each block would compute all of it again."""
     p = Program()
@@ -128,6 +137,41 @@ def test_cuts_are_all_sets_of_stored_tensors(program: Graph) -> None:
                 wanted.add(groups)
     assert found == wanted
     assert found
+
+
+def test_a_launch_stores_what_it_makes_on_the_way() -> None:
+    """The sum is an output; the launch that makes it normalises it as well, for a library to multiply."""
+    program = residual(1024)
+    best = search(program, H100).candidates[0].graph
+    assert [len(kernel.outputs) for kernel in best.kernels()] == [1, 2, 1]
+    assert best.kernels()[-1].op == "matmul"
+    small = residual(8)
+    run = Search(small, H100)
+    produces = (-1, -2)
+    (variant, *_) = run.plans.variants(run.axes, Tier.OPAQUE_SUMS)
+    cuts = CutSpace(variant, run.plans.roofline, produces).cuts(3, lambda: math.inf)
+    several = [cut for cut in cuts if any(len(group) == 2 for group in cut.groups)][:3]
+    plans = [next(run.plans.cut_plan(cut, Tier.OPAQUE_SUMS, 3, produces, math.inf)) for cut in several]
+    assert plans
+    for plan in plans:
+        for got, wanted in zip(outputs(run._graph(plan)), outputs(small), strict=True):
+            np.testing.assert_allclose(got, wanted, rtol=1e-9)
+
+
+def test_launches_are_in_an_order_in_which_what_they_read_was_made() -> None:
+    run = Search(block_of_a_model(16), H100)
+    space = CutSpace(in_normal_order(run.axes), run.plans.roofline, (-1, -2, -3))
+    shared = 0
+    for cut in space.cuts(4, lambda: math.inf):
+        made: set[int] = set()
+        stored = {term for group in cut.groups for term in group}
+        for group in cut.groups:
+            _, read = space.visit(group, sum(1 << term for term in stored - set(group)))
+            assert {term for term in stored if read >> term & 1} <= made | {i for i, _ in run.axes.loads()}
+            made |= set(group)
+        assert made >= set(space.outputs)
+        shared += any(len(group) > 1 for group in cut.groups)
+    assert shared > 3
 
 
 def test_no_cut_left_out_could_have_won() -> None:

@@ -1,20 +1,23 @@
 """All ways to cut one derivation into launches: which of its tensors are stored in device memory.
 
-A cut is a set of stored tensors. Each is made by a launch of its own from the inputs and the stored tensors nearest to it, and
-the outputs are made by one more launch or by one each; what is not stored is computed again wherever it is needed. Cuts are
+A cut is a set of stored tensors, and how they and the outputs are shared out among launches. A launch makes its tensors from the
+inputs and the stored tensors that other launches made; what is not stored is computed again wherever it is needed. Cuts are
 enumerated with their roofline, and all cuts that store some tensors are left out together where those alone cost too much.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from mugraph.ir.ops import OPERATORS
 from mugraph.search.axes import AxisProgram, Slots, Term, pruned
 from mugraph.search.closure.context import bits
 from mugraph.search.planning.roofline import Roofline, elements
+
+_SHARED_OUT = 6
+"""Up to so many stored tensors and outputs, all ways to share them out among launches are tried."""
 
 Group = tuple[int, ...]
 """Terms that one launch makes."""
@@ -34,11 +37,16 @@ class Cut:
         loads = {
             index: Term("load", (), program.terms[index].axes, source=source, slots=slots)
             for index, (source, slots) in stored.items()
+            if index not in group
         }
         terms = tuple(loads.get(index, term) for index, term in enumerate(program.terms))
-        final = tuple((term, slots) for term, slots in program.outputs if term in group)
-        kept = tuple((term, stored_slots(program, term)) for term in group)
-        return in_normal_order(pruned(replace(program, terms=terms, outputs=final or kept)))
+        return in_normal_order(pruned(replace(program, terms=terms, outputs=tuple(self.made_by(group)))))
+
+    def made_by(self, group: Group) -> Iterator[tuple[int, Slots]]:
+        """What a launch writes, and with which dimensions: outputs of the program, then tensors stored for other launches."""
+        yield from ((term, slots) for term, slots in self.program.outputs if term in group)
+        final = {term for term, _ in self.program.outputs}
+        yield from ((term, stored_slots(self.program, term)) for term in group if term not in final)
 
 
 def in_normal_order(program: AxisProgram) -> AxisProgram:
@@ -106,6 +114,7 @@ class CutSpace:
         self.computes = [roofline.compute(program, term, alone=False) for term in program.terms]
         self.computes_alone = [roofline.compute(program, term, alone=True) for term in program.terms]
         self.before = _ancestors(program)
+        self.tensors = sum(1 << index for index, term in enumerate(program.terms) if term.op != "constant")
 
     def cuts(self, launches: int, bound: Callable[[], float]) -> Iterator[Cut]:
         """Every cut into 2 to `launches` launches whose roofline is below `bound()` seconds when it is reached."""
@@ -113,39 +122,64 @@ class CutSpace:
         sources = {term.source: self.transfers[i] for i, term in self.program.loads()}
         least = sum(sources.values()) + sum(self.transfers[i] for i in self.outputs)
         compute = sum(self.computes_alone)
-        for finals in self.final_groups():
-            stack: list[tuple[Group, int, float]] = [((), 0, least)]
-            while stack:
-                stored, position, memory = stack.pop()
-                count = len(stored) + len(finals)
-                if count > launches:
-                    continue
-                if self.roofline.seconds(memory, compute, count) >= bound():
-                    self.pruned += 1
-                    continue
-                if count > 1:
-                    yield from self.cut(stored, finals, bound())
+        stack: list[tuple[Group, int, float]] = [((), 0, least)]
+        while stack:
+            stored, position, memory = stack.pop()
+            if self.roofline.seconds(memory, compute, 2) >= bound():
+                self.pruned += 1
+                continue
+            for groups in self.groupings(stored, launches):
+                yield from self.cut(stored, groups, bound())
+            if len(stored) < launches - 1:
                 for index, point in enumerate(points[position:], start=position + 1):
-                    stack.append(((*stored, point), index, memory + 2 * self.transfers[point]))
+                    transfers = self.transfers[point] * (1 if point in self.outputs else 2)
+                    stack.append(((*stored, point), index, memory + transfers))
 
-    def cut(self, stored: Group, finals: tuple[Group, ...], bound: float) -> Iterator[Cut]:
-        """The cut at `stored`, if each of these tensors is read and its roofline is low enough."""
-        groups = tuple(sorted((*((term,) for term in stored), *finals), key=max))
+    def groupings(self, stored: Group, launches: int) -> Iterator[tuple[Group, ...]]:
+        """The ways to share out the stored tensors and the outputs among 2 to `launches` launches.
+
+        A launch makes several of them if it would read or compute something in common; where there are too many to try
+        all ways, the outputs are made in one launch or in one each, and the stored tensors in one each.
+        """
+        made = tuple(dict.fromkeys((*stored, *self.outputs)))
+        if len(made) <= _SHARED_OUT:
+            ways: Iterable[tuple[Group, ...]] = _partitions(made)
+        else:
+            alone = tuple((term,) for term in stored if term not in self.outputs)
+            apart = tuple((term,) for term in self.outputs)
+            ways = dict.fromkeys(((*alone, self.outputs), (*alone, *apart)))
+        for groups in ways:
+            if 1 < len(groups) <= launches and all(group == self.outputs or self.related(group) for group in groups):
+                yield groups
+
+    def related(self, group: Group) -> bool:
+        """Whether the tensors of a launch hang together by what they are computed from."""
+        rest = [self.before[term] | 1 << term for term in group]
+        reached = rest.pop()
+        while near := [mask for mask in rest if mask & reached & self.tensors]:
+            rest = [mask for mask in rest if not mask & reached & self.tensors]
+            for mask in near:
+                reached |= mask
+        return not rest
+
+    def cut(self, stored: Group, groups: tuple[Group, ...], bound: float) -> Iterator[Cut]:
+        """The cut with these launches, if other launches read each stored tensor and its roofline is low enough."""
         mask = sum(1 << term for term in stored)
-        visits = [self.visit(group, mask) for group in groups]
+        visits = {group: self.visit(group, mask & ~sum(1 << term for term in group)) for group in groups}
         read = 0
-        for _, loads in visits:
+        for _, loads in visits.values():
             read |= loads
-        if mask & ~read:
+        order = _in_order({group: loads for group, (_, loads) in visits.items()})
+        if mask & ~read or order is None:
             return
-        floor = sum(self.floor(group, *visit) for group, visit in zip(groups, visits, strict=True))
+        floor = sum(self.floor(group, *visit) for group, visit in visits.items())
         if floor >= bound:
             self.pruned += 1
         else:
-            yield Cut(self.program, groups, floor)
+            yield Cut(self.program, order, floor)
 
     def cut_points(self) -> Group:
-        """Terms worth storing, smallest first: what is computed, is no output, and depends on axes.
+        """Terms worth reading back, smallest first: what is computed, depends on axes, and others are made from.
 
         A term that is only read to apply a function to each element is left out: its image has the same size, and stored in
         its place it leaves less to be done again. Not so a contraction, which a library can do if that is all of a launch.
@@ -157,7 +191,7 @@ class CutSpace:
         points = [
             index
             for index, term in enumerate(self.program.terms)
-            if term.op not in ("load", "constant") and term.axes and index not in self.outputs
+            if term.op not in ("load", "constant") and term.axes and index in users
             if term.op == "contract" or len(users[index]) > 1 or not self.maps_elements(users[index][0])
         ]
         return tuple(sorted(points, key=self.transfers.__getitem__))
@@ -166,12 +200,6 @@ class CutSpace:
         """Whether a term applies a function to each element of one tensor; constants may take part in it."""
         tensors = {operand for operand in term.inputs if self.program.terms[operand].op != "constant"}
         return len(tensors) == 1 and not term.reduced
-
-    def final_groups(self) -> list[tuple[Group, ...]]:
-        """The outputs in one launch, and in a launch each."""
-        together: tuple[Group, ...] = (self.outputs,)
-        apart = tuple((term,) for term in self.outputs)
-        return [together] if together == apart else [together, apart]
 
     def visit(self, group: Group, stored: int) -> tuple[int, int]:
         """Masks of the terms that a launch computes and of those it reads."""
@@ -206,6 +234,31 @@ class CutSpace:
             computes = self.computes_alone if len(terms) == 1 else self.computes
             self._floors[key] = self.roofline.seconds(memory, sum(computes[i] for i in terms))
         return self._floors[key]
+
+
+def _partitions(made: Group) -> Iterator[tuple[Group, ...]]:
+    """All ways to divide terms into groups."""
+    if not made:
+        yield ()
+        return
+    first, *rest = made
+    for groups in _partitions(tuple(rest)):
+        yield ((first,), *groups)
+        for position, group in enumerate(groups):
+            yield (*groups[:position], (first, *group), *groups[position + 1 :])
+
+
+def _in_order(reads: dict[Group, int]) -> tuple[Group, ...] | None:
+    """Launches in an order in which each reads what earlier ones made, as early as its terms allow; None if there is none."""
+    waiting, order = sorted(reads, key=max), []
+    while waiting:
+        unmade = sum(1 << term for group in waiting for term in group)
+        ready = next((group for group in waiting if not reads[group] & unmade), None)
+        if ready is None:
+            return None
+        waiting.remove(ready)
+        order.append(ready)
+    return tuple(order)
 
 
 def _ancestors(program: AxisProgram) -> list[int]:

@@ -19,7 +19,7 @@ from mugraph.ir.graph import Tensor
 from mugraph.search.axes import AxisProgram, AxisSet, Slots, Term
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.kernels import Kernel, KernelSearch
-from mugraph.search.planning.cuts import Cut, CutSpace, in_normal_order, stored_slots
+from mugraph.search.planning.cuts import Cut, CutSpace, in_normal_order
 from mugraph.search.planning.derivations import as_program
 from mugraph.search.planning.roofline import Roofline, flops
 from mugraph.search.planning.splits import Split, consumer_of, maximum_slots, splits_of, with_parts
@@ -172,11 +172,9 @@ class PlanSearch:
         for group in cut.groups:
             part = cut.part(group, stored)
             made = tuple(source for (term, _), source in zip(cut.program.outputs, produces, strict=True) if term in group)
-            if not made:
-                (term,) = group
-                slots = stored_slots(cut.program, term)
-                made = self.sources_of(part, [slots], self.kernels.dtype)
-                stored[term] = (made[0], slots)
+            written = list(cut.made_by(group))
+            made += self.sources_of(part, [slots for _, slots in written[len(made) :]], self.kernels.dtype)
+            stored.update((term, (source, slots)) for (term, slots), source in zip(written, made, strict=True))
             parts.append((part, made))
         for part, _ in parts:
             self.kernels.announce(part, tier, (None,))
