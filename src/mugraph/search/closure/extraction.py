@@ -3,7 +3,7 @@
 Every edge makes its target strictly larger (by phase, then by the size of its expression), so the closure's hypergraph is
 acyclic. A derivation is a choice of one edge for every needed node; taking the largest undecided node first
 visits each derivation exactly once. The order is best-first by the work already chosen plus a lower bound for
-what is still needed.
+what is still needed, and nothing is begun that cannot be finished within the operator limit.
 """
 
 from __future__ import annotations
@@ -11,16 +11,28 @@ from __future__ import annotations
 import heapq
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from mugraph.search.closure.context import bits
+from mugraph.search.closure.fewest import FewestOperators, Nodes
 from mugraph.search.closure.recipe import Recipe, recipe_of
 from mugraph.search.closure.saturation import Closure, Edge
 
 EdgeCost = Callable[[Edge], float]
 
-_State = tuple[float, int, int, frozenset[int], tuple[Edge, ...]]
+_State = tuple[float, int, int, Nodes, tuple[Edge, ...]]
 """A partial derivation: lower bound of its cost, tie-breaker, operators so far, nodes still needed, edges chosen."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """A way to make a node: its cost, whether it counts as an operator, and what it needs."""
+
+    edge: Edge
+    cost: float
+    count: int
+    operands: Nodes
 
 
 @dataclass(slots=True)
@@ -45,10 +57,11 @@ class Extractor:
         self.extra: dict[int, list[Edge]] = {}
         self._concat_contractions()
         self.constants = {node.index for node in closure.nodes if any(edge.op == "constant" for edge in node.edges)}
-        self.free = {node for node in self.useful if any(not self.operators_of(edge) for edge in self.edges(node))}
-        self.least = self._least_operators()
-        self._choices: dict[int, list[tuple[Edge, float, int]]] = {}
-        self.cheapest = {index: min((price for _, price, _ in self.choices(index)), default=0.0) for index in self.useful}
+        self.ranked = sorted(self.useful, key=self.order.__getitem__)
+        self.rank = {node: rank for rank, node in enumerate(self.ranked)}
+        self.choices = [self._choices(node) for node in self.ranked]
+        self.cheapest = [min((choice.cost for choice in choices), default=0.0) for choices in self.choices]
+        self.fewest = FewestOperators([[(choice.operands, choice.count) for choice in choices] for choices in self.choices])
 
     def edges(self, node: int) -> list[Edge]:
         """All ways to make a node."""
@@ -99,8 +112,10 @@ class Extractor:
     def derivations(self, goals: tuple[int, ...], limits: ExtractionLimits) -> Iterator[tuple[float, Recipe]]:
         """(cost, recipe) of every derivation of `goals` within `limits`, cheapest first."""
         counter = itertools.count()
-        start = frozenset(goals)
-        queue: list[_State] = [(sum(self.cheapest[goal] for goal in start), next(counter), 0, start, ())]
+        start = self._nodes(goals)
+        queue: list[_State] = []
+        if self.fewest.within(start, limits.operators) <= limits.operators:
+            queue.append((self._at_least(start), next(counter), 0, start, ()))
         found = expanded = 0
         while queue:
             bound, _, operators, needed, chosen = heapq.heappop(queue)
@@ -115,30 +130,22 @@ class Extractor:
             if expanded > limits.expansions or time.perf_counter() > limits.deadline:
                 limits.complete = False
                 return
-            node = max(needed, key=self.order.__getitem__)
-            rest = needed - {node}
-            for edge, cost, count in self.choices(node):
-                fresh = [operand for operand in dict.fromkeys(edge.inputs) if operand not in rest]
-                remaining = rest.union(fresh)
-                if operators + count + self._operators_bound(remaining) <= limits.operators:
-                    lower = bound - self.cheapest[node] + cost + sum(self.cheapest[operand] for operand in fresh)
-                    heapq.heappush(queue, (lower, next(counter), operators + count, remaining, (*chosen, edge)))
+            rank = needed.bit_length() - 1
+            rest = needed ^ 1 << rank
+            for choice in self.choices[rank]:
+                remaining, left = rest | choice.operands, limits.operators - operators - choice.count
+                if self.fewest.within(remaining, left) <= left:
+                    lower = bound - self.cheapest[rank] + choice.cost + self._at_least(choice.operands & ~rest)
+                    heapq.heappush(queue, (lower, next(counter), operators + choice.count, remaining, (*chosen, choice.edge)))
 
-    def choices(self, node: int) -> list[tuple[Edge, float, int]]:
-        """The edges that make a node, with their cost and operator count."""
-        known = self._choices.get(node)
-        if known is None:
-            known = self._choices[node] = [(edge, self.cost(edge), self.operators_of(edge)) for edge in self.edges(node)]
-        return known
+    def _choices(self, node: int) -> list[_Choice]:
+        """The ways to make a node."""
+        return [_Choice(edge, self.cost(edge), self.operators_of(edge), self._nodes(edge.inputs)) for edge in self.edges(node)]
 
-    def _operators_bound(self, needed: frozenset[int]) -> int:
-        """No derivation of these nodes has fewer operators: one for each that no scaling makes, and a chain below any of them."""
-        return max(len(needed - self.free), max((self.least[node] for node in needed), default=0))
+    def _nodes(self, nodes: Iterable[int]) -> Nodes:
+        """A set of nodes by their ranks."""
+        return sum(1 << self.rank[node] for node in set(nodes))
 
-    def _least_operators(self) -> dict[int, int]:
-        """For every useful node, the length of the shortest longest chain of operators that makes it."""
-        least: dict[int, int] = {}
-        for node in sorted(self.useful, key=self.order.__getitem__):
-            chains = (self.operators_of(edge) + max((least[i] for i in edge.inputs), default=0) for edge in self.edges(node))
-            least[node] = min(chains, default=0)
-        return least
+    def _at_least(self, needed: Nodes) -> float:
+        """No derivation of these nodes costs less."""
+        return sum(self.cheapest[rank] for rank in bits(needed))

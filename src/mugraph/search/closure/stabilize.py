@@ -39,6 +39,8 @@ class Stabilizer:
         self.program, self.context, self.arith, self.inputs = program, context, arith, inputs
         self.loads = {(term.source, term.slots): index for index, term in program.loads()}
         self.values = inputs.evaluate(program, context, arith)
+        self._computed: dict[tuple[Step, int | None], tuple[int, FieldValue]] = {}
+        """What was computed so far, numbered: steps whose inputs are such numbers, and the row by which they were scaled."""
 
     def stabilize(self, recipe: Recipe) -> Recipe:
         """The recipe with every shiftable exponential shifted."""
@@ -88,7 +90,7 @@ class Stabilizer:
         steps = recipe.steps
         row = steps[index].axes - reduced
         scale = self._row_units(row)
-        plain, scaled = self.run(recipe, None, scale), self.run(recipe, index, scale)
+        plain, scaled = self.run(recipe), self.run(recipe, index, row)
         for goal in recipe.goals:
             if not _same(self.arith.mul(plain[goal], scale) if projective else plain[goal], scaled[goal]):
                 return None
@@ -113,12 +115,22 @@ class Stabilizer:
         unit = self.arith.random(shape, rng)
         return FieldValue(unit.p, None)
 
-    def run(self, recipe: Recipe, scaled: int | None, scale: FieldValue) -> list[FieldValue]:
-        """All step values at tiny sizes, with the result of step `scaled` multiplied by `scale`."""
+    def run(self, recipe: Recipe, scaled: int | None = None, row: AxisSet = frozenset()) -> list[FieldValue]:
+        """All step values at tiny sizes, with the rows of step `scaled` multiplied by random units."""
         values: list[FieldValue] = []
+        numbers: list[int] = []
         for index, step in enumerate(recipe.steps):
-            value = self.value(recipe, step, [values[i] for i in step.inputs])
-            values.append(self.arith.mul(value, scale) if index == scaled else value)
+            known = (
+                replace(step, inputs=tuple(numbers[i] for i in step.inputs)),
+                self.context.mask(row) if index == scaled else None,
+            )
+            if known not in self._computed:
+                value = self.value(recipe, step, [values[i] for i in step.inputs])
+                value = self.arith.mul(value, self._row_units(row)) if index == scaled else value
+                self._computed[known] = len(self._computed), value
+            number, value = self._computed[known]
+            numbers.append(number)
+            values.append(value)
         return values
 
     def value(self, recipe: Recipe, step: Step, xs: list[FieldValue]) -> FieldValue:
