@@ -185,6 +185,7 @@ class Search:
             values[index] = builder.append(node)
         for stage in plan.stages:
             values.update(zip(stage.produces, self._launch(builder, stage, values), strict=True))
+            values.update((read, values[output]) for output, read in self.plans.read_as.items() if output in values)
         outputs = [self._final(builder, values[-1 - index], index) for index in range(len(self.axes.outputs))]
         return builder.build(outputs)
 

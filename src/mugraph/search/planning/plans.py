@@ -96,6 +96,8 @@ class PlanSearch:
     cuts_pruned: int = 0
     producers: dict[AxisProgram, tuple[int, ...]] = field(default_factory=dict)
     tensors: dict[int, Tensor] = field(default_factory=dict)
+    read_as: dict[int, int] = field(default_factory=dict)
+    """Numbers of the program's outputs as device tensors that launches read."""
     memo: dict[tuple[AxisProgram, Tier, int, tuple[int, ...]], tuple[float, list[Plan]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -174,7 +176,7 @@ class PlanSearch:
             made = tuple(source for (term, _), source in zip(cut.program.outputs, produces, strict=True) if term in group)
             written = list(cut.made_by(group))
             made += self.sources_of(part, [slots for _, slots in written[len(made) :]], self.kernels.dtype)
-            stored.update((term, (source, slots)) for (term, slots), source in zip(written, made, strict=True))
+            stored.update((term, (self.read_back(source), slots)) for (term, slots), source in zip(written, made, strict=True))
             parts.append((part, made))
         for part, _ in parts:
             self.kernels.announce(part, tier, (None,))
@@ -211,6 +213,15 @@ class PlanSearch:
         recipes = self.kernels.cheapest_first(program, self.kernels.structure(program, tier, None).recipes)
         derived = [as_program(recipe, program.structure) for recipe in recipes[:_VARIANTS_CUT]]
         return [form.with_sizes(program.sizes) for form in dict.fromkeys([in_normal_order(program.structure), *derived])]
+
+    def read_back(self, source: int) -> int:
+        """The number under which later launches read a device tensor: outputs of the program have one of their own."""
+        if source >= 0:
+            return source
+        if source not in self.read_as:
+            self.read_as[source] = self.inputs + len(self.tensors)
+            self.tensors[self.read_as[source]] = self.kernels.tensor_of(source)
+        return self.read_as[source]
 
     def sources_of(self, producer: AxisProgram, slots: Sequence[Slots], dtype: DType) -> tuple[int, ...]:
         """Numbers for the device tensors a producer writes."""
