@@ -27,6 +27,9 @@ _VISIBLE = 1e-13
 
 _WIDE_BITS = 1 << 14
 
+_EXPONENT_BITS = 1 << 10
+"""Exponentials of larger numbers take mpmath minutes: nothing is said of points where they are met."""
+
 _FRACTION_BITS = 1 << 16
 """Longer fractions are products of powers of powers; each operation on them takes milliseconds."""
 
@@ -164,6 +167,8 @@ class _WideArithmetic(FloatArithmetic):
         return np.asarray(magnitude if value.value >= 0 else -magnitude, object)
 
     def exp(self, x: Array) -> Array:
+        if any(self.context.mag(number) > _EXPONENT_BITS for number in x.flat):
+            raise ValueError("an exponential too large to evaluate")
         return np.asarray(np.vectorize(self.context.exp, otypes=[object])(x))
 
     def sqrt(self, x: Array) -> Array:
