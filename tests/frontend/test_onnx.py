@@ -15,7 +15,7 @@ import pytest
 
 import mugraph
 from mugraph.cli import main
-from mugraph.errors import InvalidInput, MugraphError, UnsupportedOperator
+from mugraph.errors import InvalidInput, MugraphError, ShapeMismatch, UnsupportedOperator
 from mugraph.frontend.onnx import from_onnx, weights
 from mugraph.frontend.onnx_rows import ROWS
 from mugraph.ir.evaluate import evaluate
@@ -210,6 +210,64 @@ def test_files_that_are_no_models_are_refused(tmp_path: Path) -> None:
     damaged.write_bytes(b"\xff" * 20)
     with pytest.raises(InvalidInput, match=r"damaged\.onnx is not valid ONNX"):
         from_onnx(damaged)
+
+
+@pytest.mark.parametrize(("name", "text"), [("m.json", "{"), ("m.onnxtxt", "hello"), ("m.textproto", "hello")])
+@pytest.mark.filterwarnings("ignore:The onnxtxt format is experimental")
+def test_text_formats_that_are_no_models_are_refused(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InvalidInput, match=rf"{name} is not valid ONNX"):
+        from_onnx(tmp_path / name)
+
+
+def test_what_is_no_file_and_no_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"cannot read .*: Is a directory"):
+        from_onnx(tmp_path)
+    with pytest.raises(InvalidInput, match=r"a model is a file or an onnx\.ModelProto, not int"):
+        from_onnx(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("node", "values"),
+    [
+        (helper.make_node("Add", ["x", "w"], ["y"]), np.ones((3, 8), np.float32)),
+        (helper.make_node("Mul", ["x", "w"], ["y"]), np.full((1, 3), 2)),
+        (helper.make_node("Expand", ["x", "w"], ["y"]), np.array([3, 8])),
+        (helper.make_node("Squeeze", ["x", "w"], ["y"]), np.array([9])),
+        (helper.make_node("Unsqueeze", ["x", "w"], ["y"]), np.array([9])),
+        (helper.make_node("Unsqueeze", ["x", "w"], ["y"]), np.array([0, -4])),
+        (helper.make_node("Reshape", ["x", "w"], ["y"]), np.array([4, 8, 0])),
+        (helper.make_node("Tile", ["x", "w"], ["y"]), np.array([3])),
+        (helper.make_node("Flatten", ["x"], ["y"], axis=9), None),
+        (helper.make_node("Softmax", ["x"], ["y"], axis=7), None),
+        (helper.make_node("LayerNormalization", ["x", "w"], ["y"], axis=2), np.ones((4, 8), np.float32)),
+        (helper.make_node("Gemm", ["x", "w"], ["y"]), np.ones((2, 8, 3), np.float32)),
+    ],
+)
+def test_shapes_and_axes_that_do_not_fit_are_refused(node: Any, values: Any) -> None:
+    given = {} if values is None else {"w": values}
+    with pytest.raises(ShapeMismatch, match=f"operator {node.op_type}: "):
+        from_onnx(model([node], {"x": [4, 8]}, given))
+
+
+def test_only_inputs_without_a_value_can_be_fixed() -> None:
+    product = helper.make_node("MatMul", ["x", "w"], ["y"])
+    with_default = model([product], {"x": [4, 16], "w": [16, 32]}, {"w": WEIGHT})
+    for name in ("w", "typo"):
+        with pytest.raises(InvalidInput, match=f"fixed names '{name}', which is no input without a value; those are x"):
+            from_onnx(with_default, fixed={name: WEIGHT})
+
+
+def test_sparse_weights_are_refused() -> None:
+    values = numpy_helper.from_array(np.array([1.0, 2.0], np.float32), "w")
+    sparse = helper.make_sparse_tensor(values, numpy_helper.from_array(np.array([0, 9]), "places"), [16, 32])
+    product = helper.make_node("MatMul", ["x", "w"], ["y"])
+    initialized = model([product], {"x": [4, 16]})
+    initialized.graph.sparse_initializer.append(sparse)
+    constant = model([helper.make_node("Constant", [], ["w"], sparse_value=sparse), product], {"x": [4, 16]})
+    for refused in (initialized, constant):
+        with pytest.raises(UnsupportedOperator, match=r"w is sparse; make it dense"):
+            from_onnx(refused)
 
 
 def test_old_opsets_are_refused() -> None:

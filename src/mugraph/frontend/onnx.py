@@ -63,6 +63,10 @@ class _Reader:
         if self.opset < _OLDEST_OPSET:
             raise InvalidInput(f"the model is of opset {self.opset}; convert it to opset {_OLDEST_OPSET} or later")
         constants = dict(_constants(self.model))
+        open_inputs = [value.name for value in self.model.graph.input if value.name not in constants]
+        for name in self.fixed:
+            if name not in open_inputs:
+                raise InvalidInput(f"fixed names {name!r}, which is no input without a value; those are {', '.join(open_inputs)}")
         for value in self.model.graph.input:
             if value.name in self.fixed:
                 self.values[value.name] = self.fixed[value.name]
@@ -152,14 +156,20 @@ def _loaded(model: str | Path | onnx.ModelProto) -> onnx.ModelProto:
     if find_spec("onnx") is None:
         raise InvalidInput("the onnx package is needed to read ONNX models: pip install mugraph[onnx]")
     import onnx
+    from google.protobuf import json_format, text_format
     from google.protobuf.message import DecodeError
 
+    if not isinstance(model, (str, Path, onnx.ModelProto)):
+        raise InvalidInput(f"a model is a file or an onnx.ModelProto, not {type(model).__name__}")
+    no_model = (DecodeError, json_format.ParseError, text_format.ParseError, onnx.parser.ParseError, onnx.checker.ValidationError)
     try:
         loaded = onnx.load(str(model)) if isinstance(model, (str, Path)) else model
         onnx.checker.check_model(loaded)
     except FileNotFoundError:
         raise InvalidInput(f"there is no file {model}") from None
-    except (DecodeError, onnx.checker.ValidationError, ValueError) as error:  # the last one above 2 GB
+    except OSError as error:
+        raise InvalidInput(f"cannot read {model}: {error.strerror or error}") from None
+    except (*no_model, ValueError) as error:  # the last one above 2 GB
         reason = (str(error).strip() or "no message").splitlines()[0]
         raise InvalidInput(f"{model if isinstance(model, (str, Path)) else 'the model'} is not valid ONNX: {reason}") from None
     return loaded
@@ -170,10 +180,14 @@ def _constants(model: onnx.ModelProto) -> Iterator[tuple[str, Constant]]:
     from onnx import numpy_helper
     from onnx.reference import ReferenceEvaluator
 
+    for sparse in model.graph.sparse_initializer:
+        raise UnsupportedOperator(f"initializer {sparse.values.name} is sparse; make it dense")
     for tensor in model.graph.initializer:
         yield tensor.name, numpy_helper.to_array(tensor)
     for node in model.graph.node:
         if node.op_type == "Constant" and node.domain in _DEFAULT_DOMAINS:
+            if node.attribute[0].name == "sparse_value":
+                raise UnsupportedOperator(f"operator Constant of {node.output[0]} is sparse; make it dense")
             (array,) = ReferenceEvaluator(node).run(None, {})
             yield node.output[0], np.asarray(array)
 

@@ -68,6 +68,23 @@ class NodeCall:
             return [int(axis) for axis in self.attributes["axes"]]
         return None if self.optional(index) is None else self.integers(index)
 
+    def axis(self, default: int) -> int:
+        """The axis of operand 0 that the attribute `axis` names, counted from the front."""
+        return _position(self.attributes.get("axis", default), len(self[0].shape))
+
+
+def _position(axis: int, rank: int) -> int:
+    if not -rank <= axis < rank:
+        raise ShapeMismatch(f"axis {axis} is none of {rank} dimensions")
+    return axis % rank
+
+
+def _broadcast(*shapes: Sequence[int]) -> tuple[int, ...]:
+    try:
+        return np.broadcast_shapes(*map(tuple, shapes))
+    except ValueError:
+        raise ShapeMismatch(f"shapes {' and '.join(str(list(shape)) for shape in shapes)} do not broadcast") from None
+
 
 # --- elementwise -----------------------------------------------------------------------------------------------------
 
@@ -77,7 +94,7 @@ def _pointwise(function: Callable[..., Tensor]) -> Row:
 
     def row(call: NodeCall) -> Tensor:
         given = [operand for operand in call.operands if operand is not None]
-        shape = np.broadcast_shapes(*(operand.shape for operand in given))
+        shape = _broadcast(*(operand.shape for operand in given))
         return function(*map(_lifted, given)).reshape(*shape)
 
     return row
@@ -110,7 +127,7 @@ def _leaky(x: Tensor, slope: Tensor | float) -> Tensor:
 def _pow(call: NodeCall) -> Tensor:
     power: Tensor = ATEN["pow"](call[0], call.number(1))
     exponent = call.optional(1)
-    return power if exponent is None else power.reshape(*np.broadcast_shapes(power.shape, exponent.shape))
+    return power if exponent is None else power.reshape(*_broadcast(power.shape, exponent.shape))
 
 
 def _clip(call: NodeCall) -> Tensor:
@@ -143,6 +160,8 @@ def _dropout(call: NodeCall) -> Tensor:
 
 
 def _gemm(call: NodeCall) -> Tensor:
+    if len(call[0].shape) != 2 or len(call[1].shape) != 2:
+        raise ShapeMismatch(f"shapes {list(call[0].shape)} and {list(call[1].shape)} are not both of two dimensions")
     left = call[0].transpose(0, 1) if call.attributes.get("transA") else call[0]
     right = call[1].transpose(0, 1) if call.attributes.get("transB") else call[1]
     product = left @ right * float(call.attributes.get("alpha", 1.0))
@@ -167,7 +186,7 @@ def _reduction(function: Callable[[Tensor, Sequence[int], bool], Tensor]) -> Row
 def _softmax(name: str) -> Row:
     def row(call: NodeCall) -> Tensor:
         rank = len(call[0].shape)
-        axis = call.attributes.get("axis", -1 if call.opset >= 13 else 1) % rank
+        axis = call.axis(-1 if call.opset >= 13 else 1)
         if call.opset < 13 and axis != rank - 1:
             raise UnsupportedOperator("before opset 13 it is over all axes from `axis` on; convert the model to opset 13")
         result: Tensor = ATEN[name](call[0], axis)
@@ -190,7 +209,7 @@ def _rms_normalization(call: NodeCall) -> Tensor:
 
 
 def _normalized_shape(call: NodeCall) -> tuple[int, ...]:
-    return call[0].shape[call.attributes.get("axis", -1) % len(call[0].shape) :]
+    return call[0].shape[call.axis(-1) :]
 
 
 def _batch_normalization(call: NodeCall) -> Tensor:
@@ -210,7 +229,10 @@ def _pooled(reduction: Callable[[Tensor, Sequence[int], bool], Tensor]) -> Row:
 def _reshape(call: NodeCall) -> Tensor:
     sizes = call.integers(1)
     if not call.attributes.get("allowzero"):
-        sizes = [call[0].shape[position] if size == 0 else size for position, size in enumerate(sizes)]
+        shape = call[0].shape
+        if 0 in sizes[len(shape) :]:
+            raise ShapeMismatch(f"sizes {sizes} keep a dimension that shape {list(shape)} does not have")
+        sizes = [shape[position] if size == 0 else size for position, size in enumerate(sizes)]
     return call[0].reshape(*sizes)
 
 
@@ -220,14 +242,14 @@ def _transpose(call: NodeCall) -> Tensor:
 
 
 def _flatten(call: NodeCall) -> Tensor:
-    shape, axis = call[0].shape, call.attributes.get("axis", 1)
-    axis = axis + len(shape) if axis < 0 else axis
+    shape = call[0].shape
+    axis = len(shape) if call.attributes.get("axis", 1) == len(shape) else call.axis(1)
     return call[0].reshape(math.prod(shape[:axis]), math.prod(shape[axis:]))
 
 
 def _squeeze(call: NodeCall) -> Tensor:
     axes = call.axes()
-    if axes is not None and any(call[0].shape[axis] != 1 for axis in axes):
+    if axes is not None and any(call[0].shape[_position(axis, len(call[0].shape))] != 1 for axis in axes):
         raise ShapeMismatch(f"axes {axes} of shape {list(call[0].shape)} are not all of size 1")
     result: Tensor = ATEN["squeeze"](call[0], axes)
     return result
@@ -236,17 +258,22 @@ def _squeeze(call: NodeCall) -> Tensor:
 def _unsqueeze(call: NodeCall) -> Tensor:
     axes = call.axes() or []
     rank = len(call[0].shape) + len(axes)
-    inserted = {axis % rank for axis in axes}
+    inserted = {_position(axis, rank) for axis in axes}
+    if len(inserted) != len(axes):
+        raise ShapeMismatch(f"axes {axes} name a dimension twice")
     sizes = iter(call[0].shape)
     return call[0].reshape(*(1 if axis in inserted else next(sizes) for axis in range(rank)))
 
 
 def _expand(call: NodeCall) -> Tensor:
-    return call[0].expand(*np.broadcast_shapes(call[0].shape, tuple(call.integers(1))))
+    return call[0].expand(*_broadcast(call[0].shape, call.integers(1)))
 
 
 def _tile(call: NodeCall) -> Tensor:
-    result: Tensor = ATEN["repeat"](call[0], call.integers(1))
+    repeats = call.integers(1)
+    if len(repeats) != len(call[0].shape):
+        raise ShapeMismatch(f"repeats {repeats} are not one for each dimension of shape {list(call[0].shape)}")
+    result: Tensor = ATEN["repeat"](call[0], repeats)
     return result
 
 
