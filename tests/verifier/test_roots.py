@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -17,6 +18,8 @@ from mugraph.trials import agree, mutants
 from mugraph.verifier import verify_graphs
 from mugraph.verifier.bounds import difference_of
 from mugraph.verifier.roots import MOST_RADICANDS, RootedArithmetic, Signs, TooManyRadicands
+from mugraph.verifier.semantics import Semantics
+from mugraph.verifier.trials import Trials
 
 from .graphs import program
 
@@ -127,3 +130,27 @@ def test_norms_of_differences_are_within_their_bounds() -> None:
     assert norm.degree >= 2**MOST_RADICANDS
     assert norm.bits >= 2**MOST_RADICANDS
     assert difference.error_per_draw < 1e-9
+
+
+@pytest.mark.parametrize("name", ["opposite radicands", "absolute values twice"])
+def test_a_budget_that_ends_before_the_tests_without_bound_accepts_nothing(name: str) -> None:
+    """One choice of roots makes sqrt(-x) equal to sqrt(x), and |x| is x at every second point."""
+    pairs: dict[str, tuple[Function, Function]] = {
+        "opposite radicands": (lambda x: x.sqrt(), lambda x: (-x).sqrt()),
+        "absolute values twice": (lambda x: x.square().sqrt().sqrt() * x.square().sqrt().sqrt(), lambda x: x),
+    }
+    left, right = (program(function, (1,)) for function in pairs[name])
+    for seed in range(3):
+        verdict = verify_graphs(left, right, budget=0, seed=seed)
+        assert not verdict.equivalent
+        assert not verdict.certificate.accepted
+        assert len(verdict.certificate.rounds) == 1
+
+
+def test_draws_are_not_repeated_after_the_deadline() -> None:
+    """No number has a root together with its negative, so that 160 draws would be in vain."""
+    pair = program(lambda x: x.sqrt() + (-x).sqrt(), (1,)), program(lambda x: (-x).sqrt() + x.sqrt(), (1,))
+    trials = Trials(*pair, Semantics.ROOTS, FieldFamily(33), 0, deadline=time.monotonic())
+    with pytest.raises(UndefinedInField, match="budget"):
+        trials.test()
+    assert trials.draws <= 8

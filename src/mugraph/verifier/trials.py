@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -32,7 +33,8 @@ _FEW_RADICANDS = 6
 class Trials:
     """Tests of one pair of graphs under one semantics, in fields of one family, as they accumulate.
 
-    `count` says whether enough p must go with each q, as the bound for exponentials supposes.
+    `count` says whether enough p must go with each q, as the bound for exponentials supposes. After the `deadline`, a time of
+    the monotonic clock, draws are not repeated as often as roots of squares take.
     """
 
     left: Graph
@@ -41,6 +43,7 @@ class Trials:
     family: FieldFamily
     seed: int
     count: bool = False
+    deadline: float | None = None
     rounds: list[Round] = field(default_factory=list)
     draws: int = 0
     invalid: int = 0
@@ -67,6 +70,8 @@ class Trials:
                 return self._draw()
             except UndefinedInField as error:
                 self.invalid, invalid = self.invalid + 1, error
+            if self.invalid > REDRAWS and self.deadline is not None and time.monotonic() > self.deadline:
+                raise UndefinedInField(f"the budget ended after {self.invalid} draws that were of no use: {invalid}")
         raise UndefinedInField(f"no test could be evaluated: {invalid}")
 
     def _draw(self) -> tuple[Counterexample | None, LawfulArithmetic | None]:
