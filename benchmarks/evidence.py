@@ -33,7 +33,7 @@ from mugraph.errors import MugraphError
 from mugraph.forms import form_of, of_form
 from mugraph.frontend import trace
 from mugraph.frontend.workloads import WORKLOADS
-from mugraph.ir.graph import Graph
+from mugraph.ir.graph import Graph, Value
 from mugraph.lower.thread_graphs import construct
 from mugraph.runtime import build
 from mugraph.samples import runner, torch_runner
@@ -51,6 +51,8 @@ SMALL = {64: 8, 128: 12, 16: 4, 4: 3}
 """Sizes of the small workloads, made smaller still."""
 FOUND = 6
 """muGraphs of each program that take part."""
+OUTPUTS = 3
+"""At most, of programs of several."""
 SECONDS_PER_SEARCH = 1.0
 SECONDS_PER_WORKLOAD = 20.0
 _EVERY = 200
@@ -74,10 +76,11 @@ def main() -> None:
     parser.add_argument("--mutants", type=int, default=100_000, help="how many mutants")
     parser.add_argument("--rewrites", type=int, default=10_000, help="how many rewrites")
     parser.add_argument("--seconds", type=float, default=math.inf, help="process time after which a part stops where it is")
-    parser.add_argument("--only", nargs="+", choices=["mutants", "rewrites", "throughput"], default=None)
+    parser.add_argument("--only", nargs="+", choices=["mutants", "outputs", "rewrites", "throughput"], default=None)
     options = parser.parse_args()
     parts: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
         "mutants": lambda: mutation(subjects(), options.mutants, options.seconds),
+        "outputs": lambda: mutation(several_outputs(), options.mutants // 50, options.seconds),
         "rewrites": lambda: rewriting(subjects(), options.rewrites, options.seconds),
         "throughput": throughput,
     }
@@ -110,6 +113,20 @@ def small_workload(name: str) -> Graph:
     shapes = WORKLOADS[name].shapes(size="small").values()
     tensors = [torch.ones([SMALL.get(size, size) for size in shape]) for shape in shapes]
     return trace(WORKLOADS[name].function(), tensors).graph
+
+
+def several_outputs() -> list[Subject]:
+    """Random programs that also return what they compute on the way in the shape of their output; found muGraphs do too."""
+    space = ProgramSpace(sizes=(2, 3, 4, 6))
+    tried = []
+    for seed in range(RANDOM_PROGRAMS):
+        program = random_program(seed, space)
+        shape = program.output_tensors[0].shape
+        made = [index for index, node in enumerate(program.nodes) if node in program.kernels() and node.output.shape == shape]
+        if len(made) > 1:
+            more = program.with_nodes(program.nodes, tuple(Value(index) for index in made[-OUTPUTS:]))
+            tried.append(Subject(f"random {seed}", more, (more, *found(more))))
+    return tried
 
 
 def found(program: Graph) -> list[Graph]:

@@ -7,7 +7,8 @@ from collections import Counter
 
 import pytest
 
-from mugraph.ir import Graph
+from mugraph.ir import DType, Graph, GraphBuilder, Level
+from mugraph.ir.graph import Tensor
 from mugraph.ir.program import Program
 from mugraph.ir.validity import check
 from mugraph.trials import Mutant, ProgramSpace, accepted_by_paper, agree, mutants, random_program
@@ -47,6 +48,19 @@ def test_mutants_are_valid_different_graphs_of_the_same_signature() -> None:
             assert mutant.graph != graph
             assert mutant.graph.inputs() == graph.inputs()
             assert [t.shape for t in mutant.graph.output_tensors] == [t.shape for t in graph.output_tensors]
+
+
+def test_kernels_of_several_outputs_keep_them() -> None:
+    x, y = (Tensor((4, 4), DType.FP32, Level.KERNEL) for _ in range(2))
+    kernel, block = GraphBuilder(Level.KERNEL), GraphBuilder(Level.BLOCK, grid=(2,))
+    inputs = [kernel.input(name, tensor.shape, tensor.dtype) for name, tensor in (("x", x), ("y", y))]
+    tiles = [block.iterator(index, tensor, (0,), None) for index, tensor in enumerate((x, y))]
+    made = [block.add(op, *tiles) for op in ("add", "mul")]
+    body = block.build([block.add("output_saver", value, omap=(0,)) for value in made])
+    graph = kernel.build(kernel.graph_defined(body, inputs))
+    found = list(mutants(graph))
+    assert {"outputs reordered", "operator swapped"} <= {mutant.kind for mutant in found}
+    assert all(not verify_graphs(graph, mutant.graph).equivalent for mutant in found if not agree(graph, mutant.graph))
 
 
 def test_kernels_are_mutated_inside() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from mugraph.errors import InvalidGraph
 from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.graph import AttributeValue, Graph, Node, Tensor, Value
 
@@ -48,5 +49,7 @@ def edited(graph: Graph, edits: Mapping[int, Edit], sources: Sequence[Tensor] = 
     for index, node in enumerate(graph.nodes):
         site = Site(builder, node, tuple(values[value] for value in node.inputs), sources)
         first = edits[index](site) if index in edits else site.copy()
+        if len(builder.nodes[first.node].outputs) < first.output + len(node.outputs):
+            raise InvalidGraph(f"%{index} {node.op}: an edit left fewer than its {len(node.outputs)} outputs")
         values.update((Value(index, number), Value(first.node, first.output + number)) for number in range(len(node.outputs)))
     return builder.build([values[value] for value in graph.outputs])
