@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable
 
@@ -22,10 +23,10 @@ from mugraph.search.closure.neutral import without_neutral_maxima
 from mugraph.search.closure.recipe import Recipe, Step
 from mugraph.search.closure.saturation import AFTER, Closure, Limits, Saturation, TinyInputs
 from mugraph.search.closure.tiers import Tier, distinct_tiers
-from mugraph.search.items import Options
 from mugraph.search.report import SearchReport, TierReport
 from mugraph.trials.programs import random_program
 
+from .parallel.items import PATIENT
 from .programs import attention, finished, lora, ntrans, rmsnorm
 
 ARITH, INPUTS = FieldArithmetic(seed=0), TinyInputs(0)
@@ -192,7 +193,7 @@ def test_tiers_that_look_the_same_are_searched_once() -> None:
 
 
 def test_the_search_says_how_far_the_full_axioms_were_exhausted() -> None:
-    report = search(ntrans(), device_for("cpu"), options=Options(block_operators=9)).report
+    report = search(ntrans(), device_for("cpu"), options=dataclasses.replace(PATIENT, block_operators=9)).report
     assert report.tiers[-1].tier == Tier.FULL
     assert report.tiers[-1].exhausted
     assert "up to 9 (full axioms)" in report.exhausted_what.split("and their cuts")[0]

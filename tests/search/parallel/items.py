@@ -23,15 +23,15 @@ PATIENT = Options(closure_seconds=math.inf, cut_seconds=math.inf, finer_tier_sec
 """No limits of time, so that results do not depend on what else the machine does."""
 
 
-def items_of(program: Graph) -> list[Item]:
-    """One item for every context of a program in the coarsest tier."""
+def items_of(program: Graph, tier: Tier) -> list[Item]:
+    """One item for every context of a program."""
     axes = without_neutral_maxima(axis_program(program), FieldArithmetic(seed=0), TinyInputs(0))
     form, sources = canonical(axes)
     work = Work.of(axes.sizes, [4] * len(sources), device_for("cpu"), DType.FP32)
-    return [Item(form, Tier.OPAQUE_SUMS, loop, Options(), work) for loop in (None, *range(len(axes.sizes)))]
+    return [Item(form, tier, loop, Options(), work) for loop in (None, *range(len(axes.sizes)))]
 
 
 @cache
 def attention_items() -> tuple[tuple[Item, Structure], ...]:
-    """The items of normalised attention, which take a good part of a second each, with what they hold."""
-    return tuple((item, item.search()) for item in items_of(attention(normalize=True)))
+    """Some items of normalised attention, which take more than a second each, with what they hold."""
+    return tuple((item, item.search()) for item in items_of(attention(normalize=True), Tier.FULL)[:3])

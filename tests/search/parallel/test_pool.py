@@ -9,6 +9,7 @@ from concurrent.futures import Future
 import pytest
 
 from mugraph.errors import InvalidInput, UndefinedInField
+from mugraph.search.closure.tiers import Tier
 from mugraph.search.items import NOTHING, Item
 from mugraph.search.parallel import Serial, executor_for
 from mugraph.search.parallel.pool import Pool
@@ -17,7 +18,7 @@ from mugraph.search.structures import Structure
 from ..programs import rmsnorm
 from .items import items_of
 
-ITEMS = items_of(rmsnorm())
+ITEMS = items_of(rmsnorm(), Tier.OPAQUE_SUMS)
 WANTED = [item.search() for item in ITEMS]
 
 

@@ -81,7 +81,7 @@ def busy_worker(pool: Processes) -> int:
     for _ in range(6000):
         pool.dispatch()
         for process, seconds in workers().items():
-            if seconds > 0.5:
+            if seconds > 0.8:
                 return process
         time.sleep(0.01)
     raise AssertionError("no worker began to search")
