@@ -15,7 +15,7 @@ from mugraph.errors import UndefinedInField
 from mugraph.ir import Scalar
 from mugraph.ir.program import ProgramTensor
 from mugraph.trials import agree, mutants
-from mugraph.verifier import verify_graphs
+from mugraph.verifier import random_tests, verify_graphs
 from mugraph.verifier.bounds import difference_of
 from mugraph.verifier.roots import MOST_RADICANDS, RootedArithmetic, Signs, TooManyRadicands
 from mugraph.verifier.semantics import Semantics
@@ -154,3 +154,10 @@ def test_draws_are_not_repeated_after_the_deadline() -> None:
     with pytest.raises(UndefinedInField, match="budget"):
         trials.test()
     assert trials.draws <= 8
+
+
+def test_large_programs_with_roots_are_tested_as_often_as_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few tests without a bound, as large inputs get where there are no roots, would take |x| for x now and then."""
+    monkeypatch.setattr(random_tests, "_LAWS_ELEMENTS", 1)
+    absolute = program(lambda x: x.square().sqrt().sqrt() * x.square().sqrt().sqrt(), (1,))
+    assert not any(verify_graphs(absolute, program(lambda x: x, (1,)), seed=seed).equivalent for seed in range(12))

@@ -22,6 +22,8 @@ _LAWS_ELEMENTS = 1 << 26
 """Tests for which no bound can be stated are repeated until this many elements of inputs were drawn, ..."""
 _LAWS_ROUNDS = (2, 32)
 """... but at least and at most so many times."""
+_ROOTS_ROUNDS = 40
+"""Tests without a bound where there are roots: with one root of each number, each hides a wrong sign in every second draw."""
 _LAWS_FAMILY = FieldFamily(Q_BITS[0], 840)
 _NEITHER_LAW_ALONE = (
     "the programs agree by sqrt(x y) = sqrt(x) sqrt(y) and sqrt(x)**2 = x together, or with exp(x + y) = exp(x) exp(y), and only "
@@ -181,9 +183,7 @@ class _Verification:
 
     def by_laws(self) -> Verdict:
         """The verdict of tests under all laws, without a bound."""
-        elements = sum(math.prod(shape) for shape in input_shapes(self.slice.left))
-        least, most = _LAWS_ROUNDS
-        wanted = min(most, max(least, _LAWS_ELEMENTS // max(1, elements)))
+        wanted = self.rounds_without_bound()
         found = self.tests(Semantics.LAWS, _LAWS_FAMILY, wanted)
         if isinstance(found, str):
             return self.undecided(found)
@@ -194,6 +194,14 @@ class _Verification:
                 f"undecided: the budget ended after {tests} of {wanted} tests, for which no bound can be stated"
             )
         return self.agreed(f"no bound: {self.obstacle}")
+
+    def rounds_without_bound(self) -> int:
+        """How many tests under all laws are to agree."""
+        if "sqrt" in self.outside_lax:
+            return _ROOTS_ROUNDS
+        elements = sum(math.prod(shape) for shape in input_shapes(self.slice.left))
+        least, most = _LAWS_ROUNDS
+        return min(most, max(least, _LAWS_ELEMENTS // max(1, elements)))
 
     @property
     def outside_lax(self) -> frozenset[str]:
