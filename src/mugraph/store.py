@@ -199,9 +199,7 @@ class Store:
         try:
             with contextlib.closing(sqlite3.connect(f"{file.absolute().as_uri()}{options}", _BUSY_SECONDS, uri=True)) as database:
                 if not read_only:
-                    database.execute("PRAGMA journal_mode = WAL")
-                    database.execute("PRAGMA synchronous = NORMAL")
-                    database.execute(_SCHEMA)
+                    _prepare(database)
                 with database:
                     yield database
         except sqlite3.DatabaseError as error:
@@ -251,6 +249,20 @@ class Store:
             yield
         except (OSError, sqlite3.Error) as error:
             raise StorageError(f"cannot {verb} the cache {self._file()}: {error}; check its permissions and disk") from error
+
+
+def _prepare(database: sqlite3.Connection) -> None:
+    """Settings and schema. While another connection closes as the last one, SQLite refuses them at once instead of waiting."""
+    until = time.monotonic() + _BUSY_SECONDS
+    while True:
+        try:
+            for statement in ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = NORMAL", _SCHEMA):
+                database.execute(statement)
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise
+            time.sleep(0.01)
 
 
 def digest_of(*parts: str) -> str:
