@@ -92,8 +92,9 @@ def test_a_sum_of_products_stays_in_registers_through_the_loop() -> None:
     assert any(held in {tile.buffer for tile in statement.sources} for statement in kernel.after)
 
 
-def test_weights_stream_through_a_ring_and_computed_factors_do_not() -> None:
-    kernel = large()
+@pytest.mark.parametrize("dtype", [DType.BF16, DType.FP32])  # on matrix units and on vector units
+def test_weights_stream_through_a_ring_and_computed_factors_do_not(dtype: DType) -> None:
+    kernel = large(dtype)
     panels = product_of(kernel).panels
     assert kernel.ring is not None
     assert panels is not None
@@ -101,6 +102,7 @@ def test_weights_stream_through_a_ring_and_computed_factors_do_not() -> None:
     assert panels.right is not None
     assert panels.right.shape == (panels.depth, 128)
     assert 512 % panels.depth == 0
+    check(kernel)
 
 
 def test_a_tile_that_a_product_and_a_reduction_read_passes_through_the_ring_once() -> None:
@@ -153,17 +155,6 @@ def test_a_wide_reduction_is_shared_among_warps() -> None:
     kernel = kernel_of(rms_norm_linear(rows=1, inner=4096, columns=32, grid=1, loop=1, dtype=DType.FP16))
     sums = [statement for statement in kernel.statements if isinstance(statement, Reduce)]
     assert [statement.target.shape for statement in sums] == [(1, 1, kernel.threads // 32), (1, 1)]
-
-
-def test_weights_of_a_product_on_vector_units_stream_too() -> None:
-    kernel = large(DType.FP32)
-    panels = product_of(kernel).panels
-    assert kernel.ring is not None
-    assert panels is not None
-    assert panels.left is None
-    assert panels.right is not None
-    assert panels.right.shape == (panels.depth, 128)
-    check(kernel)
 
 
 def test_the_parts_of_a_product_cut_along_k_stream_side_by_side() -> None:

@@ -17,6 +17,7 @@ from mugraph.ir.graph import Shape
 from mugraph.lower import tiles
 from mugraph.lower.bulk_copies import COPY_BYTES, MOST_BYTES, places, row_elements
 from mugraph.lower.fragments import COLUMNS
+from mugraph.lower.layouts import swizzle_of
 from mugraph.lower.lowered import (
     Buffer,
     Elementwise,
@@ -33,7 +34,7 @@ from mugraph.lower.lowered import (
 )
 from mugraph.lower.order import first_conflict
 from mugraph.lower.tiles import same_elements
-from mugraph.lower.warp_groups import PLACE_BYTES, blocked, columns_first, group_tiles, swizzle_of
+from mugraph.lower.warp_groups import PLACE_BYTES, SWIZZLES, blocked, columns_first, group_tiles
 
 
 def check(kernel: Kernel) -> None:
@@ -185,7 +186,8 @@ def _read_by_groups(kernel: Kernel, product: Matmul, panels: Panels) -> bool:
     wide = row_elements(place)
     whole = not columns_first(place) or split.across * COLUMNS % wide == 0
     starts = (kernel.buffer(kernel.ring.buffer).offset, kernel.ring.slot * width, place.start.constant * width)
-    return whole and place.swizzle == swizzle_of(wide * width, product.dtype) and not any(start % PLACE_BYTES for start in starts)
+    swizzled = wide * width in SWIZZLES and place.swizzle == swizzle_of(wide * width, width)
+    return whole and swizzled and not any(start % PLACE_BYTES for start in starts)
 
 
 def _moved_in_rows(product: Matmul, panels: Panels) -> bool:

@@ -12,12 +12,12 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Shape
 from mugraph.lower import tiles
 from mugraph.lower.bulk_copies import row_elements
 from mugraph.lower.fragments import COLUMNS, ROWS, WARP, WarpTiles, on_matrix_units, warp_tiles
-from mugraph.lower.lowered import Index, Kernel, Matmul, Memory, Panels, Statement, Swizzle, Tile
+from mugraph.lower.layouts import swizzle_of
+from mugraph.lower.lowered import Index, Kernel, Matmul, Memory, Panels, Statement, Tile
 from mugraph.lower.panel_layouts import elements_of
 
 GROUP = 4
@@ -29,8 +29,6 @@ ROW_COUNT = 8
 """Rows after which chunks are exchanged as in the first ones."""
 PLACE_BYTES = ROW_COUNT * SWIZZLES[0]
 """Places of right factors start at multiples of it."""
-_CHUNK_BYTES, _LINE_BYTES = 16, 128
-"""What is exchanged within a row, and what the number of an exchange counts."""
 _FEWEST = 16
 """Columns that make the shortest rows: several groups do not share fewer."""
 SIZES = (8, 16, 32, 64, 128)
@@ -98,12 +96,6 @@ def blocked(factor: Tile, place: Tile) -> Tile:
     return split if along == -2 else tiles.permuted(split, (1, 0, 2))
 
 
-def swizzle_of(row_bytes: int, dtype: DType) -> Swizzle:
-    """How chunks are exchanged in rows of so many bytes: by the number of their line of 128 bytes, as units do by addresses."""
-    chunk, line = _CHUNK_BYTES // dtype.bytes, _LINE_BYTES // dtype.bytes
-    return Swizzle((row_bytes // _CHUNK_BYTES).bit_length() - 1, chunk.bit_length() - 1, (line // chunk).bit_length() - 1)
-
-
 def _panels(kernel: Kernel, product: Matmul) -> Panels | None:
     """The panels of a product for warp groups, the right factor's first in its slot; None where it cannot be on them."""
     panels, split = product.panels, group_tiles(product.target.shape, kernel.threads)
@@ -118,7 +110,7 @@ def _panels(kernel: Kernel, product: Matmul) -> Panels | None:
     wide = row_bytes // product.dtype.bytes
     shape = (columns // wide, depth, wide) if along else (depth // wide, wide, columns)
     strides = (depth * wide, wide, 1) if along else (columns * wide, 1, wide)
-    right = Tile(panels.right.buffer, shape, strides, swizzle=swizzle_of(row_bytes, product.dtype))
+    right = Tile(panels.right.buffer, shape, strides, swizzle=swizzle_of(row_bytes, product.dtype.bytes))
     left = panels.left and replace(panels.left, start=Index(depth * columns))
     return Panels(depth, left, right, grouped=True)
 

@@ -109,5 +109,10 @@ def _compile(compiler: Compiler, source: str, path: Path) -> None:
     if done.returncode != 0:
         kept = Path(tempfile.mkdtemp(prefix="mugraph-")) / "kernels.c"
         kept.write_text(source, encoding="utf-8")
-        reason = next((line for line in done.stderr.splitlines() if "error" in line), "no message")
+        reason = first_error(done.stderr)
         raise CompilationFailed(f"{compiler.command[0]} rejected a generated kernel ({reason}); please report it with {kept}")
+
+
+def first_error(messages: str) -> str:
+    """The line of a compiler's messages that says what is wrong."""
+    return next((line for line in messages.splitlines() if "error" in line), "no message")

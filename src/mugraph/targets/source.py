@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
 
 import numpy as np
 
 from mugraph.lower.lowered import Index
+
+
+@cache
+def packaged_text(package: str, name: str) -> str:
+    """A file of C family text that a package brings along."""
+    return resources.files(package).joinpath(name).read_text(encoding="utf-8")
 
 
 @dataclass(slots=True, kw_only=True)

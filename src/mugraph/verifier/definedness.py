@@ -14,19 +14,20 @@ from mugraph.ir.arithmetic import Array
 from mugraph.ir.dtypes import DType
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Graph
+from mugraph.ir.ops import Kind, operator
 from mugraph.verifier.batched import evaluate_batched
 from mugraph.verifier.float_inputs import random_inputs
 from mugraph.verifier.rounding import operator_errors
 from mugraph.verifier.slices import shared_slice
 
-_PARTIAL = frozenset({"sqrt", "log"})
-"""Operators without a result for negative numbers."""
+_PARTIAL = frozenset({Kind.SQUARE_ROOT, Kind.OPAQUE})
+"""What may have no result for some numbers, where its operands have one."""
 _MANY = 64
 
 
 def undefined_operator(program: Graph, graph: Graph, seed: int = 0) -> str:
     """What of a muGraph has no result for normal inputs at which the program has one, in words; empty if nothing was seen."""
-    if not any(node.op in _PARTIAL for _, node in graph.walk()):
+    if not any(node.body is None and operator(node.op).kind in _PARTIAL for _, node in graph.walk()):
         return ""
     cut = shared_slice(program, graph)
     for inputs in _points(cut.left, seed):

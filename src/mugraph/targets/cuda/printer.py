@@ -7,8 +7,6 @@ bytes. Its grid is one-dimensional, the last dimension of the muGraph's grid var
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
-from importlib import resources
 
 from mugraph.errors import UnsupportedOperator
 from mugraph.ir.dtypes import DType
@@ -18,6 +16,7 @@ from mugraph.targets.cuda.loops import print_elementwise, print_reduction
 from mugraph.targets.cuda.products import print_product
 from mugraph.targets.cuda.ring import write_ring
 from mugraph.targets.cuda.source import KernelText
+from mugraph.targets.source import packaged_text
 
 _FARTHEST = 2**31 - 1
 """Elements that indices within a tile can count: they are ints, only starts of tiles are longs."""
@@ -25,13 +24,8 @@ _FARTHEST = 2**31 - 1
 
 def print_program(kernels: Sequence[Kernel]) -> str:
     """The text of the kernels, to be compiled behind the device functions."""
-    parts = [_read("runs.h"), _read("fragments.h"), "namespace kernels {"]
+    parts = [*(packaged_text(__package__, name) for name in ("runs.h", "fragments.h")), "namespace kernels {"]
     return "\n".join([*parts, *(_print_kernel(kernel) for kernel in kernels), "}\n"])
-
-
-@cache
-def _read(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
 def _print_kernel(kernel: Kernel) -> str:

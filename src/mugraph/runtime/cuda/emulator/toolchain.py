@@ -6,15 +6,18 @@ import hashlib
 import shutil
 import subprocess
 import sys
-from functools import cache
-from importlib import resources
+from functools import cache, partial
 from pathlib import Path
 
 from mugraph.errors import CompilationFailed, TargetUnavailable
+from mugraph.runtime.compiler import first_error
 from mugraph.runtime.cuda.nvrtc import SOURCE_NAME
 from mugraph.runtime.objects import kept_object
 from mugraph.store import cache_directory
 from mugraph.targets.cuda.device import interface
+from mugraph.targets.source import packaged_text
+
+_text = partial(packaged_text, __package__)
 
 _MACHINE = ("fibers.cpp", "block.cpp", "memory.cpp", "units.cpp", "mbarriers.cpp", "wgmma.cpp", "wavefronts.cpp", "launch.cpp")
 _HEADERS = ("fibers.h", "block.h", "memory.h", "findings.h", "units.h", "mbarriers.h", "wgmma.h", "wavefronts.h")
@@ -46,7 +49,7 @@ def build_library(source: str, folder: Path) -> Path:
 
 def emulated_text(source: str) -> str:
     """What the host compiler gets: the same interface and kernels as the GPU's compiler, between emulated definitions."""
-    return f'{_read("builtins.h")}\n{interface()}\n{_read("functions.h")}\n#line 1 "{SOURCE_NAME}"\n{source}'
+    return f'{_text("builtins.h")}\n{interface()}\n{_text("functions.h")}\n#line 1 "{SOURCE_NAME}"\n{source}'
 
 
 def source_lines(library: Path, sites: list[int]) -> list[int | None]:
@@ -76,23 +79,19 @@ def _machine() -> Path:
     """The compiled emulator, kept in the user's cache by its sources and the compiler."""
     compiler = _compiler()
     version = subprocess.run([compiler, "-v"], capture_output=True, text=True).stderr
-    texts = [_read(name) for name in (*_HEADERS, *_MACHINE)]
+    texts = [_text(name) for name in (*_HEADERS, *_MACHINE)]
     key = hashlib.sha256("\0".join((compiler, version, *_MACHINE_FLAGS, *texts)).encode()).hexdigest()
     return kept_object(cache_directory() / "objects" / f"emulator-{key[:32]}.o", _compile_machine)
 
 
 def _compile_machine(path: Path) -> None:
     for name in (*_HEADERS, *_MACHINE):
-        path.with_name(name).write_text(_read(name), encoding="utf-8")
+        path.with_name(name).write_text(_text(name), encoding="utf-8")
     _run(_MACHINE_FLAGS, *(str(path.with_name(name)) for name in _MACHINE), "-o", str(path))
 
 
 def _run(flags: tuple[str, ...], *arguments: str) -> None:
     done = subprocess.run([_compiler(), *flags, *arguments], capture_output=True, text=True)
     if done.returncode != 0:
-        reason = next((line for line in done.stderr.splitlines() if "error" in line), "no message")
+        reason = first_error(done.stderr)
         raise CompilationFailed(f"{_compiler()} rejected CUDA kernels to be checked on a CPU: {reason}")
-
-
-def _read(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")

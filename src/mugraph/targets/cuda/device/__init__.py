@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib import resources
 
 from mugraph.targets.cuda.device.wgmma import wgmma_products
+from mugraph.targets.source import packaged_text
 
 
 @cache
 def interface() -> str:
     """Declarations and documentation of every device function; `mugraph.runtime.cuda` holds the emulated definitions."""
-    return _read("interface.h")
+    return packaged_text(__package__, "interface.h")
 
 
 @cache
 def ptx_functions() -> str:
     """CUDA C++ text to put before kernels for NVRTC: the interface and its definitions by inline PTX (sm_80 or later)."""
-    return "\n".join((interface(), _read("ptx.h"), wgmma_products()))
-
-
-def _read(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+    return "\n".join((interface(), packaged_text(__package__, "ptx.h"), wgmma_products()))
