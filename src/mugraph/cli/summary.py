@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import platform
-from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mugraph import __version__
 from mugraph.baselines import OURS, Comparison
 from mugraph.cli.subjects import Subject
+from mugraph.describe import bound_text, floats_text, gpu_figures, seconds_text
 from mugraph.devices import device_for, roofline_seconds
 from mugraph.ir.graph import Graph
 from mugraph.result import Superoptimized
-from mugraph.verifier import Certificate, FloatReport
-
-if TYPE_CHECKING:
-    from mugraph.runtime.cuda.figures import KernelFigures
 
 
 def optimization_json(subject: Subject, opt: Superoptimized, comparison: Comparison | None) -> dict[str, Any]:
@@ -46,7 +41,7 @@ def result_json(opt: Superoptimized) -> dict[str, Any]:
         "predicted": opt.best.cost,
         "latency": opt.best.latency,
         "roofline": roofline_seconds(opt.program, device_for(opt.target)),
-        "gpu_kernels": [asdict(figures) for figures in _gpu_figures(opt)],
+        "gpu_kernels": [asdict(figures) for figures in gpu_figures(opt)],
         "candidates": len(opt.candidates),
         "rejected": [f"{rejection.stage}: {rejection.reason}" for rejection in report.rejected],
         "compile_seconds": report.compile_seconds,
@@ -103,25 +98,16 @@ def print_result(opt: Superoptimized) -> None:
     if opt.certificate.floats is not None:
         print(floats_text(opt.certificate.floats))
     if opt.best.latency is not None:
-        predicted = "" if opt.best.cost is None else f", predicted {_time(opt.best.cost)}"
-        print(f"measured {_time(opt.best.latency)} per call on {opt.target}{predicted}")
+        predicted = "" if opt.best.cost is None else f", predicted {seconds_text(opt.best.cost)}"
+        print(f"measured {seconds_text(opt.best.latency)} per call on {opt.target}{predicted}")
     elif opt.best.cost is not None:
-        bound = roofline_seconds(opt.program, device_for(opt.target))
-        print(f"predicted {_time(opt.best.cost)} per call on {opt.target}; no schedule can take less than {_time(bound)}")
+        bound = seconds_text(roofline_seconds(opt.program, device_for(opt.target)))
+        print(f"predicted {seconds_text(opt.best.cost)} per call on {opt.target}; no schedule can take less than {bound}")
     _print_gpu_figures(opt)
 
 
-def _gpu_figures(opt: Superoptimized) -> Sequence[KernelFigures]:
-    """What the generated kernels take of a GPU; empty for other targets."""
-    if not opt.target.startswith("cuda:"):
-        return ()
-    from mugraph.runtime.cuda.figures import kernel_figures
-
-    return kernel_figures(opt.executable)
-
-
 def _print_gpu_figures(opt: Superoptimized) -> None:
-    for kernel in _gpu_figures(opt):
+    for kernel in gpu_figures(opt):
         blocks = " x ".join(map(str, kernel.grid))
         print(
             f"{kernel.name}: {blocks} blocks of {kernel.threads} threads, {kernel.registers} registers, "
@@ -139,37 +125,15 @@ def print_comparison(comparison: Comparison) -> None:
     table = Table()
     for column in ("", "time", "mugraph is"):
         table.add_column(column, justify="left" if not column else "right")
-    table.add_row(OURS, _time(comparison.latency), "")
+    table.add_row(OURS, seconds_text(comparison.latency), "")
     for name, seconds in sorted(comparison.baselines.items(), key=lambda item: item[1]):
         ratio = comparison.ratios[name]
-        table.add_row(name, _time(seconds), f"{ratio:.2f}x faster" if ratio >= 1 else f"{1 / ratio:.2f}x slower")
+        table.add_row(name, seconds_text(seconds), f"{ratio:.2f}x faster" if ratio >= 1 else f"{1 / ratio:.2f}x slower")
     for name in comparison.unavailable:
         table.add_row(name, "could not run", "")
     Console().print(table)
     for name, reason in comparison.unavailable.items():
         print(f"{name}: {reason}")
-
-
-def bound_text(certificate: Certificate) -> str:
-    """A certificate's error bound in words."""
-    if certificate.error_bound is None:
-        return certificate.reason
-    if certificate.error_bound == 0:
-        return "a wrong graph cannot pass"
-    return f"a wrong graph would pass with probability at most 2^{math.log2(certificate.error_bound):.0f}"
-
-
-def floats_text(floats: FloatReport) -> str:
-    """What the comparison with float64 found, in words."""
-    ratio = "" if floats.error_ratio is None else f", {floats.error_ratio:.1f} times the original program's own"
-    worst = max(floats.scales, key=lambda entry: max(entry.errors))
-    lines = [
-        f"largest error against float64, relative to the output: {floats.max_relative_error:.1e}{ratio}",
-        f"of {len(floats.scales)} kinds of inputs the worst is {worst.inputs}: {max(worst.errors):.1e}",
-    ]
-    if floats.blamed:
-        lines.append(f"most of it: {floats.blamed}")
-    return "\n".join(lines)
 
 
 def _bodies(graph: Graph) -> list[Graph]:
@@ -185,10 +149,3 @@ def _versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return versions
-
-
-def _time(seconds: float) -> str:
-    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
-        if seconds * scale >= 1 or unit == "us":
-            return f"{seconds * scale:.3g} {unit}"
-    raise AssertionError("unreachable: microseconds take every rest")

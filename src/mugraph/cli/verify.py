@@ -84,7 +84,7 @@ def _compare(first: str, second: str, properties: Sequence[str], max_error: floa
     """Compare two functions."""
     from mugraph.api import verify as decide
     from mugraph.cli.subjects import resolve
-    from mugraph.cli.summary import bound_text
+    from mugraph.describe import bound_text
 
     with contextlib.redirect_stdout(sys.stderr):  # what the user's code prints is no part of the answer
         left, right = resolve(first), resolve(second)

@@ -1,0 +1,52 @@
+"""Results in words: what the command line and the viewer both say of bounds, errors, times and GPU kernels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mugraph.result import Superoptimized
+from mugraph.verifier import Certificate, FloatReport
+
+if TYPE_CHECKING:
+    from mugraph.runtime.cuda.figures import KernelFigures
+
+
+def bound_text(certificate: Certificate) -> str:
+    """A certificate's error bound."""
+    if certificate.error_bound is None:
+        return certificate.reason
+    if certificate.error_bound == 0:
+        return "a wrong graph cannot pass"
+    return f"a wrong graph would pass with probability at most 2^{math.log2(certificate.error_bound):.0f}"
+
+
+def floats_text(floats: FloatReport) -> str:
+    """What the comparison with float64 found, in two or three lines."""
+    ratio = "" if floats.error_ratio is None else f", {floats.error_ratio:.1f} times the original program's own"
+    worst = max(floats.scales, key=lambda entry: max(entry.errors))
+    lines = [
+        f"largest error against float64, relative to the output: {floats.max_relative_error:.1e}{ratio}",
+        f"of {len(floats.scales)} kinds of inputs the worst is {worst.inputs}: {max(worst.errors):.1e}",
+    ]
+    if floats.blamed:
+        lines.append(f"most of it: {floats.blamed}")
+    return "\n".join(lines)
+
+
+def seconds_text(seconds: float) -> str:
+    """A time with the unit that fits it."""
+    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+        if seconds * scale >= 1 or unit == "us":
+            return f"{seconds * scale:.3g} {unit}"
+    raise AssertionError("unreachable: microseconds take every rest")
+
+
+def gpu_figures(opt: Superoptimized) -> Sequence[KernelFigures]:
+    """What the generated kernels take of a GPU; empty for other targets."""
+    if not opt.target.startswith("cuda:"):
+        return ()
+    from mugraph.runtime.cuda.figures import kernel_figures  # loads NVRTC
+
+    return kernel_figures(opt.executable)
