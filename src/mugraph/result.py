@@ -194,6 +194,18 @@ class Superoptimized(Shared):
 
         return save(self, Path(path))
 
+    def to_html(self) -> str:
+        """The result as one self-contained HTML page: muGraph, evidence, costs, sources; see `mugraph.viewer`."""
+        from mugraph.viewer import page  # it stands on top of results, and so imports this module
+
+        return page(self)
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: the page of `to_html` in a frame."""
+        from mugraph.viewer import notebook_html
+
+        return notebook_html(self)
+
     def __repr__(self) -> str:
         kernels = len(self.graph.kernels())
         return (

@@ -1,4 +1,4 @@
-"""`mugraph show`: a saved result as text."""
+"""`mugraph show`: a saved result as text, or as a page."""
 
 from __future__ import annotations
 
@@ -13,16 +13,25 @@ from mugraph.cli.options import Json, Traceback
 def show(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder written by `mugraph optimize -o` or `opt.save`.")],
     sources: Annotated[bool, typer.Option("--sources", help="Print the generated sources too.")] = False,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write the result as one HTML page to this file.")
+    ] = None,
     json_output: Json = False,
     traceback: Traceback = False,
 ) -> int:
-    """Print a saved result."""
+    """Print a saved result, or write it as a page."""
     import json
+    import sys
 
     from mugraph.cli.summary import print_result, result_json
     from mugraph.folder import load
 
     opt = load(folder)
+    if html is not None:
+        _write(html, opt.to_html())
+        print(f"wrote {html}", file=sys.stderr)
+        if not json_output:
+            return 0
     if json_output:
         print(json.dumps(result_json(opt)))
         return 0
@@ -31,3 +40,12 @@ def show(
         for name, text in opt.sources.items():
             print(f"\n--- {name}\n{text}")
     return 0
+
+
+def _write(path: Path, text: str) -> None:
+    from mugraph.errors import StorageError
+
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror or error}; choose another file") from error

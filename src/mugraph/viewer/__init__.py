@@ -1,0 +1,11 @@
+"""Results to look at: a self-contained HTML page per result, and muGraphs drawn as SVG.
+
+    mugraph show DIR --html FILE        Superoptimized.to_html()        a result in a notebook
+
+It sits on top of everything a result is made of, and only reads it.
+"""
+
+from mugraph.viewer.page import notebook_html, page
+from mugraph.viewer.picture import picture
+
+__all__ = ["notebook_html", "page", "picture"]

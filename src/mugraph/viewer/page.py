@@ -1,0 +1,151 @@
+"""A result as one HTML page: what was found at all three levels, why to believe it, what it costs, and its sources.
+
+The page is a single file without scripts that fetches nothing. It says nothing that a saved folder does not hold, so a
+loaded result gives the page of the result that was saved.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from mugraph.describe import bound_text, gpu_figures, seconds_text
+from mugraph.devices import device_for, roofline_seconds
+from mugraph.ir.graph import Graph
+from mugraph.result import Candidate, Superoptimized
+from mugraph.viewer import evidence, figures
+from mugraph.viewer.drawing import draw, svg
+from mugraph.viewer.environment import environment
+from mugraph.viewer.highlighting import highlighted
+from mugraph.viewer.labels import MEMORY, ROLE_WORDS, Labels, Operands, extent
+
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+"""Characters that HTML does not have, and those that would turn the text after them around."""
+
+
+@dataclass(frozen=True, slots=True)
+class BodyView:
+    """The body of a graph-defined operator: its drawing, and the thread graphs in it."""
+
+    name: str
+    summary: str
+    drawing: Markup
+    threads: tuple[BodyView, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A number to begin with: what it is, the number, and what it compares with."""
+
+    term: str
+    number: str
+    note: str
+
+
+def page(opt: Superoptimized) -> str:
+    """The page of a result, as the text of an HTML file in UTF-8."""
+    best, certificate, report = opt.best, opt.certificate, opt.report
+    text = (
+        environment()
+        .get_template("page.html")
+        .render(
+            title=str(opt.origin.get("word", "a program")),
+            opt=opt,
+            headline=_headline(opt),
+            figures=list(_figures(opt)),
+            roles=ROLE_WORDS,
+            memory=MEMORY,
+            program_drawing=_drawing(opt.program, "The original program"),
+            program_operators=len(opt.program.kernels()),
+            graph_drawing=_drawing(opt.graph, "The muGraph at kernel level"),
+            bodies=list(_bodies(opt.graph)),
+            facts=evidence.facts(certificate, opt.program),
+            floats=best.certificate.floats,
+            float_rows=[] if certificate.floats is None else evidence.float_rows(certificate.floats),
+            tolerances="" if certificate.floats is None else evidence.tolerances_text(certificate.floats),
+            candidates=list(_candidates(opt)),
+            dropped=figures.dropped_rows(report),
+            gpu_kernels=gpu_figures(opt),
+            tiers=figures.tier_rows(report.search),
+            tier_columns=list(figures.TIER_COUNTS.values()),
+            pruned=figures.pruned_rows(report.search),
+            paddings=report.search.get("paddings", ()),
+            times=figures.times(report),
+            sources={name: highlighted(name, source) for name, source in opt.sources.items()},
+        )
+    )
+    return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def notebook_html(opt: Superoptimized) -> str:
+    """The page in a frame of its own, so that its styles and the notebook's do not meet; the frame may run no scripts."""
+    framed = html.escape(page(opt))
+    return f'<iframe title="mugraph result" sandbox="" srcdoc="{framed}" style="width:100%;height:44em;border:0"></iframe>'
+
+
+def _headline(opt: Superoptimized) -> str:
+    if not opt.found:
+        return "Nothing better than the original program was found: the result runs the original, operator by operator."
+    kernels = len(opt.graph.kernels())
+    return f"{len(opt.program.kernels())} operators became {kernels} kernel{'s' * (kernels != 1)} for {opt.target}."
+
+
+def _figures(opt: Superoptimized) -> Iterator[Figure]:
+    best, report = opt.best, opt.report
+    floor = seconds_text(roofline_seconds(opt.program, device_for(opt.target)))
+    if best.latency is not None:
+        original = report.original_latency
+        versus = "" if original is None or not opt.found else f"the original program: {seconds_text(original)}; "
+        yield Figure("Measured per call", seconds_text(best.latency), f"{versus}no schedule can take less than {floor}")
+    elif best.cost is not None:
+        yield Figure("Predicted per call", seconds_text(best.cost), f"not measured; no schedule can take less than {floor}")
+    bound = opt.certificate.error_bound
+    yield Figure(
+        "Error bound",
+        "no bound" if bound is None else evidence.power_of_two(bound),
+        bound_text(opt.certificate) if opt.certificate.accepted else "not verified",
+    )
+    if best.max_relative_error is not None:
+        ratio = "" if best.error_ratio is None else f"; {best.error_ratio:.1f} times the original program's own"
+        yield Figure("Rounding", f"{best.max_relative_error:.1e}", f"of the output, against float64{ratio}")
+    yield Figure("Search", seconds_text(report.seconds), f"{report.states:,} states; {report.proposed} muGraphs proposed")
+
+
+def _bodies(graph: Graph) -> Iterator[BodyView]:
+    """The block graphs of a kernel graph."""
+    labels = Labels(graph)
+    for index, node in enumerate(graph.nodes):
+        if node.body is None:
+            continue
+        name, around = f"kernel {labels.names[index]}", labels.operands(index)
+        count = node.body.operator_count()
+        summary = f"{extent(node.body)} · {count} operator{'s' * (count != 1)}"
+        drawing = _drawing(node.body, f"The block graph of {name}", around)
+        yield BodyView(name, summary, drawing, tuple(_thread_graphs(node.body, around, name)))
+
+
+def _thread_graphs(graph: Graph, around: Operands, kernel: str) -> Iterator[BodyView]:
+    labels = Labels(graph, around)
+    for index, node in enumerate(graph.nodes):
+        if node.body is not None:
+            name, summary = f"thread graph {labels.names[index]}", labels.label(index).lines[1]
+            yield BodyView(name, summary, _drawing(node.body, f"The {name} of {kernel}", labels.operands(index)))
+
+
+def _candidates(opt: Superoptimized) -> Iterator[tuple[figures.CandidateRow, Markup]]:
+    """The rows of the verified muGraphs, each with its drawing."""
+    for number, candidate in enumerate(opt.candidates, start=1):
+        row = figures.candidate_row(number, candidate, runs=opt.found and candidate.graph == opt.graph)
+        yield row, _nested(candidate, number)
+
+
+def _nested(candidate: Candidate, number: int) -> Markup:
+    return Markup(svg(draw(candidate.graph, nested=True), f"Candidate {number}"))
+
+
+def _drawing(graph: Graph, title: str, around: Operands = Operands()) -> Markup:
+    return Markup(svg(draw(graph, around), title, str(graph)))
