@@ -109,4 +109,4 @@ def power_of_two(number: float) -> str:
 
 
 def _errors(errors: tuple[float, ...]) -> str:
-    return ", ".join("not finite" if math.isinf(error) else f"{error:.1e}" for error in errors)
+    return ", ".join("not finite" if math.isinf(error) else f"{error:.1e}" if error else "0" for error in errors)

@@ -15,8 +15,8 @@ from mugraph.viewer.formulas import Formula, formulas
 REPLICA = "φ"
 MEMORY = {
     Level.KERNEL: "device memory",
-    Level.BLOCK: "shared memory of a block",
-    Level.THREAD: "registers of a thread, element by element",
+    Level.BLOCK: "shared memory",
+    Level.THREAD: "registers",
 }
 """Where a level's tensors live (paper, section 2)."""
 
@@ -196,7 +196,7 @@ def _maps(node: Node, graph: Graph) -> str:
 
 
 def _tensor_words(tensor: Tensor) -> str:
-    return f"{tensor}, {bytes_words(tensor.bytes)} in the {MEMORY[tensor.level]}"
+    return f"{tensor}, {bytes_words(tensor.bytes)} in {MEMORY[tensor.level]}"
 
 
 def bytes_words(count: int) -> str:

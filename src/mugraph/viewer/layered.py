@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 
 Point = tuple[float, float]
 
@@ -219,6 +220,32 @@ class _Net:
             for layer in self.layers if sweep % 2 == 0 else reversed(self.layers):
                 wanted, weights = zip(*map(self._wanted, layer), strict=True)
                 self._separate(layer, wanted, weights)
+        for chain in self.chains:
+            self._straighten(chain[1:-1])
+
+    def _straighten(self, waypoints: Sequence[int]) -> None:
+        """Let an edge pass its layers at one x, where boxes and other edges leave room for that."""
+        bounds = [self._room(waypoint) for waypoint in waypoints]
+        lowest, highest = max((low for low, _ in bounds), default=0.0), min((high for _, high in bounds), default=0.0)
+        if waypoints and lowest <= highest:
+            mean = sum(self.centre[waypoint] for waypoint in waypoints) / len(waypoints)
+            for waypoint in waypoints:
+                self.centre[waypoint] = min(max(mean, lowest), highest)
+
+    def _room(self, waypoint: int) -> tuple[float, float]:
+        """Between which centres a waypoint may lie, its neighbours in the layer staying where they are."""
+        layer = self.layers[self.layer_of[waypoint]]
+        position = layer.index(waypoint)
+        low, high = -inf, inf
+        if position > 0:
+            low = self.centre[layer[position - 1]] + self._distance(layer[position - 1], waypoint)
+        if position + 1 < len(layer):
+            high = self.centre[layer[position + 1]] - self._distance(waypoint, layer[position + 1])
+        return low, high
+
+    def _distance(self, left: int, right: int) -> float:
+        """Between the centres of neighbours in a layer, at least."""
+        return (self.sizes[left][0] + self.sizes[right][0]) / 2 + _SIDE
 
     def _wanted(self, member: int) -> tuple[float, float]:
         """The centre that the neighbours of a box or waypoint want for it, and how much."""
@@ -231,7 +258,7 @@ class _Net:
         """The centres nearest to the wanted ones (weighted squares) at which the layer's boxes keep their order and distance."""
         offsets = [0.0]
         for one, next_one in pairwise(layer):
-            offsets.append(offsets[-1] + (self.sizes[one][0] + self.sizes[next_one][0]) / 2 + _SIDE)
+            offsets.append(offsets[-1] + self._distance(one, next_one))
         shifted = [centre - offset for centre, offset in zip(wanted, offsets, strict=True)]
         for member, offset, base in zip(layer, offsets, _nondecreasing(shifted, weights), strict=True):
             self.centre[member] = base + offset
