@@ -87,7 +87,7 @@ def print_optimization(subject: Subject, opt: Superoptimized, comparison: Compar
         print()
         print_comparison(comparison)
     if output is not None:
-        print(f"\nsaved to {output}; read it back with mugraph.load({str(output)!r}) or `mugraph show {output}`")
+        print(f"\nsaved to {output}; read it back with mugraph.load({str(output)!r}) or `mugraph show {output}` (--html FILE: as a page)")
 
 
 def print_result(opt: Superoptimized) -> None:
