@@ -87,7 +87,8 @@ def print_optimization(subject: Subject, opt: Superoptimized, comparison: Compar
         print()
         print_comparison(comparison)
     if output is not None:
-        print(f"\nsaved to {output}; read it back with mugraph.load({str(output)!r}) or `mugraph show {output}` (--html FILE: as a page)")
+        print(f"\nsaved to {output}; read it back with mugraph.load({str(output)!r}) or `mugraph show {output}`")
+        print(f"look at it as a page with `mugraph show {output} --html FILE`")
 
 
 def print_result(opt: Superoptimized) -> None:
