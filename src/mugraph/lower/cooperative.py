@@ -18,7 +18,7 @@ from mugraph.lower.order import by_depth, with_barriers
 from mugraph.lower.parallel import with_parallel_products, with_parallel_reductions
 from mugraph.lower.register_sums import with_register_sums
 from mugraph.lower.streams import with_streams
-from mugraph.lower.warp_groups import PLACE_BYTES, uses_warp_groups, with_warp_groups
+from mugraph.lower.warp_groups import uses_warp_groups, with_warp_groups
 
 _THREADS_MAX = 256
 """More threads than these leave each too few registers for fragments."""
@@ -79,25 +79,32 @@ def _streamed(kernel: Kernel, shared_bytes: int, passes: Passes, engines: Engine
 
 
 def _placed(kernel: Kernel, passes: Passes) -> Kernel:
-    """The kernel with an offset for each shared buffer; the ring is alive from the first statement to the last."""
+    """The kernel with an offset for each shared buffer; the ring is alive from the first statement to the last.
+
+    It lies at 0, a multiple of whatever its panels want to start at, so that no byte is left out before it.
+    """
     ring = [buffer for buffer in kernel.buffers if kernel.ring is not None and buffer.name == kernel.ring.buffer]
     others = [buffer for buffer in kernel.buffers if buffer not in ring]
-    alignment = PLACE_BYTES if uses_warp_groups(kernel) else ALIGNMENT
-    if passes.memory:
-        return replace(kernel, buffers=_apart(place(others, kernel.before, kernel.body, kernel.after), ring, alignment))
-    device = [buffer for buffer in others if buffer.memory is not Memory.SHARED]
-    return replace(kernel, buffers=_apart(device, [buffer for buffer in others if buffer not in device] + ring, alignment))
+    if not passes.memory:
+        return replace(kernel, buffers=_one_after_another([*ring, *others]))
+    placed, taken = place(others, kernel.before, kernel.body, kernel.after), sum(_whole_bytes(buffer) for buffer in ring)
+    behind = (replace(b, offset=b.offset + taken) if b.memory is Memory.SHARED else b for b in placed)
+    return replace(kernel, buffers=(*behind, *(replace(buffer, offset=0) for buffer in ring)))
 
 
-def _apart(placed: Sequence[Buffer], others: Sequence[Buffer], alignment: int) -> tuple[Buffer, ...]:
-    """All buffers, those of `others` behind everything in shared memory, one after another, at multiples of `alignment` bytes."""
-    found = list(placed)
-    end = max((buffer.offset + buffer.bytes for buffer in placed if buffer.memory is Memory.SHARED), default=0)
-    for buffer in others:
-        offset = -(-end // alignment) * alignment
-        found.append(replace(buffer, offset=offset))
-        end = offset + buffer.bytes
+def _one_after_another(buffers: Sequence[Buffer]) -> tuple[Buffer, ...]:
+    """The buffers, those in shared memory sharing no byte."""
+    found, end = [], 0
+    for buffer in buffers:
+        if buffer.memory is Memory.SHARED:
+            buffer = replace(buffer, offset=end)
+            end += _whole_bytes(buffer)
+        found.append(buffer)
     return tuple(found)
+
+
+def _whole_bytes(buffer: Buffer) -> int:
+    return -(-buffer.bytes // ALIGNMENT) * ALIGNMENT
 
 
 def block_threads(kernel: Kernel) -> int:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mugraph.lower.allocation import Request, allocate
-from mugraph.lower.lowered import Buffer, Memory, Statement
+from mugraph.lower.lowered import Buffer, Kernel, Memory, Statement
 
 ALIGNMENT = 64
 """Bytes: one cache line, and the widest vector."""
@@ -45,7 +45,22 @@ def place(
     """The buffers that statements use, with an offset for each one in shared memory."""
     alive = lifetimes(before, body, after)
     shared = [buffer for buffer in buffers if buffer.memory is Memory.SHARED and buffer.name in alive]
-    requests = [Request(-(-buffer.bytes // ALIGNMENT), alive[buffer.name].first, alive[buffer.name].last) for buffer in shared]
-    offsets = allocate(requests).offsets
+    offsets = allocate(_requests(shared, alive)).offsets
     placed = {buffer.name: replace(buffer, offset=offset * ALIGNMENT) for buffer, offset in zip(shared, offsets, strict=True)}
     return tuple(placed.get(b.name, b) for b in buffers if b.memory is not Memory.SHARED or b.name in placed)
+
+
+def least_shared_bytes(kernel: Kernel) -> int:
+    """A proved bound of the shared memory that any placement of the kernel's buffers takes, in bytes, whatever their offsets are.
+
+    Buffers take whole multiples of `ALIGNMENT`; a ring is alive from the first statement to the last.
+    """
+    alive = lifetimes(kernel.before, kernel.body, kernel.after)
+    if kernel.ring is not None:
+        alive[kernel.ring.buffer] = Lifetime(0, len(kernel.statements) - 1)
+    shared = [buffer for buffer in kernel.buffers if buffer.memory is Memory.SHARED]
+    return allocate(_requests(shared, alive)).bound * ALIGNMENT
+
+
+def _requests(shared: Sequence[Buffer], alive: Mapping[str, Lifetime]) -> list[Request]:
+    return [Request(-(-buffer.bytes // ALIGNMENT), alive[buffer.name].first, alive[buffer.name].last) for buffer in shared]

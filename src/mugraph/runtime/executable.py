@@ -9,6 +9,7 @@ from typing import Any
 
 from mugraph.errors import StorageError, TargetUnavailable
 from mugraph.ir.graph import Graph
+from mugraph.lower.lowered import Kernel
 from mugraph.runtime.arrays import Arrays
 from mugraph.runtime.cpu import Cpu
 from mugraph.runtime.machine import Machine
@@ -80,6 +81,11 @@ class Executable:
         if digest(sources) != expected_digest:
             raise StorageError("the saved sources were changed since they were written; optimize again")
         return cls(graph, machine, sources, cache_directory)
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The generated kernels as lowered for the target, in order of launch."""
+        return tuple(launch.kernel for launch in self._launches.values())
 
     @property
     def digest(self) -> str:

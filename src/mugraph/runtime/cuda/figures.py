@@ -36,7 +36,6 @@ def kernel_figures(executable: Executable) -> tuple[KernelFigures, ...]:
     if not isinstance(machine, Cuda) or not executable.sources:
         return ()
     resources = compile_cubin(executable.sources[SOURCE_NAME], machine.architecture).resources
-    kernels = (launch.kernel for launch in machine.lower(executable.graph).values())
     return tuple(
         KernelFigures(
             kernel.name,
@@ -48,7 +47,7 @@ def kernel_figures(executable: Executable) -> tuple[KernelFigures, ...]:
             resources[kernel.name].spill_bytes,
             _engines(kernel),
         )
-        for kernel in kernels
+        for kernel in executable.kernels
     )
 
 

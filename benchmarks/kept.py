@@ -1,0 +1,83 @@
+"""Records of long benchmarks: written to a JSON file one by one, and not made again by a run that is repeated.
+
+A record carries a hash of the sources it was made by. Those of other sources stay in the file until they are made anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import mugraph
+
+Record = dict[str, Any]
+Case = dict[str, Any]
+"""What a record is about, as keys of it: workload, dtype, batch, ..."""
+
+_PACKAGES = ("algebra", "devices", "frontend", "ir", "lower", "runtime", "search", "targets", "trials")
+"""Of mugraph: those that decide which kernels are made, and what they are checked by."""
+
+
+@cache
+def sources() -> str:
+    """A hash of every file of the packages that generated kernels and their checks come from."""
+    root = Path(mugraph.__file__).parent
+    files = sorted(file for package in _PACKAGES for file in (root / package).rglob("*.*") if file.suffix in _TEXTS)
+    found = hashlib.sha256()
+    for file in files:
+        found.update(f"{file.relative_to(root)}\0".encode() + file.read_bytes())
+    return found.hexdigest()[:16]
+
+
+_TEXTS = (".py", ".h", ".cpp", ".json")
+
+
+def records(
+    cases: Sequence[Case],
+    make: Callable[..., Record],
+    output: Path | None,
+    summary: Callable[[Sequence[Record]], Any],
+    jobs: int = 1,
+) -> list[Record]:
+    """The record of every case, in order: `make(**case)`, or what `output` has of it by the same sources.
+
+    After each new record `output` is written: `summary` of those by these sources, and all records. Cases are made by `jobs`
+    processes, where `make` has to be a function of a module.
+    """
+    known = json.loads(output.read_text(encoding="utf-8"))["records"] if output is not None and output.exists() else []
+    found: dict[str, Record] = {_key(record, cases[0]): record for record in known}
+    wanted = [_key(case, case) for case in cases]
+    missing = [case for case, key in zip(cases, wanted, strict=True) if found.get(key, {}).get("sources") != sources()]
+    print(f"{len(cases) - len(missing)} of {len(cases)} records are there already", file=sys.stderr, flush=True)
+    for case, record in _made(missing, make, jobs):
+        found[_key(case, case)] = case | {"sources": sources()} | record
+        print(json.dumps(found[_key(case, case)]), file=sys.stderr, flush=True)
+        if output is not None:
+            ordered = [found[key] for key in wanted if key in found]
+            ordered += [record for key, record in found.items() if key not in wanted]
+            current = [record for record in ordered if record["sources"] == sources()]
+            text = json.dumps({"summary": summary(current), "records": ordered}, indent=1) + "\n"
+            output.write_text(text, encoding="utf-8")
+    return [found[key] for key in wanted]
+
+
+def _key(record: Record, case: Case) -> str:
+    return json.dumps([record.get(name) for name in case])
+
+
+def _made(cases: Sequence[Case], make: Callable[..., Record], jobs: int) -> Iterator[tuple[Case, Record]]:
+    """Each case with its record, as they come."""
+    if jobs == 1:
+        yield from ((case, make(**case)) for case in cases)
+        return
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+        running = {pool.submit(make, **case): case for case in cases}
+        for done in as_completed(running):
+            yield running[done], done.result()
