@@ -32,6 +32,7 @@ from mugraph.trials.kernel_features import features
 
 TARGETS = ("cuda:sm_80", "cuda:sm_90")
 KINDS = ("barrier", "wait", "mask", "layout", "swizzle", "overlap")
+"""Those that more muGraphs are tried for; kernels with engines have places for others, too."""
 NEEDLESS = {"barrier"}
 """Kinds of which a plant can be no fault: between statements that share elements of one thread alone, a barrier is needless."""
 MOST_GRAPHS = 4
@@ -67,8 +68,9 @@ def summary(found: Sequence[Record]) -> Record:
     for entry in found:
         of_workload = figures.setdefault(entry["workload"], {kind: {"tried": 0, "unnoticed": 0} for kind in KINDS})
         for kind, trials in ((kind, trials) for graph in entry["graphs"] for kind, trials in graph["kinds"].items()):
-            of_workload[kind]["tried"] += trials["tried"]
-            of_workload[kind]["unnoticed"] += len(trials["unnoticed"])
+            of_kind = of_workload.setdefault(kind, {"tried": 0, "unnoticed": 0})
+            of_kind["tried"] += trials["tried"]
+            of_kind["unnoticed"] += len(trials["unnoticed"])
     return figures
 
 

@@ -35,3 +35,14 @@ def test_undefined_proposals_take_no_place_among_those_compiled() -> None:
     assert rejection.stage == "float"
     assert "sqrt of shape" in rejection.reason
     assert "has no result" in rejection.reason
+
+
+def test_where_nothing_is_measured_no_more_is_compiled_than_is_kept() -> None:
+    kernel = GraphBuilder(Level.KERNEL)
+    x = kernel.input("x", (8, 64), DType.FP32)
+    program = kernel.build([kernel.add("sqrt", kernel.add("square", x))])
+    qualifier = Qualifier(program, "cpu", Deadline(None), silent, 0, 2**-40, None)
+    wrong, sound, never = kernel.build([kernel.add("sqrt", x)]), lengths(of_factors=False), lengths(of_factors=True)
+    kept = qualifier.compile_and_prove([(wrong, 0.5), *((sound, cost) for cost in (1.0, 2.0, 3.0)), (never, 4.0), (sound, 5.0)])
+    assert [proved.entry.cost for proved in kept] == [1.0, 2.0, 3.0]
+    assert [rejection.cost for rejection in qualifier.rejected] == [0.5]

@@ -92,13 +92,13 @@ def superoptimize(
             return recalled
         original = qualifier.original()  # first, so that a target that cannot be compiled for costs no search
         found = _search(problem.program, device, deadline, tell, search, workers, memory.store)
-        proposals = found.candidates if like is None else of_form(found.candidates, like, problem.program)
-        compiled = qualifier.compile([(candidate.graph, candidate.cost) for candidate in proposals])
+        candidates = found.candidates if like is None else of_form(found.candidates, like, problem.program)
+        proposals = [(candidate.graph, candidate.cost) for candidate in candidates]
         if profile and original.executable.machine.available:
-            proved = qualifier.prove(qualifier.rank(compiled, problem.inputs))
+            proved = qualifier.prove(qualifier.rank(qualifier.compile(proposals), problem.inputs))
             proved, original = qualifier.settle(proved, original, problem.inputs)
         else:
-            proved = qualifier.prove(compiled)
+            proved = qualifier.compile_and_prove(proposals)
         result = _result(qualifier, found, proved, original, problem.calling)
         if not result.report.interrupted:
             memory.keep(result)

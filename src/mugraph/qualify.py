@@ -105,16 +105,29 @@ class Qualifier:
 
     def compile(self, proposals: Sequence[tuple[Graph, float]]) -> list[Contestant]:
         """Thread graphs and kernels for the first of the proposals: (muGraph, predicted seconds), best first."""
+        return self._compiled(list(itertools.islice(self._defined(proposals), _COMPILED)))
+
+    def compile_and_prove(self, proposals: Sequence[tuple[Graph, float]]) -> list[Proved]:
+        """The first few proposals that compile and are proved: where nothing is measured, those behind them are not needed."""
+        kept: list[Proved] = []
+        enough = Deadline(_PROVING_SECONDS)
+        tried = itertools.islice(self._defined(proposals), _COMPILED)
+        while some := list(itertools.islice(tried, _KEPT - len(kept))):
+            kept += self.prove(self._compiled(some), _KEPT - len(kept))
+            if self.interrupted or self.deadline.passed or (kept and enough.passed):
+                break
+        return kept
+
+    def _compiled(self, proposals: Sequence[tuple[Graph, float]]) -> list[Contestant]:
         compiled: list[Contestant] = []
         limit = Deadline(self._share(_COMPILING_SHARE))
-        tried = list(itertools.islice(self._defined(proposals), _COMPILED))
         cores = available_cores()
         with self._stage("compile"), ThreadPoolExecutor(cores) as threads:  # the C compiler is a process of its own
-            for start in range(0, len(tried), cores):
+            for start in range(0, len(proposals), cores):
                 if self.deadline.passed or (compiled and limit.passed):
                     break
-                self._tell("compile", f"candidate {start + 1} of {len(tried)}")
-                for built in threads.map(self._built, tried[start : start + cores]):
+                self._tell("compile", f"candidate {start + 1} of {len(proposals)}")
+                for built in threads.map(self._built, proposals[start : start + cores]):
                     if isinstance(built, Contestant):
                         compiled.append(built)
                     else:
@@ -137,13 +150,13 @@ class Qualifier:
         others = [entry for entry in _fastest_first(rough) if id(entry.executable) not in measured]
         return [*finalists, *others, *compiled[len(rough) :]]
 
-    def prove(self, ranked: Sequence[Contestant]) -> list[Proved]:
-        """The first few that agree with float64 and are equivalent to the program, in the order given."""
+    def prove(self, ranked: Sequence[Contestant], most: int = _KEPT) -> list[Proved]:
+        """The first few, at `most`, that agree with float64 and are equivalent to the program, in the order given."""
         kept: list[Proved] = []
         enough = Deadline(_PROVING_SECONDS)
         with self._stage("verify"):
             for entry in ranked:
-                if len(kept) == _KEPT or self.deadline.passed or (kept and enough.passed):
+                if len(kept) == most or self.deadline.passed or (kept and enough.passed):
                     break
                 self._tell("verify", f"candidate {len(kept) + 1} at full size")
                 proved = self._proved(entry)

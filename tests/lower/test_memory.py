@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
 
 import pytest
 
 from lower.graphs import attention, rms_norm_linear
+from mugraph.devices import NO_ENGINES, Engines, device_for
+from mugraph.frontend import trace
+from mugraph.frontend.workloads import WORKLOADS
 from mugraph.ir import DType, Graph
-from mugraph.lower import cooperative, lower
+from mugraph.lower import Passes, construct, cooperative, lower
 from mugraph.lower.expressions import Source
 from mugraph.lower.lowered import Buffer, Elementwise, Memory, Tile
-from mugraph.lower.memory import ALIGNMENT, Lifetime, lifetimes, place
+from mugraph.lower.memory import ALIGNMENT, Lifetime, least_shared_bytes, lifetimes, place
+from mugraph.runtime.cuda.machine import Cuda
+from mugraph.search import search
 from runtime.block_graphs import many_kernels
 
 
@@ -68,3 +75,29 @@ def test_no_kernel_takes_more_shared_memory_than_is_alive_at_once(name: str) -> 
         )
         rest = kernel.buffer(ring).bytes if ring is not None else 0
         assert -(-kernel.shared_bytes // ALIGNMENT) == peak + -(-rest // ALIGNMENT)
+
+
+@cache
+def best_graphs(name: str) -> list[Graph]:
+    """The best candidates of a workload at its small size."""
+    program = trace(WORKLOADS[name].function(), WORKLOADS[name].inputs(16, DType.BF16, "small")).graph
+    return [construct(candidate.graph) for candidate in search(program, device_for("cuda:sm_90")).candidates[:3]]
+
+
+@pytest.mark.parametrize("engines", [NO_ENGINES, Engines(warp_group_rows=1), Engines(bulk_copies=True)], ids=str)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "qknorm")) for name in WORKLOADS])
+def test_kernels_of_the_workloads_take_the_least_shared_memory(name: str, engines: Engines) -> None:
+    machine = Cuda("sm_90", 200_000, engines=engines)
+    for kernel in (launch.kernel for graph in best_graphs(name) for launch in machine.lower(graph).values()):
+        assert 0 < kernel.shared_bytes <= least_shared_bytes(kernel) < kernel.shared_bytes + ALIGNMENT
+
+
+def test_the_least_shared_memory_is_that_of_the_buffers_and_not_of_their_offsets() -> None:
+    (launch,) = lower(GRAPHS["rmsnorm"]()).values()
+    kernel = cooperative(launch.kernel, 200_000)
+    apart = cooperative(launch.kernel, 200_000, Passes(memory=False))
+    assert kernel.ring is not None
+    assert least_shared_bytes(apart) == least_shared_bytes(kernel) < apart.shared_bytes
+    buffers = (replace(buffer, elements=4 * buffer.elements) if buffer.name == "ring" else buffer for buffer in kernel.buffers)
+    longer = replace(kernel, buffers=tuple(buffers))
+    assert least_shared_bytes(longer) == least_shared_bytes(kernel) + 3 * kernel.buffer("ring").bytes

@@ -2,8 +2,8 @@
 
 Each is tried on the CPU emulator, which has to notice it: by a finding, or by a wrong result. A few plants are no faults and
 nothing can notice them: a barrier between statements whose threads touch the same elements, or a running maximum replaced by
-any other number that is used in its place throughout. Accesses of these kernels do not depend on data, and the emulator
-compares every two of them: a barrier it does not miss is one that no two threads need.
+any other number that is used in its place throughout. Accesses of these kernels do not depend on data: a barrier that the
+emulator misses in no order of the warps is one that no two threads need.
 """
 
 from __future__ import annotations
@@ -59,11 +59,15 @@ def try_faults(graph: Graph, inputs: Sequence[Any], machine: Cuda, most: int) ->
     Raises AssertionError when the kernels are not right and clean without a fault.
     """
     exact = evaluate(graph, [tensor.double().numpy() for tensor in inputs], FloatArithmetic())
-    assert not _noticed(graph, inputs, exact, machine, None), "the kernels themselves are not right and clean"
+
+    def noticed(plant: Plant | None) -> bool:
+        return any(_noticed(graph, inputs, exact, machine, plant, seed) for seed in _ORDERS)
+
+    assert not noticed(None), "the kernels themselves are not right and clean"
     found: dict[str, Trials] = {}
     for kind, of_kind in planted(graph, machine).items():
         chosen = of_kind[:: math.ceil(len(of_kind) / most)]
-        escaped = tuple(plant.line for plant in chosen if not _noticed(graph, inputs, exact, machine, plant))
+        escaped = tuple(plant.line for plant in chosen if not noticed(plant))
         found[kind] = Trials(len(of_kind), len(chosen), escaped)
     return found
 
@@ -78,10 +82,14 @@ def _planted(graph: Graph, machine: Cuda, apart: bool) -> Iterator[Plant]:
     return (plant for plant in plants(kernels, on.print(kernels)[SOURCE_NAME]) if (plant.kind == "barrier") != apart)
 
 
-def _noticed(graph: Graph, inputs: Sequence[Any], exact: Sequence[Any], machine: Cuda, plant: Plant | None) -> bool:
+_ORDERS = (1, 0, 2, 3)
+"""Seeds of the orders in which warps take turns, until one shows the fault: a cell does not remember all of its readers."""
+
+
+def _noticed(graph: Graph, inputs: Sequence[Any], exact: Sequence[Any], machine: Cuda, plant: Plant | None, seed: int) -> bool:
     """Whether the emulator finds a fault in the graph's kernels, or in their results, with or without a fault in their text."""
     apart = plant is None or plant.kind != "barrier"
-    on = EmulatedCuda(machine, seed=1, edit=lambda printed: plant.text if plant else printed, apart=apart)
+    on = EmulatedCuda(machine, seed, edit=lambda printed: plant.text if plant else printed, apart=apart)
     results = [result.double().numpy() for result in Executable(graph, on)(*inputs)]
     return bool(on.findings) or not relative_error(results, exact) < LARGEST_ERROR[graph.inputs()[0].output.dtype]
 
