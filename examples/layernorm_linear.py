@@ -2,9 +2,9 @@
 
     mugraph optimize examples/layernorm_linear.py:model
 
-Expect candidates in which the division by the standard deviation has moved behind the matrix product, proved and then dropped:
-of rows of equal elements LayerNorm makes 0, and what rounding leaves of it there is divided by the root of a tiny epsilon. So
-the result is the original program. The weight becomes an input of it; calls pass the module's current one.
+Expect one kernel. Of rows of equal elements LayerNorm makes 0, and what rounding leaves of it there is divided by the root of a
+tiny epsilon. So candidates that subtract the mean once are dropped, and those that subtract the mean of what is left as well
+are kept. The weight becomes an input of it; calls pass the module's current one.
 """
 
 import torch

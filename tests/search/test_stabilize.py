@@ -14,18 +14,9 @@ from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.program import Program
 from mugraph.search import search
-from mugraph.search.axes import AxisProgram, axis_program
-from mugraph.search.closure.context import Context
-from mugraph.search.closure.extraction import ExtractionLimits, Extractor
+from mugraph.search.axes import axis_program
 from mugraph.search.closure.neutral import without_neutral_maxima
-from mugraph.search.closure.recipe import Recipe
-from mugraph.search.closure.saturation import Closure, Limits, Saturation, TinyInputs
-from mugraph.search.closure.stabilize import Stabilizer
-from mugraph.search.closure.tiers import Tier
-from mugraph.search.kernels import Kernel
-from mugraph.search.planning.plans import Plan, Stage
-from mugraph.search.planning.selection import most_promising
-from mugraph.search.scheduling.emission import Schedule
+from mugraph.search.closure.saturation import TinyInputs
 
 from .programs import attention, finished, heads_and_projection, random_inputs
 
@@ -122,28 +113,6 @@ def test_a_product_of_two_exponentials_is_never_rescaled_by_the_maximum_of_only_
     assert any("accumulate_rescaled" in operators(candidate.graph) for candidate in candidates)
     for candidate in candidates:
         np.testing.assert_allclose(evaluate(candidate.graph, inputs, FloatArithmetic())[0], wanted, rtol=1e-9)
-
-
-def softmax_recipes() -> tuple[AxisProgram, Recipe, Recipe]:
-    """A softmax in axis form, its cheapest recipe, and that with its exponentials shifted."""
-    p = Program()
-    x = p.input("x", (4, 8))
-    arith, inputs = FieldArithmetic(seed=1), TinyInputs(1)
-    program = without_neutral_maxima(axis_program(finished(p, x.softmax(-1))), arith, inputs)
-    closure = Saturation(Closure(program, Context.of(program, None), Tier.FULL), arith, inputs, Limits()).run()
-    _, plain = next(Extractor(closure, lambda edge: 1.0).derivations((closure.goals[0][0],), ExtractionLimits()))
-    return program, plain, Stabilizer(program, closure.context, arith, inputs).stabilize(plain)
-
-
-def test_unshifted_exponentials_take_no_place_where_others_are_shifted() -> None:
-    program, plain, shifted = softmax_recipes()
-
-    def plan(recipe: Recipe, seconds: float) -> Plan:
-        return Plan((Stage((-1,), Kernel(recipe, Schedule((), 1), (), program.sizes, seconds)),))
-
-    fast, slow = plan(plain, 1.0), plan(shifted, 2.0)
-    assert most_promising([fast, slow]) == [slow]
-    assert most_promising([fast]) == [fast]
 
 
 def test_the_maxima_of_nested_softmaxes_are_all_neutral() -> None:

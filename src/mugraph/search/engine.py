@@ -6,6 +6,7 @@ finite-field inputs at tiny sizes. Evidence at full size is the verifier's part.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -27,7 +28,9 @@ from mugraph.search.notes import Notes, Shelf
 from mugraph.search.parallel import Workers, executor_for
 from mugraph.search.planning.padding import worthwhile_paddings
 from mugraph.search.planning.plans import Library, Plan, PlanSearch, Stage
-from mugraph.search.planning.selection import most_promising
+from mugraph.search.planning.refinement import refined
+from mugraph.search.planning.rehearsal import Rehearsal
+from mugraph.search.planning.selection import most_promising, orders_lost
 from mugraph.search.report import Progress, Pruning, SearchReport
 from mugraph.search.scheduling.emission import Positions, emit_block
 
@@ -147,11 +150,16 @@ class Search:
     def _candidates(self) -> list[Candidate]:
         """The most promising plans as graphs, each graph once; others take the place of what does not fit device memory."""
         graphs: dict[Plan, Graph] = {}
-        left = dict(self.best)
+        rehearsal = Rehearsal(self.axes.sizes, len(self.input_tensors), self.plans.read_as)
+        refinements = refined(most_promising(self.best, rehearsal.errors), rehearsal, self.kernels)
+        left = dict.fromkeys(itertools.chain(self.best, refinements))
         while True:
-            chosen = most_promising(left)
+            chosen = most_promising(left, rehearsal.errors)
             new = [plan for plan in chosen if plan not in graphs]
             if not new:
+                orders = orders_lost([rehearsal.errors(plan) for plan in left])
+                imprecise = [plan for plan, lost in zip(left, orders, strict=True) if lost != 0]
+                self.report.left_out[Pruning.PRECISION] += sum(plan not in chosen for plan in imprecise)
                 return [Candidate(graphs[plan], plan.seconds) for plan in chosen]
             for plan in new:
                 graph = self._graph(plan)

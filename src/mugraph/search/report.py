@@ -20,6 +20,7 @@ class Pruning(StrEnum):
     MEMORY = "schedules beyond the memory of a block"
     DOMINATED = "recipes with more work than those scheduled"
     FLOOR = "cuts whose roofline is above the best plan"
+    PRECISION = "plans that lose precision which others keep"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ import numpy as np
 from mugraph.algebra import Expr
 from mugraph.algebra.fields import FieldArithmetic, FieldValue
 from mugraph.errors import UndefinedInField
+from mugraph.ir.arithmetic import Arithmetic, V
 from mugraph.ir.ops import OPERATORS, Call, Kind
 from mugraph.ir.scalar import Scalar
 from mugraph.search.axes import AxisProgram, Slots, Term
@@ -434,7 +435,7 @@ class TinyInputs:
         return result
 
 
-def scalar_value(scalar: Scalar, context: Context, arith: FieldArithmetic) -> FieldValue:
+def scalar_value(scalar: Scalar, context: Context, arith: Arithmetic[V]) -> V:
     """A constant with a dimension of size 1 for every part."""
     ones = (1,) * (context.axes + 1)
     return arith.view(arith.constant(scalar), lambda x: np.asarray(x).reshape(ones))

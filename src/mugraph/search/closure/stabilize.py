@@ -14,13 +14,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mugraph.algebra.fields import FieldArithmetic, FieldValue
-from mugraph.ir.ops import OPERATORS, Call
 from mugraph.search.axes import AxisProgram, AxisSet
 from mugraph.search.closure.context import Context, bits
+from mugraph.search.closure.evaluation import Evaluator
 from mugraph.search.closure.recipe import Recipe, Step
-from mugraph.search.closure.saturation import TinyInputs, scalar_value
-
-_NO_CALL = Call("", (), {})
+from mugraph.search.closure.saturation import Leaf, TinyInputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +35,9 @@ class Stabilizer:
 
     def __init__(self, program: AxisProgram, context: Context, arith: FieldArithmetic, inputs: TinyInputs) -> None:
         self.program, self.context, self.arith, self.inputs = program, context, arith, inputs
-        self.loads = {(term.source, term.slots): index for index, term in program.loads()}
-        self.values = inputs.evaluate(program, context, arith)
+        values = inputs.evaluate(program, context, arith)
+        loads = {Leaf(term.source, term.slots): values[index] for index, term in program.loads()}
+        self.meaning = Evaluator(context, arith, loads.__getitem__)
         self._computed: dict[tuple[Step, int | None], tuple[int, FieldValue]] = {}
         """What was computed so far, numbered: steps whose inputs are such numbers, and the row by which they were scaled."""
 
@@ -125,64 +124,13 @@ class Stabilizer:
                 self.context.mask(row) if index == scaled else None,
             )
             if known not in self._computed:
-                value = self.value(recipe, step, [values[i] for i in step.inputs])
+                value = self.meaning.value(recipe, step, [values[i] for i in step.inputs])
                 value = self.arith.mul(value, self._row_units(row)) if index == scaled else value
                 self._computed[known] = len(self._computed), value
             number, value = self._computed[known]
             numbers.append(number)
             values.append(value)
         return values
-
-    def value(self, recipe: Recipe, step: Step, xs: list[FieldValue]) -> FieldValue:
-        arith = self.arith
-        match step.op:
-            case "load":
-                assert step.leaf is not None
-                return self.values[self.loads[step.leaf.source, step.leaf.slots]]
-            case "constant":
-                assert step.scalar is not None
-                return scalar_value(step.scalar, self.context, arith)
-            case "carry" | "concat" | "accumulate_max":
-                return xs[0]
-            case "accumulate" | "rescale":
-                return arith.sum(xs[0], self.context.axes)
-            case "sum" | "contract" | "concat_contract":
-                return self.summed(recipe, step, xs)
-            case "max":
-                value = xs[0]
-                for axis in self.parts_of(recipe, step, step.reduced):
-                    value = arith.max(value, axis)
-                return value
-        result: FieldValue = OPERATORS[step.op].compute(arith, _NO_CALL, xs)
-        return result
-
-    def summed(self, recipe: Recipe, step: Step, xs: list[FieldValue]) -> FieldValue:
-        operands = [recipe.steps[i] for i in step.inputs]
-        if step.op == "sum":
-            return self.sum_parts(xs[0], self.parts_of(recipe, step, step.reduced))
-        if step.op == "contract":
-            return self.sum_parts(self.arith.mul(xs[0], xs[1]), self.parts_of(recipe, step, step.reduced))
-        halves = [
-            self.sum_parts(
-                self.arith.mul(xs[left], xs[right]),
-                self.parts_of(recipe, step, step.reduced & operands[left].axes & operands[right].axes),
-            )
-            for left, right in ((0, 2), (1, 3))
-        ]
-        return self.arith.add(*halves)
-
-    def parts_of(self, recipe: Recipe, step: Step, axes: AxisSet) -> list[int]:
-        """The parts of `axes` that a step reduces: not that of the loop, unless it is after it or works on whole tensors."""
-        mask = self.context.mask(axes)
-        if step.in_loop and not any(recipe.steps[i].whole for i in step.inputs):
-            mask &= ~self.context.loop_bit
-        return bits(mask)
-
-    def sum_parts(self, value: FieldValue, parts: Sequence[int]) -> FieldValue:
-        for axis in parts:
-            if value.p.shape[axis] > 1:
-                value = self.arith.sum(value, axis)
-        return value
 
 
 def exponentials(recipe: Recipe) -> list[int]:

@@ -1,20 +1,21 @@
-"""Which plans become candidates: the best predicted, and the best of every kind that is not far behind.
+"""Which plans become candidates: the best predicted, and the best of every kind and precision that is not far behind.
 
 A predicted time only ranks, and it ranks schedules of one structure better than structures of different kinds. So that
-profiling decides between one launch and several, or between for-loops over different axes, each kind sends its best.
+profiling decides between one launch and several, or between for-loops over different axes, each kind sends its best. It
+knows nothing of rounding either: so that what a comparison in floating point drops leaves others to choose from, plans that
+lose more precision than others (`mugraph.search.planning.rehearsal`) share the places with them.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
-from collections.abc import Iterable
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Sequence
 
-from mugraph.search.closure.recipe import Recipe
-from mugraph.search.closure.stabilize import exponentials
 from mugraph.search.kernels import Kernel
 from mugraph.search.planning.plans import WORTH_MEASURING, Library, Plan
+from mugraph.search.planning.rehearsal import Errors
 
 CANDIDATES = 16
 """As many as are compiled and measured (`mugraph.qualify`)."""
@@ -23,46 +24,66 @@ _PER_STRUCTURE = 4
 _SHARE_OF_KINDS = 2
 _FEWEST_LAUNCHES = 4
 
+_LEAST_ERROR = 2.0**-20
+"""Errors below some units in the last place of float32 are as good as none."""
+_ORDER = 32.0
+"""Errors that differ by less are of one order."""
 
-def most_promising(plans: Iterable[Plan], count: int = CANDIDATES) -> list[Plan]:
+
+def most_promising(plans: Iterable[Plan], errors: Callable[[Plan], Errors | None], count: int = CANDIDATES) -> list[Plan]:
     """At most `count` plans, best predicted first: the best one of each kind takes part if it is worth measuring.
 
     So does the best of those with the fewest launches up to four times as far behind, for what a launch costs is what predictions
-    know least. Kinds share up to half of the places; of one structure there are a few schedules at most. Where some plans keep
-    all exponentials in range, those that do not are left out: they would not agree with the program in floating point.
+    know least. Kinds share up to half of the places, the most precise plans of each first; the other places go to all orders of
+    precision in turn. Of one structure there are a few schedules at most. Plans whose `errors` are infinite where those of
+    another are not are left out: they would not agree with the program in floating point.
     """
     known = list(plans)
-    safe = [plan for plan in known if _in_range(plan)]
-    ranked = sorted(((plan.seconds, number, plan) for number, plan in enumerate(safe or known)), key=lambda item: item[:2])
+    lost = orders_lost([errors(plan) for plan in known])
+    ranked = sorted((plan.seconds, number) for number, plan in enumerate(known) if lost[number] is not None)
     if not ranked:
         return []
-    least = ranked[0][0]
+    least, _ = ranked[0]
     leaders: dict[object, int] = {}
-    for _, number, plan in itertools.takewhile(lambda item: item[0] <= WORTH_MEASURING * least, ranked):
-        leaders.setdefault(plan.kind, number)
-    chosen = set(itertools.islice(leaders.values(), count // _SHARE_OF_KINDS))
-    seconds, number, _ = min(ranked, key=lambda item: len(item[2].stages))
+    for _, number in itertools.takewhile(lambda entry: entry[0] <= WORTH_MEASURING * least, ranked):
+        leaders.setdefault((known[number].kind, lost[number]), number)
+    chosen = set(sorted(leaders.values(), key=lambda number: lost[number] or 0)[: count // _SHARE_OF_KINDS])
+    seconds, number = min(ranked, key=lambda entry: len(known[entry[1]].stages))
     if seconds <= _FEWEST_LAUNCHES * WORTH_MEASURING * least:
         chosen.add(number)
-    schedules = Counter(_structure(plan) for _, number, plan in ranked if number in chosen)
-    for _, number, plan in ranked:
+    schedules = Counter(_structure(known[number]) for number in chosen)
+    for number in _in_turn([number for _, number in ranked], lost):
         if len(chosen) == count:
             break
-        structure = _structure(plan)
+        structure = _structure(known[number])
         if number not in chosen and schedules[structure] < _PER_STRUCTURE:
             schedules[structure] += 1
             chosen.add(number)
-    return [plan for _, number, plan in ranked if number in chosen]
+    return [known[number] for _, number in ranked if number in chosen]
 
 
-def _in_range(plan: Plan) -> bool:
-    """Whether a row maximum is subtracted before every exponential."""
-    return all(isinstance(stage.kernel, Library) or _all_in_range(stage.kernel.recipe) for stage in plan.stages)
+def orders_lost(errors: Sequence[Errors | None]) -> list[int | None]:
+    """By how many orders the errors of each plan exceed the least that any plan has on the same inputs, where they do most.
+
+    None for plans beyond the range of numbers, unless all of them are; 0 where errors are unknown.
+    """
+    least = [max(_LEAST_ERROR, min(kind)) for kind in zip(*filter(None, errors), strict=True)]
+    lost = [0 if found is None else _orders(found, least) for found in errors]
+    return lost if any(orders is not None for orders in lost) else [0] * len(lost)
 
 
-@lru_cache(maxsize=1 << 14)
-def _all_in_range(recipe: Recipe) -> bool:
-    return not exponentials(recipe)
+def _orders(found: Errors, least: Sequence[float]) -> int | None:
+    excess = max(1.0, *(error / best for error, best in zip(found, least, strict=True) if math.isfinite(best)))
+    return int(math.log(excess, _ORDER)) if math.isfinite(excess) else None
+
+
+def _in_turn(ranked: Sequence[int], lost: Sequence[int | None]) -> Iterable[int]:
+    """The next of every order of precision by turns, the most precise first."""
+    by_order: dict[int, list[int]] = {}
+    for number in ranked:
+        by_order.setdefault(lost[number] or 0, []).append(number)
+    turns = itertools.zip_longest(*(by_order[order] for order in sorted(by_order)))
+    return (number for turn in turns for number in turn if number is not None)
 
 
 def _structure(plan: Plan) -> tuple[object, ...]:
