@@ -82,6 +82,11 @@ class Item:
         loop = "no loop" if self.loop_axis is None else f"loop over an axis of {self.work.sizes[self.loop_axis]}"
         return f"{self.tier.value}, {loop}"
 
+    @property
+    def nothing(self) -> Structure:
+        """What is known where the search did not end in time."""
+        return NOTHING
+
     def search(self, deadline: float = math.inf, tick: Callable[[int], None] = lambda states: None) -> Structure:
         """Everything the context holds within the limits, or what was found of it by `deadline` (of `time.perf_counter`)."""
         started = time.perf_counter()

@@ -60,8 +60,8 @@ class KernelSearch:
     first_tier: dict[tuple[tuple[int, ...], Recipe], Tier] = field(default_factory=dict)
     known: StructureCache = KNOWN
     spared: float = 0.0
-    executor: Executor = field(default_factory=Serial)
-    announced: dict[Key, Task] = field(default_factory=dict)
+    executor: Executor[Structure] = field(default_factory=Serial)
+    announced: dict[Key, Task[Structure]] = field(default_factory=dict)
     found: dict[Key, Structure] = field(default_factory=dict)
     structures: dict[tuple[AxisProgram, Tier, int | None], Structure] = field(default_factory=dict)
     schedulers: dict[tuple[int, ...], Scheduler] = field(default_factory=dict)

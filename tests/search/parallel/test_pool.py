@@ -11,7 +11,7 @@ import pytest
 from mugraph.errors import InvalidInput, UndefinedInField
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.items import NOTHING, Item
-from mugraph.search.parallel import Serial, executor_for
+from mugraph.search.parallel import Searchable, Serial, executor_for
 from mugraph.search.parallel.pool import Pool
 from mugraph.search.structures import Structure
 
@@ -30,7 +30,7 @@ Work = Callable[[Item, int, Future[Structure]], None]
 """What a worker does with an item handed over for the n-th time."""
 
 
-class FakePool(Pool):
+class FakePool(Pool[Structure]):
     """Workers that run `work` at once."""
 
     lost_worker = (WorkerDied,)
@@ -44,7 +44,8 @@ class FakePool(Pool):
     def slots(self) -> int:
         return 2
 
-    def start(self, item: Item) -> Future[Structure]:
+    def start(self, item: Searchable[Structure]) -> Future[Structure]:
+        assert isinstance(item, Item)
         self.started.append(item)
         future: Future[Structure] = Future()
         self.work(item, self.started.count(item), future)
@@ -57,7 +58,7 @@ class FakePool(Pool):
         self.closed = True
 
 
-def found(pool: Pool) -> list[Structure]:
+def found(pool: Pool[Structure]) -> list[Structure]:
     """The results of all items, submitted together."""
     tasks = [pool.submit(item) for item in ITEMS]
     return [task.result(float("inf"), lambda stage, states: None) for task in tasks]
@@ -92,7 +93,7 @@ def test_an_item_whose_workers_always_die_is_searched_here() -> None:
 
 def test_workers_that_cannot_be_started_cost_no_result() -> None:
     class NoWorkers(FakePool):
-        def start(self, item: Item) -> Future[Structure]:
+        def start(self, item: Searchable[Structure]) -> Future[Structure]:
             raise WorkerDied
 
     assert found(NoWorkers(lambda item, attempt, future: None)) == WANTED

@@ -1,12 +1,11 @@
-"""One run of Algorithm 1: its work items on one process or several, candidates tested over finite fields, a report."""
+"""One run of Algorithm 1: its work items on executors like any, candidates tested over finite fields, a report."""
 
 from __future__ import annotations
 
 import math
-import multiprocessing
+import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -21,9 +20,10 @@ from mugraph.search.engine import Candidate
 from mugraph.search.enumeration.cost import predicted_seconds
 from mugraph.search.enumeration.kernel import KernelGenerator, TimeLimitReached, WorkItem
 from mugraph.search.enumeration.options import EnumerationOptions
+from mugraph.search.parallel import executor_for
 from mugraph.search.report import Progress
 
-_ITEMS_PER_MESSAGE = 8
+_OPERATORS_PER_ITEM = 8
 
 
 @dataclass(slots=True)
@@ -73,12 +73,19 @@ class EnumerationResult:
 
 @dataclass
 class ItemResult:
-    """What followed one work item; `finished` unless the time limit cut it short."""
+    """What followed some first operators, of which so many were `finished` in time."""
 
     graphs: list[Graph] = field(default_factory=list)
     states: int = 0
     candidates: int = 0
-    finished: bool = True
+    finished: int = 0
+
+    def add(self, other: ItemResult) -> None:
+        """Count what followed other operators in."""
+        self.graphs += other.graphs
+        self.states += other.states
+        self.candidates += other.candidates
+        self.finished += other.finished
 
 
 class FieldTest:
@@ -100,22 +107,24 @@ class FieldTest:
 
 
 class Enumerator:
-    """Runs the work items of one program; every worker process has one, with the same items in the same order."""
+    """Runs the work items of one program: the first operators of kernel graphs, in the same order in every process."""
 
-    def __init__(self, program: Graph, device: Device, options: EnumerationOptions, deadline: float = math.inf) -> None:
+    def __init__(self, program: Graph, device: Device, options: EnumerationOptions) -> None:
         self._test = FieldTest(program, options.seed)
-        self._generator = KernelGenerator(program, device, options, self._found, deadline)
+        self._generator = KernelGenerator(program, device, options, self._found)
         self._result = ItemResult()
         self.items = self._generator.items()
 
-    def run(self, item: WorkItem) -> ItemResult:
-        """All verified graphs that begin with `item`."""
+    def run(self, item: WorkItem, deadline: float = math.inf) -> ItemResult:
+        """All verified graphs that begin with `item`, or those found by `deadline` (of `time.perf_counter`)."""
         self._result = ItemResult()
+        self._generator.deadline = deadline
         before = self._generator.states
         try:
             self._generator.run(item)
+            self._result.finished = 1
         except TimeLimitReached:
-            self._result.finished = False
+            pass
         self._result.states = self._generator.states - before
         return self._result
 
@@ -123,6 +132,56 @@ class Enumerator:
         self._result.candidates += 1
         if self._test.accepts(graph):
             self._result.graphs.append(graph)
+
+
+class _Last(threading.local):
+    """The enumerator that a thread used last: what it interned serves all items of one program."""
+
+    key: tuple[Graph, Device, EnumerationOptions] | None = None
+    enumerator: Enumerator | None = None
+
+    def of(self, program: Graph, device: Device, options: EnumerationOptions) -> Enumerator:
+        """The enumerator of a program."""
+        key = program, device, options
+        if self.enumerator is None or self.key != key:
+            self.key, self.enumerator = key, Enumerator(program, device, options)
+        return self.enumerator
+
+    def forget(self) -> None:
+        """Give its memory back."""
+        self.key = self.enumerator = None
+
+
+_LAST = _Last()
+
+
+@dataclass(frozen=True, slots=True)
+class FirstOperators:
+    """A work item of Algorithm 1: the first operators of a program's kernel graphs with these `numbers`."""
+
+    program: Graph
+    device: Device
+    options: EnumerationOptions
+    numbers: range
+
+    @property
+    def where(self) -> str:
+        """The item in words."""
+        return f"Algorithm 1, first operators {self.numbers.start} to {self.numbers.stop - 1}"
+
+    @property
+    def nothing(self) -> ItemResult:
+        """What is known where the time ended before."""
+        return ItemResult()
+
+    def search(self, deadline: float, tick: Callable[[int], None]) -> ItemResult:
+        """All verified graphs that begin with them."""
+        enumerator = _LAST.of(self.program, self.device, self.options)
+        total = ItemResult()
+        for number in self.numbers:
+            total.add(enumerator.run(enumerator.items[number], deadline))
+            tick(total.states)
+        return total
 
 
 def enumerate_graphs(
@@ -137,53 +196,40 @@ def enumerate_graphs(
     Results do not depend on the number of processes.
     """
     options = options or EnumerationOptions()
-    started = time.monotonic()
-    enumerator = Enumerator(program, device, options, started + options.time_limit)
+    started = time.perf_counter()
     report = EnumerationReport(options.max_kernel_operators, options.max_block_operators, options.expression_check)
-    report.items = len(enumerator.items)
     found: dict[Graph, float] = {}
     try:
-        for result in _results(program, device, options, enumerator, started + options.time_limit):
+        report.items = len(_LAST.of(program, device, options).items)
+        for result in _results(program, device, options, report.items, started + options.time_limit):
             report.states += result.states
             report.candidates += result.candidates
             report.items_finished += result.finished
             found.update((graph, predicted_seconds(graph, device)) for graph in result.graphs)
-            seconds = time.monotonic() - started
+            seconds = time.perf_counter() - started
             if found and report.first_found_seconds is None:
                 report.first_found_seconds = seconds
             if progress is not None:
                 progress(Progress("Algorithm 1", report.states, len(found), min(found.values(), default=None), seconds))
     except KeyboardInterrupt:
         report.interrupted = True
+    finally:
+        _LAST.forget()
     report.verified = len(found)
-    report.seconds = time.monotonic() - started
+    report.seconds = time.perf_counter() - started
     ranked = sorted(found.items(), key=lambda pair: pair[1])
     return EnumerationResult([Candidate(graph, cost) for graph, cost in ranked], report)
 
 
-# --- processes ---------------------------------------------------------------------------------------------------------
-
-
 def _results(
-    program: Graph, device: Device, options: EnumerationOptions, here: Enumerator, deadline: float
+    program: Graph, device: Device, options: EnumerationOptions, operators: int, deadline: float
 ) -> Iterator[ItemResult]:
-    """The results of all items in their order, computed here or by worker processes."""
-    if options.processes == 1:
-        yield from map(here.run, here.items)
-        return
-    context = multiprocessing.get_context("spawn")
-    arguments = (program, device, options, deadline)
-    with ProcessPoolExecutor(options.processes, context, _start_worker, arguments) as pool:
-        yield from pool.map(_run_in_worker, range(len(here.items)), chunksize=_ITEMS_PER_MESSAGE)
-
-
-_workers: list[Enumerator] = []
-"""The enumerator of a worker process."""
-
-
-def _start_worker(program: Graph, device: Device, options: EnumerationOptions, deadline: float) -> None:
-    _workers.append(Enumerator(program, device, options, deadline))
-
-
-def _run_in_worker(number: int) -> ItemResult:
-    return _workers[0].run(_workers[0].items[number])
+    """What followed the first operators, in their order, by this process or several."""
+    executor = executor_for(options.processes, time.time() + deadline - time.perf_counter())
+    starts = range(0, operators, _OPERATORS_PER_ITEM)
+    numbers = (range(start, min(start + _OPERATORS_PER_ITEM, operators)) for start in starts)
+    try:
+        tasks = [executor.submit(FirstOperators(program, device, options, some)) for some in numbers]
+        yield from (task.result(deadline, lambda where, states: None) for task in tasks)
+    finally:
+        executor.close()

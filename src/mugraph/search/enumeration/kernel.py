@@ -51,7 +51,7 @@ class TimeLimitReached(Exception):
 class KernelGenerator:
     """Generates the kernel graphs of one program; `found` takes each one that has the program's outputs.
 
-    `deadline` is a value of `time.monotonic`. `states` counts the prefixes visited at both levels.
+    `deadline` is a value of `time.perf_counter`. `states` counts the prefixes visited at both levels.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class KernelGenerator:
             self._check_time()
 
     def _check_time(self) -> None:
-        if time.monotonic() > self.deadline:
+        if time.perf_counter() > self.deadline:
             raise TimeLimitReached
 
     # complete graphs -------------------------------------------------------------------------------------------------

@@ -7,15 +7,14 @@ from concurrent.futures import Future
 from typing import Any
 
 from mugraph.errors import TargetUnavailable
-from mugraph.search.items import Item
+from mugraph.search.parallel.executor import R, Searchable
 from mugraph.search.parallel.pool import Pool, search_item
-from mugraph.search.structures import Structure
 
 _RETRIES = 4
 """How often Ray itself starts an item again whose worker or node died; after that the pool's own attempts count."""
 
 
-class RayCluster(Pool):
+class RayCluster(Pool[R]):
     """The cluster at `address`: `ray` is the one this process is connected to, or else what `ray.init()` finds or starts.
 
     Nodes need mugraph installed. Raises TargetUnavailable where Ray is not, or where no cluster answers.
@@ -33,7 +32,7 @@ class RayCluster(Pool):
         self._connected_here = not ray.is_initialized()
         if self._connected_here:
             self._connect(None if address == "ray" else address)
-        self._search = ray.remote(max_retries=_RETRIES, num_cpus=1)(search_item)
+        self._search: Any = ray.remote(max_retries=_RETRIES, num_cpus=1)(search_item)
         self._references: list[Any] = []
 
     def _connect(self, address: str | None) -> None:
@@ -47,11 +46,11 @@ class RayCluster(Pool):
         """One item for each core of the cluster as it is now: nodes come and go."""
         return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
-    def start(self, item: Item) -> Future[Structure]:
+    def start(self, item: Searchable[R]) -> Future[R]:
         """Hand an item to the cluster."""
         reference = self._search.remote(item, self.until)
         self._references.append(reference)
-        future: Future[Structure] = reference.future()
+        future: Future[R] = reference.future()
         return future
 
     def restart(self) -> None:

@@ -6,11 +6,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from mugraph.errors import InvalidInput
-from mugraph.search.items import Item
-from mugraph.search.structures import Structure
+
+R = TypeVar("R")
+Found = TypeVar("Found", covariant=True)
 
 Workers = int | str
 """A number of processes, this one included, or a Ray cluster: `ray` for the one at hand, `ray://HOST:PORT` for another."""
@@ -19,17 +20,32 @@ Tick = Callable[[str, int], None]
 """Told now and then what is being searched, and how many tensors it has."""
 
 
-class Task(Protocol):
-    """An item on its way to its structure."""
+class Searchable(Protocol[Found]):
+    """An item: it says everything that what is found depends on, and travels between processes."""
 
-    def result(self, deadline: float, tick: Tick) -> Structure:
-        """The structure, waited for until `deadline` (of `time.perf_counter`); what was found until then, if anything."""
+    @property
+    def where(self) -> str:
+        """The item in words."""
+
+    @property
+    def nothing(self) -> Found:
+        """What stands for an item whose search did not end in time."""
+
+    def search(self, deadline: float, tick: Callable[[int], None]) -> Found:
+        """Everything the item holds, or what was found of it by `deadline` (of `time.perf_counter`)."""
 
 
-class Executor(Protocol):
+class Task(Protocol[Found]):
+    """An item on its way to what it holds."""
+
+    def result(self, deadline: float, tick: Tick) -> Found:
+        """What it holds, waited for until `deadline` (of `time.perf_counter`); what was found until then, if anything."""
+
+
+class Executor(Protocol[R]):
     """Searches items; what it returns does not depend on where, in which order, or how often they are searched."""
 
-    def submit(self, item: Item) -> Task:
+    def submit(self, item: Searchable[R]) -> Task[R]:
         """Announce that an item will be needed. Items submitted first are searched first."""
 
     def close(self) -> None:
@@ -37,20 +53,20 @@ class Executor(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Later:
+class Later(Generic[R]):
     """A task that is searched in this process when its result is asked for."""
 
-    item: Item
+    item: Searchable[R]
 
-    def result(self, deadline: float, tick: Tick) -> Structure:
+    def result(self, deadline: float, tick: Tick) -> R:
         """The item, searched here and now."""
         return self.item.search(deadline, partial(tick, self.item.where))
 
 
-class Serial:
+class Serial(Generic[R]):
     """Everything in this process, and only what is asked for."""
 
-    def submit(self, item: Item) -> Later:
+    def submit(self, item: Searchable[R]) -> Later[R]:
         """Remember the item."""
         return Later(item)
 
@@ -65,7 +81,7 @@ def local_processes(workers: Workers) -> int:
     return workers
 
 
-def executor_for(workers: Workers, until: float = math.inf) -> Executor:
+def executor_for(workers: Workers, until: float = math.inf) -> Executor[Any]:
     """The executor of so many workers, whose items end at the time `until` (of `time.time`).
 
     Raises InvalidInput for anything but a positive number or an address of Ray, and TargetUnavailable where Ray is not

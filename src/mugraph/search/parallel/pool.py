@@ -8,10 +8,9 @@ from collections import deque
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass
+from typing import Generic
 
-from mugraph.search.items import NOTHING, Item
-from mugraph.search.parallel.executor import Tick
-from mugraph.search.structures import Structure
+from mugraph.search.parallel.executor import R, Searchable, Tick
 
 _ATTEMPTS = 3
 """Workers an item may be lost with; then it is searched in this process, where the cause is seen."""
@@ -24,16 +23,16 @@ _LOOK_SECONDS = 0.02
 
 
 @dataclass(eq=False, slots=True)
-class Posted:
+class Posted(Generic[R]):
     """An item submitted to a pool: waiting (no future), or with a worker."""
 
-    item: Item
-    pool: Pool
-    future: Future[Structure] | None = None
+    item: Searchable[R]
+    pool: Pool[R]
+    future: Future[R] | None = None
     lost: int = 0
 
-    def result(self, deadline: float, tick: Tick) -> Structure:
-        """The structure from the worker that has the item; one that none has yet is searched in this process."""
+    def result(self, deadline: float, tick: Tick) -> R:
+        """What the item holds, from the worker that has the item; one that none has yet is searched in this process."""
         if self.future is None:
             return self.pool.here(self, deadline, tick)
         while True:
@@ -44,13 +43,13 @@ class Posted:
                 return self.future.result(timeout=_LOOK_SECONDS)
             except NotYet:
                 if time.perf_counter() > deadline:
-                    return NOTHING
+                    return self.item.nothing
                 tick(self.item.where, 0)
             except self.pool.lost_worker:
                 continue  # `dispatch` finds the item among the lost ones
 
 
-class Pool(ABC):
+class Pool(ABC, Generic[R]):
     """Workers that search items in the order they were submitted, none beyond the time `until` (of `time.time`)."""
 
     lost_worker: tuple[type[Exception], ...]
@@ -59,8 +58,8 @@ class Pool(ABC):
     def __init__(self, until: float) -> None:
         self.until = until
         self.losses = 0
-        self._waiting: deque[Posted] = deque()
-        self._running: list[Posted] = []
+        self._waiting: deque[Posted[R]] = deque()
+        self._running: list[Posted[R]] = []
 
     @property
     @abstractmethod
@@ -68,7 +67,7 @@ class Pool(ABC):
         """Items that workers search at the same time."""
 
     @abstractmethod
-    def start(self, item: Item) -> Future[Structure]:
+    def start(self, item: Searchable[R]) -> Future[R]:
         """Hand an item to a worker."""
 
     @abstractmethod
@@ -79,7 +78,7 @@ class Pool(ABC):
     def close(self) -> None:
         """Stop whatever is still being searched."""
 
-    def submit(self, item: Item) -> Posted:
+    def submit(self, item: Searchable[R]) -> Posted[R]:
         """Queue an item, behind those that were queued before; it is handed over once this process waits or searches."""
         posted = Posted(item, self)
         self._waiting.append(posted)
@@ -100,7 +99,7 @@ class Pool(ABC):
                 continue
             self._running.append(self._waiting.popleft())
 
-    def here(self, posted: Posted, deadline: float, tick: Tick) -> Structure:
+    def here(self, posted: Posted[R], deadline: float, tick: Tick) -> R:
         """Search an item in this process, and keep the workers busy meanwhile."""
         if posted in self._waiting:
             self._waiting.remove(posted)
@@ -112,10 +111,10 @@ class Pool(ABC):
         self.dispatch()
         return posted.item.search(deadline, report)
 
-    def _died(self, future: Future[Structure]) -> bool:
+    def _died(self, future: Future[R]) -> bool:
         return isinstance(future.exception(), self.lost_worker)
 
-    def _retry(self, lost: list[Posted]) -> None:
+    def _retry(self, lost: list[Posted[R]]) -> None:
         """Replace the workers, and put what they had first in the queue: items may be searched any number of times."""
         self.losses += max(1, len(lost))
         self.restart()
@@ -126,6 +125,6 @@ class Pool(ABC):
                 self._waiting.appendleft(posted)
 
 
-def search_item(item: Item, until: float) -> Structure:
+def search_item(item: Searchable[R], until: float) -> R:
     """What a worker does: search one item up to the time `until` (of `time.time`, which machines share)."""
-    return item.search(deadline=time.perf_counter() + (until - time.time()))
+    return item.search(time.perf_counter() + (until - time.time()), lambda states: None)

@@ -8,15 +8,14 @@ from concurrent.futures import Future
 
 from loky import BrokenProcessPool, ProcessPoolExecutor
 
-from mugraph.search.items import Item
+from mugraph.search.parallel.executor import R, Searchable
 from mugraph.search.parallel.pool import Pool, search_item
-from mugraph.search.structures import Structure
 
 _IDLE_SECONDS = 60
 """Workers that wait longer than this for an item end."""
 
 
-class Processes(Pool):
+class Processes(Pool[R]):
     """`count` worker processes, started with the first item."""
 
     lost_worker = (BrokenProcessPool,)
@@ -31,11 +30,11 @@ class Processes(Pool):
         """One item for each process."""
         return self._count
 
-    def start(self, item: Item) -> Future[Structure]:
+    def start(self, item: Searchable[R]) -> Future[R]:
         """Hand an item to the processes."""
         if self._workers is None:
             self._workers = ProcessPoolExecutor(self._count, timeout=_IDLE_SECONDS, initializer=_begin)
-        future: Future[Structure] = self._workers.submit(search_item, item, self.until)
+        future: Future[R] = self._workers.submit(search_item, item, self.until)
         return future
 
     def restart(self) -> None:
