@@ -63,6 +63,37 @@ def test_any_graph_can_be_drawn_at_all_its_levels(graph: Graph) -> None:
             parsed(node.body)
 
 
+def arrow_ends(root: ElementTree.Element) -> list[tuple[str, str]]:
+    """The names of the boxes that each arrow leaves and enters, by where it begins and ends."""
+    boxes = [(hover(node).partition(":")[0].removeprefix("input "), rectangle(node)) for node in elements(root, "node")]
+    ends = []
+    for arrow in elements(root, "arrow"):
+        line = arrow.find(f"{SVG}path")
+        assert line is not None
+        (x, y), *_, (last_y,) = (
+            list(map(float, re.findall(r"[\d.]+", part))) for part in re.findall("[MVC][^MVC]*", line.attrib["d"])
+        )
+        head = arrow.findall(f"{SVG}path")[1].attrib["d"]
+        last_x = float(head.split("L")[-1].split(" ")[0])
+        (source,) = (name for name, box in boxes if box[0] <= x <= box[2] and abs(y - box[3]) < 0.2)
+        (target,) = (name for name, box in boxes if box[0] <= last_x <= box[2] and abs(last_y - box[1]) < 0.2)
+        ends.append((source, target))
+    return ends
+
+
+def test_arrows_lead_from_what_makes_a_tensor_to_what_reads_it() -> None:
+    for name in NAMES:
+        body = block_graph(discovered(name))
+        labels = Labels(body)
+        wanted = [
+            (labels.names[value.node], labels.names[index])
+            for index, node in enumerate(body.nodes)
+            for value in node.inputs
+            if not labels.is_inlined(value.node)
+        ]
+        assert sorted(arrow_ends(parsed(body))) == sorted(wanted)
+
+
 def test_constants_stand_in_the_boxes_that_read_them() -> None:
     source = mugraph.Program()
     source.output(1 / source.input("x", (4, 8)) + 3)

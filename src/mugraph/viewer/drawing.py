@@ -14,7 +14,7 @@ from mugraph.ir.evaluate import loop_nodes
 from mugraph.ir.graph import Graph, Level, Value
 from mugraph.ir.parse import LOOP_NAME
 from mugraph.viewer.labels import Label, Labels, Operands
-from mugraph.viewer.layered import Box, Edge, arrange
+from mugraph.viewer.layered import Box, Edge, Point, arrange
 
 _CHARACTER, _LINE = 7.3, 16.0
 """Pixels of a monospaced character of 12 pixels, and of a line."""
@@ -153,21 +153,29 @@ def _draw_item(group: ElementTree.Element, item: _Item, box: Box) -> None:
         _moved(node, (left, top)).append(item.contents.group)
 
 
-def _draw_arrow(group: ElementTree.Element, route: tuple[tuple[float, float], ...], hover: str) -> None:
-    (x, y), *rest = route
-    words = [f"M{x:.1f} {y:.1f}"]
-    for number, (next_x, next_y) in enumerate(rest):
-        if number % 2 == 0:
-            words.append(f"V{next_y:.1f}")
-        else:
-            middle = (y + next_y) / 2
-            words.append(f"C{x:.1f} {middle:.1f} {next_x:.1f} {middle:.1f} {next_x:.1f} {next_y:.1f}")
-        x, y = next_x, next_y
+def _draw_arrow(group: ElementTree.Element, route: tuple[Point, ...], hover: str) -> None:
+    x, y = route[-1]
     arrow = ElementTree.SubElement(group, "g", {"class": "arrow"})
     ElementTree.SubElement(arrow, "title").text = hover
-    ElementTree.SubElement(arrow, "path", {"class": "line", "d": " ".join(words)})
+    ElementTree.SubElement(arrow, "path", {"class": "line", "d": _path(route)})
     head = f"M{x - _ARROW:.1f} {y - 2 * _ARROW:.1f}L{x + _ARROW:.1f} {y - 2 * _ARROW:.1f}L{x:.1f} {y:.1f}Z"
     ElementTree.SubElement(arrow, "path", {"class": "head", "d": head})
+
+
+def _path(route: tuple[Point, ...]) -> str:
+    """Straight down as long as x stays the same, with a curve to the next x between two layers."""
+    (x, y), *rest = route
+    words = [f"M{x:.1f} {y:.1f}"]
+    for next_x, next_y in rest:
+        if f"{x:.1f}" != f"{next_x:.1f}":
+            middle = (y + next_y) / 2
+            words.append(f"C{x:.1f} {middle:.1f} {next_x:.1f} {middle:.1f} {next_x:.1f} {next_y:.1f}")
+        elif words[-1].startswith("V"):
+            words[-1] = f"V{next_y:.1f}"
+        else:
+            words.append(f"V{next_y:.1f}")
+        x, y = next_x, next_y
+    return " ".join(words)
 
 
 def _loop(group: ElementTree.Element, band: Box, shift: tuple[float, float], iterations: int) -> float:

@@ -1,6 +1,6 @@
 """Places for the boxes and arrows of an acyclic graph: layers from top to bottom, few crossings, short and straight arrows.
 
-The method is Sugiyama's: nodes get layers, long edges are cut into one waypoint per layer they pass, layers are ordered
+The method is Sugiyama's: nodes get layers, long edges are cut by a waypoint in each layer they pass, layers are ordered
 by the mean place of neighbours, and coordinates minimise the squared horizontal distance along edges. An edge is
 vertical where it passes a layer and curved between layers only, so it never runs through a box. All lengths are in pixels.
 """
@@ -127,6 +127,7 @@ class _Net:
         self.sizes = list(sizes)
         self.layer_of = list(layers)
         self.links: list[_Link] = []
+        self.trunks: dict[tuple[int, float], list[int]] = {}
         self.chains = [self._chain(edge) for edge in edges]
         self.edges = edges
         self.layers: list[list[int]] = [[] for _ in range(max(self.layer_of, default=-1) + 1)]
@@ -140,17 +141,19 @@ class _Net:
         self.centre = [0.0] * len(self.sizes)
 
     def _chain(self, edge: Edge) -> list[int]:
-        """The members an edge passes, its ends included."""
-        waypoints = range(self.layer_of[edge.source] + 1, self.layer_of[edge.target])
-        chain = [edge.source, *range(len(self.sizes), len(self.sizes) + len(waypoints)), edge.target]
-        self.sizes.extend((_WAYPOINT, 0.0) for _ in waypoints)
-        self.layer_of.extend(waypoints)
+        """The members an edge passes, its ends included. Edges that leave a box at one place share the waypoints of their way."""
+        trunk = self.trunks.setdefault((edge.source, edge.exit), [])
         exit_shift = (edge.exit - 0.5) * self.sizes[edge.source][0]
         entry_shift = (edge.entry - 0.5) * self.sizes[edge.target][0]
-        for upper, lower in pairwise(chain):
-            bends = (upper != edge.source) + (lower != edge.target)
-            shifts = (exit_shift if upper == edge.source else 0.0, entry_shift if lower == edge.target else 0.0)
-            self.links.append(_Link(upper, lower, *shifts, _STRAIGHT**bends))
+        passed = self.layer_of[edge.target] - self.layer_of[edge.source] - 1
+        while len(trunk) < passed:
+            waypoint, last = len(self.sizes), trunk[-1] if trunk else edge.source
+            self.sizes.append((_WAYPOINT, 0.0))
+            self.layer_of.append(self.layer_of[last] + 1)
+            self.links.append(_Link(last, waypoint, 0.0 if trunk else exit_shift, 0.0, _STRAIGHT**2 if trunk else _STRAIGHT))
+            trunk.append(waypoint)
+        chain = [edge.source, *trunk[:passed], edge.target]
+        self.links.append(_Link(chain[-2], edge.target, 0.0 if passed else exit_shift, entry_shift, _STRAIGHT if passed else 1.0))
         return chain
 
     # --- order within layers ---
@@ -220,11 +223,11 @@ class _Net:
             for layer in self.layers if sweep % 2 == 0 else reversed(self.layers):
                 wanted, weights = zip(*map(self._wanted, layer), strict=True)
                 self._separate(layer, wanted, weights)
-        for chain in self.chains:
-            self._straighten(chain[1:-1])
+        for waypoints in self.trunks.values():
+            self._straighten(waypoints)
 
     def _straighten(self, waypoints: Sequence[int]) -> None:
-        """Let an edge pass its layers at one x, where boxes and other edges leave room for that."""
+        """Let edges pass their layers at one x, where boxes and other edges leave room for that."""
         bounds = [self._room(waypoint) for waypoint in waypoints]
         lowest, highest = max((low for low, _ in bounds), default=0.0), min((high for _, high in bounds), default=0.0)
         if waypoints and lowest <= highest:
