@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -122,12 +122,15 @@ def _optimized(options: Options, module: fx.GraphModule, known: Known) -> fx.Gra
     """The graph with kernels in the place of its pieces."""
     whole = partition(module.graph, options.target.partition(":")[0])
     results: dict[Piece, Superoptimized] = {}
+    reasons: Counter[str] = Counter()
     for piece, outcome in zip(whole.pieces, optimizer(options).outcomes(whole.pieces, known), strict=True):
         if outcome.reason or outcome.result is None:
             whole = whole.without([piece], outcome.reason)
-            _log.info("a piece of %d calls stays with torch: %s", len(piece.nodes), outcome.reason)
+            reasons[f"a piece of {len(piece.nodes)} calls stays with torch: {outcome.reason}"] += 1
         else:
             results[piece] = outcome.result
+    for reason, count in reasons.items():
+        _log.info("%s%s", reason, f" ({count} such pieces)" if count > 1 else "")
     compiled = Compiled(whole, results)
     compilations.append(compiled)
     _log.info("%s", compiled)
