@@ -235,10 +235,10 @@ def _alias(tensor: torch.Tensor) -> torch.Tensor:
     By strides and `requires_grad` torch decides how it multiplies. Kernels give dimensions of size 1 the strides of contiguous
     tensors, where what stands in for them here may give others.
     """
-    strides = tensor.stride()
     if is_static(tensor) and tensor.is_contiguous():
-        strides = make_contiguous_strides_for(tensor.shape)
-    alias = tensor.as_strided(tensor.shape, strides, tensor.storage_offset())
+        alias = tensor.as_strided(tensor.shape, make_contiguous_strides_for(tensor.shape), tensor.storage_offset())
+    else:
+        alias = torch.ops.aten.alias(tensor)
     return alias.requires_grad_(tensor.requires_grad)
 
 
