@@ -101,6 +101,7 @@ def text(module: fx.GraphModule) -> list[str]:
 def test_a_captured_graph_is_the_one_of_aot_autograd(fn: Function, examples: list[tuple[torch.Tensor, ...]]) -> None:
     ours, theirs = both(fn, *examples)
     assert text(ours) == text(theirs)
+    assert all(node.stack_trace for node in ours.graph.nodes if node.op == "call_function"), "messages name the line"
 
 
 def test_sizes_may_vary() -> None:

@@ -119,6 +119,9 @@ class _Capture:
         copies = dict(zip(template.operands, operands, strict=True))
         copies |= {copy: self.size(size) for size, copy in template.sizes.items()}
         self.graph.graph_copy(template.graph, copies)
+        for own in template.graph.nodes:
+            if own.op != "placeholder":
+                copies[own].stack_trace = node.stack_trace
         self.values[node] = map_aggregate(template.result, lambda leaf: copies[leaf] if isinstance(leaf, fx.Node) else leaf)
 
     def size(self, size: _Size) -> fx.Node:
