@@ -26,7 +26,6 @@ from mugraph.lower.thread_graphs import construct
 from mugraph.progress import Event, ProgressCallback
 from mugraph.result import Candidate, Rejection
 from mugraph.runtime import Executable, build, measure
-from mugraph.runtime.cpu import Cpu
 from mugraph.samples import runner
 from mugraph.verifier import Certificate, FloatReport, Verdict, float_check, verify_graphs
 from mugraph.verifier.definedness import undefined_operator
@@ -228,8 +227,8 @@ class Qualifier:
 
     def floats(self, entry: Contestant) -> FloatReport:
         """The float check of the kernels, or of their stand-ins on this host where the target cannot run here."""
-        here = entry.executable.machine.available
-        executable = entry.executable if here else Executable(entry.graph, Cpu(rounded_factors=True))
+        machine = entry.executable.machine
+        executable = entry.executable if machine.available else Executable(entry.graph, machine.stand_in)
         budget = self.deadline.remaining
         run = runner(executable)
         return float_check(run, self.program, baseline=self.baseline, seed=self.seed, graph=entry.graph, budget=budget)

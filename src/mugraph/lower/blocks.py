@@ -16,6 +16,7 @@ from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import VIEWS, Graph, Node, Shape, Tensor, Value
 from mugraph.ir.ops import GRAPH_DEFINED, Scope, apply_call, partition_of
 from mugraph.lower import tiles
+from mugraph.lower.exponents import LOWEST, is_subtracted
 from mugraph.lower.expressions import (
     MAXIMUM,
     Apply,
@@ -32,8 +33,6 @@ from mugraph.lower.memory import place
 from mugraph.lower.phases import Phase, phases
 
 _PASSED_THROUGH = VIEWS | {"cast"}
-LOWEST = float(np.finfo(np.float32).min)
-"""Start of a maximum that is subtracted in an exponent: finite, so that -inf - max never becomes NaN."""
 
 
 def lower_block(
@@ -329,7 +328,7 @@ class _BlockLowering:
         place = self.place_of(Value(index))
         if place.combine not in (None, combine):
             place = _Place(self.temporary(node.output.shape))
-        if combine is Combine.MAX and place.combine is None and self.is_subtracted(Value(index)):
+        if combine is Combine.MAX and place.combine is None and is_subtracted(self.graph, Value(index)):
             self.write(self.phases[index], place, _Computed((), Constant(LOWEST)))
             place = _Place(place.tile, combine)
         self.emit(self.phases[index], Reduce(place.tile, sources, what.expression, combine, place.combine is not None))
@@ -362,17 +361,6 @@ class _BlockLowering:
         """Whether the only reader is a reduction that computes this value as it goes."""
         found = self.sole_reader(Value(index))
         return found is not None and found[1].op in ("sum", "max") and self.phases[found[0]] is self.phases[index]
-
-    def is_subtracted(self, value: Value) -> bool:
-        """Whether some reader subtracts the value, as exponents are shifted by their maximum."""
-        for node in self.graph.nodes:
-            if node.op == "sub" and node.inputs[1] == value:
-                return True
-            if node.body is not None and value in node.inputs:
-                inside = [Value(i) for i, inner in enumerate(node.body.nodes) if inner.get("operand") == node.inputs.index(value)]
-                if any(inner.op == "sub" and inner.inputs[1] in inside for inner in node.body.nodes):
-                    return True
-        return False
 
     def accumulate(self, index: int, node: Node) -> None:
         value, operand = Value(index), node.inputs[0]

@@ -52,6 +52,20 @@ def kernel_windows(graph: Graph) -> dict[Value, tuple[Value, Tile]]:
     return windows
 
 
+def needed_nodes(graph: Graph) -> list[int]:
+    """The nodes of a kernel graph that run, in order: not inputs, nor views that only kernels read, as strides."""
+    windows = kernel_windows(graph)
+    needed = set(graph.outputs)
+    indices: list[int] = []
+    for index in reversed(range(len(graph.nodes))):
+        node = graph.nodes[index]
+        if node.op == "input" or not any(Value(index, number) in needed for number in range(len(node.outputs))):
+            continue
+        needed.update(windows[value][0] if node.op == GRAPH_DEFINED else value for value in node.inputs)
+        indices.append(index)
+    return indices[::-1]
+
+
 def _launch(graph: Graph, index: int, node: Node, body: Graph, windows: Mapping[Value, tuple[Value, Tile]]) -> Launch:
     roots = tuple(dict.fromkeys(windows[value][0] for value in node.inputs))
     inputs = tuple(_device_buffer(f"in{number}", graph.tensor(root)) for number, root in enumerate(roots))

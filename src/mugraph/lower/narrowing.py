@@ -11,10 +11,10 @@ from mugraph.lower.expressions import Source
 from mugraph.lower.lowered import Buffer, Elementwise, Kernel, Matmul, Memory, Statement, Tile, reads_target
 
 
-def with_narrow_factors(kernel: Kernel) -> Kernel:
-    """Shared buffers that only products read, in the type of those products: it is the type they have in the muGraph."""
-    narrow = {buffer.name: dtype for buffer in kernel.buffers if (dtype := _factor_type(kernel, buffer)) is not None}
-    buffers = (replace(buffer, dtype=narrow.get(buffer.name, buffer.dtype)) for buffer in kernel.buffers)
+def with_narrow_factors(kernel: Kernel, types: frozenset[DType] = frozenset(DType)) -> Kernel:
+    """Shared buffers that only products read, in these products' type, if it is one of `types`: they have it in the muGraph."""
+    narrow = {buffer.name: dtype for buffer in kernel.buffers if (dtype := _factor_type(kernel, buffer)) in types}
+    buffers = (replace(buffer, dtype=narrow.get(buffer.name) or buffer.dtype) for buffer in kernel.buffers)
     return replace(kernel, buffers=tuple(buffers))
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph
 from mugraph.lower import Launch, lower
 from mugraph.lower.lowered import Kernel
@@ -25,24 +26,32 @@ SOURCE_NAME = "kernels.c"
 class Cpu:
     """Kernels for a vector unit: by default the widest of this host.
 
-    With `rounded_factors`, what products multiply is rounded to its type in the muGraph, as matrix units of GPUs need it:
-    kernels that stand in for a GPU's in numerical checks.
+    What products multiply is rounded to its type in the muGraph if that is one of `rounded_factors`, as matrix units of GPUs
+    need it: kernels that stand in for a GPU's in numerical checks.
     """
 
     vectors: Vectors | None = None
-    rounded_factors: bool = False
+    rounded_factors: frozenset[DType] = frozenset()
 
     @property
     def available(self) -> bool:
         """Always: what is compiled for this host runs here."""
         return True
 
+    @property
+    def stand_in(self) -> Cpu:
+        """Itself."""
+        return self
+
     def lower(self, graph: Graph) -> dict[int, Launch]:
         """The launches of a kernel graph, by node."""
         launches = lower(graph)
         if not self.rounded_factors:
             return launches
-        return {index: replace(launch, kernel=with_narrow_factors(launch.kernel)) for index, launch in launches.items()}
+        return {
+            index: replace(launch, kernel=with_narrow_factors(launch.kernel, self.rounded_factors))
+            for index, launch in launches.items()
+        }
 
     def print(self, kernels: Sequence[Kernel]) -> dict[str, str]:
         """One C file."""

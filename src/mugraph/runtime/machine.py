@@ -6,9 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from mugraph.ir.graph import Graph
-from mugraph.lower import Launch
-from mugraph.lower.lowered import Kernel
+from mugraph.ir.graph import Graph, Value
 from mugraph.runtime.arrays import Arrays
 
 Functions = Mapping[str, Callable[..., None]]
@@ -22,6 +20,25 @@ class Timed(NamedTuple):
     times: int = 1
 
 
+class Launched(Protocol):
+    """The launch of a kernel, whatever kernels a target makes: what the kernel is called, and what it reads and writes."""
+
+    @property
+    def kernel(self) -> Any:
+        """What `Machine.print` and `Machine.load` of the same target take; it has a `name`."""
+        ...
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        """The kernel graph's values whose memory it reads."""
+        ...
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """The kernel graph's values that it makes."""
+        ...
+
+
 class Machine(Protocol):
     """A target: how graphs are lowered for it, printed, loaded, and on which arrays they run."""
 
@@ -30,15 +47,20 @@ class Machine(Protocol):
         """Whether kernels can run here, and not only be compiled."""
         ...
 
-    def lower(self, graph: Graph) -> dict[int, Launch]:
+    @property
+    def stand_in(self) -> Machine:
+        """A machine of this host whose kernels round where this one's do: for numerical checks where these cannot run."""
+        ...
+
+    def lower(self, graph: Graph) -> Mapping[int, Launched]:
         """The launches of a kernel graph, by node."""
         ...
 
-    def print(self, kernels: Sequence[Kernel]) -> dict[str, str]:
+    def print(self, kernels: Sequence[Any]) -> dict[str, str]:
         """The sources of kernels, by file name; raises UnsupportedOperator for what the target cannot compute."""
         ...
 
-    def load(self, kernels: Sequence[Kernel], sources: Mapping[str, str], cache_directory: Path | None) -> Functions:
+    def load(self, kernels: Sequence[Any], sources: Mapping[str, str], cache_directory: Path | None) -> Functions:
         """Compile sources; raises CompilationFailed, and TargetUnavailable without a compiler."""
         ...
 

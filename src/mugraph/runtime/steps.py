@@ -9,8 +9,9 @@ from typing import Any
 from mugraph.errors import InvalidInput
 from mugraph.ir.graph import VIEWS, Graph, Node, Value
 from mugraph.ir.ops import GRAPH_DEFINED, apply_call
-from mugraph.lower import Launch
+from mugraph.lower import needed_nodes
 from mugraph.runtime.arrays import Arrays
+from mugraph.runtime.machine import Launched
 
 Slots = list[Any]
 """The arrays of a call: the inputs in order, then a place for every other value."""
@@ -39,14 +40,14 @@ class Run:
         return [slots[number] for number in self.outputs]
 
 
-def planned(graph: Graph, launches: Mapping[int, Launch], functions: Mapping[str, Callable[..., None]], library: Arrays) -> Run:
+def planned(graph: Graph, launches: Mapping[int, Launched], functions: Mapping[str, Callable[..., None]], library: Arrays) -> Run:
     """How to call a kernel graph with arrays of `library`; views that only kernels read are strides inside these."""
     inputs = [index for index, node in enumerate(graph.nodes) if node.op == "input"]
     others = [Value(i, n) for i, node in enumerate(graph.nodes) if node.op != "input" for n in range(len(node.outputs))]
     slots = {value: number for number, value in enumerate([*map(Value, inputs), *others])}
     dense = {*graph.outputs, *(value for launch in launches.values() for value in launch.inputs)}
     steps: list[Step] = []
-    for index in _needed(graph, launches):
+    for index in needed_nodes(graph):
         if graph.nodes[index].op == GRAPH_DEFINED:
             steps.append(_kernel(graph, launches[index], functions, library, slots))
         else:
@@ -70,21 +71,8 @@ def _owner(graph: Graph, value: Value) -> Value:
     return _owner(graph, node.inputs[0]) if node.op in VIEWS else value
 
 
-def _needed(graph: Graph, launches: Mapping[int, Launch]) -> list[int]:
-    """The nodes that must be run, in order."""
-    needed = set(graph.outputs)
-    indices: list[int] = []
-    for index in reversed(range(len(graph.nodes))):
-        node = graph.nodes[index]
-        if node.op == "input" or not any(Value(index, number) in needed for number in range(len(node.outputs))):
-            continue
-        needed.update(launches[index].inputs if node.op == GRAPH_DEFINED else node.inputs)
-        indices.append(index)
-    return indices[::-1]
-
-
 def _kernel(
-    graph: Graph, launch: Launch, functions: Mapping[str, Callable[..., None]], library: Arrays, slots: Mapping[Value, int]
+    graph: Graph, launch: Launched, functions: Mapping[str, Callable[..., None]], library: Arrays, slots: Mapping[Value, int]
 ) -> Step:
     """Allocate the outputs of a compiled kernel and run it."""
     function, pointer = functions[launch.kernel.name], library.pointer

@@ -40,10 +40,10 @@ class Text:
         self.line(f"}}{end}")
 
 
-def index_terms(index: Index) -> list[str]:
-    """The terms of an index in C; `g0`, `g1`, `g2` are the block's coordinates and `l` the iteration."""
+def index_terms(index: Index, iteration: str = "l") -> list[str]:
+    """The terms of an index; `g0`, `g1`, `g2` are the block's coordinates and `iteration` names the iteration."""
     names = [f"g{position}" for position in range(len(index.grid))]
-    terms = [scaled(coefficient, name) for coefficient, name in zip((*index.grid, index.loop), (*names, "l"), strict=True)]
+    terms = [scaled(coefficient, name) for coefficient, name in zip((*index.grid, index.loop), (*names, iteration), strict=True)]
     constant = [str(index.constant)] if index.constant else []
     return [*(term for term in terms if term), *constant]
 

@@ -20,7 +20,7 @@ from mugraph.runtime.arrays import Arrays, torch_arrays
 from mugraph.runtime.cuda.emulator import Array, Finding, emulate
 from mugraph.runtime.cuda.machine import Cuda, launch_shape
 from mugraph.runtime.cuda.nvrtc import SOURCE_NAME
-from mugraph.runtime.machine import Functions, Timed
+from mugraph.runtime.machine import Functions, Machine, Timed
 
 _GAP = 4096
 """Bytes between buffers that are kept apart: more than a row of most."""
@@ -45,6 +45,11 @@ class EmulatedCuda:
     def available(self) -> bool:
         """Always: the emulator runs here."""
         return True
+
+    @property
+    def stand_in(self) -> Machine:
+        """That of the machine."""
+        return self.machine.stand_in
 
     def lower(self, graph: Graph) -> dict[int, Launch]:
         """The launches of a kernel graph, by node; raises InvalidGraph where one breaks the lowered form's rules."""

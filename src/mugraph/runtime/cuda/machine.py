@@ -9,20 +9,21 @@ from typing import Any
 
 from mugraph.devices import NO_ENGINES, Engines, device_for
 from mugraph.errors import InvalidInput
+from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph
 from mugraph.lower import ALL_PASSES, Launch, Passes, cooperative, lower
 from mugraph.lower.device_layouts import with_device_layouts
 from mugraph.lower.lowered import Kernel
 from mugraph.lower.thread_graphs import Rule
 from mugraph.runtime.arrays import Arrays, torch_arrays
+from mugraph.runtime.cpu import Cpu
 from mugraph.runtime.cuda.launch import LaunchShape, LoadedKernel
 from mugraph.runtime.cuda.nvrtc import SOURCE_NAME, Cubin, compile_cubin, compiler_version
+from mugraph.runtime.cuda.timing import captured, has_gpu
 from mugraph.runtime.machine import Functions, Timed
 from mugraph.store import Store
 from mugraph.targets.cuda import print_program
 
-_CAPTURED = 20
-"""Calls in one CUDA graph that is timed: inputs of small programs stay in the GPU's cache between them."""
 _NEVER = Rule("never", lambda link: False)
 
 
@@ -48,9 +49,12 @@ class Cuda:
     @property
     def available(self) -> bool:
         """Whether PyTorch sees a GPU of the architecture or a later one of its generation."""
-        import torch
+        return has_gpu(self.architecture)
 
-        return torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == int(self.architecture[3:-1])
+    @property
+    def stand_in(self) -> Cpu:
+        """This host, with factors rounded as the matrix units need them."""
+        return Cpu(rounded_factors=frozenset({DType.FP16, DType.BF16}))
 
     def lower(self, graph: Graph) -> dict[int, Launch]:
         """The launches of a kernel graph, by node; raises ExceedsMemory where a block's tiles do not fit."""
@@ -86,23 +90,8 @@ class Cuda:
         return [torch.as_tensor(array).cuda() for array in inputs]
 
     def timed(self, call: Callable[[], object]) -> Timed:
-        """The call captured into a CUDA graph several times, so that neither launches nor waiting for the GPU count."""
-        import torch
-
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # not annotated by torch
-        with torch.cuda.stream(stream):
-            call()  # loads kernels and lets libraries choose theirs, which must not happen while capturing
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            for _ in range(_CAPTURED):
-                call()
-
-        def run() -> None:
-            graph.replay()
-            torch.cuda.synchronize()
-
-        return Timed(run, _CAPTURED)
+        """The call captured into a CUDA graph."""
+        return captured(call)
 
 
 def launch_shape(kernel: Kernel) -> LaunchShape:

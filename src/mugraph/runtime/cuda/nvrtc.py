@@ -19,7 +19,7 @@ SOURCE_NAME = "kernels.cu"
 
 _ACCELERATED = {"sm_90": "sm_90a", "sm_100": "sm_100a"}
 """The variant of an architecture that has its matrix units' own instructions; its code runs on no later architecture."""
-KIND = "cubin"
+_KIND = "cubin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Cubin:
     @property
     def resources(self) -> Mapping[str, Resources]:
         """What each kernel takes, by name."""
-        return _resources(self.log)
+        return resources_of(self.log)
 
 
 def compile_cubin(source: str, architecture: str, store: Store | None = None) -> Cubin:
@@ -63,11 +63,11 @@ def compile_cubin(source: str, architecture: str, store: Store | None = None) ->
     text = f'{ptx_functions()}\n#line 1 "{SOURCE_NAME}"\n{source}'
     store = Store.of(None) if store is None else store
     key = hashlib.sha256("\0".join((text, architecture, compiler_version())).encode()).hexdigest()
-    known = store.get(KIND, key)
+    known = store.get(_KIND, key)
     if known is not None:
         return Cubin(base64.b64decode(known["code"]), architecture, known["log"])
     compiled = _compile(text, architecture)
-    store.put(KIND, key, {"code": base64.b64encode(compiled.code).decode(), "log": compiled.log})
+    store.put(_KIND, key, {"code": base64.b64encode(compiled.code).decode(), "log": compiled.log})
     return compiled
 
 
@@ -114,7 +114,8 @@ def _compile(text: str, architecture: str) -> Cubin:
     return Cubin(bytes(compiled.code), architecture, log.getvalue())
 
 
-def _resources(log: str) -> dict[str, Resources]:
+def resources_of(log: str) -> dict[str, Resources]:
+    """What each kernel takes, by name, from the log of NVIDIA's assembler (ptxas -v)."""
     found: dict[str, Resources] = {}
     for name, body in re.findall(r"Compiling entry function '([^']+)'(.*?)(?=Compiling entry function|\Z)", log, re.DOTALL):
         number = {
