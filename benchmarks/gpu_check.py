@@ -1,6 +1,7 @@
-"""Generated CUDA kernels on a GPU: the results of the best candidates of every workload against float64.
+"""Generated kernels on a GPU: the results of the best candidates of every workload against float64.
 
     python benchmarks/gpu_check.py --output benchmarks/results/gpu-check.json
+    python benchmarks/gpu_check.py --backend triton --dtypes fp16 bf16 fp32 --output benchmarks/results/gpu-check-triton.json
     compute-sanitizer --tool racecheck --error-exitcode 3 python benchmarks/gpu_check.py --size small
 
 Exits with 1 when a result is wrong. The target is the GPU that PyTorch sees.
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 
 from mugraph.devices import device_for
+from mugraph.devices.registry import GPU_BACKENDS
 from mugraph.errors import MugraphError
 from mugraph.frontend import trace
 from mugraph.frontend.workloads import WORKLOADS
@@ -30,12 +32,12 @@ LARGEST_ERROR = {"fp16": 3e-3, "bf16": 2e-2, "fp32": 1e-4}
 """What rounding explains, relative to the largest result."""
 
 
-def this_target() -> str:
+def this_target(backend: str) -> str:
     """The target of the current GPU, as in `cuda:sm_90`."""
     if not torch.cuda.is_available():
-        sys.exit("gpu_check: PyTorch sees no GPU; benchmarks/cuda_kernels.py checks the same kernels on a CPU")
+        sys.exit(f"gpu_check: PyTorch sees no GPU; benchmarks/{backend}_kernels.py checks the same kernels on a CPU")
     major, minor = torch.cuda.get_device_capability()
-    return f"cuda:sm_{major}{minor}"
+    return f"{backend}:sm_{major}{minor}"
 
 
 def records(target: str, workloads: list[str], dtypes: list[str], batches: list[int], size: str) -> Iterator[dict[str, Any]]:
@@ -63,12 +65,13 @@ def main() -> None:
     """Check what is asked for, write the records, exit with 1 when one is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workloads", nargs="*", default=list(WORKLOADS))
+    parser.add_argument("--backend", choices=GPU_BACKENDS, default="cuda")
     parser.add_argument("--dtypes", nargs="+", default=["fp16", "bf16"])
     parser.add_argument("--batches", nargs="+", type=int, default=[8])
     parser.add_argument("--size", default="full", help="size of the workloads: full or small")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
-    target, found = this_target(), []
+    target, found = this_target(options.backend), []
     for record in records(target, options.workloads, options.dtypes, options.batches, options.size):
         found.append(record)
         print(json.dumps(record), file=sys.stderr, flush=True)

@@ -45,8 +45,12 @@ def seconds_text(seconds: float) -> str:
 
 def gpu_figures(opt: Superoptimized) -> Sequence[KernelFigures]:
     """What the generated kernels take of a GPU; empty for other targets."""
-    if not opt.target.startswith("cuda:"):
-        return ()
-    from mugraph.runtime.cuda.figures import kernel_figures  # loads NVRTC
+    if opt.target.startswith("cuda:"):
+        from mugraph.runtime.cuda.figures import kernel_figures  # loads NVRTC
 
-    return kernel_figures(opt.executable)
+        return kernel_figures(opt.executable)
+    if opt.target.startswith("triton:"):
+        from mugraph.runtime.triton.figures import triton_figures  # loads Triton
+
+        return triton_figures(opt.executable)
+    return ()

@@ -20,7 +20,8 @@ from mugraph.ir import DType
         ("cuda:sm_80", "A100", 108, 163, 1.555e12),
         ("cuda:sm_90", "H100", 132, 227, 3.35e12),
         ("cuda:sm_90:h200", "H200", 132, 227, 4.8e12),
-        ("triton:sm_100", "B200", 148, 227, 8.0e12),
+        ("cuda:sm_100", "B200", 148, 227, 8.0e12),
+        ("triton:sm_90", "H100", 132, 64, 3.35e12),
     ],
 )
 def test_a_gpu_target_stands_for_its_datasheet(

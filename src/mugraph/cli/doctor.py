@@ -57,7 +57,13 @@ def _torch() -> Finding:
 
 
 def _triton() -> Finding:
-    return _package("triton", "only needed for triton targets, which mugraph cannot compile for yet", optional=True)
+    from mugraph.runtime.triton.modules import triton_version
+
+    try:
+        compiler = triton_version()
+    except MugraphError as error:
+        return Finding("triton", True, "cannot be compiled for", f"only needed for triton targets: {error}")
+    return Finding("triton", True, f"Triton {compiler} compiles for triton:sm_80, triton:sm_90, ..., with or without a GPU")
 
 
 def _cuda() -> Finding:

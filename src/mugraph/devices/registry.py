@@ -9,12 +9,14 @@ from importlib import resources
 from typing import Any
 
 from mugraph.devices.device import Device
-from mugraph.devices.engines import Engines
+from mugraph.devices.engines import NO_ENGINES, Engines
 from mugraph.devices.host import host_cpu
 from mugraph.errors import TargetUnavailable
 from mugraph.ir.dtypes import DType
 
 GPU_BACKENDS = ("cuda", "triton")
+_TRITON_REGISTER_PARTS = 4
+"""Triton keeps a block's tiles in registers, where they must leave room for what threads compute with them."""
 _GPU_FILES = ("a100.json", "h100.json", "h200.json", "b200.json")
 
 
@@ -27,7 +29,10 @@ def device_for(target: str) -> Device:
     gpus = _gpus()
     if backend not in GPU_BACKENDS or architecture not in gpus:
         raise TargetUnavailable(f"unknown target {target!r}; use one of {', '.join(known_targets())}")
-    return replace(gpus[architecture], target=target)
+    device = replace(gpus[architecture], target=target)
+    if backend == "triton":
+        return replace(device, shared_memory_bytes=device.register_bytes // _TRITON_REGISTER_PARTS, engines=NO_ENGINES)
+    return device
 
 
 def known_targets() -> tuple[str, ...]:

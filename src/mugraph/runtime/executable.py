@@ -17,7 +17,7 @@ from mugraph.runtime.steps import Run, planned
 
 
 def build(graph: Graph, target: str = "cpu", cache_directory: Path | None = None) -> Executable:
-    """Compile a kernel graph for a target: `cpu`, or `cuda:sm_90` and its like, which can be compiled for without a GPU.
+    """Compile a kernel graph for a target: `cpu`, or `cuda:sm_90`, `triton:sm_90` and their like, which need no GPU for that.
 
     Raises TargetUnavailable for a target that cannot be compiled for here, InvalidGraph and UnsupportedOperator for
     graphs the target cannot run. Objects are cached in `cache_directory` (by default the user's, see
@@ -34,7 +34,11 @@ def machine_for(target: str) -> Machine:
         from mugraph.runtime.cuda.machine import Cuda  # NVRTC is only loaded for those who ask for it
 
         return Cuda.of(target)
-    raise TargetUnavailable(f"target {target!r} has no code generator; use 'cpu' or 'cuda:sm_90'")
+    if target.startswith("triton:"):
+        from mugraph.runtime.triton.machine import Triton  # so is Triton
+
+        return Triton.of(target)
+    raise TargetUnavailable(f"target {target!r} has no code generator; use 'cpu', 'cuda:sm_90' or 'triton:sm_90'")
 
 
 def digest(sources: Mapping[str, str]) -> str:

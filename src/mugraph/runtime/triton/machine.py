@@ -1,0 +1,97 @@
+"""NVIDIA GPUs as a target of Triton kernels: compiled here, launched where there is a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mugraph.devices import device_for
+from mugraph.errors import InvalidInput, TargetUnavailable
+from mugraph.ir.dtypes import DType
+from mugraph.ir.graph import Graph
+from mugraph.runtime.arrays import Arrays, torch_arrays
+from mugraph.runtime.cpu import Cpu
+from mugraph.runtime.cuda.timing import captured, has_gpu
+from mugraph.runtime.machine import Functions, Timed
+from mugraph.runtime.triton.compiler import CompiledTriton, compile_kernel
+from mugraph.runtime.triton.modules import triton_version
+from mugraph.targets.triton import TileKernel, TileLaunch, print_program, tile_launches
+
+SOURCE_NAME = "kernels.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Triton:
+    """Kernels for GPUs of one architecture, as `sm_90`, whose blocks may have `shared_bytes` of shared memory."""
+
+    architecture: str
+    shared_bytes: int
+
+    @classmethod
+    def of(cls, target: str) -> Triton:
+        """The machine of a target such as `triton:sm_90`; raises TargetUnavailable for an unknown one, or without Triton."""
+        device_for(target)
+        triton_version()
+        architecture = target.split(":")[1]
+        return cls(architecture, device_for(f"cuda:{architecture}").shared_memory_bytes)
+
+    @property
+    def available(self) -> bool:
+        """Whether PyTorch sees a GPU of the architecture or a later one of its generation."""
+        return has_gpu(self.architecture)
+
+    @property
+    def stand_in(self) -> Cpu:
+        """This host, with computed factors rounded to bf16; those of fp16 go in TF32, which loses no more than fp16."""
+        return Cpu(rounded_factors=frozenset({DType.BF16}))
+
+    def lower(self, graph: Graph) -> dict[int, TileLaunch]:
+        """The launches of a kernel graph, by node: block graphs on windows of device tensors."""
+        return tile_launches(graph)
+
+    def print(self, kernels: Sequence[TileKernel]) -> dict[str, str]:
+        """One Python file, which runs by itself."""
+        return {SOURCE_NAME: print_program(kernels, SOURCE_NAME)} if kernels else {}
+
+    def load(self, kernels: Sequence[TileKernel], sources: Mapping[str, str], cache_directory: Path | None) -> Functions:
+        """Functions that launch the kernels on torch's current stream; a GPU is needed when the first one is called."""
+        return {kernel.name: _Launcher(self.compiled(kernel, sources), kernel.blocks) for kernel in kernels}
+
+    def compiled(self, kernel: TileKernel, sources: Mapping[str, str]) -> CompiledTriton:
+        """A kernel of the printed file as machine code; raises what `compile_kernel` raises."""
+        return compile_kernel(kernel, sources[SOURCE_NAME], self.architecture, self.shared_bytes)
+
+    def arrays(self, inputs: Sequence[Any]) -> Arrays:
+        """CUDA tensors of PyTorch."""
+        if any(type(array).__module__.partition(".")[0] != "torch" for array in inputs):
+            raise InvalidInput("target triton takes torch tensors on a CUDA device")
+        return torch_arrays("cuda")
+
+    def moved(self, inputs: Sequence[Any]) -> list[Any]:
+        """The inputs as tensors on the current GPU."""
+        import torch
+
+        return [torch.as_tensor(array).cuda() for array in inputs]
+
+    def timed(self, call: Callable[[], object]) -> Timed:
+        """The call captured into a CUDA graph."""
+        return captured(call)
+
+
+@dataclass(frozen=True, slots=True)
+class _Launcher:
+    """A compiled kernel, which Triton loads onto the GPU when it is first called."""
+
+    compiled: CompiledTriton
+    blocks: int
+
+    def __call__(self, *addresses: int) -> None:
+        import torch
+
+        if not torch.cuda.is_available():
+            raise TargetUnavailable(
+                "target triton needs an NVIDIA GPU to run; without one its kernels compile and are interpreted"
+            )
+        self.compiled.handle[(self.blocks, 1, 1)](*addresses)

@@ -1,0 +1,99 @@
+"""Scalar expressions as Triton text, from the templates of the operator table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from mugraph.errors import UnsupportedOperator
+from mugraph.lower.expressions import Apply, Constant, Expression, Source
+
+TRITON_FUNCTIONS: Mapping[str, str] = {
+    "abs": "tl.abs",
+    "erf": "tl.erf",
+    "exp": "tl.exp",
+    "log": "tl.log",
+    "max": "tl.maximum",
+    "sqrt": "tl.sqrt",
+    "tanh": "tanh",
+}
+"""What the functions in templates are called in kernels; those without a module are written into the file."""
+
+TORCH_FUNCTIONS: Mapping[str, str] = {
+    **{name: f"torch.{name}" for name in ("abs", "erf", "exp", "log", "sqrt", "tanh")},
+    "max": "torch.clamp",
+}
+"""What they are called on tensors of PyTorch."""
+
+HELPERS: Mapping[str, str] = {
+    "tanh": '''\
+@triton.jit
+def tanh(x):
+    """Hyperbolic tangent; its series near 0, where the quotient would cancel."""
+    decay = tl.exp(-2.0 * tl.abs(x))
+    quotient = (1.0 - decay) / (1.0 + decay)
+    square = x * x
+    series = x * (1.0 + square * (-1 / 3 + square * (2 / 15 + square * (-17 / 315 + square * (62 / 2835)))))
+    return tl.where(tl.abs(x) < 0.3, series, tl.where(x < 0.0, -quotient, quotient))
+'''
+}
+"""Functions that Triton lacks, by name."""
+
+_LONGEST = 60
+"""Characters of an argument that is written in place; longer ones get a name."""
+_CALL = re.compile(r"\b([a-z]\w*)\(")
+_SUFFIX = re.compile(r"(?<=[\d.])f\b")
+
+
+def write_expression(
+    expression: Expression,
+    sources: Sequence[str],
+    named: Callable[[str], str],
+    functions: Mapping[str, str] = TRITON_FUNCTIONS,
+) -> str:
+    """The text of an expression; `named` writes a line that gives a text a name, for arguments that are long or used twice."""
+    match expression:
+        case Source(index):
+            return sources[index]
+        case Constant(value):
+            return number(value)
+        case Apply(template, arguments):
+            texts = [write_expression(argument, sources, named, functions) for argument in arguments]
+            for position, text in enumerate(texts):
+                used = template.count(f"{{{position}}}")
+                if re.search(rf"\w\(\{{{position}\}}\)", template):
+                    texts[position] = text = unwrapped(text)
+                if len(text) > _LONGEST or (used > 1 and not re.fullmatch(r"[\w.]+", text)):
+                    texts[position] = named(unwrapped(text))
+            return in_python(template, functions).format(*texts)
+
+
+def in_python(template: str, functions: Mapping[str, str]) -> str:
+    """A template of the C family as one of Python; raises UnsupportedOperator for a function that has no name there."""
+
+    def renamed(call: re.Match[str]) -> str:
+        if call[1] not in functions:
+            raise UnsupportedOperator(f"target triton has no function {call[1]!r}; name it in its table of functions")
+        return f"{functions[call[1]]}("
+
+    return _CALL.sub(renamed, _SUFFIX.sub("", template))
+
+
+def number(value: float) -> str:
+    """A Python literal of exactly the value rounded to fp32."""
+    rounded = np.float32(value)
+    return f'float("{rounded}")' if not np.isfinite(rounded) else str(rounded)
+
+
+def unwrapped(text: str) -> str:
+    """The text without its outermost parentheses, if these belong together."""
+    if not text.startswith("("):
+        return text
+    depth = 0
+    for position, character in enumerate(text):
+        depth += {"(": 1, ")": -1}.get(character, 0)
+        if depth == 0:
+            return text[1:-1] if position == len(text) - 1 else text
+    return text

@@ -1,0 +1,80 @@
+"""The function that runs a muGraph: it launches the generated kernels, and PyTorch computes what is pre-defined."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mugraph.ir.dtypes import DType
+from mugraph.ir.graph import Graph, Node, Tensor, Value
+from mugraph.ir.ops import GRAPH_DEFINED
+from mugraph.lower import needed_nodes
+from mugraph.lower.expressions import Source, apply_row, constant_of
+from mugraph.targets.triton.expressions import TORCH_FUNCTIONS, number, write_expression
+from mugraph.targets.triton.kernel import TileKernel, value_names
+from mugraph.targets.triton.tile import ELEMENT_TYPES
+
+
+def host_lines(graph: Graph, kernels: Mapping[int, TileKernel]) -> list[str]:
+    """The definition of `run`, which takes the graph's inputs and returns the list of its outputs."""
+    names = value_names(graph)
+    arguments = [names[Value(index)] for index, node in enumerate(graph.nodes) if node.op == "input"]
+    device = f"{arguments[0]}.device" if arguments else '"cuda"'
+    lines: list[str] = []
+    for index in needed_nodes(graph):
+        node = graph.nodes[index]
+        if node.op == GRAPH_DEFINED:
+            lines += _launch(kernels[index], device)
+        else:
+            lines.append(f"{names[Value(index)]} = {_computed(graph, node, names)}  # {node.output}")
+    results = ", ".join(names[value] for value in graph.outputs)
+    return [f"def run({', '.join(arguments)}):", *(f"    {line}" for line in lines), f"    return [{results}]"]
+
+
+def _launch(kernel: TileKernel, device: str) -> list[str]:
+    allocations = [
+        f"{result.name} = torch.empty({result.tensor.shape}, dtype={torch_type(result.tensor)}, device={device})"
+        for result in kernel.outputs
+    ]
+    arguments = ", ".join(parameter.name for parameter in kernel.parameters)
+    return [*allocations, f"{kernel.name}[({kernel.blocks},)]({arguments}, num_warps={kernel.warps})"]
+
+
+def torch_type(tensor: Tensor) -> str:
+    """PyTorch's name of a tensor's element type."""
+    return "torch.float64" if tensor.dtype is DType.FP64 else f"torch.{ELEMENT_TYPES[tensor.dtype]}"
+
+
+def _computed(graph: Graph, node: Node, names: Mapping[Value, str]) -> str:
+    """A pre-defined operator in PyTorch: in fp32 and rounded to its type, but products of one type and views as they are."""
+    operands = [names[value] for value in node.inputs]
+    attributes = dict(node.attributes)
+    match node.op:
+        case "constant":
+            return f"torch.tensor({number(constant_of(node).value)})"
+        case "reshape":
+            return f"{operands[0]}.reshape({node.output.shape}).contiguous()"
+        case "transpose":
+            return f"{operands[0]}.permute({attributes['permutation']}).contiguous()"
+        case "matmul" if len({graph.tensor(value).dtype for value in node.inputs} | {node.output.dtype}) == 1:
+            return f"torch.matmul({operands[0]}, {operands[1]})"
+    wide = [f"{operand}.float()" for operand in operands]
+    return f"({_in_fp32(graph, node, wide)}).to({torch_type(node.output)})"
+
+
+def _in_fp32(graph: Graph, node: Node, operands: Sequence[str]) -> str:
+    match node.op:
+        case "matmul":
+            return f"{operands[0]} @ {operands[1]}"
+        case "concat_matmul":
+            return f"{operands[0]} @ {operands[2]} + {operands[1]} @ {operands[3]}"
+        case "sum" | "max":
+            dim, size = node["dim"], node["size"]
+            assert isinstance(dim, int)
+            reduced = "sum" if node.op == "sum" else "amax"
+            return f"{operands[0]}.unflatten({dim}, (-1, {size})).{reduced}({dim + 1})"
+        case "repeat":
+            shape = graph.tensor(node.inputs[0]).shape
+            times = [node["times"] if dim == node["dim"] else 1 for dim in range(len(shape))]
+            return f"{operands[0]}.repeat({tuple(times)})"
+    expression = apply_row(node.op, [Source(position) for position in range(len(operands))])
+    return write_expression(expression, operands, lambda part: part, TORCH_FUNCTIONS)

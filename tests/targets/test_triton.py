@@ -1,0 +1,203 @@
+"""The text of Triton kernels: what a reader sees, and the rules by which tiles become tensors of powers of two."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lower.graphs import rms_norm_linear
+from mugraph.errors import InvalidGraph, UnsupportedOperator
+from mugraph.ir import DType, Graph, GraphBuilder, Level
+from mugraph.ir.ops import OPERATORS
+from mugraph.targets.triton import print_program, tile_launches
+from mugraph.targets.triton.expressions import TORCH_FUNCTIONS, TRITON_FUNCTIONS, in_python, number, unwrapped
+from mugraph.targets.triton.kernel import value_names
+from mugraph.targets.triton.tile import aligned, held, mask, padded
+from mugraph.targets.triton.views import keeps_order
+
+KERNEL = '''\
+@triton.jit
+def kernel_3(X_ptr, G_ptr, W_ptr, t3_ptr):
+    """t3 [12, 64] from X [12, 64], G [64], W [64, 64]: 2 blocks, 2 iterations each."""
+    g0 = tl.program_id(0)
+    i16 = tl.arange(0, 16)
+    i32 = tl.arange(0, 32)
+    m12 = i16 < 12
+    acc_5 = tl.zeros((16,), tl.float32)  # [12, 1]
+    acc_8 = tl.zeros((16, 32), tl.float32)  # [12, 32]
+    for step in tl.range(2, num_stages=4):
+        X_0 = tl.load(X_ptr + 32 * step + i16[:, None] * 64 + i32[None, :], mask=m12[:, None], other=0.0).to(tl.float32)  # [12, 32]
+        G_1 = tl.load(G_ptr + 32 * step + i32).to(tl.float32)  # [32]
+        W_2 = tl.load(W_ptr + 32 * g0 + 2048 * step + i32[:, None] * 64 + i32[None, :])  # [32, 32]
+        square_3 = X_0 * X_0  # [12, 32]
+        sum_4 = tl.sum(square_3, axis=1)  # [12, 1]
+        acc_5 = acc_5 + sum_4  # [12, 1]
+        mul_6 = X_0 * G_1[None, :]  # [12, 32]
+        acc_8 = tl.dot(mul_6, W_2.to(tl.float32), acc_8, input_precision="tf32")  # [12, 32]
+    div_9 = acc_8 / tl.sqrt(acc_5[:, None] * 0.015625)  # [12, 32]
+    tl.store(t3_ptr + 32 * g0 + i16[:, None] * 64 + i32[None, :], div_9.to(tl.float16), mask=m12[:, None])  # [12, 32]'''  # noqa: E501
+
+
+def program_text(graph: Graph) -> str:
+    return print_program([launch.kernel for launch in tile_launches(graph).values()], "kernels.py")
+
+
+def elementwise_graph(op: str, dtype: DType = DType.FP32, name: str = "x", shape: tuple[int, ...] = (8, 16)) -> Graph:
+    """One block that applies an operator of one operand to its tile."""
+    kernel = GraphBuilder(Level.KERNEL)
+    x = kernel.input(name, shape, dtype)
+    block = GraphBuilder(Level.BLOCK, grid=(2,))
+    value = block.add(op, block.iterator(0, kernel.tensor(x), (0,), None))
+    return kernel.build(kernel.graph_defined(block.build([block.add("output_saver", value, omap=(0,))]), [x]))
+
+
+def test_a_kernel_reads_like_one_written_by_hand() -> None:
+    text = program_text(rms_norm_linear(rows=12, inner=64, columns=64, dtype=DType.FP16, loop=2))
+    assert text[text.index("@triton.jit") : text.index("def run")].strip() == KERNEL
+
+
+def test_the_file_allocates_launches_and_returns() -> None:
+    text = program_text(rms_norm_linear(dtype=DType.FP16))
+    assert "t3 = torch.empty((4, 48), dtype=torch.float16, device=X.device)" in text
+    assert "kernel_3[(2,)](X, G, W, t3, num_warps=4)" in text
+    assert "((32, 48), torch.float16),  # W" in text
+
+
+def test_products_of_fp32_are_exact_and_computed_factors_of_fp16_keep_their_range() -> None:
+    assert 'input_precision="ieee"' in program_text(rms_norm_linear(inner=256))
+    assert 'input_precision="tf32"' in program_text(rms_norm_linear(inner=256, dtype=DType.FP16))
+    assert "mul_6.to(tl.bfloat16)" in program_text(rms_norm_linear(inner=256, dtype=DType.BF16))
+
+
+def test_factors_that_were_loaded_keep_their_type() -> None:
+    kernel = GraphBuilder(Level.KERNEL)
+    x, w = kernel.input("x", (16, 32), DType.FP16), kernel.input("w", (32, 16), DType.FP16)
+    block = GraphBuilder(Level.BLOCK, grid=(1,))
+    tiles = [block.iterator(number, kernel.tensor(value), (None,), None) for number, value in enumerate((x, w))]
+    product = block.add("matmul", *tiles)
+    graph = kernel.build(kernel.graph_defined(block.build([block.add("output_saver", product, omap=(0,))]), [x, w]))
+    assert "tl.dot(x_0, w_1)" in program_text(graph)
+
+
+def test_a_function_that_triton_lacks_is_written_into_the_file() -> None:
+    assert "def tanh(x):" in program_text(elementwise_graph("tanh"))
+    assert "def tanh(x):" not in program_text(elementwise_graph("exp"))
+
+
+@pytest.mark.parametrize("functions", [TRITON_FUNCTIONS, TORCH_FUNCTIONS], ids=["triton", "torch"])
+def test_every_elementwise_operator_has_a_text(functions: dict[str, str]) -> None:
+    for row in OPERATORS.values():
+        if row.scalar is not None:
+            text = in_python(row.scalar, functions).format("x", "y")
+            assert compile(text, row.name, "eval")
+            assert "0f" not in text
+
+
+def test_an_unknown_function_is_named() -> None:
+    with pytest.raises(UnsupportedOperator, match="'cosh'"):
+        in_python("cosh({0})", TRITON_FUNCTIONS)
+
+
+def test_numbers_are_those_of_fp32() -> None:
+    for value in (1e-5, 1 / 3, -0.1, 1.0, 3e38, 2.0**-140):
+        assert np.float32(eval(number(value))) == np.float32(value)
+    assert number(-math.inf) == 'float("-inf")'
+
+
+@pytest.mark.parametrize(("text", "inside"), [("(a + b)", "a + b"), ("(a) + (b)", "(a) + (b)"), ("a", "a"), ("((a))", "(a)")])
+def test_only_parentheses_around_everything_are_dropped(text: str, inside: str) -> None:
+    assert unwrapped(text) == inside
+
+
+def test_what_cannot_be_counted_or_computed_is_refused() -> None:
+    with pytest.raises(UnsupportedOperator, match=r"fp64 tensors \(x\); cast to fp32"):
+        tile_launches(elementwise_graph("exp", DType.FP64))
+    with pytest.raises(UnsupportedOperator, match=r"x of shape \[65536, 32768\]"):
+        tile_launches(elementwise_graph("exp", shape=(65536, 32768)))
+    (node,) = elementwise_graph("exp").kernels()
+    assert node.body is not None
+    with pytest.raises(InvalidGraph, match="block graph"):
+        tile_launches(node.body)
+
+
+@pytest.mark.parametrize("name", ["lambda", "tl", "torch", "i16", "t2", "a.b", "7up", "", "größe", "_"])
+def test_any_name_of_an_input_becomes_a_variable(name: str) -> None:
+    graph = elementwise_graph("exp", name=name)
+    (word, *_) = value_names(graph).values()
+    assert word.isidentifier()
+    assert word.isascii()
+    assert compile(program_text(graph), "kernels.py", "exec")
+
+
+def test_two_names_that_differ_only_in_punctuation_stay_apart() -> None:
+    kernel = GraphBuilder(Level.KERNEL)
+    x, y = kernel.input("a.b", (4,), DType.FP32), kernel.input("a_b", (4,), DType.FP32)
+    names = value_names(kernel.build([kernel.add("add", x, y)]))
+    assert len(set(names.values())) == 3
+
+
+# --- tiles -----------------------------------------------------------------------------------------------------------
+
+extents = st.integers(1, 12)
+
+
+@given(st.integers(1, 10_000))
+def test_padding_is_the_least_power_of_two(size: int) -> None:
+    assert size <= padded(size) < 2 * size
+    assert padded(size).bit_count() == 1
+
+
+@given(st.lists(extents, max_size=4).map(tuple))
+def test_masks_are_true_of_elements_and_false_of_padding(shape: tuple[int, ...]) -> None:
+    text = mask(shape)
+    tensor = np.zeros(held(shape), bool)
+    tensor[tuple(slice(size) for size in shape if size > 1)] = True
+    names = {f"m{size}": np.arange(padded(size)) < size for size in shape}
+    assert (text == "") == tensor.all()
+    if text:
+        np.testing.assert_array_equal(np.broadcast_to(eval(text, names), held(shape)), tensor)
+
+
+@given(st.lists(st.tuples(extents, st.booleans()), min_size=1, max_size=4))
+def test_aligned_tiles_broadcast_as_in_numpy(dims: list[tuple[int, bool]]) -> None:
+    wide = tuple(size for size, _ in dims)
+    narrow = tuple(size if kept else 1 for size, kept in dims)
+    narrow = narrow[next((i for i, size in enumerate(narrow) if size > 1), len(narrow)) :]
+    tile = np.random.default_rng(0).random(narrow)
+    tensor = eval(aligned("x", narrow, wide), {"x": tile.squeeze()})
+    np.testing.assert_array_equal(
+        np.broadcast_to(tensor, [size for size in wide if size > 1]), np.broadcast_to(tile, wide).squeeze()
+    )
+
+
+@st.composite
+def reshapes(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Two shapes of equally many elements."""
+    factors = draw(st.lists(st.sampled_from([1, 2, 2, 3, 4, 5]), min_size=1, max_size=5))
+
+    def grouped() -> tuple[int, ...]:
+        sizes = [1]
+        for factor in factors:
+            if draw(st.booleans()):
+                sizes.append(1)
+            sizes[-1] *= factor
+        return tuple(sizes)
+
+    return grouped(), grouped()
+
+
+@given(reshapes())
+def test_reshapes_said_to_keep_the_order_do(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    before, after = shapes
+    if not keeps_order(before, after):
+        assert any(padded(size) != size for size in (*before, *after))
+        return
+    tensor = np.full(held(before), -1)
+    inside = tuple(slice(size) for size in before if size > 1)
+    tensor[inside] = np.arange(math.prod(before)).reshape(tensor[inside].shape)
+    result = tensor.reshape(held(after))[tuple(slice(size) for size in after if size > 1)]
+    np.testing.assert_array_equal(result.ravel(), np.arange(math.prod(before)))
