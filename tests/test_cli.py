@@ -13,8 +13,13 @@ from typing import Any
 import pytest
 
 import mugraph
-from mugraph import baselines, folder
+from mugraph import baselines, folder, outcomes, recall
 from mugraph.cli import main
+from mugraph.cli.cache import KINDS
+from mugraph.cli.summary import dropped
+from mugraph.result import Rejection
+from mugraph.runtime.cuda import nvrtc
+from mugraph.search import notes
 from mugraph.store import Store
 
 PROGRAM = """
@@ -305,6 +310,33 @@ def test_cache_is_listed_and_removed(
     assert {entry["kind"] for entry in listed(capsys)} == {"kernel"}
     assert main(["cache", "rm"]) == 0
     assert listed(capsys) == []
+
+
+def test_kinds_that_do_not_exist_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MUGRAPH_CACHE_DIR", str(tmp_path))
+    Store().put("result", "key", {"n": 1})
+    for command in ("ls", "rm"):
+        assert main(["cache", command, "results"]) == 2
+        assert "'results'" in (line := error_line(capsys))
+        assert "result, structures, duel, cubin, kernel" in line
+    assert {recall.KIND, notes.KIND, outcomes.KIND, nvrtc.KIND} == set(KINDS) - {"kernel"}
+    assert len(listed(capsys, "result")) == 1
+    assert listed(capsys, "duel") == []
+
+
+def test_candidates_dropped_for_like_reasons_are_one_line() -> None:
+    like = [Rejection("float", f"an error of {error} where 1e-05 is allowed", 1e-3) for error in ("3.2e-04", "0.1", "inf")]
+    lines = dropped(
+        [like[0], Rejection("compile", "it needs 3 registers", None), *like[1:], Rejection("verify", like[0].reason, 1.0)]
+    )
+    assert lines == [
+        "dropped 2 candidates (float): an error of 3.2e-04 where 1e-05 is allowed, and the like",
+        "dropped a candidate (compile): it needs 3 registers",
+        "dropped a candidate (float): an error of inf where 1e-05 is allowed",
+        "dropped a candidate (verify): an error of 3.2e-04 where 1e-05 is allowed",
+    ]
 
 
 def test_a_kept_result_says_so(

@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch.utils._python_dispatch import _disable_current_modes
 
 from mugraph.errors import InvalidInput
+from mugraph.frontend.capture import captured
 from mugraph.frontend.concrete import concrete, numbers_of
 from mugraph.frontend.partition import Partition, Piece, partition
 from mugraph.frontend.stitch import stitched
@@ -62,8 +64,22 @@ def backend(
     if mode is not None:
         raise InvalidInput(f"backend mugraph has no mode {mode!r}; pass options={{...}}")
     chosen = Options.of(options)
+    graph = _captured(module, example_inputs)
+    if graph is not None:
+        return _run(chosen, graph)
     compiler = aot_autograd(fw_compiler=_with_gradients, inference_compiler=functools.partial(_compiled, chosen))
     return compiler(module, example_inputs)
+
+
+def _captured(module: fx.GraphModule, example_inputs: Sequence[Any]) -> fx.GraphModule | None:
+    """The graph in ATen calls, where nothing but inference on unchanged tensors is asked for; None is for AOTAutograd to do."""
+    if torch.is_grad_enabled() and any(isinstance(given, torch.Tensor) and given.requires_grad for given in example_inputs):
+        return None
+    try:
+        return captured(module)
+    except Exception as error:  # torch itself has then the same to say, or does better
+        _log.debug("AOTAutograd makes the graph: %s: %s", type(error).__name__, error)
+        return None
 
 
 def _with_gradients(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -72,13 +88,17 @@ def _with_gradients(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Ca
 
 
 def _compiled(options: Options, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    return make_boxed_func(_run(options, module))
+
+
+def _run(options: Options, module: fx.GraphModule) -> Callable[..., Any]:
     try:
-        return make_boxed_func(_at_all_sizes(options, module))
+        return _at_all_sizes(options, module)
     except Exception:  # a model must run whatever goes wrong in here
         if options.strict:
             raise
         _log.warning("optimizing a graph failed, torch runs it; please report this", exc_info=True)
-        return make_boxed_func(module.forward)
+        return module.forward
 
 
 def _at_all_sizes(options: Options, module: fx.GraphModule) -> Callable[..., Any]:
@@ -102,12 +122,15 @@ def _optimized(options: Options, module: fx.GraphModule, known: Known) -> fx.Gra
     """The graph with kernels in the place of its pieces."""
     whole = partition(module.graph, options.target.partition(":")[0])
     results: dict[Piece, Superoptimized] = {}
+    reasons: Counter[str] = Counter()
     for piece, outcome in zip(whole.pieces, optimizer(options).outcomes(whole.pieces, known), strict=True):
         if outcome.reason or outcome.result is None:
             whole = whole.without([piece], outcome.reason)
-            _log.info("a piece of %d calls stays with torch: %s", len(piece.nodes), outcome.reason)
+            reasons[f"a piece of {len(piece.nodes)} calls stays with torch: {outcome.reason}"] += 1
         else:
             results[piece] = outcome.result
+    for reason, count in reasons.items():
+        _log.info("%s%s", reason, f" ({count} such pieces)" if count > 1 else "")
     compiled = Compiled(whole, results)
     compilations.append(compiled)
     _log.info("%s", compiled)

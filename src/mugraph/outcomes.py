@@ -30,7 +30,7 @@ from mugraph.store import Mode, Store, digest_of
 from mugraph.verifier.certificate import digest
 
 _log = logging.getLogger("mugraph.dynamo")
-_KIND = "duel"
+KIND = "duel"
 _BUSY = 2.0
 """A load per core at which threads wait so long for each other that a duel is only good for the day."""
 
@@ -151,13 +151,13 @@ class Optimizer:
         strides = str([_recorded(node).stride() for node in piece.inputs])
         here = (repr(device_for(self.options.target)), torch.__version__, str(torch.get_num_threads()))
         key = digest_of(digest(piece.program), strides, result.executable.digest, *here)
-        kept = store.get(_KIND, key)
+        kept = store.get(KIND, key)
         if kept is not None:
             with suppress(KeyError, TypeError, ValueError):  # a document that is none: it is measured again
                 return Duel.from_json(kept)
         outcome = against_torch(piece, result)
         if not _busy():
-            store.put(_KIND, key, outcome.to_json())
+            store.put(KIND, key, outcome.to_json())
         return outcome
 
 

@@ -106,3 +106,10 @@ def test_lone_chains_are_straight() -> None:
 
 def test_nothing_takes_no_room() -> None:
     assert arrange([], []) == Arrangement((), (), {}, 0.0, 0.0)
+
+
+def test_long_arrows_pass_boxes_of_any_width_in_a_straight_line() -> None:
+    sizes = [(40.0, 20.0), (200.0, 20.0), (60.0, 20.0), (180.0, 20.0), (40.0, 20.0)]
+    drawn = arrange(sizes, [*(Edge(node, node + 1, 0.5, 0.75) for node in range(4)), Edge(0, 4, 0.5, 0.25)])
+    *_, long = drawn.routes
+    assert len({x for x, _ in long[2:-2]}) == 1

@@ -10,10 +10,13 @@ from typing import Annotated
 import typer
 
 from mugraph.cli.options import Json, Traceback
+from mugraph.errors import InvalidInput
 from mugraph.store import Entry, Store, cache_directory
 
 _OBJECT = "kernel"
 """What compiled kernels are called among the kinds of documents."""
+KINDS = ("result", "structures", "duel", "cubin", _OBJECT)
+"""What mugraph keeps."""
 
 app = typer.Typer(help="List, remove or carry away results and compiled kernels.", rich_markup_mode=None)
 Kind = Annotated[str | None, typer.Argument(metavar="[KIND]", help="Only this kind, as `ls` names it.")]
@@ -23,6 +26,7 @@ Archive = Annotated[Path, typer.Argument(metavar="FILE", help="A text file, one 
 @app.command("ls")
 def ls(kind: Kind = None, json_output: Json = False, traceback: Traceback = False) -> int:
     """List what is kept, the last used first."""
+    _check(kind)
     found = [entry for entry in [*Store().entries(), *map(_object_entry, _objects())] if kind in (None, entry.kind)]
     if json_output:
         print(json.dumps({"directory": str(cache_directory()), "entries": [asdict(entry) for entry in found]}))
@@ -36,6 +40,7 @@ def ls(kind: Kind = None, json_output: Json = False, traceback: Traceback = Fals
 @app.command("rm")
 def rm(kind: Kind = None, json_output: Json = False, traceback: Traceback = False) -> int:
     """Remove what is kept; it is computed again when needed."""
+    _check(kind)
     removed = 0 if kind == _OBJECT else Store().remove(kind)
     for file in _objects() if kind in (None, _OBJECT) else ():
         file.unlink(missing_ok=True)
@@ -58,6 +63,11 @@ def import_(file: Archive, json_output: Json = False, traceback: Traceback = Fal
     count = Store().import_from(file)
     print(json.dumps({"imported": count}) if json_output else f"imported {count} entries from {file}")
     return 0
+
+
+def _check(kind: str | None) -> None:
+    if kind is not None and kind not in KINDS:
+        raise InvalidInput(f"nothing of kind {kind!r} is ever kept; use one of {', '.join(KINDS)}")
 
 
 def _objects() -> list[Path]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import platform
+import re
+from collections.abc import Iterable
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -14,7 +16,9 @@ from mugraph.cli.subjects import Subject
 from mugraph.describe import bound_text, floats_text, gpu_figures, seconds_text
 from mugraph.devices import device_for, roofline_seconds
 from mugraph.ir.graph import Graph
-from mugraph.result import Superoptimized
+from mugraph.result import Rejection, Superoptimized
+
+_NUMBER = re.compile(r"\d[\d.]*(e[+-]\d+)?")
 
 
 def optimization_json(subject: Subject, opt: Superoptimized, comparison: Comparison | None) -> dict[str, Any]:
@@ -79,8 +83,8 @@ def print_optimization(subject: Subject, opt: Superoptimized, comparison: Compar
         print(padding)
     if not opt.found:
         print("nothing better than the original program was found; the result runs the original")
-    for rejection in report.rejected:
-        print(f"dropped a candidate ({rejection.stage}): {rejection.reason}")
+    for line in dropped(report.rejected):
+        print(line)
     print()
     print_result(opt)
     if comparison is not None:
@@ -89,6 +93,18 @@ def print_optimization(subject: Subject, opt: Superoptimized, comparison: Compar
     if output is not None:
         print(f"\nsaved to {output}; read it back with mugraph.load({str(output)!r}) or `mugraph show {output}`")
         print(f"look at it as a page with `mugraph show {output} --html FILE`")
+
+
+def dropped(rejections: Iterable[Rejection]) -> list[str]:
+    """Why candidates were dropped: a line for those whose reasons differ in numbers only."""
+    alike: dict[tuple[str, str], list[Rejection]] = {}
+    for rejection in rejections:
+        alike.setdefault((rejection.stage, _NUMBER.sub("", rejection.reason)), []).append(rejection)
+    lines = []
+    for first, *others in alike.values():
+        count = "a candidate" if not others else f"{1 + len(others)} candidates"
+        lines.append(f"dropped {count} ({first.stage}): {first.reason}{', and the like' if others else ''}")
+    return lines
 
 
 def print_result(opt: Superoptimized) -> None:

@@ -33,6 +33,7 @@ from mugraph.search.planning.rehearsal import Rehearsal
 from mugraph.search.planning.selection import most_promising, orders_lost
 from mugraph.search.report import Progress, Pruning, SearchReport
 from mugraph.search.scheduling.emission import Positions, emit_block
+from mugraph.search.scheduling.operands import read_once
 
 _WRITING_SHARE = 0.03
 """Part of a budget for writing out the muGraphs that were found."""
@@ -206,7 +207,7 @@ class Search:
         key = kernel, tuple(sources)
         if key not in self.bodies:
             self.bodies[key] = emit_block(kernel.recipe, kernel.schedule, kernel.sizes, sources, kernel.outputs)
-        return builder.graph_defined(self.bodies[key], operands)
+        return builder.graph_defined(*read_once(self.bodies[key], operands, sources))
 
     def _library(self, builder: GraphBuilder, kernel: Library, values: dict[int, Value]) -> Value:
         positions = Positions(builder)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -19,7 +19,7 @@ from mugraph.search.closure.bounded import deepened
 from mugraph.search.closure.context import Context
 from mugraph.search.closure.extraction import ExtractionLimits, Extractor
 from mugraph.search.closure.lifting import Fmaps, loops_to_some_end, with_loop
-from mugraph.search.closure.recipe import Recipe
+from mugraph.search.closure.recipe import Recipe, Step
 from mugraph.search.closure.saturation import Closure, Leaf, Limits, Saturation, TinyInputs
 from mugraph.search.closure.stabilize import Stabilizer, exponentials
 from mugraph.search.closure.tiers import Tier
@@ -202,16 +202,19 @@ def reading(structure: Structure, sources: tuple[int, ...]) -> Structure:
     """The structure of a canonical program with its loads reading `sources` instead of 0, 1, ..."""
     if sources == tuple(range(len(sources))):
         return structure
-    recipes, safe = (tuple(_reading(r, sources) for r in some) for some in (structure.recipes, structure.safe_recipes))
-    return replace(structure, recipes=recipes, safe_recipes=safe)
+    loads: dict[Step, Step] = {}
 
+    def step_reading(step: Step) -> Step:
+        if step.leaf is None:
+            return step
+        if step not in loads:
+            loads[step] = replace(step, leaf=replace(step.leaf, source=sources[step.leaf.source]))
+        return loads[step]
 
-def _reading(recipe: Recipe, sources: Sequence[int]) -> Recipe:
-    steps = (
-        step if step.leaf is None else replace(step, leaf=replace(step.leaf, source=sources[step.leaf.source]))
-        for step in recipe.steps
-    )
-    return replace(recipe, steps=tuple(steps))
+    def all_reading(recipes: tuple[Recipe, ...]) -> tuple[Recipe, ...]:
+        return tuple(Recipe(tuple(map(step_reading, recipe.steps)), recipe.goals, recipe.loop_axis) for recipe in recipes)
+
+    return replace(structure, recipes=all_reading(structure.recipes), safe_recipes=all_reading(structure.safe_recipes))
 
 
 def _derivations(extractor: Extractor, limits: ExtractionLimits) -> list[Recipe]:
@@ -222,10 +225,12 @@ def _derivations(extractor: Extractor, limits: ExtractionLimits) -> list[Recipe]
 
 def _in_canonical_order(recipe: Recipe) -> tuple[object, ...]:
     """A key for an order of recipes that depends on neither sizes nor the device."""
-    return tuple(
-        (step.op, step.inputs, sorted(step.axes), sorted(step.reduced), str(step.scalar), _leaf_key(step.leaf), step.whole)
-        for step in recipe.steps
-    )
+    return tuple(map(_step_key, recipe.steps))
+
+
+@lru_cache(maxsize=1 << 16)
+def _step_key(step: Step) -> tuple[object, ...]:
+    return step.op, step.inputs, sorted(step.axes), sorted(step.reduced), str(step.scalar), _leaf_key(step.leaf), step.whole
 
 
 def _leaf_key(leaf: Leaf | None) -> tuple[object, ...]:

@@ -5,7 +5,7 @@
 It sits on top of everything a result is made of, and only reads it.
 """
 
-from mugraph.viewer.page import notebook_html, page
-from mugraph.viewer.picture import picture
+from mugraph.viewer.pages import notebook_html, page
+from mugraph.viewer.pictures import picture
 
 __all__ = ["notebook_html", "page", "picture"]

@@ -19,7 +19,7 @@ SOURCE_NAME = "kernels.cu"
 
 _ACCELERATED = {"sm_90": "sm_90a", "sm_100": "sm_100a"}
 """The variant of an architecture that has its matrix units' own instructions; its code runs on no later architecture."""
-_KIND = "cubin"
+KIND = "cubin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +63,11 @@ def compile_cubin(source: str, architecture: str, store: Store | None = None) ->
     text = f'{ptx_functions()}\n#line 1 "{SOURCE_NAME}"\n{source}'
     store = Store.of(None) if store is None else store
     key = hashlib.sha256("\0".join((text, architecture, compiler_version())).encode()).hexdigest()
-    known = store.get(_KIND, key)
+    known = store.get(KIND, key)
     if known is not None:
         return Cubin(base64.b64decode(known["code"]), architecture, known["log"])
     compiled = _compile(text, architecture)
-    store.put(_KIND, key, {"code": base64.b64encode(compiled.code).decode(), "log": compiled.log})
+    store.put(KIND, key, {"code": base64.b64encode(compiled.code).decode(), "log": compiled.log})
     return compiled
 
 
