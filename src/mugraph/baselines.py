@@ -21,7 +21,8 @@ _MEASURING_SECONDS = 20.0
 """After this time no further round starts."""
 
 _HOST = Cpu()
-COMPILE_MODES = {"torch.compile": "default", "torch.compile max-autotune": "max-autotune"}
+COMPILE_MODES = {"torch.compile": "default", "torch.compile max-autotune": "max-autotune-no-cudagraphs"}
+"""On GPUs every contestant is captured into a CUDA graph, which cannot hold those that max-autotune makes of its own."""
 
 
 @dataclass(frozen=True, slots=True)
