@@ -4,15 +4,16 @@
 
 For every workload the best candidate is built in each variant. With a GPU, its result is compared with float64 and the
 variants are timed in turn as CUDA graphs; without one, times are null and the figures of the compiler remain.
-Exits with 1 when a result is wrong.
+Exits with 1 when a result is wrong. A run that is repeated makes what is missing.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -20,14 +21,17 @@ from typing import Any
 
 import torch
 
+from kept import Record, records
 from mugraph.devices import NO_ENGINES, Engines, device_for
 from mugraph.frontend import trace
 from mugraph.frontend.workloads import WORKLOADS
+from mugraph.ir import DType
 from mugraph.lower import construct
 from mugraph.runtime import Executable
 from mugraph.runtime.cuda.figures import kernel_figures
 from mugraph.runtime.cuda.machine import Cuda
 from mugraph.search import search
+from mugraph.trials.kernel_errors import LARGEST_ERROR
 
 VARIANTS = {
     "threads alone": NO_ENGINES,
@@ -35,25 +39,25 @@ VARIANTS = {
     "warp groups": Engines(warp_group_rows=1),
 }
 """What kernels may use; `as described` stands for what the device's description says."""
-LARGEST_ERROR = {"fp16": 3e-3, "bf16": 2e-2}
+NOT_MEASURED: Record = {"microseconds": None, "relative_error": None, "right": None}
 ROUNDS = 20
 
 
-def records(target: str, workloads: list[str], dtype: str, batches: list[int]) -> Iterator[dict[str, Any]]:
-    """One record for every workload, batch size and variant."""
+def record(workload: str, dtype: str, batch: int, target: str) -> Record:
+    """The figures of every variant of a workload's best candidate, and on a GPU its time and error."""
     described = Cuda.of(target)
-    for name in workloads:
-        for batch in batches:
-            inputs = WORKLOADS[name].inputs(batch, dtype, "full")
-            found = search(trace(WORKLOADS[name].function(), inputs).graph, device_for(target)).candidates[0]
-            graph = construct(found.graph)
-            variants = {"as described": described.engines} | VARIANTS
-            built = {which: Executable(graph, replace(described, engines=engines)) for which, engines in variants.items()}
-            measured = on_gpu(name, inputs, built, dtype) if torch.cuda.is_available() else {}
-            for which, executable in built.items():
-                kernels = [asdict(figures) for figures in kernel_figures(executable)]
-                case = {"workload": name, "dtype": dtype, "batch": batch, "variant": which, "kernels": kernels}
-                yield case | measured.get(which, {"microseconds": None, "relative_error": None, "right": None})
+    inputs = WORKLOADS[workload].inputs(batch, dtype, "full")
+    found = search(trace(WORKLOADS[workload].function(), inputs).graph, device_for(target)).candidates[0]
+    graph = construct(found.graph)
+    variants = {"as described": described.engines} | VARIANTS
+    built = {which: Executable(graph, replace(described, engines=engines)) for which, engines in variants.items()}
+    measured = on_gpu(workload, inputs, built, dtype) if torch.cuda.is_available() else {}
+    return {
+        "variants": {
+            which: {"kernels": [asdict(figures) for figures in kernel_figures(executable)], **measured.get(which, NOT_MEASURED)}
+            for which, executable in built.items()
+        }
+    }
 
 
 def on_gpu(name: str, inputs: tuple[Any, ...], built: dict[str, Executable], dtype: str) -> dict[str, dict[str, Any]]:
@@ -65,7 +69,7 @@ def on_gpu(name: str, inputs: tuple[Any, ...], built: dict[str, Executable], dty
     for which, executable in built.items():
         (result,) = executable(*tensors)
         error = ((result.double() - exact).abs().max() / exact.abs().max()).item()
-        found[which] = {"relative_error": error, "right": error < LARGEST_ERROR[dtype]}
+        found[which] = {"relative_error": error, "right": error < LARGEST_ERROR[DType(dtype)]}
         timed[which] = executable.machine.timed(partial(executable, *tensors))
     for _ in range(ROUNDS):
         for which, call in timed.items():
@@ -79,22 +83,31 @@ def on_gpu(name: str, inputs: tuple[Any, ...], built: dict[str, Executable], dty
     return found
 
 
+def summary(found: Sequence[Record]) -> Record:
+    """Registers of a thread and microseconds of a call of every variant, by combination."""
+    return {
+        f"{entry['workload']} {entry['dtype']} batch {entry['batch']}": {
+            which: {"registers": [kernel["registers"] for kernel in of["kernels"]], "microseconds": of["microseconds"]}
+            for which, of in entry["variants"].items()
+        }
+        for entry in found
+    }
+
+
 def main() -> None:
-    """Write the records; exit with 1 when a result is wrong."""
+    """Make the records that are missing; exit with 1 when a result is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workloads", nargs="*", default=list(WORKLOADS))
     parser.add_argument("--target", default="cuda:sm_90")
-    parser.add_argument("--dtype", default="bf16", choices=list(LARGEST_ERROR))
+    parser.add_argument("--dtype", default="bf16", choices=[dtype.value for dtype in LARGEST_ERROR])
     parser.add_argument("--batches", nargs="+", type=int, default=[8])
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
-    found = []
-    for record in records(options.target, options.workloads, options.dtype, options.batches):
-        found.append(record)
-        print(json.dumps(record), file=sys.stderr, flush=True)
-        if options.output is not None:
-            options.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    sys.exit(1 if any(record["right"] is False for record in found) else 0)
+    combinations = itertools.product(options.workloads, [options.dtype], options.batches, [options.target])
+    names = ("workload", "dtype", "batch", "target")
+    found = records([dict(zip(names, each, strict=True)) for each in combinations], record, options.output, summary)
+    print(json.dumps(summary(found), indent=1))
+    sys.exit(1 if any(of["right"] is False for entry in found for of in entry["variants"].values()) else 0)
 
 
 if __name__ == "__main__":

@@ -4,84 +4,100 @@
     python benchmarks/gpu_check.py --backend triton --dtypes fp16 bf16 fp32 --output benchmarks/results/gpu-check-triton.json
     compute-sanitizer --tool racecheck --error-exitcode 3 python benchmarks/gpu_check.py --size small
 
-Exits with 1 when a result is wrong. The target is the GPU that PyTorch sees.
+Exits with 1 when a result is wrong. The target is the GPU that PyTorch sees. A run that is repeated makes what is missing.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from kept import Record, records
 from mugraph.devices import device_for
 from mugraph.devices.registry import GPU_BACKENDS
 from mugraph.errors import MugraphError
 from mugraph.frontend import trace
 from mugraph.frontend.workloads import WORKLOADS
+from mugraph.ir import Graph
 from mugraph.lower import construct
 from mugraph.runtime import build
 from mugraph.search import search
+from mugraph.trials.kernel_errors import LARGEST_ERROR
 
 CANDIDATES = 3
-LARGEST_ERROR = {"fp16": 3e-3, "bf16": 2e-2, "fp32": 1e-4}
-"""What rounding explains, relative to the largest result."""
 
 
 def this_target(backend: str) -> str:
     """The target of the current GPU, as in `cuda:sm_90`."""
     if not torch.cuda.is_available():
-        sys.exit(f"gpu_check: PyTorch sees no GPU; benchmarks/{backend}_kernels.py checks the same kernels on a CPU")
+        sys.exit(f"PyTorch sees no GPU; benchmarks/{backend}_kernels.py checks the same kernels on a CPU")
     major, minor = torch.cuda.get_device_capability()
     return f"{backend}:sm_{major}{minor}"
 
 
-def records(target: str, workloads: list[str], dtypes: list[str], batches: list[int], size: str) -> Iterator[dict[str, Any]]:
-    """One record for every candidate of every combination."""
-    for name in workloads:
-        function = WORKLOADS[name].function()
-        for dtype in dtypes:
-            for batch in batches:
-                inputs = WORKLOADS[name].inputs(batch, dtype, size)
-                on_gpu = [tensor.cuda() for tensor in inputs]
-                exact = function(*(tensor.double() for tensor in on_gpu))
-                found = search(trace(function, inputs).graph, device_for(target)).candidates[:CANDIDATES]
-                for rank, candidate in enumerate(found):
-                    case = {"workload": name, "dtype": dtype, "batch": batch, "size": size, "candidate": rank}
-                    try:
-                        (result,) = build(construct(candidate.graph), target)(*on_gpu)
-                    except MugraphError as refusal:
-                        yield case | {"refused": str(refusal)}
-                        continue
-                    error = ((result.double() - exact).abs().max() / exact.abs().max()).item()
-                    yield case | {"relative_error": error, "right": error < LARGEST_ERROR[dtype]}
+def record(workload: str, dtype: str, batch: int, size: str, target: str) -> Record:
+    """The errors of the best candidates of a combination, or why they cannot run."""
+    function, inputs = WORKLOADS[workload].function(), WORKLOADS[workload].inputs(batch, dtype, size)
+    there = inputs if target == "cpu" else tuple(tensor.cuda() for tensor in inputs)
+    exact = function(*(tensor.double() for tensor in there))
+    found = search(trace(function, inputs).graph, device_for(target)).candidates[:CANDIDATES]
+    return {"torch": torch.__version__, "candidates": [checked(construct(c.graph), there, exact, target) for c in found]}
+
+
+def checked(graph: Graph, inputs: Sequence[torch.Tensor], exact: torch.Tensor, target: str) -> Record:
+    """The error of a candidate relative to the largest result."""
+    try:
+        (result,) = build(graph, target)(*inputs)
+    except MugraphError as refusal:
+        return {"refused": str(refusal)}
+    error = ((result.double() - exact).abs().max() / exact.abs().max()).item()
+    return {"relative_error": error, "right": error < LARGEST_ERROR[graph.inputs()[0].output.dtype]}
+
+
+def is_right(entry: Record) -> bool:
+    """Whether all candidates run and none is wrong."""
+    return all(candidate.get("right", False) for candidate in entry["candidates"])
+
+
+def summary(found: Sequence[Record]) -> Record:
+    """How many combinations are right, and the largest error by type."""
+    return {
+        "right": sum(map(is_right, found)),
+        "wrong": [f"{r['workload']} {r['dtype']} batch {r['batch']}" for r in found if not is_right(r)],
+        "largest_error": {dtype: _largest_error(found, dtype) for dtype in sorted({r["dtype"] for r in found})},
+    }
+
+
+def _largest_error(found: Sequence[Record], dtype: str) -> float:
+    errors = [c["relative_error"] for r in found if r["dtype"] == dtype for c in r["candidates"] if "relative_error" in c]
+    return float(max(errors, default=0.0))
 
 
 def main() -> None:
-    """Check what is asked for, write the records, exit with 1 when one is wrong."""
+    """Check what is asked for and not yet there; exit with 1 when something is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workloads", nargs="*", default=list(WORKLOADS))
-    parser.add_argument("--backend", choices=GPU_BACKENDS, default="cuda")
-    parser.add_argument("--dtypes", nargs="+", default=["fp16", "bf16"])
+    parser.add_argument("--dtypes", nargs="+", default=["fp16", "bf16"], choices=[dtype.value for dtype in LARGEST_ERROR])
     parser.add_argument("--batches", nargs="+", type=int, default=[8])
     parser.add_argument("--size", default="full", help="size of the workloads: full or small")
+    parser.add_argument("--backend", choices=GPU_BACKENDS, default="cuda")
+    parser.add_argument("--target", default=None, help="cpu, or the current GPU where it is left out")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
-    target, found = this_target(options.backend), []
-    for record in records(target, options.workloads, options.dtypes, options.batches, options.size):
-        found.append(record)
-        print(json.dumps(record), file=sys.stderr, flush=True)
-    report = {"device": torch.cuda.get_device_name(), "target": target, "torch": torch.__version__, "records": found}
-    text = json.dumps(report, indent=1) + "\n"
-    if options.output is None:
-        print(text, end="")
-    else:
-        options.output.write_text(text, encoding="utf-8")
-    sys.exit(0 if all(record.get("right", False) for record in found) else 1)
+    target = options.target or this_target(options.backend)
+    combinations = itertools.product(options.workloads, options.dtypes, options.batches, [options.size], [target])
+    names = ("workload", "dtype", "batch", "size", "target")
+    cases: list[dict[str, Any]] = [dict(zip(names, combination, strict=True)) for combination in combinations]
+    found = records(cases, record, options.output, summary)
+    print(json.dumps(summary(found), indent=1))
+    sys.exit(0 if all(map(is_right, found)) else 1)
 
 
 if __name__ == "__main__":

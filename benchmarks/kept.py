@@ -21,7 +21,7 @@ Record = dict[str, Any]
 Case = dict[str, Any]
 """What a record is about, as keys of it: workload, dtype, batch, ..."""
 
-_PACKAGES = ("algebra", "devices", "frontend", "ir", "lower", "runtime", "search", "targets", "trials")
+PACKAGES = ("algebra", "devices", "frontend", "ir", "lower", "runtime", "search", "targets", "trials")
 """Of mugraph: those that decide which kernels are made, and what they are checked by."""
 
 
@@ -29,7 +29,7 @@ _PACKAGES = ("algebra", "devices", "frontend", "ir", "lower", "runtime", "search
 def sources() -> str:
     """A hash of every file of the packages that generated kernels and their checks come from."""
     root = Path(mugraph.__file__).parent
-    files = sorted(file for package in _PACKAGES for file in (root / package).rglob("*.*") if file.suffix in _TEXTS)
+    files = sorted(file for package in PACKAGES for file in (root / package).rglob("*.*") if file.suffix in _TEXTS)
     found = hashlib.sha256()
     for file in files:
         found.update(f"{file.relative_to(root)}\0".encode() + file.read_bytes())

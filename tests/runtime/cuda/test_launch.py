@@ -22,7 +22,8 @@ SHAPE = LaunchShape(grid=(4, 2), threads=128, shared_bytes=100_000)
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A GPU that accepts everything and records what it was asked for."""
-    asked = SimpleNamespace(loaded=[], attributes=[], launches=[], answer=bindings.CUresult.CUDA_SUCCESS, stream=object())
+    stream = SimpleNamespace(cuda_stream=1)
+    asked = SimpleNamespace(loaded=[], attributes=[], launches=[], answer=bindings.CUresult.CUDA_SUCCESS, stream=stream)
     device = SimpleNamespace(device_id=0, name="a GPU", set_current=lambda: None)
 
     def load(code: bytes, name: str) -> Any:
@@ -38,7 +39,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: asked.stream)
     monkeypatch.setattr(core, "Device", lambda number: device)
     monkeypatch.setattr(core, "ObjectCode", SimpleNamespace(from_cubin=load))
-    monkeypatch.setattr(core, "launch", lambda *arguments: asked.launches.append(arguments))
+    monkeypatch.setattr(core, "launch", lambda stream, *arguments: asked.launches.append((stream.__cuda_stream__(), *arguments)))
     monkeypatch.setattr(bindings, "cuKernelSetAttribute", set_attribute)
     return asked
 
@@ -46,12 +47,12 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 def test_a_kernel_is_loaded_once_and_launched_on_the_current_stream(driver: SimpleNamespace) -> None:
     kernel = LoadedKernel(CUBIN, "k", SHAPE)
     kernel([11, 22])
-    driver.stream = other = object()
+    driver.stream = SimpleNamespace(cuda_stream=2)
     kernel([33, 44])
     assert driver.loaded == [b"code"]
-    (_, config, loaded, *addresses), (stream, _, _, *later) = driver.launches
+    (first, config, loaded, *addresses), (second, _, _, *later) = driver.launches
     assert (addresses, later) == ([11, 22], [33, 44])
-    assert stream is other
+    assert (first, second) == ((0, 1), (0, 2))
     assert loaded.name == "k"
     assert (config.grid, config.block, config.shmem_size) == ((4, 2, 1), (128, 1, 1), 100_000)
 

@@ -42,10 +42,18 @@ class LoadedKernel:
 
     def __call__(self, addresses: Sequence[int]) -> None:
         """Launch with the device addresses of the kernel's parameters, in order."""
-        import torch
         from cuda.core import launch
 
-        launch(torch.cuda.current_stream(), self._config, self._kernel, *addresses)
+        launch(_CurrentStream(), self._config, self._kernel, *addresses)
+
+
+class _CurrentStream:
+    """Torch's current stream to `cuda-core`; torch's own streams speak its protocol from 2.10 on."""
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        import torch
+
+        return (0, torch.cuda.current_stream().cuda_stream)
 
 
 def _allow_shared_memory(kernel: Any, device: Any, size: int) -> None:

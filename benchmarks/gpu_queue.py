@@ -1,0 +1,118 @@
+"""Everything a machine with a GPU should run, in order, within the time it is there for: see docs/gpu-queue.md.
+
+    python benchmarks/gpu_queue.py --minutes 30 --results gpu-results
+
+Each entry is one command with a limit of its own. Its exit status goes to `queue.json` in the folder of results, beside a log of
+what it printed and the JSON it writes itself. Entries that have passed are not run again, those that were cut short go on where
+they stopped, and none starts with less time left than `SHORTEST_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+SHORTEST_SECONDS = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A question to a GPU: the arguments of Python, where `{results}` is the folder of results, and its limit in seconds."""
+
+    name: str
+    arguments: tuple[str, ...]
+    seconds: float
+    under: tuple[str, ...] = ()
+    """A tool that runs Python, with its options."""
+
+    def command(self, results: Path) -> list[str]:
+        """What is run."""
+        return [*self.under, sys.executable, *(argument.format(results=results) for argument in self.arguments)]
+
+
+def _sanitizer(tool: str) -> tuple[str, ...]:
+    return ("compute-sanitizer", "--tool", tool, "--error-exitcode", "3")
+
+
+_TRITON = ("--backend", "triton")
+_CHECK, _TIMES = "benchmarks/gpu_check.py", "benchmarks/gpu_times.py"
+QUEUE = (
+    Entry("emulator", ("-m", "pytest", "-q", "tests/runtime/cuda/test_on_gpu.py"), 180),
+    Entry("small", (_CHECK, "--size", "small", "--output", "{results}/small.json"), 300),
+    Entry("aim", (_TIMES, "rmsnorm", "--batches", "2", "--output", "{results}/aim.json"), 180),
+    Entry("full", (_CHECK, "--output", "{results}/full.json"), 600),
+    Entry("times", (_TIMES, "--batches", "8", "1", "16", "--output", "{results}/times.json"), 600),
+    Entry("memcheck", (_CHECK, "--size", "small", "--output", "{results}/memcheck.json"), 600, _sanitizer("memcheck")),
+    Entry("racecheck", (_CHECK, "--size", "small", "--output", "{results}/racecheck.json"), 600, _sanitizer("racecheck")),
+    Entry("triton", (_CHECK, *_TRITON, "--dtypes", "fp16", "bf16", "fp32", "--output", "{results}/triton.json"), 600),
+    Entry("triton_times", (_TIMES, *_TRITON, "--dtypes", "fp16", "--output", "{results}/triton_times.json"), 600),
+    Entry("engines", ("benchmarks/engines.py", "--batches", "16", "8", "--output", "{results}/engines.json"), 600),
+)
+
+
+def run(entry: Entry, results: Path, seconds: float) -> dict[str, Any]:
+    """What became of an entry within `seconds`: passed, failed, cut short, or not run for want of its tool."""
+    if entry.under and shutil.which(entry.under[0]) is None:
+        return {"outcome": f"not run: there is no {entry.under[0]}"}
+    started = time.monotonic()
+    with (results / f"{entry.name}.log").open("wb") as log:
+        # A session of its own: what the command starts is ended with it.
+        process = subprocess.Popen(entry.command(results), stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            status = process.wait(min(seconds, entry.seconds))
+            outcome = "passed" if status == 0 else "failed"
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            status, outcome = process.wait(), "cut short"
+    return {"outcome": outcome, "status": status, "seconds": round(time.monotonic() - started, 1)}
+
+
+def remaining(entries: Sequence[Entry], known: Mapping[str, Mapping[str, Any]]) -> list[Entry]:
+    """The entries that have not passed yet."""
+    return [entry for entry in entries if known.get(entry.name, {}).get("outcome") != "passed"]
+
+
+def main() -> None:
+    """Run what has not passed yet; exit with 1 when something failed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = [entry.name for entry in QUEUE]
+    parser.add_argument("entries", nargs="*", default=names, help=f"in this order: {', '.join(names)}")
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--results", type=Path, default=Path("gpu-results"))
+    parser.add_argument("--list", action="store_true", help="print the commands and run nothing")
+    options = parser.parse_args()
+    chosen = [entry for entry in QUEUE if entry.name in options.entries]
+    if options.list:
+        for entry in chosen:
+            print(f"{entry.name} (up to {entry.seconds:.0f} s): {' '.join(entry.command(options.results))}")
+        return
+    if not torch.cuda.is_available():
+        sys.exit("PyTorch sees no GPU; benchmarks/cuda_kernels.py and benchmarks/cuda_faults.py check the kernels without one")
+    options.results.mkdir(parents=True, exist_ok=True)
+    file = options.results / "queue.json"
+    found: dict[str, dict[str, Any]] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    end = time.monotonic() + 60 * options.minutes
+    for entry in remaining(chosen, found):
+        left = end - time.monotonic()
+        if left < SHORTEST_SECONDS:
+            break
+        found[entry.name] = run(entry, options.results, left)
+        file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        print(f"{entry.name}: {found[entry.name]['outcome']}", flush=True)
+    sys.exit(1 if any(of_entry["outcome"] == "failed" for of_entry in found.values()) else 0)
+
+
+if __name__ == "__main__":
+    main()
