@@ -1,4 +1,4 @@
-"""The fewest operators that make a set of nodes: against all derivations of small hypergraphs, listed one by one."""
+"""The fewest operators that make a set of nodes, and in how many ways: against all derivations of small hypergraphs."""
 
 from __future__ import annotations
 
@@ -52,6 +52,14 @@ def test_where_too_many_sets_are_known_the_answer_is_still_a_bound(ways: Ways) -
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fewest, "_MOST_SETS", 1)
         assert FewestOperators(ways).within(needed, 100) <= min(derivations(ways, needed))
+
+
+@given(hypergraphs(), st.integers(1, 255), st.integers(0, 9))
+def test_derivations_are_counted_without_listing_them(ways: Ways, needed: int, budget: int) -> None:
+    needed &= 2 ** len(ways) - 1
+    listed = sum(operators <= budget for operators in derivations(ways, needed))
+    assert FewestOperators(ways).completions(needed, budget, most=10**6) == listed
+    assert (FewestOperators(ways).completions(needed, budget, most=3) > 3) >= (listed > 3)
 
 
 def test_shared_operands_count_once() -> None:

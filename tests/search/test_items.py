@@ -54,6 +54,31 @@ def test_the_structure_is_the_same_at_any_size_and_every_time() -> None:
     assert len(few.recipes) > 1
 
 
+def test_where_not_all_derivations_can_be_listed_the_cheapest_are() -> None:
+    program = axis_program(rmsnorm())
+    everything = item(program, program.sizes).search()
+    few = replace(
+        item(program, program.sizes), options=Options(max_derivations=len(everything.recipes) - 1, cheapest_derivations=2)
+    )
+    some = few.search()
+    assert everything.complete
+    assert not some.complete
+    assert some.operators == everything.operators - 1
+    cheapest = few.work.cheapest_first(everything.recipes)[0]
+    assert len(some.recipes) == 2
+    assert few.work.cheapest_first(some.recipes)[0] == cheapest
+
+
+def test_a_program_whose_smallest_graph_is_larger_than_asked_for_is_listed_to_one_operator_more() -> None:
+    program = axis_program(rmsnorm())
+    everything = item(program, program.sizes).search()
+    asked = replace(item(program, program.sizes), options=Options(block_operators=4)).search()
+    least = min(recipe.operators for recipe in asked.recipes)
+    assert asked.complete
+    assert asked.operators == least + 1 > 5
+    assert set(asked.recipes) == {recipe for recipe in everything.recipes if recipe.operators <= least + 1}
+
+
 def test_an_item_that_there_was_no_time_for_is_searched_when_there_is() -> None:
     KNOWN.clear()
     late = Search(rmsnorm(), CPU, budget=0.0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -31,9 +32,9 @@ from mugraph.search.work import Work
 class Options:
     """Limits of a search (paper, section 8: 5 kernel and 11 block operators).
 
-    Each context is enumerated up to `block_operators`, or to one more than its smallest graph has if that is larger. Limits
-    of time hold where no budget was given, `closure_seconds` always; what they cut short is reported and not kept, so that
-    they do not tell options apart.
+    Each context is enumerated up to `block_operators`, to one more than the smallest graph of the program has, or to its own
+    smallest graph, whichever is largest. Limits of time hold where no budget was given, `closure_seconds` always; what they
+    cut short is reported and not kept, so that they do not tell options apart.
     """
 
     max_kernels: int = 5
@@ -43,7 +44,9 @@ class Options:
     """Of one closure of the coarsest tier."""
     max_finer_nodes: int = 5_000
     """Of one closure of a finer tier, where sums multiply; larger ones are bounded by operators instead."""
-    max_derivations: int = 1000
+    max_derivations: int = 6000
+    """Of one context and number of operators. If there are more, the cheapest are listed, and the report says so."""
+    cheapest_derivations: int = 1000
     scheduled_recipes: int = 24
     schedules_per_recipe: int = 4
     seed: int = 0
@@ -153,28 +156,32 @@ class Item:
         return Fmaps.WORTHWHILE if reduced else Fmaps.ALIGNED
 
     def _extract(self, loopless: Closure, closure: Closure, bound: int, deadline: float) -> tuple[list[Recipe], int]:
-        """The derivations of all goals, up to the limit that the smallest of them asks for; how far they are complete.
+        """The derivations of all goals up to the limit of operators, or if that is larger those of the smallest size there is;
+        how far they are complete.
 
         Beyond the operators asked for, loops cut every operand that has their axis, if outputs can be computed that way.
         """
         if not all(closure.goals):
             return [], bound
+        options = self.options
+        smallest = Extractor(loopless, lambda edge: 1.0).fewest_operators(options.most_block_operators)
+        limit = min(max(options.block_operators, smallest + 1), options.most_block_operators)
         extractor = Extractor(closure, lambda edge: self.work.of_edge(closure, edge))
-        larger = extractor
-        if self.loop_axis is not None:
-            aligned = with_loop(loopless, self.loop_axis, Fmaps.ALIGNED)
-            if all(aligned.goals):
-                larger = Extractor(aligned, lambda edge: self.work.of_edge(aligned, edge))
         found: list[Recipe] = []
-        for operators in range(self.options.block_operators, self.options.most_block_operators + 1):
-            limits = ExtractionLimits(operators, self.options.max_derivations, deadline=deadline)
-            listed = _derivations(extractor if operators == self.options.block_operators else larger, limits)
-            smaller, found = found, [*dict.fromkeys([*listed, *found])]
+        for operators in range(limit, options.most_block_operators + 1):
+            limits = self._limits(extractor, operators, deadline)
+            found = _derivations(extractor, limits)
             if not limits.complete:
                 return found, min(bound, operators - 1)
-            if smaller or (found and operators == self.options.block_operators):
+            if found:
                 break
         return found, min(bound, operators)
+
+    def _limits(self, extractor: Extractor, operators: int, deadline: float) -> ExtractionLimits:
+        """All derivations, or if these are too many to be listed the cheapest."""
+        if extractor.count(operators, self.options.max_derivations) <= self.options.max_derivations:
+            return ExtractionLimits(operators, self.options.max_derivations, expansions=sys.maxsize, deadline=deadline)
+        return ExtractionLimits(operators, self.options.cheapest_derivations, deadline=deadline)
 
 
 _LOOPLESS: Recent[tuple[AxisProgram, Tier, Options], tuple[Closure, int]] = Recent(capacity=8)
@@ -218,8 +225,7 @@ def reading(structure: Structure, sources: tuple[int, ...]) -> Structure:
 
 
 def _derivations(extractor: Extractor, limits: ExtractionLimits) -> list[Recipe]:
-    choices = itertools.product(*extractor.closure.goals)
-    found = (recipe for goals in choices for _, recipe in extractor.derivations(goals, limits))
+    found = (recipe for goals in extractor.goals() for _, recipe in extractor.derivations(goals, limits))
     return list(dict.fromkeys(filter(loops_to_some_end, found)))
 
 

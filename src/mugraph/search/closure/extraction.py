@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from mugraph.search.closure.context import bits
 from mugraph.search.closure.fewest import FewestOperators, Nodes
-from mugraph.search.closure.recipe import Recipe, recipe_of
+from mugraph.search.closure.recipe import Recipe, Recipes
 from mugraph.search.closure.saturation import Closure, Edge
 
 EdgeCost = Callable[[Edge], float]
@@ -51,6 +51,7 @@ class Extractor:
 
     def __init__(self, closure: Closure, cost: EdgeCost) -> None:
         self.closure, self.cost = closure, cost
+        self.recipes = Recipes(closure)
         size = closure.expressions.algebra.size
         self.order = {node.index: (node.phase, size(node.expr), node.index) for node in closure.nodes}
         self.useful = closure.useful()
@@ -121,7 +122,7 @@ class Extractor:
             bound, _, operators, needed, chosen = heapq.heappop(queue)
             if not needed:
                 found += 1
-                yield bound, recipe_of(self.closure, {edge.target: edge for edge in chosen}, goals)
+                yield bound, self.recipes.of({edge.target: edge for edge in chosen}, goals)
                 if found >= limits.derivations:
                     limits.complete = limits.complete and not queue
                     return
@@ -137,6 +138,18 @@ class Extractor:
                 if self.fewest.within(remaining, left) <= left:
                     lower = bound - self.cheapest[rank] + choice.cost + self._at_least(choice.operands & ~rest)
                     heapq.heappush(queue, (lower, next(counter), operators + choice.count, remaining, (*chosen, choice.edge)))
+
+    def fewest_operators(self, most: int) -> int:
+        """Operators of the smallest derivation of all outputs; more than `most` if none is within that."""
+        return min((self.fewest.within(self._nodes(goals), most) for goals in self.goals()), default=most + 1)
+
+    def count(self, operators: int, most: int) -> int:
+        """How many derivations of all outputs have at most so many operators; more than `most` where too many to count."""
+        return sum(self.fewest.completions(self._nodes(goals), operators, most) for goals in self.goals())
+
+    def goals(self) -> Iterator[tuple[int, ...]]:
+        """Every choice of a node for each output."""
+        return itertools.product(*self.closure.goals)
 
     def _choices(self, node: int) -> list[_Choice]:
         """The ways to make a node."""

@@ -1,12 +1,13 @@
-"""The fewest operators that make a set of tensors: what keeps the enumeration of derivations out of dead ends.
+"""The fewest operators that make a set of tensors, and in how many ways: no dead ends where derivations are enumerated.
 
 An enumeration that decides the largest needed tensor first never needs a decided one again. What is left to do then depends
-on the tensors still needed alone, so their fewest operators are found once for each such set (docs/theory.md, "Listing
-derivations").
+on the tensors still needed alone, so their fewest operators, and the number of ways to go on, are found once for each such set
+(docs/theory.md, "Listing derivations").
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 Nodes = int
@@ -20,7 +21,8 @@ class FewestOperators:
 
     def __init__(self, choices: Sequence[Sequence[tuple[Nodes, int]]]) -> None:
         """`choices[node]` are the ways to make a node: its operands, and 1 or 0 for an operator that counts or does not."""
-        self._choices = [sorted(set(ways)) for ways in choices]
+        self._ways = [Counter(ways) for ways in choices]
+        self._choices = [sorted(ways) for ways in self._ways]
         self._unavoidable: list[Nodes] = []
         for node, ways in enumerate(self._choices):
             self._unavoidable.append(self._common(node, ways))
@@ -60,3 +62,24 @@ class FewestOperators:
         )
         self._known[needed] = fewest, fewest <= budget
         return fewest
+
+    def completions(self, needed: Nodes, budget: int, most: int) -> int:
+        """How many derivations of the needed nodes have at most `budget` operators; more than `most` where too many to count."""
+        counted: dict[tuple[Nodes, int], int] = {}
+
+        def count(needed: Nodes, budget: int) -> int:
+            if self.within(needed, budget) > budget:
+                return 0
+            if not needed:
+                return 1
+            key = needed, budget
+            if key not in counted:
+                if len(counted) > most:
+                    return most + 1
+                node = needed.bit_length() - 1
+                rest = needed ^ 1 << node
+                ways = self._ways[node].items()
+                counted[key] = sum(times * count(rest | operands, budget - spent) for (operands, spent), times in ways)
+            return counted[key]
+
+        return count(needed, budget)

@@ -35,6 +35,12 @@ class Step:
     scalar: Scalar | None = None
     whole: bool = False
 
+    def reading(self, inputs: tuple[int, ...]) -> Step:
+        """The same operator on other steps."""
+        if inputs == self.inputs:
+            return self
+        return Step(self.op, inputs, self.axes, self.in_loop, self.reduced, self.leaf, self.scalar, self.whole)
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -81,31 +87,43 @@ class Recipe:
         return common - self.reduced_axes
 
 
-def recipe_of(closure: Closure, chosen: dict[int, Edge], goals: tuple[int, ...]) -> Recipe:
-    """The recipe of a derivation: `chosen` gives the edge that makes each needed node."""
-    context = closure.context
-    order: list[int] = []
-    seen: set[int] = set()
+class Recipes:
+    """Writes derivations of one closure as recipes; what a step says apart from its operands is the same in all of them."""
 
-    def visit(node: int) -> None:
-        if node not in seen:
-            seen.add(node)
-            for operand in chosen[node].inputs:
-                visit(operand)
-            order.append(node)
+    def __init__(self, closure: Closure) -> None:
+        self._closure = closure
+        self._steps: dict[Edge, Step] = {}
 
-    for goal in goals:
-        visit(goal)
-    position = {node: index for index, node in enumerate(order)}
-    steps: list[Step] = []
-    for node in order:
-        edge, tensor = chosen[node], closure.nodes[node]
+    def of(self, chosen: dict[int, Edge], goals: tuple[int, ...]) -> Recipe:
+        """The recipe of a derivation: `chosen` gives the edge that makes each needed node."""
+        position: dict[int, int] = {}
+        steps: list[Step] = []
+
+        def visit(node: int) -> None:
+            if node not in position:
+                edge = chosen[node]
+                for operand in edge.inputs:
+                    visit(operand)
+                position[node] = len(steps)
+                steps.append(self._step(edge).reading(tuple([position[i] for i in edge.inputs])))
+
+        for goal in goals:
+            visit(goal)
+        return Recipe(tuple(steps), tuple(position[goal] for goal in goals), self._closure.context.loop_axis)
+
+    def _step(self, edge: Edge) -> Step:
+        """An operator as a step that reads nodes."""
+        step = self._steps.get(edge)
+        if step is None:
+            step = self._steps[edge] = self._described(edge)
+        return step
+
+    def _described(self, edge: Edge) -> Step:
+        context, tensor = self._closure.context, self._closure.nodes[edge.target]
         axes = frozenset(axis for axis in bits(tensor.mask) if axis < context.axes)
         reduced = frozenset(axis for axis in bits(edge.reduced) if axis < context.axes)
         if edge.op == "accumulate" and context.loop_axis is not None:
             reduced = frozenset({context.loop_axis})
         in_loop = tensor.phase == LOOP and context.loop_axis is not None
         whole = in_loop and context.loop_axis in axes and not tensor.mask & context.loop_bit
-        inputs = tuple(position[i] for i in edge.inputs)
-        steps.append(Step(edge.op, inputs, axes, in_loop, reduced, edge.leaf, edge.scalar, whole))
-    return Recipe(tuple(steps), tuple(position[goal] for goal in goals), context.loop_axis)
+        return Step(edge.op, edge.inputs, axes, in_loop, reduced, edge.leaf, edge.scalar, whole)
