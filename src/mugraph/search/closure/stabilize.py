@@ -15,7 +15,7 @@ import numpy as np
 
 from mugraph.algebra.fields import FieldArithmetic, FieldValue
 from mugraph.search.axes import AxisProgram, AxisSet
-from mugraph.search.closure.context import Context, bits
+from mugraph.search.closure.context import Context
 from mugraph.search.closure.evaluation import Evaluator
 from mugraph.search.closure.recipe import Recipe, Step
 from mugraph.search.closure.saturation import Leaf, TinyInputs
@@ -38,6 +38,7 @@ class Stabilizer:
         values = inputs.evaluate(program, context, arith)
         loads = {Leaf(term.source, term.slots): values[index] for index, term in program.loads()}
         self.meaning = Evaluator(context, arith, loads.__getitem__)
+        self._units: dict[int, FieldValue] = {}
         self._computed: dict[tuple[Step, int | None], tuple[int, FieldValue]] = {}
         """What was computed so far, numbered: steps whose inputs are such numbers, and the row by which they were scaled."""
 
@@ -107,12 +108,13 @@ class Stabilizer:
         return _Shift(index, row, ())
 
     def _row_units(self, row: AxisSet) -> FieldValue:
+        """A random unit for every row."""
         mask = self.context.mask(row)
-        parts = bits(mask)
-        shape = tuple(self.context.shape[part] if part in parts else 1 for part in range(self.context.axes + 1))
-        rng = np.random.default_rng((self.inputs.seed, 1 + mask))
-        unit = self.arith.random(shape, rng)
-        return FieldValue(unit.p, None)
+        if mask not in self._units:
+            shape = tuple(size if mask >> part & 1 else 1 for part, size in enumerate(self.context.shape))
+            unit = self.arith.random(shape, np.random.default_rng((self.inputs.seed, 1 + mask)))
+            self._units[mask] = FieldValue(unit.p, None)
+        return self._units[mask]
 
     def run(self, recipe: Recipe, scaled: int | None = None, row: AxisSet = frozenset()) -> list[FieldValue]:
         """All step values at tiny sizes, with the rows of step `scaled` multiplied by random units."""
@@ -120,7 +122,7 @@ class Stabilizer:
         numbers: list[int] = []
         for index, step in enumerate(recipe.steps):
             known = (
-                replace(step, inputs=tuple(numbers[i] for i in step.inputs)),
+                step.reading(tuple([numbers[i] for i in step.inputs])),
                 self.context.mask(row) if index == scaled else None,
             )
             if known not in self._computed:
@@ -160,7 +162,7 @@ def _shifted(recipe: Recipe, shift: _Shift) -> tuple[Recipe, int]:
     moved: dict[int, int] = {}
     maximum = -1
     for index, step in enumerate(recipe.steps):
-        inputs = tuple(moved[i] for i in step.inputs)
+        inputs = tuple([moved[i] for i in step.inputs])
         if index == shift.exponential:
             (exponent,) = inputs
             steps.append(Step("max", (exponent,), shift.row, step.in_loop, step.axes - shift.row))
@@ -170,7 +172,7 @@ def _shifted(recipe: Recipe, shift: _Shift) -> tuple[Recipe, int]:
         if index in shift.accumulators:
             step = replace(step, op="rescale")
             inputs = (*inputs, maximum)
-        steps.append(replace(step, inputs=inputs))
+        steps.append(step.reading(inputs))
         moved[index] = len(steps) - 1
     return replace(recipe, steps=tuple(steps), goals=tuple(moved[goal] for goal in recipe.goals)), maximum
 
