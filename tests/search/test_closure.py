@@ -10,6 +10,7 @@ from mugraph.ir.program import Program
 from mugraph.search.axes import axis_program
 from mugraph.search.closure.context import Context, bits, primes
 from mugraph.search.closure.extraction import ExtractionLimits, Extractor
+from mugraph.search.closure.lifting import Fmaps, with_loop
 from mugraph.search.closure.neutral import without_neutral_maxima
 from mugraph.search.closure.recipe import Recipe
 from mugraph.search.closure.saturation import AFTER, LOOP, Closure, Limits, Saturation, TinyInputs
@@ -19,12 +20,11 @@ from .programs import attention, finished, gated_mlp, lora, ntrans, rmsnorm
 
 
 def close(graph: Graph, loop_size: int | None = None, tier: Tier = Tier.OPAQUE_SUMS, limits: Limits | None = None) -> Closure:
-    """The closure of a program, looping over its axis of size `loop_size`."""
+    """The closure of a program, with loops over its axis of size `loop_size` put in."""
     arith, inputs = FieldArithmetic(seed=3), TinyInputs(3)
     program = without_neutral_maxima(axis_program(graph), arith, inputs)
-    loop = None if loop_size is None else program.sizes.index(loop_size)
-    closure = Closure(program, Context.of(program, loop), tier)
-    return Saturation(closure, arith, inputs, limits or Limits()).run()
+    closure = Saturation(Closure(program, Context.of(program, None), tier), arith, inputs, limits or Limits()).run()
+    return closure if loop_size is None else with_loop(closure, program.sizes.index(loop_size), Fmaps.ALIGNED)
 
 
 def recipes(closure: Closure, operators: int) -> list[Recipe]:

@@ -61,8 +61,8 @@ def plain(program: Graph) -> AxisProgram:
     return without_neutral_maxima(axis_program(program), FieldArithmetic(seed=0), TinyInputs(0))
 
 
-def saturated(program: AxisProgram, loop_axis: int | None = None, tier: Tier = Tier.OPAQUE_SUMS) -> Closure:
-    closure = Closure(program, Context.of(program, loop_axis), tier)
+def saturated(program: AxisProgram) -> Closure:
+    closure = Closure(program, Context.of(program, None), Tier.OPAQUE_SUMS)
     Saturation(closure, FieldArithmetic(seed=0), TinyInputs(0), Limits()).run()
     assert closure.saturated
     return closure
@@ -98,26 +98,6 @@ def test_whatever_is_lifted_computes_the_program(name: str) -> None:
                     assert test.accepts(as_graph(program, axes, recipe)), (loop_axis, fmaps, recipe)
                     tried += 1
     assert tried > 10
-
-
-@pytest.mark.parametrize("name", ["rmsnorm", "gated-mlp", "lora", "gqa", "chain", "quotient"])
-def test_nothing_is_lost_against_a_closure_of_the_loop_itself(name: str) -> None:
-    """A closure that saturates the tensors inside and after the loop has no derivation that is not lifted."""
-    axes = plain(PROGRAMS[name]())
-    loopless = saturated(axes)
-
-    def shape(recipe: Recipe) -> frozenset[tuple[object, ...]]:
-        """The steps by what they are made of, whatever the order of operands that commute."""
-        known: list[tuple[object, ...]] = []
-        for step in recipe.steps:
-            operands = tuple(sorted((known[i] for i in step.inputs), key=repr))
-            known.append((step.op, operands, step.in_loop, step.reduced, step.leaf, step.scalar))
-        return frozenset(known)
-
-    for loop_axis in range(len(axes.sizes)):
-        direct = saturated(axes, loop_axis)
-        lifted = with_loop(loopless, loop_axis, Fmaps.ALIGNED)
-        assert {*map(shape, recipes(direct, 11, most=1000))} <= {*map(shape, recipes(lifted, 11, most=1000))}
 
 
 def test_an_operand_that_waits_for_a_sum_is_read_whole() -> None:

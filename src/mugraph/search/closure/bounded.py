@@ -35,7 +35,6 @@ class _Application:
     """
 
     edge: Edge
-    phase: int
     mask: int
     expr: Expr
     value: Callable[[], FieldValue]
@@ -63,7 +62,7 @@ class BoundedSaturation(Saturation):
         self.supports: defaultdict[int, list[Support]] = defaultdict(list)
         self.least: dict[int, int] = {}
         """Operators in the smallest support of every node that was extended."""
-        self.applications: dict[tuple[Edge, int], _Application] = {}
+        self.applications: dict[Edge, _Application] = {}
         self.uses: defaultdict[int, list[_Application]] = defaultdict(list)
         self.constants: set[int] = set()
         self.queue: list[tuple[int, int, int, Support]] = []
@@ -115,19 +114,19 @@ class BoundedSaturation(Saturation):
             if near:
                 self._pair(op, swapped, node, near, result)
 
-    def _reach(self, edge: Edge, phase: int, mask: int, expr: Expr, value: FieldValue) -> None:
-        self._compute(edge, phase, mask, expr, partial(_given, value))
+    def _reach(self, edge: Edge, mask: int, expr: Expr, value: FieldValue) -> None:
+        self._compute(edge, mask, expr, partial(_given, value))
 
-    def _compute(self, edge: Edge, phase: int, mask: int, expr: Expr, value: Callable[[], FieldValue]) -> None:
+    def _compute(self, edge: Edge, mask: int, expr: Expr, value: Callable[[], FieldValue]) -> None:
         """Note an operator if there is room for it, and apply it with the current support."""
-        use = self.applications.get((edge, phase))
+        use = self.applications.get(edge)
         if use is None:
             free = edge.op == "constant" or any(operand in self.constants for operand in edge.inputs)
-            use = _Application(edge, phase, mask, expr, value, self.landmarks.outside(expr, phase), free)
+            use = _Application(edge, mask, expr, value, self.landmarks.outside(expr), free)
             least = max((self.least[operand] for operand in edge.inputs), default=0)
             if least + (not free) + use.outside > self.operators:
                 return
-            self.applications[edge, phase] = use
+            self.applications[edge] = use
             for operand in set(edge.inputs):
                 self.uses[operand].append(use)
         self._apply(use)
@@ -154,7 +153,7 @@ class BoundedSaturation(Saturation):
                 self.closure.pruned[Pruning.UNDEFINED] += 1
                 use.undefined = True
                 return None
-            use.target = self._intern(use.phase, use.mask, use.expr, value)
+            use.target = self._intern(use.mask, use.expr, value)
             self._link(use.edge, use.target)
             if use.edge.op == "constant":
                 self.constants.add(use.target)

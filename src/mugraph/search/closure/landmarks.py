@@ -15,7 +15,7 @@ from functools import cache
 
 from mugraph.algebra import Expr
 from mugraph.algebra.normal_form import ABSENT, Monomial
-from mugraph.search.closure.saturation import LOOP, Closure
+from mugraph.search.closure.saturation import Closure
 
 DIVISION, EXPONENTIATION = "div", "exp"
 
@@ -25,8 +25,8 @@ class Features:
     """What an expression shows of the operators that made it.
 
     `variables` are the inputs in it, as bits; `nestings` how deep each kind of non-linear operator is nested, in the order
-    of `Landmarks.kinds`; `reduced` whether anything was summed over more than the iterations of the loop; `spread` the inputs
-    that occur more often in one monomial than in another that it was added to.
+    of `Landmarks.kinds`; `reduced` whether anything was summed over; `spread` the inputs that occur more often in one monomial
+    than in another that it was added to.
     """
 
     variables: int
@@ -52,7 +52,6 @@ class Landmarks:
         self._algebra = expressions.algebra
         self._forms = self._algebra.forms
         self._scalars = expressions.constants
-        self._loop_factor = closure.context.reduction_factor(closure.context.loop_bit)
         levels = expressions.oracle.levels
         monomials = [self._forms.monomials[term] for level in levels for term, _ in self._forms.terms[level]]
         kinds = {kind for monomial in monomials for kind, _ in self._nested(monomial)}
@@ -68,9 +67,9 @@ class Landmarks:
             self.goal = self.goal.joined(self.features(expressions.of_terms[term]))
         self._two_sums = any(self._own_spread(level) and self.goal.spread & ~self.features(level).variables for level in levels)
 
-    def outside(self, expr: Expr, phase: int) -> int:
+    def outside(self, expr: Expr) -> int:
         """How many operators of any graph with this tensor take no part in computing it, at least."""
-        return self._missing(self.features(expr)) + (phase == LOOP)
+        return self._missing(self.features(expr))
 
     def _after(self, op: str, left: Features, right: Features) -> int:
         """How many operators of any graph that joins two tensors by `op` neither make them nor join them, at least."""
@@ -97,8 +96,8 @@ class Landmarks:
         result = replace(self._nothing(), spread=self._own_spread(expr))
         for term, _ in self._forms.terms[expr]:
             monomial = self._forms.monomials[term]
-            beyond_loop = monomial.factor > 1 and monomial.factor != self._loop_factor
-            own = replace(self._nothing(), variables=sum(1 << source for source in self._degrees(monomial)), reduced=beyond_loop)
+            variables = sum(1 << source for source in self._degrees(monomial))
+            own = replace(self._nothing(), variables=variables, reduced=monomial.factor > 1)
             result = result.joined(own)
             for kind, parts in self._nested(monomial):
                 for inner in map(self.features, parts):

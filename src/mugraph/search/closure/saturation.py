@@ -1,10 +1,10 @@
 """Closure search: saturate the tensors a block graph could compute, instead of enumerating block graphs.
 
-A node is a tensor *value* (its fingerprint on random finite-field inputs at tiny sizes) with its axes, its abstract
-expression and its phase, inside or after the for-loop; hyperedges are the operators that make it. Equal tensors reached by
-different algebra share a node, as in an e-graph, but no rewrite rules are needed: equality is observed. The
-expression check (paper, section 4.3) keeps the closure finite. Every graph over these edges that ends in a node whose
-value is the program's output is a candidate; `mugraph.search.closure.extraction` enumerates them.
+A node is a tensor *value* (its fingerprint on random finite-field inputs at tiny sizes) with its axes and its abstract
+expression; hyperedges are the operators that make it. Equal tensors reached by different algebra share a node, as in an e-graph,
+but no rewrite rules are needed: equality is observed. The expression check (paper, section 4.3) keeps the closure finite.
+Every graph over these edges that ends in a node whose value is the program's output is a candidate;
+`mugraph.search.closure.extraction` enumerates them. For-loops are put in afterwards (`mugraph.search.closure.lifting`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from mugraph.search.closure.tiers import Expressions, Tier
 from mugraph.search.report import Pruning
 
 LOOP, AFTER = 0, 1
-"""Phases: inside the for-loop, and after it (the only phase of a context without a loop)."""
+"""Phases: inside the for-loop, and after it (the only phase of a closure without a loop)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Edge:
 
 @dataclass(slots=True)
 class TensorNode:
-    """A tensor value: `mask` = the parts it depends on."""
+    """A tensor value: `mask` = the parts it depends on, `phase` = where it stands once there is a for-loop."""
 
     index: int
     phase: int
@@ -75,7 +75,7 @@ class Limits:
 
 @dataclass
 class Closure:
-    """The saturated tensors of one program, tier and context. `goals[i]` holds the nodes equal to output i."""
+    """The tensors of one program, tier and context. `goals[i]` holds the nodes equal to output i."""
 
     program: AxisProgram
     context: Context
@@ -107,7 +107,7 @@ _NO_CALL = Call("", (), {})
 
 
 class Saturation:
-    """Runs a closure to its fixed point under limits; `tick` is called now and then with the node count."""
+    """Runs a closure of graphs without a for-loop to its fixed point under limits; `tick` is told the node count now and then."""
 
     def __init__(
         self,
@@ -117,11 +117,12 @@ class Saturation:
         limits: Limits,
         tick: Callable[[int], None] = lambda n: None,
     ) -> None:
+        assert closure.context.loop_axis is None
         self.closure, self.arith, self.limits, self.tick = closure, arith, limits, tick
         self.context, self.expressions = closure.context, closure.expressions
         self.program = closure.program
-        self.known: dict[tuple[int, int, Expr, bytes], int] = {}
-        self.by_expr: tuple[dict[Expr, list[TensorNode]], ...] = ({}, {})
+        self.known: dict[tuple[int, Expr, bytes], int] = {}
+        self.by_expr: dict[Expr, list[TensorNode]] = {}
         self.pending: deque[TensorNode] = deque()
         self.reductions = [self.context.mask(axes) for axes in self.program.reductions]
         vocabulary = {term.op for term in self.program.terms}
@@ -163,33 +164,31 @@ class Saturation:
     # leaves ----------------------------------------------------------------------------------------------------------
 
     def _leaves(self) -> None:
-        first = AFTER if self.context.loop_axis is None else LOOP
         for index, term in enumerate(self.program.terms):
             expr = self.expressions.leaves.get(index)
             if expr is None or not self.expressions.oracle.admits(expr):
                 continue
             if term.op == "constant":
-                for phase in {first, AFTER}:
-                    self._reach(Edge("constant", (), -1, scalar=term.scalar), phase, 0, expr, self.values[index])
+                self._reach(Edge("constant", (), -1, scalar=term.scalar), 0, expr, self.values[index])
             else:
                 leaf = Leaf(term.source, term.slots)
-                self._reach(Edge("load", (), -1, leaf=leaf), first, self.context.mask(term.axes), expr, self.values[index])
+                self._reach(Edge("load", (), -1, leaf=leaf), self.context.mask(term.axes), expr, self.values[index])
 
     # growth ----------------------------------------------------------------------------------------------------------
 
-    def _reach(self, edge: Edge, phase: int, mask: int, expr: Expr, value: FieldValue) -> None:
+    def _reach(self, edge: Edge, mask: int, expr: Expr, value: FieldValue) -> None:
         """Record that `edge` makes this tensor; queue the tensor if it is new."""
         known = len(self.closure.nodes)
-        index = self._intern(phase, mask, expr, value)
+        index = self._intern(mask, expr, value)
         self._link(edge, index)
         if index == known:
             self.pending.append(self.closure.nodes[index])
 
-    def _intern(self, phase: int, mask: int, expr: Expr, value: FieldValue) -> int:
+    def _intern(self, mask: int, expr: Expr, value: FieldValue) -> int:
         """The node of a tensor, new or known."""
-        index = self.known.setdefault((phase, mask, expr, _digest(value)), len(self.closure.nodes))
+        index = self.known.setdefault((mask, expr, _digest(value)), len(self.closure.nodes))
         if index == len(self.closure.nodes):
-            self.closure.nodes.append(TensorNode(index, phase, mask, expr, value))
+            self.closure.nodes.append(TensorNode(index, AFTER, mask, expr, value))
         return index
 
     def _link(self, edge: Edge, target: int) -> None:
@@ -201,16 +200,14 @@ class Saturation:
             self.closure.edge_count += 1
 
     def _expand(self, node: TensorNode) -> None:
-        self.by_expr[node.phase].setdefault(node.expr, []).append(node)
+        self.by_expr.setdefault(node.expr, []).append(node)
         self._grow(node)
 
     def _grow(self, node: TensorNode) -> None:
         """Apply every operator to a node and those known."""
-        if node.phase == LOOP:
-            self._leave_loop(node)
         self._apply_unary(node)
         self._reduce(node)
-        for expr, partners in list(self.by_expr[node.phase].items()):
+        for expr, partners in list(self.by_expr.items()):
             self._combine(node, expr, partners)
 
     def _apply_unary(self, node: TensorNode) -> None:
@@ -219,64 +216,24 @@ class Saturation:
             if expr is not None:
                 self._compute(
                     Edge(row.name, (node.index,), -1),
-                    node.phase,
                     node.mask,
                     expr,
                     partial(row.compute, self.arith, _NO_CALL, [node.value]),
                 )
 
     def _reduce(self, node: TensorNode) -> None:
-        for whole in self.reductions:
-            mask = self._present(whole, node)
-            if mask is None:
-                continue
-            expr = self._checked(self.expressions.prune.sum(self.context.reduction_factor(mask), node.expr))
-            if expr is not None:
-                self._compute(
-                    Edge("sum", (node.index,), -1, mask),
-                    node.phase,
-                    node.mask & ~mask,
-                    expr,
-                    partial(self._sum, node.value, mask),
-                )
-            if self.has_max and self.context.loop_axis is None:
-                expr = self._checked(self.expressions.prune.max(self.context.reduction_factor(mask), node.expr))
+        for mask in self.reductions:
+            if node.mask & mask == mask:
+                factor = self.context.reduction_factor(mask)
+                expr = self._checked(self.expressions.prune.sum(factor, node.expr))
                 if expr is not None:
-                    self._compute(
-                        Edge("max", (node.index,), -1, mask),
-                        node.phase,
-                        node.mask & ~mask,
-                        expr,
-                        partial(self._max, node.value, mask),
-                    )
-
-    def _present(self, whole: int, node: TensorNode) -> int | None:
-        """The parts of a reduction available at a node: tiles inside the loop, everything present after it."""
-        tiles = whole & ~self.context.loop_bit
-        if node.mask & tiles != tiles:
-            return None
-        return tiles if node.phase == LOOP else whole & node.mask
-
-    def _leave_loop(self, node: TensorNode) -> None:
-        """Accumulators: sum over iterations, concatenation of tiles, and loop-invariant leaves carried past the loop."""
-        loop = self.context.loop_bit
-        if not node.mask & loop:
-            if any(edge.op == "load" for edge in node.edges):
-                self._reach(Edge("carry", (node.index,), -1), AFTER, node.mask, node.expr, node.value)
-            return
-        if any(whole & loop for whole in self.reductions):
-            expr = self._checked(self.expressions.prune.sum(self.context.reduction_factor(loop), node.expr))
-            if expr is not None:
-                self._compute(
-                    Edge("accumulate", (node.index,), -1, loop),
-                    AFTER,
-                    node.mask & ~loop,
-                    expr,
-                    partial(self._sum, node.value, loop),
-                )
-        assert self.context.loop_axis is not None
-        if node.mask >> self.context.loop_axis & 1 and not any(edge.op == "load" for edge in node.edges):
-            self._reach(Edge("concat", (node.index,), -1, loop), AFTER, node.mask, node.expr, node.value)
+                    value = partial(self._sum, node.value, mask)
+                    self._compute(Edge("sum", (node.index,), -1, mask), node.mask & ~mask, expr, value)
+                if self.has_max:
+                    expr = self._checked(self.expressions.prune.max(factor, node.expr))
+                    if expr is not None:
+                        value = partial(self._max, node.value, mask)
+                        self._compute(Edge("max", (node.index,), -1, mask), node.mask & ~mask, expr, value)
 
     def _combine(self, node: TensorNode, expr: Expr, partners: list[TensorNode]) -> None:
         """Binary operators of `node` with every known node of expression `expr`."""
@@ -324,19 +281,15 @@ class Saturation:
             left, right = right, left
         self._compute(
             Edge(op, (left.index, right.index), -1),
-            left.phase,
             union,
             expr,
             partial(row.compute, self.arith, _NO_CALL, [left.value, right.value]),
         )
 
     def _contractions(self, node: TensorNode, partners: list[TensorNode], product: Expr) -> None:
-        for whole in self.reductions:
+        for mask in self.reductions:
             for partner in partners:
-                if partner.mask == node.mask:
-                    continue
-                mask = self._present(whole, node)
-                if mask is None or mask != self._present(whole, partner):
+                if partner.mask == node.mask or node.mask & partner.mask & mask != mask:
                     continue
                 result = self._checked(self.expressions.prune.sum(self.context.reduction_factor(mask), product))
                 if result is None:
@@ -344,7 +297,6 @@ class Saturation:
                 left, right = sorted((node, partner), key=lambda n: n.index)
                 self._compute(
                     Edge("contract", (left.index, right.index), -1, mask),
-                    node.phase,
                     (left.mask | right.mask) & ~mask,
                     result,
                     partial(self._contract, left, right, mask),
@@ -355,13 +307,13 @@ class Saturation:
         self.closure.pruned[Pruning.EXPRESSION] += expr is None
         return expr
 
-    def _compute(self, edge: Edge, phase: int, mask: int, expr: Expr, value: Callable[[], FieldValue]) -> None:
+    def _compute(self, edge: Edge, mask: int, expr: Expr, value: Callable[[], FieldValue]) -> None:
         try:
             result = value()
         except UndefinedInField:
             self.closure.pruned[Pruning.UNDEFINED] += 1
             return
-        self._reach(edge, phase, mask, expr, result)
+        self._reach(edge, mask, expr, result)
 
     def _sum(self, value: FieldValue, mask: int) -> FieldValue:
         for axis in bits(mask):
@@ -382,9 +334,7 @@ class Saturation:
         for term, _ in self.program.outputs:
             digest = _digest(self.values[term])
             mask = self.context.mask(self.program.terms[term].axes)
-            self.closure.goals.append(
-                [n.index for n in self.closure.nodes if n.phase == AFTER and n.mask == mask and _digest(n.value) == digest]
-            )
+            self.closure.goals.append([n.index for n in self.closure.nodes if n.mask == mask and _digest(n.value) == digest])
 
 
 def _digest(value: FieldValue) -> bytes:
