@@ -70,11 +70,12 @@ def any_cut(fmaps: tuple[int | None, ...]) -> bool:
 
 
 def families(program: Graph) -> list[Family]:
-    """The grid on each axis of the output, the for-loop on each axis or absent."""
+    """The grid on each axis of the output, the for-loop on each axis or absent, where parts are equal."""
     axes = axis_program(program)
     ((term, _),) = axes.outputs
     loops = [None, *range(len(axes.sizes))]
-    return [Family(grid, loop) for grid, loop in itertools.product(sorted(axes.terms[term].axes), loops)]
+    pairs = itertools.product(sorted(axes.terms[term].axes), loops)
+    return [Family(grid, loop) for grid, loop in pairs if grid != loop or axes.sizes[grid] % PARTS**2 == 0]
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,9 @@ import pytest
 
 from mugraph.errors import UndefinedInField
 from mugraph.ir import Graph
-from mugraph.ir.graph import Value
 from mugraph.ir.program import Program, ProgramTensor
 from mugraph.search.axes import axis_program
 from mugraph.search.enumeration.engine import FieldTest
-from mugraph.search.enumeration.schedules import block_schedules
 
 from .fidelity import PARTS, Exclusion, Family, Signature, by_algorithm_1, by_closure, descriptions, families
 from .programs import finished
@@ -107,36 +105,6 @@ def test_aligned_schedules(name: str) -> None:
 @pytest.mark.parametrize("name", LONG_CASES)
 def test_aligned_schedules_of_longer_programs(name: str) -> None:
     compare(LONG_CASES[name])
-
-
-@pytest.mark.parametrize("name", ["product", "softmax", "attention without scores"])
-def test_other_schedules_give_nothing(name: str) -> None:
-    """Grids that cut only some of the operands with an axis, or a reduced one: whatever computes the program under them is one
-    of the exclusions. Where loops cut operands along several axes, one of them is only put together again as it was read."""
-    case = CASES[name]
-    axes = axis_program(case.graph)
-    looked_at = {schedule for family in families(case.graph) for schedule in family.schedules(axes)}
-    shapes = [node.output.shape for node in case.graph.inputs()]
-    slots = [[slot[0] for slot in term.slots] for _, term in sorted(axes.loads(), key=lambda load: load[1].source)]
-    others = [s for s in block_schedules(shapes, [(PARTS,)], [1, PARTS]) if s not in looked_at]
-    for schedule, kernels in by_algorithm_1(case.graph, others, case.operators).items():
-        looped = {slot[fmap] for slot, fmap in zip(slots, schedule.fmaps, strict=True) if fmap is not None}
-        gridded = {slot[dim] for slot, (dim,) in zip(slots, schedule.imaps, strict=True) if dim is not None}
-        extents = frozenset(axes.sizes[axis] // (PARTS if axis in gridded else 1) for axis in looped)
-        found = descriptions(case.graph, kernels, extents)
-        beyond = [body for about, body in found.values() if not about.exclusions]
-        assert not beyond or len(looped) > 1, schedule
-        assert all(map(puts_operands_together, beyond))
-
-
-def puts_operands_together(body: Graph) -> bool:
-    """Whether the loop does nothing with an operand that it cuts but to concatenate its slices."""
-    users = [
-        {reader.get("combine") for reader in body.nodes if Value(index) in reader.inputs}
-        for index, node in enumerate(body.nodes)
-        if node.op == "input_iterator" and node["fmap"] is not None
-    ]
-    return {"concat"} in users
 
 
 def test_tiles_of_size_1_admit_broadcasts_that_no_larger_tile_does() -> None:
