@@ -17,7 +17,7 @@ from mugraph.runtime import build
 from mugraph.runtime.cuda.emulated import EmulatedCuda
 from mugraph.runtime.cuda.machine import Cuda
 from mugraph.runtime.executable import Executable
-from mugraph.search import search
+from mugraph.search import Options, search
 from mugraph.search.engine import Search
 from mugraph.search.planning.padding import Padding, factors, worthwhile_paddings
 
@@ -92,3 +92,12 @@ def test_kernels_of_prime_sizes_run_right(program: Graph) -> None:
     (result,) = Executable(construct(best.graph), on)(*tensors)
     np.testing.assert_allclose(result.numpy(), wanted, rtol=1e-4, atol=1e-5)
     assert on.findings == []
+
+
+def test_advice_does_not_depend_on_the_time_for_finer_tiers_and_changes_no_report() -> None:
+    p = Program()
+    x, y, w = p.input("x", (4, 20011)), p.input("y", (4, 20011)), p.input("w", (20011,))
+    graph = finished(p, (x + y) * w)
+    hurried = search(graph, H100, options=Options(finer_tier_seconds=0.0)).report
+    assert hurried.exhausted
+    assert hurried.paddings == search(graph, H100).report.paddings != []

@@ -10,7 +10,7 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mugraph.algebra.fields import NestingArithmetic
 from mugraph.devices import Device
@@ -101,7 +101,7 @@ class Search:
             executor.close()
         if notes is not None:
             notes.keep(self.kernels.found)
-        self.report.tiers = list(self.kernels.reports.values())
+        self.report.tiers = [replace(report) for report in self.kernels.reports.values()]
         self.report.cuts_tried = self.plans.cuts_tried
         self.report.left_out += self.kernels.pruned + Counter({Pruning.FLOOR: self.plans.cuts_pruned})
         self.report.cuts_complete = self.plans.cuts_complete
@@ -175,6 +175,7 @@ class Search:
         """Dimensions that had better be padded, unless there is no time left to find out."""
         if self.report.interrupted or time.perf_counter() > self.deadline:
             return []
+        self.kernels.deadline = self.deadline  # whatever time the finer tiers had
         best = min((candidate.cost for candidate in candidates), default=float("inf"))
         produces = tuple(-1 - index for index in range(len(self.axes.outputs)))
         found = worthwhile_paddings(self.axes, self.program.input_names, self.plans, produces, best)
