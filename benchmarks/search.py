@@ -6,7 +6,8 @@
 
 - workloads: each in a fresh process: seconds until every tier and cut was searched and until the first muGraph, peak memory,
   and process seconds for other batches, whose structures are known by then: ranked schedules, written out as muGraphs.
-- growth: seconds against the number of operators, over random LAX programs; the exponent of the power law through the medians.
+- growth: seconds against the number of operators, over random LAX programs, until the coarsest tier and its cuts are exhausted,
+  and on how many programs the finer tiers are, too, in two seconds each; the exponent of the power law through the medians.
 - random: every candidate of random LAX programs against the program, by the verifier and in float64; and whether Algorithm 1,
   where it finishes in the seconds it has for a program, finds a kernel of less predicted time than the closures do. Two
   programs of three are small ones, so that it often does.
@@ -25,7 +26,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,7 @@ RESULTS = Path(__file__).parent / "results"
 GROWTH = range(4, 17)
 """Numbers of operators of the programs whose search is timed."""
 GROWTH_SIZES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-UNHURRIED = Options(cut_seconds=math.inf, closure_seconds=math.inf, finer_tier_seconds=math.inf)
+GROWTH_OPTIONS = Options(cut_seconds=math.inf, closure_seconds=math.inf, finer_tier_seconds=2.0)
 FLOAT64_ERROR = 1e-9
 """Errors of a candidate that is evaluated in float64, relative to its largest output."""
 BATCHES = (8, 16, 32, 64)
@@ -74,7 +75,7 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", help=f"{', '.join(PARTS)} (default: all)")
     parser.add_argument("--seconds", type=float, default=120.0, help="time limit of one search")
     parser.add_argument("--programs", type=int, default=30, help="random programs; for growth a tenth of it for each size")
-    parser.add_argument("--growth-seconds", type=float, default=20.0, help="limit of process seconds of one search for growth")
+    parser.add_argument("--growth-seconds", type=float, default=30.0, help="limit of process seconds of one search for growth")
     parser.add_argument("--algorithm-1-seconds", type=float, default=20.0, help="time limit of Algorithm 1 on one random program")
     parser.add_argument("--workers", default="1", help="processes that search")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
@@ -168,8 +169,9 @@ def growth(arguments: argparse.Namespace) -> tuple[Record, str]:
     for operators in GROWTH:
         space = ProgramSpace(operators=(operators, operators), sizes=GROWTH_SIZES)
         taken = [_search_seconds(random_program(seed, space), arguments.growth_seconds) for seed in range(each)]
-        known = [seconds for seconds in taken if seconds is not None]
-        rows.append({"operators": operators, "seconds": known, "over_time": taken.count(None)})
+        known = [seconds for seconds, _ in taken if seconds is not None]
+        finer = sum(finer for _, finer in taken)
+        rows.append({"operators": operators, "seconds": known, "over_time": each - len(known), "all_tiers": finer})
         tell(f"{operators} operators: {rows[-1]}")
     medians = [(row["operators"], _median(row)) for row in rows]
     exponent, factor, fit = power_law([point for point in medians if math.isfinite(point[1])])
@@ -177,10 +179,10 @@ def growth(arguments: argparse.Namespace) -> tuple[Record, str]:
     RESULTS.mkdir(exist_ok=True)
     label = f"seconds = {factor:.2g} n^{exponent:.2f} (R squared {fit:.2f})"
     (RESULTS / "search-growth.svg").write_text(scatter(points, lambda n: factor * n**exponent, "operators n", "seconds", label))
-    lines = [f"| operators | median s | most s | over {arguments.growth_seconds:g} s |", "|---" * 4 + "|"]
+    lines = [f"| operators | median s | most s | over {arguments.growth_seconds:g} s | all tiers |", "|---" * 5 + "|"]
     for row in rows:
         most = max(row["seconds"], default=math.nan)
-        lines.append(f"| {row['operators']} | {_median(row):.3f} | {most:.3f} | {row['over_time']} |")
+        lines.append(f"| {row['operators']} | {_median(row):.3f} | {most:.3f} | {row['over_time']} | {row['all_tiers']} |")
     return {"rows": rows, "exponent": exponent, "factor": factor, "fit": fit}, "\n".join([*lines, "", label])
 
 
@@ -190,21 +192,31 @@ def _median(row: Record) -> float:
     return statistics.median_high(seconds)
 
 
-def _search_seconds(program: Graph, limit: float) -> float | None:
-    """Process seconds until a search from nothing ends by itself; None beyond the limit.
+def _search_seconds(program: Graph, limit: float) -> tuple[float | None, bool]:
+    """Process seconds until a search from nothing has exhausted the coarsest tier; None beyond the limit.
 
-    The limit is one of process seconds too, so that what else the machine does decides nothing.
+    Also whether the finer tiers were exhausted in the time they get. The limit is one of process seconds too, so that what else
+    the machine does decides nothing.
     """
     KNOWN.clear()
     started = time.process_time()
+    since_stage: dict[str, float] = {}
 
-    def interrupt_late(_: Progress) -> None:
-        if time.process_time() - started > limit:
+    def look(progress: Progress) -> None:
+        since_stage.setdefault(progress.stage, time.process_time() - started)
+        if _coarsest_ended(since_stage) is None and time.process_time() - started > limit:
             raise KeyboardInterrupt
 
-    report = search(program, device_for("cpu"), progress=interrupt_late, options=UNHURRIED).report
-    seconds = time.process_time() - started
-    return seconds if report.exhausted and report.cuts_complete and seconds <= limit else None
+    report = search(program, device_for("cpu"), progress=look, options=GROWTH_OPTIONS).report
+    seconds = _coarsest_ended(since_stage) or time.process_time() - started
+    in_time = report.exhausted and report.cuts_complete and seconds <= limit
+    return seconds if in_time else None, in_time and all(tier.exhausted for tier in report.tiers)
+
+
+def _coarsest_ended(since_stage: Mapping[str, float]) -> float | None:
+    """When the first stage began that is not of the first tier."""
+    coarsest = next(iter(since_stage))
+    return next((since for stage, since in since_stage.items() if not stage.startswith(coarsest)), None)
 
 
 # --- random programs ---------------------------------------------------------------------------------------------------
