@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
@@ -90,14 +91,20 @@ def known_beforehand(operator: str, name: str, value: np.ndarray[Any, Any]) -> b
     return value.dtype.kind in "iub" or (operator in ("Clip", "Pow", "Dropout") and value.size == 1 and name != "x")
 
 
-def model(nodes: Sequence[Any], inputs: dict[str, Any], initializers: dict[str, Any] | None = None, opset: int = 18) -> Any:
-    """A model of float32 tensors with one output `y`; `inputs` are shapes."""
+def model(
+    nodes: Sequence[Any],
+    inputs: dict[str, Any],
+    initializers: dict[str, Any] | None = None,
+    opset: int = 18,
+    output: Sequence[Any] = ("any", "size"),
+) -> Any:
+    """A model of float32 tensors with one output `y`; `inputs` and `output` are shapes."""
     float32 = onnx.TensorProto.FLOAT
     graph = helper.make_graph(
         list(nodes),
         "test",
         [helper.make_tensor_value_info(name, float32, shape) for name, shape in inputs.items()],
-        [helper.make_tensor_value_info("y", float32, ["any size"])],
+        [helper.make_tensor_value_info("y", float32, list(output))],
         [numpy_helper.from_array(np.asarray(value), name) for name, value in (initializers or {}).items()],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
@@ -124,7 +131,7 @@ def layer(rows: int | str = 4) -> Any:
         "last": np.array([-1]), "epsilon": np.array([1e-5], np.float32), "weight": WEIGHT, "zero": np.array([0]),
         "parts": np.array([2, -1]),
     }  # fmt: skip
-    return model(nodes, {"x": [rows, 16]}, constants)
+    return model(nodes, {"x": [rows, 16]}, constants, output=(rows, 2, 16))
 
 
 def reference(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -148,6 +155,35 @@ def test_open_dimensions_need_a_size() -> None:
         from_onnx(layer("batch"))
 
 
+def test_a_dimension_without_a_name_is_called_by_its_place() -> None:
+    unnamed = model([helper.make_node("Relu", ["x"], ["y"])], {"x": [None, "columns", None]}, output=[None, "columns", 4])
+    program = from_onnx(unnamed, sizes={"x[0]": 2, "columns": 3, "x[2]": 4})
+    assert program.graph.output_tensors[0].shape == (2, 3, 4)
+    with pytest.raises(InvalidInput, match=r"input x has an open dimension 'x\[2\]'; give sizes=\{'x\[2\]': ...\}"):
+        from_onnx(unnamed, sizes={"x[0]": 2, "columns": 3})
+
+
+@pytest.mark.parametrize("names", ["batches", "", "y[0]"])
+def test_only_open_dimensions_of_inputs_have_a_size_to_give(names: str) -> None:
+    with pytest.raises(InvalidInput, match=rf"sizes names '{re.escape(names)}', which is no open dimension; those are batch"):
+        from_onnx(layer("batch"), sizes={"batch": 3, names: 4})
+
+
+@pytest.mark.parametrize("option", ["sizes", "fixed"])
+def test_options_that_are_no_mappings_are_refused(option: str) -> None:
+    wrong: dict[str, Any] = {option: 4}
+    with pytest.raises(InvalidInput, match=f"{option} is of type int; give a dictionary by name"):
+        from_onnx(layer("batch"), **wrong)
+
+
+@pytest.mark.parametrize("declared", [[4, 9], [4], [4, 8, 1], ["rows", 9], ["rows", "rows"]])
+def test_an_output_declared_with_another_shape_is_refused(declared: list[Any]) -> None:
+    relu = [helper.make_node("Relu", ["x"], ["y"])]
+    with pytest.raises(ShapeMismatch, match=r"output y is declared with shape \[4.* but computed with \[4, 8\]; correct"):
+        from_onnx(model(relu, {"x": ["rows", 8]}, output=declared), sizes={"rows": 4})
+    assert from_onnx(model(relu, {"x": ["rows", 8]}, output=["rows", "wide"]), sizes={"rows": 4})
+
+
 def test_a_file_is_optimized_by_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "layer.onnx"
     onnx.save(layer(), str(file))
@@ -158,18 +194,18 @@ def test_a_file_is_optimized_by_the_command_line(tmp_path: Path, capsys: pytest.
 
 
 @pytest.mark.parametrize(
-    ("node", "opset"),
+    ("node", "opset", "output"),
     [
-        (helper.make_node("ReduceMean", ["x"], ["y"], axes=[1], keepdims=0), 13),
-        (helper.make_node("ReduceSum", ["x"], ["y"], axes=[-1]), 11),
-        (helper.make_node("Unsqueeze", ["x"], ["y"], axes=[0, -1]), 11),
-        (helper.make_node("Softmax", ["x"], ["y"], axis=-1), 11),
-        (helper.make_node("Clip", ["x"], ["y"], min=0.5), 10),
-        (helper.make_node("Transpose", ["x"], ["y"]), 9),
+        (helper.make_node("ReduceMean", ["x"], ["y"], axes=[1], keepdims=0), 13, [4]),
+        (helper.make_node("ReduceSum", ["x"], ["y"], axes=[-1]), 11, [4, 1]),
+        (helper.make_node("Unsqueeze", ["x"], ["y"], axes=[0, -1]), 11, [1, 4, 6, 1]),
+        (helper.make_node("Softmax", ["x"], ["y"], axis=-1), 11, [4, 6]),
+        (helper.make_node("Clip", ["x"], ["y"], min=0.5), 10, [4, 6]),
+        (helper.make_node("Transpose", ["x"], ["y"]), 9, [6, 4]),
     ],
 )
-def test_meanings_of_earlier_opsets(node: Any, opset: int) -> None:
-    earlier = model([node], {"x": [4, 6]}, opset=opset)
+def test_meanings_of_earlier_opsets(node: Any, opset: int, output: list[int]) -> None:
+    earlier = model([node], {"x": [4, 6]}, opset=opset, output=output)
     x = np.random.default_rng(2).standard_normal((4, 6))
     (got,) = evaluate(from_onnx(earlier).graph, [x], FloatArithmetic(np.float64))
     (wanted,) = reference_module.ReferenceEvaluator(earlier).run(None, {"x": x.astype(np.float32)})
@@ -268,6 +304,14 @@ def test_sparse_weights_are_refused() -> None:
     for refused in (initialized, constant):
         with pytest.raises(UnsupportedOperator, match=r"w is sparse; make it dense"):
             from_onnx(refused)
+
+
+def test_opsets_that_the_package_does_not_know_are_refused() -> None:
+    newest = import_module("onnx.defs").onnx_opset_version()
+    relu = helper.make_node("Relu", ["x"], ["y"])
+    assert from_onnx(model([relu], {"x": [4, 4]}, opset=newest))
+    with pytest.raises(InvalidInput, match=f"opset {newest + 1}, and the onnx package knows operators up to opset {newest}"):
+        from_onnx(model([relu], {"x": [4, 4]}, opset=newest + 1))
 
 
 def test_old_opsets_are_refused() -> None:

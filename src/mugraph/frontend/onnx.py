@@ -6,14 +6,14 @@ floating-point types change an output's dtype only, as in `mugraph.frontend.conv
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mugraph.errors import InvalidInput, MugraphError, UnsupportedOperator
+from mugraph.errors import InvalidInput, MugraphError, ShapeMismatch, UnsupportedOperator
 from mugraph.frontend.onnx_rows import FLOATS, ROWS, Constant, NodeCall, Operand
 from mugraph.ir.dtypes import DType
 from mugraph.ir.program import Program, ProgramTensor
@@ -33,12 +33,13 @@ def from_onnx(
     """The program of an ONNX model: a file, or a model in memory.
 
     Its inputs are the model's and then, by name, its weights (`weights` has their values). `sizes` are those of dimensions
-    that the model names but leaves open; `fixed` are values of inputs that the program is to take as known, as shapes and
-    axes must be. Raises UnsupportedOperator naming the operator and node at fault, InvalidInput for files that are no
-    ONNX models, opsets before 7, open dimensions, and inputs that are not floating point.
+    that the model leaves open, by name, or as `x[0]` where dimension 0 of input x has none; `fixed` are values of inputs that
+    the program is to take as known, as shapes and axes must be. Raises UnsupportedOperator naming the operator and node at
+    fault, ShapeMismatch also for outputs that are declared with other shapes than they have, InvalidInput for files that are
+    no ONNX models, opsets before 7 or unknown to the onnx package, open dimensions, and inputs that are not floating point.
     """
     loaded = _loaded(model)
-    reader = _Reader(loaded, sizes or {}, fixed or {})
+    reader = _Reader(loaded, _mapping("sizes", sizes, "{'batch': 8}"), _mapping("fixed", fixed, "{'axes': [1]}"))
     reader.read()
     return reader.program
 
@@ -60,13 +61,11 @@ class _Reader:
 
     def read(self) -> None:
         """Everything: inputs, weights, nodes, outputs."""
-        if self.opset < _OLDEST_OPSET:
-            raise InvalidInput(f"the model is of opset {self.opset}; convert it to opset {_OLDEST_OPSET} or later")
+        _check_opset(self.opset)
         constants = dict(_constants(self.model))
-        open_inputs = [value.name for value in self.model.graph.input if value.name not in constants]
-        for name in self.fixed:
-            if name not in open_inputs:
-                raise InvalidInput(f"fixed names {name!r}, which is no input without a value; those are {', '.join(open_inputs)}")
+        open_inputs = [value for value in self.model.graph.input if value.name not in constants]
+        _check_names("fixed", self.fixed, "input without a value", [value.name for value in open_inputs])
+        _check_names("sizes", self.sizes, "open dimension", [name for value in open_inputs for name in _open_dimensions(value)])
         for value in self.model.graph.input:
             if value.name in self.fixed:
                 self.values[value.name] = self.fixed[value.name]
@@ -83,22 +82,30 @@ class _Reader:
 
     def _input(self, value: onnx.ValueInfoProto) -> ProgramTensor:
         kind = value.type.tensor_type
-        shape = [self._size(value.name, dim) for dim in kind.shape.dim]
+        shape = [self._size(value.name, position, dim) for position, dim in enumerate(kind.shape.dim)]
         return self.program.input(value.name, shape, _dtype(f"input {value.name}", kind.elem_type))
 
-    def _size(self, name: str, dim: Any) -> int:
-        if dim.WhichOneof("value") == "dim_value":
+    def _size(self, name: str, position: int, dim: Any) -> int:
+        if dim.HasField("dim_value"):
             return int(dim.dim_value)
-        if dim.dim_param in self.sizes:
-            return self.sizes[dim.dim_param]
-        raise InvalidInput(f"input {name} has an open dimension {dim.dim_param!r}; give sizes={{{dim.dim_param!r}: ...}}")
+        label = _called(name, position, dim)
+        if label in self.sizes:
+            return self.sizes[label]
+        raise InvalidInput(f"input {name} has an open dimension {label!r}; give sizes={{{label!r}: ...}}")
 
     def _output(self, value: onnx.ValueInfoProto) -> ProgramTensor:
         tensor = self.values[value.name]
         if not isinstance(tensor, ProgramTensor):
             raise UnsupportedOperator(f"output {value.name} is constant, or a part of a result that is not computed")
-        kind = value.type.tensor_type.elem_type
-        return tensor.cast(_dtype(f"output {value.name}", kind)) if kind else tensor
+        declared = value.type.tensor_type
+        sizes = [dim.dim_value if dim.HasField("dim_value") else self.sizes.get(dim.dim_param, "?") for dim in declared.shape.dim]
+        fits = len(sizes) == len(tensor.shape)
+        if not fits or any(size not in ("?", actual) for size, actual in zip(sizes, tensor.shape, strict=True)):
+            raise ShapeMismatch(
+                f"output {value.name} is declared with shape [{', '.join(map(str, sizes))}] but computed with "
+                f"{list(tensor.shape)}; correct the model's declaration, or its nodes"
+            )
+        return tensor.cast(_dtype(f"output {value.name}", declared.elem_type)) if declared.elem_type else tensor
 
     def _node(self, node: onnx.NodeProto) -> None:
         operands = [self.values[name] for name in node.input]
@@ -149,6 +156,43 @@ class _Reader:
         except Exception as error:  # whatever the reference cannot compute
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise UnsupportedOperator(f"its operands are constants, but ONNX's reference cannot compute it: {reason}") from error
+
+
+def _mapping(option: str, given: Any, example: str) -> Mapping[str, Any]:
+    if given is not None and not isinstance(given, Mapping):
+        raise InvalidInput(f"{option} is of type {type(given).__name__}; give a dictionary by name, as {option}={example}")
+    return given or {}
+
+
+def _check_names(option: str, given: Iterable[str], what: str, known: Sequence[str]) -> None:
+    for name in given:
+        if name not in known:
+            raise InvalidInput(f"{option} names {name!r}, which is no {what}; those are {', '.join(known) or 'none'}")
+
+
+def _check_opset(opset: int) -> None:
+    from onnx.defs import onnx_opset_version
+
+    newest = onnx_opset_version()
+    if opset < _OLDEST_OPSET:
+        raise InvalidInput(f"the model is of opset {opset}; convert it to opset {_OLDEST_OPSET} or later")
+    if opset > newest:
+        raise InvalidInput(
+            f"the model is of opset {opset}, and the onnx package knows operators up to opset {newest}; "
+            "upgrade the package, or convert the model to an earlier opset"
+        )
+
+
+def _open_dimensions(value: onnx.ValueInfoProto) -> Iterator[str]:
+    """What the dimensions of an input that have no size are called."""
+    for position, dim in enumerate(value.type.tensor_type.shape.dim):
+        if not dim.HasField("dim_value"):
+            yield _called(value.name, position, dim)
+
+
+def _called(name: str, position: int, dim: Any) -> str:
+    """What a dimension of an input is called: by the model, or by its place where it has no name."""
+    return str(dim.dim_param) or f"{name}[{position}]"
 
 
 def _loaded(model: str | Path | onnx.ModelProto) -> onnx.ModelProto:
