@@ -12,11 +12,14 @@ from mugraph.devices import Device, device_for
 from mugraph.ir import DType, Graph
 from mugraph.ir.liveness import peak_bytes
 from mugraph.ir.program import Program
+from mugraph.search.closure.recipe import Recipe, Step
+from mugraph.search.closure.saturation import Leaf
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.engine import Search
 from mugraph.search.planning.derivations import as_program
 from mugraph.search.planning.roofline import Roofline
-from mugraph.search.scheduling.emission import emit_block
+from mugraph.search.scheduling.cost import GENERATED_EFFICIENCY, IndexSpace, RecipeCost
+from mugraph.search.scheduling.emission import Output, emit_block
 from mugraph.search.scheduling.schedule import Scheduler
 from mugraph.search.scheduling.table import CostTable
 
@@ -65,3 +68,16 @@ def test_no_schedule_is_predicted_below_the_roofline_of_its_derivation(name: str
     for recipe, cost in zip(recipes, search.kernels.costs_of(program, recipes, produces), strict=True):
         assert roofline.of(as_program(recipe, program), produces) <= scheduler.least((cost,))[0].seconds * (1 + 1e-9)
     assert recipes
+
+
+def test_a_product_of_concatenations_is_computed_as_two_products() -> None:
+    m, n, d, r = (frozenset({axis}) for axis in range(4))
+    shapes = (m | d, m | r, d | n, r | n)
+    loads = [
+        Step("load", (), axes, False, leaf=Leaf(source, tuple((axis,) for axis in sorted(axes))))
+        for source, axes in enumerate(shapes)
+    ]
+    recipe = Recipe((*loads, Step("concat_contract", (0, 1, 2, 3), m | n, False, d | r)), (4,), None)
+    cost = RecipeCost(recipe, (DType.FP32,) * 4, (Output(((0,), (1,)), DType.FP32),), CPU)
+    each = 2 / (GENERATED_EFFICIENCY * CPU.matmul_flops[DType.FP32])
+    assert cost.compute == pytest.approx({IndexSpace(m | n | d): each, IndexSpace(m | n | r): each})

@@ -56,3 +56,31 @@ def test_recipes_of_equal_work_keep_their_order_whatever_the_order_of_their_step
     work = Work.of((48,), (4,), CPU, DType.FP32)
     assert work.cheapest_first((one, other)) == [one, other]
     assert work.cheapest_first((other, one)) == [other, one]
+
+
+M, N, D, R = range(4)
+"""Axes of the products below: rows, columns, and what is summed over."""
+
+
+def load(source: int, *axes: int) -> Step:
+    return Step("load", (), frozenset(axes), False, leaf=Leaf(source, tuple((axis,) for axis in axes)))
+
+
+def test_a_product_of_concatenations_works_as_much_as_its_two_products() -> None:
+    operands = (load(0, M, D), load(1, M, R), load(2, D, N), load(3, R, N))
+    result, inner, narrow = frozenset({M, N}), frozenset({D}), frozenset({R})
+    joined = Recipe((*operands, Step("concat_contract", (0, 1, 2, 3), result, False, inner | narrow)), (4,), None)
+    products = (Step("contract", (0, 2), result, False, inner), Step("contract", (1, 3), result, False, narrow))
+    added = Recipe((*operands, *products, Step("add", (4, 5), result, False)), (6,), None)
+    work = Work.of((16, 256, 4096, 16), (4,) * 4, CPU, DType.FP32)
+    assert work.cheapest_first((added, joined)) == [joined, added]
+
+
+def test_adding_factors_first_is_less_work_than_a_product_of_their_concatenation() -> None:
+    operands = (load(0, M, D), load(1, M, D), load(2, D, N))
+    result, inner = frozenset({M, N}), frozenset({D})
+    joined = Recipe((*operands, Step("concat_contract", (0, 1, 2, 2), result, False, inner)), (3,), None)
+    added = (Step("add", (0, 1), frozenset({M, D}), False), Step("contract", (3, 2), result, False, inner))
+    work = Work.of((128, 128, 64), (4,) * 3, CPU, DType.FP32)
+    first = Recipe((*operands, *added), (4,), None)
+    assert work.cheapest_first((joined, first)) == [first, joined]

@@ -7,7 +7,7 @@ structure are counted once, and put in order for other sizes or another device b
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import NamedTuple
@@ -20,7 +20,7 @@ from mugraph.ir.dtypes import DType
 from mugraph.ir.ops import OPERATORS, Call
 from mugraph.search.axes import AxisSet
 from mugraph.search.closure.context import bits
-from mugraph.search.closure.recipe import Recipe, Step
+from mugraph.search.closure.recipe import Recipe, Step, sums
 from mugraph.search.closure.saturation import Closure, Edge
 
 _TICKS_PER_SECOND = 1e15
@@ -58,10 +58,13 @@ class Work:
 
     def of_edge(self, closure: Closure, edge: Edge) -> float:
         """Seconds of one edge of a closure."""
-        parts = closure.nodes[edge.target].mask | edge.reduced
-        axes = (axis for axis in bits(parts) if axis < len(self.sizes))
-        points = math.prod(self.sizes[axis] for axis in axes)
-        return points * self.per_point(edge.op, None if edge.leaf is None else edge.leaf.source)
+        nodes, each = closure.nodes, self.per_point(edge.op, None if edge.leaf is None else edge.leaf.source)
+        summed = sums(edge.op, edge.reduced, [nodes[operand].mask for operand in edge.inputs])
+        return each * sum(self._points(nodes[edge.target].mask | parts) for parts in summed)
+
+    def _points(self, parts: int) -> int:
+        """Points of a program over some parts of its axes."""
+        return math.prod(self.sizes[axis] for axis in bits(parts) if axis < len(self.sizes))
 
     def cheapest_first(self, recipes: tuple[Recipe, ...]) -> list[Recipe]:
         """Recipes by the work of all their steps, whatever sizes they were found at; those of equal work in their order."""
@@ -73,7 +76,7 @@ class Work:
 
 
 class _Kind(NamedTuple):
-    """What the work of a step depends on: the operator, the axes it runs over, and what is loaded."""
+    """What the work of a step, or of one of its sums, depends on: the operator, the axes it runs over, and what is loaded."""
 
     op: str
     axes: AxisSet
@@ -95,7 +98,10 @@ def _steps_by_kind(
 ) -> tuple[tuple[_Kind, ...], npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
     """The kinds of steps in recipes, which `axes` each runs over, [kinds, axes], and how many there are, [recipes, kinds]."""
     column: dict[_Kind, int] = {}
-    rows = [[column.setdefault(_kind(step), len(column)) for step in recipe.steps] for recipe in recipes]
+    rows = [
+        [column.setdefault(kind, len(column)) for step in recipe.steps for kind in _kinds(step, recipe.steps)]
+        for recipe in recipes
+    ]
     counts = np.zeros((len(recipes), len(column)), dtype=np.int64)
     for index, row in enumerate(rows):
         np.add.at(counts[index], row, 1)
@@ -103,7 +109,11 @@ def _steps_by_kind(
     return tuple(column), np.array(runs_over, dtype=bool).reshape(len(column), axes), counts
 
 
-def _kind(step: Step) -> _Kind:
+def _kinds(step: Step, steps: Sequence[Step]) -> Iterator[_Kind]:
     """An accumulator works once on each of its tensor's elements, whatever it sums up in the loop."""
-    axes = step.axes if step.op in ("accumulate", "rescale") else step.axes | step.reduced
-    return _Kind(step.op, axes, None if step.leaf is None else step.leaf.source)
+    source = None if step.leaf is None else step.leaf.source
+    if step.op in ("accumulate", "rescale"):
+        yield _Kind(step.op, step.axes, source)
+        return
+    for axes in sums(step.op, step.reduced, [steps[operand].axes for operand in step.inputs]):
+        yield _Kind(step.op, step.axes | axes, source)

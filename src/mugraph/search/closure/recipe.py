@@ -7,13 +7,26 @@ found once per program and instantiated for any sizes, grids and loop counts (`m
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 from mugraph.ir.scalar import Scalar
 from mugraph.search.axes import AxisSet
 from mugraph.search.closure.context import bits
 from mugraph.search.closure.saturation import LOOP, Closure, Edge, Leaf
+
+Axes = TypeVar("Axes", int, AxisSet)
+"""A set of axes, as bits or as it is."""
+
+
+def sums(op: str, reduced: Axes, operands: Sequence[Axes]) -> tuple[Axes, ...]:
+    """What the sums of an operator that reduces `reduced` run over: of concatenations, each product what its factors share."""
+    if op != "concat_contract":
+        return (reduced,)
+    first, second, first_right, second_right = operands
+    return (reduced & first & first_right, reduced & second & second_right)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from mugraph.ir.dtypes import DType
 from mugraph.ir.liveness import live_ranges
 from mugraph.ir.ops import OPERATORS, Call
 from mugraph.search.axes import AxisSet, Slots
-from mugraph.search.closure.recipe import Recipe, Step
+from mugraph.search.closure.recipe import Recipe, Step, sums
 from mugraph.search.scheduling.emission import Output
 from mugraph.search.scheduling.space import cuttable
 
@@ -86,11 +86,10 @@ class RecipeCost:
         seconds: dict[IndexSpace, float] = {}
         spaces = _spaces(self.recipe)
         for step, dtype in zip(self.recipe.steps, self.dtypes, strict=True):
-            space, flops = _work(step, [spaces[i] for i in step.inputs])
             rate = self.device.vector_flops
             if step.op in ("contract", "concat_contract"):
                 rate = GENERATED_EFFICIENCY * self.device.matmul_flops[dtype]
-            if flops:
+            for space, flops in _work(step, [spaces[i] for i in step.inputs]):
                 seconds[space] = seconds.get(space, 0.0) + flops / rate
         return seconds
 
@@ -205,16 +204,17 @@ def _is_view(load: Step) -> bool:
     return load.leaf is not None and all(len(slot) <= 1 for slot in load.leaf.slots)
 
 
-def _work(step: Step, operands: Sequence[IndexSpace]) -> tuple[IndexSpace, float]:
-    """The points one step works on, and its operations per point."""
+def _work(step: Step, operands: Sequence[IndexSpace]) -> list[tuple[IndexSpace, float]]:
+    """The points one step works on, and its operations per point; of concatenations' product, those of the two it consists of."""
     space = IndexSpace(step.axes | step.reduced, any(x.cut for x in operands), step.in_loop)
     match step.op:
         case "load" | "constant" | "carry" | "concat":
-            return space, 0.0
+            return []
         case "contract" | "concat_contract":
-            return space, 2.0
+            summed = sums(step.op, step.reduced, [x.axes for x in operands])
+            return [(space._replace(axes=step.axes | axes), 2.0) for axes in summed]
         case "accumulate" | "accumulate_max" | "rescale":
-            return operands[0], 4.0 if step.op == "rescale" else 1.0
+            return [(operands[0], 4.0 if step.op == "rescale" else 1.0)]
         case "sum" | "max":
-            return space, 1.0
-    return space, float(OPERATORS[step.op].flops(Call(step.op, (), {}), (1,)))
+            return [(space, 1.0)]
+    return [(space, float(OPERATORS[step.op].flops(Call(step.op, (), {}), (1,))))]
