@@ -38,6 +38,7 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 from mugraph.devices import device_for
 from mugraph.devices.host import available_cores
 from mugraph.dynamo import compilations
+from mugraph.frontend.arrangements import with_arrangements
 from mugraph.frontend.partition import Partition, partition
 
 RESULTS = Path(__file__).parent / "results"
@@ -176,7 +177,7 @@ def _partitioned(module: torch.fx.GraphModule, example_inputs: Sequence[Any]) ->
     """A backend that divides graphs into pieces, and lets PyTorch run them."""
 
     def divided(graph: torch.fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
-        partitions.append(partition(graph.graph))
+        partitions.append(partition(with_arrangements(graph).graph))
         return make_boxed_func(graph.forward)
 
     compiler: Callable[..., Any] = aot_autograd(fw_compiler=divided)(module, example_inputs)

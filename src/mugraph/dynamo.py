@@ -22,6 +22,7 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch.utils._python_dispatch import _disable_current_modes
 
 from mugraph.errors import InvalidInput
+from mugraph.frontend.arrangements import with_arrangements
 from mugraph.frontend.capture import captured
 from mugraph.frontend.concrete import concrete, numbers_of
 from mugraph.frontend.partition import Partition, Piece, partition
@@ -120,6 +121,7 @@ def _at_all_sizes(options: Options, module: fx.GraphModule) -> Callable[..., Any
 
 def _optimized(options: Options, module: fx.GraphModule, known: Known) -> fx.GraphModule:
     """The graph with kernels in the place of its pieces."""
+    module = with_arrangements(module)
     whole = partition(module.graph, options.target.partition(":")[0])
     results: dict[Piece, Superoptimized] = {}
     reasons: Counter[str] = Counter()

@@ -11,6 +11,7 @@ import torch
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from mugraph.frontend.arrangements import with_arrangements
 from mugraph.frontend.partition import Partition, Piece, partition
 from mugraph.frontend.stitch import stitched
 from mugraph.runtime import build
@@ -27,7 +28,7 @@ def recorded(fn: Function, *inputs: torch.Tensor, mode: Literal["fake", "symboli
 
 def split(fn: Function, *inputs: torch.Tensor) -> Partition:
     """The partition of a function, after a check that running it by pieces changes nothing."""
-    module = recorded(fn, *inputs)
+    module = with_arrangements(recorded(fn, *inputs))
     found = partition(module.graph)
     calls = [node for node in module.graph.nodes if node.op == "call_function"]
     assert sorted(map(str, calls)) == sorted([str(n) for p in found.pieces for n in p.nodes] + [str(x.node) for x in found.left])
@@ -129,6 +130,43 @@ def test_a_large_group_is_divided_before_its_branches_join() -> None:
     weights = [randn(*shape) for _ in range(2) for shape in ((32, 64), (4, 64), (32, 4))]
     pieces = split(gated, randn(4, 64), randn(64), *weights).pieces
     assert [computing(piece).count("matmul") for piece in pieces] == [0, 3, 3]
+
+
+def rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    first, second = x.chunk(2, -1)
+    return x * cos + torch.cat((-second, first), -1) * sin
+
+
+def test_the_halves_of_queries_are_exchanged_where_attention_reads_them() -> None:
+    def attention(x: torch.Tensor, w: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *angles: torch.Tensor) -> torch.Tensor:
+        q = (x @ w).view(1, 4, 2, 16).transpose(1, 2)
+        return torch.nn.functional.scaled_dot_product_attention(rotated(q, *angles), k, v)
+
+    keys, angle = (1, 2, 8, 16), (4, 16)
+    inputs = (randn(4, 32), randn(32, 32), randn(*keys), randn(*keys), randn(*angle), randn(*angle))
+    projection, scores = split(attention, *inputs).pieces
+    assert computing(projection) == ["matmul"]
+    assert computing(scores).count("matmul") == 3, "of queries with the exchange, of queries with keys, and of those with values"
+
+
+def test_keys_whose_halves_are_exchanged_are_a_piece() -> None:
+    def keys(x: torch.Tensor, w: torch.Tensor, past: torch.Tensor, *angles: torch.Tensor) -> torch.Tensor:
+        return torch.cat((past, rotated(x @ w, *angles)), 0)
+
+    projection, rotation = split(keys, randn(4, 32), randn(32, 16), randn(3, 16), randn(16), randn(16)).pieces
+    assert computing(projection) == ["matmul"], "its kernel would need every element twice"
+    assert sorted(computing(rotation)) == ["add", "matmul", "mul", "mul"]
+
+
+def test_a_view_that_others_read_too_is_no_result_of_a_piece() -> None:
+    def layers(x: torch.Tensor, w: torch.Tensor, gain: torch.Tensor) -> list[torch.Tensor]:
+        flat = x.view(4, 32)
+        return [rms(flat, gain) @ w, torch.cos(flat)]
+
+    found = split(layers, randn(2, 2, 32), randn(32, 16), randn(32))
+    (piece,) = found.pieces
+    assert len(piece.outputs) == 1
+    assert any("a view that others read too" in reason for reason in found.reasons())
 
 
 def test_two_exponentials_on_a_path_are_in_two_pieces() -> None:

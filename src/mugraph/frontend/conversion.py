@@ -102,7 +102,7 @@ def _lost_widths(values: Mapping[torch.fx.Node, Any]) -> set[int]:
 
 
 def _apply(node: torch.fx.Node, values: Mapping[torch.fx.Node, Any], rows: Mapping[str, Rule]) -> Any:
-    _check(node)
+    _check(node, rows)
     arguments: Any = torch.fx.map_arg(node.args, values.__getitem__)
     options: Any = torch.fx.map_arg(node.kwargs, values.__getitem__)
     try:
@@ -114,9 +114,9 @@ def _apply(node: torch.fx.Node, values: Mapping[torch.fx.Node, Any], rows: Mappi
     return value
 
 
-def _check(node: torch.fx.Node) -> None:
+def _check(node: torch.fx.Node, rows: Mapping[str, Rule]) -> None:
     """Refuse operators without a row, in words that fit the reason it has none."""
-    if _name(node) in ROWS:
+    if _name(node) in rows:
         return
     if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
         raise UnsupportedOperator(_at(node, "it draws random numbers; pass them as an input, or call model.eval() for dropout"))

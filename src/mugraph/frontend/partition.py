@@ -10,7 +10,7 @@ a normalisation goes with the product that reads it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from torch import fx
@@ -18,7 +18,7 @@ from torch import fx
 from mugraph.errors import MugraphError
 from mugraph.frontend.levels import levels_of
 from mugraph.frontend.masks import mask_of
-from mugraph.frontend.pieces import Inspector, Traits, alone, isolated, mutates, program_of
+from mugraph.frontend.pieces import Inspector, Traits, alone, isolated, mutates, program_of, tensor_of
 from mugraph.frontend.work import Work, share, work_of_call, work_of_program
 from mugraph.ir.graph import Graph, Tensor
 
@@ -223,7 +223,7 @@ class _Splitter:
         return {node for node in nodes if counts[node] > _LARGEST}
 
     def _trimmed(self, nodes: Sequence[fx.Node]) -> list[fx.Node]:
-        """Without final calls that are views, or computed from nothing but what is read outside anyway."""
+        """Without first views that others read too, and final calls that are views or made of what is read outside anyway."""
         kept = dict.fromkeys(nodes)
         for node in reversed(nodes):
             traits = self.traits[node]
@@ -234,7 +234,19 @@ class _Splitter:
             if not traits.computes or exported:
                 del kept[node]
                 self._leave([node], "a cheap last step on what others read too")
+        for node in nodes:
+            if node in kept and self._shared_view(node, kept):
+                del kept[node]
+                self._leave([node], "a view that others read too")
         return list(kept)
+
+    def _shared_view(self, node: fx.Node, kept: Container[fx.Node]) -> bool:
+        """Whether a call gives kernels and others what the kernels read, as it lies in memory."""
+        tensor = tensor_of(node)
+        if tensor is None or not tensor.is_contiguous() or self.traits[node].computes or not alone(node):
+            return False
+        first = not any(source in kept for source in node.all_input_nodes)
+        return first and any(user not in kept for user in node.users)
 
     def _useful(self, piece: Piece) -> bool:
         """Whether there is something to fuse, or products that memory bounds."""

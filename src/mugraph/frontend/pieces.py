@@ -17,11 +17,12 @@ from torch import fx
 from mugraph.errors import MugraphError
 from mugraph.frontend.aten import ROWS
 from mugraph.frontend.attention import WATCHED_ROWS
+from mugraph.frontend.blocks import ARRANGED_ROWS, TINY_MATRIX, arranged
 from mugraph.frontend.conversion import DTYPES, Signature, convert
 from mugraph.ir.graph import FREE, Graph
 from mugraph.ir.ops import OPERATORS, Kind
 
-_ROWS = ROWS | WATCHED_ROWS
+_ROWS = {**ROWS, **WATCHED_ROWS, **ARRANGED_ROWS}
 _BOTTLENECK = 4
 """Two contractions in a row stay together where the second's inner dimension is at most the first's over this."""
 
@@ -129,7 +130,7 @@ def mutates(node: fx.Node) -> bool:
 
 def _complaint(node: fx.Node, device: str) -> str | None:
     """What keeps a call out of programs whatever its operator is."""
-    if not isinstance(node.target, torch._ops.OpOverload) or mutates(node):
+    if not (isinstance(node.target, torch._ops.OpOverload) or node.target is arranged) or mutates(node):
         return "it is no function of tensors alone"
     for source in [*node.all_input_nodes, node]:
         value = source.meta.get("val")
@@ -181,11 +182,15 @@ def _converted(node: fx.Node) -> Traits | str:
 def _traits(program: Graph) -> Traits:
     contractions: list[Contraction] = []
     kinds: list[Kind] = []
+    reduces = any(node.op in ("sum", "max") for node in program.nodes)
     for node in program.kernels():
         kinds.append(OPERATORS[node.op].kind)
-        if node.op == "matmul":
-            left = program.tensor(node.inputs[0]).shape
+        if node.op != "matmul":
+            continue
+        left = program.tensor(node.inputs[0]).shape
+        if math.prod(left) <= TINY_MATRIX:
+            reduces = True
+        else:
             contractions.append(Contraction(left[-1], math.prod(node.output.shape[:-2])))
-    reduces = any(node.op in ("sum", "max") for node in program.nodes)
     computes = any(node.op not in FREE and node.op != "repeat" for node in program.nodes)
     return Traits(tuple(contractions), reduces, kinds.count(Kind.EXPONENTIATION), computes)
