@@ -66,6 +66,18 @@ def test_the_backend_is_found_without_an_import() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_the_halves_of_a_rotary_embedding_are_exchanged_by_kernels() -> None:
+    def rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        return x * cos + torch.cat((-x[..., 8:], x[..., :8]), dim=-1) * sin
+
+    inputs = (torch.randn(2, 4, 16), torch.randn(4, 16), torch.randn(4, 16))
+    fast = compiled(rotated, strict=True)
+    with torch.inference_mode():
+        torch.testing.assert_close(fast(*inputs), rotated(*inputs), rtol=1e-6, atol=1e-6)
+    assert len(last().partition.pieces) == 1
+    assert last().partition.left == ()
+
+
 def test_a_model_runs_as_kernels_and_gives_what_eager_gives() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(Mlp(), Mlp(), nn.Softmax(-1)).eval()
