@@ -130,7 +130,7 @@ def test_every_elementwise_operator_is_right() -> None:
     inputs = [numbers, np.flip(numbers).copy()]
     exact = evaluate(graph, [array.astype(np.float64) for array in inputs], FloatArithmetic())
     for row, result, reference in zip(rows, Executable(graph, interpreted())(*map(torch.from_numpy, inputs)), exact, strict=True):
-        np.testing.assert_allclose(result.numpy(), reference, rtol=2e-6, atol=1e-7, err_msg=row.name)
+        np.testing.assert_allclose(result.numpy(), reference, rtol=2e-6, err_msg=row.name)
 
 
 @pytest.mark.parametrize("loop", [1, 4])
