@@ -20,7 +20,7 @@ from mugraph.frontend.workloads import WORKLOADS
 from mugraph.ir import DType, Graph
 from mugraph.runtime import Executable, build
 from mugraph.runtime.triton.figures import triton_figures
-from mugraph.runtime.triton.machine import SOURCE_NAME, Triton, _Launcher
+from mugraph.runtime.triton.machine import SOURCE_NAME, Launcher, Triton
 from mugraph.runtime.triton.modules import module_of
 
 pytest.importorskip("triton", reason="kernels are compiled by Triton; pip install 'mugraph[triton]'")
@@ -100,7 +100,7 @@ def test_a_launch_passes_the_grid_and_the_addresses(monkeypatch: pytest.MonkeyPa
     compiled = machine.compiled(launch.kernel, machine.print([launch.kernel]))
     launched: list[tuple[object, ...]] = []
     handle = {(2, 1, 1): lambda *addresses: launched.append(addresses)}
-    launcher = _Launcher(replace(compiled, handle=handle), launch.kernel.blocks)
+    launcher = Launcher(replace(compiled, handle=handle), launch.kernel.blocks)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(TargetUnavailable, match="needs an NVIDIA GPU to run"):
         launcher(16, 32)
@@ -130,6 +130,12 @@ def test_an_unknown_architecture_is_refused() -> None:
 def test_without_triton_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "triton", None)
     with pytest.raises(TargetUnavailable, match=r"pip install 'mugraph\[triton\]'"):
+        build(GRAPH, "triton:sm_90")
+
+
+def test_an_environment_that_interprets_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    with pytest.raises(TargetUnavailable, match="unset it"):
         build(GRAPH, "triton:sm_90")
 
 

@@ -9,15 +9,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from mugraph.errors import CompilationFailed, ExceedsMemory
+from mugraph.errors import CompilationFailed, ExceedsMemory, TargetUnavailable
 from mugraph.runtime.cuda.nvrtc import Resources, resources_of
 from mugraph.runtime.triton.modules import module_of, triton_version
 from mugraph.targets.triton import TileKernel
-from mugraph.targets.triton.tile import ELEMENT_TYPES
 
 _ALIGNMENT = [["tt.divisibility", 16]]
 """Of every address, in bytes: without it there are no asynchronous copies. Arrays that are not aligned so are copied first."""
-_SHORT_TYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 _compiling = threading.Lock()
 
 
@@ -56,15 +54,17 @@ class CompiledTriton:
 def compile_kernel(kernel: TileKernel, source: str, architecture: str, shared_bytes: int) -> CompiledTriton:
     """Compile one kernel of a generated file for `sm_80`, `sm_90`, ...; Triton keeps the result in a cache of its own.
 
-    Raises TargetUnavailable without triton, CompilationFailed when it rejects the kernel, ExceedsMemory when a block needs more
-    than `shared_bytes` of shared memory, which Triton does not mind here.
+    Raises TargetUnavailable without triton or when it is told to interpret, CompilationFailed when it rejects the kernel,
+    ExceedsMemory when a block needs more than `shared_bytes` of shared memory, which Triton does not mind here.
     """
     version = triton_version()
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    signature = {parameter.pointer: f"*{_SHORT_TYPES[ELEMENT_TYPES[parameter.tensor.dtype]]}" for parameter in kernel.parameters}
+    if triton.knobs.runtime.interpret:
+        raise TargetUnavailable("Triton compiles nothing while TRITON_INTERPRET is set; unset it, and set it to run the file")
+    signature = {parameter.pointer: f"*{parameter.tensor.dtype}" for parameter in kernel.parameters}
     attributes = {(position,): _ALIGNMENT for position in range(len(signature))}
     target = GPUTarget("cuda", int(architecture.removeprefix("sm_")), 32)
     options = {"num_warps": kernel.warps, "enable_fp_fusion": True}

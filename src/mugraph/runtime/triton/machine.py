@@ -57,7 +57,7 @@ class Triton:
 
     def load(self, kernels: Sequence[TileKernel], sources: Mapping[str, str], cache_directory: Path | None) -> Functions:
         """Functions that launch the kernels on torch's current stream; a GPU is needed when the first one is called."""
-        return {kernel.name: _Launcher(self.compiled(kernel, sources), kernel.blocks) for kernel in kernels}
+        return {kernel.name: Launcher(self.compiled(kernel, sources), kernel.blocks) for kernel in kernels}
 
     def compiled(self, kernel: TileKernel, sources: Mapping[str, str]) -> CompiledTriton:
         """A kernel of the printed file as machine code; raises what `compile_kernel` raises."""
@@ -81,7 +81,7 @@ class Triton:
 
 
 @dataclass(frozen=True, slots=True)
-class _Launcher:
+class Launcher:
     """A compiled kernel, which Triton loads onto the GPU when it is first called."""
 
     compiled: CompiledTriton
