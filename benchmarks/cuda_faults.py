@@ -33,8 +33,9 @@ from mugraph.trials.kernel_features import features
 TARGETS = ("cuda:sm_80", "cuda:sm_90")
 KINDS = ("barrier", "wait", "mask", "layout", "swizzle", "overlap")
 """Those that more muGraphs are tried for; kernels with engines have places for others, too."""
-NEEDLESS = {"barrier"}
-"""Kinds of which a plant can be no fault: between statements that share elements of one thread alone, a barrier is needless."""
+NEEDLESS = {"barrier", "swizzle"}
+"""Kinds of which a plant can be no fault: a barrier between statements that share elements of one thread alone is needless, and a
+swizzle may exchange terms of one sum."""
 MOST_GRAPHS = 4
 """muGraphs of one combination that faults are planted in."""
 

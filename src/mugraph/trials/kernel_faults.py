@@ -1,9 +1,9 @@
 """Faults planted in the text of generated CUDA kernels: what a code generator could forget, one place at a time.
 
 Each is tried on the CPU emulator, which has to notice it: by a finding, or by a wrong result. A few plants are no faults and
-nothing can notice them: a barrier between statements whose threads touch the same elements, or a running maximum replaced by
-any other number that is used in its place throughout. Accesses of these kernels do not depend on data: a barrier that the
-emulator misses in no order of the warps is one that no two threads need.
+nothing can notice them: a barrier between statements whose threads touch the same elements, a swizzle that only exchanges terms
+of one sum, or a running maximum replaced by any other number that is used in its place throughout. Accesses of these kernels do
+not depend on data: a barrier that the emulator misses in no order of the warps is one that no two threads need.
 """
 
 from __future__ import annotations
