@@ -151,7 +151,7 @@ class Search:
     def _candidates(self) -> list[Candidate]:
         """The most promising plans as graphs, each graph once; others take the place of what does not fit device memory."""
         graphs: dict[Plan, Graph] = {}
-        rehearsal = Rehearsal(self.axes.sizes, len(self.input_tensors), self.plans.read_as)
+        rehearsal = Rehearsal(self.axes, len(self.input_tensors), self.plans.read_as)
         refinements = refined(most_promising(self.best, rehearsal.errors), rehearsal, self.kernels)
         left = dict.fromkeys(itertools.chain(self.best, refinements))
         while True:

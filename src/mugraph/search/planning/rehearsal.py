@@ -10,18 +10,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.float_arithmetic import FloatArithmetic
-from mugraph.search.axes import Slots
+from mugraph.search.axes import AxisProgram, Slots
 from mugraph.search.closure.centring import centred
 from mugraph.search.closure.context import Context
 from mugraph.search.closure.evaluation import Evaluator
 from mugraph.search.closure.recipe import Recipe, Step
 from mugraph.search.closure.saturation import Leaf
+from mugraph.search.closure.stabilize import exponentials
 from mugraph.search.kernels import Kernel
 from mugraph.search.planning.plans import Library, Plan, Stage
 from mugraph.search.structures import Recent
@@ -132,34 +134,50 @@ class _Value:
 
 
 class Rehearsal:
-    """Computes plans of a program with axes of `sizes` and so many `inputs`; `read_as` is `PlanSearch.read_as`."""
+    """Computes plans of a program with so many `inputs`; `read_as` is `PlanSearch.read_as`."""
 
-    def __init__(self, sizes: tuple[int, ...], inputs: int, read_as: Mapping[int, int]) -> None:
-        self.sizes, self.inputs, self.read_as = sizes, inputs, read_as
-        self.sample = _SAMPLE if len(sizes) <= _FEW_AXES else _SMALL_SAMPLE
-        self._errors: dict[tuple[object, ...], Errors | None] = {}
+    def __init__(self, program: AxisProgram, inputs: int, read_as: Mapping[int, int]) -> None:
+        self.program, self.sizes, self.inputs, self.read_as = program, program.sizes, inputs, read_as
+        self.sample = _SAMPLE if len(self.sizes) <= _FEW_AXES else _SMALL_SAMPLE
+        self._errors: dict[tuple[object, ...], Errors] = {}
         self._steps: dict[tuple[object, ...], _Value] = {}
         """Results of steps whose inputs are numbers of results: plans have most of them in common."""
 
-    def errors(self, plan: Plan) -> Errors | None:
-        """The errors of a plan; None where no samples of its tensors fit. Plans of harmless steps alone have none."""
+    def errors(self, plan: Plan) -> Errors:
+        """The errors of a plan. Plans of harmless steps alone have none.
+
+        Where they cannot be told, only unshifted exponentials count: no samples fit, or normal numbers are not what the program
+        is meant for.
+        """
         structure = tuple((stage.produces, _recipe(stage.kernel), stage.kernel.sizes) for stage in plan.stages)
         if structure not in self._errors:
             self._errors[structure] = self._errors_of(self.launches(plan))
         return self._errors[structure]
 
-    def _errors_of(self, launches: tuple[Launch, ...]) -> Errors | None:
+    def _errors_of(self, launches: tuple[Launch, ...]) -> Errors:
         if all(step.op in _HARMLESS for launch in launches for step in launch.recipe.steps):
             return (0.0,) * self._kinds
         key = launches, self.inputs
         known = _KNOWN.get(key)
         if known is None:
-            try:
-                known = self._compared(launches)
-            except _Unrehearsed:
-                return None
+            known = self._compared(launches) if self._defined else None
+            if known is None:
+                overflows = any(exponentials(launch.recipe) for launch in launches)
+                known = (math.inf if overflows else 0.0,) * self._kinds
             _KNOWN.put(key, known)
         return known
+
+    @cached_property
+    def _defined(self) -> bool:
+        """Whether the program itself has a result for normal numbers."""
+        steps = tuple(
+            Step(t.op, t.inputs, t.axes, False, t.reduced, Leaf(t.source, t.slots) if t.op == "load" else None, t.scalar)
+            for t in self.program.terms
+        )
+        recipe = Recipe(steps, tuple(term for term, _ in self.program.outputs), None)
+        writes = tuple(((-1 - index,), slots) for index, (_, slots) in enumerate(self.program.outputs))
+        errors = self._compared((self._sampled(recipe, writes, self.sizes),))
+        return errors is not None and math.isfinite(errors[0])
 
     def centred(self, plan: Plan) -> tuple[Recipe, ...]:
         """The recipes of the plan's launches, with differences taken twice wherever that makes its outputs more precise."""
@@ -181,9 +199,8 @@ class Rehearsal:
 
     def _more_precise(self, launches: tuple[Launch, ...], others: tuple[Launch, ...]) -> bool:
         """Whether some errors are less by far and none is more than doubled, and the outputs are those of the others."""
-        try:
-            errors, before = self._compared(launches), self._compared(others)
-        except _Unrehearsed:
+        errors, before = self._compared(launches), self._compared(others)
+        if errors is None or before is None or not self._defined:
             return False
         pairs = zip(self.outputs(launches)[1], self.outputs(others)[1], strict=True)
         return (
@@ -205,24 +222,31 @@ class Rehearsal:
         slots = kernel.outputs if isinstance(kernel, Library) else tuple(output.slots for output in kernel.outputs)
         recipe = _recipe(kernel)
         names = [(source, *([self.read_as[source]] if source in self.read_as else [])) for source in stage.produces]
-        whole = (*self.sizes, *kernel.sizes[len(self.sizes) :])
-        summed = recipe.reduced_axes
+        return self._sampled(recipe, tuple(zip(names, slots, strict=True)), kernel.sizes)
+
+    def _sampled(self, recipe: Recipe, writes: tuple[tuple[tuple[int, ...], Slots], ...], sizes: tuple[int, ...]) -> Launch:
+        """A launch on samples of axes of `sizes`: an axis of another size than the program's is divided."""
+        whole = (*self.sizes, *sizes[len(self.sizes) :])
         sample = tuple(
             _PARTS if axis >= len(self.sizes) else min(size, self.sample) if size == whole[axis] else self.sample // _PARTS
-            for axis, size in enumerate(kernel.sizes)
+            for axis, size in enumerate(sizes)
         )
-        counts = tuple(
-            size / few if axis in summed else 1.0 for axis, (size, few) in enumerate(zip(kernel.sizes, sample, strict=True))
-        )
-        return Launch(recipe, tuple(zip(names, slots, strict=True)), sample, counts)
+        summed = recipe.reduced_axes
+        counts = tuple(size / few if axis in summed else 1.0 for axis, (size, few) in enumerate(zip(sizes, sample, strict=True)))
+        return Launch(recipe, writes, sample, counts)
 
-    def _compared(self, launches: tuple[Launch, ...]) -> Errors:
+    def _compared(self, launches: tuple[Launch, ...]) -> Errors | None:
+        """The errors of launches; None where no samples of their tensors fit."""
         errors = np.zeros(self._kinds)
-        with np.errstate(all="ignore"):
-            for rounded, exact in zip(*self.outputs(launches), strict=True):
-                rows, wanted = (x.reshape(-1, self._kinds) for x in (rounded, exact))
-                error = np.abs(rows - wanted).max(axis=0) / np.maximum(np.abs(wanted).max(axis=0), np.finfo(np.float32).tiny)
-                errors = np.maximum(errors, np.where(np.isfinite(rows).all(axis=0), np.nan_to_num(error, nan=0.0), np.inf))
+        try:
+            with np.errstate(all="ignore"):
+                for rounded, exact in zip(*self.outputs(launches), strict=True):
+                    rows, wanted = (x.reshape(-1, self._kinds) for x in (rounded, exact))
+                    largest = np.maximum(np.abs(wanted).max(axis=0), np.finfo(np.float32).tiny)
+                    error = np.nan_to_num(np.abs(rows - wanted).max(axis=0) / largest, nan=0.0)
+                    errors = np.maximum(errors, np.where(np.isfinite(rows).all(axis=0), error, np.inf))
+        except _Unrehearsed:
+            return None
         return tuple(errors.tolist())
 
     def outputs(self, launches: tuple[Launch, ...]) -> tuple[list[Array], ...]:

@@ -30,7 +30,7 @@ _ORDER = 32.0
 """Errors that differ by less are of one order."""
 
 
-def most_promising(plans: Iterable[Plan], errors: Callable[[Plan], Errors | None], count: int = CANDIDATES) -> list[Plan]:
+def most_promising(plans: Iterable[Plan], errors: Callable[[Plan], Errors], count: int = CANDIDATES) -> list[Plan]:
     """At most `count` plans, best predicted first: the best one of each kind takes part if it is worth measuring.
 
     So does the best of those with the fewest launches up to four times as far behind, for what a launch costs is what predictions
@@ -62,13 +62,13 @@ def most_promising(plans: Iterable[Plan], errors: Callable[[Plan], Errors | None
     return [known[number] for _, number in ranked if number in chosen]
 
 
-def orders_lost(errors: Sequence[Errors | None]) -> list[int | None]:
+def orders_lost(errors: Sequence[Errors]) -> list[int | None]:
     """By how many orders the errors of each plan exceed the least that any plan has on the same inputs, where they do most.
 
-    None for plans beyond the range of numbers, unless all of them are; 0 where errors are unknown.
+    None for plans beyond the range of numbers, unless all of them are.
     """
-    least = [max(_LEAST_ERROR, min(kind)) for kind in zip(*filter(None, errors), strict=True)]
-    lost = [0 if found is None else _orders(found, least) for found in errors]
+    least = [max(_LEAST_ERROR, min(kind)) for kind in zip(*errors, strict=True)]
+    lost = [_orders(found, least) for found in errors]
     return lost if any(orders is not None for orders in lost) else [0] * len(lost)
 
 
