@@ -177,7 +177,9 @@ def growth(arguments: argparse.Namespace) -> tuple[Record, str]:
     exponent, factor, fit = power_law([point for point in medians if math.isfinite(point[1])])
     points = [(row["operators"], seconds) for row in rows for seconds in row["seconds"]]
     RESULTS.mkdir(exist_ok=True)
-    label = f"seconds = {factor:.2g} n^{exponent:.2f} (R squared {fit:.2f})"
+    late = [str(operators) for operators, median in medians if math.isinf(median)]
+    without = f"; medians over the limit, left out: {', '.join(late)}" if late else ""
+    label = f"seconds = {factor:.2g} n^{exponent:.2f} (R squared {fit:.2f}){without}"
     (RESULTS / "search-growth.svg").write_text(scatter(points, lambda n: factor * n**exponent, "operators n", "seconds", label))
     lines = [f"| operators | median s | most s | over {arguments.growth_seconds:g} s | all tiers |", "|---" * 5 + "|"]
     for row in rows:
