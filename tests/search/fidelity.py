@@ -20,7 +20,7 @@ from mugraph.ir.ops import Scope, apply_call, operator
 from mugraph.search.axes import AxisProgram, axis_program
 from mugraph.search.closure.context import Context
 from mugraph.search.closure.extraction import ExtractionLimits, Extractor
-from mugraph.search.closure.lifting import Fmaps, with_loop
+from mugraph.search.closure.lifting import Fmaps, loops_to_some_end, with_loop, worthwhile
 from mugraph.search.closure.recipe import Recipe
 from mugraph.search.closure.saturation import Closure, Limits, Saturation, TinyInputs
 from mugraph.search.closure.tiers import Tier
@@ -122,10 +122,10 @@ def _size(body: Graph) -> int:
     return sum(node.op not in VIEWS | {"constant", "output_saver"} for node in body.nodes)
 
 
-def by_closure(program: Graph, family: Family, operators: int) -> list[BlockKernel]:
+def by_closure(program: Graph, family: Family, operators: int, listed: bool = False) -> list[BlockKernel]:
     """The block graphs of all recipes of the closure with that loop axis, under the family's schedules.
 
-    As in Algorithm 1, each operand is read in one way, and at least one is cut.
+    As in Algorithm 1, each operand is read in one way, and at least one is cut. `listed` are those that the search lists.
     """
     arith, inputs = FieldArithmetic(seed=3), TinyInputs(3)
     axes = axis_program(program)
@@ -133,7 +133,7 @@ def by_closure(program: Graph, family: Family, operators: int) -> list[BlockKern
     Saturation(closure, arith, inputs, Limits()).run()
     assert closure.saturated
     if family.loop_axis is not None:
-        closure = with_loop(closure, family.loop_axis, Fmaps.ALL)
+        closure = with_loop(closure, family.loop_axis, worthwhile(axes, family.loop_axis) if listed else Fmaps.ALL)
     extractor = Extractor(closure, lambda edge: 1.0)
     limits = ExtractionLimits(operators, derivations=10**6, expansions=10**6)
     recipes = [recipe for goal in closure.goals[0] for _, recipe in extractor.derivations((goal,), limits)]
@@ -143,7 +143,8 @@ def by_closure(program: Graph, family: Family, operators: int) -> list[BlockKern
     output = Output(axes.outputs[0][1], program.output_tensors[0].dtype)
     found = []
     for recipe in recipes:
-        if family.grid_axis in recipe.parallel_axes and reads_once(recipe):
+        wanted = reads_once(recipe) and (loops_to_some_end(recipe) or not listed)
+        if wanted and family.grid_axis in recipe.parallel_axes:
             sources = tuple(leaf.source for leaf in recipe.leaves)
             body = emit_block(recipe, schedule, axes.sizes, [tensors[source] for source in sources], [output])
             found.append(BlockKernel(body, sources))

@@ -1,11 +1,12 @@
-"""Nothing that the closure engine leaves out is better: for every graph of Algorithm 1, whatever its schedule and whatever
-excluded constructs it has, the closures have one that does no more of anything.
+"""Nothing that the search leaves out is better: for every graph of Algorithm 1, whatever its schedule and whatever excluded
+constructs it has, the search lists one that does no more of anything.
 
 Graphs compute the same program, cut by one grid dimension or none of two blocks and a for-loop of two iterations or none.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import pytest
@@ -24,11 +25,15 @@ PARTIAL, OUTER, RECOMPUTED = Exclusion.PARTIAL_CONCATENATION, Exclusion.OUTER_PR
 
 @dataclass(frozen=True)
 class Case:
-    """A program, the limit of block operators, and the excluded constructs that occur in Algorithm 1's graphs of it."""
+    """A program, the limit of block operators, and the excluded constructs that occur in Algorithm 1's graphs of it.
+
+    Unless `listed`, a loop that puts an operand together for a product after it is in the closures, but not listed.
+    """
 
     graph: Graph
     operators: int
     occur: frozenset[Exclusion] = frozenset()
+    listed: bool = True
 
 
 def soft(x: ProgramTensor) -> ProgramTensor:
@@ -70,7 +75,9 @@ LONG_CASES = {
     "attention without scores, one row": Case(program(lambda x, v: soft(x) @ v, (ONE, D), (D, N)), 8, frozenset({OUTER})),
     "gain and product": Case(program(lambda x, g, w: x * g @ w, (B, D), (D,), (D, N)), 7),
     "gain and product, one row": Case(program(lambda x, g, w: x * g @ w, (ONE, D), (D,), (D, N)), 7, frozenset({PARTIAL})),
-    "gain and product over one": Case(program(lambda x, g, w: x * g @ w, (B, ONE), (ONE,), (ONE, N)), 7, frozenset({OUTER})),
+    "gain and product over one": Case(
+        program(lambda x, g, w: x * g @ w, (B, ONE), (ONE,), (ONE, N)), 7, frozenset({OUTER}), False
+    ),
 }
 
 
@@ -90,9 +97,10 @@ def loop_extents(graph: Graph, schedule: BlockSchedule) -> frozenset[int]:
 
 
 def compare(case: Case) -> None:
-    """Each graph of Algorithm 1 does no less than some graph of the closures."""
+    """Each graph of Algorithm 1 does no less than some graph of ours."""
     found = by_algorithm_1(case.graph, schedules(case.graph), case.operators)
-    ours = least([Effort.of(k.body) for family in families(case.graph) for k in by_closure(case.graph, family, case.operators)])
+    listed = (by_closure(case.graph, family, case.operators, case.listed) for family in families(case.graph))
+    ours = least([Effort.of(kernel.body) for kernel in itertools.chain.from_iterable(listed)])
     occurred: set[Exclusion] = set()
     for schedule, kernels in found.items():
         described = descriptions(case.graph, kernels, loop_extents(case.graph, schedule)).values()

@@ -19,7 +19,7 @@ from mugraph.search.axes import AxisProgram
 from mugraph.search.closure.bounded import deepened
 from mugraph.search.closure.context import Context
 from mugraph.search.closure.extraction import ExtractionLimits, Extractor
-from mugraph.search.closure.lifting import Fmaps, loops_to_some_end, with_loop
+from mugraph.search.closure.lifting import loops_to_some_end, with_loop, worthwhile
 from mugraph.search.closure.recipe import Recipe, Step
 from mugraph.search.closure.saturation import Closure, Leaf, Limits, Saturation, TinyInputs
 from mugraph.search.closure.stabilize import Stabilizer, exponentials
@@ -96,7 +96,9 @@ class Item:
         arith, inputs = NestingArithmetic(seed=self.options.seed), TinyInputs(self.options.seed)
         loopless, bound = self._loopless(arith, inputs, min(deadline, started + self.seconds), tick)
         timed_out = bound < self.options.block_operators and time.perf_counter() > started + self.seconds
-        closure = loopless if self.loop_axis is None else with_loop(loopless, self.loop_axis, self._fmaps())
+        closure = loopless
+        if self.loop_axis is not None:
+            closure = with_loop(loopless, self.loop_axis, worthwhile(self.program, self.loop_axis))
         found, operators = self._extract(loopless, closure, bound, deadline)
         safe = found
         if any(step.op == "exp" for recipe in found for step in recipe.steps):
@@ -149,11 +151,6 @@ class Item:
         limits = Limits(self.options.max_nodes, deadline)
         bounded, bound = deepened(whole, arith, inputs, limits, self.options.block_operators, tick)
         return (bounded if all(bounded.goals) else whole), bound
-
-    def _fmaps(self) -> Fmaps:
-        """Nothing waits for sums over an axis that is not reduced."""
-        reduced = any(self.loop_axis in axes for axes in self.program.reductions)
-        return Fmaps.WORTHWHILE if reduced else Fmaps.ALIGNED
 
     def _extract(self, loopless: Closure, closure: Closure, bound: int, deadline: float) -> tuple[list[Recipe], int]:
         """The derivations of all goals up to the limit of operators, or if that is larger those of the smallest size there is;

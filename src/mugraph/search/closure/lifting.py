@@ -18,6 +18,7 @@ import numpy as np
 
 from mugraph.algebra.fields import FieldArithmetic, FieldValue
 from mugraph.ir.ops import OPERATORS, Call
+from mugraph.search.axes import AxisProgram
 from mugraph.search.closure.context import Context
 from mugraph.search.closure.recipe import Recipe
 from mugraph.search.closure.saturation import AFTER, LOOP, Closure, Edge, TensorNode
@@ -68,6 +69,11 @@ _NO_CALL = Call("", (), {})
 def with_loop(loopless: Closure, loop_axis: int, fmaps: Fmaps) -> Closure:
     """The tensors of block graphs with a for-loop over `loop_axis`, from the closure of those without."""
     return _Lifting(loopless, loop_axis, fmaps).run()
+
+
+def worthwhile(program: AxisProgram, loop_axis: int) -> Fmaps:
+    """Which ways to read operands the search looks at: nothing waits for sums over an axis that is not reduced."""
+    return Fmaps.WORTHWHILE if any(loop_axis in axes for axes in program.reductions) else Fmaps.ALIGNED
 
 
 def loops_to_some_end(recipe: Recipe) -> bool:
