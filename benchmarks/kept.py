@@ -63,9 +63,13 @@ def records(
             ordered = [found[key] for key in wanted if key in found]
             ordered += [record for key, record in found.items() if key not in wanted]
             current = [record for record in ordered if record["sources"] == sources()]
-            text = json.dumps({"summary": summary(current), "records": ordered}, indent=1) + "\n"
-            output.write_text(text, encoding="utf-8")
+            output.write_text(_text(summary(current), ordered), encoding="utf-8")
     return [found[key] for key in wanted]
+
+
+def _text(summary: Any, ordered: Sequence[Record]) -> str:
+    """JSON with a line for each record."""
+    return f'{{"summary": {json.dumps(summary, indent=1)},\n"records": [\n' + ",\n".join(map(json.dumps, ordered)) + "\n]}\n"
 
 
 def _key(record: Record, case: Case) -> str:
