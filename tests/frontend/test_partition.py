@@ -87,8 +87,18 @@ def test_equal_layers_are_equal_programs() -> None:
 
     pieces = split(layers, *MLP, *(randn(*w.shape) for w in MLP[1:])).pieces
     assert len(pieces) == 4
-    assert pieces[0].program == pieces[2].program
-    assert pieces[1].program == pieces[3].program
+    assert pieces[0].program is pieces[2].program, "it is converted once"
+    assert pieces[1].program is pieces[3].program
+
+
+def test_layers_that_differ_in_a_number_or_an_operand_are_different_programs() -> None:
+    def layers(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        for number in (2.0, 3.0):
+            x = torch.cos(torch.softmax(x * number, -1) @ w)
+        return torch.cos(torch.softmax(x * x, -1) @ w)
+
+    programs = [piece.program for piece in split(layers, randn(4, 32), randn(32, 32)).pieces]
+    assert len(programs) == len(set(programs)) == 3
 
 
 def test_attention_stays_whole() -> None:

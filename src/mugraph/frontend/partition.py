@@ -18,7 +18,7 @@ from torch import fx
 from mugraph.errors import MugraphError
 from mugraph.frontend.levels import levels_of
 from mugraph.frontend.masks import mask_of
-from mugraph.frontend.pieces import Inspector, Traits, alone, isolated, mutates, program_of, tensor_of
+from mugraph.frontend.pieces import Inspector, Traits, alone, described, isolated, mutates, program_of, tensor_of
 from mugraph.frontend.work import Work, share, work_of_call, work_of_program
 from mugraph.ir.graph import Graph, Tensor
 
@@ -134,6 +134,8 @@ class _Splitter:
     traits: Mapping[fx.Node, Traits]
     levels: Mapping[fx.Node, int]
     left: list[Left] = field(default_factory=list)
+    programs: dict[str, tuple[Graph, list[int]]] = field(default_factory=dict)
+    """By the description of their calls, the programs so far: layers repeat."""
 
     def components(self, nodes: Sequence[fx.Node] | None = None) -> list[list[fx.Node]]:
         """The calls (all, unless given), in groups that are connected on their level.
@@ -260,7 +262,10 @@ class _Splitter:
         inside = set(nodes)
         outputs = tuple(node for node in nodes if any(user not in inside for user in node.users))
         graph, inputs = isolated(nodes, outputs)
-        program, numbers = program_of(graph)
+        kind = described(graph)
+        if kind not in self.programs:
+            self.programs[kind] = program_of(graph)
+        program, numbers = self.programs[kind]
         return Piece(tuple(nodes), tuple(inputs), outputs, program, tuple(numbers), graph, self.levels[nodes[0]])
 
     def _leave(self, nodes: Iterable[fx.Node], reason: str) -> None:

@@ -104,6 +104,15 @@ def program_of(graph: fx.Graph) -> tuple[Graph, list[int]]:
     return convert(graph, Signature(names, {}), list(result.args[0]), _ROWS)
 
 
+def described(graph: fx.Graph) -> str:
+    """A graph as a text that is the same for those with the same program: calls by number, tensors as conversion sees them."""
+    names = {node: f"%{number}" for number, node in enumerate(graph.nodes)}
+    return "\n".join(
+        f"{node.op} {node.target} {fx.map_arg((node.args, node.kwargs), names.__getitem__)} {node.meta.get('val')}"
+        for node in graph.nodes
+    )
+
+
 def tensor_of(node: fx.Node) -> torch.Tensor | None:
     """The tensor without data that a node gives; None for what is no lone tensor."""
     value = node.meta.get("val")
