@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.backends.common import aot_autograd
 
 import mugraph.dynamo
 from mugraph import api, outcomes
@@ -87,6 +88,21 @@ def test_a_model_runs_as_kernels_and_gives_what_eager_gives() -> None:
     assert len(last().partition.pieces) >= 4
     assert len(set(map(id, last().results.values()))) < len(last().results), "layers share their kernels"
     assert last().partition.byte_share > 0.8
+
+
+def test_only_gradients_and_mutation_need_aot_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = unittest.mock.Mock(wraps=aot_autograd)
+    monkeypatch.setattr(mugraph.dynamo, "aot_autograd", asked)
+    model, x = Mlp(), torch.randn(4, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(model)(x), model(x), rtol=1e-5, atol=1e-5)
+    assert asked.call_count == 0
+    torch._dynamo.reset()
+    compiled(model)(x).sum().backward()
+    assert asked.call_count == 1
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(lambda y: y.add_(1).sum())(x.clone()), (x + 1).sum(), rtol=1e-5, atol=1e-5)
+    assert asked.call_count == 2
 
 
 def test_parameters_changed_in_place_are_seen() -> None:
@@ -302,9 +318,11 @@ def test_a_graph_that_cannot_be_split_is_run_by_torch_or_is_an_error(
 
 def test_kernels_that_do_not_beat_torch_are_not_used(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(outcomes, "against_torch", lambda piece, result: Duel(rounds=20, won=2, speedup=0.5))
-    model, x = Mlp().eval(), torch.randn(4, 32)
+    model, x = nn.Sequential(Mlp(), Mlp()).eval(), torch.randn(4, 32)
     with torch.no_grad(), caplog.at_level(logging.INFO, logger="mugraph"):
         torch.testing.assert_close(compiled(model, keep="faster")(x), model(x))
+    assert caplog.text.count("stays with torch: its kernels") == 2, "a line for each of two kinds of pieces, not for each piece"
+    assert "(2 such pieces)" in caplog.text
     assert "its kernels are not clearly faster than torch (0.50x)" in caplog.text
     assert last().partition.pieces == ()
 
@@ -370,7 +388,7 @@ def test_pieces_that_read_expanded_tensors_are_measured() -> None:
 
 
 def test_tensors_elsewhere_than_on_the_target_stay_with_torch(caplog: pytest.LogCaptureFixture) -> None:
-    model, x = Mlp().eval(), torch.randn(4, 32)
+    model, x = nn.Sequential(Mlp(), Mlp()).eval(), torch.randn(4, 32)
     with torch.no_grad(), caplog.at_level(logging.DEBUG, logger="mugraph"):
         torch.testing.assert_close(compiled(model, target="cuda:sm_90")(x), model(x))
     assert last().partition.pieces == ()

@@ -15,7 +15,7 @@ import functools
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx
@@ -150,7 +150,7 @@ class _Recorder(TorchDispatchMode):
         with mode:
             self.values = {operand: _alias(operand.meta["val"]) for operand in operands}
         self.nodes = {id(value): own for value, own in zip(self.values.values(), self.operands, strict=True)}
-        self.alive: list[Any] = []
+        self.alive: list[torch.Tensor] = []
         """What `nodes` knows by identity."""
 
     def template(self, run: Callable[..., Any], arguments: Any, options: Any) -> _Template:
@@ -166,8 +166,10 @@ class _Recorder(TorchDispatchMode):
             return func(*args)
         if func is _LIFTED and type(args[0]) is torch.Tensor:
             return self._constant(args[0])
-        if func._schema.is_mutable or not func._schema.returns:
-            raise UnsupportedOperator(f"{func} changes an operand, or is called for what it does")
+        if func._schema.is_mutable:
+            return self._in_place(func, args, kwargs)
+        if not func._schema.returns:
+            raise UnsupportedOperator(f"{func} is called for what it does")
         with self:
             decomposed = func.decompose(*args, **kwargs)
         if decomposed is not NotImplemented:
@@ -193,6 +195,24 @@ class _Recorder(TorchDispatchMode):
                 taken.meta["val"] = part
                 self._known(part, taken)
         return result
+
+    def _in_place(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
+        """A change of a tensor that torch made on the way, as RMSNorm's does: the changed one takes its name."""
+        functional = _without_mutation(func)
+        if functional is None or not self._is_private(args[0]):
+            raise UnsupportedOperator(f"{func} changes an operand")
+        target, result = args[0], functional(*args, **kwargs)
+        if (result.dtype, result.shape, result.stride()) != (target.dtype, target.shape, target.stride()):
+            raise UnsupportedOperator(f"{func} changes an operand, and rounds or repeats what it writes")
+        self._called(functional, args, kwargs, result)
+        self.nodes[id(target)] = self._node(result)
+        return cast(torch.Tensor, target)
+
+    def _is_private(self, tensor: torch.Tensor) -> bool:
+        """Whether a call made the tensor, and no other tensor lies in its memory."""
+        memory = tensor.untyped_storage()._cdata
+        others = (other for other in (*self.values.values(), *self.alive) if other is not tensor)
+        return self._node(tensor).op == "call_function" and all(other.untyped_storage()._cdata != memory for other in others)
 
     def _known(self, tensor: torch.Tensor, node: fx.Node) -> None:
         _check_sizes(tensor)
@@ -288,6 +308,14 @@ def _is_pure(target: Callable[..., Any]) -> bool:
 def _tensor_functions() -> frozenset[Any]:
     """The functions of torch that take tensors, by torch's own list."""
     return frozenset(function for functions in torch.overrides.get_overridable_functions().values() for function in functions)
+
+
+def _without_mutation(func: Any) -> Any:
+    """The operator that gives what `func` writes to its first operand; None where there is none, or it draws random numbers."""
+    name = func._schema.name.removeprefix("aten::")
+    if func.namespace != "aten" or not name.endswith("_") or torch.Tag.nondeterministic_seeded in func.tags:
+        return None
+    return getattr(getattr(torch.ops.aten, name.removesuffix("_"), None), func._overloadname, None)
 
 
 def _leaves(value: Any) -> Iterator[Any]:
