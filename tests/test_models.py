@@ -42,7 +42,7 @@ def compare(generate: ModuleType, name: str, dtype: torch.dtype, steps: int, **o
         pytest.importorskip(package, reason=f"{name} is built with {package}: pip install mugraph[models]")
     model = generate.build(name, "tiny").to(dtype)
     prompt = torch.randint(7, 96, (1, 5))
-    chosen: dict[str, Any] = {"keep": "all", "budget": 600.0, "strict": True, **options}
+    chosen: dict[str, Any] = {"keep": "all", "budget": 150.0, "strict": True, **options}
     fast: Any = torch.compile(model, backend="mugraph", options=chosen)
     eager = generate.generate(model, prompt, steps)
     ours = generate.generate(fast, prompt, steps, eager.tokens)
