@@ -49,7 +49,7 @@ def test_memory_is_that_of_the_block_graph(name: str, device: Device) -> None:
     rng = np.random.default_rng(0)
     for cost in itertools.chain.from_iterable(search.kernels.costs(program, Tier.OPAQUE_SUMS, produces)):
         space = scheduler.space(cost.cut_axes)
-        (predicted,) = CostTable([cost]).memory(space)
+        (predicted,) = CostTable([cost]).memory(space, np.arange(len(space)))
         sources = [search.kernels.tensor_of(leaf.source) for leaf in cost.recipe.leaves]
         for index in rng.permutation(len(space))[:4]:
             body = emit_block(cost.recipe, space.schedule(int(index)), program.sizes, sources, cost.outputs)

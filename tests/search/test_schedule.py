@@ -43,7 +43,8 @@ def all_that_fit(costs: tuple[RecipeCost, ...], scheduler: Scheduler) -> list[En
     entries: list[Entry] = []
     for number, cost in enumerate(costs):
         space, table = scheduler.space(cost.cut_axes), CostTable([cost])
-        (seconds,), (memory,) = table.seconds(space), table.memory(space)
+        everything = np.arange(len(space))
+        (seconds,), (memory,) = table.seconds(space, everything), table.memory(space, everything)
         fits = np.flatnonzero(memory <= cost.device.shared_memory_bytes)
         entries.extend((float(seconds[i]), number, int(i), int(space.variant[i])) for i in fits)
     return sorted(entries)

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from mugraph.algebra.fields import NestingArithmetic
 from mugraph.devices import Device
@@ -18,7 +19,7 @@ from mugraph.errors import BudgetExceeded
 from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.graph import Graph, Level, Tensor, Value
 from mugraph.ir.liveness import peak_bytes
-from mugraph.search.axes import axis_program
+from mugraph.search.axes import AxisProgram, axis_program
 from mugraph.search.closure.neutral import without_neutral_maxima
 from mugraph.search.closure.saturation import TinyInputs
 from mugraph.search.closure.tiers import Tier, distinct_tiers
@@ -73,15 +74,16 @@ class Search:
     def __post_init__(self) -> None:
         self.started = time.perf_counter()
         self.deadline = float("inf") if self.budget is None else self.started + (1 - _WRITING_SHARE) * self.budget
-        inputs = TinyInputs(self.options.seed)
-        self.axes = without_neutral_maxima(axis_program(self.program), NestingArithmetic(seed=self.options.seed), inputs)
+        whole = axis_program(self.program)
+        self.axes = _plain(whole.structure, self.options.seed).with_sizes(whole.sizes)
         self.input_tensors = [node.output for node in self.program.inputs()]
         self.dtype = self.program.output_tensors[0].dtype
         self.report = SearchReport(max_kernels=self.options.max_kernels, block_operators=self.options.block_operators)
         self.best: dict[Plan, float] = {}
         self.bodies: dict[tuple[Kernel, tuple[Tensor, ...]], Graph] = {}
-        whole = self.axes.structure
-        self.kernels = KernelSearch(whole, self.device, self.dtype, self._tensor, self.options, self.deadline, self._tick)
+        self.kernels = KernelSearch(
+            self.axes.structure, self.device, self.dtype, self._tensor, self.options, self.deadline, self._tick
+        )
         share = _CLOSURE_SHARE * self.budget if self.budget is not None else float("inf")
         self.kernels.closure_seconds = min(self.options.closure_seconds, share)
         cuts = self.deadline if self.budget is not None else self.started + self.options.cut_seconds
@@ -221,6 +223,12 @@ class Search:
         """Library kernels compute in their operands' dtype; an output has the program's."""
         dtype = self.program.output_tensors[index].dtype
         return value if builder.tensor(value).dtype is dtype else builder.add("cast", value, dtype=dtype)
+
+
+@lru_cache(maxsize=256)
+def _plain(structure: AxisProgram, seed: int) -> AxisProgram:
+    """A program without sizes and neutral maxima: which they are does not depend on sizes."""
+    return without_neutral_maxima(structure, NestingArithmetic(seed=seed), TinyInputs(seed))
 
 
 def search(

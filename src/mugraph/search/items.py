@@ -20,7 +20,7 @@ from mugraph.search.closure.bounded import deepened
 from mugraph.search.closure.context import Context
 from mugraph.search.closure.extraction import ExtractionLimits, Extractor
 from mugraph.search.closure.lifting import loops_to_some_end, with_loop, worthwhile
-from mugraph.search.closure.recipe import Recipe, Step
+from mugraph.search.closure.recipe import Recipe, RecipeTuple, Step
 from mugraph.search.closure.saturation import Closure, Leaf, Limits, Saturation, TinyInputs
 from mugraph.search.closure.stabilize import Stabilizer, exponentials
 from mugraph.search.closure.tiers import Tier
@@ -104,8 +104,8 @@ class Item:
         if any(step.op == "exp" for recipe in found for step in recipe.steps):
             safe = self._safe(found, Stabilizer(self.program, closure.context, arith, inputs), deadline)
         return Structure(
-            recipes=tuple(sorted(found, key=_in_canonical_order)),
-            safe_recipes=tuple(sorted(safe, key=_in_canonical_order)),
+            recipes=RecipeTuple(sorted(found, key=_in_canonical_order)),
+            safe_recipes=RecipeTuple(sorted(safe, key=_in_canonical_order)),
             states=len(closure.nodes),
             edges=closure.edge_count,
             saturated=bound >= self.options.block_operators,
@@ -184,7 +184,7 @@ class Item:
 _LOOPLESS: Recent[tuple[AxisProgram, Tier, Options], tuple[Closure, int]] = Recent(capacity=8)
 """The closures that loops were last put into: the contexts of one program and tier are searched one after the other."""
 
-NOTHING = Structure((), (), states=0, edges=0, saturated=False, complete=False, operators=0, timed_out=True)
+NOTHING = Structure(RecipeTuple(), RecipeTuple(), states=0, edges=0, saturated=False, complete=False, operators=0, timed_out=True)
 """What is known of an item whose search did not end in time."""
 
 
@@ -215,8 +215,8 @@ def reading(structure: Structure, sources: tuple[int, ...]) -> Structure:
             loads[step] = replace(step, leaf=replace(step.leaf, source=sources[step.leaf.source]))
         return loads[step]
 
-    def all_reading(recipes: tuple[Recipe, ...]) -> tuple[Recipe, ...]:
-        return tuple(Recipe(tuple(map(step_reading, recipe.steps)), recipe.goals, recipe.loop_axis) for recipe in recipes)
+    def all_reading(recipes: RecipeTuple) -> RecipeTuple:
+        return RecipeTuple(Recipe(tuple(map(step_reading, recipe.steps)), recipe.goals, recipe.loop_axis) for recipe in recipes)
 
     return replace(structure, recipes=all_reading(structure.recipes), safe_recipes=all_reading(structure.safe_recipes))
 

@@ -22,7 +22,7 @@ from mugraph.search.report import Pruning, TierReport
 from mugraph.search.scheduling.cost import RecipeCost
 from mugraph.search.scheduling.emission import Output, Schedule
 from mugraph.search.scheduling.schedule import Scheduled, Scheduler
-from mugraph.search.scheduling.space import cuttable
+from mugraph.search.scheduling.space import Sizes, cuttable
 from mugraph.search.structures import KNOWN, Key, Structure, StructureCache
 from mugraph.search.work import Work
 
@@ -36,6 +36,10 @@ class Kernel:
     outputs: tuple[Output, ...]
     sizes: tuple[int, ...]
     seconds: float
+
+    def __hash__(self) -> int:
+        """Of what tells kernels of one program apart: plans are looked up by it."""
+        return hash((self.recipe, self.schedule, self.seconds))
 
     @classmethod
     def of(cls, found: Scheduled, sizes: tuple[int, ...]) -> Kernel:
@@ -64,14 +68,14 @@ class KernelSearch:
     announced: dict[Key, Task[Structure]] = field(default_factory=dict)
     found: dict[Key, Structure] = field(default_factory=dict)
     structures: dict[tuple[AxisProgram, Tier, int | None], Structure] = field(default_factory=dict)
-    schedulers: dict[tuple[int, ...], Scheduler] = field(default_factory=dict)
+    schedulers: dict[tuple[tuple[Sizes, ...], AxisSet], Scheduler] = field(default_factory=dict)
 
     def kernels(self, program: AxisProgram, tier: Tier, produces: Sequence[int]) -> Iterator[Kernel]:
         """Kernels computing all outputs of `program` in one launch, best schedules of the cheapest recipes of each context.
 
         `produces` are the device tensors that the outputs become.
         """
-        scheduler = self.schedulers.setdefault(program.sizes, Scheduler([program.sizes]))
+        scheduler = self.scheduler([program.sizes])
         passed_over = scheduler.too_large
         for costs in self.costs(program, tier, produces):
             for found in scheduler.best_of_each(costs, self.options.schedules_per_recipe):
@@ -104,6 +108,13 @@ class KernelSearch:
             scheduled = cheapest[: self.options.scheduled_recipes]
             new = [recipe for recipe in scheduled if self.first_tier.setdefault((program.sizes, recipe), tier) is tier]
             yield self.costs_of(program, tuple(new), produces)
+
+    def scheduler(self, variants: Sequence[Sizes], parted: AxisSet = frozenset()) -> Scheduler:
+        """The scheduler for some sizes of axes: programs of the same sizes share what depends on these alone."""
+        key = (tuple(variants), parted)
+        if key not in self.schedulers:
+            self.schedulers[key] = Scheduler(variants, parted)
+        return self.schedulers[key]
 
     def report(self, tier: Tier) -> TierReport:
         """The statistics of a tier."""
@@ -166,7 +177,7 @@ class KernelSearch:
         return Item(form, tier, loop_axis, self.options, self.work(program, sources), self.closure_seconds), sources
 
     def cheapest_first(self, program: AxisProgram, recipes: tuple[Recipe, ...]) -> list[Recipe]:
-        """Recipes by their work at the program's sizes, whatever sizes they were found at."""
+        """RecipeTuple by their work at the program's sizes, whatever sizes they were found at."""
         last = max((term.source for _, term in program.loads()), default=-1)
         return self.work(program, range(last + 1)).cheapest_first(recipes)
 

@@ -19,7 +19,7 @@ from mugraph.errors import InvalidInput
 from mugraph.ir.ops import OPERATORS
 from mugraph.ir.scalar import Scalar
 from mugraph.search.axes import AxisProgram, AxisSet, Slots, Term
-from mugraph.search.closure.recipe import Recipe, Step
+from mugraph.search.closure.recipe import Recipe, RecipeTuple, Step
 from mugraph.search.closure.saturation import Leaf
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.items import Options, canonical
@@ -130,7 +130,7 @@ def structures_from_json(document: Mapping[str, Any], options: Options) -> Itera
         for value in document["structures"]:
             program, loop_axis = programs[value["program"]], value["loop_axis"]
             recipes, safe = (
-                tuple(_recipe(program, loop_axis, [steps[i] for i in chosen], goals) for chosen, goals in value[name])
+                RecipeTuple(_recipe(program, loop_axis, [steps[i] for i in chosen], goals) for chosen, goals in value[name])
                 for name in ("recipes", "safe_recipes")
             )
             pruned = tuple(sorted((Pruning[name], int(count)) for name, count in value["pruned"].items()))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from mugraph.search.axes import AxisProgram
-from mugraph.search.closure.recipe import Recipe
+from mugraph.search.closure.recipe import RecipeTuple
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.report import Pruning, TierReport
 
@@ -31,8 +31,8 @@ class Structure:
     `pruned`, counted by reason; the `seconds` it took, and whether the time ran out (`timed_out`).
     """
 
-    recipes: tuple[Recipe, ...]
-    safe_recipes: tuple[Recipe, ...]
+    recipes: RecipeTuple
+    safe_recipes: RecipeTuple
     states: int
     edges: int
     saturated: bool

@@ -100,6 +100,21 @@ class Recipe:
         return common - self.reduced_axes
 
 
+class RecipeTuple(tuple[Recipe, ...]):
+    """Some recipes, which may be a thousand: their hash is computed once."""
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return super().__hash__()
+
+    def __reduce__(self) -> tuple[type[RecipeTuple], tuple[object, ...]]:
+        """What travels between processes: not the hash, because strings hash differently in each of them."""
+        return RecipeTuple, (tuple(self),)
+
+
 class Recipes:
     """Writes derivations of one closure as recipes; what a step says apart from its operands is the same in all of them."""
 

@@ -24,7 +24,6 @@ from mugraph.search.planning.derivations import as_program
 from mugraph.search.planning.roofline import Roofline, flops
 from mugraph.search.planning.splits import Split, consumer_of, maximum_slots, splits_of, with_parts
 from mugraph.search.scheduling.cost import RecipeCost
-from mugraph.search.scheduling.schedule import Scheduler
 from mugraph.search.scheduling.space import divisors
 
 CUT_GAIN = 0.9
@@ -279,11 +278,11 @@ class PlanSearch:
         """The best kernels of both halves over all numbers of parts; blocks of the first work on one part each."""
         made = self.partial_results(split)
         sizes = [with_parts(split.whole.sizes, axis, split.parts, count) for count in counts]
-        lasts = Scheduler(sizes).least(self._costs(consumer_of(split, made), tier, produces))
+        lasts = self.kernels.scheduler(sizes).least(self._costs(consumer_of(split, made), tier, produces))
         if not lasts:
             return
         rest = np.array([lasts[variant].seconds if variant in lasts else np.inf for variant in range(len(sizes))])
-        working = Scheduler(sizes, parted=frozenset({split.parts}))
+        working = self.kernels.scheduler(sizes, parted=frozenset({split.parts}))
         producing = self._costs(split.producer, tier, made, working.parted)
         for first in working.best(producing, _SPLITS_KEPT, bound, rest):
             kernels = (Kernel.of(half, sizes[first.variant]) for half in (first, lasts[first.variant]))

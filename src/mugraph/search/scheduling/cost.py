@@ -40,6 +40,10 @@ class IndexSpace(NamedTuple):
     cut: bool = False
     repeated: bool = False
 
+    def loop_power(self, loop_axis: int | None) -> int:
+        """A block works through its tile of `axes` times the loop count to this power: a part of it, all, or all repeatedly."""
+        return int(self.repeated) - int(self.cut and loop_axis in self.axes)
+
 
 @dataclass(frozen=True, slots=True)
 class Transfer:

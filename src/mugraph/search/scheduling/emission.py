@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.dtypes import DType
@@ -45,7 +46,12 @@ class Operand:
 
     @property
     def axes(self) -> AxisSet:
-        return frozenset(axis for axis in self.dims if axis is not None)
+        return _axes_in(self.dims)
+
+
+@lru_cache(maxsize=1 << 12)
+def _axes_in(dims: Dims) -> AxisSet:
+    return frozenset(axis for axis in dims if axis is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,16 +122,16 @@ class Positions:
         return min([(x, y), (y, x)], key=lambda pair: self.views_needed(pair[0], pair[1], reduced))
 
     def views_needed(self, left: Operand, right: Operand, reduced: AxisSet) -> tuple[int, int]:
-        wanted = _matmul_dims(left, right, reduced)
+        wanted = _matmul_dims(left.dims, right.dims, reduced)
         first, second = ((*wanted.batch, *wanted.rows, *wanted.inner), (*wanted.batch, *wanted.inner, *wanted.columns))
         moved = (_core(left.dims) != first) + (_core(right.dims) != second)
         return moved, min(wanted.columns, default=-1) < min(wanted.rows, default=-1)
 
     def contract(self, op: str, pairs: list[tuple[Operand, Operand]], reduced: AxisSet) -> Operand:
         lefts, rights = [], []
-        shape_of = _matmul_dims(*pairs[0], reduced)
+        shape_of = _matmul_dims(pairs[0][0].dims, pairs[0][1].dims, reduced)
         for left, right in pairs:
-            wanted = _matmul_dims(left, right, reduced & left.axes & right.axes)
+            wanted = _matmul_dims(left.dims, right.dims, reduced & left.axes & right.axes)
             batch, rows, columns = shape_of.batch, shape_of.rows, shape_of.columns
             lefts.append(self.matrix(left, batch, rows, wanted.inner))
             rights.append(self.matrix(right, batch, wanted.inner, columns))
@@ -270,15 +276,17 @@ class _MatmulDims:
     inner: tuple[int, ...]
 
 
-def _matmul_dims(left: Operand, right: Operand, reduced: AxisSet) -> _MatmulDims:
-    first, second = _core(left.dims), _core(right.dims)
+@lru_cache(maxsize=1 << 12)
+def _matmul_dims(left: Dims, right: Dims, reduced: AxisSet) -> _MatmulDims:
+    first, second = _core(left), _core(right)
     return _MatmulDims(
-        batch=tuple(axis for axis in first if axis in right.axes and axis not in reduced),
-        rows=tuple(axis for axis in first if axis not in right.axes),
-        columns=tuple(axis for axis in second if axis not in left.axes),
-        inner=tuple(axis for axis in first if axis in right.axes and axis in reduced),
+        batch=tuple(axis for axis in first if axis in second and axis not in reduced),
+        rows=tuple(axis for axis in first if axis not in second),
+        columns=tuple(axis for axis in second if axis not in first),
+        inner=tuple(axis for axis in first if axis in second and axis in reduced),
     )
 
 
+@lru_cache(maxsize=1 << 12)
 def _core(dims: Dims) -> tuple[int, ...]:
     return tuple(axis for axis in dims if axis is not None)

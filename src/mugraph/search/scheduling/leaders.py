@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from mugraph.search.scheduling.space import Floats
-
-Indices = npt.NDArray[np.intp]
+from mugraph.search.scheduling.space import Floats, Indices
 
 
 class Leaders:

@@ -14,8 +14,8 @@ import numpy as np
 from mugraph.search.axes import AxisSet
 from mugraph.search.scheduling.cost import RecipeCost
 from mugraph.search.scheduling.emission import Schedule
-from mugraph.search.scheduling.leaders import Indices, Leaders
-from mugraph.search.scheduling.space import Floats, Schedules, Sizes, schedule_space
+from mugraph.search.scheduling.leaders import Leaders
+from mugraph.search.scheduling.space import Floats, Grids, Indices, Schedules, Sizes, grids_over, schedule_space
 from mugraph.search.scheduling.table import CostTable, cost_tables, in_femtoseconds
 
 _AT_FIRST = 64
@@ -49,6 +49,7 @@ class Scheduler:
 
     variants: Sequence[Sizes]
     parted: AxisSet = frozenset()
+    grids: dict[tuple[int, ...], Grids] = field(default_factory=dict)
     spaces: dict[tuple[tuple[int, ...], int | None], Schedules] = field(default_factory=dict)
     too_large: int = 0
     """Schedules that were looked at and passed over because a block's tensors exceed shared memory."""
@@ -56,7 +57,10 @@ class Scheduler:
     def space(self, cut_axes: tuple[tuple[int, ...], int | None]) -> Schedules:
         """The schedules of recipes that are cut along some axes (`RecipeCost.cut_axes`)."""
         if cut_axes not in self.spaces:
-            self.spaces[cut_axes] = schedule_space(*cut_axes, self.variants, self.parted)
+            parallel, loop_axis = cut_axes
+            if parallel not in self.grids:
+                self.grids[parallel] = grids_over(parallel, self.variants, self.parted)
+            self.spaces[cut_axes] = schedule_space(self.grids[parallel], loop_axis, self.variants)
         return self.spaces[cut_axes]
 
     def best_of_each(self, costs: tuple[RecipeCost, ...], count: int) -> Iterator[Scheduled]:
@@ -96,16 +100,22 @@ class Scheduler:
     ) -> None:
         """Let the recipes of a table, known by `numbers`, run in `races`, [recipes or 1, schedules or 1]."""
         floor = (table.floor(space) + rest) * _ROUNDING
-        order = _in_turn(races[0], floor) if races.shape[1] > 1 else np.argsort(floor, kind="stable")
+        promising = np.flatnonzero(floor <= leaders.worst[races].max(axis=0))
+        order = promising[_in_turn(races[0, promising] if races.shape[1] > 1 else None, floor[promising])]
         limit, size = table.device.shared_memory_bytes, _AT_FIRST
-        while len(order := order[(floor <= leaders.worst[races].max(axis=0))[order]]):
+        while len(order):
             chosen, order = np.sort(order[:size]), order[size:]
+            size *= _GROWTH
             fits = table.memory(space, chosen) <= limit
             self.too_large += int(np.count_nonzero(~fits))
-            total = table.seconds(space, chosen) + np.broadcast_to(rest, floor.shape)[chosen]
+            some = fits.any(axis=0)
+            if not some.any():
+                continue
+            chosen, fits = chosen[some], fits[:, some]
+            total = table.seconds(space, chosen) + (rest[chosen] if isinstance(rest, np.ndarray) else rest)
             where = np.broadcast_to(races, (len(numbers), len(floor)))[:, chosen]
             leaders.add(where[fits], total[fits], ((numbers[:, None] << _NUMBER_BITS) + chosen)[fits])
-            size *= _GROWTH
+            order = order[(floor <= leaders.worst[races].max(axis=0))[order]]
 
     def _scheduled(self, costs: Sequence[RecipeCost], leaders: Leaders, rest: Floats | None = None) -> Iterator[Scheduled]:
         for total, number in zip(leaders.seconds, leaders.numbers, strict=True):
@@ -116,8 +126,10 @@ class Scheduler:
             yield Scheduled(float(seconds), cost, space.schedule(index), variant)
 
 
-def _in_turn(races: Indices, floor: Floats) -> Indices:
-    """The schedules with the least floor of each race first, then the next of each, and so on."""
+def _in_turn(races: Indices | None, floor: Floats) -> Indices:
+    """The schedules with the least floor of each race first, then the next of each, and so on; None: all are in one race."""
+    if races is None:
+        return np.argsort(floor, kind="stable")
     by_race = np.lexsort((floor, races))
     sorted_races = races[by_race]
     place = np.empty_like(by_race)

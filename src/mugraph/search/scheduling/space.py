@@ -1,4 +1,8 @@
-"""All the schedules of a kernel at once: grids and loop counts from the divisors of the real sizes, as arrays."""
+"""All the schedules of a kernel at once: grids and loop counts from the divisors of the real sizes, as arrays.
+
+Schedules are a lattice: every grid may go with every loop count. What depends on the grid alone is computed once for each
+grid, and shared by for-loops over whichever axis.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property, lru_cache
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,55 +19,38 @@ from mugraph.search.axes import AxisSet, Slots
 from mugraph.search.scheduling.emission import Schedule
 
 Floats = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.intp]
 Values = Floats | float
-"""A number per schedule, or one for all."""
+"""A number per schedule, or one for all: on a lattice arrays of [grids or 1, loop counts or 1]."""
 
 Sizes = tuple[int, ...]
+
+T = TypeVar("T")
 
 _GRID_DIMENSIONS = 3
 _MOST_BLOCKS = 1 << 16
 
 
-class Schedules:
-    """Many schedules of kernels that share their structure.
+class Grids:
+    """Many grids over the same axes.
 
-    `sizes`: elements of each axis, per schedule where they differ; `parts`: for each cut axis the blocks along it; `loop`: the
-    for-loop's iterations over `loop_axis`; `variant`: which of several assignments of sizes a schedule is for.
+    `sizes`: elements of each axis, [grids] where they differ; `parts`: for each cut axis the blocks along it, [grids];
+    `variant`: which of several assignments of sizes a grid is for, [grids].
     """
 
-    def __init__(
-        self,
-        sizes: Sequence[Values],
-        parts: dict[int, Floats],
-        loop: Floats,
-        loop_axis: int | None,
-        variant: npt.NDArray[np.intp],
-    ) -> None:
-        self.sizes, self.parts, self.loop, self.loop_axis, self.variant = sizes, parts, loop, loop_axis, variant
-        self._tiles: dict[tuple[AxisSet, bool], Values] = {}
-        self._repeated: dict[tuple[AxisSet, bool], Values] = {}
+    def __init__(self, sizes: Sequence[Values], parts: dict[int, Floats], variant: Indices) -> None:
+        self.sizes, self.parts, self.variant = sizes, parts, variant
         self._wholes: dict[AxisSet, Values] = {}
-        self._runs: dict[tuple[Slots, bool], Floats] = {}
-        self._shared: dict[Hashable, Floats] = {}
+        self._tiles: dict[AxisSet, Floats] = {frozenset(): np.ones(len(variant))}
+        self._shared: dict[Hashable, Any] = {}
 
     def __len__(self) -> int:
-        return len(self.loop)
-
-    def schedule(self, index: int) -> Schedule:
-        """One of them."""
-        grid = tuple((axis, int(count[index])) for axis, count in self.parts.items() if count[index] > 1)
-        return Schedule(grid, int(self.loop[index]))
-
-    def shared(self, key: Hashable, make: Callable[[], Floats]) -> Floats:
-        """What `make` says of the schedules, made once for each `key`."""
-        if key not in self._shared:
-            self._shared[key] = make()
-        return self._shared[key]
+        return len(self.variant)
 
     @cached_property
     def blocks(self) -> Floats:
-        """Thread blocks."""
-        return math.prod(self.parts.values(), start=np.ones_like(self.loop))
+        """Thread blocks, [grids]."""
+        return math.prod(self.parts.values(), start=np.ones(len(self)))
 
     def whole(self, axes: AxisSet) -> Values:
         """Elements of a device tensor."""
@@ -70,45 +58,102 @@ class Schedules:
             self._wholes[axes] = math.prod((self.sizes[axis] for axis in axes), start=1.0)
         return self._wholes[axes]
 
-    def tile(self, axes: AxisSet, cut: bool) -> Values:
-        """Elements of a tensor in one block; `cut`: of its loop axis only one iteration's tile."""
-        key = (axes, cut and self.loop_axis in axes)
-        if key not in self._tiles:
-            tile = self.whole(axes)
-            for axis in axes & self.parts.keys():
-                tile = tile / self.parts[axis]
-            self._tiles[key] = tile / self.loop if key[1] else tile
-        return self._tiles[key]
-
-    def points(self, axes: AxisSet, cut: bool, repeated: bool) -> Values:
-        """Elements a block works through, in all iterations together if it is `repeated` in each."""
-        if not repeated:
-            return self.tile(axes, cut)
-        key = (axes, cut and self.loop_axis in axes)
-        if key not in self._repeated:
-            self._repeated[key] = self.tile(*key) * self.loop
-        return self._repeated[key]
-
-    def run(self, slots: Slots, in_loop: bool) -> Floats:
-        """Elements that a tile of a row-major device tensor of dimensions `slots` has in one piece."""
-        key = (slots, in_loop and any(self.loop_axis in slot for slot in slots))
-        if key not in self._runs:
-            self._runs[key] = self._contiguous(slots, key[1])
-        return self._runs[key]
-
-    def _contiguous(self, slots: Slots, in_loop: bool) -> Floats:
-        run = np.ones_like(self.loop)
-        whole = np.ones_like(self.loop, dtype=bool)
-        for axis in (axis for slot in reversed(slots) for axis in reversed(slot)):
+    def tile(self, axes: AxisSet) -> Floats:
+        """Elements that a block has of a tensor, [grids]."""
+        if axes not in self._tiles:
+            axis = max(axes)
             parts = self.parts.get(axis)
+            length = self.sizes[axis] if parts is None else self.sizes[axis] / parts
+            self._tiles[axes] = self.tile(axes - {axis}) * length
+        return self._tiles[axes]
+
+    def tiles(self, tensors: Sequence[AxisSet]) -> Floats:
+        """Elements that a block has of each of some tensors, [tensors, grids]."""
+        return np.array([self.tile(axes) for axes in tensors]).reshape(len(tensors), len(self))
+
+    def shared(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What `make` says of the grids, made once for each `key`."""
+        if key not in self._shared:
+            self._shared[key] = make()
+        made: T = self._shared[key]
+        return made
+
+
+class Schedules:
+    """Grids, each with every count of iterations over `loop_axis` that divides what the grid leaves of it, in that order."""
+
+    def __init__(self, grids: Grids, loop_axis: int | None, loops: Sequence[int]) -> None:
+        self.grids, self.loop_axis = grids, loop_axis
+        self.loop: Floats = np.array(loops, dtype=np.float64)[None]
+        """Iterations, [1, loop counts]."""
+        self._shared: dict[Hashable, Any] = {}
+        whole = np.ones((len(grids), len(loops)), dtype=bool)
+        if loop_axis is not None:
+            left = column(grids.sizes[loop_axis]) / column(grids.parts.get(loop_axis, 1.0))
+            whole &= left % self.loop == 0
+        self.places: Indices = np.flatnonzero(whole)
+        """Where in the lattice each schedule is."""
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @cached_property
+    def variant(self) -> Indices:
+        """Which of several assignments of sizes a schedule is for."""
+        return self.grids.variant[self.places // self.loop.size]
+
+    def schedule(self, index: int) -> Schedule:
+        """One of them."""
+        row, column = divmod(int(self.places[index]), self.loop.size)
+        grid = tuple((axis, int(count[row])) for axis, count in self.grids.parts.items() if count[row] > 1)
+        return Schedule(grid, int(self.loop[0, column]))
+
+    def shared(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What `make` says of the schedules, made once for each `key`."""
+        if key not in self._shared:
+            self._shared[key] = make()
+        made: T = self._shared[key]
+        return made
+
+    def at(self, chosen: Indices) -> tuple[Indices, Indices]:
+        """Grid and loop count of some schedules, as places in both."""
+        row, turn = np.divmod(self.places[chosen], self.loop.size)
+        return row, turn
+
+    def flat(self, values: Floats) -> Floats:
+        """Of values on the whole lattice those of the schedules, in their order."""
+        spread = np.broadcast_to(values, (len(self.grids), self.loop.size)).ravel()
+        return spread if len(self) == len(spread) else spread[self.places]
+
+    def run(self, slots: Slots, in_loop: bool) -> Values:
+        """Elements that a tile of a row-major device tensor of dimensions `slots` has in one piece."""
+        run: Values = 1.0
+        whole: npt.NDArray[np.bool_] | None = None
+        for axis in (axis for slot in reversed(slots) for axis in reversed(slot)):
+            parts: Values | None = column(self.grids.parts[axis]) if axis in self.grids.parts else None
             if in_loop and axis == self.loop_axis:
                 parts = self.loop if parts is None else parts * self.loop
-            if parts is None:
-                run = run * np.where(whole, self.sizes[axis], 1.0)
-            else:
-                run = run * np.where(whole, self.sizes[axis] / parts, 1.0)
-                whole &= parts == 1
+            size = column(self.grids.sizes[axis])
+            tile = size if parts is None else size / parts
+            run = run * (tile if whole is None else np.where(whole, tile, 1.0))
+            if parts is not None:
+                undivided = np.equal(parts, 1)
+                whole = undivided if whole is None else whole & undivided
         return run
+
+
+def column(values: Values) -> Values:
+    """Values of grids as a column of the lattice."""
+    return values[:, None] if isinstance(values, np.ndarray) else values
+
+
+def picked(values: Values, row: Indices, turn: Indices) -> Values:
+    """Values on the lattice at some of its places."""
+    if not isinstance(values, np.ndarray):
+        return values
+    rows, turns = values.shape
+    at_places: Floats = values[row if rows > 1 else 0, turn if turns > 1 else 0]
+    return at_places
 
 
 @lru_cache(maxsize=4096)
@@ -126,34 +171,24 @@ def cuttable(axis: int, tensors: Sequence[Slots], parted: AxisSet = frozenset())
     return all(axis not in slot or set(slot[: slot.index(axis)]) <= parted for slots in tensors for slot in slots)
 
 
-def schedule_space(
-    parallel: Sequence[int], loop_axis: int | None, variants: Sequence[Sizes], parted: AxisSet = frozenset()
-) -> Schedules:
-    """Every grid of up to three dimensions over the axes `parallel`, and every loop count, whose parts are equal.
+def grids_over(parallel: Sequence[int], variants: Sequence[Sizes], parted: AxisSet = frozenset()) -> Grids:
+    """Every grid of up to three dimensions over the axes `parallel` whose parts are equal.
 
     `variants` are the sizes of all axes to do so for. The axes `parted` are cut into blocks of one element.
     """
-    rows = [_of_sizes(tuple(parallel), loop_axis, sizes, parted) for sizes in variants]
+    rows = [_grids(tuple((s[axis],) if axis in parted else divisors(s[axis]) for axis in parallel)) for s in variants]
     variant = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
     table = np.concatenate(rows)
     columns = np.array(variants, dtype=np.float64).T
     sizes = [float(column[0]) if (column == column[0]).all() else column[variant] for column in columns]
-    parts = {axis: table[:, column] for column, axis in enumerate(parallel)}
-    return Schedules(sizes, parts, table[:, -1], loop_axis, variant)
+    return Grids(sizes, {axis: table[:, column] for column, axis in enumerate(parallel)}, variant)
 
 
-@lru_cache(maxsize=4096)
-def _of_sizes(parallel: Sizes, loop_axis: int | None, sizes: Sizes, parted: AxisSet) -> Floats:
-    """A row for each schedule: blocks along the axes `parallel`, and iterations."""
-    counts = tuple((sizes[axis],) if axis in parted else divisors(sizes[axis]) for axis in parallel)
-    loops = (1,) if loop_axis is None else divisors(sizes[loop_axis])[1:]
-    grids = _grids(counts)
-    table: Floats = np.column_stack(
-        [np.repeat(grids, len(loops), axis=0), np.tile(np.array(loops, dtype=np.float64), len(grids))]
-    )
-    if loop_axis in parallel and loop_axis is not None:
-        table = table[sizes[loop_axis] % (table[:, parallel.index(loop_axis)] * table[:, -1]) == 0]
-    return table
+def schedule_space(grids: Grids, loop_axis: int | None, variants: Sequence[Sizes]) -> Schedules:
+    """Every schedule of some grids over axes whose sizes are one of `variants`, with a loop of several iterations if any."""
+    if loop_axis is None:
+        return Schedules(grids, None, (1,))
+    return Schedules(grids, loop_axis, sorted({count for sizes in variants for count in divisors(sizes[loop_axis])[1:]}))
 
 
 @lru_cache(maxsize=1024)

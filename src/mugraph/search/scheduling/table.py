@@ -7,21 +7,15 @@ divide evenly, and fixed costs per launch and loop iteration. It ranks candidate
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
 
 import numpy as np
 
 from mugraph.search.scheduling.cost import IndexSpace, RecipeCost, Transfer
-from mugraph.search.scheduling.leaders import Indices
-from mugraph.search.scheduling.space import Floats, Schedules, Values
+from mugraph.search.scheduling.space import Floats, Indices, Schedules, Values, column, picked
 
 NOT_HIDDEN = 0.1
 """Share of the work under the lower roofs that the slowest one does not hide."""
-
-Chosen = Indices | slice
-"""Which schedules of a space."""
-
-EVERY = slice(None)
 
 
 def in_femtoseconds(seconds: Floats) -> Floats:
@@ -34,76 +28,116 @@ class CostTable:
 
     def __init__(self, costs: Sequence[RecipeCost]) -> None:
         self.device, self.cut_axes = costs[0].device, costs[0].cut_axes
-        self._transfers = list(dict.fromkeys(cost.transfers for cost in costs))
+        self._transfers = tuple(dict.fromkeys(cost.transfers for cost in costs))
         self._transfers_of = np.array([self._transfers.index(cost.transfers) for cost in costs])
-        self._worked_on, self._work = _coefficients([list(cost.compute.items()) for cost in costs])
+        worked_on, self._work = _coefficients([list(cost.compute.items()) for cost in costs])
+        self._worked_on, self._least_work = _Tiles(worked_on, self.cut_axes[1]), self._work.min(axis=0)
         self._iteration = self.device.iteration_seconds * np.array([[cost.steps_in_loop] for cost in costs])
-        self._held, self._live = _coefficients([live for cost in costs for live in cost.live_sets])
+        held, self._live = _coefficients([live for cost in costs for live in cost.live_sets])
+        self._held = _Tiles([space._replace(repeated=False) for space in held], self.cut_axes[1])
         self._first_live = np.cumsum([0, *(len(cost.live_sets) for cost in costs[:-1])])
 
-    def seconds(self, schedules: Schedules, chosen: Chosen = EVERY) -> Floats:
+    def seconds(self, schedules: Schedules, chosen: Indices) -> Floats:
         """Predicted run times, [recipes, chosen schedules]."""
-        traffic = self._traffic(schedules, chosen)[:, self._transfers_of]
-        points = self._points(schedules)[:, chosen]
-        return in_femtoseconds(self._roofline(schedules, chosen, traffic, self._work @ points, self._iteration))
+        row, turn = schedules.at(chosen)
+        traffic = np.empty((2, len(self._transfers), len(chosen)))
+        for way, both in enumerate(self._traffic(schedules)):
+            for bytes_of, values in zip(traffic, both, strict=True):
+                bytes_of[way] = picked(values, row, turn)
+        memory, cache = traffic[:, self._transfers_of]
+        compute = self._work @ self._worked_on.sizes(schedules, row, turn)
+        blocks, loop = schedules.grids.blocks[row], schedules.loop[0, turn]
+        return in_femtoseconds(self._roofline(blocks, loop, memory, cache, compute, self._iteration))
 
     def floor(self, schedules: Schedules) -> Floats:
         """No recipe takes less: for each schedule, what is needed by one that needs the least of everything."""
-        traffic = self._traffic(schedules, EVERY).min(axis=1)
-        compute = self._work.min(axis=0) @ self._points(schedules)
-        return self._roofline(schedules, EVERY, traffic, compute, self._iteration.min())
+        memory, cache = (reduce(np.minimum, values) for values in zip(*self._traffic(schedules), strict=True))
+        compute = self._worked_on.total(schedules, self._least_work)
+        blocks = schedules.grids.blocks[:, None]
+        return schedules.flat(self._roofline(blocks, schedules.loop, memory, cache, compute, self._iteration.min()))
 
-    def memory(self, schedules: Schedules, chosen: Chosen = EVERY) -> Floats:
+    def memory(self, schedules: Schedules, chosen: Indices) -> Floats:
         """Peak bytes of a block's tensors, as `mugraph.ir.liveness.peak_bytes` counts them: [recipes, chosen schedules]."""
-        key = ("tiles", self._held)
-        tiles = schedules.shared(key, lambda: _rows([schedules.tile(held.axes, held.cut) for held in self._held], schedules))
-        peak: Floats = np.maximum.reduceat(self._live @ tiles[:, chosen], self._first_live)
+        held = self._held.sizes(schedules, *schedules.at(chosen))
+        peak: Floats = np.maximum.reduceat(self._live @ held, self._first_live)
         return peak
 
-    def _points(self, schedules: Schedules) -> Floats:
-        """How many points a block works through in each index space: [index spaces, schedules]."""
-        key = ("points", self._worked_on)
-        return schedules.shared(key, lambda: _rows([schedules.points(*space) for space in self._worked_on], schedules))
-
-    def _roofline(self, schedules: Schedules, chosen: Chosen, traffic: Floats, compute: Values, iteration: Values) -> Floats:
+    def _roofline(
+        self, blocks: Floats, loop: Floats, memory: Values, cache: Values, compute: Values, iteration: Values
+    ) -> Floats:
         """Seconds of a kernel from the bytes through memory and a block's cache, a block's arithmetic, and an iteration's."""
-        device, blocks, loop = self.device, schedules.blocks[chosen], schedules.loop[chosen]
+        device = self.device
         rounds = np.ceil(blocks / device.multiprocessors)
-        memory, cache = traffic[0] / device.memory_bandwidth, blocks * traffic[1] / device.cache_bandwidth
+        moving, caching = memory / device.memory_bandwidth, blocks * cache / device.cache_bandwidth
         arithmetic = blocks * compute
-        slowest = np.maximum(np.maximum(memory, cache), arithmetic)
-        hidden = memory + cache + arithmetic - slowest
+        slowest = np.maximum(np.maximum(moving, caching), arithmetic)
+        hidden = moving + caching + arithmetic - slowest
         idle = rounds * device.multiprocessors / blocks
         result: Floats = idle * (slowest + NOT_HIDDEN * hidden) + (device.launch_seconds + rounds * loop * iteration)
         return result
 
-    def _traffic(self, schedules: Schedules, chosen: Chosen) -> Floats:
-        """Bytes through device memory, and through the cache per block: [2, ways to transfer, chosen schedules]."""
-        key = (self.device, *self._transfers)
-        ways = schedules.shared(key, lambda: np.stack([self._transferred(way, schedules) for way in self._transfers], axis=1))
-        return ways[..., chosen]
+    def _traffic(self, schedules: Schedules) -> list[tuple[Values, Values]]:
+        """For each way to transfer, bytes through device memory, and through the cache per block."""
+        return [self._through(way, schedules) for way in self._transfers]
 
-    def _transferred(self, transfers: Sequence[Transfer], schedules: Schedules) -> Floats:
-        return sum((self._one_transferred(transfer, schedules) for transfer in transfers), start=np.zeros((2, len(schedules))))
+    def _through(self, way: Sequence[Transfer], schedules: Schedules) -> tuple[Values, Values]:
+        def make() -> tuple[Values, Values]:
+            both = [self._transferred(transfer, schedules) for transfer in way]
+            return sum(memory for memory, _ in both), sum(cache for _, cache in both)
 
-    def _one_transferred(self, transfer: Transfer, schedules: Schedules) -> Floats:
-        """A row each for device memory and for the cache per block."""
+        return schedules.shared((self.device, way), make)
 
-        def make() -> Floats:
-            elements = [schedules.whole(transfer.space.axes), schedules.points(*transfer.space)]
-            return _rows(elements, schedules) * (self._waste(transfer, schedules) * transfer.width)
+    def _transferred(self, transfer: Transfer, schedules: Schedules) -> tuple[Values, Values]:
+        """What one tensor adds to both."""
+        space, grids = transfer.space, schedules.grids
+        cut = space.cut and any(schedules.loop_axis in slot for slot in transfer.slots)
+        shared = schedules.shared if cut else grids.shared
+        key = (self.device.vector_bytes, self.device.short_run_exponent, transfer.slots, transfer.width, cut)
+        width = shared(key, lambda: self._waste(transfer, cut, schedules) * transfer.width)
+        points = _worked_through(column(grids.tile(space.axes)), space.loop_power(schedules.loop_axis), schedules.loop)
+        return column(grids.whole(space.axes)) * width, points * width
 
-        return schedules.shared((self.device, transfer), make)
-
-    def _waste(self, transfer: Transfer, schedules: Schedules) -> Values:
+    def _waste(self, transfer: Transfer, cut: bool, schedules: Schedules) -> Values:
         """How much more than its bytes a transfer costs because its innermost contiguous runs are short."""
-        run = schedules.run(transfer.slots, transfer.space.cut) * transfer.width
-        total = schedules.whole(transfer.space.axes) * transfer.width
+        run = schedules.run(transfer.slots, cut) * transfer.width
+        total = column(schedules.grids.whole(transfer.space.axes)) * transfer.width
         vectors = np.minimum(self.device.vector_bytes, total) / run
-        if vectors.max(initial=0.0) <= 1.0:
+        if np.max(vectors, initial=0.0) <= 1.0:
             return 1.0
         result: Floats = np.maximum(1.0, vectors) ** self.device.short_run_exponent
         return result
+
+
+class _Tiles:
+    """How much a block has of each of some index spaces, in kernels with a for-loop over one axis (None: without loop)."""
+
+    def __init__(self, spaces: Sequence[IndexSpace], loop_axis: int | None) -> None:
+        self._axes = tuple(space.axes for space in spaces)
+        powers = np.array([space.loop_power(loop_axis) for space in spaces], dtype=np.intp)
+        self._by_power = {int(power): np.flatnonzero(powers == power) for power in np.unique(powers)}
+
+    def sizes(self, schedules: Schedules, row: Indices, turn: Indices) -> Floats:
+        """The points of each space, [spaces, schedules], for places of the lattice."""
+        sizes, loop = schedules.grids.tiles(self._axes)[:, row], schedules.loop[0, turn]
+        for power, spaces in self._by_power.items():
+            if power:
+                sizes[spaces] = _worked_through(sizes[spaces], power, loop)
+        return sizes
+
+    def total(self, schedules: Schedules, weights: Floats) -> Values:
+        """The points of all spaces, each with a weight, on the whole lattice."""
+        tiles = schedules.grids.tiles(self._axes)
+        return sum(
+            _worked_through(column(weights[spaces] @ tiles[spaces]), power, schedules.loop)
+            for power, spaces in self._by_power.items()
+        )
+
+
+def _worked_through(tile: Values, power: int, loop: Floats) -> Values:
+    """Elements of a tile that a block works through: in one iteration's part (-1), once (0), or in every iteration (1)."""
+    if power == 0:
+        return tile
+    return tile * loop if power > 0 else tile / loop
 
 
 @lru_cache(maxsize=1 << 12)
@@ -129,11 +163,3 @@ def _coefficients(sums: Sequence[Sequence[tuple[IndexSpace, float]]]) -> tuple[t
         for space, coefficient in terms:
             row[column[space]] = coefficient
     return tuple(column), coefficients
-
-
-def _rows(values: Sequence[Values], schedules: Schedules) -> Floats:
-    """Values of all schedules, one row for each of `values`."""
-    rows = np.empty((len(values), len(schedules)))
-    for row, value in zip(rows, values, strict=True):
-        row[:] = value
-    return rows
