@@ -1,11 +1,20 @@
-"""Which proposals are compiled at all."""
+"""Which proposals are compiled at all, and what is begun as a budget comes to its end."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import pytest
+
+from mugraph import deadline, qualify
 from mugraph.deadline import Deadline
 from mugraph.ir import DType, Graph, GraphBuilder, Level
 from mugraph.progress import silent
-from mugraph.qualify import Qualifier
+from mugraph.qualify import Contestant, Proved, Qualifier
+from mugraph.result import Rejection
+from mugraph.runtime import build
+from mugraph.samples import random_tensors
+from mugraph.verifier import verify_graphs
 
 
 def lengths(*, of_factors: bool) -> Graph:
@@ -46,3 +55,63 @@ def test_where_nothing_is_measured_no_more_is_compiled_than_is_kept() -> None:
     kept = qualifier.compile_and_prove([(wrong, 0.5), *((sound, cost) for cost in (1.0, 2.0, 3.0)), (never, 4.0), (sound, 5.0)])
     assert [proved.entry.cost for proved in kept] == [1.0, 2.0, 3.0]
     assert [rejection.cost for rejection in qualifier.rejected] == [0.5]
+
+
+class Clock:
+    """A clock that goes on only where a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(qualify, "Deadline", lambda seconds: Deadline(seconds, started=made.now))
+    monkeypatch.setattr(deadline, "time", made)
+    return made
+
+
+def qualifier_for(program: Graph, budget: float | None) -> Qualifier:
+    return Qualifier(program, "cpu", Deadline(budget, started=0.0), silent, 0, 2**-40, None)
+
+
+@pytest.mark.parametrize(("budget", "begun"), [(1.4, 1), (3.6, 2), (None, 5)])
+def test_no_compilation_is_begun_that_would_end_late(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, budget: float | None, begun: int
+) -> None:
+    """Each takes a second; of what is left, compilation has three tenths, and its last one ends within the budget."""
+    monkeypatch.setattr(qualify, "available_cores", lambda: 1)
+    program = lengths(of_factors=False)
+    qualifier = qualifier_for(program, budget)
+
+    def built(proposal: tuple[Graph, float]) -> Rejection:
+        clock.now += 1.0
+        return Rejection("compile", "not needed", proposal[1])
+
+    monkeypatch.setattr(qualifier, "_built", built)
+    qualifier.compile([(program, float(number)) for number in range(5)])
+    assert budget is None or clock.now <= budget
+    assert len(qualifier.rejected) >= begun
+
+
+@pytest.mark.parametrize(("budget", "measured"), [(1.0, False), (4.0, True)])
+def test_the_original_is_measured_only_where_a_hopeless_one_would_end_in_time(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, budget: float, measured: bool
+) -> None:
+    program = lengths(of_factors=False)
+    entry = Contestant(program, 1.0, build(program, "cpu"), latency=1.0, least=1.0)
+    proved = Proved(entry, verify_graphs(program, program).certificate, None)
+    asked: list[int] = []
+
+    def measured_as_before(entries: Sequence[Contestant], *_: object, **__: object) -> list[Contestant]:
+        asked.append(len(entries))
+        return list(entries)
+
+    monkeypatch.setattr(qualify, "_measured", measured_as_before)
+    kept, _ = qualifier_for(program, budget).settle([proved], entry, random_tensors(program, seed=0))
+    assert bool(asked) is measured
+    assert kept == [proved]

@@ -34,6 +34,10 @@ class Deadline:
         """Whether nothing is left."""
         return self.remaining == 0.0
 
+    def allows(self, seconds: float) -> bool:
+        """Whether so many seconds are left."""
+        return self.remaining is None or seconds <= self.remaining
+
     def share(self, fraction: float) -> float | None:
         """That part of what is left."""
         return None if self.remaining is None else fraction * self.remaining

@@ -118,32 +118,37 @@ class Qualifier:
         return kept
 
     def _compiled(self, proposals: Sequence[tuple[Graph, float]]) -> list[Contestant]:
+        """None are begun that the deadline would cut off if they take as long as those before."""
         compiled: list[Contestant] = []
-        limit = Deadline(self._share(_COMPILING_SHARE))
+        limit, longest = Deadline(self._share(_COMPILING_SHARE)), 0.0
         cores = available_cores()
         with self._stage("compile"), ThreadPoolExecutor(cores) as threads:  # the C compiler is a process of its own
             for start in range(0, len(proposals), cores):
-                if self.deadline.passed or (compiled and limit.passed):
+                if self.deadline.passed or not self.deadline.allows(longest) or (compiled and limit.passed):
                     break
                 self._tell("compile", f"candidate {start + 1} of {len(proposals)}")
+                begun = self.deadline.elapsed
                 for built in threads.map(self._built, proposals[start : start + cores]):
                     if isinstance(built, Contestant):
                         compiled.append(built)
                     else:
                         self.rejected.append(built)
+                longest = max(longest, self.deadline.elapsed - begun)
         return compiled
 
     def rank(self, compiled: Sequence[Contestant], inputs: Sequence[Any]) -> list[Contestant]:
         """Fastest first: the front runners by a careful measurement, the rest by a rough one."""
         rough: list[Contestant] = []
         finalists: list[Contestant] = []
-        limit = Deadline(self._share(_MEASURING_SHARE))
+        limit, longest = Deadline(self._share(_MEASURING_SHARE)), 0.0
         with self._stage("measure"):
             self._tell("measure", f"{len(compiled)} candidates")
             for entry in compiled:
-                if self.deadline.passed or (rough and limit.passed):
+                if self.deadline.passed or not self.deadline.allows(longest) or (rough and limit.passed):
                     break
+                begun = self.deadline.elapsed
                 rough += _measured([entry], inputs, _ROUGH_ROUNDS)
+                longest = max(longest, self.deadline.elapsed - begun)
             finalists = _fastest_first(self._carefully(_fastest_first(rough)[:_FINALISTS], inputs))
         measured = {id(entry.executable) for entry in finalists}
         others = [entry for entry in _fastest_first(rough) if id(entry.executable) not in measured]
@@ -164,10 +169,14 @@ class Qualifier:
         return kept
 
     def settle(self, kept: Sequence[Proved], original: Contestant, inputs: Sequence[Any]) -> tuple[list[Proved], Contestant]:
-        """The kept ones, fastest first, and the original, all timed in the same rounds."""
+        """The kept ones, fastest first, and the original, all timed in the same rounds.
+
+        As they are where less is left of the budget than the original may take without being hopeless.
+        """
         entries = [proved.entry for proved in kept]
+        needed = _HOPELESS * min((entry.latency for entry in entries if math.isfinite(entry.latency)), default=0.0)
         with self._stage("measure"):
-            if not (self.deadline.passed or self.interrupted):
+            if not (self.deadline.passed or self.interrupted) and self.deadline.allows(needed):
                 self._tell("measure", "the verified candidates and the original program")
                 (original,) = _measured([original], inputs, rounds=1, warmup=0)
                 if entries and original.latency > _HOPELESS * min(entry.latency for entry in entries):
