@@ -105,6 +105,8 @@ def test_an_unknown_function_is_named() -> None:
 def test_numbers_are_those_of_fp32() -> None:
     for value in (1e-5, 1 / 3, -0.1, 1.0, 3e38, 2.0**-140):
         assert np.float32(eval(number(value))) == np.float32(value)
+    largest = float(np.finfo(np.float32).max)
+    assert eval(number(-largest)) == -largest, "Triton takes what exceeds fp32 for fp64"
     assert number(-math.inf) == 'float("-inf")'
 
 

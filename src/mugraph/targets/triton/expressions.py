@@ -82,9 +82,12 @@ def in_python(template: str, functions: Mapping[str, str]) -> str:
 
 
 def number(value: float) -> str:
-    """A Python literal of exactly the value rounded to fp32."""
+    """A Python literal of exactly the value rounded to fp32, and no larger: Triton takes what exceeds fp32 for fp64."""
     rounded = np.float32(value)
-    return f'float("{rounded}")' if not np.isfinite(rounded) else str(rounded)
+    if not np.isfinite(rounded):
+        return f'float("{rounded}")'
+    shortest = str(rounded)
+    return shortest if abs(float(shortest)) <= float(np.finfo(np.float32).max) else repr(float(rounded))
 
 
 def unwrapped(text: str) -> str:
