@@ -425,6 +425,18 @@ def test_a_program_that_runs_as_it_was_written_needs_no_measurement(tmp_path: Pa
     assert accepted(folder).recorded_error is None
 
 
+def test_the_program_itself_needs_no_test(tmp_path: Path) -> None:
+    report = accepted(write(tmp_path / "good", rmsnorm(), rmsnorm()))
+    assert report.rounds == 0
+    assert report.error_bound == 0.0
+
+    def another_graph(files: dict[str, Document]) -> None:
+        files["graph.json"] = dict(graph_to_json(fused_rmsnorm(scale=False)))
+
+    with pytest.raises(Rejected, match="found by evaluation"):
+        check_folder(write(tmp_path / "bad", rmsnorm(), rmsnorm(), another_graph))
+
+
 def test_too_few_tests_are_not_said_to_reach_the_bound(tmp_path: Path) -> None:
     folder = write(tmp_path / "result", attention(), online_attention())
     report = check_folder(folder, rounds=1, seed=0)

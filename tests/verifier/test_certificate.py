@@ -141,3 +141,14 @@ def test_contradicting_float_errors_are_named(name: str) -> None:
     alter(record)
     with pytest.raises(InvalidInput, match=complaint):
         Certificate.from_json(record)
+
+
+def test_a_graph_is_not_tested_against_itself() -> None:
+    left, _ = rational_pair()
+    certificate = verify_graphs(left, left).certificate
+    assert certificate.accepted
+    assert certificate.rounds == ()
+    assert certificate.error_bound == 0.0
+    recheck(Certificate.from_json(json.loads(json.dumps(certificate.to_json()))), left, left)
+    with pytest.raises(InvalidInput, match="does not follow"):
+        Certificate.from_json({**certificate.to_json(), "right": "0" * 64})

@@ -331,8 +331,8 @@ def test_a_budget_that_ends_early_leaves_the_question_open() -> None:
 
 
 def test_programs_without_a_meaning_in_the_field_stay_undecided() -> None:
-    graph = program(lambda x: x / (x - x), VECTOR)
-    verdict = verify_graphs(graph, graph)
+    graph, other = (program(lambda x, factor=factor: x * factor / (x - x), VECTOR) for factor in (2, 3))
+    verdict = verify_graphs(graph, other)
     assert not verdict.equivalent
     assert verdict.counterexample is None
     assert verdict.reason.startswith("undecided")

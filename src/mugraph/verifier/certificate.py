@@ -41,7 +41,7 @@ class Certificate:
     assumed laws of operators in `semantics` for which there is no theorem. `error_bound` is the probability, over the
     verifier's random draws, that two graphs which differ agree in all `rounds`; None means that no such probability can be
     stated, and `reason` why. `accepted` means that every round agreed and that the bound, if there is one, is at most
-    `max_error`. `floats` is what comparing the kernels with float64 found, None where none were run.
+    `max_error`; that of a graph and itself needs no rounds. `floats` is what comparing the kernels with float64 found, None where none were run.
     """
 
     left: str
@@ -73,6 +73,8 @@ class Certificate:
         """What was shown, in a sentence."""
         if not self.accepted:
             return "nothing: the graphs were not found equivalent"
+        if self.untested:
+            return "the graphs are one and the same"
         if self.error_bound is None:
             return f"{len(self.rounds)} random tests agreed at full size of all axes but parallel ones; no error is claimed"
         functions = [] if self.difference is None else [function.name for function in self.difference.functions]
@@ -80,6 +82,11 @@ class Certificate:
         sizes = ", at any size of the parallel axes" if self.axes else ""
         equal = f"every output element is the same function of the inputs{whatever}{sizes}"
         return f"{equal}; a pair that is not passes with probability at most {self.error_bound:.3g}"
+
+    @property
+    def untested(self) -> bool:
+        """Whether the two graphs are one, so that no test was needed."""
+        return self.left == self.right and not self.rounds
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Certificate:
@@ -121,9 +128,12 @@ class Certificate:
         if draws != sorted(set(draws)) or (draws and draws[-1] >= most):
             raise InvalidInput(f"certificate: rounds of the draws {draws} are not distinct tests in order")
         bound = None if self.difference is None else self.difference.error_bound(len(self.rounds))
+        if self.untested:
+            bound = 0.0
         if self.error_bound is not None and (bound is None or not math.isclose(self.error_bound, bound, rel_tol=1e-9)):
             raise InvalidInput(f"certificate: error_bound {self.error_bound} does not follow from its entries ({bound} does)")
-        if self.accepted and (not self.rounds or (self.error_bound is not None and self.error_bound > self.max_error)):
+        missing = not self.rounds and not self.untested
+        if self.accepted and (missing or (self.error_bound is not None and self.error_bound > self.max_error)):
             raise InvalidInput("certificate: accepted, though its rounds do not reach max_error")
 
 

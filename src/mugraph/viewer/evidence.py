@@ -66,6 +66,8 @@ def _facts(certificate: Certificate, program: Graph) -> Iterator[Fact]:
 
 
 def _tests_text(certificate: Certificate) -> str:
+    if certificate.untested:
+        return "none: the muGraph is the program"
     count = len(certificate.rounds)
     thrown = f"; {certificate.redraws} draws were thrown away, where a denominator vanished or a radicand was no square"
     return (
