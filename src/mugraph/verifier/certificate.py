@@ -41,7 +41,8 @@ class Certificate:
     assumed laws of operators in `semantics` for which there is no theorem. `error_bound` is the probability, over the
     verifier's random draws, that two graphs which differ agree in all `rounds`; None means that no such probability can be
     stated, and `reason` why. `accepted` means that every round agreed and that the bound, if there is one, is at most
-    `max_error`; that of a graph and itself needs no rounds. `floats` is what comparing the kernels with float64 found, None where none were run.
+    `max_error`; a graph and itself need no rounds. `floats` is what comparing the kernels with float64 found, None where none
+    were run.
     """
 
     left: str
