@@ -173,7 +173,7 @@ def _search(
     workers: Workers,
     shelf: Shelf,
 ) -> SearchResult | EnumerationResult:
-    budget = deadline.share(_SEARCH_SHARE)
+    budget, begun = deadline.share(_SEARCH_SHARE), deadline.elapsed
     if engine_of(engine) == "enumerate":
         limit = math.inf if budget is None else budget
         processes = local_processes(workers)
@@ -186,11 +186,12 @@ def _search(
     try:
         return closure_search(program, device, budget=budget, progress=report, workers=workers, shelf=shelf)
     except BudgetExceeded:
-        return SearchResult([], SearchReport(seconds=deadline.elapsed))
+        return SearchResult([], SearchReport(seconds=deadline.elapsed - begun))
     except (UndefinedInField, UnsupportedOperator) as error:  # out of the search's reach: the program runs as it is
-        return SearchResult([], SearchReport(seconds=deadline.elapsed, refused=str(error)))
+        return SearchResult([], SearchReport(seconds=deadline.elapsed - begun, refused=str(error)))
     except RecursionError:
-        return SearchResult([], SearchReport(seconds=deadline.elapsed, refused="its chains of operators are too long to search"))
+        too_long = "its chains of operators are too long to search"
+        return SearchResult([], SearchReport(seconds=deadline.elapsed - begun, refused=too_long))
 
 
 def _result(

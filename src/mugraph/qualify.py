@@ -155,15 +155,20 @@ class Qualifier:
         return [*finalists, *others, *compiled[len(rough) :]]
 
     def prove(self, ranked: Sequence[Contestant], most: int = _KEPT) -> list[Proved]:
-        """The first few, at `most`, that agree with float64 and are equivalent to the program, in the order given."""
+        """The first few, at `most`, that agree with float64 and are equivalent to the program, in the order given.
+
+        Once there is one, no proof is begun that the deadline would cut off if it takes as long as those before.
+        """
         kept: list[Proved] = []
-        enough = Deadline(_PROVING_SECONDS)
+        enough, longest = Deadline(_PROVING_SECONDS), 0.0
         with self._stage("verify"):
             for entry in ranked:
-                if len(kept) == most or self.deadline.passed or (kept and enough.passed):
+                if len(kept) == most or self.deadline.passed or (kept and (enough.passed or not self.deadline.allows(longest))):
                     break
                 self._tell("verify", f"candidate {len(kept) + 1} at full size")
+                begun = self.deadline.elapsed
                 proved = self._proved(entry)
+                longest = max(longest, self.deadline.elapsed - begun)
                 if proved is not None:
                     kept.append(proved)
         return kept
@@ -171,9 +176,12 @@ class Qualifier:
     def settle(self, kept: Sequence[Proved], original: Contestant, inputs: Sequence[Any]) -> tuple[list[Proved], Contestant]:
         """The kept ones, fastest first, and the original, all timed in the same rounds.
 
-        As they are where less is left of the budget than the original may take without being hopeless.
+        As they are where less is left of the budget than the original may take without being hopeless, and where there is a
+        budget and nothing to compare the original with.
         """
         entries = [proved.entry for proved in kept]
+        if not entries and self.deadline.budget is not None:
+            return [], original
         needed = _HOPELESS * min((entry.latency for entry in entries if math.isfinite(entry.latency)), default=0.0)
         with self._stage("measure"):
             if not (self.deadline.passed or self.interrupted) and self.deadline.allows(needed):

@@ -99,6 +99,20 @@ def linear_with_bias(loop: int = 20) -> Graph:
     return kernel.build(kernel.graph_defined(block.build([saved]), [x, w, b]))
 
 
+def gated_columns(size: int = 4, blocks: int = 1, loop: int = 2) -> Graph:
+    """silu(X W + B) (X V), with a for-loop over columns that puts parts of the products side by side, and brings B past them."""
+    kernel = GraphBuilder(Level.KERNEL)
+    x, w, v = (kernel.input(name, (size, size), FP32) for name in "XWV")
+    b = kernel.input("B", (size,), FP32)
+    block = GraphBuilder(Level.BLOCK, grid=(blocks,), loop=loop)
+    xs = block.iterator(0, kernel.tensor(x), (None,), None)
+    ws, vs = (block.iterator(number, kernel.tensor(value), (1,), 1) for number, value in ((1, w), (2, v)))
+    bias = block.add("accumulate", block.iterator(3, kernel.tensor(b), (0,), None), combine="max")
+    gate, up = (block.add("accumulate", block.add("matmul", xs, part), combine="concat", dim=1) for part in (ws, vs))
+    result = block.add("mul", block.add("silu", block.add("add", gate, bias)), up)
+    return kernel.build(kernel.graph_defined(block.build([block.add("output_saver", result, omap=(1,))]), [x, w, v, b]))
+
+
 FAMILIES = (("add", "sub", "mul", "div"), ("square", "sqrt", "exp", "silu"))
 
 
@@ -125,6 +139,9 @@ def _changes(node: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str, list[A
     for name, value in node["attributes"].items():
         if name in dims:
             yield node["attributes"], name, [list(mapped) for mapped in itertools.product(dims[name], repeat=len(value))]
-    for name, values in (("fmap", [None, 0, 1]), ("combine", ["sum", "max"])):
+    changes: list[tuple[str, list[Any]]] = [("fmap", [None, 0, 1]), ("combine", ["sum", "max", "concat"])]
+    if node["op"] == "accumulate":
+        changes.append(("dim", [0, 1]))
+    for name, values in changes:
         if name in node["attributes"]:
             yield node["attributes"], name, values

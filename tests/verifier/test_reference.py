@@ -39,10 +39,20 @@ def nothing() -> None:
 
 def test_axes_are_cut_where_nothing_is_read_twice() -> None:
     found = Reference.of(attention())
-    assert found.all == (4, 6), "heads and sequences, but not the columns of v, for each of which k would be read again"
+    sizes = [axis.size for axis in found.cut], [axis.size for axis in found.kept]
+    assert sizes == ([4, 6], [8]), "heads and sequences, but not the columns of v, for each of which k would be read again"
     assert found.unit.inputs()[1].output.shape == (1, 1, 24, 8)
-    assert found.few == (2, 1)
-    assert Reference.of(rmsnorm(64, 64, 64)).all == ()
+    assert found.few == (2, 1, 8)
+    linear = Reference.of(rmsnorm(64, 64, 64))
+    assert not linear.cut
+    assert [axis.size for axis in linear.kept] == [64, 64]
+
+
+def test_few_slices_along_kept_axes() -> None:
+    found = Reference.of(rmsnorm(4, 16, 64))
+    assert [axis.size for axis in found.kept] == [64, 4], "all weights but those of one column are left out first"
+    assert found.few == (32, 4)
+    assert found.input_shapes(found.few)[-1] == (16, 32)
 
 
 @pytest.mark.parametrize("kind", [Kind(1.0), Kind(1e3), *(Kind(1.0, name) for name in ADVERSARIAL)], ids=str)
@@ -50,7 +60,7 @@ def test_slices_make_up_the_program(kind: Kind) -> None:
     program = attention()
     found = Reference.of(program)
     whole = arrays_for(program, [node.output.shape for node in program.inputs()])
-    for counts in (found.all, found.few, (4, 2)):
+    for counts in (found.all, found.few, (4, 2, 8), (2, 3, 4)):
         different = arrays_for(program, found.input_shapes(counts))
         fill(program, different, kind, seed=0)
         found.full_inputs(different, counts, into=whole)
@@ -58,7 +68,7 @@ def test_slices_make_up_the_program(kind: Kind) -> None:
         with np.errstate(all="ignore"):
             expected = evaluate(program, [array.astype(np.float64) for array in whole], FloatArithmetic())
         np.testing.assert_allclose(outputs[0], expected[0], rtol=1e-12)
-        assert len({array.tobytes() for array in whole[1].reshape(24, -1)}) == np.prod(counts)
+        assert len({array.tobytes() for array in whole[1].reshape(24, -1)}) == np.prod(counts[:2])
 
 
 def test_a_mistake_in_one_slice_is_found() -> None:

@@ -18,10 +18,14 @@ _INSIDE = -1
 
 
 class Place(NamedTuple):
-    """Where a tensor has the axis: a dimension (or _INSIDE), and for each level of bodies the grid dimensions that cut it."""
+    """Where a tensor has the axis: a dimension (or _INSIDE), and for each level of bodies the grid dimensions that cut it.
+
+    A `partial` tensor has the part that one iteration of a for-loop over the axis reads.
+    """
 
     dim: int
     cuts: tuple[tuple[int, ...], ...] = ()
+    partial: bool = False
 
 
 def cut_axis(graph: Json, dims: Sequence[int | None]) -> tuple[Json, list[int | None]]:
@@ -35,7 +39,7 @@ def cut_axis(graph: Json, dims: Sequence[int | None]) -> tuple[Json, list[int | 
 
 
 def _cut(graph: Json, operands: list[Place | None]) -> tuple[Json, list[Place | None]]:
-    over = _grid_over_axis(graph, operands)
+    over, looped = _grid_over_axis(graph, operands), _loops_over_axis(graph, operands)
     places: dict[tuple[int, int], Place | None] = {}
     nodes = []
     remaining = iter(operands)
@@ -48,9 +52,11 @@ def _cut(graph: Json, operands: list[Place | None]) -> tuple[Json, list[Place | 
         elif node["op"] == "input":
             results = [next(remaining)]
         elif node["op"] == "input_iterator":
-            results = [_iterated(node, operands[node["attributes"]["operand"]], over)]
+            results = [_iterated(node, operands[node["attributes"]["operand"]], over, looped)]
         elif node["op"] == "output_saver":
             results = [_saved(node, reads[0], shapes[0], over)]
+        elif looped and node["op"] in ("accumulate", "accumulate_rescaled"):
+            results = [_put_together(node, reads[0])]
         else:
             results = [_applied(node, reads, shapes)]
         taken["outputs"] = [_tensor(*pair) for pair in zip(node["outputs"], results, strict=True)]
@@ -60,7 +66,8 @@ def _cut(graph: Json, operands: list[Place | None]) -> tuple[Json, list[Place | 
         nodes.append(taken)
     which = "grid" if graph["grid"] else "block"
     counts = [1 if position in over else count for position, count in enumerate(graph[which])]
-    return {**graph, "nodes": nodes, which: counts}, [places[i, j] for i, j in graph["outputs"]]
+    loop = 1 if looped else graph["loop"]
+    return {**graph, "nodes": nodes, which: counts, "loop": loop}, [places[i, j] for i, j in graph["outputs"]]
 
 
 def _grid_over_axis(graph: Json, operands: list[Place | None]) -> set[int]:
@@ -73,6 +80,16 @@ def _grid_over_axis(graph: Json, operands: list[Place | None]) -> set[int]:
     return over
 
 
+def _loops_over_axis(graph: Json, operands: list[Place | None]) -> bool:
+    """Whether iterations of the for-loop read parts of the axis."""
+    iterators = (node["attributes"] for node in graph["nodes"] if node["op"] == "input_iterator")
+    return any(_same_dim(operands[read["operand"]], read["fmap"]) for read in iterators)
+
+
+def _same_dim(place: Place | None, dim: int | None) -> bool:
+    return place is not None and dim is not None and place.dim == dim
+
+
 def _mapped(mapping: list[int | None], dim: int) -> tuple[int, ...]:
     return tuple(position for position, target in enumerate(mapping) if target == dim)
 
@@ -83,17 +100,28 @@ def _tensor(tensor: Json, place: Place | None) -> Json:
     return {**tensor, "shape": [1 if dim == place.dim else size for dim, size in enumerate(tensor["shape"])]}
 
 
-def _iterated(node: Json, place: Place | None, over: set[int]) -> Place | None:
+def _iterated(node: Json, place: Place | None, over: set[int], looped: bool) -> Place | None:
     imap, fmap = node["attributes"]["imap"], node["attributes"]["fmap"]
     cut = () if place is None else _mapped(imap, place.dim)
     if any(imap[position] is not None for position in over - {*cut}):
         raise _unequal(node, "a grid dimension cuts the axis here and another dimension there")
+    partial = _same_dim(place, fmap)
+    if looped and fmap is not None and not partial:
+        raise _unequal(node, "the for-loop runs over the axis elsewhere, and over another dimension here")
     if place is None:
         return None
-    if fmap is not None and fmap == place.dim:
-        raise _unequal(node, "the for-loop runs over the axis")
-    alone = place.dim == _INSIDE or node["outputs"][0]["shape"][place.dim] == 1
-    return Place(_INSIDE if alone else place.dim, (*place.cuts, cut))
+    alone = place.dim == _INSIDE or (node["outputs"][0]["shape"][place.dim] == 1 and not partial)
+    return Place(_INSIDE if alone else place.dim, (*place.cuts, cut), partial)
+
+
+def _put_together(node: Json, place: Place | None) -> Place | None:
+    """After a for-loop over the axis: its parts side by side, or what is the same in every iteration."""
+    combine = node["attributes"].get("combine")
+    if place is not None and place.partial and combine == "concat" and node["attributes"]["dim"] == place.dim:
+        return place._replace(partial=False)
+    if combine == "max" and not (place is not None and place.partial):
+        return place
+    raise _unequal(node, "the for-loop runs over the axis, and its parts are not put side by side")
 
 
 def _saved(node: Json, place: Place | None, tile: list[int], over: set[int]) -> Place | None:
@@ -103,6 +131,8 @@ def _saved(node: Json, place: Place | None, tile: list[int], over: set[int]) -> 
         if over:
             raise _unequal(node, "a value without the axis is repeated along it")
         return None
+    if place.partial:
+        raise _unequal(node, "the for-loop runs over the axis, and its parts are not put together")
     cut = place.cuts[-1]
     if {*cut} != over:
         raise _unequal(node, "another part of the grid cuts the axis")
@@ -122,7 +152,7 @@ def _applied(node: Json, reads: list[Place | None], shapes: list[list[int]]) -> 
             dim = place.dim if place.dim == _INSIDE else _carried(node, shapes, number, place.dim)
             if dim is None:
                 raise _unequal(node, "the axis is mixed or rearranged")
-            found.add(Place(dim, place.cuts))
+            found.add(Place(dim, place.cuts, place.partial))
     if not found:
         return None
     if len(found) > 1:

@@ -1,7 +1,8 @@
 """Whether a muGraph has a result wherever the program has one, seen on one slice: sqrt(x) * sqrt(x) is no kernel for sqrt(x * x).
 
 The laws by which graphs are found and proved speak of inputs at which both are defined. What is undefined elsewhere fails the
-comparison with float64, but only after it was compiled, measured and proved; a slice shows it in milliseconds.
+comparison with float64, but only after it was compiled, measured and proved; a slice shows it in milliseconds, where signs
+leave a doubt.
 """
 
 from __future__ import annotations
@@ -14,20 +15,18 @@ from mugraph.ir.arithmetic import Array
 from mugraph.ir.dtypes import DType
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Graph
-from mugraph.ir.ops import Kind, operator
 from mugraph.verifier.batched import evaluate_batched
 from mugraph.verifier.float_inputs import random_inputs
 from mugraph.verifier.rounding import operator_errors
+from mugraph.verifier.signs import total
 from mugraph.verifier.slices import shared_slice
 
-_PARTIAL = frozenset({Kind.SQUARE_ROOT, Kind.OPAQUE})
-"""What may have no result for some numbers, where its operands have one."""
 _MANY = 64
 
 
 def undefined_operator(program: Graph, graph: Graph, seed: int = 0) -> str:
     """What of a muGraph has no result for normal inputs at which the program has one, in words; empty if nothing was seen."""
-    if not any(node.body is None and operator(node.op).kind in _PARTIAL for _, node in graph.walk()):
+    if total(graph):
         return ""
     cut = shared_slice(program, graph)
     for inputs in _points(cut.left, seed):

@@ -96,7 +96,7 @@ class _Known:
         different = inputs if counts == reference.all else arrays_for(reference.program, reference.input_shapes(counts))
         fill(reference.program, different, kind, self.seed)
         if different is not inputs:
-            reference.full_inputs(different, counts, into=inputs)
+            reference.full_inputs(different, counts, into=inputs, pulse=pulse)
         if kind not in self.by_kind:
             self.by_kind[kind] = reference.outputs(different, counts, pulse)
         return reference.full_outputs(self.by_kind[kind], counts)

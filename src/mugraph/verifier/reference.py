@@ -1,6 +1,6 @@
 """A program in float64, evaluated slice by slice where it treats slices alike, so that temporaries stay in the cache.
 
-The same axes (`mugraph.verifier.slices`) let a few different slices stand for many: inputs in which they repeat give outputs in
+All such axes (`mugraph.verifier.slices`) let a few different slices stand for many: inputs in which they repeat give outputs in
 which they repeat, and a kernel that runs on all of them can be compared with a reference that was computed for the few.
 """
 
@@ -17,14 +17,17 @@ from mugraph.ir.dtypes import round_to
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Graph, Shape
 from mugraph.verifier.batched import Pulse, evaluate_batched
-from mugraph.verifier.slices import Axis, shared_slice, slice_of
+from mugraph.verifier.slices import Axis, shared_slice, slice_of, take_slices
 
 _SMALLEST = 1 << 14
 """Slices of fewer elements cost more calls than they save time."""
 _GROWTH = 1.25
 """An axis is not cut where slices have so many times the elements of the whole between them: inputs without it are read again."""
 _FEW = 1 << 22
-"""Elements of the inputs of the few slices, unless a single one has more."""
+"""Elements of the inputs of the few slices, unless one of each axis has more."""
+
+_AT_ONCE = 1 << 22
+"""Elements that are copied between two looks at the clock."""
 
 Counts = tuple[int, ...]
 """How many different slices there are along each axis; they repeat."""
@@ -32,17 +35,35 @@ Counts = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A kernel graph of pre-defined operators, and the same at size 1 of `axes`: its `unit`."""
+    """A kernel graph of pre-defined operators, and the same at size 1 of the axes that are worth cutting: its `unit`.
+
+    The slices along `kept` axes are evaluated together.
+    """
 
     program: Graph
     unit: Graph
-    axes: tuple[Axis, ...]
+    cut: tuple[Axis, ...]
+    kept: tuple[Axis, ...]
 
     @classmethod
     def of(cls, program: Graph) -> Reference:
-        """The axes of a program that are worth cutting."""
-        cut = shared_slice(program, program, _worthwhile)
-        return cls(program, cut.left, cut.axes)
+        """The axes along which a program treats slices alike; of those kept, the one that most elements depend on first."""
+        kept: list[tuple[int, Axis]] = []
+
+        def worthwhile(before: Graph, after: Graph, axis: Axis) -> bool:
+            slice_elements = _elements(after)
+            worth = slice_elements >= _SMALLEST and axis.size * slice_elements <= _GROWTH * _elements(before)
+            if not worth:
+                kept.append((slice_elements, axis))
+            return worth
+
+        found = shared_slice(program, program, worthwhile)
+        return cls(program, found.left, found.axes, tuple(axis for _, axis in sorted(kept, key=lambda pair: pair[0])))
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """Those that are cut, and those that are kept."""
+        return (*self.cut, *self.kept)
 
     @property
     def all(self) -> Counts:
@@ -51,29 +72,30 @@ class Reference:
 
     @property
     def few(self) -> Counts:
-        """As many different slices as _FEW elements make, at least one."""
-        counts, room = [], _FEW // _elements(self.unit)
-        for axis in self.axes:
-            count = max(divisor for divisor in range(1, axis.size + 1) if axis.size % divisor == 0 and divisor <= max(1, room))
-            counts.append(count)
-            room //= count
+        """As many different slices as _FEW elements make, at least one of each axis, and rather of those that are kept."""
+        counts = [1] * len(self.cut) + [axis.size for axis in self.kept]
+        for position in (*range(len(self.cut), len(counts)), *range(len(self.cut))):
+            for count in _divisors(self.axes[position].size):
+                counts[position] = count
+                if sum(map(math.prod, self.input_shapes(counts))) <= _FEW:
+                    break
         return tuple(counts)
 
-    def input_shapes(self, counts: Counts) -> list[Shape]:
+    def input_shapes(self, counts: Sequence[int]) -> list[Shape]:
         """The shapes of inputs with so many slices."""
         return [self._resized(node.output.shape, self._input_dims(i), counts) for i, node in enumerate(self.program.inputs())]
 
-    def full_inputs(self, inputs: Sequence[Array], counts: Counts, into: Sequence[Array]) -> None:
+    def full_inputs(self, inputs: Sequence[Array], counts: Counts, into: Sequence[Array], pulse: Pulse = lambda: None) -> None:
         """Fill arrays of the program's input shapes by repeating slices."""
         for number, (array, full) in enumerate(zip(inputs, into, strict=True)):
-            _repeat(array, self._input_dims(number), counts, full)
+            _repeat(array, self._input_dims(number), counts, full, pulse)
 
     def full_outputs(self, outputs: Sequence[Array], counts: Counts) -> tuple[Array, ...]:
         """The program's outputs, made of those of the different slices."""
         found = []
         for number, (array, tensor) in enumerate(zip(outputs, self.program.output_tensors, strict=True)):
             full = np.empty(tensor.shape, array.dtype)
-            _repeat(array, self._output_dims(number), counts, full)
+            _repeat(array, self._output_dims(number), counts, full, lambda: None)
             found.append(full)
         return tuple(found)
 
@@ -82,17 +104,26 @@ class Reference:
 
         No kernel could store them there.
         """
-        tensors = self.program.output_tensors
+        tensors, together = self.program.output_tensors, self._together(counts)
+        cut = len(self.cut)
         found = [np.empty(self._resized(t.shape, self._output_dims(i), counts)) for i, t in enumerate(tensors)]
         with np.errstate(all="ignore"):
-            for index in np.ndindex(counts):
-                slices = [slice_of(array, self._input_dims(number), index) for number, array in enumerate(inputs)]
+            for index in np.ndindex(counts[:cut]):
+                slices = [slice_of(array, self._input_dims(number)[:cut], index) for number, array in enumerate(inputs)]
                 operands = [array.astype(np.float64) for array in slices]
-                results = evaluate_batched(self.unit, operands, FloatArithmetic(np.float64), pulse)
+                results = evaluate_batched(together, operands, FloatArithmetic(np.float64), pulse)
                 for number, (result, tensor) in enumerate(zip(results, tensors, strict=True)):
                     stored = np.where(np.isinf(round_to(tensor.dtype, result)), np.inf, result)
-                    slice_of(found[number], self._output_dims(number), index)[...] = stored
+                    slice_of(found[number], self._output_dims(number)[:cut], index)[...] = stored
         return tuple(found)
+
+    def _together(self, counts: Counts) -> Graph:
+        """The unit with so many slices along the kept axes."""
+        graph = self.unit
+        for axis, count in zip(self.kept, counts[len(self.cut) :], strict=True):
+            if count < axis.size:
+                graph, _ = take_slices(graph, axis.inputs, count)
+        return graph
 
     def _input_dims(self, number: int) -> list[int | None]:
         return [axis.inputs[number] for axis in self.axes]
@@ -100,7 +131,7 @@ class Reference:
     def _output_dims(self, number: int) -> list[int | None]:
         return [axis.outputs[number] for axis in self.axes]
 
-    def _resized(self, shape: Shape, dims: Sequence[int | None], counts: Counts) -> Shape:
+    def _resized(self, shape: Shape, dims: Sequence[int | None], counts: Sequence[int]) -> Shape:
         sizes = list(shape)
         for dim, count in zip(dims, counts, strict=True):
             if dim is not None:
@@ -108,20 +139,29 @@ class Reference:
         return tuple(sizes)
 
 
-def _worthwhile(before: Graph, after: Graph, axis: Axis) -> bool:
-    return _elements(after) >= _SMALLEST and axis.size * _elements(after) <= _GROWTH * _elements(before)
-
-
 def _elements(graph: Graph) -> int:
     return sum(math.prod(node.output.shape) for node in graph.inputs())
 
 
-def _repeat(array: Array, dims: Sequence[int | None], counts: Counts, into: Array) -> None:
+def _divisors(number: int) -> list[int]:
+    """The largest first."""
+    return [divisor for divisor in range(number, 0, -1) if number % divisor == 0]
+
+
+def _repeat(array: Array, dims: Sequence[int | None], counts: Counts, into: Array, pulse: Pulse) -> None:
     """Fill `into` with `array`, repeated along `dims`, of which `array` has `counts` elements."""
     shape, source = list(_split(into.shape, dims, counts)), list(array.shape)
     for dim in sorted((dim for dim in dims if dim is not None), reverse=True):
         source.insert(dim, 1)
-    into.reshape([size for sizes in shape for size in sizes])[...] = array.reshape(source)
+    parts = into.reshape([size for sizes in shape for size in sizes])
+    repeated = np.broadcast_to(array.reshape(source), parts.shape)
+    if not parts.ndim:
+        parts[...] = repeated
+        return
+    step = max(1, len(parts) * _AT_ONCE // parts.size)
+    for start in range(0, len(parts), step):
+        pulse()
+        parts[start : start + step] = repeated[start : start + step]
 
 
 def _split(shape: Shape, dims: Sequence[int | None], counts: Counts) -> Iterator[tuple[int, ...]]:

@@ -74,7 +74,13 @@ def take_slice(graph: Graph, inputs: Sequence[int | None]) -> tuple[Graph, tuple
 
     Raises NotParallel where some operator does not act on slices along that axis independently.
     """
-    taken, marks = _Pass(graph, [None if dim is None else _Mark(dim) for dim in inputs]).run()
+    return take_slices(graph, inputs, 1)
+
+
+def take_slices(graph: Graph, inputs: Sequence[int | None], size: int) -> tuple[Graph, tuple[int | None, ...]]:
+    """As `take_slice`, at another size of the axis; several slices only of graphs of pre-defined operators."""
+    assert size == 1 or all(node.body is None for node in graph.nodes), "blocks may cut an axis"
+    taken, marks = _Pass(graph, [None if dim is None else _Mark(dim) for dim in inputs], size).run()
     return taken, tuple(None if mark is None else mark.dim for mark in marks)
 
 
@@ -186,23 +192,26 @@ def _same_dim(shape: Shape, dim: int, target: Shape) -> int | None:
 class _Mark(NamedTuple):
     """Dimension `dim` of a value is the axis; `cuts` says, level by level, which grid dimensions run over its parts.
 
-    `dim` is None where those parts are single slices: then every operator treats slices alike.
+    `dim` is None where those parts are single slices: then every operator treats slices alike. `looped` values have the part of
+    one iteration of a for-loop over the axis.
     """
 
     dim: int | None
     cuts: tuple[tuple[int, ...], ...] = ()
+    looped: bool = False
 
 
 class _Pass:
-    """One walk over a graph that marks the axis in every value and builds the graph at size 1 of it."""
+    """One walk over a graph that marks the axis in every value and builds the graph at another `size` of it."""
 
-    def __init__(self, graph: Graph, operands: Sequence[_Mark | None]) -> None:
-        self.graph, self.operands = graph, operands
+    def __init__(self, graph: Graph, operands: Sequence[_Mark | None], size: int = 1) -> None:
+        self.graph, self.operands, self.size = graph, operands, size
         self.counts = graph.grid or graph.block
         self.over_axis = self.grid_over_axis()
+        self.loops_over_axis = any(self.is_looped(node) for node in graph.nodes)
         counts = tuple(1 if position in self.over_axis else count for position, count in enumerate(self.counts))
         grid, block = (counts, graph.block) if graph.grid else (graph.grid, counts)
-        self.builder = GraphBuilder(graph.level, grid, block, graph.loop)
+        self.builder = GraphBuilder(graph.level, grid, block, 1 if self.loops_over_axis else graph.loop)
         self.marks: dict[Value, _Mark | None] = {}
         self.values: dict[Value, Value] = {}
 
@@ -231,6 +240,12 @@ class _Pass:
                 over.update(self.positions(node, "imap", mark.dim))
         return frozenset(over)
 
+    def is_looped(self, node: Node) -> bool:
+        """Whether a node reads the axis part by part, in the iterations of the for-loop."""
+        if node.op != "input_iterator" or node["fmap"] is None or (mark := self.operand(node)) is None:
+            return False
+        return mark.dim == node["fmap"]
+
     def operand(self, node: Node) -> _Mark | None:
         operand = node["operand"]
         assert isinstance(operand, int)
@@ -248,7 +263,7 @@ class _Pass:
         self.marks[Value(index)], self.values[Value(index)] = mark, value
 
     def input(self, index: int, node: Node, mark: _Mark | None) -> None:
-        shape = _one(node.output.shape, mark)
+        shape = self.taken(node.output.shape, mark)
         self.store(index, mark, self.builder.input(str(node["name"]), shape, node.output.dtype))
 
     def iterator(self, index: int, node: Node) -> None:
@@ -257,18 +272,21 @@ class _Pass:
         cut = () if mark is None else self.positions(node, "imap", mark.dim)
         if any(imap[position] is not None for position in self.over_axis - {*cut}):
             raise NotParallel("input_iterator: a grid dimension cuts the axis here and another dimension there")
-        if mark is not None and mark.dim is not None and node["fmap"] == mark.dim:
-            raise NotParallel("input_iterator: the for-loop runs over the axis")
+        looped = self.is_looped(node)
+        if self.loops_over_axis and node["fmap"] is not None and not looped:
+            raise NotParallel("input_iterator: the for-loop runs over the axis there and over another dimension here")
         inside = None
         if mark is not None:
-            single = mark.dim is None or node.output.shape[mark.dim] == 1
-            inside = _Mark(None if single else mark.dim, (*mark.cuts, cut))
-        tile = replace(node.output, shape=_one(node.output.shape, inside))
+            single = mark.dim is None or (node.output.shape[mark.dim] == 1 and not looped)
+            inside = _Mark(None if single else mark.dim, (*mark.cuts, cut), looped)
+        tile = replace(node.output, shape=self.taken(node.output.shape, inside))
         self.store(index, inside, self.builder.append(replace(node, outputs=(tile,))))
 
     def saver(self, index: int, node: Node) -> None:
         (value,) = node.inputs
         mark = self.marks[value]
+        if mark is not None and mark.looped:
+            raise NotParallel("output_saver: the for-loop runs over the axis, and its parts are not put together")
         outside = None if mark is None else _Mark(self.saved_dim(node, mark), mark.cuts[:-1])
         if mark is None and self.over_axis:
             raise NotParallel("output_saver: a value that does not have the axis is repeated along it")
@@ -295,20 +313,22 @@ class _Pass:
         mark = self.result(node)
         attributes = dict(node.attributes)
         if mark is not None and node.op == "reshape":
-            attributes["shape"] = _one(node.output.shape, mark)
+            attributes["shape"] = self.taken(node.output.shape, mark)
         self.store(index, mark, self.builder.add(node.op, *(self.values[value] for value in node.inputs), **attributes))
 
     def result(self, node: Node) -> _Mark | None:
         """The axis in a node's result: all operands that have it must send it to one place, the others must not vary there."""
         shapes = [self.graph.tensor(value).shape for value in node.inputs]
         marks = [self.marks[value] for value in node.inputs]
+        if self.loops_over_axis and node.op in ("accumulate", "accumulate_rescaled"):
+            return self.accumulated(node, marks[0])
         results: set[_Mark] = set()
         for number, mark in enumerate(marks):
             if mark is not None:
                 dim = None if mark.dim is None else _result_dim(node, shapes, number, mark.dim)
                 if dim is None and mark.dim is not None:
                     raise NotParallel(f"{node.op}: the axis is not carried over slice by slice")
-                results.add(_Mark(dim, mark.cuts))
+                results.add(_Mark(dim, mark.cuts, mark.looped))
         if not results:
             return None
         if len(results) > 1:
@@ -323,8 +343,17 @@ class _Pass:
                 raise NotParallel(f"{node.op}: an operand without the axis tells its slices apart")
         return result
 
+    def accumulated(self, node: Node, mark: _Mark | None) -> _Mark | None:
+        """The axis after a for-loop over it, which puts parts side by side or brings past it what does not change."""
+        if node.op == "accumulate":
+            looped = mark is not None and mark.looped
+            if mark is not None and looped and node["combine"] == "concat" and node["dim"] == mark.dim:
+                return mark._replace(looped=False)
+            if not looped and node["combine"] == "max":
+                return mark
+        raise NotParallel(f"{node.op}: the for-loop runs over the axis, and its parts are not put side by side")
 
-def _one(shape: Shape, mark: _Mark | None) -> Shape:
-    if mark is None or mark.dim is None:
-        return shape
-    return (*shape[: mark.dim], 1, *shape[mark.dim + 1 :])
+    def taken(self, shape: Shape, mark: _Mark | None) -> Shape:
+        if mark is None or mark.dim is None:
+            return shape
+        return (*shape[: mark.dim], self.size, *shape[mark.dim + 1 :])
