@@ -90,6 +90,11 @@ def test_a_difference_of_squares_loses_more_than_squares_of_differences() -> Non
     assert unstable_order >= 2
 
 
+def test_plans_that_all_leave_the_range_of_numbers_are_alike() -> None:
+    assert orders_lost([(math.inf, math.inf), (math.inf, math.inf)]) == [0, 0]
+    assert orders_lost([(math.inf, 1.0), (math.inf, 1e-7)]) == [4, 0]
+
+
 def test_what_only_adds_and_multiplies_has_no_errors() -> None:
     search, rehearsal = searched(lora())
     assert {rehearsal.errors(plan) for plan in search.best} == {(0.0,) * (2 + 4)}

@@ -73,8 +73,8 @@ def orders_lost(errors: Sequence[Errors]) -> list[int | None]:
 
 
 def _orders(found: Errors, least: Sequence[float]) -> int | None:
-    excess = max(1.0, *(error / best for error, best in zip(found, least, strict=True) if math.isfinite(best)))
-    return int(math.log(excess, _ORDER)) if math.isfinite(excess) else None
+    excess = max((error / best for error, best in zip(found, least, strict=True) if math.isfinite(best)), default=1.0)
+    return int(math.log(max(1.0, excess), _ORDER)) if math.isfinite(excess) else None
 
 
 def _in_turn(ranked: Sequence[int], lost: Sequence[int | None]) -> Iterable[int]:
