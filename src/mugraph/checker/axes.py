@@ -20,12 +20,17 @@ _INSIDE = -1
 class Place(NamedTuple):
     """Where a tensor has the axis: a dimension (or _INSIDE), and for each level of bodies the grid dimensions that cut it.
 
-    A `partial` tensor has the part that one iteration of a for-loop over the axis reads.
+    `parts` says for each level whether it is the part that one iteration of a for-loop over the axis reads.
     """
 
     dim: int
     cuts: tuple[tuple[int, ...], ...] = ()
-    partial: bool = False
+    parts: tuple[bool, ...] = ()
+
+    @property
+    def partial(self) -> bool:
+        """Whether iterations of the innermost level have different parts."""
+        return self.parts[-1:] == (True,)
 
 
 def cut_axis(graph: Json, dims: Sequence[int | None]) -> tuple[Json, list[int | None]]:
@@ -111,14 +116,14 @@ def _iterated(node: Json, place: Place | None, over: set[int], looped: bool) -> 
     if place is None:
         return None
     alone = place.dim == _INSIDE or (node["outputs"][0]["shape"][place.dim] == 1 and not partial)
-    return Place(_INSIDE if alone else place.dim, (*place.cuts, cut), partial)
+    return Place(_INSIDE if alone else place.dim, (*place.cuts, cut), (*place.parts, partial))
 
 
 def _put_together(node: Json, place: Place | None) -> Place | None:
     """After a for-loop over the axis: its parts side by side, or what is the same in every iteration."""
     combine = node["attributes"].get("combine")
     if place is not None and place.partial and combine == "concat" and node["attributes"]["dim"] == place.dim:
-        return place._replace(partial=False)
+        return place._replace(parts=(*place.parts[:-1], False))
     if combine == "max" and not (place is not None and place.partial):
         return place
     raise _unequal(node, "the for-loop runs over the axis, and its parts are not put side by side")
@@ -141,7 +146,7 @@ def _saved(node: Json, place: Place | None, tile: list[int], over: set[int]) -> 
     fits = dim == _INSIDE or (_mapped(omap, dim) == cut and (place.dim == dim or (place.dim == _INSIDE and tile[dim] == 1)))
     if targets or not fits:
         raise _unequal(node, "the blocks' parts of the axis are not put back where they were taken from")
-    return Place(dim, place.cuts[:-1])
+    return Place(dim, place.cuts[:-1], place.parts[:-1])
 
 
 def _applied(node: Json, reads: list[Place | None], shapes: list[list[int]]) -> Place | None:
@@ -152,7 +157,7 @@ def _applied(node: Json, reads: list[Place | None], shapes: list[list[int]]) -> 
             dim = place.dim if place.dim == _INSIDE else _carried(node, shapes, number, place.dim)
             if dim is None:
                 raise _unequal(node, "the axis is mixed or rearranged")
-            found.add(Place(dim, place.cuts, place.partial))
+            found.add(place._replace(dim=dim))
     if not found:
         return None
     if len(found) > 1:

@@ -192,13 +192,18 @@ def _same_dim(shape: Shape, dim: int, target: Shape) -> int | None:
 class _Mark(NamedTuple):
     """Dimension `dim` of a value is the axis; `cuts` says, level by level, which grid dimensions run over its parts.
 
-    `dim` is None where those parts are single slices: then every operator treats slices alike. `looped` values have the part of
-    one iteration of a for-loop over the axis.
+    `dim` is None where those parts are single slices: then every operator treats slices alike. `loops` says, level by level,
+    whether the value has the part of one iteration of a for-loop over the axis.
     """
 
     dim: int | None
     cuts: tuple[tuple[int, ...], ...] = ()
-    looped: bool = False
+    loops: tuple[bool, ...] = ()
+
+    @property
+    def looped(self) -> bool:
+        """Whether the for-loop of the graph around it runs over the axis, and the value is inside."""
+        return bool(self.loops) and self.loops[-1]
 
 
 class _Pass:
@@ -278,7 +283,7 @@ class _Pass:
         inside = None
         if mark is not None:
             single = mark.dim is None or (node.output.shape[mark.dim] == 1 and not looped)
-            inside = _Mark(None if single else mark.dim, (*mark.cuts, cut), looped)
+            inside = _Mark(None if single else mark.dim, (*mark.cuts, cut), (*mark.loops, looped))
         tile = replace(node.output, shape=self.taken(node.output.shape, inside))
         self.store(index, inside, self.builder.append(replace(node, outputs=(tile,))))
 
@@ -287,7 +292,7 @@ class _Pass:
         mark = self.marks[value]
         if mark is not None and mark.looped:
             raise NotParallel("output_saver: the for-loop runs over the axis, and its parts are not put together")
-        outside = None if mark is None else _Mark(self.saved_dim(node, mark), mark.cuts[:-1])
+        outside = None if mark is None else _Mark(self.saved_dim(node, mark), mark.cuts[:-1], mark.loops[:-1])
         if mark is None and self.over_axis:
             raise NotParallel("output_saver: a value that does not have the axis is repeated along it")
         self.store(index, outside, self.builder.add(node.op, self.values[value], **dict(node.attributes)))
@@ -328,7 +333,7 @@ class _Pass:
                 dim = None if mark.dim is None else _result_dim(node, shapes, number, mark.dim)
                 if dim is None and mark.dim is not None:
                     raise NotParallel(f"{node.op}: the axis is not carried over slice by slice")
-                results.add(_Mark(dim, mark.cuts, mark.looped))
+                results.add(mark._replace(dim=dim))
         if not results:
             return None
         if len(results) > 1:
@@ -348,7 +353,7 @@ class _Pass:
         if node.op == "accumulate":
             looped = mark is not None and mark.looped
             if mark is not None and looped and node["combine"] == "concat" and node["dim"] == mark.dim:
-                return mark._replace(looped=False)
+                return mark._replace(loops=(*mark.loops[:-1], False))
             if not looped and node["combine"] == "max":
                 return mark
         raise NotParallel(f"{node.op}: the for-loop runs over the axis, and its parts are not put side by side")
