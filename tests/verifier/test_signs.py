@@ -28,6 +28,7 @@ DOUBTFUL: dict[str, Function] = {
     "a difference": lambda x: ((x * x) - (x * x).sum(-1, keepdim=True)).sqrt(),
     "a negative multiple": lambda x: (x * x * -2).sqrt(),
     "a product of two": lambda x: (x * (x + 1)).sqrt(),
+    "a product with itself in another order": lambda x: (x * x.reshape(8, 4).transpose(0, 1)).sqrt(),
     "a quotient": lambda x: (x / (x * x)).sqrt(),
     "a logarithm": lambda x: x.exp().apply("log").sqrt(),
     "a logarithm of an input": lambda x: x.apply("log"),
