@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -16,18 +15,18 @@ from mugraph.lower import Launch
 from mugraph.lower.check import check
 from mugraph.lower.lowered import Buffer, Kernel, Memory
 from mugraph.lower.warp_groups import PLACE_BYTES
-from mugraph.runtime.arrays import Arrays, torch_arrays
 from mugraph.runtime.cuda.emulator import Array, Finding, emulate
 from mugraph.runtime.cuda.machine import Cuda, launch_shape
 from mugraph.runtime.cuda.nvrtc import SOURCE_NAME
-from mugraph.runtime.machine import Functions, Machine, Timed
+from mugraph.runtime.imitation import Imitation
+from mugraph.runtime.machine import Functions
 
 _GAP = 4096
 """Bytes between buffers that are kept apart: more than a row of most."""
 
 
 @dataclass
-class EmulatedCuda:
+class EmulatedCuda(Imitation):
     """What `machine` prints, emulated on CPU tensors of PyTorch; `findings` are the faults of all launches so far.
 
     `seed` chooses the order in which threads take turns; `edit` changes the text before it is built, for planted faults.
@@ -41,16 +40,6 @@ class EmulatedCuda:
     apart: bool = False
     findings: list[Finding] = field(default_factory=list)
 
-    @property
-    def available(self) -> bool:
-        """Always: the emulator runs here."""
-        return True
-
-    @property
-    def stand_in(self) -> Machine:
-        """That of the machine."""
-        return self.machine.stand_in
-
     def lower(self, graph: Graph) -> dict[int, Launch]:
         """The launches of a kernel graph, by node; raises InvalidGraph where one breaks the lowered form's rules."""
         launches = self.machine.lower(graph)
@@ -60,25 +49,9 @@ class EmulatedCuda:
             check(launch.kernel)
         return launches
 
-    def print(self, kernels: Sequence[Kernel]) -> dict[str, str]:
-        """One CUDA C++ file."""
-        return self.machine.print(kernels)
-
     def load(self, kernels: Sequence[Kernel], sources: Mapping[str, str], cache_directory: Path | None) -> Functions:
         """Functions that emulate the kernels."""
         return {kernel.name: partial(self._run, kernel, self.edit(sources[SOURCE_NAME])) for kernel in kernels}
-
-    def arrays(self, inputs: Sequence[Any]) -> Arrays:
-        """CPU tensors of PyTorch."""
-        return torch_arrays()
-
-    def moved(self, inputs: Sequence[Any]) -> list[Any]:
-        """The inputs themselves."""
-        return list(inputs)
-
-    def timed(self, call: Callable[[], object]) -> Timed:
-        """The call itself; its time says nothing of a GPU."""
-        return Timed(call)
 
     def _run(self, kernel: Kernel, source: str, *addresses: int) -> None:
         names = (*kernel.inputs, *kernel.outputs)

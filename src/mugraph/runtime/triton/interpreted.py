@@ -21,8 +21,8 @@ import numpy as np
 from mugraph.errors import CompilationFailed, UnsupportedOperator
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph
-from mugraph.runtime.arrays import Arrays, torch_arrays
-from mugraph.runtime.machine import Functions, Machine, Timed
+from mugraph.runtime.imitation import Imitation
+from mugraph.runtime.machine import Functions
 from mugraph.runtime.triton.machine import SOURCE_NAME, Triton
 from mugraph.targets.triton import TileKernel, TileLaunch
 from mugraph.targets.triton.tile import ELEMENT_TYPES
@@ -33,7 +33,7 @@ _POISON = 0xFF
 
 
 @dataclass
-class InterpretedTriton:
+class InterpretedTriton(Imitation):
     """What `machine` prints, interpreted on CPU tensors in fp16 and fp32; `findings` are the faults of all launches so far.
 
     A fault is a write outside the kernel's outputs. Reads outside of tensors give NaN, and so do elements of outputs that no
@@ -43,16 +43,6 @@ class InterpretedTriton:
     machine: Triton
     edit: Callable[[str], str] = str
     findings: list[str] = field(default_factory=list)
-
-    @property
-    def available(self) -> bool:
-        """Always: the interpreter runs here."""
-        return True
-
-    @property
-    def stand_in(self) -> Machine:
-        """That of the machine."""
-        return self.machine.stand_in
 
     def lower(self, graph: Graph) -> dict[int, TileLaunch]:
         """The launches of a kernel graph, by node; raises UnsupportedOperator for bf16, which Triton interprets wrongly."""
@@ -65,25 +55,9 @@ class InterpretedTriton:
                     )
         return launches
 
-    def print(self, kernels: Sequence[TileKernel]) -> dict[str, str]:
-        """One Python file."""
-        return self.machine.print(kernels)
-
     def load(self, kernels: Sequence[TileKernel], sources: Mapping[str, str], cache_directory: Path | None) -> Functions:
         """Functions that interpret the kernels."""
         return {kernel.name: partial(self._run, kernel, self.edit(sources[SOURCE_NAME])) for kernel in kernels}
-
-    def arrays(self, inputs: Sequence[Any]) -> Arrays:
-        """CPU tensors of PyTorch."""
-        return torch_arrays()
-
-    def moved(self, inputs: Sequence[Any]) -> list[Any]:
-        """The inputs themselves."""
-        return list(inputs)
-
-    def timed(self, call: Callable[[], object]) -> Timed:
-        """The call itself; its time says nothing of a GPU."""
-        return Timed(call)
 
     def _run(self, kernel: TileKernel, source: str, *addresses: int) -> None:
         places = [_bytes_at(address, p.tensor.bytes) for p, address in zip(kernel.parameters, addresses, strict=True)]
