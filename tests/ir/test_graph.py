@@ -21,6 +21,17 @@ def test_attributes_are_found_by_name() -> None:
         node["absent"]
 
 
+def test_attributes_of_the_wrong_type_are_named() -> None:
+    body = rmsnorm_mugraph().nodes[3].body
+    assert body is not None
+    iterator, saver = body.nodes[0], body.nodes[-1]
+    assert (iterator.integer("operand"), saver.integers("omap")) == (0, (1,))
+    with pytest.raises(ShapeMismatch, match="input_iterator: attribute 'imap' must be an integer, not "):
+        iterator.integer("imap")
+    with pytest.raises(ShapeMismatch, match=r"input_iterator: attribute 'imap' must be a tuple of integers, not \(None,\)"):
+        iterator.integers("imap")
+
+
 def test_what_a_kernel_graph_holds() -> None:
     graph = rmsnorm_mugraph()
     assert graph.input_names == ("X", "G", "W")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
+from mugraph.errors import ShapeMismatch
 from mugraph.ir.dtypes import DType
 from mugraph.ir.scalar import Scalar
 
@@ -99,6 +100,20 @@ class Node:
     def get(self, name: str, default: AttributeValue = None) -> AttributeValue:
         """The attribute called `name`, or `default`."""
         return dict(self.attributes).get(name, default)
+
+    def integer(self, name: str) -> int:
+        """The attribute called `name`, an integer; raises ShapeMismatch where it is none."""
+        value = self[name]
+        if not isinstance(value, int):
+            raise ShapeMismatch(f"{self.op}: attribute {name!r} must be an integer, not {value!r}")
+        return value
+
+    def integers(self, name: str) -> tuple[int, ...]:
+        """The attribute called `name`, a tuple of integers; raises ShapeMismatch where it is none."""
+        value = self[name]
+        if not isinstance(value, tuple) or None in value:
+            raise ShapeMismatch(f"{self.op}: attribute {name!r} must be a tuple of integers, not {value!r}")
+        return tuple(item for item in value if item is not None)
 
     @property
     def output(self) -> Tensor:

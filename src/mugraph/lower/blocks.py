@@ -51,7 +51,7 @@ def view(node: Node, tile: Tile) -> Tile | None:
     """What a view operator makes of a tile; None where strides cannot express it."""
     match node.op:
         case "transpose":
-            return tiles.permuted(tile, _integers(node, "permutation"))
+            return tiles.permuted(tile, node.integers("permutation"))
         case "reshape":
             return tiles.reshaped(tile, node.output.shape)
     return tile
@@ -61,22 +61,10 @@ def _unview(node: Node, tile: Tile, shape: Shape) -> Tile | None:
     """The tile that a view operator's operand (of `shape`) must be so that its result is `tile`."""
     match node.op:
         case "transpose":
-            return tiles.permuted(tile, tiles.inverse(_integers(node, "permutation")))
+            return tiles.permuted(tile, tiles.inverse(node.integers("permutation")))
         case "reshape":
             return tiles.reshaped(tile, shape)
     return tile
-
-
-def _integers(node: Node, name: str) -> tuple[int, ...]:
-    value = node[name]
-    assert isinstance(value, tuple)
-    return tuple(item for item in value if item is not None)
-
-
-def _integer(node: Node, name: str) -> int:
-    value = node[name]
-    assert isinstance(value, int)
-    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +122,7 @@ class _BlockLowering:
         value, phase = Value(index), self.phases[index]
         match node.op:
             case "input_iterator":
-                self.values[value] = tiles.cut(self.operands[_integer(node, "operand")], self.partition(node))
+                self.values[value] = tiles.cut(self.operands[node.integer("operand")], self.partition(node))
             case "constant":
                 self.values[value] = _Computed((), constant_of(node))
             case "output_saver":
@@ -211,7 +199,7 @@ class _BlockLowering:
         """The window of the kernel's output that a saver's block writes."""
         number = self.graph.outputs.index(Value(index))
         whole = self.results[number]
-        omap = _integers(node, "omap")
+        omap = node.integers("omap")
         tile = Tile(self.outputs[number].name, whole.shape, tiles.row_major(whole.shape))
         return tiles.cut(tile, (*zip(self.graph.grid, omap, strict=True), (1, None)))
 
@@ -238,7 +226,7 @@ class _BlockLowering:
         if index not in self.accumulators:
             self.accumulators[index] = self.temporary(node.output.shape)
         parts: list[tuple[int, int | None]] = [(count, None) for count in self.graph.grid]
-        return tiles.cut(self.accumulators[index], (*parts, (self.graph.loop, _integer(node, "dim"))))
+        return tiles.cut(self.accumulators[index], (*parts, (self.graph.loop, node.integer("dim"))))
 
     # reading ---------------------------------------------------------------------------------------------------------
 
@@ -283,7 +271,7 @@ class _BlockLowering:
         return tile
 
     def repeat(self, index: int, node: Node) -> None:
-        dim, times = _integer(node, "dim"), _integer(node, "times")
+        dim, times = node.integer("dim"), node.integer("times")
         source = tiles.inserted(self.tile(node.inputs[0]), dim, times)
         if source.shape[dim + 1] == 1:
             squeezed = tiles.reshaped(source, node.output.shape)
@@ -321,7 +309,7 @@ class _BlockLowering:
         return (*range(rank - 2), rank - 1, rank - 2) if exchanged else None
 
     def reduce(self, index: int, node: Node) -> None:
-        dim, size, combine = _integer(node, "dim"), _integer(node, "size"), Combine(node.op)
+        dim, size, combine = node.integer("dim"), node.integer("size"), Combine(node.op)
         shape = self.graph.tensor(node.inputs[0]).shape
         what = self.computed(node.inputs[0])
         sources = tuple(tiles.grouped(tiles.broadcast(source, shape), dim, size) for source in what.sources)

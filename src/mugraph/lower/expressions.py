@@ -62,9 +62,7 @@ def expression_of(graph: Graph) -> Expression:
     for node in graph.nodes:
         arguments = [values[value.node] for value in node.inputs]
         if node.op == "input_iterator":
-            operand = node["operand"]
-            assert isinstance(operand, int)
-            values.append(Source(operand))
+            values.append(Source(node.integer("operand")))
         elif node.op == "constant":
             values.append(constant_of(node))
         elif node.op == "output_saver":

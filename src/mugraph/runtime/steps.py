@@ -116,9 +116,7 @@ def _computation(graph: Graph, node: Node, library: Arrays) -> Callable[..., Any
         case "reshape":
             return lambda x: library.reshape(x, node.output.shape)
         case "transpose":
-            permutation = node["permutation"]
-            assert isinstance(permutation, tuple)
-            order = [dim for dim in permutation if dim is not None]
+            order = node.integers("permutation")
             return lambda x: library.transpose(x, order)
         case "matmul" if len({tensor.dtype for tensor in (*operands, node.output)}) == 1:
             return library.matmul

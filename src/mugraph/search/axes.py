@@ -259,9 +259,7 @@ class _Analysis:
 
     def reduce(self, node: Node, operand: int) -> int:
         draft = self.drafts[operand]
-        dim, size = node["dim"], node["size"]
-        assert isinstance(dim, int)
-        assert isinstance(size, int)
+        dim, size = node.integer("dim"), node.integer("size")
         whole = draft.dims[dim]
         total = math.prod(self.unifier.sizes[f] for f in self.unifier.resolve(whole))
         kept, reduced = self.unifier.fresh(total // size), self.unifier.fresh(size)
@@ -274,9 +272,7 @@ class _Analysis:
         if node.op == "cast":
             return draft.dims
         if node.op == "transpose":
-            permutation = node["permutation"]
-            assert isinstance(permutation, tuple)
-            return tuple(draft.dims[dim] for dim in permutation if dim is not None)
+            return tuple(draft.dims[dim] for dim in node.integers("permutation"))
         if node.op == "reshape":
             new = tuple(self.unifier.fresh(size) for size in node.output.shape)
             self.unifier.unify(
@@ -286,9 +282,7 @@ class _Analysis:
             )
             return new
         if node.op == "repeat":
-            dim, times = node["dim"], node["times"]
-            assert isinstance(dim, int)
-            assert isinstance(times, int)
+            dim, times = node.integer("dim"), node.integer("times")
             return (*draft.dims[:dim], self.unifier.fresh(times) + draft.dims[dim], *draft.dims[dim + 1 :])
         raise UnsupportedOperator(f"operator {node.op!r} cannot stand in a program to be searched")
 

@@ -168,8 +168,7 @@ def _result_dim(node: Node, shapes: Sequence[Shape], number: int, dim: int) -> i
         case "accumulate":
             return None if node["combine"] == "concat" and dim == node["dim"] else dim
         case "transpose":
-            permutation = node["permutation"]
-            return permutation.index(dim) if isinstance(permutation, tuple) else None
+            return node.integers("permutation").index(dim)
         case "reshape":
             return _same_dim(shape, dim, node.outputs[0].shape)
         case _ if operator(node.op).elementwise or node.op in ("cast", "accumulate_rescaled"):
@@ -252,9 +251,7 @@ class _Pass:
         return mark.dim == node["fmap"]
 
     def operand(self, node: Node) -> _Mark | None:
-        operand = node["operand"]
-        assert isinstance(operand, int)
-        return self.operands[operand]
+        return self.operands[node.integer("operand")]
 
     def positions(self, node: Node, name: str, dim: int | None) -> tuple[int, ...]:
         """The grid dimensions that a map sends to dimension `dim`."""

@@ -15,9 +15,7 @@ def read_once(body: Graph, operands: Sequence[Value], sources: Sequence[Tensor])
     """
 
     def way(node: Node) -> tuple[Value, object, object]:
-        number = node["operand"]
-        assert isinstance(number, int)
-        return operands[number], node["imap"], node["fmap"]
+        return operands[node.integer("operand")], node["imap"], node["fmap"]
 
     loads = [index for index, node in enumerate(body.nodes) if node.op == "input_iterator"]
     ways = list(dict.fromkeys(way(body.nodes[index]) for index in loads))

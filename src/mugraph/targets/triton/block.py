@@ -163,7 +163,7 @@ class _KernelText:
             case "reshape":
                 value = self.reshaped(index, operands[0], node.output.shape)
             case "transpose":
-                value = self.transposed(index, operands[0], _integers(node, "permutation"))
+                value = self.transposed(index, operands[0], node.integers("permutation"))
             case "repeat":
                 value = self.repeat(index, node, operands[0])
             case "matmul":
@@ -181,9 +181,7 @@ class _KernelText:
         self.values[Value(index)] = value
 
     def load(self, index: int, node: Node) -> TileText:
-        operand = node["operand"]
-        assert isinstance(operand, int)
-        window = self.kernel.operands[operand]
+        window = self.kernel.operands[node.integer("operand")]
         body = self.kernel.body
         call = apply_call(node.op, [], dict(node.attributes), Scope(body.grid, body.loop))
         tile = tiles.cut(window, partition_of(call))
@@ -218,7 +216,7 @@ class _KernelText:
         result = self.kernel.outputs[self.kernel.body.outputs.index(Value(index))]
         whole = result.tensor
         row_major = Tile(result.name, whole.shape, tiles.row_major(whole.shape))
-        cuts = zip(self.kernel.body.grid, _integers(node, "omap"), strict=True)
+        cuts = zip(self.kernel.body.grid, node.integers("omap"), strict=True)
         tile = tiles.cut(row_major, (*cuts, (1, None)))
         value = self.values[node.inputs[0]]
         elements = self.mask(tile.shape)
@@ -264,7 +262,7 @@ class _KernelText:
         return replace(operand, text=self.define(index, text).text, shape=shape)
 
     def repeat(self, index: int, node: Node, operand: TileText) -> TileText:
-        dim, times = _integer(node, "dim"), _integer(node, "times")
+        dim, times = node.integer("dim"), node.integer("times")
         inserted = (*operand.shape[:dim], 1, *operand.shape[dim:])
         repeated = (*operand.shape[:dim], times, *operand.shape[dim:])
         text = aligned(operand.wide, inserted, repeated)
@@ -311,7 +309,7 @@ class _KernelText:
         return f"{name}_{index}"
 
     def reduce(self, index: int, node: Node, operand: TileText) -> TileText:
-        dim, size = _integer(node, "dim"), _integer(node, "size")
+        dim, size = node.integer("dim"), node.integer("size")
         if size == 1:
             return operand
         if size != operand.shape[dim]:
@@ -343,7 +341,7 @@ class _KernelText:
 
     def concatenated(self, index: int, node: Node, operand: TileText) -> TileText:
         """The tiles of all iterations side by side: each is put into its slot of a tensor with a dimension for the loop."""
-        dim, loop = _integer(node, "dim"), self.kernel.body.loop
+        dim, loop = node.integer("dim"), self.kernel.body.loop
         one = (*operand.shape[:dim], 1, *operand.shape[dim:])
         slots = (*operand.shape[:dim], loop, *operand.shape[dim:])
         name = self.declared(index, slots)
@@ -373,15 +371,3 @@ class _KernelText:
             self.line(Phase.BODY, f"{largest} = {raised}")
             self.maxima[shift] = factors
         return self.maxima[shift]
-
-
-def _integers(node: Node, name: str) -> tuple[int, ...]:
-    value = node[name]
-    assert isinstance(value, tuple)
-    return tuple(item for item in value if item is not None)
-
-
-def _integer(node: Node, name: str) -> int:
-    value = node[name]
-    assert isinstance(value, int)
-    return value

@@ -68,8 +68,7 @@ def _in_fp32(graph: Graph, node: Node, operands: Sequence[str]) -> str:
         case "concat_matmul":
             return f"{operands[0]} @ {operands[2]} + {operands[1]} @ {operands[3]}"
         case "sum" | "max":
-            dim, size = node["dim"], node["size"]
-            assert isinstance(dim, int)
+            dim, size = node.integer("dim"), node.integer("size")
             reduced = "sum" if node.op == "sum" else "amax"
             return f"{operands[0]}.unflatten({dim}, (-1, {size})).{reduced}({dim + 1})"
         case "repeat":
