@@ -33,7 +33,19 @@ from mugraph.trials import agree
 from mugraph.verifier import FloatReport, float_check, verify_graphs
 from mugraph.verifier.batched import evaluate_batched
 from mugraph.verifier.certificate import digest
-from verifier.graphs import attention, fused_rmsnorm, gated_columns, linear_with_bias, mutants, online_attention, program, rmsnorm
+from verifier.graphs import (
+    attention,
+    columns_in_thread_graphs,
+    fused_rmsnorm,
+    gated_columns,
+    linear_with_bias,
+    mutants,
+    online_attention,
+    program,
+    rmsnorm,
+    rows_for_columns,
+    spread_of_rows,
+)
 
 Document = dict[str, Any]
 
@@ -109,6 +121,10 @@ EQUAL: dict[str, Callable[[], tuple[Graph, Graph]]] = {
     "a loop over columns": lambda: (
         program(lambda x, w, v, b: (x @ w + b).silu() * (x @ v), (4, 4), (4, 4), (4, 4), (4,)),
         construct(gated_columns(blocks=2)),
+    ),
+    "a thread graph inside a loop over columns": lambda: (
+        program(lambda x, y: x.exp().square() * y + y, (4, 4), (4, 4)),
+        columns_in_thread_graphs(loop=4),
     ),
     "opaque functions and views": lambda: (
         program(lambda x, y: (x.repeat(0, 2) @ y).silu().exp(), (3, 4), (4, 5)),
@@ -249,6 +265,19 @@ def test_wrong_graphs_with_hashes_made_anew_fail_by_evaluation(
 ) -> None:
     folder = write(tmp_path / "result", rmsnorm(), fused_rmsnorm(), change)
     with pytest.raises(Rejected, match=r"graph\.json: output 0 is not what program\.json computes"):
+        check_folder(folder, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("pair", "axis"), [(spread_of_rows, {"inputs": [0, None]}), (rows_for_columns, {"inputs": [1, 0, None]})]
+)
+def test_an_axis_at_whose_size_1_a_wrong_graph_is_right_is_rejected(
+    tmp_path: Path, pair: Callable[[], tuple[Graph, Graph]], axis: Document
+) -> None:
+    left, right = pair()
+    forged = {"accepted": True, "error_bound": 1e-20, "axes": [axis]}
+    folder = write(tmp_path / "result", left, right, lambda files: files["certificate.json"].update(forged))
+    with pytest.raises(Rejected, match="an axis is not parallel"):
         check_folder(folder, seed=0)
 
 

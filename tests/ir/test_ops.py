@@ -194,6 +194,7 @@ ERRORS: list[tuple[str, tuple[Shape, ...], dict[str, AttributeValue], str]] = [
     ("accumulate", ((4, 6),), {"combine": "mean"}, "unknown accumulator 'mean'; use sum, max or concat"),
     ("accumulate", ((4, 6),), {"combine": "concat"}, "accumulate: attribute 'dim' must be an integer"),
     ("accumulate_rescaled", ((4, 1), (4, 6)), {}, "the exponent shift must broadcast to the accumulated tensor"),
+    ("accumulate_rescaled", ((4, 6), (6,)), {}, "and have its rank; reshape it"),
 ]  # fmt: skip
 
 

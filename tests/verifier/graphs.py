@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from mugraph.errors import MugraphError
-from mugraph.ir import DType, Graph, GraphBuilder, Level
+from mugraph.ir import DType, Graph, GraphBuilder, Level, Value
 from mugraph.ir.program import Program, ProgramTensor
 from mugraph.ir.serialize import graph_from_json, graph_to_json
 
@@ -111,6 +111,52 @@ def gated_columns(size: int = 4, blocks: int = 1, loop: int = 2) -> Graph:
     gate, up = (block.add("accumulate", block.add("matmul", xs, part), combine="concat", dim=1) for part in (ws, vs))
     result = block.add("mul", block.add("silu", block.add("add", gate, bias)), up)
     return kernel.build(kernel.graph_defined(block.build([block.add("output_saver", result, omap=(1,))]), [x, w, v, b]))
+
+
+def in_a_thread_graph(block: GraphBuilder, op: str, *tiles: Value) -> Value:
+    """An elementwise operator of tiles, in a thread graph of one thread."""
+    thread = GraphBuilder(Level.THREAD, block=(1,))
+    inside = [thread.iterator(number, block.tensor(tile), (None,), None) for number, tile in enumerate(tiles)]
+    saved = thread.add("output_saver", thread.add(op, *inside), omap=(0,))
+    return block.graph_defined(thread.build([saved]), tiles)[0]
+
+
+def columns_in_thread_graphs(loop: int = 2) -> Graph:
+    """exp(X)^2 Y + Y, with a thread graph inside a for-loop over columns."""
+    kernel = GraphBuilder(Level.KERNEL)
+    x, y = (kernel.input(name, (4, 4), FP32) for name in "XY")
+    block = GraphBuilder(Level.BLOCK, grid=(2,), loop=loop)
+    xs, ys = (block.iterator(number, kernel.tensor(value), (0,), 1) for number, value in ((0, x), (1, y)))
+    parts = [block.add("accumulate", part, combine="concat", dim=1) for part in (in_a_thread_graph(block, "exp", xs), ys)]
+    product = block.add("mul", block.add("square", parts[0]), parts[1])
+    saved = block.add("output_saver", block.add("add", product, parts[1]), omap=(0,))
+    return kernel.build(kernel.graph_defined(block.build([saved]), [x, y]))
+
+
+def spread_of_rows() -> tuple[Graph, Graph]:
+    """Y, and Y plus twice what is between the largest and the least of each column of X, which is nothing if X has one row."""
+    kernel = GraphBuilder(Level.KERNEL)
+    x, y = kernel.input("X", (4, 4), FP32), kernel.input("Y", (1, 4), FP32)
+    block = GraphBuilder(Level.BLOCK, grid=(1,), loop=4)
+    xs, ys = block.iterator(0, kernel.tensor(x), (None,), 0), block.iterator(1, kernel.tensor(y), (None,), None)
+    doubled = in_a_thread_graph(block, "add", xs, xs)
+    opposite = in_a_thread_graph(block, "sub", xs, doubled)
+    largest, least, beside = (block.add("accumulate", part, combine="max") for part in (doubled, opposite, ys))
+    apart = block.add("add", largest, block.add("add", least, least))
+    saved = block.add("output_saver", block.add("add", apart, beside), omap=(0,))
+    wrong = kernel.build(kernel.graph_defined(block.build([saved]), [x, y]))
+    return program(lambda x, y: y, (4, 4), (1, 4)), wrong
+
+
+def rows_for_columns() -> tuple[Graph, Graph]:
+    """X^2 + Y + Z with X as a column, and with X as the row that it is: at 1 x 1 they are the same."""
+    kernel = GraphBuilder(Level.KERNEL)
+    x, y, z = kernel.input("X", (1, 8), FP32), kernel.input("Y", (8, 1), FP32), kernel.input("Z", (1, 8), FP32)
+    block = GraphBuilder(Level.BLOCK, grid=(1,))
+    squares = block.add("square", block.iterator(0, kernel.tensor(x), (1,), None))
+    (row,) = kernel.graph_defined(block.build([block.add("output_saver", squares, omap=(0,))]), [x])
+    wrong = kernel.build([kernel.add("add", kernel.add("add", row, y), z)])
+    return program(lambda x, y, z: x.transpose(0, 1).square() + y + z, (1, 8), (8, 1), (1, 8)), wrong
 
 
 FAMILIES = (("add", "sub", "mul", "div"), ("square", "sqrt", "exp", "silu"))

@@ -16,9 +16,22 @@ from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.program import ProgramTensor
 from mugraph.ir.validity import check
 from mugraph.lower.thread_graphs import construct
+from mugraph.verifier import verify_graphs
 from mugraph.verifier.slices import NotParallel, shared_slice, take_slice
 
-from .graphs import FP32, attention, fused_rmsnorm, gated_columns, mutants, online_attention, program, rmsnorm
+from .graphs import (
+    FP32,
+    attention,
+    columns_in_thread_graphs,
+    fused_rmsnorm,
+    gated_columns,
+    mutants,
+    online_attention,
+    program,
+    rmsnorm,
+    rows_for_columns,
+    spread_of_rows,
+)
 
 
 def assert_slices_are_slices(graph: Graph, inputs: tuple[int | None, ...]) -> None:
@@ -106,6 +119,8 @@ UNEVEN: dict[str, Callable[[], tuple[Graph, tuple[int | None, ...]]]] = {
     "iterations put beside each other elsewhere": lambda: (looped("concat", 1), (0, None)),
     "a loop over another dimension, too": lambda: (looped("concat", 0, other=0), (0, None)),
     "one operand of a loop taken for the axis": lambda: (looped("concat", 0, other=0), (0, 1)),
+    "maxima over a loop that cancel where there is one slice": lambda: (spread_of_rows()[1], (0, None)),
+    "a block's slices put elsewhere than they lie": lambda: (rows_for_columns()[1], (1, 0, None)),
 }
 
 
@@ -151,6 +166,13 @@ def test_what_tells_slices_apart_is_refused(name: str) -> None:
         take_slice(graph, axis)
 
 
+@pytest.mark.parametrize("pair", [spread_of_rows, rows_for_columns])
+def test_what_is_equal_at_one_slice_only_is_refuted(pair: Callable[[], tuple[Graph, Graph]]) -> None:
+    left, right = pair()
+    check(right)
+    assert verify_graphs(left, right).counterexample is not None
+
+
 def test_axes_that_come_out_in_different_places_are_not_shared() -> None:
     assert take_slice(swapped_blocks(), (0,))[1] == (1,)
     assert not shared_slice(program(lambda x: x.square(), (2, 2)), swapped_blocks()).axes
@@ -166,6 +188,8 @@ KERNELS = {
     "a loop over single columns": lambda: gated_columns(blocks=2),
     "thread graphs after a loop over columns": lambda: construct(gated_columns(blocks=2)),
     "thread graphs in a loop over rows": lambda: looped("concat", 0, threads=True),
+    "thread graphs in a loop over columns": lambda: columns_in_thread_graphs(),
+    "thread graphs in a loop over single columns": lambda: columns_in_thread_graphs(loop=4),
 }
 
 

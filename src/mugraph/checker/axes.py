@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from mugraph.checker.files import Json, Rejected
 from mugraph.checker.interpreter import FUNCTIONS
+from mugraph.checker.shapes import check_shapes
 
 _ELEMENTWISE = FUNCTIONS | {"add", "sub", "mul", "div", "exp", "square", "sqrt", "cast", "accumulate_rescaled"}
 _INSIDE = -1
@@ -40,6 +41,7 @@ def cut_axis(graph: Json, dims: Sequence[int | None]) -> tuple[Json, list[int | 
     """
     inputs = [None if dim is None else Place(dim) for dim in dims]
     cut, places = _cut(graph, inputs)
+    check_shapes(cut, "certificate.json: an axis is not parallel")
     return cut, [None if place is None else place.dim for place in places]
 
 
@@ -115,8 +117,9 @@ def _iterated(node: Json, place: Place | None, over: set[int], looped: bool) -> 
         raise _unequal(node, "the for-loop runs over the axis elsewhere, and over another dimension here")
     if place is None:
         return None
-    alone = place.dim == _INSIDE or (node["outputs"][0]["shape"][place.dim] == 1 and not partial)
-    return Place(_INSIDE if alone else place.dim, (*place.cuts, cut), (*place.parts, partial))
+    parts = (*place.parts, partial)
+    alone = place.dim == _INSIDE or (node["outputs"][0]["shape"][place.dim] == 1 and not any(parts))
+    return Place(_INSIDE if alone else place.dim, (*place.cuts, cut), parts)
 
 
 def _put_together(node: Json, place: Place | None) -> Place | None:

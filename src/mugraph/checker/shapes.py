@@ -105,7 +105,9 @@ def _inferred(graph: Json, node: Json, reads: list[Shape], operands: Sequence[Sh
         case "accumulate":
             return reads[0]
         case "accumulate_rescaled":
-            return tuple(np.broadcast_shapes(*reads)) if np.broadcast_shapes(*reads) == reads[0] else ()
+            if len(reads[0]) != len(reads[1]) or np.broadcast_shapes(*reads) != reads[0]:
+                raise ValueError(f"exponents of shape {list(reads[1])} do not shift {list(reads[0])}")
+            return reads[0]
         case "matmul":
             return _matmul(*reads)
         case "concat_matmul":

@@ -256,8 +256,8 @@ def _accumulate_shape(call: Call) -> Shape:
 
 
 def _rescaled_shape(call: Call) -> Shape:
-    if _broadcast(call) != call.shapes[0]:
-        raise call.fail("the exponent shift must broadcast to the accumulated tensor")
+    if _broadcast(call) != call.shapes[0] or len(call.shapes[1]) != len(call.shapes[0]):
+        raise call.fail("the exponent shift must broadcast to the accumulated tensor, and have its rank; reshape it")
     return call.shapes[0]
 
 

@@ -262,6 +262,8 @@ class _Pass:
         return tuple(position for position, target in enumerate(mapped) if target == dim)
 
     def store(self, index: int, mark: _Mark | None, value: Value) -> None:
+        if self.builder.tensor(value).shape != self.taken(self.graph.tensor(Value(index)).shape, mark):
+            raise NotParallel(f"{self.graph.nodes[index].op}: the axis is not one dimension of its result")
         self.marks[Value(index)], self.values[Value(index)] = mark, value
 
     def input(self, index: int, node: Node, mark: _Mark | None) -> None:
@@ -279,8 +281,9 @@ class _Pass:
             raise NotParallel("input_iterator: the for-loop runs over the axis there and over another dimension here")
         inside = None
         if mark is not None:
-            single = mark.dim is None or (node.output.shape[mark.dim] == 1 and not looped)
-            inside = _Mark(None if single else mark.dim, (*mark.cuts, cut), (*mark.loops, looped))
+            loops = (*mark.loops, looped)
+            single = mark.dim is None or (node.output.shape[mark.dim] == 1 and not any(loops))
+            inside = _Mark(None if single else mark.dim, (*mark.cuts, cut), loops)
         tile = replace(node.output, shape=self.taken(node.output.shape, inside))
         self.store(index, inside, self.builder.append(replace(node, outputs=(tile,))))
 
@@ -300,7 +303,8 @@ class _Pass:
         assert isinstance(omap, tuple)
         targets = {omap[position] for position in cut} if cut else {mark.dim}
         (dim,) = targets if len(targets) == 1 else (None,)
-        in_place = dim is None or (self.positions(node, "omap", dim) == cut and (mark.dim == dim or tile[dim] == 1))
+        alone = dim is not None and mark.dim is None and tile[dim] == 1
+        in_place = dim is None or (self.positions(node, "omap", dim) == cut and (mark.dim == dim or alone))
         if {*cut} != self.over_axis or len(targets) > 1 or not in_place:
             raise NotParallel("output_saver: the blocks' parts of the axis are not put back where they were taken from")
         return dim
