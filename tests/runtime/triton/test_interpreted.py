@@ -117,6 +117,20 @@ def test_ragged_tiles_loops_and_running_maxima(graph: Graph) -> None:
     assert machine.findings == []
 
 
+@pytest.mark.parametrize("name", ["part", "largest", "raised", "old_factor"])
+def test_inputs_may_be_called_what_the_text_calls_its_own_variables(name: str) -> None:
+    kernel = GraphBuilder(Level.KERNEL)
+    rows, terms = kernel.input(name, (4, 24), DType.FP32), kernel.input("x", (4, 24), DType.FP32)
+    block = GraphBuilder(Level.BLOCK, grid=(2,), loop=2)
+    shift, term = block.iterator(0, kernel.tensor(rows), (0,), 1), block.iterator(1, kernel.tensor(terms), (0,), 1)
+    rescaled = block.add("accumulate_rescaled", term, shift)
+    gathered = block.add("reshape", block.add("exp", block.add("reshape", term, shape=(12, 2))), shape=(2, 12))
+    total = block.add("accumulate", block.add("add", shift, gathered), combine="sum")
+    results = [block.add("output_saver", value, omap=(0,)) for value in (rescaled, total)]
+    graph = kernel.build(kernel.graph_defined(block.build(results), [rows, terms]))
+    assert largest_error(graph, normal_inputs(graph), interpreted()) < LARGEST_ERROR[DType.FP32]
+
+
 def test_every_elementwise_operator_is_right() -> None:
     kernel = GraphBuilder(Level.KERNEL)
     x, y = kernel.input("x", (3, 50), DType.FP32), kernel.input("y", (3, 50), DType.FP32)

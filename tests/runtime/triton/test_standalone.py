@@ -31,10 +31,10 @@ assert not any(name.startswith("mugraph") for name in sys.modules)
 """
 
 
-def every_pre_defined_kernel() -> Graph:
+def every_pre_defined_kernel(*names: str) -> Graph:
     """Views, reductions, products and elementwise operators between two generated kernels, the second on a transposed view."""
     kernel = GraphBuilder(Level.KERNEL)
-    x, y = kernel.input("x", (6, 10), DType.FP32), kernel.input("y", (10, 6), DType.FP32)
+    x, y = (kernel.input(name, shape, DType.FP32) for name, shape in zip(names, [(6, 10), (10, 6)], strict=True))
     product = kernel.add("matmul", x, y)
     both = kernel.add("concat_matmul", x, product, y, product)
     scaled = kernel.add("mul", kernel.add("silu", both), kernel.constant(0.5, DType.FP32))
@@ -53,8 +53,9 @@ def elementwise_block(kernel: GraphBuilder, operand: Value, op: str) -> Graph:
     return block.build([block.add("output_saver", value, omap=(0,))])
 
 
-def test_the_file_computes_the_graph_without_mugraph(tmp_path: Path) -> None:
-    graph = every_pre_defined_kernel()
+@pytest.mark.parametrize("names", [("x", "y"), ("kernel_7", "part")], ids=["plain names", "words of the text"])
+def test_the_file_computes_the_graph_without_mugraph(names: tuple[str, str], tmp_path: Path) -> None:
+    graph = every_pre_defined_kernel(*names)
     rng = np.random.default_rng(0)
     inputs = [rng.standard_normal(node.output.shape).astype(np.float32) for node in graph.inputs()]
     source = print_program([launch.kernel for launch in tile_launches(graph).values()], "kernels.py")

@@ -24,6 +24,10 @@ _WARPS = (4, 8, 16)
 _TILE_REGISTERS = 80
 """Registers of a thread that may hold elements of tiles; the others hold addresses and partial results."""
 _LARGEST_OFFSET = 2**31 - 1
+_WORDS = {"tl", "torch", "triton", "part", "largest", "raised", "old_factor", "new_factor"}
+"""Modules, and variables of the text that are numbered as tiles are."""
+_NUMBERED = re.compile(r"[gimt]\d.*|kernel_\d+", re.ASCII)
+"""Coordinates, ranges, masks, results and kernels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +121,9 @@ def value_names(graph: Graph) -> Mapping[Value, str]:
 
 
 def _identifier(name: str, taken: set[str]) -> str:
-    """A name that Python takes for a variable and that no other value, module or numbered name of the text has."""
+    """A name that Python takes for a variable, and that is no other value's and no word of the text."""
     word = re.sub(r"\W", "_", name, flags=re.ASCII)
-    if (
-        not word[:1].isalpha()
-        or keyword.iskeyword(word)
-        or word in ("tl", "torch", "triton")
-        or re.fullmatch(r"[gimt]\d.*", word)
-    ):
+    if not word[:1].isalpha() or keyword.iskeyword(word) or word in _WORDS or _NUMBERED.fullmatch(word):
         word = f"input_{word}"
     while word in taken:
         word += "_"
