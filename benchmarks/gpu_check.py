@@ -15,11 +15,10 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from kept import Record, records
+from kept import Case, Record, records
 from mugraph.devices import device_for
 from mugraph.devices.registry import GPU_BACKENDS
 from mugraph.errors import MugraphError
@@ -80,12 +79,12 @@ def _largest_error(found: Sequence[Record], dtype: str) -> float:
     return float(max(errors, default=0.0))
 
 
-def main() -> None:
-    """Check what is asked for and not yet there; exit with 1 when something is wrong."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def asked(description: str | None, dtypes: Sequence[str], batches: Sequence[int]) -> tuple[list[Case], Path | None]:
+    """The combinations that the command line asks for, by default all of `dtypes` and `batches`, and the file of records."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workloads", nargs="*", default=list(WORKLOADS))
-    parser.add_argument("--dtypes", nargs="+", default=["fp16", "bf16"], choices=[dtype.value for dtype in LARGEST_ERROR])
-    parser.add_argument("--batches", nargs="+", type=int, default=[8])
+    parser.add_argument("--dtypes", nargs="+", default=dtypes, choices=[dtype.value for dtype in LARGEST_ERROR])
+    parser.add_argument("--batches", nargs="+", type=int, default=batches)
     parser.add_argument("--size", default="full", help="size of the workloads: full or small")
     parser.add_argument("--backend", choices=GPU_BACKENDS, default="cuda")
     parser.add_argument("--target", default=None, help="cpu, or the current GPU where it is left out")
@@ -94,8 +93,13 @@ def main() -> None:
     target = options.target or this_target(options.backend)
     combinations = itertools.product(options.workloads, options.dtypes, options.batches, [options.size], [target])
     names = ("workload", "dtype", "batch", "size", "target")
-    cases: list[dict[str, Any]] = [dict(zip(names, combination, strict=True)) for combination in combinations]
-    found = records(cases, record, options.output, summary)
+    return [dict(zip(names, combination, strict=True)) for combination in combinations], options.output
+
+
+def main() -> None:
+    """Check what is asked for and not yet there; exit with 1 when something is wrong."""
+    cases, output = asked(__doc__, dtypes=["fp16", "bf16"], batches=[8])
+    found = records(cases, record, output, summary)
     print(json.dumps(summary(found), indent=1))
     sys.exit(0 if all(map(is_right, found)) else 1)
 

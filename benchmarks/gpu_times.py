@@ -11,24 +11,19 @@ repeated makes what is missing.
 
 from __future__ import annotations
 
-import argparse
-import itertools
 import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 import mugraph
-from gpu_check import this_target
+from gpu_check import asked
 from kept import Record, records
 from mugraph.baselines import COMPILE_MODES
 from mugraph.devices import device_for, roofline_seconds
-from mugraph.devices.registry import GPU_BACKENDS
 from mugraph.frontend import trace
 from mugraph.frontend.workload_functions import EPSILON
 from mugraph.frontend.workloads import WORKLOADS
@@ -145,20 +140,8 @@ def _microseconds(entry: Record) -> Record:
 
 def main() -> None:
     """Time what is asked for and not yet there; print the summary."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("workloads", nargs="*", default=list(WORKLOADS))
-    parser.add_argument("--dtypes", nargs="+", default=["bf16"])
-    parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 16])
-    parser.add_argument("--size", default="full", help="size of the workloads: full or small")
-    parser.add_argument("--backend", choices=GPU_BACKENDS, default="cuda")
-    parser.add_argument("--target", default=None, help="cpu, or the current GPU where it is left out")
-    parser.add_argument("--output", type=Path)
-    options = parser.parse_args()
-    target = options.target or this_target(options.backend)
-    combinations = itertools.product(options.workloads, options.dtypes, options.batches, [options.size], [target])
-    names = ("workload", "dtype", "batch", "size", "target")
-    cases: list[dict[str, Any]] = [dict(zip(names, combination, strict=True)) for combination in combinations]
-    print(json.dumps(summary(records(cases, record, options.output, summary)), indent=1))
+    cases, output = asked(__doc__, dtypes=["bf16"], batches=[1, 8, 16])
+    print(json.dumps(summary(records(cases, record, output, summary)), indent=1))
 
 
 if __name__ == "__main__":

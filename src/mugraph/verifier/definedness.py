@@ -22,6 +22,7 @@ from mugraph.verifier.signs import total
 from mugraph.verifier.slices import shared_slice
 
 _MANY = 64
+"""Elements of an input that normal numbers hardly ever give one sign."""
 
 
 def undefined_operator(program: Graph, graph: Graph, seed: int = 0) -> str:

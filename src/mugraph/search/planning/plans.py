@@ -33,10 +33,15 @@ WORTH_MEASURING = 2.0
 """Plans of another kind than the best one are kept up to this multiple of its predicted seconds: predictions only rank."""
 
 _VARIANTS_CUT = 8
+"""Derivations of a program, cheapest first, that are cut beside the program as it is written."""
 _VARIANTS_SPLIT = 2
+"""Of the ways to share an axis between two launches."""
 _SPLITS_KEPT = 4
+"""Schedules of a pair of launches that share an axis."""
 _STAGES_KEPT = 2
+"""Plans of each part of a cut that are combined with those of the others."""
 _BLOCKS_PER_MULTIPROCESSOR = 4
+"""More parts of an axis than that are not tried: every multiprocessor has enough to do."""
 
 
 @dataclass(frozen=True, slots=True)

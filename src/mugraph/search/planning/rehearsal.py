@@ -38,11 +38,18 @@ _FEW_AXES, _MOST_AXES = 6, 12
 _PARTS = 2
 """Parts of a divided axis, and iterations of a for-loop."""
 _LARGE = 1e3
+"""How much larger than normal numbers the large ones are."""
 _LEVEL, _DEVIATION = 64.0, 2.0**-4
 """Size of the elements of a nearly constant input, and of their deviations."""
 _HARMLESS = frozenset({"load", "constant", "add", "mul", "square", "sqrt", "div", "sum", "contract", "concat_contract", "max",
                        "accumulate", "accumulate_max", "concat", "carry"})  # fmt: skip
 """Steps that neither cancel nor overflow, but for inputs of which the program itself does the same."""
+_AGREEMENT = 1e-9
+"""Relative deviation of equal outputs in float64."""
+NO_ERROR = 2.0**-20
+"""Errors below some units in the last place of float32 are as good as none."""
+_FAR = 8.0
+"""How many times less an error must be for differences to be taken twice: they cost a further pass over rows."""
 
 
 class _Unrehearsed(Exception):
@@ -204,8 +211,8 @@ class Rehearsal:
             return False
         pairs = zip(self.outputs(launches)[1], self.outputs(others)[1], strict=True)
         return (
-            any(_FAR * max(now, _NO_ERROR) < then for now, then in zip(errors, before, strict=True))
-            and all(now <= max(2 * then, _NO_ERROR) for now, then in zip(errors, before, strict=True))
+            any(_FAR * max(now, NO_ERROR) < then for now, then in zip(errors, before, strict=True))
+            and all(now <= max(2 * then, NO_ERROR) for now, then in zip(errors, before, strict=True))
             and all(np.allclose(x[..., 0], y[..., 0], rtol=_AGREEMENT, atol=_AGREEMENT) for x, y in pairs)
         )
 
@@ -293,11 +300,6 @@ class Rehearsal:
         rounded = normal.astype(np.float32)
         return tuple(rounded.astype(dtype) for dtype in _PRECISIONS)
 
-
-_AGREEMENT = 1e-9
-"""Relative deviation of equal outputs in float64."""
-_NO_ERROR = 2.0**-20
-_FAR = 8.0
 
 _KNOWN: Recent[tuple[tuple[Launch, ...], int], Errors] = Recent(capacity=1 << 12)
 _CENTRED: Recent[tuple[tuple[Launch, ...], int], tuple[Recipe, ...]] = Recent(capacity=1 << 10)

@@ -15,17 +15,18 @@ from collections.abc import Callable, Iterable, Sequence
 
 from mugraph.search.kernels import Kernel
 from mugraph.search.planning.plans import WORTH_MEASURING, Library, Plan
-from mugraph.search.planning.rehearsal import Errors
+from mugraph.search.planning.rehearsal import NO_ERROR, Errors
 
 CANDIDATES = 16
 """As many as are compiled and measured (`mugraph.qualify`)."""
 
 _PER_STRUCTURE = 4
+"""Schedules of one structure, which predictions rank well."""
 _SHARE_OF_KINDS = 2
+"""One of so many places is for the leaders of kinds."""
 _FEWEST_LAUNCHES = 4
+"""How many times as far behind as others the plan of the fewest launches may be."""
 
-_LEAST_ERROR = 2.0**-20
-"""Errors below some units in the last place of float32 are as good as none."""
 _ORDER = 32.0
 """Errors that differ by less are of one order."""
 
@@ -67,7 +68,7 @@ def orders_lost(errors: Sequence[Errors]) -> list[int | None]:
 
     None for plans beyond the range of numbers, unless all of them are.
     """
-    least = [max(_LEAST_ERROR, min(kind)) for kind in zip(*errors, strict=True)]
+    least = [max(NO_ERROR, min(kind)) for kind in zip(*errors, strict=True)]
     lost = [_orders(found, least) for found in errors]
     return lost if any(orders is not None for orders in lost) else [0] * len(lost)
 
