@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -58,6 +59,15 @@ def test_overflow_that_the_program_avoids_is_unstable() -> None:
 
 def test_overflow_of_the_program_itself_is_not_held_against_a_candidate() -> None:
     assert float_check(in_float32(softmax(safe=False)), softmax(safe=False)).stable
+
+
+def test_overflow_of_kernels_run_by_numpy_is_no_warning_to_the_user() -> None:
+    def run(x: Array) -> list[Array]:
+        return [np.exp(x.astype(np.float32))]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert float_check(run, program(lambda x: x.exp(), (4, 16))).stable
 
 
 def test_cancellation_is_unstable_and_the_reason_has_both_errors() -> None:

@@ -59,7 +59,8 @@ def float_check(
     for kind in kinds(scales):
         expected = known.outputs(kind, inputs, pulse)
         pulse()
-        actual = run(*inputs)
+        with np.errstate(all="ignore"):  # of kernels of NumPy's; what leaves the number range is judged below
+            actual = run(*inputs)
         entry = ScaleError(kind.scale, errors_against(expected, actual), None, kind.pattern)
         if kind.standard or entry.exceeds(dtypes):
             entry = ScaleError(kind.scale, entry.errors, errors_against(expected, own_run(*inputs)), kind.pattern)
