@@ -177,7 +177,7 @@ class KernelSearch:
         return Item(form, tier, loop_axis, self.options, self.work(program, sources), self.closure_seconds), sources
 
     def cheapest_first(self, program: AxisProgram, recipes: tuple[Recipe, ...]) -> list[Recipe]:
-        """RecipeTuple by their work at the program's sizes, whatever sizes they were found at."""
+        """Recipes by their work at the program's sizes, whatever sizes they were found at."""
         last = max((term.source for _, term in program.loads()), default=-1)
         return self.work(program, range(last + 1)).cheapest_first(recipes)
 

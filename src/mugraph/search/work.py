@@ -24,7 +24,7 @@ from mugraph.search.closure.recipe import Recipe, Step, sums
 from mugraph.search.closure.saturation import Closure, Edge
 
 _TICKS_PER_SECOND = 1e15
-"""RecipeTuple are compared in whole femtoseconds, whose sums do not depend on the order of steps: what ties, ties anywhere."""
+"""Recipes are compared in whole femtoseconds, whose sums do not depend on the order of steps: what ties, ties anywhere."""
 
 _MOST_TICKS = 2**53
 
@@ -67,7 +67,7 @@ class Work:
         return math.prod(self.sizes[axis] for axis in bits(parts) if axis < len(self.sizes))
 
     def cheapest_first(self, recipes: tuple[Recipe, ...]) -> list[Recipe]:
-        """RecipeTuple by the work of all their steps, whatever sizes they were found at; those of equal work in their order."""
+        """Recipes by the work of all their steps, whatever sizes they were found at; those of equal work in their order."""
         kinds, axes, counts = _steps_by_kind(recipes, len(self.sizes))
         points = np.where(axes, self.sizes, 1.0).prod(axis=1)
         seconds = points * [self.per_point(kind.op, kind.source) for kind in kinds]

@@ -104,9 +104,9 @@ class Schedules:
 
     def schedule(self, index: int) -> Schedule:
         """One of them."""
-        row, column = divmod(int(self.places[index]), self.loop.size)
+        row, turn = divmod(int(self.places[index]), self.loop.size)
         grid = tuple((axis, int(count[row])) for axis, count in self.grids.parts.items() if count[row] > 1)
-        return Schedule(grid, int(self.loop[0, column]))
+        return Schedule(grid, int(self.loop[0, turn]))
 
     def shared(self, key: Hashable, make: Callable[[], T]) -> T:
         """What `make` says of the schedules, made once for each `key`."""
@@ -180,8 +180,8 @@ def grids_over(parallel: Sequence[int], variants: Sequence[Sizes], parted: AxisS
     variant = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
     table = np.concatenate(rows)
     columns = np.array(variants, dtype=np.float64).T
-    sizes = [float(column[0]) if (column == column[0]).all() else column[variant] for column in columns]
-    return Grids(sizes, {axis: table[:, column] for column, axis in enumerate(parallel)}, variant)
+    sizes = [float(of_axis[0]) if (of_axis == of_axis[0]).all() else of_axis[variant] for of_axis in columns]
+    return Grids(sizes, {axis: table[:, place] for place, axis in enumerate(parallel)}, variant)
 
 
 def schedule_space(grids: Grids, loop_axis: int | None, variants: Sequence[Sizes]) -> Schedules:

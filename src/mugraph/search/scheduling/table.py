@@ -154,12 +154,12 @@ def cost_tables(costs: tuple[RecipeCost, ...]) -> tuple[tuple[Indices, CostTable
 
 def _coefficients(sums: Sequence[Sequence[tuple[IndexSpace, float]]]) -> tuple[tuple[IndexSpace, ...], Floats]:
     """The index spaces in some sums over them, and their coefficients: a row for each sum."""
-    column: dict[IndexSpace, int] = {}
+    places: dict[IndexSpace, int] = {}
     for terms in sums:
         for space, _ in terms:
-            column.setdefault(space, len(column))
-    coefficients = np.zeros((len(sums), len(column)))
+            places.setdefault(space, len(places))
+    coefficients = np.zeros((len(sums), len(places)))
     for row, terms in zip(coefficients, sums, strict=True):
         for space, coefficient in terms:
-            row[column[space]] = coefficient
-    return tuple(column), coefficients
+            row[places[space]] = coefficient
+    return tuple(places), coefficients
