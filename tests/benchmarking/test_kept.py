@@ -59,6 +59,19 @@ def test_without_an_output_everything_is_made() -> None:
     assert len(records(CASES, bench, None, count)) == len(bench.made) == 4
 
 
-def test_the_sources_are_those_that_decide_what_kernels_are() -> None:
-    assert kept.sources() == kept.sources()
+def test_the_sources_are_those_that_decide_what_kernels_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("mugraph.__file__", str(tmp_path / "__init__.py"))
+    hashed = kept.sources.__wrapped__
+    for package in ("cli", "lower", "runtime/cuda"):
+        (tmp_path / package).mkdir(parents=True)
+    before = hashed()
+    (tmp_path / "cli" / "show.py").write_text("words")
+    assert hashed() == before
+    found = {before}
+    for name in ("lower/order.py", "runtime/cuda/fibers.cpp"):
+        (tmp_path / name).write_text("")
+        found.add(hashed())
+        (tmp_path / name).write_text("changed")
+        found.add(hashed())
+    assert len(found) == 5
     assert {"lower", "runtime", "search", "targets"} <= set(kept.PACKAGES)

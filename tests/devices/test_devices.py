@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,10 @@ def test_hopper_brought_bulk_copies_that_stayed_and_warp_groups_that_did_not(arc
 
 
 def test_devices_are_values() -> None:
-    assert device_for("cuda:sm_80") == device_for("cuda:sm_80")
-    assert len({device_for("cuda:sm_80"), device_for("cuda:sm_80"), device_for("cuda:sm_90")}) == 2
+    device = device_for("cuda:sm_80")
+    same, slower = replace(device), replace(device, launch_seconds=2 * device.launch_seconds)
+    assert same is not device
+    assert {device, same, slower} == {device, slower}
 
 
 @pytest.mark.parametrize("target", ["gpu", "cuda", "cuda:sm_70", "cpu:sm_80", "metal:sm_90", ""])
