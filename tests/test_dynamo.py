@@ -238,6 +238,22 @@ def test_results_that_are_equal_may_be_changed_one_by_one() -> None:
         torch.testing.assert_close(x, before)
 
 
+def test_a_view_that_is_returned_beside_its_tensor_shares_its_memory() -> None:
+    def broken(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        product = (x * x).sum(-1, keepdim=True) * (x @ w)
+        heads = product.view(4, 2, 8)
+        lengths = (heads * heads).sum(-1).sqrt()
+        torch._dynamo.graph_break()
+        heads.add_(1.0)
+        return product, lengths
+
+    inputs = (torch.randn(4, 32), torch.randn(32, 16))
+    fast = compiled(broken)
+    with torch.no_grad():
+        torch.testing.assert_close(fast(*inputs), broken(*inputs), rtol=1e-4, atol=1e-4)
+    assert compilations[0].partition.pieces
+
+
 def test_inputs_changed_in_place_are_changed() -> None:
     def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         y = torch.softmax(x @ w, -1)

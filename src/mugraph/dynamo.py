@@ -26,6 +26,7 @@ from mugraph.frontend.arrangements import with_arrangements
 from mugraph.frontend.capture import captured
 from mugraph.frontend.concrete import concrete, numbers_of
 from mugraph.frontend.partition import Partition, Piece, partition
+from mugraph.frontend.sharing import with_views_of_results
 from mugraph.frontend.stitch import stitched
 from mugraph.outcomes import Known, Options, optimizer
 from mugraph.result import Superoptimized
@@ -121,7 +122,7 @@ def _at_all_sizes(options: Options, module: fx.GraphModule) -> Callable[..., Any
 
 def _optimized(options: Options, module: fx.GraphModule, known: Known) -> fx.GraphModule:
     """The graph with kernels in the place of its pieces."""
-    module = with_arrangements(module)
+    module = with_arrangements(with_views_of_results(module))
     whole = partition(module.graph, options.target.partition(":")[0])
     results: dict[Piece, Superoptimized] = {}
     reasons: Counter[str] = Counter()

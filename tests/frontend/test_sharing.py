@@ -1,0 +1,84 @@
+"""Results that share memory: they are made by views of one tensor, whatever kernels compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import fx
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from mugraph.frontend.partition import partition
+from mugraph.frontend.sharing import viewed, with_views_of_results
+from mugraph.frontend.stitch import stitched
+from mugraph.runtime import build
+
+Function = Callable[..., tuple[torch.Tensor, ...]]
+
+
+def recorded(fn: Function, *inputs: torch.Tensor) -> fx.GraphModule:
+    with torch.no_grad():
+        module: fx.GraphModule = make_fx(fn, tracing_mode="fake")(*inputs)
+    return module
+
+
+def normal(x: torch.Tensor) -> torch.Tensor:
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+
+
+def a_tensor_and_a_view(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    product = normal(x) @ w
+    heads = product.view(4, 4, 16)
+    return product, (heads * heads).sum(-1).sqrt(), heads
+
+
+def two_views(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    product = normal(x) @ w
+    heads, turned = product.view(4, 4, 16), product.t()
+    return heads.softmax(-1), heads, turned, turned @ x
+
+
+def a_view_of_a_view(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    product = normal(x) @ w
+    heads = product.view(4, 4, 16).transpose(0, 1)
+    return heads, heads.unsqueeze(0), (heads * heads).sum(-1)
+
+
+def parts(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    product = normal(x) @ w
+    first, second = product.chunk(2, dim=-1)
+    return product, first, second, second.sum(-1)
+
+
+@pytest.mark.parametrize("fn", [a_tensor_and_a_view, two_views, a_view_of_a_view, parts], ids=lambda fn: str(fn.__name__))
+def test_a_change_of_one_result_shows_in_those_that_share_its_memory(fn: Function) -> None:
+    inputs = (torch.randn(4, 32), torch.randn(32, 64) / 6)
+    module = with_views_of_results(recorded(fn, *inputs))
+    found = partition(module.graph)
+    assert found.pieces
+    run = stitched(module, found, {piece: build(piece.program) for piece in found.pieces})
+    for changed in range(len(fn(*inputs))):
+        ours, wanted = run(*inputs), fn(*inputs)
+        for results in (ours, wanted):
+            results[changed].mul_(2.0)
+        torch.testing.assert_close(list(ours), list(wanted), rtol=1e-4, atol=1e-4)
+        assert [result.stride() for result in ours] == [result.stride() for result in wanted]
+
+
+def test_results_with_memory_of_their_own_change_nothing() -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        product = x @ w
+        return product.t(), product + 1, product.clone()
+
+    module = recorded(fn, torch.randn(4, 32), torch.randn(32, 64))
+    assert with_views_of_results(module) is module
+
+
+def test_schemas_say_what_is_a_view() -> None:
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.view(-1), x.chunk(2)[0], x.clone(), x.relu(), x.t().unsqueeze(0)
+
+    module = recorded(fn, torch.randn(4, 4))
+    views = {str(node) for node in module.graph.nodes if viewed(node) is not None}
+    assert views == {"view", "split", "getitem", "getitem_1", "t", "unsqueeze"}
