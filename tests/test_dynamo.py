@@ -254,6 +254,21 @@ def test_a_view_that_is_returned_beside_its_tensor_shares_its_memory() -> None:
     assert compilations[0].partition.pieces
 
 
+def test_results_that_are_expanded_are_expanded() -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        product = (x * x).sum(-1, keepdim=True) * (x @ w)
+        several = product.unsqueeze(0).expand(3, 4, 16)
+        return several, (several * several).sum(-1).sqrt()
+
+    inputs = (torch.randn(4, 32), torch.randn(32, 16))
+    fast = compiled(fn)
+    with torch.no_grad():
+        ours, wanted = fast(*inputs), fn(*inputs)
+    torch.testing.assert_close(ours, wanted, rtol=1e-4, atol=1e-4)
+    assert [result.stride() for result in ours] == [result.stride() for result in wanted]
+    assert last().partition.pieces
+
+
 def test_inputs_changed_in_place_are_changed() -> None:
     def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         y = torch.softmax(x @ w, -1)

@@ -133,4 +133,7 @@ def _named(kernels: Callable[..., Sequence[torch.Tensor]]) -> Callable[..., Sequ
 
 
 def _with_strides(tensor: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
-    return torch.empty_strided(shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+    """The tensor in memory with these strides; along those of 0 it is constant, and there once, as an expanded one is."""
+    sizes = tuple(min(size, 1) if stride == 0 else size for size, stride in zip(shape, strides, strict=True))
+    memory = torch.empty_strided(sizes, strides, dtype=tensor.dtype, device=tensor.device)
+    return memory.copy_(tensor.as_strided(sizes, tensor.stride())).expand(shape)
