@@ -71,6 +71,14 @@ def test_tensors_that_are_negated_when_they_are_read_are_right(norm: Executable)
     np.testing.assert_array_equal(norm(torch._neg_view(x), *others)[0], norm(-x, *others)[0])
 
 
+def test_zeros_without_memory_are_read_as_zeros(norm: Executable) -> None:
+    torch = pytest.importorskip("torch")
+    x, g, w = map(torch.from_numpy, normal_inputs(norm.graph))
+    without_memory = torch._efficientzerotensor(g.shape)
+    assert without_memory.data_ptr() == 0
+    torch.testing.assert_close(norm(x, without_memory, w)[0], torch.zeros(x.shape[0], w.shape[1]))
+
+
 def test_tensors_that_are_not_dense_are_refused(norm: Executable) -> None:
     torch = pytest.importorskip("torch")
     x, g, w = map(torch.from_numpy, normal_inputs(norm.graph))

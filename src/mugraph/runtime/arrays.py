@@ -161,7 +161,7 @@ class TorchArrays:
 
         def read(array: Any) -> Any:
             usual = array.shape == shape and array.dtype is dtype and array.layout is strided and here(array)
-            in_place = usual and array.is_contiguous() and not array.is_neg()
+            in_place = usual and array.is_contiguous() and not array.is_neg() and not array._is_zerotensor()
             if in_place and (alignment == 1 or array.data_ptr() % alignment == 0):
                 return array
             return self._fitted(array, name, tensor)
@@ -178,6 +178,8 @@ class TorchArrays:
         if array.layout is not self.torch.strided:
             raise InvalidInput(f"input {name!r} is {array.layout}; pass a dense tensor")
         dense = array.contiguous().resolve_neg()  # memory of the imaginary part of a conjugate has the other sign
+        if dense._is_zerotensor():  # torch's way to write down a gradient of 0: it has no memory at all
+            dense = dense.clone()
         return dense if self.alignment == 1 or dense.data_ptr() % self.alignment == 0 else dense.clone()
 
     def reshape(self, array: Any, shape: Shape) -> Any:
