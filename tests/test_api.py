@@ -286,6 +286,32 @@ def test_targets_that_cannot_be_compiled_for_are_refused(target: str) -> None:
         mugraph.superoptimize(normalised_product, inputs(), target=target)
 
 
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"seed": "x"}, "seed is an integer, at least 0, not 'x'"),
+        ({"seed": 1.5}, "seed is an integer"),
+        ({"seed": -1}, "seed is an integer"),
+        ({"seed": None}, "seed is an integer"),
+        ({"max_error": "x"}, "max_error must lie between 0 and 1, not 'x'"),
+        ({"max_error": 0}, "max_error must lie between 0 and 1, not 0"),
+    ],
+)
+def test_settings_of_the_verifier_are_checked_first(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        mugraph.superoptimize(normalised_product, inputs(), **settings)
+    with pytest.raises(InvalidInput, match=words):
+        mugraph.verify(normalised_product, normalised_product, inputs(), **settings)
+
+
+def test_a_function_that_can_be_traced_and_not_run_is_refused() -> None:
+    x, w = inputs()
+    with pytest.raises(
+        InvalidInput, match=r"normalised_product cannot be run on tensors like .*: RuntimeError: .*double != float"
+    ):
+        mugraph.superoptimize(normalised_product, (x.double(), w))
+
+
 def test_block_graphs_alone_are_not_programs(opt: mugraph.Superoptimized) -> None:
     body = opt.graph.kernels()[0].body
     assert isinstance(body, Graph)

@@ -79,6 +79,7 @@ def superoptimize(
     (integers, no elements), TargetUnavailable for targets that are unknown or cannot be compiled for here.
     """
     deadline = Deadline(budget)
+    check_evidence(seed, max_error)
     device = device_for(target)
     problem = _problem(fn, example_inputs)
     with ExitStack() as stack:
@@ -121,8 +122,17 @@ def verify(
     the paper's fragment, such as "max(relu(x)) == relu(max(x))", for a prover to use beside those it knows (it needs
     the extra `prover`). Errors are those of `superoptimize`, and InvalidInput for properties that do not hold.
     """
+    check_evidence(seed, max_error)
     program_a, program_b = _problem(fn_a, example_inputs).program, _problem(fn_b, example_inputs).program
     return prover.verify(program_a, program_b, properties=properties, max_error=max_error, seed=seed)
+
+
+def check_evidence(seed: object, max_error: object) -> None:
+    """Raise InvalidInput for what is no seed of random tests, or no bound on their error."""
+    if not isinstance(seed, int) or seed < 0:
+        raise InvalidInput(f"seed is an integer, at least 0, not {seed!r}")
+    if not isinstance(max_error, int | float) or not 0 < max_error < 1:
+        raise InvalidInput(f"max_error must lie between 0 and 1, not {max_error!r}")
 
 
 def engine_of(name: str) -> Engine:

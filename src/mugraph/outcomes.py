@@ -15,7 +15,8 @@ import torch
 from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
-from mugraph.api import superoptimize
+from mugraph.api import check_evidence, superoptimize
+from mugraph.deadline import Deadline
 from mugraph.devices import device_for
 from mugraph.devices.host import available_cores
 from mugraph.duel import Duel, duel
@@ -64,12 +65,17 @@ class Options:
             raise InvalidInput(f"option keep={self.keep!r}: use one of {', '.join(get_args(Keep))}")
         if not isinstance(self.sizes, int) or self.sizes < 0:
             raise InvalidInput(f"option sizes={self.sizes!r}: use a number of sizes, at least 0")
+        if not isinstance(self.strict, bool):
+            raise InvalidInput(f"option strict={self.strict!r}: use True or False")
         if self.cache is not None:
             Mode.parse(self.cache)
+        Deadline(self.budget)
+        check_evidence(self.seed, self.max_error)
+        device_for(self.target)
 
     @classmethod
     def of(cls, options: Mapping[str, Any] | None) -> Options:
-        """Options from what the user wrote; raises InvalidInput naming an unknown one."""
+        """Options from what the user wrote; raises InvalidInput naming what is wrong, TargetUnavailable for an unknown target."""
         known = [field.name for field in fields(cls)]
         for name in options or {}:
             if name not in known:
