@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from mugraph.errors import InvalidInput
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph
@@ -36,7 +37,7 @@ def runner(executable: Executable) -> Runner:
 
 def torch_runner(fn: Callable[..., Any], traced: Traced) -> Runner | None:
     """The PyTorch function itself, to compare rounding errors with; None where it closes over tensors that are not a
-    module's, which cannot be replaced by others."""
+    module's, which cannot be replaced by others. The runner raises InvalidInput where the function cannot be run after all."""
     import torch
     from torch.utils._pytree import tree_leaves
 
@@ -50,7 +51,11 @@ def torch_runner(fn: Callable[..., Any], traced: Traced) -> Runner | None:
         own, captured = tensors[: len(tensors) - len(names)], dict(zip(names, tensors[len(tensors) - len(names) :], strict=True))
         call = functools.partial(_call_with, fn, captured) if names else fn
         with torch.no_grad():
-            returned = tree_leaves(traced.arguments.call(call, own))
+            try:
+                returned = tree_leaves(traced.arguments.call(call, own))
+            except Exception as error:  # tracing lets pass what computing does not, such as products of two dtypes
+                why = f"{type(error).__name__}: {error}".splitlines()[0]
+                raise InvalidInput(f"{traced.name} cannot be run on tensors like its example inputs: {why}") from error
         places = {number: leaf for leaf, (number, _) in zip(returned, traced.results.leaves, strict=True) if number is not None}
         return [library.to_numpy(places[number]) for number in range(len(traced.graph.outputs))]
 

@@ -113,6 +113,7 @@ def test_a_module_with_an_integer_buffer() -> None:
         (torch.ones(4, dtype=torch.complex64), "argument x has dtype torch.complex64"),
         (torch.ones(4, 0), r"argument x has shape \[4, 0\] without elements"),
         (torch.ones(4, 4).to_sparse(), "argument x is torch.sparse_coo; use a dense tensor"),
+        (torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged), "argument x is a nested tensor; use"),
         ((np.ones(4),), "argument x of .* is a NumPy array; pass torch.from_numpy"),
         ((2.0,), "called without a tensor"),
         ((X, X), "too many positional arguments"),

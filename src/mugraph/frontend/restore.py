@@ -31,8 +31,10 @@ class Leaf:
 
     @classmethod
     def of(cls, name: str, example: Any) -> Leaf:
-        """The place that `example` stands in."""
+        """The place that `example` stands in. Raises InvalidInput for a tensor that has no one shape."""
         if isinstance(example, torch.Tensor):
+            if example.is_nested:
+                raise InvalidInput(f"argument {name} is a nested tensor; use a dense tensor")
             return cls(name, tuple(example.shape), example.dtype)
         return cls(name, constant=example)
 
