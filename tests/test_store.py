@@ -136,6 +136,7 @@ def test_a_damaged_file_is_reported_and_replaced(store: Store, caplog: pytest.Lo
     with caplog.at_level(logging.WARNING):
         assert store.get("result", "7") is None
     assert "is damaged; a new one replaces it" in caplog.text
+    assert f"cannot read the cache {file} (" in caplog.text
     store.put("result", "7", {"again": True})
     assert store.get("result", "7") == {"again": True}
     assert database_of(store) != file

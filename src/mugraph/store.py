@@ -238,10 +238,11 @@ class Store:
     @contextlib.contextmanager
     def _reported(self, verb: str) -> Iterator[None]:
         """Errors of files as lines of the log: the caller computes what it did not get."""
+        file = self._file()  # a damaged one is followed by another, which is not at fault
         try:
             yield
         except (OSError, sqlite3.Error) as error:
-            _log.warning("cannot %s the cache %s (%s); going on without it", verb, self._file(), error)
+            _log.warning("cannot %s the cache %s (%s); going on without it", verb, file, error)
 
     @contextlib.contextmanager
     def _raised(self, verb: str) -> Iterator[None]:
