@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -84,10 +85,18 @@ def test_optimize_prints_graph_verdict_and_times(capsys: pytest.CaptureFixture[s
     assert "verified equivalent" in out
 
 
+def documented_keys() -> set[str]:
+    page = (Path(__file__).parent.parent / "docs" / "cli.md").read_text(encoding="utf-8")
+    table = page.partition("## JSON")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+    return set(re.findall(r"`(\w+)`", " ".join(rows)))
+
+
 def test_optimize_json_has_the_contract_keys_and_nothing_else_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["optimize", "rmsnorm", "--size", "small", "--batch", "4", "--no-profile", "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert set(record) >= CONTRACT
+    assert set(record) == documented_keys()
     assert record["workload"] == "rmsnorm"
     assert record["found"] is True
     assert record["verified"] is True
