@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from fractions import Fraction
 from pathlib import Path
 from unittest import mock
 
@@ -11,7 +12,7 @@ import pytest
 
 from lower.graphs import attention, rms_norm_linear
 from mugraph.errors import InvalidInput, ShapeMismatch, StorageError, TargetUnavailable
-from mugraph.ir import DType, Graph, GraphBuilder, Level, Tensor
+from mugraph.ir import DType, Graph, GraphBuilder, Level, Scalar, Tensor
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
@@ -54,6 +55,22 @@ def test_torch_in_torch_out(norm: Executable) -> None:
     inputs = normal_inputs(norm.graph)
     (result,) = norm(*map(torch.from_numpy, inputs))
     np.testing.assert_array_equal(result.numpy(), norm(*inputs)[0])
+
+
+@pytest.mark.parametrize(("dtype", "error"), [(DType.FP64, 1e-15), (FP32, 2e-7)])
+def test_constants_of_predefined_operators_are_as_precise_as_tensors(dtype: DType, error: float) -> None:
+    """Whatever type of its own PyTorch gives to tensors of Python's numbers."""
+    torch = pytest.importorskip("torch")
+    kernel = GraphBuilder(Level.KERNEL)
+    x = kernel.input("x", (4,), dtype)
+    graph = kernel.build([kernel.add("mul", x, kernel.constant(Scalar.of(Fraction(99, 100)), dtype))])
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        (result,) = build(graph)(torch.ones(4, dtype=torch.float64 if dtype is DType.FP64 else torch.float32))
+    finally:
+        torch.set_default_dtype(usual)
+    np.testing.assert_allclose(result.numpy(), 0.99, rtol=error)
 
 
 def test_inputs_that_are_not_contiguous_are_copied(norm: Executable) -> None:

@@ -19,7 +19,7 @@ class TorchArithmetic:
         self.torch = torch
 
     def constant(self, value: Scalar) -> Any:
-        return self.torch.tensor(float(value))
+        return self.torch.tensor(float(value), dtype=self.torch.float64)
 
     def add(self, x: Any, y: Any) -> Any:
         return x + y
