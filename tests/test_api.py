@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 import subprocess
 import sys
@@ -211,13 +212,18 @@ def test_algorithm_1_is_the_other_engine() -> None:
         ({"workers": 0}, "number of processes"),
         ({"workers": "many"}, "ray://HOST:PORT"),
         ({"workers": "ray", "search": "enumerate"}, "number of processes"),
+        ({"max_error": 2.0}, "between 0 and 1"),
+        ({"max_error": math.nan}, "between 0 and 1"),
+        ({"max_error": "small"}, "between 0 and 1"),
     ],
 )
-def test_options_of_the_wrong_kind_are_refused(arguments: dict[str, Any], text: str) -> None:
+def test_options_of_the_wrong_kind_are_refused_before_anything_is_done(arguments: dict[str, Any], text: str) -> None:
     p = mugraph.Program()
     p.output(p.input("x", (4, 4)).exp())
+    events: list[Event] = []
     with pytest.raises(mugraph.MugraphError, match=text):
-        mugraph.superoptimize(p, **arguments)
+        mugraph.superoptimize(p, progress=events.append, **arguments)
+    assert not events
 
 
 def test_progress_goes_to_the_callback() -> None:

@@ -24,11 +24,12 @@ from mugraph.search import Progress, SearchReport, SearchResult
 from mugraph.search import search as closure_search
 from mugraph.search.enumeration import EnumerationOptions, EnumerationResult, enumerate_graphs
 from mugraph.search.notes import Shelf
-from mugraph.search.parallel import Workers, local_processes
+from mugraph.search.parallel import Workers, check_workers, local_processes
 from mugraph.store import Mode, Store
 from mugraph.verifier import Verdict, prover
 from mugraph.verifier.certificate import digest as graph_digest
 from mugraph.verifier.floats import Runner
+from mugraph.verifier.random_tests import check_max_error
 
 _SEARCH_SHARE = 0.5
 """The part of a budget the search may use; compiling, measuring and verifying take the rest."""
@@ -81,6 +82,8 @@ def superoptimize(
     deadline = Deadline(budget)
     check_evidence(seed, max_error)
     device = device_for(target)
+    check_max_error(max_error)
+    check_workers(workers)
     problem = _problem(fn, example_inputs)
     with ExitStack() as stack:
         tell = stack.enter_context(Reporter()) if progress is True else progress or silent

@@ -57,6 +57,12 @@ class Verdict:
         return self.certificate.reason
 
 
+def check_max_error(max_error: float) -> None:
+    """Raises InvalidInput unless 0 < max_error < 1."""
+    if not (isinstance(max_error, (int, float)) and 0 < max_error < 1):
+        raise InvalidInput(f"max_error must lie between 0 and 1, not {max_error!r}")
+
+
 def verify_graphs(a: Graph, b: Graph, *, max_error: float = 2**-40, seed: int = 0, budget: float | None = None) -> Verdict:
     """Whether two kernel graphs (with graph-defined nodes or without) compute the same outputs, inputs taken in order.
 
@@ -66,8 +72,7 @@ def verify_graphs(a: Graph, b: Graph, *, max_error: float = 2**-40, seed: int = 
     A pair whose slices agreed before, because it is another size of its parallel axes, is not tested again, and a graph is not
     tested against itself. Element types and names do not matter. Raises InvalidInput unless 0 < max_error < 1.
     """
-    if not 0 < max_error < 1:
-        raise InvalidInput(f"max_error must lie between 0 and 1, not {max_error}")
+    check_max_error(max_error)
     signature = _signature_mismatch(a, b)
     if signature is not None:
         return _refused(a, b, max_error, seed, signature)

@@ -81,15 +81,22 @@ def local_processes(workers: Workers) -> int:
     return workers
 
 
+def check_workers(workers: Workers) -> None:
+    """Raises InvalidInput for anything but a positive number or an address of Ray."""
+    if not isinstance(workers, str):
+        local_processes(workers)
+    elif workers != "ray" and not workers.startswith("ray://"):
+        raise InvalidInput(f"workers is a number of processes, or 'ray' or 'ray://HOST:PORT' for a cluster, not {workers!r}")
+
+
 def executor_for(workers: Workers, until: float = math.inf) -> Executor[Any]:
     """The executor of so many workers, whose items end at the time `until` (of `time.time`).
 
     Raises InvalidInput for anything but a positive number or an address of Ray, and TargetUnavailable where Ray is not
     installed or no cluster answers.
     """
+    check_workers(workers)
     if isinstance(workers, str):
-        if workers != "ray" and not workers.startswith("ray://"):
-            raise InvalidInput(f"workers is a number of processes, or 'ray' or 'ray://HOST:PORT' for a cluster, not {workers!r}")
         from mugraph.search.parallel.cluster import RayCluster
 
         return RayCluster(workers, until)
