@@ -5,7 +5,10 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -116,6 +119,45 @@ def test_other_content_is_refused_even_with_its_hash(saved: Path, name: str, con
     manifest["files"][name] = hashlib.sha256(content).hexdigest()
     (saved / MANIFEST).write_text(json.dumps(manifest))
     with pytest.raises(MugraphError):
+        mugraph.load(saved)
+
+
+FORGED: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "a predicted time that is text": lambda record: record["best"].update(cost="fast"),
+    "a time beyond all numbers": lambda record: record["best"].update(cost=10**400),
+    "a measured time that is a list": lambda record: record["candidates"][0].update(latency=[1]),
+    "an infinite size of an axis": lambda record: record["candidates"][0]["certificate"].update(seed=math.inf),
+    "a search without states": lambda record: record["report"]["search"].pop("states"),
+    "a search that took no number of seconds": lambda record: record["report"]["search"].update(seconds=math.nan),
+    "counts of what was pruned that are objects": lambda record: record["report"]["search"].update(pruned={"a": {}}),
+    "a tier without a bound": lambda record: record["report"]["search"]["tiers"][0].pop("bound"),
+    "tiers that are no objects": lambda record: record["report"]["search"].update(tiers=[1]),
+    "paddings that are a number": lambda record: record["report"]["search"].update(paddings=3),
+    "a rejection without a reason": lambda record: record["report"].update(rejected=[{"stage": "float", "cost": None}]),
+    "a rejection whose reason is none": lambda record: record["report"].update(
+        rejected=[dict.fromkeys(("stage", "reason", "cost"))]
+    ),
+    "a report that is a list": lambda record: record.update(report=[]),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_a_report_that_no_result_has_is_refused_when_it_is_read(saved: Path, name: str) -> None:
+    record = json.loads((saved / "report.json").read_text())
+    FORGED[name](record)
+    content = json.dumps(record).encode()
+    (saved / "report.json").write_bytes(content)
+    manifest = json.loads((saved / MANIFEST).read_text())
+    manifest["files"]["report.json"] = hashlib.sha256(content).hexdigest()
+    (saved / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(InvalidInput, match=r"report\.json is incomplete or malformed|certificate: entry missing"):
+        mugraph.load(saved)
+
+
+def test_a_target_that_is_no_text_is_refused(saved: Path) -> None:
+    manifest = json.loads((saved / MANIFEST).read_text())
+    (saved / MANIFEST).write_text(json.dumps({**manifest, "target": 3}))
+    with pytest.raises(InvalidInput, match="is not a manifest of format 1"):
         mugraph.load(saved)
 
 

@@ -79,7 +79,7 @@ def load(path: str | Path) -> Superoptimized:
     certificate = Certificate.from_json(_parse(path, files, "certificate.json"))
     try:
         candidates = tuple(Candidate.from_json(item) for item in record["candidates"])
-        best = Candidate(graph, certificate=certificate, **record["best"])
+        best = Candidate.measured(graph, certificate, record["best"])
         report = Report.from_json(record["report"])
         calling = Positional(program, record["structure"])
     except (KeyError, TypeError) as error:
@@ -100,8 +100,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
         content = (path / MANIFEST).read_bytes()
     manifest: Any = _parse(path, {MANIFEST: _text(path / MANIFEST, content)}, MANIFEST)
     complete = isinstance(manifest, dict) and {"target", "origin", "sources", "files"} <= manifest.keys()
-    objects = complete and isinstance(manifest["files"], dict) and isinstance(manifest["origin"], dict)
-    if not objects or manifest.get("format") != _FORMAT:
+    forms = {"files": dict, "origin": dict, "target": str, "sources": str}
+    typed = complete and all(isinstance(manifest[name], kind) for name, kind in forms.items())
+    if not typed or manifest.get("format") != _FORMAT:
         raise InvalidInput(f"{path / MANIFEST} is not a manifest of format {_FORMAT}; optimize and save again with this version")
     return dict(manifest)
 

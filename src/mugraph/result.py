@@ -11,8 +11,33 @@ from mugraph.calling import Calling
 from mugraph.errors import StorageError
 from mugraph.ir.graph import Graph
 from mugraph.ir.serialize import graph_from_json, graph_to_json
+from mugraph.records import expect
 from mugraph.runtime import Executable
 from mugraph.verifier import Certificate
+
+_SECONDS = (float, None)
+_MEASURED = {"cost": _SECONDS, "latency": _SECONDS}
+_REPORT = {
+    **dict.fromkeys(("found", "interrupted", "recalled"), bool),
+    **dict.fromkeys(("compile_seconds", "measure_seconds", "verify_seconds", "total_seconds"), float),
+    "proposed": int,
+    "original_latency": _SECONDS,
+    "rejected": [{"stage": str, "reason": str, "cost": _SECONDS}],
+    "search": {"seconds": float, "first_found_seconds": _SECONDS, "states": int, "exhausted": bool, "exhausted_what": str},
+}
+_SEARCH = {
+    "pruned": {str: int},
+    "paddings": [str],
+    "tiers": [
+        {
+            **dict.fromkeys(("closures", "states", "edges", "derivations"), int),
+            "tier": str,
+            "exhausted": bool,
+            "bound": (int, None),
+        }
+    ],
+}
+"""What a search may say besides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +71,13 @@ class Candidate:
     def from_json(cls, values: Mapping[str, Any]) -> Candidate:
         """The candidate `to_json` wrote; raises KeyError, TypeError, InvalidInput or InvalidGraph for anything else."""
         graph, certificate = graph_from_json(values["graph"]), Certificate.from_json(values["certificate"])
-        return cls(graph, values["cost"], values["latency"], certificate)
+        return cls.measured(graph, certificate, {"cost": values["cost"], "latency": values["latency"]})
+
+    @classmethod
+    def measured(cls, graph: Graph, certificate: Certificate, seconds: Mapping[str, Any]) -> Candidate:
+        """A candidate with the `cost` and `latency` of a JSON object; raises TypeError where they are none."""
+        expect(seconds, _MEASURED, "a candidate")
+        return cls(graph, certificate=certificate, **seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +146,8 @@ class Report:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Report:
         """The report `to_json` wrote; raises KeyError or TypeError for anything else."""
+        expect(values, _REPORT, "report")
+        expect(values["search"], {name: form for name, form in _SEARCH.items() if name in values["search"]}, "report.search")
         return cls(**{**values, "rejected": tuple(Rejection(**item) for item in values["rejected"])})
 
 

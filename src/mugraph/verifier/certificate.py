@@ -113,7 +113,7 @@ class Certificate:
                 version=str(record["version"]),
                 floats=None if record["floats"] is None else FloatReport.from_json(record["floats"]),
             )
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
             raise InvalidInput(f"certificate: entry missing or of the wrong type ({error})") from None
         certificate.check()
         return certificate
