@@ -270,3 +270,28 @@ def test_views_that_only_the_library_reads_are_not_copied(monkeypatch: pytest.Mo
     np.testing.assert_array_equal(second, first.T)
     assert second.flags.c_contiguous
     assert (6, 8) not in [call.args[0].shape for call in contiguous.call_args_list]
+
+
+def test_what_stands_for_other_tensors_is_refused(norm: Executable) -> None:
+    """Kernels read memory: traced, mapped and differentiated tensors have none of their own, or more to them than it."""
+    torch = pytest.importorskip("torch")
+    from torch.autograd import forward_ad
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    x, *others = map(torch.from_numpy, normal_inputs(norm.graph))
+
+    def derivative() -> None:
+        with torch.no_grad(), forward_ad.dual_level():
+            norm(forward_ad.make_dual(x, x), *others)  # type: ignore[no-untyped-call]
+
+    calls = {
+        "cannot be traced": lambda: make_fx(lambda x: norm(x, *others)[0])(x),
+        "a FakeTensor has no values": lambda: make_fx(lambda x: norm(x, *others)[0], tracing_mode="fake")(x),
+        "cannot be mapped": lambda: torch.vmap(lambda x: norm(x, *others)[0])(x[None]),
+        "no derivative": derivative,
+    }
+    for message, call in calls.items():
+        with pytest.raises(InvalidInput, match=message):
+            call()
+    with torch.no_grad(), forward_ad.dual_level():
+        torch.testing.assert_close(norm(torch.nn.Parameter(x), *others), norm(x, *others))

@@ -23,6 +23,10 @@ from mugraph.runtime.torch_arithmetic import TorchArithmetic
 class Arrays(Protocol):
     """What the runtime needs of an array library; `Any` stands for its array type."""
 
+    def expect_values(self, arrays: Sequence[Any]) -> None:
+        """Raise InvalidInput where arrays stand for others: while a function is traced, mapped or differentiated."""
+        ...
+
     def allocator(self, tensor: Tensor) -> Callable[[], Any]:
         """What makes arrays for `tensor`, without values."""
         ...
@@ -89,6 +93,9 @@ class NumpyArrays:
             raise InvalidInput(f"NumPy has no {dtype} arrays; pass torch tensors")
         return self.dtypes[dtype]
 
+    def expect_values(self, arrays: Sequence[Array]) -> None:
+        """NumPy's have them."""
+
     def allocator(self, tensor: Tensor) -> Callable[[], Array]:
         return functools.partial(np.empty, tensor.shape, self.dtype(tensor.dtype))
 
@@ -147,6 +154,24 @@ class TorchArrays:
             DType.FP64: torch.float64,
         }
         self.matmul: Callable[[Any, Any], Any] = torch.matmul
+        self.kinds = {torch.Tensor, torch.nn.Parameter, torch.nn.Buffer}
+        self.forward_ad = importlib.import_module("torch.autograd.forward_ad")
+
+    def expect_values(self, arrays: Sequence[Any]) -> None:
+        functorch = self.torch._C._functorch
+        if functorch.maybe_current_level() is not None:
+            raise InvalidInput(f"kernels cannot be mapped or differentiated (torch.vmap, torch.func); {_INSTEAD}")
+        tracing = self.torch._C._get_dispatch_mode(self.torch._C._TorchDispatchModeKey.PROXY) is not None
+        if other := next((kind for kind in map(type, arrays) if kind not in self.kinds), None):
+            raise InvalidInput(f"a {other.__name__} has no values that kernels could read; {_INSTEAD}")
+        if tracing:
+            raise InvalidInput(f"kernels cannot be traced; {_INSTEAD}")
+        if self.forward_ad._current_level >= 0 and any(map(self.is_dual, arrays)):
+            raise InvalidInput("kernels have no derivative, and an input has a tangent; call the original function")
+
+    def is_dual(self, array: Any) -> bool:
+        """Whether a tensor has a tangent of forward-mode differentiation."""
+        return self.forward_ad.unpack_dual(array).tangent is not None
 
     def allocator(self, tensor: Tensor) -> Callable[[], Any]:
         return functools.partial(self.torch.empty, tensor.shape, dtype=self.dtypes[tensor.dtype], device=self.device)
@@ -208,6 +233,8 @@ class TorchArrays:
         full = np.require(whole, requirements=["C", "W"])
         return self.torch.from_numpy(full).to(self.device, self.dtypes[tensor.dtype])
 
+
+_INSTEAD = "register the result as an operator of PyTorch (mugraph.torch_operator.torch_operator), or call the original function"
 
 NUMPY: Arrays = NumpyArrays()
 

@@ -98,6 +98,7 @@ class Executable:
 
     def __call__(self, *arrays: Any) -> list[Any]:
         library = self.machine.arrays(arrays)
+        library.expect_values(arrays)
         run = self._runs.get(library)
         if run is None:
             run = self._runs[library] = planned(self.graph, self._launches, self._functions, library)
