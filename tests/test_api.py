@@ -215,6 +215,7 @@ def test_algorithm_1_is_the_other_engine() -> None:
         ({"max_error": 2.0}, "between 0 and 1"),
         ({"max_error": math.nan}, "between 0 and 1"),
         ({"max_error": "small"}, "between 0 and 1"),
+        ({"like": "graph"}, "graph of an earlier result"),
     ],
 )
 def test_options_of_the_wrong_kind_are_refused_before_anything_is_done(arguments: dict[str, Any], text: str) -> None:

@@ -84,6 +84,8 @@ def superoptimize(
     device = device_for(target)
     check_max_error(max_error)
     check_workers(workers)
+    if not isinstance(like, Graph | None):
+        raise InvalidInput(f"like is a muGraph, the graph of an earlier result, and not a {type(like).__name__}")
     problem = _problem(fn, example_inputs)
     with ExitStack() as stack:
         tell = stack.enter_context(Reporter()) if progress is True else progress or silent

@@ -152,3 +152,8 @@ def test_the_table_of_workloads_does_not_import_torch() -> None:
 
     script = "import sys, mugraph.frontend.workloads, mugraph.frontend.files; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_what_kernels_cannot_do_names_the_way_that_leaves_it_to_pytorch() -> None:
+    with pytest.raises(UnsupportedOperator, match=r'or use torch.compile\(f, backend="mugraph"\)'):
+        trace(lambda x: torch.cat([x, x]), torch.ones(4, 4))

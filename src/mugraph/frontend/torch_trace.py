@@ -18,11 +18,13 @@ import torch
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind
 from torch.utils._pytree import tree_flatten
 
-from mugraph.errors import InvalidInput
+from mugraph.errors import InvalidInput, UnsupportedOperator
 from mugraph.frontend.conversion import DTYPES, Signature, convert
 from mugraph.frontend.export import Recording, record
 from mugraph.frontend.restore import Arguments, Results, Source, Traced, unused_name
 from mugraph.ir.scalar import Scalar
+
+_IN_PIECES = 'torch.compile(f, backend="mugraph"), which leaves such operators to PyTorch'
 
 
 def trace_call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
@@ -35,7 +37,10 @@ def trace_call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
     nodes = _returned_nodes(recording)
     if not nodes:
         raise InvalidInput(f"{name} returns no tensor; return the tensors to compute")
-    graph, numbers = convert(recording.program.graph, signature, nodes)
+    try:
+        graph, numbers = convert(recording.program.graph, signature, nodes)
+    except UnsupportedOperator as error:
+        raise UnsupportedOperator(f"{error}; or use {_IN_PIECES}") from None
     return Traced(name, graph, arguments, captured, _results(recording, numbers))
 
 
