@@ -229,7 +229,7 @@ class Qualifier:
     def _proved(self, entry: Contestant) -> Proved | None:
         """The entry with its evidence; None, with the reason among the rejections, when it fails or the budget ends."""
         try:
-            floats = self.floats(entry)
+            floats = self.floats(entry, complete=False)
         except BudgetExceeded as error:
             self.rejected.append(Rejection("float", str(error), entry.cost))
             return None
@@ -242,13 +242,15 @@ class Qualifier:
             return None
         return Proved(entry, verdict.certificate, floats)
 
-    def floats(self, entry: Contestant) -> FloatReport:
+    def floats(self, entry: Contestant, *, complete: bool = True) -> FloatReport:
         """The float check of the kernels, or of their stand-ins on this host where the target cannot run here."""
         machine = entry.executable.machine
         executable = entry.executable if machine.available else Executable(entry.graph, machine.stand_in)
         budget = self.deadline.remaining
         run = runner(executable)
-        return float_check(run, self.program, baseline=self.baseline, seed=self.seed, graph=entry.graph, budget=budget)
+        return float_check(
+            run, self.program, baseline=self.baseline, seed=self.seed, graph=entry.graph, budget=budget, complete=complete
+        )
 
     def _verdict(self, entry: Contestant, seconds: float = math.inf) -> Verdict:
         left = self.deadline.remaining

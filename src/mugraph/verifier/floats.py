@@ -35,6 +35,7 @@ def float_check(
     scales: Sequence[float] = SCALES,
     graph: Graph | None = None,
     budget: float | None = None,
+    complete: bool = True,
 ) -> FloatReport:
     """Compare `run` with the float64 evaluation of the kernel graph `reference` on random and adversarial inputs.
 
@@ -44,7 +45,7 @@ def float_check(
     result is not finite, or errs by more than the tolerance of its dtype and more than 10 times the error of `baseline`
     (by default the reference evaluated operator by operator, each result rounded to the dtype). Where the program itself
     leaves its number range, nothing is asked of the candidate. With `graph`, the muGraph that `run` computes, the report
-    names the operator that loses the most.
+    names the operator that loses the most. Unless `complete`, it ends with the first kind of inputs that shows instability.
 
     Raises BudgetExceeded if it takes longer than `budget` seconds.
     """
@@ -69,6 +70,8 @@ def float_check(
         if graph is not None and (kind.standard or why) and not reason:
             blamed = _culprit(reference, graph, inputs, _worst(expected, actual))
         reason = reason or (f"{why}: {blamed}" if why and blamed else why)
+        if reason and not complete:
+            break
     return FloatReport(not reason, reason, tuple(entries), dtypes, blamed)
 
 
