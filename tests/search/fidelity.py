@@ -93,6 +93,7 @@ class Exclusion(StrEnum):
     OUTER_PRODUCT = "an elementwise operator joins operands each of which varies where the other does not"
     INVARIANT_SUM = "what is the same in every iteration is summed over them"
     RECOMPUTATION = "one tensor is computed twice, in different ways"
+    PRODUCT_OF_PARTIAL_SUM = "iterations multiply their partial sums, beside a product of slices"
 
 
 # --- the two engines ---------------------------------------------------------------------------------------------------
@@ -238,6 +239,10 @@ class Reader:
                 yield Exclusion.PARTIAL_CONCATENATION
         elif combine == "sum" and not self.looped[node.inputs[0].node]:
             yield Exclusion.INVARIANT_SUM
+        elif node.op == "concat_matmul":
+            pairs = zip(node.inputs[:2], node.inputs[2:], strict=True)
+            if len({sum(self.looped[value.node] for value in pair) for pair in pairs}) == 2:
+                yield Exclusion.PRODUCT_OF_PARTIAL_SUM
         elif len(node.inputs) == 2 and operator(node.op).elementwise:
             left, right = (self.extent(value) for value in node.inputs)
             if not (left <= right or right <= left):

@@ -83,7 +83,7 @@ def test_random_block_graphs(dtype: DType) -> None:
 @pytest.mark.parametrize("seed", range(10, 40))
 def test_many_more_random_block_graphs(seed: int) -> None:
     dtype = (DType.FP32, DType.FP16, DType.BF16)[seed % 3]
-    on = machine(seed=seed)
+    on = machine(device_for("cuda:sm_90").shared_memory_bytes, seed)
     assert emulated(many_kernels(seed, 12, dtype), on, seed) < 10 * ERRORS[dtype]
     assert on.findings == []
 

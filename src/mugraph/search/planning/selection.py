@@ -24,7 +24,7 @@ _PER_STRUCTURE = 4
 """Schedules of one structure, which predictions rank well."""
 _SHARE_OF_KINDS = 2
 """One of so many places is for the leaders of kinds."""
-_FEWEST_LAUNCHES = 4
+_FEWEST_LAUNCHES = 10
 """How many times as far behind as others the plan of the fewest launches may be."""
 
 _ORDER = 32.0
@@ -34,7 +34,7 @@ _ORDER = 32.0
 def most_promising(plans: Iterable[Plan], errors: Callable[[Plan], Errors], count: int = CANDIDATES) -> list[Plan]:
     """At most `count` plans, best predicted first: the best one of each kind takes part if it is worth measuring.
 
-    So does the best of those with the fewest launches up to four times as far behind, for what a launch costs is what predictions
+    So does the best of those with the fewest launches up to ten times as far behind, for what a launch costs is what predictions
     know least. Kinds share up to half of the places, the most precise plans of each first; the other places go to all orders of
     precision in turn. Of one structure there are a few schedules at most. Plans whose `errors` are infinite where those of
     another are not are left out: they would not agree with the program in floating point.
