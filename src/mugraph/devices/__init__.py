@@ -1,8 +1,8 @@
 """Descriptions of the machines mugraph schedules for: limits that schedules must keep and rates the cost model uses."""
 
-from mugraph.devices.device import NARROW_FACTORS, Device
+from mugraph.devices.device import Device
 from mugraph.devices.engines import NO_ENGINES, Engines
 from mugraph.devices.registry import device_for, known_targets
 from mugraph.devices.roofline import roofline_seconds
 
-__all__ = ["NARROW_FACTORS", "NO_ENGINES", "Device", "Engines", "device_for", "known_targets", "roofline_seconds"]
+__all__ = ["NO_ENGINES", "Device", "Engines", "device_for", "known_targets", "roofline_seconds"]

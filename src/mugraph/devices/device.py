@@ -8,12 +8,6 @@ from dataclasses import dataclass, field
 from mugraph.devices.engines import NO_ENGINES, Engines
 from mugraph.ir.dtypes import DType
 
-NARROW_FACTORS: Mapping[str, frozenset[DType]] = {
-    "cuda": frozenset({DType.FP16, DType.BF16}),
-    "triton": frozenset({DType.BF16}),  # factors of fp16 go in TF32, which has as many bits and the range of fp32
-}
-"""What `Device.narrow_factors` is on each kind of target."""
-
 
 @dataclass(frozen=True, slots=True)
 class Device:
@@ -55,8 +49,3 @@ class Device:
     """Whether blocks read operands where they lie, through caches, instead of copying tiles into shared memory first."""
     engines: Engines = NO_ENGINES
     """Units beside the threads of a multiprocessor."""
-
-    @property
-    def narrow_factors(self) -> frozenset[DType]:
-        """Types that computed factors of products are rounded to, because matrix units multiply nothing wider at their rate."""
-        return NARROW_FACTORS.get(self.target.partition(":")[0], frozenset())

@@ -17,7 +17,6 @@ from mugraph.algebra.fields import NestingArithmetic
 from mugraph.devices import Device
 from mugraph.errors import BudgetExceeded
 from mugraph.ir.builder import GraphBuilder
-from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph, Level, Tensor, Value
 from mugraph.ir.liveness import peak_bytes
 from mugraph.search.axes import AxisProgram, axis_program
@@ -154,8 +153,7 @@ class Search:
     def _candidates(self) -> list[Candidate]:
         """The most promising plans as graphs, each graph once; others take the place of what does not fit device memory."""
         graphs: dict[Plan, Graph] = {}
-        narrow = DType.FP16 in self.device.narrow_factors & {tensor.dtype for tensor in self.input_tensors}
-        rehearsal = Rehearsal(self.axes, len(self.input_tensors), self.plans.read_as, narrow=narrow)
+        rehearsal = Rehearsal(self.axes, len(self.input_tensors), self.plans.read_as)
         refinements = refined(most_promising(self.best, rehearsal.errors), rehearsal, self.kernels)
         left = dict.fromkeys(itertools.chain(self.best, refinements))
         while True:

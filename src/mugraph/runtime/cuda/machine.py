@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mugraph.devices import NARROW_FACTORS, NO_ENGINES, Engines, device_for
+from mugraph.devices import NO_ENGINES, Engines, device_for
 from mugraph.errors import InvalidInput
+from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph
 from mugraph.lower import ALL_PASSES, Launch, Passes, cooperative, lower
 from mugraph.lower.device_layouts import with_device_layouts
@@ -53,7 +54,7 @@ class Cuda:
     @property
     def stand_in(self) -> Cpu:
         """This host, with factors rounded as the matrix units need them."""
-        return Cpu(rounded_factors=NARROW_FACTORS["cuda"])
+        return Cpu(rounded_factors=frozenset({DType.FP16, DType.BF16}))
 
     def lower(self, graph: Graph) -> dict[int, Launch]:
         """The launches of a kernel graph, by node; raises ExceedsMemory where a block's tiles do not fit."""

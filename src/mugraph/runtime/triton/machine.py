@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mugraph.devices import NARROW_FACTORS, device_for
+from mugraph.devices import device_for
 from mugraph.errors import InvalidInput, TargetUnavailable
+from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph
 from mugraph.runtime.arrays import Arrays, torch_arrays
 from mugraph.runtime.cpu import Cpu
@@ -44,7 +45,7 @@ class Triton:
     @property
     def stand_in(self) -> Cpu:
         """This host, with computed factors rounded to bf16; those of fp16 go in TF32, which loses no more than fp16."""
-        return Cpu(rounded_factors=NARROW_FACTORS["triton"])
+        return Cpu(rounded_factors=frozenset({DType.BF16}))
 
     def lower(self, graph: Graph) -> dict[int, TileLaunch]:
         """The launches of a kernel graph, by node: block graphs on windows of device tensors."""

@@ -3,9 +3,6 @@
 Plans compute the same function, but not with the same rounding errors: `E[x^2] - E[x]^2` loses what `E[(x - E[x])^2]`
 keeps, and `exp` overflows where no maximum was subtracted. A few elements of every axis show it, if sums count each as often
 as there are elements of its kind: constants like 1/n mean what they say then.
-
-Matrix units that multiply fp16 alone take computed factors in fp16, and its range is so narrow that products of two inputs leave
-it. There the factors and the tensors between launches are rounded, and small inputs are a kind of their own.
 """
 
 from __future__ import annotations
@@ -19,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from mugraph.ir.arithmetic import Array
-from mugraph.ir.dtypes import DType, round_to
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.search.axes import AxisProgram, Slots
 from mugraph.search.closure.centring import centred
@@ -41,7 +37,7 @@ _FEW_AXES, _MOST_AXES = 6, 12
 """Axes of a program, and those that one step may work on."""
 _PARTS = 2
 """Parts of a divided axis, and iterations of a for-loop."""
-_LARGE, _TINY = 1e3, 1e-3
+_LARGE = 1e3
 """How much larger than normal numbers the large ones are."""
 _LEVEL, _DEVIATION = 64.0, 2.0**-4
 """Size of the elements of a nearly constant input, and of their deviations."""
@@ -113,19 +109,12 @@ class Launch:
 
 
 class _Floats(Evaluator[Array]):
-    """Steps of a launch in floating point; if `narrow`, with computed factors of products in fp16."""
+    """Steps of a launch in floating point."""
 
-    def __init__(self, launch: Launch, dtype: type[np.floating[Any]], tensors: Mapping[int, Array], narrow: bool) -> None:
+    def __init__(self, launch: Launch, dtype: type[np.floating[Any]], tensors: Mapping[int, Array]) -> None:
         context = Context(len(launch.sample), launch.recipe.loop_axis, frozenset())
         super().__init__(context, FloatArithmetic(dtype), lambda leaf: launch.spread(tensors[leaf.source], leaf.slots))
         self.counts = [dtype(count) for count in (*launch.counts, 1)]
-        self.narrow = narrow
-
-    def value(self, recipe: Recipe, step: Step, xs: Sequence[Array]) -> Array:
-        if self.narrow and step.op in ("contract", "concat_contract"):
-            pairs = zip(step.inputs, xs, strict=True)
-            xs = [x if recipe.steps[number].op == "load" else _in_fp16(x) for number, x in pairs]
-        return super().value(recipe, step, xs)
 
     def total(self, x: Array, parts: Sequence[int]) -> Array:
         for part in parts:
@@ -152,14 +141,10 @@ class _Value:
 
 
 class Rehearsal:
-    """Computes plans of a program with so many `inputs`; `read_as` is `PlanSearch.read_as`.
+    """Computes plans of a program with so many `inputs`; `read_as` is `PlanSearch.read_as`."""
 
-    `narrow` says that computed factors of products and tensors between launches are fp16.
-    """
-
-    def __init__(self, program: AxisProgram, inputs: int, read_as: Mapping[int, int], *, narrow: bool = False) -> None:
+    def __init__(self, program: AxisProgram, inputs: int, read_as: Mapping[int, int]) -> None:
         self.program, self.sizes, self.inputs, self.read_as = program, program.sizes, inputs, read_as
-        self.narrow = narrow
         self.sample = _SAMPLE if len(self.sizes) <= _FEW_AXES else _SMALL_SAMPLE
         self._errors: dict[tuple[object, ...], Errors] = {}
         self._steps: dict[tuple[object, ...], _Value] = {}
@@ -177,9 +162,9 @@ class Rehearsal:
         return self._errors[structure]
 
     def _errors_of(self, launches: tuple[Launch, ...]) -> Errors:
-        if not self.narrow and all(step.op in _HARMLESS for launch in launches for step in launch.recipe.steps):
+        if all(step.op in _HARMLESS for launch in launches for step in launch.recipe.steps):
             return (0.0,) * self._kinds
-        key = launches, self.inputs, self.narrow
+        key = launches, self.inputs
         known = _KNOWN.get(key)
         if known is None:
             known = self._compared(launches) if self._defined else None
@@ -204,7 +189,7 @@ class Rehearsal:
     def centred(self, plan: Plan) -> tuple[Recipe, ...]:
         """The recipes of the plan's launches, with differences taken twice wherever that makes its outputs more precise."""
         launches = self.launches(plan)
-        key = launches, self.inputs, self.narrow
+        key = launches, self.inputs
         known = _CENTRED.get(key)
         if known is None:
             known = tuple(launch.recipe for launch in self._centred(launches))
@@ -237,7 +222,7 @@ class Rehearsal:
 
     @property
     def _kinds(self) -> int:
-        return 2 + self.inputs + self.narrow
+        return 2 + self.inputs
 
     def _launch(self, stage: Stage) -> Launch:
         kernel = stage.kernel
@@ -281,16 +266,14 @@ class Rehearsal:
             values = self._run(launch, tensors)
             for goal, (names, slots) in zip(launch.recipe.goals, launch.writes, strict=True):
                 arrays = tuple(launch.gathered(array, slots) for array in values[goal].arrays)
-                if self.narrow:
-                    arrays = (_in_fp16(arrays[0]), *arrays[1:])
                 tensors.update((name, _Value(values[goal].number, arrays)) for name in names)
         outputs = sorted((source for source in tensors if source < 0), reverse=True)
         return tuple([tensors[source].arrays[precision] for source in outputs] for precision in range(len(_PRECISIONS)))
 
     def _run(self, launch: Launch, tensors: Mapping[int, _Value]) -> list[_Value]:
         evaluators = [
-            _Floats(launch, dtype, {source: tensor.arrays[which] for source, tensor in tensors.items()}, narrow)
-            for which, (dtype, narrow) in enumerate(zip(_PRECISIONS, (self.narrow, False), strict=True))
+            _Floats(launch, dtype, {source: tensor.arrays[which] for source, tensor in tensors.items()})
+            for which, dtype in enumerate(_PRECISIONS)
         ]
         values: list[_Value] = []
         for step in launch.recipe.steps:
@@ -307,29 +290,19 @@ class Rehearsal:
         return values
 
     def _input(self, launch: Launch, leaf: Leaf) -> tuple[Array, ...]:
-        """Samples of an input by kind: normal numbers, large ones, and for each input a kind where that is nearly constant.
-
-        Where fp16 is narrow, small ones come last.
-        """
+        """Samples of an input by kind: normal numbers, large ones, and for each input a kind where that is nearly constant."""
         shape = tuple(math.prod(size for _, size in launch.parts(slot)) for slot in leaf.slots)
         rng = np.random.default_rng([0x5A, leaf.source])
         normal = rng.standard_normal((*shape, self._kinds))
         normal[..., 1] *= _LARGE
         nearly = 2 + leaf.source
         normal[..., nearly] = _LEVEL + _DEVIATION * normal[..., nearly]
-        if self.narrow:
-            normal[..., -1] *= _TINY
-        rounded = _in_fp16(normal) if self.narrow else normal.astype(np.float32)
+        rounded = normal.astype(np.float32)
         return tuple(rounded.astype(dtype) for dtype in _PRECISIONS)
 
 
-_KNOWN: Recent[tuple[tuple[Launch, ...], int, bool], Errors] = Recent(capacity=1 << 12)
-_CENTRED: Recent[tuple[tuple[Launch, ...], int, bool], tuple[Recipe, ...]] = Recent(capacity=1 << 10)
-
-
-def _in_fp16(x: Array) -> Array:
-    """Numbers of fp16, as float32."""
-    return round_to(DType.FP16, x).astype(np.float32)
+_KNOWN: Recent[tuple[tuple[Launch, ...], int], Errors] = Recent(capacity=1 << 12)
+_CENTRED: Recent[tuple[tuple[Launch, ...], int], tuple[Recipe, ...]] = Recent(capacity=1 << 10)
 
 
 def _recipe(kernel: Kernel | Library) -> Recipe:
