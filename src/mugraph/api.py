@@ -82,7 +82,6 @@ def superoptimize(
     deadline = Deadline(budget)
     check_evidence(seed, max_error)
     device = device_for(target)
-    check_max_error(max_error)
     check_workers(workers)
     if not isinstance(like, Graph | None):
         raise InvalidInput(f"like is a muGraph, the graph of an earlier result, and not a {type(like).__name__}")
@@ -136,8 +135,7 @@ def check_evidence(seed: object, max_error: object) -> None:
     """Raise InvalidInput for what is no seed of random tests, or no bound on their error."""
     if not isinstance(seed, int) or seed < 0:
         raise InvalidInput(f"seed is an integer, at least 0, not {seed!r}")
-    if not isinstance(max_error, int | float) or not 0 < max_error < 1:
-        raise InvalidInput(f"max_error must lie between 0 and 1, not {max_error!r}")
+    check_max_error(max_error)
 
 
 def engine_of(name: str) -> Engine:

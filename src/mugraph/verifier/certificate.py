@@ -133,8 +133,8 @@ class Certificate:
             bound = 0.0
         if self.error_bound is not None and (bound is None or not math.isclose(self.error_bound, bound, rel_tol=1e-9)):
             raise InvalidInput(f"certificate: error_bound {self.error_bound} does not follow from its entries ({bound} does)")
-        missing = not self.rounds and not self.untested
-        if self.accepted and (missing or (self.error_bound is not None and self.error_bound > self.max_error)):
+        evidence = self.rounds or self.untested
+        if self.accepted and (not evidence or (self.error_bound is not None and self.error_bound > self.max_error)):
             raise InvalidInput("certificate: accepted, though its rounds do not reach max_error")
 
 

@@ -57,7 +57,7 @@ class Verdict:
         return self.certificate.reason
 
 
-def check_max_error(max_error: float) -> None:
+def check_max_error(max_error: object) -> None:
     """Raises InvalidInput unless 0 < max_error < 1."""
     if not (isinstance(max_error, (int, float)) and 0 < max_error < 1):
         raise InvalidInput(f"max_error must lie between 0 and 1, not {max_error!r}")

@@ -16,6 +16,7 @@ from mugraph.ir.arithmetic import Array
 from mugraph.ir.dtypes import round_to
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Graph, Shape
+from mugraph.ir.sizes import divisors
 from mugraph.verifier.batched import Pulse, evaluate_batched
 from mugraph.verifier.slices import Axis, shared_slice, slice_of, take_slices
 
@@ -75,7 +76,7 @@ class Reference:
         """As many different slices as _FEW elements make, at least one of each axis, and rather of those that are kept."""
         counts = [1] * len(self.cut) + [axis.size for axis in self.kept]
         for position in (*range(len(self.cut), len(counts)), *range(len(self.cut))):
-            for count in _divisors(self.axes[position].size):
+            for count in reversed(divisors(self.axes[position].size)):
                 counts[position] = count
                 if sum(map(math.prod, self.input_shapes(counts))) <= _FEW:
                     break
@@ -141,11 +142,6 @@ class Reference:
 
 def _elements(graph: Graph) -> int:
     return sum(math.prod(node.output.shape) for node in graph.inputs())
-
-
-def _divisors(number: int) -> list[int]:
-    """The largest first."""
-    return [divisor for divisor in range(number, 0, -1) if number % divisor == 0]
 
 
 def _repeat(array: Array, dims: Sequence[int | None], counts: Counts, into: Array, pulse: Pulse) -> None:

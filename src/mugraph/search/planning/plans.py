@@ -16,6 +16,7 @@ import numpy as np
 
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Tensor
+from mugraph.ir.sizes import divisors
 from mugraph.search.axes import AxisProgram, AxisSet, Slots, Term
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.kernels import Kernel, KernelSearch
@@ -24,7 +25,6 @@ from mugraph.search.planning.derivations import as_program
 from mugraph.search.planning.roofline import Roofline, flops
 from mugraph.search.planning.splits import Split, consumer_of, maximum_slots, splits_of, with_parts
 from mugraph.search.scheduling.cost import RecipeCost
-from mugraph.search.scheduling.space import divisors
 
 CUT_GAIN = 0.9
 """A cut counts only if it is below this share of the best plan known, and is tried only if its roofline is."""

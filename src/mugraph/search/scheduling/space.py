@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from mugraph.ir.sizes import divisors
 from mugraph.search.axes import AxisSet, Slots
 from mugraph.search.scheduling.emission import Schedule
 
@@ -154,13 +155,6 @@ def picked(values: Values, row: Indices, turn: Indices) -> Values:
     rows, turns = values.shape
     at_places: Floats = values[row if rows > 1 else 0, turn if turns > 1 else 0]
     return at_places
-
-
-@lru_cache(maxsize=4096)
-def divisors(n: int) -> tuple[int, ...]:
-    """The divisors of n, ascending."""
-    small = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
-    return tuple(sorted({*small, *(n // d for d in small)}))
 
 
 def cuttable(axis: int, tensors: Sequence[Slots], parted: AxisSet = frozenset()) -> bool:
