@@ -32,11 +32,12 @@ ERRORS = {DType.FP32: 2e-6, DType.FP16: 2e-3, DType.BF16: 1.5e-2}
 """Largest error that rounding explains, relative to the largest result."""
 
 
-def emulated(graph: Graph, machine: EmulatedCuda, seed: int = 0) -> float:
-    """The largest error of a graph's kernels on the emulator, relative to float64."""
+def emulated(graph: Graph, machine: EmulatedCuda, seed: int = 0, scale: float = 1.0) -> float:
+    """The largest error of a graph's kernels on the emulator, relative to float64; inputs are normal numbers times `scale`."""
     generator = torch.Generator().manual_seed(seed)
     kinds = {ours: theirs for theirs, ours in DTYPES.items()}
-    inputs = [torch.randn(node.output.shape, generator=generator).to(kinds[node.output.dtype]) for node in graph.inputs()]
+    shapes = [(node.output.shape, kinds[node.output.dtype]) for node in graph.inputs()]
+    inputs = [(scale * torch.randn(shape, generator=generator)).to(dtype) for shape, dtype in shapes]
     expected = evaluate(graph, [tensor.double().numpy() for tensor in inputs], FloatArithmetic())
     results = Executable(graph, machine)(*inputs)
     return max(_error(result.double().numpy(), exact) for result, exact in zip(results, expected, strict=True))
@@ -69,6 +70,14 @@ SCHEDULES = {
 def test_kernels_are_right_and_clean(schedule: str, dtype: DType) -> None:
     on = machine()
     assert emulated(SCHEDULES[schedule](dtype), on) < ERRORS[dtype]
+    assert on.findings == []
+
+
+@pytest.mark.parametrize("schedule", ["loop and grid", "no loop", "many rows", "odd sizes"])
+def test_products_of_small_inputs_do_not_vanish_in_fp16(schedule: str) -> None:
+    """x * g is 1e-6 here, where fp16 has four bits left; its products with w are summed before anything is divided."""
+    on = machine()
+    assert emulated(SCHEDULES[schedule](DType.FP16), on, scale=1e-3) < ERRORS[DType.FP16]
     assert on.findings == []
 
 

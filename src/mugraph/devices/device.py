@@ -47,5 +47,7 @@ class Device:
     """Threads of a block that hold registers at the same time: all of them on a GPU, the lanes of a vector on a CPU."""
     operands_in_place: bool = False
     """Whether blocks read operands where they lie, through caches, instead of copying tiles into shared memory first."""
+    tf32_flops: float | None = None
+    """As `matmul_flops`, of factors in TF32: what computed factors of fp16 are multiplied in; None where they stay in fp32."""
     engines: Engines = NO_ENGINES
     """Units beside the threads of a multiprocessor."""

@@ -14,7 +14,7 @@ from typing import TypeVar
 from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
 from mugraph.lower.dims import Dim
-from mugraph.lower.fragments import WARP, comes_by_ldmatrix, on_matrix_units, warp_tiles
+from mugraph.lower.fragments import PAIR, WARP, comes_by_ldmatrix, on_matrix_units, warp_tiles
 from mugraph.lower.lanes import WIDEST_ACCESS, elementwise_share, reduction_share
 from mugraph.lower.lowered import Buffer, Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile, reads_target
 from mugraph.lower.traffic import NONE, Traffic, traffic_of
@@ -145,7 +145,8 @@ def _matrices_traffic(buffer: Buffer, dtype: DType, target: tuple[int, ...], til
     for contiguous in (inner, -3 - inner):
         if comes_by_ldmatrix(tile, buffer, dtype, contiguous, inner):
             return traffic_of(buffer, tile, matrix_places(split, tile.shape, tile.strides, inner, contiguous), _MATRIX_ROW)
-    return traffic_of(buffer, tile, gathered_places(split, tile.shape, tile.strides, inner))
+    run = tiles.run_along(tile, inner, PAIR)
+    return traffic_of(buffer, tile, gathered_places(split, tile.shape, tile.strides, inner, run), run)
 
 
 @lru_cache(maxsize=1 << 12)

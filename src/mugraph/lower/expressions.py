@@ -37,6 +37,8 @@ Expression = Source | Constant | Apply
 
 MAXIMUM = "max({0}, {1})"
 SUM = "({0} + {1})"
+DIFFERENCE = "({0} - {1})"
+EXPONENTIAL = "exp({0})"
 
 
 def apply_row(op: str, arguments: Sequence[Expression]) -> Expression:

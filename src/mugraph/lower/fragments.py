@@ -14,6 +14,8 @@ WARP = 32
 """Threads that run in step and exchange registers."""
 ROWS, COLUMNS, DEPTH = 16, 8, 16
 """What one instruction multiplies: left [ROWS, DEPTH], right [DEPTH, COLUMNS]."""
+PAIR = 2
+"""Values of k that a register holds, or two registers side by side in TF32."""
 ROW_ELEMENTS = 8
 """16-bit elements of one row of ldmatrix, aligned to their size."""
 _MOST_TILES = 16

@@ -15,7 +15,9 @@ from mugraph.lower.choices import Relation, choose
 from mugraph.lower.lowered import Buffer, Kernel, Memory, Statement, Swizzle, Tile, with_tiles
 
 _CHUNK = 16
-"""Bytes that rows are padded by, and that swizzles keep together: the widest access of a lane, so that it stays whole."""
+"""Bytes that swizzles keep together, and that rows are padded by: the widest access of a lane, so that it stays whole."""
+_PADDINGS = (1, 2)
+"""Chunks that rows are padded by; with two, lanes that read pairs of fp32 numbers of several rows meet different banks."""
 _LINE = 128
 """Bytes in which all banks give a word: rows are swizzled so that 8 of them spread over it."""
 ELEMENT_COST = 1e-4
@@ -81,7 +83,8 @@ class Dimensions:
         if swizzle is not None and not self.windows:
             whole = -(-plain.elements // swizzle.block) * swizzle.block
             yield replace(plain, elements=whole, swizzle=swizzle)
-        yield self._layout(order, _CHUNK // element_bytes)
+        for chunks in _PADDINGS:
+            yield self._layout(order, chunks * _CHUNK // element_bytes)
 
     def _layout(self, order: Sequence[int], padding: int) -> Layout:
         strides = [0] * len(order)

@@ -171,8 +171,9 @@ class Panels:
 class Matmul:
     """`target[..., m, n] = left[..., m, k] @ right[..., k, n]`; with `accumulate`, added to the target.
 
-    `dtype` is the type of both factors in the muGraph: they may be rounded to it. With `panels`, factors stream
-    through the kernel's ring, and the block's threads meet at a barrier before each panel is used.
+    `dtype` is the type of both factors in the muGraph: they may be rounded to it, but with `tf32` no further than to TF32, which
+    keeps as many bits as fp16 and has the range of fp32. With `panels`, factors stream through the kernel's ring, and the
+    block's threads meet at a barrier before each panel is used.
     """
 
     target: Tile
@@ -181,6 +182,7 @@ class Matmul:
     dtype: DType
     accumulate: bool = False
     panels: Panels | None = None
+    tf32: bool = False
 
     @property
     def sources(self) -> tuple[Tile, ...]:

@@ -1,21 +1,65 @@
-"""Where matrix units help: computed factors in the 16 bits their units multiply, and sums kept inside the block."""
+"""Where matrix units help: computed factors in the bits their units multiply, and sums kept inside the block.
+
+A computed factor of bf16 is rounded to bf16, which has the range of fp32. One of fp16 is rounded to fp16 only where it is known
+to lie between 0 and 1, as the exponentials of safe softmax do: other intermediate values are no inputs or outputs of the program,
+nobody chose their scale, and fp16 may be too narrow for them (x * g of a normalization that divides later, with inputs and
+gains of 1e-3, keeps four bits). TF32 holds those: as many bits as fp16, the range of fp32, at half the rate.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import replace
 
 from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
-from mugraph.lower.expressions import Source
-from mugraph.lower.lowered import Buffer, Elementwise, Kernel, Matmul, Memory, Statement, Tile, reads_target
+from mugraph.lower.expressions import DIFFERENCE, EXPONENTIAL, Apply, Source
+from mugraph.lower.lowered import Buffer, Combine, Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile, reads_target
 
 
 def with_narrow_factors(kernel: Kernel, types: frozenset[DType] = frozenset(DType)) -> Kernel:
-    """Shared buffers that only products read, in these products' type, if it is one of `types`: they have it in the muGraph."""
-    narrow = {buffer.name: dtype for buffer in kernel.buffers if (dtype := _factor_type(kernel, buffer)) in types}
-    buffers = (replace(buffer, dtype=narrow.get(buffer.name) or buffer.dtype) for buffer in kernel.buffers)
-    return replace(kernel, buffers=tuple(buffers))
+    """Shared buffers that only products read, in these products' type, if it is one of `types` and holds their elements.
+
+    Products of fp16 with other computed factors are to multiply in TF32.
+    """
+    bounded = _exponentials(kernel)
+    narrow: dict[str, DType] = {}
+    for buffer in kernel.buffers:
+        dtype = _factor_type(kernel, buffer)
+        if dtype in types and dtype is not None and (dtype is not DType.FP16 or buffer.name in bounded):
+            narrow[buffer.name] = dtype
+
+    def in_units(statement: Statement) -> Statement:
+        if not isinstance(statement, Matmul) or statement.dtype is not DType.FP16:
+            return statement
+        factors = {kernel.buffer(tile.buffer) for tile in statement.sources}
+        return replace(statement, tf32=any(b.dtype is DType.FP32 and b.name not in bounded for b in factors))
+
+    return replace(
+        kernel,
+        buffers=tuple(replace(buffer, dtype=narrow.get(buffer.name, buffer.dtype)) for buffer in kernel.buffers),
+        before=tuple(map(in_units, kernel.before)),
+        body=tuple(map(in_units, kernel.body)),
+        after=tuple(map(in_units, kernel.after)),
+    )
+
+
+def _exponentials(kernel: Kernel) -> frozenset[str]:
+    """Buffers that hold nothing but exponentials shifted by a maximum, as in safe softmax."""
+    maxima = {s.target.buffer for s in kernel.statements if isinstance(s, Reduce) and s.combine is Combine.MAX}
+    written: dict[str, bool] = {}
+    for statement in kernel.statements:
+        shifted = isinstance(statement, Elementwise) and statement.combine is None and _is_shifted(statement, maxima)
+        written[statement.target.buffer] = written.get(statement.target.buffer, True) and shifted
+    return frozenset(name for name, shifted in written.items() if shifted)
+
+
+def _is_shifted(statement: Elementwise, maxima: Set[str]) -> bool:
+    """Whether a statement is an exponential of a difference from one of the buffers `maxima`."""
+    match statement.expression:
+        case Apply(outer, (Apply(inner, (_, Source(index))),)):
+            return (outer, inner) == (EXPONENTIAL, DIFFERENCE) and statement.sources[index].buffer in maxima
+    return False
 
 
 def _factor_type(kernel: Kernel, buffer: Buffer) -> DType | None:

@@ -117,6 +117,13 @@ def alignment(tile: Tile, widest: int, along: int) -> int:
     return math.gcd(widest, tile.start.constant, tile.start.loop, *tile.start.grid, *others)
 
 
+def run_along(tile: Tile, dim: int, longest: int) -> int:
+    """Elements that one load brings along `dim`: `longest` where they lie together, aligned, and fill the dimension; else one."""
+    if tile.strides[dim] != 1 or tile.shape[dim] % longest or alignment(tile, longest, dim) != longest:
+        return 1
+    return longest
+
+
 def same_elements(first: Tile, second: Tile) -> bool:
     """Whether two tiles of one shape are the same elements: strides of dimensions of size 1 do not matter."""
     return _without_idle_strides(first) == _without_idle_strides(second)

@@ -38,7 +38,4 @@ def sums_stay_in_registers(product: Matmul, threads: int) -> bool:
 
 def run_along_k(tile: Tile, inner: int) -> int:
     """Values of k that one load brings of a factor whose k is dimension `inner`: several where they lie together, aligned."""
-    depth = tile.shape[inner]
-    if tile.strides[inner] != 1 or depth % _LONGEST_RUN or tiles.alignment(tile, _LONGEST_RUN, inner) != _LONGEST_RUN:
-        return 1
-    return _LONGEST_RUN
+    return tiles.run_along(tile, inner, _LONGEST_RUN)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from mugraph.lower.fragments import COLUMNS, DEPTH, ROWS, WARP, WarpTiles
+from mugraph.lower.fragments import COLUMNS, DEPTH, PAIR, ROWS, WARP, WarpTiles
 
 Places = NDArray[np.int64]
 
@@ -88,15 +88,15 @@ def matrix_places(split: WarpTiles, shape: tuple[int, ...], strides: tuple[int, 
     return np.tile(whole, (repeats, 1))
 
 
-def gathered_places(split: WarpTiles, shape: tuple[int, ...], strides: tuple[int, ...], inner: int) -> Places:
-    """Elements of a factor that ldmatrix cannot read: each lane gathers those of its registers, one at a time."""
+def gathered_places(split: WarpTiles, shape: tuple[int, ...], strides: tuple[int, ...], inner: int, run: int) -> Places:
+    """Elements of a factor that ldmatrix cannot read: each lane gathers its pairs along k, `run` elements of them at a time."""
     outer = -3 - inner
     size, depth = shape[outer], shape[inner]
     covered = split.bands * split.down * ROWS if outer == -2 else split.panels * split.across * COLUMNS
     repeats = split.panels if outer == -2 else split.bands
     lane = np.arange(WARP)
     lines = np.minimum(np.arange(0, covered, _MATRIX)[:, None] + lane // 4, size - 1)[:, None, :] * strides[outer]
-    k = (np.arange(0, -(-depth // DEPTH) * DEPTH, _MATRIX)[:, None] + np.arange(2)).reshape(-1, 1) + lane % 4 * 2
+    k = (np.arange(0, -(-depth // DEPTH) * DEPTH, _MATRIX)[:, None] + np.arange(0, PAIR, run)).reshape(-1, 1) + lane % 4 * PAIR
     k = k[k[:, 0] < depth]
     along = np.where(k < depth, k, k[:, :1]) * strides[inner]
     whole = _for_each(grid_places(shape[:-2], strides[:-2]), (lines + along).reshape(-1, WARP))

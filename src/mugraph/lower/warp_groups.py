@@ -99,7 +99,7 @@ def blocked(factor: Tile, place: Tile) -> Tile:
 def _panels(kernel: Kernel, product: Matmul) -> Panels | None:
     """The panels of a product for warp groups, the right factor's first in its slot; None where it cannot be on them."""
     panels, split = product.panels, group_tiles(product.target.shape, kernel.threads)
-    if panels is None or panels.right is None or split is None or not on_matrix_units(product):
+    if panels is None or panels.right is None or split is None or product.tf32 or not on_matrix_units(product):
         return None
     depth, columns = panels.right.shape[-2:]
     along = columns_first(panels.right)

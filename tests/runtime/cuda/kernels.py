@@ -253,3 +253,23 @@ def _filled(template: str, values: dict[str, object]) -> str:
     for name in sorted(values, key=len, reverse=True):
         template = template.replace(f"@{name}", str(values[name]))
     return template
+
+
+TF32_SHAPE = LaunchShape((1,), 32, 16)
+
+
+def tf32_matmul(rounded: str = "to_tf32") -> str:
+    """y = start + left @ right by one instruction, left [16, 8], right [8, 8], with the function that makes bits of numbers."""
+    return f"""
+extern "C" __global__ void matmul(const float *left, const float *right, const float *start, float *y)
+{{
+    const int g = threadIdx.x / 4, t = threadIdx.x % 4;
+    unsigned a[4], b[2];
+    for (int w = 0; w < 4; ++w) a[w] = {rounded}(left[(g + w % 2 * 8) * 8 + t + w / 2 * 4]);
+    for (int w = 0; w < 2; ++w) b[w] = {rounded}(right[(t + w * 4) * 8 + g]);
+    float sum[4];
+    for (int e = 0; e < 4; ++e) sum[e] = start[(g + e / 2 * 8) * 8 + 2 * t + e % 2];
+    mma_m16n8k8(sum, a, b);
+    for (int e = 0; e < 4; ++e) y[(g + e / 2 * 8) * 8 + 2 * t + e % 2] = sum[e];
+}}
+"""

@@ -12,6 +12,7 @@ import torch
 
 from mugraph.runtime.cuda.emulator import emulate
 from mugraph.runtime.cuda.launch import LaunchShape
+from runtime.cuda.kernels import TF32_SHAPE, tf32_matmul
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator compiles kernels with g++")
 
@@ -106,6 +107,29 @@ def test_mma_adds_the_product_of_fragments(element: str, dtype: torch.dtype) -> 
     operands = [left.view(torch.uint16).numpy(), right.view(torch.uint16).numpy(), start.numpy()]
     run(body, f"const {element} *left, const {element} *right, const float *start, float *y", operands, y)
     np.testing.assert_allclose(y, (start.double() + left.double() @ right.double()).numpy(), atol=1e-5)
+
+
+def test_tf32_keeps_ten_bits_and_rounds_halves_away_from_zero() -> None:
+    step = 2.0**-10
+    kept = np.array([1 + step, -(1 + step), 1e-30, np.inf, -np.inf, 0.0, 6e-8, 65504.0], np.float32)
+    halves = np.array([1 + step / 2, -(1 + step / 2), 1 + 1.5 * step, 1 + 0.49 * step], np.float32)
+    x = np.concatenate([kept, halves, [np.float32(3.4028235e38), np.float32(np.nan)]]).astype(np.float32)
+    y = np.empty_like(x)
+    run(f"if (i < {len(x)}) y[i] = as_float(to_tf32(x[i]));", "const float *x, float *y", [x], y)
+    assert (y[: len(x) - 1].view(np.uint32) & 0x1FFF == 0).all()
+    np.testing.assert_allclose(y[:8], kept, rtol=2.0**-11)
+    np.testing.assert_array_equal(y[8:13], [1 + step, -(1 + step), 1 + 2 * step, 1, np.inf])
+    assert np.isnan(y[13])
+
+
+def test_mma_in_tf32_adds_the_product_of_fragments() -> None:
+    generator = torch.Generator().manual_seed(1)
+    left, right, start = (torch.randn(shape, generator=generator) for shape in ((16, 8), (8, 8), (16, 8)))
+    arrays, y = [operand.numpy() for operand in (left, right, start)], np.empty((16, 8), np.float32)
+    assert emulate(tf32_matmul(), "matmul", TF32_SHAPE, arrays, [y]).findings == ()
+    np.testing.assert_allclose(y, (start.double() + left.double() @ right.double()).numpy(), atol=1e-2)
+    emulate(tf32_matmul(rounded="as_bits"), "matmul", TF32_SHAPE, arrays, [y])
+    assert np.isnan(y).all(), "what a matrix unit makes of bits that TF32 does not have is not specified"
 
 
 def test_absent_copies_are_zeros_and_present_ones_land_in_order() -> None:

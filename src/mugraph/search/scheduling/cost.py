@@ -92,10 +92,17 @@ class RecipeCost:
         for step, dtype in zip(self.recipe.steps, self.dtypes, strict=True):
             rate = self.device.vector_flops
             if step.op in ("contract", "concat_contract"):
-                rate = GENERATED_EFFICIENCY * self.device.matmul_flops[dtype]
+                rate = GENERATED_EFFICIENCY * self._matmul_rate(step, dtype)
             for space, flops in _work(step, [spaces[i] for i in step.inputs]):
                 seconds[space] = seconds.get(space, 0.0) + flops / rate
         return seconds
+
+    def _matmul_rate(self, product: Step, dtype: DType) -> float:
+        """Computed factors of fp16 go in TF32, but for exponentials, which safe softmax keeps below 1 (`lower/narrowing.py`)."""
+        factors = {self.recipe.steps[i].op for i in product.inputs}
+        if dtype is DType.FP16 and self.device.tf32_flops is not None and factors - {"load", "exp"}:
+            return self.device.tf32_flops
+        return self.device.matmul_flops[dtype]
 
     @cached_property
     def cut_axes(self) -> tuple[tuple[int, ...], int | None]:

@@ -1,33 +1,82 @@
-/* Factors of a product as the registers of mma_m16n8k16, from tiles that ldmatrix cannot read: any strides, any type,
-   any memory. `corner` is the place of the fragment's first element; `rows` and `depth` say how far the factor reaches
-   from there. */
+/* Factors of a product in the registers of a warp, and their product. Fragments hold pairs of values of k as mma_m16n8k16 takes
+   them: two elements of 16 bits in a register, or, in TF32, an element in each of two. */
 
-/* Values k and k + 1 of a row as a pair of T; those at or beyond `depth` are 0. PLACES: Plain or Swizzle. */
-template <class T, class PLACES, class S> INLINE unsigned pair_at(const S *tile, long row, int step, int k, int depth)
+struct tf32_t {};
+template <class T> constexpr int pair_registers = 1;
+template <> constexpr int pair_registers<tf32_t> = 2;
+
+/* Pairs of 16-bit elements of T as pairs in TF32, which holds all of fp16. */
+template <class T, int N> INLINE void widen(unsigned (&to)[2 * N], const unsigned (&pairs)[N])
 {
-    const float low = k < depth ? to_float(tile[PLACES::at(row + (long)k * step)]) : 0.0f;
-    const float high = k + 1 < depth ? to_float(tile[PLACES::at(row + (long)(k + 1) * step)]) : 0.0f;
-    return pack<T>(low, high);
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+        to[2 * i] = as_bits(low_half<T>(pairs[i]));
+        to[2 * i + 1] = as_bits(high_half<T>(pairs[i]));
+    }
+}
+
+template <class T> INLINE void multiply_fragments(float (&sum)[4], const unsigned (&left)[4], const unsigned (&right)[2])
+{
+    mma_m16n8k16<T>(sum, left, right);
+}
+/* Two products of 8 values of k. The order of these does not matter as long as both factors have the same: the first half of
+   a pair goes where an instruction wants k = lane % 4, the second where it wants k = lane % 4 + 4. */
+template <class T> INLINE void multiply_fragments(float (&sum)[4], const unsigned (&left)[8], const unsigned (&right)[4])
+{
+    const unsigned first[4] = {left[0], left[2], left[1], left[3]}, second[4] = {left[4], left[6], left[5], left[7]};
+    const unsigned above[2] = {right[0], right[1]}, below[2] = {right[2], right[3]};
+    mma_m16n8k8(sum, first, above);
+    mma_m16n8k8(sum, second, below);
+}
+
+/* From tiles that ldmatrix cannot read: any strides, any type, any memory. `corner` is the place of the fragment's first element;
+   `rows` and `depth` say how far the factor reaches from there. */
+
+/* Values k and k + 1 of a row as a pair of T; those at or beyond `depth` are 0. PLACES: Plain or Swizzle. With RUN = 2 they lie
+   together, aligned, and both or none are beyond. */
+template <class T, class PLACES, int RUN, class S>
+INLINE void load_pair(unsigned *pair, const S *tile, long row, int step, int k, int depth)
+{
+    float of_pair[2] = {};
+    if constexpr (RUN == 2) {
+        if (k < depth)
+            load_run<S, 2>(of_pair, tile + PLACES::at(row + k));
+    } else {
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+            if (k + i < depth)
+                of_pair[i] = to_float(tile[PLACES::at(row + (long)(k + i) * step)]);
+    }
+    if constexpr (pair_registers<T> == 2) {
+        pair[0] = to_tf32(of_pair[0]);
+        pair[1] = to_tf32(of_pair[1]);
+    } else {
+        pair[0] = pack<T>(of_pair[0], of_pair[1]);
+    }
 }
 
 /* Left factor, 16 rows by 16 values of k. Rows at or beyond `rows` repeat the last one: nothing of them is kept. */
-template <class T, class PLACES, class S>
-INLINE void gather_left(unsigned (&part)[4], const S *tile, long corner, int row_step, int step, int rows, int depth)
+template <class T, class PLACES, int RUN, class S>
+INLINE void gather_left(
+    unsigned (&part)[4 * pair_registers<T>], const S *tile, long corner, int row_step, int step, int rows, int depth)
 {
+    constexpr int registers = pair_registers<T>;
     const int lane = threadIdx.x % 32, k = lane % 4 * 2;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
         const int row = min(lane / 4 + i % 2 * 8, rows - 1);
-        part[i] = pair_at<T, PLACES>(tile, corner + (long)row * row_step, step, k + i / 2 * 8, depth);
+        load_pair<T, PLACES, RUN>(part + registers * i, tile, corner + (long)row * row_step, step, k + i / 2 * 8, depth);
     }
 }
 
 /* Right factor, 16 values of k by 8 columns. */
-template <class T, class PLACES, class S>
-INLINE void gather_right(unsigned (&part)[2], const S *tile, long corner, int column_step, int step, int columns, int depth)
+template <class T, class PLACES, int RUN, class S>
+INLINE void gather_right(
+    unsigned (&part)[2 * pair_registers<T>], const S *tile, long corner, int column_step, int step, int columns, int depth)
 {
+    constexpr int registers = pair_registers<T>;
     const int lane = threadIdx.x % 32, k = lane % 4 * 2, column = min(lane / 4, columns - 1);
 #pragma unroll
     for (int i = 0; i < 2; ++i)
-        part[i] = pair_at<T, PLACES>(tile, corner + (long)column * column_step, step, k + i * 8, depth);
+        load_pair<T, PLACES, RUN>(part + registers * i, tile, corner + (long)column * column_step, step, k + i * 8, depth);
 }

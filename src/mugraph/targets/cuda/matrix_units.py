@@ -1,8 +1,8 @@
 """Products on matrix units: every warp multiplies fragments of 16 x 16 by 16 x 8 into sums it keeps in registers.
 
 Fragments come by ldmatrix where a factor lies in shared memory in 16 bits and one of its dimensions is contiguous;
-otherwise lanes gather their elements, whatever the strides, type and memory. Warp groups load the left factor alike, and
-tell where the right one lies.
+otherwise lanes gather their elements, whatever the strides, type and memory. In TF32 a fragment takes twice the registers,
+and what came in 16 bits is widened there. Warp groups load the left factor alike, and tell where the right one lies.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import math
 from dataclasses import dataclass
 
 from mugraph.lower.bulk_copies import row_elements
-from mugraph.lower.fragments import COLUMNS, DEPTH, ROWS, WARP, WarpTiles, comes_by_ldmatrix, warp_tiles
+from mugraph.lower.fragments import COLUMNS, DEPTH, PAIR, ROWS, WARP, WarpTiles, comes_by_ldmatrix, warp_tiles
 from mugraph.lower.lowered import Matmul, Memory, Panels, Tile
+from mugraph.lower.tiles import run_along
 from mugraph.lower.warp_groups import ROW_COUNT, columns_first, group_tiles
 from mugraph.targets.cuda.matrices import (
     FRAGMENT_PLACE,
@@ -116,7 +117,8 @@ class _Work:
     def multiply(self, sum_: str, left: Tile, right: Tile, suffix: str = "") -> None:
         """Add the products of 16 values of k, from `k` on."""
         text, split = self.text, self.split
-        text.line(f"unsigned left[{split.down}][4], right[{split.across}][2];")
+        each = 2 if self.product.tf32 else 1
+        text.line(f"unsigned left[{split.down}][{4 * each}], right[{split.across}][{2 * each}];")
         text.line("#pragma unroll")
         with text.block(f"for (int i = 0; i < {split.down}; ++i)"):
             self.load_left(left, f"a{suffix}", f"m0 + {ROWS} * i", "left[i]")
@@ -127,7 +129,7 @@ class _Work:
         with text.block(f"for (int i = 0; i < {split.down}; ++i)"):
             text.line("#pragma unroll")
             with text.block(f"for (int j = 0; j < {split.across}; ++j)"):
-                text.line(f"mma_m16n8k16<{self.product.dtype}_t>({sum_}[i][j], left[i], right[j]);")
+                text.line(f"multiply_fragments<{self.element}>({sum_}[i][j], left[i], right[j]);")
 
     def multiply_together(self, sum_: str, left: Tile, right: Tile, depth: int) -> None:
         """Add the products of a panel as a group of warps, and wait for them: the slot may be filled again."""
@@ -163,15 +165,15 @@ class _Work:
         if self.by_ldmatrix(tile, -1, inner=-1):
             place = _clamped(f"{first} + lane % {ROWS}", rows, 1, self.is_whole)
             address = self.text.element(pointer, tile, ["a_batch", scaled(row, f"({place})"), "k + lane / 16 * 8"])
-            self.text.line(f"ldmatrix<4>({into}, {address});")
+            self.load_matrices("ldmatrix", 4, into, address)
         elif self.by_ldmatrix(tile, -2, inner=-1):
             place = _clamped(f"{first} + lane / 8 % 2 * 8", rows, 8, self.is_whole)
             address = self.text.element(pointer, tile, ["a_batch", place, scaled(column, "(k + lane % 8 + lane / 16 * 8)")])
-            self.text.line(f"ldmatrix_transposed<4>({into}, {address});")
+            self.load_matrices("ldmatrix_transposed", 4, into, address)
         else:
             corner = sum_of(["a_batch", scaled(row, f"({first})"), scaled(column, "k")])
             limits = f"{rows} - ({first}), {tile.shape[-1]} - k"
-            self.gather("gather_left", into, tile, f"{pointer}, {corner}, {row}, {column}, {limits}")
+            self.gather("gather_left", into, tile, -1, f"{pointer}, {corner}, {row}, {column}, {limits}")
 
     def load_right(self, tile: Tile, pointer: str) -> None:
         """right[j] from columns n0 + 8 j on."""
@@ -180,19 +182,34 @@ class _Work:
         if self.by_ldmatrix(tile, -2, inner=-2):
             place = _clamped(f"{first} + lane % {COLUMNS}", columns, 1, self.is_whole)
             address = self.text.element(pointer, tile, ["b_batch", scaled(column, f"({place})"), "k + lane / 8 % 2 * 8"])
-            self.text.line(f"ldmatrix<2>(right[j], {address});")
+            self.load_matrices("ldmatrix", 2, "right[j]", address)
         elif self.by_ldmatrix(tile, -1, inner=-2):
             place = _clamped(first, columns, 8, self.is_whole)
             address = self.text.element(pointer, tile, ["b_batch", place, scaled(row, "(k + lane % 16)")])
-            self.text.line(f"ldmatrix_transposed<2>(right[j], {address});")
+            self.load_matrices("ldmatrix_transposed", 2, "right[j]", address)
         else:
             corner = sum_of(["b_batch", scaled(column, f"({first})"), scaled(row, "k")])
             limits = f"{columns} - ({first}), {tile.shape[-2]} - k"
-            self.gather("gather_right", "right[j]", tile, f"{pointer}, {corner}, {column}, {row}, {limits}")
+            self.gather("gather_right", "right[j]", tile, -2, f"{pointer}, {corner}, {column}, {row}, {limits}")
 
-    def gather(self, function: str, part: str, tile: Tile, where: str) -> None:
-        """Registers of a factor that ldmatrix cannot read."""
-        self.text.line(f"{function}<{self.product.dtype}_t, {swizzle_type(tile)}>({part}, {where});")
+    def load_matrices(self, function: str, count: int, into: str, address: str) -> None:
+        """Registers of `count` matrices of 8 x 8."""
+        if not self.product.tf32:
+            self.text.line(f"{function}<{count}>({into}, {address});")
+            return
+        self.text.line(f"unsigned pairs[{count}];")
+        self.text.line(f"{function}<{count}>(pairs, {address});")
+        self.text.line(f"widen<{self.product.dtype}_t>({into}, pairs);")
+
+    def gather(self, function: str, part: str, tile: Tile, inner: int, where: str) -> None:
+        """Registers of a factor that ldmatrix cannot read, whose k is dimension `inner`."""
+        run = run_along(tile, inner, PAIR)
+        self.text.line(f"{function}<{self.element}, {swizzle_type(tile)}, {run}>({part}, {where});")
+
+    @property
+    def element(self) -> str:
+        """The type that is multiplied."""
+        return "tf32_t" if self.product.tf32 else f"{self.product.dtype}_t"
 
     @property
     def is_whole(self) -> bool:

@@ -29,6 +29,7 @@ void emulated_wgmma_wait(unsigned pending);
 float emulated_shfl_xor(float value, int mask);
 void emulated_ldmatrix(unsigned *parts, int matrices, const void *row, bool transposed);
 void emulated_mma_m16n8k16(float *sum, const unsigned *left, const unsigned *right, bool is_bf16);
+void emulated_mma_m16n8k8(float *sum, const unsigned *left, const unsigned *right);
 float emulated_from_fp16(unsigned short bits);
 unsigned short emulated_to_fp16(float x);
 }

@@ -15,6 +15,12 @@ INLINE unsigned as_bits(float x)
     return bits;
 }
 
+INLINE unsigned to_tf32(float x)
+{
+    const unsigned rounded = as_bits(x) + 0x1000 & ~0x1fffu;
+    return x == x ? rounded : 0x7fffe000u;
+}
+
 INLINE float to_float(fp32_t x) { return x; }
 INLINE float to_float(fp16_t x) { return emulated_from_fp16(x.bits); }
 INLINE float to_float(bf16_t x) { return as_float((unsigned)x.bits << 16); }
@@ -100,4 +106,8 @@ template <> INLINE void mma_m16n8k16<fp16_t>(float (&sum)[4], const unsigned (&l
 template <> INLINE void mma_m16n8k16<bf16_t>(float (&sum)[4], const unsigned (&left)[4], const unsigned (&right)[2])
 {
     emulated_mma_m16n8k16(sum, left, right, true);
+}
+INLINE void mma_m16n8k8(float (&sum)[4], const unsigned (&left)[4], const unsigned (&right)[2])
+{
+    emulated_mma_m16n8k8(sum, left, right);
 }

@@ -106,10 +106,33 @@ template <bool is_bf16> float element(unsigned word, int half)
     return from_fp16(bits);
 }
 
-/* Products of 16-bit numbers are exact in fp32; sums are rounded once for each of the 16 terms. */
+/* A number in TF32; NaN where bits are set that TF32 does not have: what a matrix unit makes of them is not specified. */
+float tf32(unsigned word)
+{
+    float value;
+    std::memcpy(&value, &word, sizeof value);
+    return word & 0x1fff ? NAN : value;
+}
+
+/* Products of numbers of 11 bits are exact in fp32; sums are rounded once for each term. */
+template <int DEPTH> void add_product(void *const *lanes, const float (&left)[16][DEPTH], const float (&right)[DEPTH][8])
+{
+    float sum[16][8];
+    for (int lane = 0; lane < kLanes; ++lane)
+        for (int part = 0; part < 4; ++part)
+            sum[lane / 4 + part / 2 * 8][lane % 4 * 2 + part % 2] = static_cast<const Product *>(lanes[lane])->sum[part];
+    for (int row = 0; row < 16; ++row)
+        for (int inner = 0; inner < DEPTH; ++inner)
+            for (int column = 0; column < 8; ++column)
+                sum[row][column] += left[row][inner] * right[inner][column];
+    for (int lane = 0; lane < kLanes; ++lane)
+        for (int part = 0; part < 4; ++part)
+            static_cast<const Product *>(lanes[lane])->sum[part] = sum[lane / 4 + part / 2 * 8][lane % 4 * 2 + part % 2];
+}
+
 template <bool is_bf16> void multiply(void *const *lanes)
 {
-    float left[16][16], right[16][8], sum[16][8];
+    float left[16][16], right[16][8];
     for (int lane = 0; lane < kLanes; ++lane) {
         const Product &part = *static_cast<const Product *>(lanes[lane]);
         const int group = lane / 4, pair = lane % 4 * 2;
@@ -118,20 +141,23 @@ template <bool is_bf16> void multiply(void *const *lanes)
                 left[group + word % 2 * 8][pair + word / 2 * 8 + half] = element<is_bf16>(part.left[word], half);
             for (int word = 0; word < 2; ++word)
                 right[pair + word * 8 + half][group] = element<is_bf16>(part.right[word], half);
-            for (int row = 0; row < 2; ++row)
-                sum[group + row * 8][pair + half] = part.sum[2 * row + half];
         }
     }
-    for (int row = 0; row < 16; ++row)
-        for (int inner = 0; inner < 16; ++inner)
-            for (int column = 0; column < 8; ++column)
-                sum[row][column] += left[row][inner] * right[inner][column];
+    add_product(lanes, left, right);
+}
+
+void multiply_tf32(void *const *lanes)
+{
+    float left[16][8], right[8][8];
     for (int lane = 0; lane < kLanes; ++lane) {
         const Product &part = *static_cast<const Product *>(lanes[lane]);
-        for (int half = 0; half < 2; ++half)
-            for (int row = 0; row < 2; ++row)
-                part.sum[2 * row + half] = sum[lane / 4 + row * 8][lane % 4 * 2 + half];
+        const int group = lane / 4, inner = lane % 4;
+        for (int word = 0; word < 4; ++word)
+            left[group + word % 2 * 8][inner + word / 2 * 4] = tf32(part.left[word]);
+        for (int word = 0; word < 2; ++word)
+            right[inner + word * 4][group] = tf32(part.right[word]);
     }
+    add_product(lanes, left, right);
 }
 
 } // namespace
@@ -234,6 +260,12 @@ void emulated_mma_m16n8k16(float *sum, const unsigned *left, const unsigned *rig
 {
     Product operands{sum, left, right};
     gather(is_bf16 ? multiply<true> : multiply<false>, &operands);
+}
+
+void emulated_mma_m16n8k8(float *sum, const unsigned *left, const unsigned *right)
+{
+    Product operands{sum, left, right};
+    gather(multiply_tf32, &operands);
 }
 
 float emulated_from_fp16(unsigned short bits) { return from_fp16(bits); }

@@ -35,6 +35,9 @@ template <class T> INLINE float high_half(unsigned pair);
 INLINE float as_float(unsigned bits);
 INLINE unsigned as_bits(float x);
 
+/* The bits of x rounded to TF32: those of a float of which 10 bits behind the point are kept, to nearest, halves away from 0. */
+INLINE unsigned to_tf32(float x);
+
 /* One access of 4 N bytes, N = 1, 2, 4, aligned to its size. */
 template <int N> INLINE words<N> load_words(const void *address);
 template <int N> INLINE void store_words(void *address, words<N> value);
@@ -104,3 +107,8 @@ template <int N> INLINE void ldmatrix_transposed(unsigned (&part)[N], const void
    which is what ldmatrix<4> gives of row-major left (matrices in the order of left[]), ldmatrix<2> of right stored
    column by column, and ldmatrix_transposed<2> of right stored row by row. */
 template <class T> INLINE void mma_m16n8k16(float (&sum)[4], const unsigned (&left)[4], const unsigned (&right)[2]);
+
+/* Warp: sum += left @ right on matrix units, left [16, 8], right [8, 8] in TF32, sum as above. With t = lane % 4, a lane holds
+     left[0] = [g, t]        left[1] = [g+8, t]        left[2] = [g, t+4]         left[3] = [g+8, t+4]
+     right[0] = [t, g]       right[1] = [t+4, g] */
+INLINE void mma_m16n8k8(float (&sum)[4], const unsigned (&left)[4], const unsigned (&right)[2]);

@@ -10,6 +10,12 @@ INLINE unsigned char *shared_memory()
 
 INLINE float as_float(unsigned bits) { return __uint_as_float(bits); }
 INLINE unsigned as_bits(float x) { return __float_as_uint(x); }
+INLINE unsigned to_tf32(float x)
+{
+    unsigned rounded;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(x));
+    return rounded;
+}
 
 INLINE float to_float(fp32_t x) { return x; }
 INLINE float to_float(bf16_t x) { return as_float((unsigned)x.bits << 16); }
@@ -170,6 +176,12 @@ template <> INLINE void mma_m16n8k16<fp16_t>(float (&sum)[4], const unsigned (&l
 template <> INLINE void mma_m16n8k16<bf16_t>(float (&sum)[4], const unsigned (&left)[4], const unsigned (&right)[2])
 {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+                 : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right[0]), "r"(right[1]));
+}
+INLINE void mma_m16n8k8(float (&sum)[4], const unsigned (&left)[4], const unsigned (&right)[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                  : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
                  : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right[0]), "r"(right[1]));
 }
