@@ -60,5 +60,6 @@ FEATURES: Mapping[str, Callable[[Kernel], bool]] = {
     "swizzle": lambda kernel: any(tile.swizzle is not None for tile in _tiles(kernel)),
     "sums in registers": lambda kernel: any(buffer.memory is Memory.REGISTERS for buffer in kernel.buffers),
     "matrix units": lambda kernel: any(isinstance(s, Matmul) and on_matrix_units(s) for s in kernel.statements),
+    "TF32": lambda kernel: any(isinstance(s, Matmul) and on_matrix_units(s) and s.tf32 for s in kernel.statements),
     "vector units": lambda kernel: any(isinstance(s, Matmul) and not on_matrix_units(s) for s in kernel.statements),
 }
