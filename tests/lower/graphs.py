@@ -27,9 +27,12 @@ def rms_norm_linear(
 
 
 def attention(
-    queries: int = 3, keys: int = 24, width: int = 20, loop: int = 4, dtype: DType = DType.FP32, grid: int = 2
+    queries: int = 3, keys: int = 24, width: int = 20, loop: int = 4, dtype: DType = DType.FP32, grid: int = 2, flat: bool = False
 ) -> Graph:
-    """Attention with a running maximum over a loop over keys, the queries' scaling inside the loop but invariant in it."""
+    """Attention with a running maximum over a loop over keys, the queries' scaling inside the loop but invariant in it.
+
+    With `flat` the sums of the weights are kept without their last dimension.
+    """
     kernel = GraphBuilder(Level.KERNEL)
     names = [kernel.input(name, (2, size, width), dtype) for name, size in (("Q", queries), ("K", keys), ("V", keys))]
     block = GraphBuilder(Level.BLOCK, grid=(grid,), loop=loop)
@@ -39,7 +42,11 @@ def attention(
     scores = block.add("matmul", scaled, block.add("transpose", k, permutation=(0, 2, 1)))
     largest = block.add("max", scores, dim=2, size=keys // loop)
     weights = block.add("exp", block.add("sub", scores, largest))
-    total = block.add("accumulate_rescaled", block.add("sum", weights, dim=2, size=keys // loop), largest)
+    summed, shift = block.add("sum", weights, dim=2, size=keys // loop), largest
+    if flat:
+        summed, shift = (block.add("reshape", value, shape=(2 // grid, queries)) for value in (summed, shift))
+    total = block.add("accumulate_rescaled", summed, shift)
+    total = block.add("reshape", total, shape=(2 // grid, queries, 1)) if flat else total
     mixed = block.add("accumulate_rescaled", block.add("matmul", weights, v), largest)
     result = block.add("div", mixed, total)
     return kernel.build(kernel.graph_defined(block.build([block.add("output_saver", result, omap=(0,))]), names))

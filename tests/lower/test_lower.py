@@ -49,10 +49,10 @@ def test_loop_invariant_work_runs_once() -> None:
     assert not any(kernel.inputs[0] in {tile.buffer for tile in statement.sources} for statement in kernel.body)
 
 
-def test_accumulators_with_the_same_shift_share_one_running_maximum() -> None:
-    exponentials = [
-        s for s in only_kernel(attention()).body if isinstance(s, Elementwise) and "exp({0} - {1})" in str(s.expression)
-    ]
+@pytest.mark.parametrize("flat", [False, True])
+def test_accumulators_with_the_same_shift_share_one_running_maximum(flat: bool) -> None:
+    body = only_kernel(attention(flat=flat)).body
+    exponentials = [s for s in body if isinstance(s, Elementwise) and "exp({0} - {1})" in str(s.expression)]
     assert len(exponentials) == 2
 
 

@@ -57,6 +57,7 @@ SCHEDULES = {
     "no loop": lambda dtype: rms_norm_linear(rows=16, inner=128, columns=48, grid=3, loop=1, dtype=dtype),
     "many rows": lambda dtype: rms_norm_linear(rows=40, inner=64, columns=144, grid=2, loop=2, dtype=dtype),
     "online softmax": lambda dtype: attention(queries=16, keys=128, width=64, loop=4, dtype=dtype),
+    "sums of another shape": lambda dtype: attention(queries=16, keys=128, width=64, loop=4, dtype=dtype, flat=True),
     "two heads a block": lambda dtype: attention(queries=16, keys=64, width=32, loop=2, dtype=dtype, grid=1),
     "keys read twice": lambda dtype: normalised_scores(queries=8, keys=192, width=48, loop=3, dtype=dtype),
     "narrow panels": lambda dtype: rms_norm_linear(rows=8, inner=512, columns=256, grid=1, loop=1, dtype=dtype),

@@ -90,6 +90,13 @@ class _RunningMaximum:
     old_factor: Tile
     new_factor: Tile
 
+    def reshaped(self, shape: Shape) -> _RunningMaximum:
+        """The same factors for accumulators of another shape; they lie in row-major order."""
+        old_factor, new_factor = (tiles.reshaped(factor, shape) for factor in (self.old_factor, self.new_factor))
+        assert old_factor is not None
+        assert new_factor is not None
+        return _RunningMaximum(old_factor, new_factor)
+
 
 class _BlockLowering:
     def __init__(
@@ -108,7 +115,7 @@ class _BlockLowering:
         self.statements: dict[Phase, list[Statement]] = {phase: [] for phase in Phase}
         self.values: dict[Value, Tile | _Computed] = {}
         self.accumulators: dict[int, Tile] = {}
-        self.maxima: dict[Value, _RunningMaximum] = {}
+        self.maxima: dict[tuple[object, ...], _RunningMaximum] = {}
 
     def run(self) -> Kernel:
         for index, node in enumerate(self.graph.nodes):
@@ -385,10 +392,10 @@ class _BlockLowering:
         self.values[Value(index)] = accumulator
 
     def running_maximum(self, shift: Value) -> _RunningMaximum:
-        """Keep the maximum of `shift` over the iterations; shared by all accumulators that are shifted alike."""
-        if shift not in self.maxima:
-            shape = self.graph.tensor(shift).shape
-            now = self.tile(shift)
+        """Keep the maximum of `shift` over the iterations; shared by all accumulators that are shifted alike, in any shape."""
+        shape, now = self.graph.tensor(shift).shape, self.tile(shift)
+        elements = (now.buffer, now.start, *tiles.merged(now))
+        if elements not in self.maxima:
             largest = self.filled(shape, LOWEST)
             raised, old_factor, new_factor = (self.temporary(shape) for _ in range(3))
             self.write(Phase.BODY, _Place(raised), _Computed((largest, now), Apply(MAXIMUM, (Source(0), Source(1)))))
@@ -396,5 +403,5 @@ class _BlockLowering:
             self.write(Phase.BODY, _Place(old_factor), _Computed((largest, raised), decay))
             self.write(Phase.BODY, _Place(new_factor), _Computed((now, raised), decay))
             self.write(Phase.BODY, _Place(largest), _Computed((raised,), Source(0)))
-            self.maxima[shift] = _RunningMaximum(old_factor, new_factor)
-        return self.maxima[shift]
+            self.maxima[elements] = _RunningMaximum(old_factor, new_factor)
+        return self.maxima[elements].reshaped(shape)
