@@ -15,7 +15,7 @@ from mugraph.ir.graph import Graph, Value
 from mugraph.lower.choices import Relation, choose
 from mugraph.lower.cooperative import block_threads
 from mugraph.lower.layouts import Dimensions, Layout, common_dimensions, relaid, relations_of, tiles_of, times_of
-from mugraph.lower.lower import Launch, kernel_windows
+from mugraph.lower.lower import DimensionOrder, Launch, kernel_windows
 from mugraph.lower.lowered import Kernel
 
 _ORDER_COST = 1e-3
@@ -35,16 +35,21 @@ def with_device_layouts(graph: Graph, launches: Mapping[int, Launch]) -> dict[in
     for index, launch in launches.items():
         relations.extend(_relations(index, launch.kernel, tensors))
     chosen = choose(options, relations)
-    return {index: replace(launch, kernel=_laid_out(index, launch.kernel, tensors, chosen)) for index, launch in launches.items()}
+    return {index: _laid_out(index, launch, tensors, chosen) for index, launch in launches.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class _Tensor:
     """A tensor between kernels: its dimensions, and the buffer it is for each kernel (by node) that touches it."""
 
-    name: str
+    value: Value
     dimensions: Dimensions
     buffers: Mapping[int, str]
+
+    @property
+    def name(self) -> str:
+        """What it is called in the integer program."""
+        return f"{self.value.node}.{self.value.output}"
 
 
 def _between(graph: Graph, launches: Mapping[int, Launch]) -> list[Value]:
@@ -69,7 +74,7 @@ def _tensor(value: Value, launches: Mapping[int, Launch]) -> _Tensor | None:
     uses = [(kernel, tile) for kernel, name in kernels for tile in tiles_of(kernel, name)]
     kernel, name = kernels[0]
     dimensions = common_dimensions(uses, kernel.buffer(name).elements)
-    return None if dimensions is None else _Tensor(f"{value.node}.{value.output}", dimensions, buffers)
+    return None if dimensions is None else _Tensor(value, dimensions, buffers)
 
 
 def _relations(index: int, kernel: Kernel, tensors: list[_Tensor]) -> Iterator[Relation[Layout]]:
@@ -83,7 +88,14 @@ def _relations(index: int, kernel: Kernel, tensors: list[_Tensor]) -> Iterator[R
             yield replace(relation, variables=tuple(here[buffer].name for buffer in relation.variables))
 
 
-def _laid_out(index: int, kernel: Kernel, tensors: list[_Tensor], chosen: Mapping[str, Layout]) -> Kernel:
+def _laid_out(index: int, launch: Launch, tensors: list[_Tensor], chosen: Mapping[str, Layout]) -> Launch:
     here = {tensor.buffers[index]: tensor for tensor in tensors if index in tensor.buffers}
     dimensions = {buffer: tensor.dimensions for buffer, tensor in here.items()}
-    return relaid(kernel, dimensions, {buffer: chosen[tensor.name] for buffer, tensor in here.items()})
+    kernel = relaid(launch.kernel, dimensions, {buffer: chosen[tensor.name] for buffer, tensor in here.items()})
+    orders = {tensor.value: _order(tensor.dimensions, chosen[tensor.name]) for tensor in here.values()}
+    return replace(launch, kernel=kernel, orders={value: order for value, order in orders.items() if not order.is_row_major})
+
+
+def _order(dimensions: Dimensions, layout: Layout) -> DimensionOrder:
+    order = sorted(range(len(layout.strides)), key=layout.strides.__getitem__, reverse=True)
+    return DimensionOrder(dimensions.extents, tuple(order))

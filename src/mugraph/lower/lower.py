@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from mugraph.errors import InvalidGraph
-from mugraph.ir.graph import Graph, Level, Node, Tensor, Value
+from mugraph.ir.graph import Graph, Level, Node, Shape, Tensor, Value
 from mugraph.ir.ops import GRAPH_DEFINED
 from mugraph.lower import tiles
 from mugraph.lower.blocks import lower_block, view
@@ -15,12 +19,38 @@ from mugraph.lower.thread_graphs import RULES, Rule, construct
 
 
 @dataclass(frozen=True, slots=True)
+class DimensionOrder:
+    """How a tensor lies in device memory: as an array of `extents` whose dimensions vary in `order`, the slowest first."""
+
+    extents: Shape
+    order: Sequence[int]
+
+    @property
+    def is_row_major(self) -> bool:
+        """Whether the last dimension varies fastest, and so on."""
+        return list(self.order) == list(range(len(self.extents)))
+
+    def stored(self, elements: NDArray[Any]) -> NDArray[Any]:
+        """Elements in row-major order as they lie in memory."""
+        return elements.reshape(self.extents).transpose(self.order).reshape(-1)
+
+    def restored(self, memory: NDArray[Any]) -> NDArray[Any]:
+        """What lies in memory in row-major order."""
+        stored = memory.reshape([self.extents[dim] for dim in self.order])
+        return stored.transpose(np.argsort(self.order)).reshape(-1)
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel and the kernel graph's values that are its operands: roots, after views are turned into strides."""
+    """One kernel and the kernel graph's values that are its operands: roots, after views are turned into strides.
+
+    `orders` are those of operands that do not lie in row-major order.
+    """
 
     kernel: Kernel
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
+    orders: Mapping[Value, DimensionOrder] = field(default_factory=dict)
 
 
 def lower(graph: Graph, rules: tuple[Rule, ...] = RULES) -> dict[int, Launch]:

@@ -43,6 +43,11 @@ class Cpu:
         """Itself."""
         return self
 
+    @property
+    def imitation(self) -> None:
+        """None: its kernels run here."""
+        return None
+
     def lower(self, graph: Graph) -> dict[int, Launch]:
         """The launches of a kernel graph, by node."""
         launches = lower(graph)

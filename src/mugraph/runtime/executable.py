@@ -52,7 +52,7 @@ class Executable:
 
     All inputs are torch tensors on the target's device, or on a CPU all NumPy arrays, of exactly the graph's shapes and
     dtypes; contiguous ones are read in place. Safe to call from several threads. `graph` is the muGraph, `sources` the
-    generated text by file name, `machine` the target.
+    generated text by file name, `machine` the target, `launches` those of the generated kernels, by node.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Executable:
         kernels = [launch.kernel for launch in launches.values()]
         self.sources = machine.print(kernels) if sources is None else dict(sources)
         self._functions = machine.load(kernels, self.sources, cache_directory)
-        self._launches = launches
+        self.launches = launches
         self._runs: dict[Arrays, Run] = {}
 
     @classmethod
@@ -89,7 +89,7 @@ class Executable:
     @property
     def kernels(self) -> tuple[Kernel, ...]:
         """The generated kernels as lowered for the target, in order of launch."""
-        return tuple(launch.kernel for launch in self._launches.values())
+        return tuple(launch.kernel for launch in self.launches.values())
 
     @property
     def digest(self) -> str:
@@ -101,5 +101,5 @@ class Executable:
         library.expect_values(arrays)
         run = self._runs.get(library)
         if run is None:
-            run = self._runs[library] = planned(self.graph, self._launches, self._functions, library)
+            run = self._runs[library] = planned(self.graph, self.launches, self._functions, library)
         return run(arrays)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from mugraph.ir.graph import Graph, Value
+from mugraph.lower.lower import DimensionOrder
 from mugraph.runtime.arrays import Arrays
+
+if TYPE_CHECKING:
+    from mugraph.runtime.imitation import Imitation
 
 Functions = Mapping[str, Callable[..., None]]
 """By kernel name, what runs it: called with the addresses of its buffers, inputs first."""
@@ -38,6 +42,11 @@ class Launched(Protocol):
         """The kernel graph's values that it makes."""
         ...
 
+    @property
+    def orders(self) -> Mapping[Value, DimensionOrder]:
+        """How those of them lie in memory that are not row-major."""
+        ...
+
 
 class Machine(Protocol):
     """A target: how graphs are lowered for it, printed, loaded, and on which arrays they run."""
@@ -50,6 +59,11 @@ class Machine(Protocol):
     @property
     def stand_in(self) -> Machine:
         """A machine of this host whose kernels round where this one's do: for numerical checks where these cannot run."""
+        ...
+
+    @property
+    def imitation(self) -> Imitation | None:
+        """What runs the very text of this machine's kernels on this host; None for this host's own kernels."""
         ...
 
     def lower(self, graph: Graph) -> Mapping[int, Launched]:

@@ -244,3 +244,29 @@ def test_wide_accesses_go_in_groups_of_128_bytes() -> None:
     }"""
     shown = emulate(source, "k", LaunchShape((2,), 32, 512), [], [np.empty(32, np.float32)], count_wavefronts=True)
     assert shown.wavefronts == 2 * 4
+
+
+NUMBERS = 'extern "C" __global__ void numbers(fp32_t *out) { if (threadIdx.x == 0) out[blockIdx.x] = blockIdx.x; }'
+
+
+def test_some_blocks_of_a_grid_run_and_write_what_is_theirs() -> None:
+    grid, numbers = LaunchShape((6,), threads=32, shared_bytes=0), np.empty(6, np.float32)
+    shown = emulate(NUMBERS, "numbers", grid, [], [numbers], blocks=[4, 1])
+    assert (shown.blocks, shown.findings) == (2, ())
+    np.testing.assert_array_equal(numbers, [np.nan, 1, np.nan, np.nan, 4, np.nan])
+    whole = emulate(NUMBERS, "numbers", grid, [], [numbers])
+    assert whole.blocks == 6
+    np.testing.assert_array_equal(numbers, range(6))
+
+
+def test_no_block_but_the_first_is_begun_when_time_is_over() -> None:
+    grid, numbers = LaunchShape((6,), threads=32, shared_bytes=0), np.empty(6, np.float32)
+    shown = emulate(NUMBERS, "numbers", grid, [], [numbers], blocks=[3, 0], seconds=1e-9)
+    assert (shown.blocks, shown.findings) == (1, ())
+    np.testing.assert_array_equal(numbers, [np.nan, np.nan, np.nan, 3, np.nan, np.nan])
+
+
+def test_blocks_that_a_grid_does_not_have_are_refused() -> None:
+    grid, numbers = LaunchShape((6,), threads=32, shared_bytes=0), np.empty(6, np.float32)
+    with pytest.raises(InvalidInput, match=r"a grid of 6 blocks has none of the numbers \[6\]"):
+        emulate(NUMBERS, "numbers", grid, [], [numbers], blocks=[6])

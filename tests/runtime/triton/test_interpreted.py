@@ -170,6 +170,35 @@ def masked_softmax(loop: int) -> Graph:
     return kernel.build(kernel.graph_defined(block.build([block.add("output_saver", result, omap=(0,))]), operands))
 
 
+@pytest.mark.parametrize(("seconds", "columns"), [(60.0, {20, 0}), (0.0, {20})])
+def test_some_blocks_of_a_grid_run_as_long_as_there_is_time(seconds: float, columns: set[int]) -> None:
+    machine, graph = interpreted(), rms_norm_linear(rows=5, inner=48, columns=40)
+    (kernel,) = (launch.kernel for launch in machine.lower(construct(graph)).values())
+    result = np.zeros((5, 40), np.float32)
+    memory = [array.reshape(-1).view(np.uint32) for array in (*normal_inputs(graph), result)]
+    assert machine.run_blocks(kernel, machine.print([kernel]), memory, [1, 0], seconds) == len(columns)
+    (exact,) = evaluate(graph, [array.astype(np.float64) for array in normal_inputs(graph)], FloatArithmetic())
+    for first in (0, 20):
+        part = slice(None), slice(first, first + 20)
+        if first in columns:
+            np.testing.assert_allclose(result[part], exact[part], rtol=1e-5, atol=1e-6)
+        else:
+            assert np.isnan(result[part]).all()
+    assert machine.findings == []
+
+
+def test_blocks_of_bf16_kernels_run_on_fp32() -> None:
+    machine, graph = interpreted(), rms_norm_linear(rows=5, inner=48, columns=40, dtype=DType.BF16)
+    (kernel,) = (launch.kernel for launch in machine.machine.lower(construct(graph)).values())
+    inputs = normal_inputs(rms_norm_linear(rows=5, inner=48, columns=40))
+    result = np.zeros((5, 40), np.float32)
+    assert machine.runs_as(DType.BF16) is DType.FP32
+    memory = [array.reshape(-1).view(np.uint32) for array in (*inputs, result)]
+    machine.run_blocks(kernel, machine.print([kernel]), memory, [0, 1], 60.0)
+    (exact,) = evaluate(graph, [array.astype(np.float64) for array in inputs], FloatArithmetic())
+    np.testing.assert_allclose(result, exact, rtol=1e-5, atol=1e-6)
+
+
 # --- faults ----------------------------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,12 +14,13 @@ import numpy as np
 from mugraph.ir.graph import Graph
 from mugraph.lower import Launch
 from mugraph.lower.check import check
-from mugraph.lower.lowered import Buffer, Kernel, Memory
+from mugraph.lower.lowered import Buffer, Kernel
+from mugraph.lower.lowered import Memory as Place
 from mugraph.lower.warp_groups import PLACE_BYTES
-from mugraph.runtime.cuda.emulator import Array, Finding, emulate
+from mugraph.runtime.cuda.emulator import Array, Finding, emulate, prepare
 from mugraph.runtime.cuda.machine import Cuda, launch_shape
 from mugraph.runtime.cuda.nvrtc import SOURCE_NAME
-from mugraph.runtime.imitation import Imitation
+from mugraph.runtime.imitation import Imitation, Memory
 from mugraph.runtime.machine import Functions
 
 _GAP = 4096
@@ -33,6 +35,11 @@ class EmulatedCuda(Imitation):
     With `apart`, no two buffers in shared memory share bytes and gaps lie between them, so that an access that misses
     its buffer hits none. Lowered kernels are checked before they are printed.
     """
+
+    title = "CUDA emulator"
+    seconds_per_operation = 1e-8
+    seconds_per_tile = 1e-5
+    seconds_per_byte = 1e-9
 
     machine: Cuda
     seed: int = 0
@@ -53,20 +60,36 @@ class EmulatedCuda(Imitation):
         """Functions that emulate the kernels."""
         return {kernel.name: partial(self._run, kernel, self.edit(sources[SOURCE_NAME])) for kernel in kernels}
 
+    def prepare(self, sources: Mapping[str, str]) -> None:
+        """Build the emulator with the kernels; raises TargetUnavailable without g++, CompilationFailed when it rejects them."""
+        prepare(self.edit(sources[SOURCE_NAME]))
+
+    def run_blocks(
+        self, kernel: Kernel, sources: Mapping[str, str], memory: Sequence[Memory], blocks: Sequence[int], seconds: float
+    ) -> int:
+        """Emulate blocks."""
+        return self._emulate(kernel, self.edit(sources[SOURCE_NAME]), memory, blocks, seconds)
+
     def _run(self, kernel: Kernel, source: str, *addresses: int) -> None:
         names = (*kernel.inputs, *kernel.outputs)
-        arrays = [_memory(kernel.buffer(name), address) for name, address in zip(names, addresses, strict=True)]
-        count = len(kernel.inputs)
-        regions = {buffer.name: (buffer.offset, buffer.bytes) for buffer in kernel.buffers if buffer.memory is Memory.SHARED}
-        shown = emulate(source, kernel.name, launch_shape(kernel), arrays[:count], arrays[count:], self.seed, regions)
+        self._emulate(kernel, source, [_memory(kernel.buffer(name), at) for name, at in zip(names, addresses, strict=True)])
+
+    def _emulate(
+        self, kernel: Kernel, source: str, arrays: Sequence[Array], blocks: Sequence[int] = (), seconds: float = math.inf
+    ) -> int:
+        operands = arrays[: len(kernel.inputs)], arrays[len(kernel.inputs) :]
+        regions = {buffer.name: (buffer.offset, buffer.bytes) for buffer in kernel.buffers if buffer.memory is Place.SHARED}
+        shape = launch_shape(kernel)
+        shown = emulate(source, kernel.name, shape, *operands, self.seed, regions, blocks=blocks, seconds=seconds)
         self.findings.extend(shown.findings)
+        return shown.blocks
 
 
 def _apart(kernel: Kernel) -> Kernel:
     """The kernel with every shared buffer in a place of its own."""
     buffers, top = [], _GAP
     for buffer in kernel.buffers:
-        if buffer.memory is Memory.SHARED:
+        if buffer.memory is Place.SHARED:
             buffer = replace(buffer, offset=top)
             top = -(-(top + buffer.bytes) // PLACE_BYTES) * PLACE_BYTES + _GAP
         buffers.append(buffer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mugraph.devices import NO_ENGINES, Engines, device_for
 from mugraph.errors import InvalidInput
@@ -23,6 +23,9 @@ from mugraph.runtime.cuda.timing import captured, has_gpu
 from mugraph.runtime.machine import Functions, Timed
 from mugraph.store import Store
 from mugraph.targets.cuda import print_program
+
+if TYPE_CHECKING:
+    from mugraph.runtime.cuda.emulated import EmulatedCuda
 
 _NEVER = Rule("never", lambda link: False)
 
@@ -55,6 +58,13 @@ class Cuda:
     def stand_in(self) -> Cpu:
         """This host, with factors rounded as the matrix units need them."""
         return Cpu(rounded_factors=frozenset({DType.FP16, DType.BF16}))
+
+    @property
+    def imitation(self) -> EmulatedCuda:
+        """The emulator, its warps taking turns in a random order: what depends on it is a fault."""
+        from mugraph.runtime.cuda.emulated import EmulatedCuda  # it stands on top of this machine
+
+        return EmulatedCuda(self, seed=1)
 
     def lower(self, graph: Graph) -> dict[int, Launch]:
         """The launches of a kernel graph, by node; raises ExceedsMemory where a block's tiles do not fit."""

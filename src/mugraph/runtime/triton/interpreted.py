@@ -6,6 +6,7 @@ import ctypes
 import functools
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -18,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from mugraph.errors import CompilationFailed, UnsupportedOperator
+from mugraph.errors import CompilationFailed, TargetUnavailable, UnsupportedOperator
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph
-from mugraph.runtime.imitation import Imitation
+from mugraph.runtime.imitation import Imitation, Memory
 from mugraph.runtime.machine import Functions
 from mugraph.runtime.triton.machine import SOURCE_NAME, Triton
 from mugraph.targets.triton import TileKernel, TileLaunch
@@ -30,6 +31,8 @@ from mugraph.targets.triton.tile import ELEMENT_TYPES
 _GAP = 1 << 14
 """Bytes before, between and behind tensors: NaN to whoever reads them, and nobody may write there."""
 _POISON = 0xFF
+_BF16 = re.compile(rf"\b(?<=tl\.){ELEMENT_TYPES[DType.BF16]}\b")
+_Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 @dataclass
@@ -39,6 +42,11 @@ class InterpretedTriton(Imitation):
     A fault is a write outside the kernel's outputs. Reads outside of tensors give NaN, and so do elements of outputs that no
     block writes. `edit` changes the text before it runs, for planted faults.
     """
+
+    title = "interpreter of Triton"
+    seconds_per_operation = 4e-9
+    seconds_per_tile = 3e-4
+    seconds_per_byte = 3e-9
 
     machine: Triton
     edit: Callable[[str], str] = str
@@ -59,25 +67,61 @@ class InterpretedTriton(Imitation):
         """Functions that interpret the kernels."""
         return {kernel.name: partial(self._run, kernel, self.edit(sources[SOURCE_NAME])) for kernel in kernels}
 
+    def runs_as(self, dtype: DType) -> DType:
+        """Tensors of bf16 are taken in fp32, and the text with its name for bf16 replaced."""
+        return DType.FP32 if dtype is DType.BF16 else dtype
+
+    def prepare(self, sources: Mapping[str, str]) -> None:
+        """Start the interpreter's process."""
+        _interpreter().started()
+
+    def run_blocks(
+        self, kernel: TileKernel, sources: Mapping[str, str], memory: Sequence[Memory], blocks: Sequence[int], seconds: float
+    ) -> int:
+        """Interpret blocks."""
+        types = [self.runs_as(parameter.tensor.dtype) for parameter in kernel.parameters]
+        source = _BF16.sub(ELEMENT_TYPES[self.runs_as(DType.BF16)], self.edit(sources[SOURCE_NAME]))
+        return self._interpret(kernel, source, [array.view(np.uint8) for array in memory], types, blocks, seconds)
+
     def _run(self, kernel: TileKernel, source: str, *addresses: int) -> None:
         places = [_bytes_at(address, p.tensor.bytes) for p, address in zip(kernel.parameters, addresses, strict=True)]
+        self._interpret(kernel, source, places, [parameter.tensor.dtype for parameter in kernel.parameters])
+
+    def _interpret(
+        self,
+        kernel: TileKernel,
+        source: str,
+        places: Sequence[_Bytes],
+        types: Sequence[DType],
+        blocks: Sequence[int] | None = None,
+        seconds: float | None = None,
+    ) -> int:
         offsets, top = [], _GAP
         for array in places:
             offsets.append(top)
             top += -(-(array.size + _GAP) // _GAP) * _GAP
-        memory = np.full(top, _POISON, np.uint8)
         inputs = len(kernel.inputs)
-        for offset, array in zip(offsets[:inputs], places[:inputs], strict=True):
-            memory[offset : offset + array.size] = array
-        after = _interpreter().run(kernel, source, memory, offsets)
-        for offset, array in zip(offsets[inputs:], places[inputs:], strict=True):
-            array[:] = after[offset : offset + array.size]
-            after[offset : offset + array.size] = _POISON
-        if not np.array_equal(memory, after):
+        with tempfile.NamedTemporaryFile(prefix="mugraph-") as file:
+            memory = np.memmap(file.name, np.uint8, "w+", shape=(top,))
+            memory[: offsets[0]] = _POISON
+            for number, (offset, array) in enumerate(zip(offsets, places, strict=True)):
+                memory[offset : offset + array.size] = array if number < inputs else _POISON
+                memory[offset + array.size : [*offsets, top][number + 1]] = _POISON
+            ran = _interpreter().run(kernel, source, file.name, offsets, types, blocks, seconds)
+            untouched = bool((memory[: offsets[0]] == _POISON).all())
+            for number, (offset, array) in enumerate(zip(offsets, places, strict=True)):
+                after = memory[offset : offset + array.size]
+                if number < inputs:
+                    untouched &= np.array_equal(after, array)
+                else:
+                    array[:] = after
+                untouched &= bool((memory[offset + array.size : [*offsets, top][number + 1]] == _POISON).all())
+        if not untouched:
             self.findings.append(f"{kernel.name} writes outside of its outputs")
+        return ran
 
 
-def _bytes_at(address: int, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def _bytes_at(address: int, size: int) -> _Bytes:
     return np.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(ctypes.c_uint8)), (size,))
 
 
@@ -100,39 +144,59 @@ class _Interpreter:
             env=environment,
         )
         self.lock = threading.Lock()
+        self.has_started = False
+
+    def started(self) -> None:
+        """Wait for the process; raises TargetUnavailable where it ends."""
+        with self.lock:
+            if not self.has_started:
+                self._line()
+                self.has_started = True
 
     def run(
-        self, kernel: TileKernel, source: str, memory: np.ndarray[Any, np.dtype[np.uint8]], offsets: Sequence[int]
-    ) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """The memory after a launch; raises CompilationFailed with what the interpreter says against the kernel."""
+        self,
+        kernel: TileKernel,
+        source: str,
+        file: str,
+        offsets: Sequence[int],
+        types: Sequence[DType],
+        blocks: Sequence[int] | None,
+        seconds: float | None,
+    ) -> int:
+        """Launch a kernel on the bytes of a file, and return of how many blocks; raises CompilationFailed with what is wrong with
+        the kernel, TargetUnavailable where the process ends."""
         tensors = [
-            (offset, parameter.tensor.shape, ELEMENT_TYPES[parameter.tensor.dtype])
-            for offset, parameter in zip(offsets, kernel.parameters, strict=True)
+            (offset, parameter.tensor.shape, ELEMENT_TYPES[dtype])
+            for offset, parameter, dtype in zip(offsets, kernel.parameters, types, strict=True)
         ]
-        with tempfile.NamedTemporaryFile(prefix="mugraph-") as file:
-            memory.tofile(file.name)
-            request = {
-                "source": source,
-                "kernel": kernel.name,
-                "blocks": kernel.blocks,
-                "warps": kernel.warps,
-                "file": file.name,
-                "tensors": tensors,
-            }
-            answer = self._answer(json.dumps(request))
-            if answer is not None:
-                raise CompilationFailed(f"Triton's interpreter rejected {kernel.name}: {answer}")
-            return np.fromfile(file.name, np.uint8)
+        request = {
+            "source": source,
+            "kernel": kernel.name,
+            "blocks": kernel.blocks,
+            "chosen": None if blocks is None else list(blocks),
+            "seconds": seconds,
+            "warps": kernel.warps,
+            "file": file,
+            "tensors": tensors,
+        }
+        answer = self._answer(json.dumps(request))
+        if isinstance(answer, str):
+            raise CompilationFailed(f"Triton's interpreter rejected {kernel.name}: {answer}")
+        return answer
 
-    def _answer(self, request: str) -> str | None:
+    def _answer(self, request: str) -> str | int:
+        self.started()
         assert self.process.stdin is not None
-        assert self.process.stdout is not None
         with self.lock:
             self.process.stdin.write(f"{request}\n")
             self.process.stdin.flush()
-            line = self.process.stdout.readline()
+            answer: str | int = json.loads(self._line())
+        return answer
+
+    def _line(self) -> str:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
         if not line:
             _interpreter.cache_clear()
-            return f"the process ended with status {self.process.wait()}"
-        answer: str | None = json.loads(line)
-        return answer
+            raise TargetUnavailable(f"the process of Triton's interpreter ended with status {self.process.wait()}; try again")
+        return line

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mugraph.devices import device_for
 from mugraph.errors import InvalidInput, TargetUnavailable
@@ -18,6 +18,9 @@ from mugraph.runtime.machine import Functions, Timed
 from mugraph.runtime.triton.compiler import CompiledTriton, compile_kernel
 from mugraph.runtime.triton.modules import triton_version
 from mugraph.targets.triton import TileKernel, TileLaunch, print_program, tile_launches
+
+if TYPE_CHECKING:
+    from mugraph.runtime.triton.interpreted import InterpretedTriton
 
 SOURCE_NAME = "kernels.py"
 
@@ -46,6 +49,13 @@ class Triton:
     def stand_in(self) -> Cpu:
         """This host, with computed factors rounded to bf16; those of fp16 go in TF32, which loses no more than fp16."""
         return Cpu(rounded_factors=frozenset({DType.BF16}))
+
+    @property
+    def imitation(self) -> InterpretedTriton:
+        """Triton's interpreter."""
+        from mugraph.runtime.triton.interpreted import InterpretedTriton  # it stands on top of this machine
+
+        return InterpretedTriton(self)
 
     def lower(self, graph: Graph) -> dict[int, TileLaunch]:
         """The launches of a kernel graph, by node: block graphs on windows of device tensors."""

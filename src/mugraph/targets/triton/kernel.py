@@ -18,6 +18,7 @@ from mugraph.ir.graph import Graph, Level, Tensor, Value
 from mugraph.ir.liveness import peak_bytes
 from mugraph.ir.ops import GRAPH_DEFINED
 from mugraph.lower import construct, kernel_windows
+from mugraph.lower.lower import DimensionOrder
 from mugraph.lower.lowered import Tile
 
 _WARPS = (4, 8, 16)
@@ -83,6 +84,11 @@ class TileLaunch:
     kernel: TileKernel
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
+
+    @property
+    def orders(self) -> Mapping[Value, DimensionOrder]:
+        """None: every operand is row-major."""
+        return {}
 
 
 def tile_launches(graph: Graph) -> dict[int, TileLaunch]:

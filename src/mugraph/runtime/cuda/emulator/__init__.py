@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import _ctypes
 import ctypes
+import math
 import tempfile
 import threading
 import weakref
@@ -26,7 +27,7 @@ from mugraph.runtime.cuda.emulator.findings import Fault, Finding
 from mugraph.runtime.cuda.emulator.toolchain import build_library, source_lines
 from mugraph.runtime.cuda.launch import LaunchShape
 
-__all__ = ["Emulation", "Fault", "Finding", "emulate"]
+__all__ = ["Emulation", "Fault", "Finding", "emulate", "prepare"]
 
 Array = npt.NDArray[np.generic]
 Region = tuple[int, int]
@@ -44,13 +45,14 @@ _MOST_FINDINGS = 64
 
 @dataclass(frozen=True, slots=True)
 class Emulation:
-    """What a run showed: findings, how many 8 x 8 matrices `ldmatrix` read with how many turns lost to bank conflicts, and how
-    many turns (wavefronts) all accesses to shared memory took, where they were counted."""
+    """What a run of `blocks` blocks showed: findings, how many 8 x 8 matrices `ldmatrix` read with how many turns lost to bank
+    conflicts, and how many turns (wavefronts) all accesses to shared memory took, where they were counted."""
 
     findings: tuple[Finding, ...]
     matrices: int
     bank_conflicts: int
     wavefronts: int
+    blocks: int
 
 
 def emulate(
@@ -62,27 +64,38 @@ def emulate(
     seed: int = 0,
     regions: Mapping[str, Region] = _NO_REGIONS,
     count_wavefronts: bool = False,
+    blocks: Sequence[int] = (),
+    seconds: float = math.inf,
 ) -> Emulation:
     """Run `kernel` of the kernels' text on contiguous arrays (16-bit types as any 16-bit array), writing the outputs in place.
 
     The kernel's parameters are pointers, inputs first. `seed` other than 0 chooses another order in which warps and lanes take
     turns. With `regions`, the buffers in shared memory by name, findings name them, and accesses that lie in none of them are
-    out of bounds. `count_wavefronts` makes the run several times slower.
+    out of bounds. `count_wavefronts` makes the run several times slower. Of the grid only `blocks` are run where there are any,
+    numbered along its first dimension first, and none is begun after `seconds` but the first. What blocks that are not run would
+    have written is no finding.
 
     Raises InvalidInput for shapes and operands no launch can have, TargetUnavailable without g++, CompilationFailed when it
     rejects the source.
     """
-    _check(shape, inputs, outputs)
-    return _library(source).run(kernel, shape, inputs, outputs, seed, regions, count_wavefronts)
+    _check(shape, inputs, outputs, blocks)
+    return _library(source).run(kernel, shape, inputs, outputs, seed, regions, count_wavefronts, blocks, seconds)
 
 
-def _check(shape: LaunchShape, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+def prepare(source: str) -> None:
+    """Build what runs the kernels' text, which `emulate` otherwise does; raises what it raises."""
+    _library(source)
+
+
+def _check(shape: LaunchShape, inputs: Sequence[Array], outputs: Sequence[Array], blocks: Sequence[int]) -> None:
     if shape.threads % _WARP or not 0 < shape.threads <= _MOST_THREADS:
         raise InvalidInput(f"a block has whole warps of {_WARP} threads, up to {_MOST_THREADS}, not {shape.threads} threads")
     if not 0 <= shape.shared_bytes <= _MOST_SHARED:
         raise InvalidInput(f"the emulator has {_MOST_SHARED} bytes of shared memory, not {shape.shared_bytes}")
     if len(inputs) + len(outputs) > _MOST_OPERANDS:
         raise InvalidInput(f"the emulator launches kernels of up to {_MOST_OPERANDS} operands, not {len(inputs) + len(outputs)}")
+    if any(not 0 <= block < math.prod(shape.grid) for block in blocks):
+        raise InvalidInput(f"a grid of {math.prod(shape.grid)} blocks has none of the numbers {list(blocks)}")
     for array in (*inputs, *outputs):
         if not array.flags.c_contiguous:
             raise InvalidInput(f"operands of kernels are contiguous; copy the array of shape {array.shape} first")
@@ -105,6 +118,9 @@ class _Shape(ctypes.Structure):
         ("count_wavefronts", ctypes.c_int32),
         ("region_count", ctypes.c_int32),
         ("regions", ctypes.POINTER(_Region)),
+        ("block_count", ctypes.c_int32),
+        ("blocks", ctypes.POINTER(ctypes.c_int32)),
+        ("seconds", ctypes.c_double),
     )
 
 
@@ -119,7 +135,7 @@ class _Finding(ctypes.Structure):
 
 
 class _Statistics(ctypes.Structure):
-    _fields_ = tuple((name, ctypes.c_int64) for name in ("matrices", "conflicts", "wavefronts"))
+    _fields_ = tuple((name, ctypes.c_int64) for name in ("matrices", "conflicts", "wavefronts", "blocks"))
 
 
 class _Library:
@@ -141,6 +157,8 @@ class _Library:
         seed: int,
         regions: Mapping[str, Region],
         count_wavefronts: bool,
+        blocks: Sequence[int],
+        seconds: float,
     ) -> Emulation:
         """Launch once; see `emulate`."""
         try:
@@ -154,13 +172,22 @@ class _Library:
         grid = (*shape.grid, 1, 1, 1)[:3]
         buffers = (_Region * len(regions))(*(_Region(*region) for region in regions.values()))
         launch = _Shape(
-            (ctypes.c_int32 * 3)(*grid), shape.threads, shape.shared_bytes, seed, count_wavefronts, len(regions), buffers
+            (ctypes.c_int32 * 3)(*grid),
+            shape.threads,
+            shape.shared_bytes,
+            seed,
+            count_wavefronts,
+            len(regions),
+            buffers,
+            len(blocks),
+            (ctypes.c_int32 * len(blocks))(*blocks),
+            0.0 if seconds == math.inf else seconds,
         )
         found, statistics = (_Finding * _MOST_FINDINGS)(), _Statistics()
         with self._lock:
             count = self._loaded.emulate(entry, ctypes.byref(launch), views, len(views), found, ctypes.byref(statistics))
         findings = self._findings(kernel, found[:count], len(inputs), regions)
-        return Emulation(findings, statistics.matrices, statistics.conflicts, statistics.wavefronts)
+        return Emulation(findings, statistics.matrices, statistics.conflicts, statistics.wavefronts, statistics.blocks)
 
     def _findings(
         self, kernel: str, found: Sequence[_Finding], inputs: int, regions: Mapping[str, Region]

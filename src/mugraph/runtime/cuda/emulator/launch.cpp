@@ -1,5 +1,6 @@
-/* The one entry point of a library: run a grid of blocks of a kernel, one after another, on copies of its operands. */
+/* The one entry point of a library: run blocks of a kernel's grid, one after another, on copies of its operands. */
 
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -32,6 +33,11 @@ struct Shape {
     std::uint32_t seed;
     std::int32_t count_wavefronts, region_count;
     const emulation::Region *regions;
+    /* The blocks to run, numbered with x first; all where there are none. */
+    std::int32_t block_count;
+    const std::int32_t *blocks;
+    /* After this time no further block is begun; 0 for no limit. */
+    double seconds;
 };
 
 void *addresses[kMaxOperands];
@@ -61,8 +67,12 @@ public:
     {
         const auto start = reinterpret_cast<std::uintptr_t>(bytes_.get()) + emulation::kGuard;
         memory_ = bytes_.get() + emulation::kGuard + (kAlignment - start % kAlignment);
-        emulation::poison(bytes_.get(), view.bytes + kExtra);
-        if (!view.output)
+        unsigned char *const behind = memory_ + view.bytes;
+        emulation::poison(bytes_.get(), memory_ - bytes_.get());
+        emulation::poison(behind, bytes_.get() + view.bytes + kExtra - behind);
+        if (view.output)
+            emulation::poison(memory_, view.bytes);
+        else
             std::memcpy(memory_, view.memory, view.bytes);
     }
     unsigned char *memory() const { return memory_; }
@@ -94,9 +104,7 @@ extern "C" int emulate(void (*entry)(), const Shape *shape, const OperandView *v
         const OperandView &view = views[number];
         copies.emplace_back(view);
         addresses[number] = copies.back().memory();
-        operands.push_back({copies.back().memory(), view.bytes, view.output != 0, {}});
-        if (view.output)
-            operands.back().cells.resize((view.bytes + 1) / 2);
+        operands.push_back({copies.back().memory(), view.bytes, view.output != 0, Cells(view.output ? view.bytes : 0)});
     }
     kernel = entry;
     count = operand_count;
@@ -109,24 +117,32 @@ extern "C" int emulate(void (*entry)(), const Shape *shape, const OperandView *v
     blockDim = {static_cast<unsigned>(shape->threads), 1, 1};
     gridDim = {static_cast<unsigned>(shape->grid[0]), static_cast<unsigned>(shape->grid[1]), static_cast<unsigned>(shape->grid[2])};
     threadIdx = {};
-    block = 0;
-    for (blockIdx.z = 0; blockIdx.z < gridDim.z && !abandoned; ++blockIdx.z)
-        for (blockIdx.y = 0; blockIdx.y < gridDim.y && !abandoned; ++blockIdx.y)
-            for (blockIdx.x = 0; blockIdx.x < gridDim.x && !abandoned; ++blockIdx.x, ++block) {
-                poison(shared_memory(), shared_bytes);
-                run_block(shape->threads, shape->seed, call_kernel);
-                forget_copies();
-                end_mbarriers();
-                forget_products();
-                emulation::statistics.wavefronts += take_wavefronts();
-            }
+    const std::int64_t all = std::int64_t{gridDim.x} * gridDim.y * gridDim.z;
+    const std::int64_t chosen = shape->block_count != 0 ? shape->block_count : all;
+    const auto begun = std::chrono::steady_clock::now();
+    const auto is_over = [&] {
+        const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begun;
+        return shape->seconds != 0 && elapsed.count() > shape->seconds;
+    };
+    std::int64_t turn = 0;
+    for (; turn < chosen && !abandoned && !(turn > 0 && is_over()); ++turn) {
+        block = shape->block_count != 0 ? shape->blocks[turn] : static_cast<int>(turn);
+        blockIdx = {block % gridDim.x, block / gridDim.x % gridDim.y, block / gridDim.x / gridDim.y};
+        poison(shared_memory(), shared_bytes);
+        run_block(shape->threads, shape->seed, call_kernel);
+        forget_copies();
+        end_mbarriers();
+        forget_products();
+        emulation::statistics.wavefronts += take_wavefronts();
+    }
     release_stacks();
-    if (!abandoned)
+    if (!abandoned && turn == all)
         check_outputs();
     for (const Guarded &copy : copies)
         copy.copy_back();
     std::memcpy(findings, emulation::findings, found * sizeof *findings);
     *statistics = emulation::statistics;
+    statistics->blocks = turn;
     operands.clear();
     return found;
 }

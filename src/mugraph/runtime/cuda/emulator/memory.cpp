@@ -320,7 +320,7 @@ void check_outputs()
     for (std::size_t number = 0; number < operands.size(); ++number) {
         const Operand &operand = operands[number];
         for (std::size_t cell = 0; cell < operand.cells.size(); ++cell)
-            if (operand.cells[cell].write.epoch == 0)
+            if (operand.cells.data()[cell].write.epoch == 0)
                 report(Kind::unwritten, operand.memory + cell * kCell, kCell, static_cast<std::int32_t>(number), -1, nullptr);
     }
 }

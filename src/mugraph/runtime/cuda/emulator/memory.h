@@ -3,6 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <new>
 #include <vector>
 
 namespace emulation {
@@ -25,12 +28,32 @@ struct Cell {
     std::uint32_t fences, pending;
 };
 
+/* The cells of so many bytes, nothing remembered yet. Where no thread comes they take no memory: it is zero until it is touched. */
+class Cells {
+public:
+    explicit Cells(std::size_t bytes) : size_((bytes + 1) / 2), cells_(static_cast<Cell *>(std::calloc(size_ + 1, sizeof(Cell))))
+    {
+        if (cells_ == nullptr)
+            throw std::bad_alloc();
+    }
+    std::size_t size() const { return size_; }
+    /* Null where there are none. */
+    Cell *data() const { return size_ == 0 ? nullptr : cells_.get(); }
+
+private:
+    struct Free {
+        void operator()(Cell *cells) const { std::free(cells); }
+    };
+    std::size_t size_;
+    std::unique_ptr<Cell[], Free> cells_;
+};
+
 /* One operand of the kernel. Kernels may write outputs alone, so only they have a history. */
 struct Operand {
     unsigned char *memory;
     std::int64_t bytes;
     bool output;
-    std::vector<Cell> cells;
+    Cells cells;
 };
 
 /* A buffer in shared memory. */

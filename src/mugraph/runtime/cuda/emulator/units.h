@@ -8,7 +8,7 @@ namespace emulation {
 /* Matrices of 8 rows that ldmatrix has read, the extra turns they took because rows shared banks, and all turns of shared
    memory where they were counted. */
 struct Statistics {
-    std::int64_t matrices, conflicts, wavefronts;
+    std::int64_t matrices, conflicts, wavefronts, blocks;
 };
 extern Statistics statistics;
 
