@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mugraph.result import Superoptimized
+from mugraph.spotcheck import SpotCheck
 from mugraph.verifier import Certificate, FloatReport
 
 if TYPE_CHECKING:
@@ -33,6 +34,15 @@ def floats_text(floats: FloatReport) -> str:
     if floats.blamed:
         lines.append(f"most of it: {floats.blamed}")
     return "\n".join(lines)
+
+
+def spot_check_text(check: SpotCheck) -> str:
+    """What running blocks of the printed kernels without their machine showed, or why that was not done, in one line."""
+    missed = f"not run on the {check.on}: {check.missed}"
+    if check.largest_error is None:
+        return f"the printed kernels were {missed}"
+    ran = f"{check.ran} of {check.blocks} blocks of the printed kernels were run on the {check.on}"
+    return f"{ran}: no fault, largest error {check.largest_error:.1e}" + (f"; {missed}" if check.missed else "")
 
 
 def seconds_text(seconds: float) -> str:

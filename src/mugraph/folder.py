@@ -120,7 +120,7 @@ def _contents(result: Superoptimized) -> dict[str, str]:
     record = {
         "report": result.report.to_json(),
         "structure": structure_of(result.calling, len(result.program.outputs)),
-        "best": _measurements(result.best),
+        "best": result.best.measurements(),
         "candidates": [candidate.to_json() for candidate in result.candidates],
     }
     files = {
@@ -143,10 +143,6 @@ def _exchange(path: Path, new: Path, old: Path) -> None:
         if existed:
             os.rename(old, path)
         raise
-
-
-def _measurements(candidate: Candidate) -> dict[str, Any]:
-    return {"cost": candidate.cost, "latency": candidate.latency}
 
 
 def _read_checked(path: Path, name: str, digest: str) -> str:

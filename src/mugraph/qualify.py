@@ -27,6 +27,7 @@ from mugraph.progress import Event, ProgressCallback
 from mugraph.result import Candidate, Rejection
 from mugraph.runtime import Executable, build, measure
 from mugraph.samples import runner
+from mugraph.spotcheck import SpotCheck, spot_check
 from mugraph.verifier import Certificate, FloatReport, Verdict, float_check, verify_graphs
 from mugraph.verifier.definedness import undefined_operator
 from mugraph.verifier.floats import Runner
@@ -73,11 +74,14 @@ class Proved:
     certificate: Certificate
     floats: FloatReport | None
     """None where the budget left no time for it, which only the program itself needs not have."""
+    spot_check: SpotCheck | None = None
 
     def candidate(self) -> Candidate:
         """What the user gets of it."""
         latency = self.entry.latency if math.isfinite(self.entry.latency) else None
-        return Candidate(self.entry.graph, self.entry.cost, latency, replace(self.certificate, floats=self.floats))
+        return Candidate(
+            self.entry.graph, self.entry.cost, latency, replace(self.certificate, floats=self.floats), self.spot_check
+        )
 
 
 @dataclass
@@ -236,11 +240,21 @@ class Qualifier:
         if not floats.stable:
             self.rejected.append(Rejection("float", floats.reason, entry.cost))
             return None
-        verdict = self._verdict(entry)
+        with ThreadPoolExecutor(1) as beside:  # what runs the text is a compiler and compiled code
+            running = beside.submit(self.spot_checked, entry)
+            verdict = self._verdict(entry)
+            checked = running.result()
         if not verdict.equivalent:
             self.rejected.append(Rejection("verify", str(verdict.counterexample or verdict.reason), entry.cost))
             return None
-        return Proved(entry, verdict.certificate, floats)
+        if checked is not None and checked.fault:
+            self.rejected.append(Rejection("text", checked.fault, entry.cost))
+            return None
+        return Proved(entry, verdict.certificate, floats, checked)
+
+    def spot_checked(self, entry: Contestant) -> SpotCheck | None:
+        """What the printed text does here where its machine is not; None for targets that run here."""
+        return spot_check(entry.executable, self.seed, self.deadline)
 
     def floats(self, entry: Contestant, *, complete: bool = True) -> FloatReport:
         """The float check of the kernels, or of their stand-ins on this host where the target cannot run here."""

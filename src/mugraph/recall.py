@@ -97,7 +97,12 @@ class Memory:
         floats = qualifier.floats(entry)
         if report.found and not floats.stable:
             raise InvalidInput(f"it disagrees with float64 here: {floats.reason}")
-        best = replace(best, certificate=replace(certificate, floats=floats))
+        checked = best.spot_check
+        if report.found and (checked is None or checked.missed):
+            checked = qualifier.spot_checked(entry)
+        if checked is not None and checked.fault:
+            raise InvalidInput(f"its kernels are not right: {checked.fault}")
+        best = replace(best, certificate=replace(certificate, floats=floats), spot_check=checked)
         candidates = tuple(Candidate.from_json(item) for item in document["candidates"])
         return Superoptimized(self.program, best, candidates, report, executable, calling, qualifier.target)
 

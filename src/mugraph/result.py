@@ -13,6 +13,7 @@ from mugraph.ir.graph import Graph
 from mugraph.ir.serialize import graph_from_json, graph_to_json
 from mugraph.records import expect
 from mugraph.runtime import Executable
+from mugraph.spotcheck import SpotCheck
 from mugraph.verifier import Certificate
 
 _SECONDS = (float, None)
@@ -50,6 +51,8 @@ class Candidate:
     latency: float | None
     """Median of the measured seconds per call; None when it was not profiled."""
     certificate: Certificate
+    spot_check: SpotCheck | None = None
+    """What running its printed kernels here showed, where the target's machine is not; None where that was not called for."""
 
     @property
     def max_relative_error(self) -> float | None:
@@ -64,20 +67,26 @@ class Candidate:
 
     def to_json(self) -> dict[str, Any]:
         """The candidate as JSON values."""
-        measured = {"cost": self.cost, "latency": self.latency}
-        return {**measured, "graph": graph_to_json(self.graph), "certificate": self.certificate.to_json()}
+        return {**self.measurements(), "graph": graph_to_json(self.graph), "certificate": self.certificate.to_json()}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Candidate:
         """The candidate `to_json` wrote; raises KeyError, TypeError, InvalidInput or InvalidGraph for anything else."""
         graph, certificate = graph_from_json(values["graph"]), Certificate.from_json(values["certificate"])
-        return cls.measured(graph, certificate, {"cost": values["cost"], "latency": values["latency"]})
+        return cls.measured(graph, certificate, values)
 
     @classmethod
-    def measured(cls, graph: Graph, certificate: Certificate, seconds: Mapping[str, Any]) -> Candidate:
-        """A candidate with the `cost` and `latency` of a JSON object; raises TypeError where they are none."""
-        expect(seconds, _MEASURED, "a candidate")
-        return cls(graph, certificate=certificate, **seconds)
+    def measured(cls, graph: Graph, certificate: Certificate, values: Mapping[str, Any]) -> Candidate:
+        """A candidate with the `measurements` in a JSON object; raises TypeError where they are none."""
+        expect(values, _MEASURED, "a candidate")
+        spot_check = values.get("spot_check")
+        checked = None if spot_check is None else SpotCheck.from_json(spot_check)
+        return cls(graph, values["cost"], values["latency"], certificate, checked)
+
+    def measurements(self) -> dict[str, Any]:
+        """All but the graph and its certificate, as JSON values."""
+        spot_check = None if self.spot_check is None else self.spot_check.to_json()
+        return {"cost": self.cost, "latency": self.latency, "spot_check": spot_check}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +94,7 @@ class Rejection:
     """A muGraph the search proposed and that was dropped."""
 
     stage: str
-    """`compile`, `verify` or `float`."""
+    """`compile`, `verify`, `float`, or `text` where the printed kernels failed when they were run without their machine."""
     reason: str
     cost: float | None
 

@@ -13,7 +13,7 @@ from typing import Any
 from mugraph import __version__
 from mugraph.baselines import OURS, Comparison
 from mugraph.cli.subjects import Subject
-from mugraph.describe import bound_text, floats_text, gpu_figures, seconds_text
+from mugraph.describe import bound_text, floats_text, gpu_figures, seconds_text, spot_check_text
 from mugraph.devices import device_for, roofline_seconds
 from mugraph.ir.graph import Graph
 from mugraph.result import Rejection, Superoptimized
@@ -42,6 +42,7 @@ def result_json(opt: Superoptimized) -> dict[str, Any]:
         "verified": opt.certificate.accepted,
         "error_bound": opt.certificate.error_bound,
         "max_relative_error": opt.best.max_relative_error,
+        "spot_check": None if opt.best.spot_check is None else opt.best.spot_check.to_json(),
         "predicted": opt.best.cost,
         "latency": opt.best.latency,
         "roofline": roofline_seconds(opt.program, device_for(opt.target)),
@@ -114,6 +115,8 @@ def print_result(opt: Superoptimized) -> None:
     print(f"\n{verdict}; {bound_text(opt.certificate)}")
     if opt.certificate.floats is not None:
         print(floats_text(opt.certificate.floats))
+    if opt.best.spot_check is not None:
+        print(spot_check_text(opt.best.spot_check))
     if opt.best.latency is not None:
         predicted = "" if opt.best.cost is None else f", predicted {seconds_text(opt.best.cost)}"
         print(f"measured {seconds_text(opt.best.latency)} per call on {opt.target}{predicted}")

@@ -14,7 +14,7 @@ import numpy as np
 
 from mugraph.errors import InvalidGraph
 from mugraph.ir.arithmetic import Arithmetic, Array
-from mugraph.ir.graph import ACCUMULATORS, Graph, Level, Node, Value
+from mugraph.ir.graph import ACCUMULATORS, Graph, Level, Node, Shape, Value
 from mugraph.ir.ops import GRAPH_DEFINED, Call, Scope, apply_call, operator, partition_of
 
 V = TypeVar("V")
@@ -53,7 +53,7 @@ def _run_body(parent: Graph, node: Node, operands: Sequence[V], arith: Arithmeti
     if body is None:
         raise InvalidGraph(f"clause 1 (operator specification): {GRAPH_DEFINED} without a body")
     grid = body.grid or body.block
-    blocks = {index: _run_block(body, index, operands, arith) for index in itertools.product(*map(range, grid))}
+    blocks = {index: evaluate_block(body, index, operands, arith) for index in itertools.product(*map(range, grid))}
     return [_assemble(body, number, blocks, arith) for number in range(len(body.outputs))]
 
 
@@ -79,8 +79,19 @@ def _concatenate(parts: Sequence[V], dim: int, arith: Arithmetic[V]) -> V:
     return arith.join(parts, lambda arrays: np.concatenate(arrays, axis=dim))
 
 
-def _run_block(body: Graph, block: tuple[int, ...], operands: Sequence[V], arith: Arithmetic[V]) -> list[V]:
-    """One block: the loop body once per iteration, then the nodes after the loop once."""
+def block_slices(body: Graph, number: int, block: tuple[int, ...], shape: Shape) -> tuple[slice, ...]:
+    """Where a block's part of output `number`, a tensor of `shape`, lies in it."""
+    grid, omap = body.grid or body.block, body.nodes[body.outputs[number].node].integers("omap")
+    parts = [(0, 1)] * len(shape)
+    for at, count, dim in zip(block, grid, omap, strict=True):
+        place, whole = parts[dim]
+        parts[dim] = (place * count + at, whole * count)
+    sizes = [size // whole for size, (_, whole) in zip(shape, parts, strict=True)]
+    return tuple(slice(place * size, (place + 1) * size) for size, (place, _) in zip(sizes, parts, strict=True))
+
+
+def evaluate_block(body: Graph, block: tuple[int, ...], operands: Sequence[V], arith: Arithmetic[V]) -> list[V]:
+    """The parts of the outputs that one block makes: the loop body once per iteration, then the nodes after the loop once."""
     inside, needed = loop_nodes(body), body.needed()
     history: dict[Value, list[V]] = {}
     for iteration in range(body.loop):

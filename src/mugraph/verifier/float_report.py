@@ -13,7 +13,7 @@ from mugraph.ir.dtypes import DType
 TOLERANCES = {DType.FP64: 1e-10, DType.FP32: 1e-5, DType.FP16: 4e-3, DType.BF16: 2e-2}
 """Errors that are never called unstable, by the element type of the output."""
 
-_MULTIPLE = 10.0
+MULTIPLE = 10.0
 """Beyond its tolerance, a candidate may err this many times as much as the program itself does in its own precision."""
 
 
@@ -49,7 +49,7 @@ class ScaleError:
             where = f"output {output} at {self.inputs}"
             if error == math.inf:
                 return f"{where} is not finite, where the program's own result is"
-            if error > _MULTIPLE * base:
+            if error > MULTIPLE * base:
                 return f"{where} errs by {error:.3g} of its largest value, the program itself by {base:.3g}"
         return ""
 
