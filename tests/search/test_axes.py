@@ -91,3 +91,10 @@ def test_chains_that_double_with_every_link_are_refused_at_once() -> None:
     with pytest.raises(UnsupportedOperator, match="along so many axes at once"):
         axis_program(repeated(40))
     assert time.process_time() - started < 1
+
+
+def test_more_axes_than_arrays_have_dimensions_are_refused() -> None:
+    p = Program()
+    products = [p.input(f"x{i}", (4, 6)) @ p.input(f"w{i}", (6, 4)) for i in range(70)]
+    with pytest.raises(UnsupportedOperator, match="dimensions of 72 kinds"):
+        axis_program(finished(p, sum(products[1:], start=products[0])))

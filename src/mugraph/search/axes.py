@@ -15,6 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import numpy as np
+
 from mugraph.errors import UnsupportedOperator
 from mugraph.ir.graph import Graph, Node, Shape, Value
 from mugraph.ir.ops import operator
@@ -90,6 +92,9 @@ class AxisProgram:
 
 _MOST_COPIES = 256
 """Operators that are computed again under fresh axes: each may have operands of that kind, and chains of them double."""
+
+_MOST_AXES = getattr(np, "MAXDIMS", 64) - 2
+"""NumPy's dimensions, but for those of a for-loop and of parts: every axis is one of the tiny tensors that are compared."""
 
 
 class _Conflict(Exception):
@@ -346,6 +351,11 @@ class _Analysis:
         sizes = [0] * len(number)
         for factor, axis in number.items():
             sizes[axis] = self.unifier.sizes[factor]
+        if len(sizes) > _MOST_AXES:
+            raise UnsupportedOperator(
+                f"the program has dimensions of {len(sizes)} kinds, more than the {_MOST_AXES} that can be told apart; search it "
+                "in parts"
+            )
         return AxisProgram(tuple(terms), finished, tuple(sizes))
 
     def axis_size(self, number: dict[int, int], axis: int) -> int:
@@ -359,8 +369,8 @@ def _shape(node: Node) -> Shape:
 def axis_program(graph: Graph) -> AxisProgram:
     """The axis form of a kernel graph of pre-defined operators.
 
-    Raises UnsupportedOperator for reshapes that do not respect dimensions, for diagonals, and where too much would have to
-    be read again under other axes.
+    Raises UnsupportedOperator for reshapes that do not respect dimensions, for diagonals, where too much would have to be read
+    again under other axes, and where there are too many axes.
     """
     return _Analysis(graph).run()
 
