@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import reduce
 
@@ -71,6 +72,16 @@ def test_expressions_beyond_the_limit_are_refused() -> None:
         algebra.mul(power, algebra.add(algebra.variable("x"), algebra.variable("y")))
     with pytest.raises(ExpressionTooLarge):
         algebra.div(algebra.div(algebra.variable("x"), power), power)
+
+
+def test_products_end_when_the_time_is_over() -> None:
+    algebra = Algebra()
+    total = algebra.add(algebra.variable("x"), algebra.variable("y"))
+    algebra.forms.deadline = 0.0
+    with pytest.raises(ExpressionTooLarge, match="in time"):
+        algebra.mul(total, total)
+    algebra.forms.deadline = math.inf
+    assert len(algebra.forms.terms[algebra.mul(total, total)]) == 3
 
 
 @pytest.mark.parametrize("n", [0, -3])

@@ -8,6 +8,8 @@ are equal under the axioms exactly when their normal forms are, here: when their
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple, NewType
 
@@ -25,7 +27,8 @@ UNIT: Final = Term(0)
 
 
 class ExpressionTooLarge(MugraphError):
-    """An expression has too many monomials: raise `Algebra(max_terms=...)`, or make a sum of it `opaque`."""
+    """An expression has too many monomials, altogether or for the time there is: raise `Algebra(max_terms=...)` or the deadline,
+    or make a sum of it `opaque`."""
 
 
 class Monomial(NamedTuple):
@@ -60,6 +63,8 @@ class NormalForms:
 
     def __init__(self, max_terms: int) -> None:
         self.max_terms = max_terms
+        self.deadline = math.inf
+        """No product is begun or continued after it (of `time.perf_counter`)."""
         self.monomials: list[Monomial] = []
         self.terms: list[Terms] = [()]
         """Monomials and multiplicities of an expression, greatest monomial first."""
@@ -188,7 +193,7 @@ class NormalForms:
         return self._intern_counts(counts)
 
     def multiply(self, x: Expr, y: Expr) -> Expr:
-        """Product of two expressions; ABSENT counts as one. Stops as soon as the result is too large."""
+        """Product of two expressions; ABSENT counts as one. Stops as soon as the result is too large, or the time is over."""
         if x == ABSENT or y == ABSENT:
             return Expr(x + y)
         key = (x, y) if x <= y else (y, x)
@@ -200,6 +205,8 @@ class NormalForms:
                     term = self.product(left, right)
                     counts[term] = counts.get(term, 0) + left_count * right_count
                 self._check_size(len(counts))
+                if time.perf_counter() > self.deadline:
+                    raise ExpressionTooLarge("an abstract expression was not multiplied out in time; give it more")
             expr = self._multiplied[key] = self._intern_counts(counts)
         return expr
 

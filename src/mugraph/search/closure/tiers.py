@@ -8,6 +8,7 @@ tried coarsest first; the report says which were exhausted.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable
 from enum import StrEnum
@@ -92,10 +93,14 @@ class TierAlgebra:
 
 
 class Expressions:
-    """The abstract expressions of one program in one tier and context: its targets, and the pruned constructors."""
+    """The abstract expressions of one program in one tier and context: its targets, and the pruned constructors.
 
-    def __init__(self, program: AxisProgram, tier: Tier, context: Context) -> None:
+    Raises ExpressionTooLarge where the program's own are too large, or not known by `deadline` (of `time.perf_counter`).
+    """
+
+    def __init__(self, program: AxisProgram, tier: Tier, context: Context, deadline: float = math.inf) -> None:
         self.algebra = IndexedAlgebra(context.part_primes)
+        self.algebra.forms.deadline = deadline
         self.context = context
         reducible = context.mask(axis for axes in program.reductions for axis in axes)
         self._calls: dict[str, Call] = {}
@@ -116,6 +121,7 @@ class Expressions:
             self.of_terms.append(self._target(index, term))
         self.oracle = IndexedOracle(self.algebra, [self.of_terms[term] for term, _ in program.outputs])
         self.prune = TierAlgebra(tier, self.constants, self.oracle.compose)
+        self.algebra.forms.deadline = math.inf
 
     def _target(self, index: int, term: Term) -> Expr:
         if index in self.leaves:
