@@ -42,6 +42,9 @@ _WRITING_SHARE = 0.03
 _CLOSURE_SHARE = 0.1
 """Part of a budget one closure may use, so that a program too large for one kernel still gets cut in time."""
 
+_AT_ONCE = 0.1
+"""Part of the time of a closure after which the program's own recipe is offered, if nothing else is known by then."""
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -80,14 +83,22 @@ class Search:
         self.dtype = self.program.output_tensors[0].dtype
         self.report = SearchReport(max_kernels=self.options.max_kernels, block_operators=self.options.block_operators)
         self.best: dict[Plan, float] = {}
+        self.early: set[Plan] = set()
+        """Plans offered before the coarsest tier was searched, which it has not come to yet."""
         self.bodies: dict[tuple[Kernel, tuple[Tensor, ...]], Graph] = {}
-        self.kernels = KernelSearch(
-            self.axes.structure, self.device, self.dtype, self._tensor, self.options, self.deadline, self._tick
-        )
+        self.produces = tuple(-1 - index for index in range(len(self.axes.outputs)))
         share = _CLOSURE_SHARE * self.budget if self.budget is not None else float("inf")
-        self.kernels.closure_seconds = min(self.options.closure_seconds, share)
+        self.kernels = self._kernels(min(self.options.closure_seconds, share))
         cuts = self.deadline if self.budget is not None else self.started + self.options.cut_seconds
         self.plans = PlanSearch(self.kernels, len(self.input_tensors), cuts)
+
+    def _kernels(self, closure_seconds: float) -> KernelSearch:
+        """A search for kernels that gives closures so many seconds."""
+        kernels = KernelSearch(
+            self.axes.structure, self.device, self.dtype, self._tensor, self.options, self.deadline, self._tick
+        )
+        kernels.closure_seconds = closure_seconds
+        return kernels
 
     def run(self) -> SearchResult:
         """Search until everything within the limits is exhausted, the budget is spent, or the user interrupts."""
@@ -116,7 +127,11 @@ class Search:
 
     def _run_tiers(self) -> None:
         coarsest, *finer = distinct_tiers(self.axes)
+        self._offer_early(coarsest)
         self._run_tier(coarsest)
+        searched = self.kernels.report(coarsest)
+        if searched.saturated == searched.closures and self.kernels.now() <= self.kernels.deadline:
+            self.best = {plan: seconds for plan, seconds in self.best.items() if plan not in self.early}
         for tier in finer:
             if self.budget is None:
                 self.kernels.deadline = self.kernels.now() + self.options.finer_tier_seconds
@@ -124,16 +139,28 @@ class Search:
                 break
             self._run_tier(tier)
 
+    def _offer_early(self, tier: Tier) -> None:
+        """Kernels of a program whose closure is not saturated at once: there are some before it is, or if it never will be."""
+        hurried = self._kernels(_AT_ONCE * self.kernels.closure_seconds)
+        if not hurried.structure(self.axes, tier, None).saturated:
+            for kernel in hurried.kernels(self.axes, tier, self.produces):
+                plan = Plan((Stage(self.produces, kernel),))
+                self._found(plan, tier)
+                self.early.add(plan)
+
     def _run_tier(self, tier: Tier) -> None:
         self._tick(tier.value, 0)
-        produces = tuple(-1 - index for index in range(len(self.axes.outputs)))
         limit = self.options.max_kernels if tier is Tier.OPAQUE_SUMS else 1
-        for plan in self.plans.plans(self.axes, tier, limit, produces):
-            self.best.setdefault(plan, plan.seconds)
-            if self.report.first_found_seconds is None:
-                self._graph(plan)
-                self.report.first_found_seconds = time.perf_counter() - self.started
-                self._announce_finer_tiers(tier)
+        for plan in self.plans.plans(self.axes, tier, limit, self.produces):
+            self._found(plan, tier)
+            self.early.discard(plan)
+
+    def _found(self, plan: Plan, tier: Tier) -> None:
+        self.best.setdefault(plan, plan.seconds)
+        if self.report.first_found_seconds is None:
+            self._graph(plan)
+            self.report.first_found_seconds = time.perf_counter() - self.started
+            self._announce_finer_tiers(tier)
 
     def _announce_finer_tiers(self, tier: Tier) -> None:
         """Work for those who would be idle while this process follows the cuts of the coarsest tier."""
@@ -179,8 +206,7 @@ class Search:
             return []
         self.kernels.deadline = self.deadline  # whatever time the finer tiers had
         best = min((candidate.cost for candidate in candidates), default=float("inf"))
-        produces = tuple(-1 - index for index in range(len(self.axes.outputs)))
-        found = worthwhile_paddings(self.axes, self.program.input_names, self.plans, produces, best)
+        found = worthwhile_paddings(self.axes, self.program.input_names, self.plans, self.produces, best)
         return [str(padding) for padding in found]
 
     def _tensor(self, source: int) -> Tensor:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+from mugraph.algebra import ExpressionTooLarge
 from mugraph.algebra.fields import NestingArithmetic
 from mugraph.search.axes import AxisProgram
 from mugraph.search.closure.bounded import deepened
@@ -23,9 +24,13 @@ from mugraph.search.closure.lifting import loops_to_some_end, with_loop, worthwh
 from mugraph.search.closure.recipe import Recipe, RecipeTuple, Step
 from mugraph.search.closure.saturation import Closure, Leaf, Limits, Saturation, TinyInputs
 from mugraph.search.closure.stabilize import Stabilizer, exponentials
-from mugraph.search.closure.tiers import Tier
-from mugraph.search.structures import Key, Recent, Structure
+from mugraph.search.closure.tiers import Expressions, Tier
+from mugraph.search.closure.written import Transcription
+from mugraph.search.structures import Key, Recent, Structure, as_long
 from mugraph.search.work import Work
+
+_MOST_AS_WRITTEN = 200
+"""Block operators of the program's own derivation, where no other is known; longer ones are cut into several kernels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,27 +99,45 @@ class Item:
         """Everything the context holds within the limits, or what was found of it by `deadline` (of `time.perf_counter`)."""
         started = time.perf_counter()
         arith, inputs = NestingArithmetic(seed=self.options.seed), TinyInputs(self.options.seed)
-        loopless, bound = self._loopless(arith, inputs, min(deadline, started + self.seconds), tick)
-        timed_out = bound < self.options.block_operators and time.perf_counter() > started + self.seconds
-        closure = loopless
-        if self.loop_axis is not None:
-            closure = with_loop(loopless, self.loop_axis, worthwhile(self.program, self.loop_axis))
-        found, operators = self._extract(loopless, closure, bound, deadline)
+        loopless = self._loopless(arith, inputs, min(self.seconds, deadline - started), tick)
+        closure = self._in_context(loopless.closure)
+        found, operators = self._extract(loopless, closure, deadline, self.options.most_block_operators)
+        if not found and loopless.bound < self.options.most_block_operators and self.tier is Tier.OPAQUE_SUMS:
+            found = self._as_written(loopless, arith, inputs, deadline)
         safe = found
         if any(step.op == "exp" for recipe in found for step in recipe.steps):
             safe = self._safe(found, Stabilizer(self.program, closure.context, arith, inputs), deadline)
+        timed_out = loopless.timed_out or time.perf_counter() > deadline
         return Structure(
             recipes=RecipeTuple(sorted(found, key=_in_canonical_order)),
             safe_recipes=RecipeTuple(sorted(safe, key=_in_canonical_order)),
             states=len(closure.nodes),
             edges=closure.edge_count,
-            saturated=bound >= self.options.block_operators,
+            saturated=loopless.bound >= self.options.block_operators,
             complete=operators >= self.options.block_operators,
             operators=operators,
             pruned=tuple(sorted(closure.pruned.items())),
             seconds=time.perf_counter() - started,
-            timed_out=timed_out or time.perf_counter() > deadline,
+            given=min(self.seconds, deadline - started) if timed_out else 0.0,
+            timed_out=timed_out,
         )
+
+    def _in_context(self, loopless: Closure) -> Closure:
+        """The closure of this item's loop axis, if there is one; where outputs were not reached, nothing is put into the loop."""
+        if self.loop_axis is None:
+            return loopless
+        if not all(loopless.goals):
+            return Closure(self.program, Context.of(self.program, self.loop_axis), self.tier, goals=loopless.goals)
+        return with_loop(loopless, self.loop_axis, worthwhile(self.program, self.loop_axis))
+
+    def _as_written(self, reached: _Loopless, arith: NestingArithmetic, inputs: TinyInputs, deadline: float) -> list[Recipe]:
+        """The program's own derivation, unless it is too long for any kernel, and a loop wherever one may stand in it."""
+        own = Closure(self.program, reached.closure.context, self.tier)
+        own.expressions = reached.closure.expressions
+        Transcription(own, arith, inputs, Limits()).run()
+        closure = self._in_context(own)
+        found, _ = self._extract(replace(reached, closure=own), closure, deadline, min(_MOST_AS_WRITTEN, len(closure.nodes)))
+        return found
 
     def _safe(self, found: list[Recipe], stabilizer: Stabilizer, deadline: float) -> list[Recipe]:
         """The derivations with safe exponentials, or all if none is; those that were reached by the deadline."""
@@ -123,49 +146,54 @@ class Item:
         made = list(dict.fromkeys(filter(None, map(shift, itertools.chain(found[:1], in_time)))))
         return [recipe for recipe in made if not exponentials(recipe)] or made
 
-    def _loopless(
-        self, arith: NestingArithmetic, inputs: TinyInputs, deadline: float, tick: Callable[[int], None]
-    ) -> tuple[Closure, int]:
-        """The tensors of graphs without loop, and for how many operators they are all there; the same for every loop axis."""
+    def _loopless(self, arith: NestingArithmetic, inputs: TinyInputs, seconds: float, tick: Callable[[int], None]) -> _Loopless:
+        """The tensors of graphs without loop that are reached in so many seconds; the same for every loop axis."""
         key = (self.program, self.tier, self.options)
         known = _LOOPLESS.get(key)
-        if known is None:
-            known = self._closure(arith, inputs, deadline, tick)
-            if time.perf_counter() < deadline:
-                _LOOPLESS.put(key, known)
+        if known is None or not known.as_good_as(seconds):
+            deadline = time.perf_counter() + seconds
+            closure, bound = self._closure(arith, inputs, deadline, tick)
+            late = time.perf_counter() > deadline
+            known = _Loopless(closure, bound, seconds, timed_out=late and bound < self.options.block_operators)
+            _LOOPLESS.put(key, known)
         return known
 
     def _closure(
         self, arith: NestingArithmetic, inputs: TinyInputs, deadline: float, tick: Callable[[int], None]
     ) -> tuple[Closure, int]:
-        """What `_loopless` says, computed.
+        """What `_loopless` says, computed, and for how many operators its tensors are all there.
 
         What is too large to be saturated is bounded by the operators asked for; derivations beyond them are read off what was
-        saturated before.
+        saturated before. Where the program's own expressions are too large for a tier, nothing is reached.
         """
         whole = Closure(self.program, Context.of(self.program, None), self.tier)
         nodes = self.options.max_nodes if self.tier is Tier.OPAQUE_SUMS else self.options.max_finer_nodes
-        Saturation(whole, arith, inputs, Limits(nodes, deadline), tick).run()
+        try:
+            whole.expressions = Expressions(self.program, self.tier, whole.context, deadline)
+            Saturation(whole, arith, inputs, Limits(nodes, deadline), tick).run()
+        except ExpressionTooLarge:
+            whole.goals = [[] for _ in self.program.outputs]
+            return whole, 0
         if whole.saturated:
             return whole, self.options.most_block_operators
         limits = Limits(self.options.max_nodes, deadline)
         bounded, bound = deepened(whole, arith, inputs, limits, self.options.block_operators, tick)
         return (bounded if all(bounded.goals) else whole), bound
 
-    def _extract(self, loopless: Closure, closure: Closure, bound: int, deadline: float) -> tuple[list[Recipe], int]:
-        """The derivations of all goals up to the limit of operators, or if that is larger those of the smallest size there is;
-        how far they are complete.
+    def _extract(self, loopless: _Loopless, closure: Closure, deadline: float, most: int) -> tuple[list[Recipe], int]:
+        """The derivations of all goals up to the limit of operators, or if that is larger those of the smallest size there is,
+        which is at most `most`; how far they are complete.
 
         Beyond the operators asked for, loops cut every operand that has their axis, if outputs can be computed that way.
         """
+        bound = loopless.bound
         if not all(closure.goals):
             return [], bound
-        options = self.options
-        smallest = Extractor(loopless, lambda edge: 1.0).fewest_operators(options.most_block_operators)
-        limit = min(max(options.block_operators, smallest + 1), options.most_block_operators)
+        smallest = Extractor(loopless.closure, lambda edge: 1.0).fewest_operators(most)
+        limit = min(max(self.options.block_operators, smallest + 1), most)
         extractor = Extractor(closure, lambda edge: self.work.of_edge(closure, edge))
         found: list[Recipe] = []
-        for operators in range(limit, options.most_block_operators + 1):
+        for operators in range(limit, most + 1):
             limits = self._limits(extractor, operators, deadline)
             found = _derivations(extractor, limits)
             if not limits.complete:
@@ -181,7 +209,22 @@ class Item:
         return ExtractionLimits(operators, self.options.cheapest_derivations, deadline=deadline)
 
 
-_LOOPLESS: Recent[tuple[AxisProgram, Tier, Options], tuple[Closure, int]] = Recent(capacity=8)
+@dataclass(frozen=True, slots=True)
+class _Loopless:
+    """A closure without loop, for how many operators its tensors are all there, the seconds it was given, and whether it was cut
+    short by them."""
+
+    closure: Closure
+    bound: int
+    given: float
+    timed_out: bool
+
+    def as_good_as(self, seconds: float) -> bool:
+        """Whether so many seconds would reach no more."""
+        return not self.timed_out or as_long(self.given, seconds)
+
+
+_LOOPLESS: Recent[tuple[AxisProgram, Tier, Options], _Loopless] = Recent(capacity=8)
 """The closures that loops were last put into: the contexts of one program and tier are searched one after the other."""
 
 NOTHING = Structure(RecipeTuple(), RecipeTuple(), states=0, edges=0, saturated=False, complete=False, operators=0, timed_out=True)

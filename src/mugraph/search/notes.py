@@ -111,6 +111,7 @@ def structures_to_json(structures: Mapping[Key, Structure]) -> dict[str, Any]:
             "complete": structure.complete,
             "operators": structure.operators,
             "seconds": structure.seconds,
+            "given": structure.given,
             "timed_out": structure.timed_out,
         }
         for (program, tier, loop_axis, _), structure in structures.items()
@@ -144,6 +145,7 @@ def structures_from_json(document: Mapping[str, Any], options: Options) -> Itera
                 operators=int(value["operators"]),
                 pruned=pruned,
                 seconds=float(value["seconds"]),
+                given=float(value["given"]),
                 timed_out=bool(value["timed_out"]),
             )
             yield (program, Tier[value["tier"]], loop_axis, options), structure

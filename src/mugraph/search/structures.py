@@ -21,6 +21,11 @@ _AS_LONG = 0.8
 """Share of a time that counts as that time: clocks and machines vary."""
 
 
+def as_long(given: float, seconds: float) -> bool:
+    """Whether a time counts as long as another."""
+    return given >= _AS_LONG * seconds
+
+
 @dataclass(frozen=True, slots=True)
 class Structure:
     """What one context of a program holds.
@@ -28,7 +33,7 @@ class Structure:
     `recipes` in an order that depends on neither sizes nor device; `safe_recipes` those with safe exponentials (all, if none
     is); how much was visited; whether the closure `saturated`, for the operators asked for or for any number; up to how many
     block `operators` its derivations are all there, and whether that is `complete`, that is no less than asked for; what was
-    `pruned`, counted by reason; the `seconds` it took, and whether the time ran out (`timed_out`).
+    `pruned`, counted by reason; the `seconds` it took, those that it was `given`, and whether these ran out (`timed_out`).
     """
 
     recipes: RecipeTuple
@@ -40,6 +45,7 @@ class Structure:
     operators: int
     pruned: tuple[tuple[Pruning, int], ...] = ()
     seconds: float = field(default=0.0, compare=False)
+    given: float = field(default=0.0, compare=False)
     timed_out: bool = field(default=False, compare=False)
 
     @property
@@ -48,8 +54,8 @@ class Structure:
         return self.saturated and self.complete
 
     def as_good_as(self, seconds: float) -> bool:
-        """Whether another search of so many seconds would find no more: this one ended by itself, or took as long."""
-        return not self.timed_out or self.seconds >= _AS_LONG * seconds
+        """Whether another search of so many seconds would find no more: this one ended by itself, or had as long."""
+        return not self.timed_out or as_long(self.given, seconds)
 
     def count_in(self, report: TierReport, whole: bool) -> None:
         """Add this context to the statistics of its tier; only contexts of the `whole` program say what was exhausted."""
