@@ -7,8 +7,9 @@ import pytest
 from lower.graphs import attention, normalised_scores, rms_norm_linear
 from mugraph.ir import DType, Graph, GraphBuilder, Level
 from mugraph.lower import lower
+from mugraph.lower.check import check
 from mugraph.lower.lowered import Kernel, Matmul, Memory
-from mugraph.lower.narrowing import with_narrow_factors
+from mugraph.lower.narrowing import with_narrow_factors, with_rounded_factors
 
 
 def narrowed(graph: Graph) -> Kernel:
@@ -69,6 +70,22 @@ def test_factors_that_others_read_stay_wide_in_memory_and_are_rounded_on_the_way
     assert scores.tf32, "queries are scaled inside the block"
     assert not values.tf32
     assert kernel.buffer(values.left.buffer).dtype is DType.FP32
+
+
+def test_stand_ins_round_what_others_read_too_on_its_way_to_the_product() -> None:
+    (launch,) = lower(attention(dtype=DType.BF16)).values()
+    kernel = with_rounded_factors(launch.kernel, frozenset({DType.BF16}))
+    check(kernel)
+    assert computed_types(kernel) == {DType.BF16}
+    weights = products(kernel)[1].left.buffer
+    (copied,) = [s for s in kernel.statements if s.target.buffer == weights]
+    assert kernel.buffer(copied.sources[0].buffer).dtype is DType.FP32
+
+
+def test_stand_ins_keep_what_is_multiplied_in_tf32() -> None:
+    (launch,) = lower(rms_norm_linear(dtype=DType.FP16)).values()
+    kernel = with_rounded_factors(launch.kernel, frozenset({DType.FP16, DType.BF16}))
+    assert computed_types(kernel) == {DType.FP32}
 
 
 def test_inputs_are_multiplied_as_they_are() -> None:

@@ -8,13 +8,15 @@ gains of 1e-3, keeps four bits). TF32 holds those: as many bits as fp16, the ran
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+import math
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 
 from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
 from mugraph.lower.expressions import DIFFERENCE, EXPONENTIAL, Apply, Source
 from mugraph.lower.lowered import Buffer, Combine, Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile, reads_target
+from mugraph.lower.memory import place
 
 
 def with_narrow_factors(kernel: Kernel, types: frozenset[DType] = frozenset(DType)) -> Kernel:
@@ -42,6 +44,37 @@ def with_narrow_factors(kernel: Kernel, types: frozenset[DType] = frozenset(DTyp
         body=tuple(map(in_units, kernel.body)),
         after=tuple(map(in_units, kernel.after)),
     )
+
+
+def with_rounded_factors(kernel: Kernel, types: frozenset[DType]) -> Kernel:
+    """The kernel with all that products of `types` multiply rounded as matrix units round it, on the way to them if not before.
+
+    For kernels of a host that stand in for a GPU's: factors that others read as well stay wide, and products read copies.
+    """
+    kernel = with_narrow_factors(kernel, types)
+    copies: list[Buffer] = []
+
+    def rounded(factor: Tile, dtype: DType) -> tuple[Tile, list[Statement]]:
+        if kernel.buffer(factor.buffer).dtype is not DType.FP32:
+            return factor, []
+        copy = Buffer(f"rounded_{len(copies)}", Memory.SHARED, dtype, math.prod(factor.shape))
+        copies.append(copy)
+        tile = Tile(copy.name, factor.shape, tiles.row_major(factor.shape))
+        return tile, [Elementwise(tile, (factor,), Source(0))]
+
+    def part(statements: Sequence[Statement]) -> tuple[Statement, ...]:
+        found: list[Statement] = []
+        for statement in statements:
+            if isinstance(statement, Matmul) and statement.dtype in types and not statement.tf32:
+                (left, before), (right, behind) = (rounded(factor, statement.dtype) for factor in statement.sources)
+                found += [*before, *behind]
+                statement = replace(statement, left=left, right=right)
+            found.append(statement)
+        return tuple(found)
+
+    before, body, after = part(kernel.before), part(kernel.body), part(kernel.after)
+    buffers = place((*kernel.buffers, *copies), before, body, after) if copies else kernel.buffers
+    return replace(kernel, buffers=buffers, before=before, body=body, after=after)
 
 
 def _exponentials(kernel: Kernel) -> frozenset[str]:

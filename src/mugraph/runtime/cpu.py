@@ -12,7 +12,7 @@ from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph
 from mugraph.lower import Launch, lower
 from mugraph.lower.lowered import Kernel
-from mugraph.lower.narrowing import with_narrow_factors
+from mugraph.lower.narrowing import with_rounded_factors
 from mugraph.runtime.arrays import Arrays, arrays_of
 from mugraph.runtime.compiler import find_compiler, load_shared
 from mugraph.runtime.machine import Functions, Timed
@@ -54,7 +54,7 @@ class Cpu:
         if not self.rounded_factors:
             return launches
         return {
-            index: replace(launch, kernel=with_narrow_factors(launch.kernel, self.rounded_factors))
+            index: replace(launch, kernel=with_rounded_factors(launch.kernel, self.rounded_factors))
             for index, launch in launches.items()
         }
 
