@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lower.graphs import rms_norm_linear
+from lower.graphs import attention, rms_norm_linear
 from mugraph.errors import InvalidGraph, UnsupportedOperator
 from mugraph.ir import DType, Graph, GraphBuilder, Level
 from mugraph.ir.ops import OPERATORS
+from mugraph.lower import construct
 from mugraph.targets.triton import print_program, tile_launches
 from mugraph.targets.triton.expressions import TORCH_FUNCTIONS, TRITON_FUNCTIONS, in_python, number, unwrapped
 from mugraph.targets.triton.kernel import value_names
@@ -71,6 +73,18 @@ def test_products_of_fp32_are_exact_and_computed_factors_of_fp16_keep_their_rang
     assert 'input_precision="ieee"' in program_text(rms_norm_linear(inner=256))
     assert 'input_precision="tf32"' in program_text(rms_norm_linear(inner=256, dtype=DType.FP16))
     assert "mul_6.to(tl.bfloat16)" in program_text(rms_norm_linear(inner=256, dtype=DType.BF16))
+
+
+def test_weights_of_safe_softmax_are_multiplied_in_fp16() -> None:
+    text = program_text(construct(attention(queries=16, keys=128, width=32, dtype=DType.FP16)))
+    (weighted,) = re.findall(r"tl.dot\((exp_\d+.*)\)", text)
+    assert re.fullmatch(r"exp_(\d+)\.to\(tl\.float16\), \w+(, acc_\d+)?", weighted)
+    assert text.count('"tf32"') == 1, "queries are scaled in the kernel"
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_accumulators_with_the_same_shift_share_one_running_maximum(flat: bool) -> None:
+    assert program_text(attention(flat=flat)).count("raised_") == 4
 
 
 def test_factors_that_were_loaded_keep_their_type() -> None:

@@ -14,7 +14,8 @@ from dataclasses import replace
 
 from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
-from mugraph.lower.expressions import DIFFERENCE, EXPONENTIAL, Apply, Source
+from mugraph.lower.exponents import shift_of
+from mugraph.lower.expressions import Source
 from mugraph.lower.lowered import Buffer, Combine, Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile, reads_target
 from mugraph.lower.memory import place
 
@@ -88,11 +89,9 @@ def _exponentials(kernel: Kernel) -> frozenset[str]:
 
 
 def _is_shifted(statement: Elementwise, maxima: Set[str]) -> bool:
-    """Whether a statement is an exponential of a difference from one of the buffers `maxima`."""
-    match statement.expression:
-        case Apply(outer, (Apply(inner, (_, Source(index))),)):
-            return (outer, inner) == (EXPONENTIAL, DIFFERENCE) and statement.sources[index].buffer in maxima
-    return False
+    """Whether a statement is an exponential shifted by what one of the buffers `maxima` holds."""
+    shift = shift_of(statement.expression)
+    return shift is not None and statement.sources[shift].buffer in maxima
 
 
 def _factor_type(kernel: Kernel, buffer: Buffer) -> DType | None:

@@ -47,8 +47,8 @@ class Triton:
 
     @property
     def stand_in(self) -> Cpu:
-        """This host, with computed factors rounded to bf16; those of fp16 go in TF32, which loses no more than fp16."""
-        return Cpu(rounded_factors=frozenset({DType.BF16}))
+        """This host, with computed factors rounded as the matrix units need them; TF32 loses no more than fp16."""
+        return Cpu(rounded_factors=frozenset({DType.FP16, DType.BF16}))
 
     @property
     def imitation(self) -> InterpretedTriton:

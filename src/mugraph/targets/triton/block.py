@@ -14,7 +14,7 @@ from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import VIEWS, Node, Shape, Value
 from mugraph.ir.ops import GRAPH_DEFINED, Scope, apply_call, partition_of
 from mugraph.lower import tiles
-from mugraph.lower.exponents import LOWEST, is_subtracted
+from mugraph.lower.exponents import LOWEST, is_subtracted, shift_of
 from mugraph.lower.expressions import Expression, Source, apply_row, constant_of, expression_of
 from mugraph.lower.lowered import Tile
 from mugraph.lower.phases import Phase, phases
@@ -67,7 +67,7 @@ class _KernelText:
     """Sizes that masks tell from their padding."""
     summed: set[int] = field(default_factory=set)
     """Accumulators that their product already adds to."""
-    maxima: dict[Value, _RunningMaximum] = field(default_factory=dict)
+    maxima: dict[str, _RunningMaximum] = field(default_factory=dict)
     parts: int = 0
     loaded_bytes: int = 0
     """Of the tiles that one iteration loads."""
@@ -230,7 +230,14 @@ class _KernelText:
             expression, name = expression_of(node.body), node.body.nodes[-2].op
         else:
             expression, name = apply_row(node.op, [Source(position) for position in range(len(operands))]), node.op
-        return self.define(index, self.expression(index, expression, operands), name)
+        made = self.define(index, self.expression(index, expression, operands), name)
+        shift = shift_of(expression)
+        return replace(made, bounded=shift is not None and self.is_maximum(node.inputs[shift]))
+
+    def is_maximum(self, value: Value) -> bool:
+        """Whether a value is that of a maximum along some dimension, or a view of it."""
+        node = self.kernel.body.nodes[value.node]
+        return node.op == "max" or (node.op in VIEWS and self.is_maximum(node.inputs[0]))
 
     def expression(self, index: int, expression: Expression, operands: Sequence[TileText]) -> str:
         """The text of an expression over operands that broadcast to the shape of node `index`."""
@@ -359,9 +366,9 @@ class _KernelText:
         return TileText(name, shape)
 
     def running_maximum(self, shift: Value) -> _RunningMaximum:
-        """Keep the maximum of `shift` over the iterations; shared by all accumulators that are shifted alike."""
-        if shift not in self.maxima:
-            now, index = self.values[shift], shift.node
+        """Keep the maximum of `shift` over the iterations; shared by all accumulators that are shifted alike, in any shape."""
+        now, index = self.values[shift], shift.node
+        if now.text not in self.maxima:
             largest = self.declared(index, now.shape, LOWEST, "largest")
             raised = f"raised_{index}"
             factors = _RunningMaximum(f"old_factor_{index}", f"new_factor_{index}")
@@ -369,5 +376,5 @@ class _KernelText:
             self.line(Phase.BODY, f"{factors.old_factor} = tl.exp({largest} - {raised})", now.shape)
             self.line(Phase.BODY, f"{factors.new_factor} = tl.exp({now.wide} - {raised})", now.shape)
             self.line(Phase.BODY, f"{largest} = {raised}")
-            self.maxima[shift] = factors
-        return self.maxima[shift]
+            self.maxima[now.text] = factors
+        return self.maxima[now.text]

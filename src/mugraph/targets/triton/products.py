@@ -27,11 +27,11 @@ class _Dot:
         """How factors that have `dtype` in the muGraph are multiplied.
 
         Computed factors of fp16 go in TF32, which keeps as many bits of them and has the range of fp32: numbers that fp16
-        could not hold are no inputs or outputs of the program, and nobody chose their scale.
+        could not hold are no inputs or outputs of the program, and nobody chose their scale. Those between 0 and 1 go in fp16.
         """
         if dtype is DType.FP32:
             return cls(DType.FP32, ', input_precision="ieee"')
-        if dtype is DType.FP16 and not left.exact is right.exact is DType.FP16:
+        if dtype is DType.FP16 and not all(factor.exact is DType.FP16 or factor.bounded for factor in (left, right)):
             return cls(DType.FP32, ', input_precision="tf32"')
         return cls(dtype)
 

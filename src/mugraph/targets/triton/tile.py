@@ -18,13 +18,14 @@ class TileText:
 
     The Triton tensor has `held(shape)`: a tile of [1, 12, 64] is a tensor of [16, 64], whose last four rows are padding. What
     is in the padding nobody may read, unless `zero_padded`. Elements are fp32 unless `narrow`; in fp32 too they may all be
-    numbers of the type `exact`, as they were loaded.
+    numbers of the type `exact`, as they were loaded, or `bounded`, between 0 and 1 as the exponentials of safe softmax are.
     """
 
     text: str
     shape: Shape
     narrow: DType | None = None
     exact: DType | None = None
+    bounded: bool = False
     zero_padded: bool = False
 
     @property
