@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mugraph.devices import NO_ENGINES, Engines, device_for
-from mugraph.errors import InvalidInput
-from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph
 from mugraph.lower import ALL_PASSES, Launch, Passes, cooperative, lower
 from mugraph.lower.device_layouts import with_device_layouts
 from mugraph.lower.lowered import Kernel
 from mugraph.lower.thread_graphs import Rule
-from mugraph.runtime.arrays import Arrays, torch_arrays
-from mugraph.runtime.cpu import Cpu
 from mugraph.runtime.cuda.launch import LaunchShape, LoadedKernel
 from mugraph.runtime.cuda.nvrtc import SOURCE_NAME, Cubin, compile_cubin, compiler_version
-from mugraph.runtime.cuda.timing import captured, has_gpu
-from mugraph.runtime.machine import Functions, Timed
+from mugraph.runtime.gpu import NvidiaGpu
+from mugraph.runtime.machine import Functions
 from mugraph.store import Store
 from mugraph.targets.cuda import print_program
 
@@ -31,14 +27,12 @@ _NEVER = Rule("never", lambda link: False)
 
 
 @dataclass(frozen=True, slots=True)
-class Cuda:
-    """Kernels for GPUs of one architecture, as `sm_90`, whose blocks share up to `shared_bytes` of memory.
+class Cuda(NvidiaGpu):
+    """CUDA C++ for GPUs of one architecture.
 
     `engines` are the units beside the threads that kernels may use; a target's machine has all that its devices have.
     """
 
-    architecture: str
-    shared_bytes: int
     passes: Passes = ALL_PASSES
     engines: Engines = NO_ENGINES
 
@@ -48,16 +42,6 @@ class Cuda:
         device = device_for(target)
         compiler_version()
         return cls(target.split(":")[1], device.shared_memory_bytes, engines=device.engines)
-
-    @property
-    def available(self) -> bool:
-        """Whether PyTorch sees a GPU of the architecture or a later one of its generation."""
-        return has_gpu(self.architecture)
-
-    @property
-    def stand_in(self) -> Cpu:
-        """This host, with factors rounded as the matrix units need them."""
-        return Cpu(rounded_factors=frozenset({DType.FP16, DType.BF16}))
 
     @property
     def imitation(self) -> EmulatedCuda:
@@ -86,22 +70,6 @@ class Cuda:
         store = Store.of(None) if cache_directory is None else Store(cache_directory)
         cubin = compile_cubin(sources[SOURCE_NAME], self.architecture, store)
         return {kernel.name: _Launcher(cubin, kernel.name, launch_shape(kernel)) for kernel in kernels}
-
-    def arrays(self, inputs: Sequence[Any]) -> Arrays:
-        """CUDA tensors of PyTorch."""
-        if any(type(array).__module__.partition(".")[0] != "torch" for array in inputs):
-            raise InvalidInput("target cuda takes torch tensors on a CUDA device")
-        return torch_arrays("cuda")
-
-    def moved(self, inputs: Sequence[Any]) -> list[Any]:
-        """The inputs as tensors on the current GPU."""
-        import torch
-
-        return [torch.as_tensor(array).cuda() for array in inputs]
-
-    def timed(self, call: Callable[[], object]) -> Timed:
-        """The call captured into a CUDA graph."""
-        return captured(call)
 
 
 def launch_shape(kernel: Kernel) -> LaunchShape:

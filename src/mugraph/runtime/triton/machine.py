@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mugraph.devices import device_for
-from mugraph.errors import InvalidInput, TargetUnavailable
-from mugraph.ir.dtypes import DType
+from mugraph.errors import TargetUnavailable
 from mugraph.ir.graph import Graph
-from mugraph.runtime.arrays import Arrays, torch_arrays
-from mugraph.runtime.cpu import Cpu
-from mugraph.runtime.cuda.timing import captured, has_gpu
-from mugraph.runtime.machine import Functions, Timed
+from mugraph.runtime.gpu import NvidiaGpu
+from mugraph.runtime.machine import Functions
 from mugraph.runtime.triton.compiler import CompiledTriton, compile_kernel
 from mugraph.runtime.triton.modules import triton_version
 from mugraph.targets.triton import TileKernel, TileLaunch, print_program, tile_launches
@@ -26,11 +23,8 @@ SOURCE_NAME = "kernels.py"
 
 
 @dataclass(frozen=True, slots=True)
-class Triton:
-    """Kernels for GPUs of one architecture, as `sm_90`, whose blocks may have `shared_bytes` of shared memory."""
-
-    architecture: str
-    shared_bytes: int
+class Triton(NvidiaGpu):
+    """Triton kernels for GPUs of one architecture."""
 
     @classmethod
     def of(cls, target: str) -> Triton:
@@ -39,16 +33,6 @@ class Triton:
         triton_version()
         architecture = target.split(":")[1]
         return cls(architecture, device_for(f"cuda:{architecture}").shared_memory_bytes)
-
-    @property
-    def available(self) -> bool:
-        """Whether PyTorch sees a GPU of the architecture or a later one of its generation."""
-        return has_gpu(self.architecture)
-
-    @property
-    def stand_in(self) -> Cpu:
-        """This host, with computed factors rounded as the matrix units need them; TF32 loses no more than fp16."""
-        return Cpu(rounded_factors=frozenset({DType.FP16, DType.BF16}))
 
     @property
     def imitation(self) -> InterpretedTriton:
@@ -72,22 +56,6 @@ class Triton:
     def compiled(self, kernel: TileKernel, sources: Mapping[str, str]) -> CompiledTriton:
         """A kernel of the printed file as machine code; raises what `compile_kernel` raises."""
         return compile_kernel(kernel, sources[SOURCE_NAME], self.architecture, self.shared_bytes)
-
-    def arrays(self, inputs: Sequence[Any]) -> Arrays:
-        """CUDA tensors of PyTorch."""
-        if any(type(array).__module__.partition(".")[0] != "torch" for array in inputs):
-            raise InvalidInput("target triton takes torch tensors on a CUDA device")
-        return torch_arrays("cuda")
-
-    def moved(self, inputs: Sequence[Any]) -> list[Any]:
-        """The inputs as tensors on the current GPU."""
-        import torch
-
-        return [torch.as_tensor(array).cuda() for array in inputs]
-
-    def timed(self, call: Callable[[], object]) -> Timed:
-        """The call captured into a CUDA graph."""
-        return captured(call)
 
 
 @dataclass(frozen=True, slots=True)

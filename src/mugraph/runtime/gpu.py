@@ -1,0 +1,72 @@
+"""NVIDIA GPUs as PyTorch sees them, whatever prints their kernels: whether there is one, its tensors, and how long calls take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mugraph.errors import InvalidInput
+from mugraph.ir.dtypes import DType
+from mugraph.runtime.arrays import Arrays, torch_arrays
+from mugraph.runtime.cpu import Cpu
+from mugraph.runtime.machine import Timed
+
+_CAPTURED = 20
+"""Calls in one CUDA graph that is timed: inputs of small programs stay in the GPU's cache between them."""
+
+
+@dataclass(frozen=True, slots=True)
+class NvidiaGpu:
+    """What all machines for GPUs of an `architecture`, as `sm_90`, have in common; blocks share up to `shared_bytes` of memory."""
+
+    architecture: str
+    shared_bytes: int
+
+    @property
+    def available(self) -> bool:
+        """Whether PyTorch sees a GPU of the architecture or a later one of its generation."""
+        import torch
+
+        return torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == int(self.architecture[3:-1])
+
+    @property
+    def stand_in(self) -> Cpu:
+        """This host, with computed factors rounded as the matrix units need them; TF32 loses no more than fp16."""
+        return Cpu(rounded_factors=frozenset({DType.FP16, DType.BF16}))
+
+    def arrays(self, inputs: Sequence[Any]) -> Arrays:
+        """CUDA tensors of PyTorch."""
+        if any(type(array).__module__.partition(".")[0] != "torch" for array in inputs):
+            raise InvalidInput(f"kernels for {self.architecture} take torch tensors on a CUDA device")
+        return torch_arrays("cuda")
+
+    def moved(self, inputs: Sequence[Any]) -> list[Any]:
+        """The inputs as tensors on the current GPU."""
+        import torch
+
+        return [torch.as_tensor(array).cuda() for array in inputs]
+
+    def timed(self, call: Callable[[], object]) -> Timed:
+        """The call captured into a CUDA graph."""
+        return captured(call)
+
+
+def captured(call: Callable[[], object]) -> Timed:
+    """The call captured into a CUDA graph several times, so that neither launches nor waiting for the GPU count."""
+    import torch
+
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # not annotated by torch
+    with torch.cuda.stream(stream):
+        call()  # loads kernels and lets libraries choose theirs, which must not happen while capturing
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        for _ in range(_CAPTURED):
+            call()
+
+    def run() -> None:
+        graph.replay()
+        torch.cuda.synchronize()
+
+    return Timed(run, _CAPTURED)
