@@ -18,7 +18,7 @@ _CAPTURED = 20
 
 @dataclass(frozen=True, slots=True)
 class NvidiaGpu:
-    """What all machines for GPUs of an `architecture`, as `sm_90`, have in common; blocks share up to `shared_bytes` of memory."""
+    """What machines for GPUs of an `architecture`, as `sm_90`, have in common; blocks share up to `shared_bytes` of memory."""
 
     architecture: str
     shared_bytes: int
