@@ -63,3 +63,25 @@ def normalised_scores(queries: int = 8, keys: int = 128, width: int = 64, loop: 
     lengths = block.add("transpose", block.add("sqrt", squares), permutation=(1, 0))
     result = block.add("accumulate", block.add("div", scores, lengths), combine="concat", dim=1)
     return kernel.build(kernel.graph_defined(block.build([block.add("output_saver", result, omap=(0,))]), names))
+
+
+OTHER_MAXIMA = ("of another tensor", "of one term", "of a smaller multiple", "of other rows")
+
+
+def shifted_by(what: str) -> Graph:
+    """`exp(s - m) @ v` of one block in fp16, m one of `OTHER_MAXIMA`, which do not keep the exponents below 0."""
+    kernel, size = GraphBuilder(Level.KERNEL), 32
+    inputs = [kernel.input(name, (size, size), DType.FP16) for name in ("S", "T", "V")]
+    block = GraphBuilder(Level.BLOCK, grid=(1,))
+    s, t, v = (block.iterator(number, kernel.tensor(tensor), (None,), None) for number, tensor in enumerate(inputs))
+    largest = block.add("max", t if what == "of another tensor" else s, dim=1, size=size)
+    exponent = s
+    match what:
+        case "of one term":
+            exponent = block.add("add", s, t)
+        case "of a smaller multiple":
+            exponent = block.add("mul", s, block.constant(4, DType.FP16))
+        case "of other rows":
+            largest = block.add("transpose", largest, permutation=(1, 0))
+    result = block.add("matmul", block.add("exp", block.add("sub", exponent, largest)), v)
+    return kernel.build(kernel.graph_defined(block.build([block.add("output_saver", result, omap=(0,))]), inputs))

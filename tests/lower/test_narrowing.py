@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from lower.graphs import attention, normalised_scores, rms_norm_linear
+from lower.graphs import OTHER_MAXIMA, attention, normalised_scores, rms_norm_linear, shifted_by
 from mugraph.ir import DType, Graph, GraphBuilder, Level
-from mugraph.lower import lower
+from mugraph.lower import construct, lower
 from mugraph.lower.check import check
-from mugraph.lower.lowered import Kernel, Matmul, Memory
+from mugraph.lower.expressions import TF32, Apply, Source
+from mugraph.lower.fragments import on_matrix_units
+from mugraph.lower.lowered import Elementwise, Kernel, Matmul, Memory
 from mugraph.lower.narrowing import with_narrow_factors, with_rounded_factors
 
 
@@ -65,6 +67,13 @@ def test_exponentials_less_their_maximum_fit_into_fp16(graph: Graph, types: set[
     assert [product.tf32 for product in products(kernel)] == [types == {DType.FP32}]
 
 
+@pytest.mark.parametrize("what", OTHER_MAXIMA)
+def test_exponentials_less_another_maximum_may_be_too_large_for_fp16(what: str) -> None:
+    kernel = narrowed(construct(shifted_by(what)))
+    assert computed_types(kernel) == {DType.FP32}
+    assert [product.tf32 for product in products(kernel)] == [True]
+
+
 def test_factors_that_others_read_stay_wide_in_memory_and_are_rounded_on_the_way() -> None:
     scores, values = products(kernel := narrowed(attention(dtype=DType.FP16)))
     assert scores.tf32, "queries are scaled inside the block"
@@ -73,8 +82,8 @@ def test_factors_that_others_read_stay_wide_in_memory_and_are_rounded_on_the_way
 
 
 def test_stand_ins_round_what_others_read_too_on_its_way_to_the_product() -> None:
-    (launch,) = lower(attention(dtype=DType.BF16)).values()
-    kernel = with_rounded_factors(launch.kernel, frozenset({DType.BF16}))
+    (launch,) = lower(attention(queries=16, keys=64, width=16, dtype=DType.BF16)).values()
+    kernel = with_rounded_factors(launch.kernel, on_matrix_units)
     check(kernel)
     assert computed_types(kernel) == {DType.BF16}
     weights = products(kernel)[1].left.buffer
@@ -82,10 +91,23 @@ def test_stand_ins_round_what_others_read_too_on_its_way_to_the_product() -> Non
     assert kernel.buffer(copied.sources[0].buffer).dtype is DType.FP32
 
 
-def test_stand_ins_keep_what_is_multiplied_in_tf32() -> None:
-    (launch,) = lower(rms_norm_linear(dtype=DType.FP16)).values()
-    kernel = with_rounded_factors(launch.kernel, frozenset({DType.FP16, DType.BF16}))
+def test_stand_ins_round_to_tf32_what_is_multiplied_in_it() -> None:
+    (launch,) = lower(rms_norm_linear(inner=64, dtype=DType.FP16)).values()
+    kernel = with_rounded_factors(launch.kernel, on_matrix_units)
+    check(kernel)
     assert computed_types(kernel) == {DType.FP32}
+    (product,) = products(kernel)
+    (copied,) = [s for s in kernel.statements if s.target.buffer == product.left.buffer]
+    assert isinstance(copied, Elementwise)
+    assert copied.expression == Apply(TF32, (Source(0),))
+
+
+def test_stand_ins_round_nothing_that_vector_units_multiply() -> None:
+    (launch,) = lower(rms_norm_linear(inner=32, dtype=DType.FP16)).values()
+    kernel = with_rounded_factors(launch.kernel, on_matrix_units)
+    assert [b.name for b in kernel.buffers] == [b.name for b in launch.kernel.buffers], (
+        "8 values of k are too few for matrix units"
+    )
 
 
 def test_inputs_are_multiplied_as_they_are() -> None:

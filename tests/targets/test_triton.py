@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lower.graphs import attention, rms_norm_linear
+from lower.graphs import OTHER_MAXIMA, attention, rms_norm_linear, shifted_by
 from mugraph.errors import InvalidGraph, UnsupportedOperator
 from mugraph.ir import DType, Graph, GraphBuilder, Level
 from mugraph.ir.ops import OPERATORS
@@ -39,7 +39,7 @@ def kernel_3(X_ptr, G_ptr, W_ptr, t3_ptr):
         sum_4 = tl.sum(square_3, axis=1)  # [12, 1]
         acc_5 = acc_5 + sum_4  # [12, 1]
         mul_6 = X_0 * G_1[None, :]  # [12, 32]
-        acc_8 = tl.dot(mul_6, W_2.to(tl.float32), acc_8, input_precision="tf32")  # [12, 32]
+        acc_8 = tl.dot(to_tf32(mul_6), W_2.to(tl.float32), acc_8, input_precision="tf32")  # [12, 32]
     div_9 = acc_8 / tl.sqrt(acc_5[:, None] * 0.015625)  # [12, 32]
     tl.store(t3_ptr + 32 * g0 + i16[:, None] * 64 + i32[None, :], div_9.to(tl.float16), mask=m12[:, None])  # [12, 32]'''  # noqa: E501
 
@@ -59,7 +59,7 @@ def elementwise_graph(op: str, dtype: DType = DType.FP32, name: str = "x", shape
 
 def test_a_kernel_reads_like_one_written_by_hand() -> None:
     text = program_text(rms_norm_linear(rows=12, inner=64, columns=64, dtype=DType.FP16, loop=2))
-    assert text[text.index("@triton.jit") : text.index("def run")].strip() == KERNEL
+    assert text[text.index("@triton.jit\ndef kernel_3") : text.index("def run")].strip() == KERNEL
 
 
 def test_the_file_allocates_launches_and_returns() -> None:
@@ -72,6 +72,7 @@ def test_the_file_allocates_launches_and_returns() -> None:
 def test_products_of_fp32_are_exact_and_computed_factors_of_fp16_keep_their_range() -> None:
     assert 'input_precision="ieee"' in program_text(rms_norm_linear(inner=256))
     assert 'input_precision="tf32"' in program_text(rms_norm_linear(inner=256, dtype=DType.FP16))
+    assert "tl.dot(to_tf32(mul_6), W_2.to(tl.float32)" in program_text(rms_norm_linear(inner=256, dtype=DType.FP16))
     assert "mul_6.to(tl.bfloat16)" in program_text(rms_norm_linear(inner=256, dtype=DType.BF16))
 
 
@@ -80,6 +81,11 @@ def test_weights_of_safe_softmax_are_multiplied_in_fp16() -> None:
     (weighted,) = re.findall(r"tl.dot\((exp_\d+.*)\)", text)
     assert re.fullmatch(r"exp_(\d+)\.to\(tl\.float16\), \w+(, acc_\d+)?", weighted)
     assert text.count('"tf32"') == 1, "queries are scaled in the kernel"
+
+
+@pytest.mark.parametrize("what", OTHER_MAXIMA)
+def test_exponentials_less_another_maximum_may_be_too_large_for_fp16(what: str) -> None:
+    assert re.search(r"tl.dot\(to_tf32\(exp_\d+\), V_\d+.to\(tl.float32\)", program_text(construct(shifted_by(what))))
 
 
 @pytest.mark.parametrize("flat", [False, True])

@@ -1,6 +1,6 @@
 """Maxima that exponents are shifted by, as in safe softmax: they must stay finite where a whole row is -inf.
 
-Exponentials shifted by the maximum of their row lie between 0 and 1, so that fp16 holds what matters of them.
+Exponentials shifted by the maximum of their exponents lie between 0 and 1, so that fp16 holds what matters of them.
 """
 
 from __future__ import annotations
@@ -26,9 +26,17 @@ def is_subtracted(graph: Graph, value: Value) -> bool:
     return False
 
 
-def shift_of(expression: Expression) -> int | None:
-    """The number of the source that an exponential subtracts in its exponent; None for any other expression."""
+def shifted(expression: Expression) -> tuple[Expression, int] | None:
+    """The exponent of an exponential before a source was subtracted from it, and that source's number; None for others."""
     match expression:
-        case Apply(outer, (Apply(inner, (_, Source(index))),)) if (outer, inner) == (EXPONENTIAL, DIFFERENCE):
-            return index
+        case Apply(outer, (Apply(inner, (exponent, Source(index))),)) if (outer, inner) == (EXPONENTIAL, DIFFERENCE):
+            return exponent, index
     return None
+
+
+def is_maximum_of(graph: Graph, value: Value, other: Value) -> bool:
+    """Whether a value of a block graph is the maximum of another one along dimensions that it keeps, of size 1."""
+    node = graph.nodes[value.node]
+    if node.op != "max" or node.output.shape[node.integer("dim")] != 1:
+        return False
+    return node.inputs[0] == other or is_maximum_of(graph, node.inputs[0], other)

@@ -9,19 +9,19 @@ gains of 1e-3, keeps four bits). TF32 holds those: as many bits as fp16, the ran
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 
 from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
-from mugraph.lower.exponents import shift_of
-from mugraph.lower.expressions import Source
+from mugraph.lower.exponents import shifted
+from mugraph.lower.expressions import TF32, Apply, Expression, Source, renumbered, subexpressions
 from mugraph.lower.lowered import Buffer, Combine, Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile, reads_target
 from mugraph.lower.memory import place
 
 
-def with_narrow_factors(kernel: Kernel, types: frozenset[DType] = frozenset(DType)) -> Kernel:
-    """Shared buffers that only products read, in these products' type, if it is one of `types` and holds their elements.
+def with_narrow_factors(kernel: Kernel) -> Kernel:
+    """Shared buffers that only products read, in these products' type, if it holds their elements.
 
     Products of fp16 with other computed factors are to multiply in TF32.
     """
@@ -29,7 +29,7 @@ def with_narrow_factors(kernel: Kernel, types: frozenset[DType] = frozenset(DTyp
     narrow: dict[str, DType] = {}
     for buffer in kernel.buffers:
         dtype = _factor_type(kernel, buffer)
-        if dtype in types and dtype is not None and (dtype is not DType.FP16 or buffer.name in bounded):
+        if dtype is not None and (dtype is not DType.FP16 or buffer.name in bounded):
             narrow[buffer.name] = dtype
 
     def in_units(statement: Statement) -> Statement:
@@ -47,51 +47,69 @@ def with_narrow_factors(kernel: Kernel, types: frozenset[DType] = frozenset(DTyp
     )
 
 
-def with_rounded_factors(kernel: Kernel, types: frozenset[DType]) -> Kernel:
-    """The kernel with all that products of `types` multiply rounded as matrix units round it, on the way to them if not before.
+def with_rounded_factors(kernel: Kernel, in_units: Callable[[Matmul], bool]) -> Kernel:
+    """The kernel with every number rounded that matrix units would round, by statements: for a host without such units.
 
-    For kernels of a host that stand in for a GPU's: factors that others read as well stay wide, and products read copies.
+    `in_units` says which products of 16-bit types these multiply.
     """
-    kernel = with_narrow_factors(kernel, types)
+    kernel = with_narrow_factors(kernel)
     copies: list[Buffer] = []
 
-    def rounded(factor: Tile, dtype: DType) -> tuple[Tile, list[Statement]]:
-        if kernel.buffer(factor.buffer).dtype is not DType.FP32:
-            return factor, []
-        copy = Buffer(f"rounded_{len(copies)}", Memory.SHARED, dtype, math.prod(factor.shape))
-        copies.append(copy)
-        tile = Tile(copy.name, factor.shape, tiles.row_major(factor.shape))
-        return tile, [Elementwise(tile, (factor,), Source(0))]
+    def copied(product: Matmul, factor: Tile) -> Elementwise:
+        own = tuple(1 if stride == 0 else size for size, stride in zip(factor.shape, factor.strides, strict=True))
+        target = Tile(f"rounded_{len(copies)}", own, tiles.row_major(own))
+        copies.append(Buffer(target.buffer, Memory.SHARED, DType.FP32 if product.tf32 else product.dtype, math.prod(own)))
+        number = Source(0)
+        return Elementwise(target, (replace(factor, shape=own),), Apply(TF32, (number,)) if product.tf32 else number)
 
-    def part(statements: Sequence[Statement]) -> tuple[Statement, ...]:
-        found: list[Statement] = []
+    def part(statements: Iterable[Statement]) -> Iterator[Statement]:
         for statement in statements:
-            if isinstance(statement, Matmul) and statement.dtype in types and not statement.tf32:
-                (left, before), (right, behind) = (rounded(factor, statement.dtype) for factor in statement.sources)
-                found += [*before, *behind]
-                statement = replace(statement, left=left, right=right)
-            found.append(statement)
-        return tuple(found)
+            if isinstance(statement, Matmul) and statement.dtype.bytes == 2 and in_units(statement):
+                factors = []
+                for factor in statement.sources:
+                    if kernel.buffer(factor.buffer).dtype is DType.FP32:
+                        copy = copied(statement, factor)
+                        yield copy
+                        factor = tiles.broadcast(copy.target, factor.shape)
+                    factors.append(factor)
+                statement = replace(statement, left=factors[0], right=factors[1])
+            yield statement
 
-    before, body, after = part(kernel.before), part(kernel.body), part(kernel.after)
-    buffers = place((*kernel.buffers, *copies), before, body, after) if copies else kernel.buffers
+    before, body, after = (tuple(part(statements)) for statements in (kernel.before, kernel.body, kernel.after))
+    buffers = place((*kernel.buffers, *copies), before, body, after)
     return replace(kernel, buffers=buffers, before=before, body=body, after=after)
 
 
 def _exponentials(kernel: Kernel) -> frozenset[str]:
-    """Buffers that hold nothing but exponentials shifted by a maximum, as in safe softmax."""
-    maxima = {s.target.buffer for s in kernel.statements if isinstance(s, Reduce) and s.combine is Combine.MAX}
+    """Buffers that hold nothing but exponentials shifted by the maximum of their own exponents, as in safe softmax."""
+    maxima: set[object] = set()
     written: dict[str, bool] = {}
     for statement in kernel.statements:
+        name = statement.target.buffer
         shifted = isinstance(statement, Elementwise) and statement.combine is None and _is_shifted(statement, maxima)
-        written[statement.target.buffer] = written.get(statement.target.buffer, True) and shifted
+        written[name] = written.get(name, True) and shifted
+        if isinstance(statement, Reduce) and statement.combine is Combine.MAX and statement.sources:
+            repeated = replace(statement.target, shape=statement.sources[0].shape, strides=(*statement.target.strides, 0))
+            maxima.add(_beside(repeated, statement.expression, statement.sources))
     return frozenset(name for name, shifted in written.items() if shifted)
 
 
-def _is_shifted(statement: Elementwise, maxima: Set[str]) -> bool:
-    """Whether a statement is an exponential shifted by what one of the buffers `maxima` holds."""
-    shift = shift_of(statement.expression)
-    return shift is not None and statement.sources[shift].buffer in maxima
+def _is_shifted(statement: Elementwise, maxima: Set[object]) -> bool:
+    """Whether a statement is an exponential of numbers less the maximum of just these, which is among `maxima`."""
+    found = shifted(statement.expression)
+    return found is not None and _beside(statement.sources[found[1]], found[0], statement.sources) in maxima
+
+
+def _beside(tile: Tile, expression: Expression, sources: Sequence[Tile]) -> object:
+    """Which elements of a tile meet which values of an expression of sources of its shape.
+
+    It is the same where the same elements meet the same values, unless dimensions are cut or ordered too differently to tell.
+    """
+    order = [part.index for part in subexpressions(expression) if isinstance(part, Source)]
+    numbered = renumbered(expression, [Source(order.index(i) if i in order else i) for i in range(len(sources))])
+    read = (tile, *(sources[index] for index in order))
+    places = tuple((one.buffer, one.start, one.swizzle) for one in read)
+    return numbered, places, tuple(sorted(tiles.merged(*read)))
 
 
 def _factor_type(kernel: Kernel, buffer: Buffer) -> DType | None:

@@ -55,16 +55,16 @@ def reshaped(tile: Tile, shape: Shape) -> Tile | None:
     return replace(tile, shape=tuple(shape), strides=tuple(strides))
 
 
-def merged(tile: Tile) -> list[tuple[int, int]]:
-    """(size, stride) of the tile's dimensions, those of size 1 dropped and those that line up joined."""
-    runs: list[tuple[int, int]] = []
-    for size, stride in zip(tile.shape, tile.strides, strict=True):
+def merged(*same_shape: Tile) -> list[tuple[int, ...]]:
+    """(size, stride) of a tile's dimensions, those of size 1 dropped and those that line up joined; of several alike."""
+    runs: list[tuple[int, ...]] = []
+    for size, *strides in zip(same_shape[0].shape, *(tile.strides for tile in same_shape), strict=True):
         if size == 1:
             continue
-        if runs and runs[-1][1] == size * stride:
-            runs[-1] = (runs[-1][0] * size, stride)
+        if runs and all(above == size * stride for above, stride in zip(runs[-1][1:], strides, strict=True)):
+            runs[-1] = (runs[-1][0] * size, *strides)
         else:
-            runs.append((size, stride))
+            runs.append((size, *strides))
     return runs
 
 

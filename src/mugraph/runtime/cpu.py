@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph
 from mugraph.lower import Launch, lower
-from mugraph.lower.lowered import Kernel
+from mugraph.lower.lowered import Kernel, Matmul
 from mugraph.lower.narrowing import with_rounded_factors
 from mugraph.runtime.arrays import Arrays, arrays_of
 from mugraph.runtime.compiler import find_compiler, load_shared
@@ -26,12 +25,12 @@ SOURCE_NAME = "kernels.c"
 class Cpu:
     """Kernels for a vector unit: by default the widest of this host.
 
-    What products multiply is rounded to its type in the muGraph if that is one of `rounded_factors`, as matrix units of GPUs
-    need it: kernels that stand in for a GPU's in numerical checks.
+    `matrix_units` says which products the matrix units of a GPU multiply, whose kernels stand in for that GPU's in numerical
+    checks: factors are rounded as these units round them.
     """
 
     vectors: Vectors | None = None
-    rounded_factors: frozenset[DType] = frozenset()
+    matrix_units: Callable[[Matmul], bool] | None = None
 
     @property
     def available(self) -> bool:
@@ -51,10 +50,10 @@ class Cpu:
     def lower(self, graph: Graph) -> dict[int, Launch]:
         """The launches of a kernel graph, by node."""
         launches = lower(graph)
-        if not self.rounded_factors:
+        if self.matrix_units is None:
             return launches
         return {
-            index: replace(launch, kernel=with_rounded_factors(launch.kernel, self.rounded_factors))
+            index: replace(launch, kernel=with_rounded_factors(launch.kernel, self.matrix_units))
             for index, launch in launches.items()
         }
 

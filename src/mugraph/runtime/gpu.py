@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mugraph.errors import InvalidInput
-from mugraph.ir.dtypes import DType
+from mugraph.lower.fragments import on_matrix_units
 from mugraph.runtime.arrays import Arrays, torch_arrays
 from mugraph.runtime.cpu import Cpu
 from mugraph.runtime.machine import Timed
@@ -32,8 +32,8 @@ class NvidiaGpu:
 
     @property
     def stand_in(self) -> Cpu:
-        """This host, with computed factors rounded as the matrix units need them; TF32 loses no more than fp16."""
-        return Cpu(rounded_factors=frozenset({DType.FP16, DType.BF16}))
+        """This host, with factors rounded as the matrix units round them."""
+        return Cpu(matrix_units=on_matrix_units)
 
     def arrays(self, inputs: Sequence[Any]) -> Arrays:
         """CUDA tensors of PyTorch."""

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 from mugraph.devices import device_for
 from mugraph.errors import TargetUnavailable
 from mugraph.ir.graph import Graph
+from mugraph.runtime.cpu import Cpu
 from mugraph.runtime.gpu import NvidiaGpu
 from mugraph.runtime.machine import Functions
 from mugraph.runtime.triton.compiler import CompiledTriton, compile_kernel
 from mugraph.runtime.triton.modules import triton_version
 from mugraph.targets.triton import TileKernel, TileLaunch, print_program, tile_launches
+from mugraph.targets.triton.products import is_dot
 
 if TYPE_CHECKING:
     from mugraph.runtime.triton.interpreted import InterpretedTriton
@@ -33,6 +35,11 @@ class Triton(NvidiaGpu):
         triton_version()
         architecture = target.split(":")[1]
         return cls(architecture, device_for(f"cuda:{architecture}").shared_memory_bytes)
+
+    @property
+    def stand_in(self) -> Cpu:
+        """This host, with factors rounded as `tl.dot` gets them."""
+        return Cpu(matrix_units=is_dot)
 
     @property
     def imitation(self) -> InterpretedTriton:

@@ -260,7 +260,10 @@ INLINE vec vec_sqrt(vec x)
     return y;
 }
 
-/* The functions that the operator table's templates name; scalars widen to vectors. */
+/* The nearest number of TF32, 10 bits behind the point, as matrix units are given it; NaN stays NaN. */
+INLINE vec vec_tf32(vec x) { return choose(x == x, (vec)(((bits)x + 0x1000u) & ~0x1fffu), x); }
+
+/* The functions that templates of expressions name; scalars widen to vectors. */
 #define WIDE(x) ((x) - (vec){0})
 #define max(a, b) vec_max(WIDE(a), WIDE(b))
 #define abs(x) vec_abs(x)
@@ -269,3 +272,4 @@ INLINE vec vec_sqrt(vec x)
 #define tanh(x) vec_tanh(x)
 #define erf(x) vec_erf(x)
 #define sqrt(x) vec_sqrt(x)
+#define tf32(x) vec_tf32(x)

@@ -14,7 +14,7 @@ from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import VIEWS, Node, Shape, Value
 from mugraph.ir.ops import GRAPH_DEFINED, Scope, apply_call, partition_of
 from mugraph.lower import tiles
-from mugraph.lower.exponents import LOWEST, is_subtracted, shift_of
+from mugraph.lower.exponents import LOWEST, is_maximum_of, is_subtracted, shifted
 from mugraph.lower.expressions import Expression, Source, apply_row, constant_of, expression_of
 from mugraph.lower.lowered import Tile
 from mugraph.lower.phases import Phase, phases
@@ -231,13 +231,10 @@ class _KernelText:
         else:
             expression, name = apply_row(node.op, [Source(position) for position in range(len(operands))]), node.op
         made = self.define(index, self.expression(index, expression, operands), name)
-        shift = shift_of(expression)
-        return replace(made, bounded=shift is not None and self.is_maximum(node.inputs[shift]))
-
-    def is_maximum(self, value: Value) -> bool:
-        """Whether a value is that of a maximum along some dimension, or a view of it."""
-        node = self.kernel.body.nodes[value.node]
-        return node.op == "max" or (node.op in VIEWS and self.is_maximum(node.inputs[0]))
+        match shifted(expression):
+            case (Source(exponent), shift):
+                return replace(made, bounded=is_maximum_of(self.kernel.body, node.inputs[shift], node.inputs[exponent]))
+        return made
 
     def expression(self, index: int, expression: Expression, operands: Sequence[TileText]) -> str:
         """The text of an expression over operands that broadcast to the shape of node `index`."""

@@ -28,6 +28,13 @@ TORCH_FUNCTIONS: Mapping[str, str] = {
 """What they are called on tensors of PyTorch."""
 
 HELPERS: Mapping[str, str] = {
+    "to_tf32": '''\
+@triton.jit
+def to_tf32(x):
+    """The nearest numbers of TF32: `tl.dot` would only leave out the bits that TF32 does not have."""
+    rounded = ((x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+    return tl.where(x == x, rounded, x)
+''',
     "tanh": '''\
 @triton.jit
 def tanh(x):
@@ -37,7 +44,7 @@ def tanh(x):
     square = x * x
     series = x * (1.0 + square * (-1 / 3 + square * (2 / 15 + square * (-17 / 315 + square * (62 / 2835)))))
     return tl.where(tl.abs(x) < 0.3, series, tl.where(x < 0.0, -quotient, quotient))
-'''
+''',
 }
 """Functions that Triton lacks, by name."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Shape
+from mugraph.lower.lowered import Matmul
 from mugraph.targets.triton.tile import ELEMENT_TYPES, TileText, aligned, axis_of, held, padded, sizes
 
 _LEAST_DEPTH = {DType.FP32: 8, DType.FP16: 16, DType.BF16: 16}
@@ -41,6 +42,17 @@ class _Dot:
         return "ieee" in self.option
 
 
+def is_dot(product: Matmul) -> bool:
+    """Whether `tl.dot` multiplies the factors of a lowered product."""
+    *_, rows, columns = product.target.shape
+    return _has_dot(rows, columns, product.left.shape[-1], DType.FP32 if product.tf32 else product.dtype)
+
+
+def _has_dot(rows: int, columns: int, depth: int, dtype: DType) -> bool:
+    """Whether `tl.dot` takes factors of such sizes and a type."""
+    return rows > 1 and columns > 1 and padded(depth) >= _LEAST_DEPTH[dtype]
+
+
 def product(left: TileText, right: TileText, shape: Shape, dtype: DType, total: str = "") -> str:
     """The text of `left @ right`, a tile of `shape`, plus the tile `total` of that shape if there is one.
 
@@ -48,7 +60,7 @@ def product(left: TileText, right: TileText, shape: Shape, dtype: DType, total: 
     """
     rows, columns, depth = left.shape[-2], right.shape[-1], left.shape[-1]
     dot = _Dot.of(left, right, dtype)
-    if rows == 1 or columns == 1 or padded(depth) < _LEAST_DEPTH[dot.dtype]:
+    if not _has_dot(rows, columns, depth, dot.dtype):
         text = _multiplied_and_summed(left, right, shape)
     elif dot.exact and padded(depth) > 2 * _PART and not sizes(shape[:-2]):
         text = _summed_in_parts(dot, left, right)
@@ -68,7 +80,7 @@ def _summed_in_parts(dot: _Dot, left: TileText, right: TileText) -> str:
 
 def _dot(dot: _Dot, left: TileText, right: TileText, shape: Shape, total: str) -> str:
     one_batch = len(sizes(shape[:-2])) <= 1
-    terms = [_factor(factor, shape[:-2], dot.dtype) for factor in (left, right)]
+    terms = [_factor(factor, shape[:-2], dot) for factor in (left, right)]
     if total and one_batch:
         terms.append(total)
     text = f"tl.dot({', '.join(terms)}{dot.option})"
@@ -78,11 +90,13 @@ def _dot(dot: _Dot, left: TileText, right: TileText, shape: Shape, total: str) -
     return f"{total} + {text}" if total else text
 
 
-def _factor(factor: TileText, batch: Shape, dtype: DType) -> str:
-    """A factor as `tl.dot` takes it: in `dtype`, with one dimension for all the batches if there are any."""
+def _factor(factor: TileText, batch: Shape, dot: _Dot) -> str:
+    """A factor as `tl.dot` takes it: rounded, with one dimension for all the batches if there are any."""
     text = factor.wide
-    if dtype is not DType.FP32:
-        text = factor.text if factor.narrow is dtype else f"{text}.to(tl.{ELEMENT_TYPES[dtype]})"
+    if dot.dtype is not DType.FP32:
+        text = factor.text if factor.narrow is dot.dtype else f"{text}.to(tl.{ELEMENT_TYPES[dot.dtype]})"
+    elif not dot.exact and factor.exact is not DType.FP16:
+        text = f"to_tf32({text})"
     matrix = factor.shape[-2:]
     missing = (1,) * (len(batch) + 2 - len(factor.shape))
     if sizes((*missing, *factor.shape[:-2])) != sizes(batch):
