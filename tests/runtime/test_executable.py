@@ -16,8 +16,10 @@ from mugraph.ir import DType, Graph, GraphBuilder, Level, Scalar, Tensor
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
+from mugraph.lower import construct
 from mugraph.runtime import Executable, build
 from mugraph.runtime.arrays import NUMPY, torch_arrays
+from mugraph.runtime.cpu import Cpu
 
 FP32 = DType.FP32
 
@@ -181,6 +183,25 @@ def test_a_graph_without_kernels_of_its_own_needs_no_compiler() -> None:
     assert executable.sources == {}
     array = normal_inputs(executable.graph)[0]
     np.testing.assert_array_equal(executable(array)[0], array.max(axis=1, keepdims=True))
+
+
+def test_sums_of_products_that_lie_in_different_orders_are_right() -> None:
+    """GCC 12 left out the stores of the second product, whose addresses it computed from those of the first."""
+    kernel = GraphBuilder(Level.KERNEL)
+    shapes = {"A": (17, 40), "B": (8, 17), "S": (1, 40), "C": (40, 17), "D": (17, 8)}
+    inputs = [kernel.input(name, shape, DType.FP16) for name, shape in shapes.items()]
+    block = GraphBuilder(Level.BLOCK, grid=(1,))
+    a, b, s, c, d = (block.iterator(number, kernel.tensor(value), (None,), None) for number, value in enumerate(inputs))
+    columns = block.add("transpose", block.add("mul", a, s), permutation=(1, 0))
+    first = block.add("matmul", columns, block.add("transpose", b, permutation=(1, 0)))
+    weights = block.add("exp", block.add("sub", d, block.add("max", d, dim=0, size=17)))
+    total = block.add("add", first, block.add("matmul", c, weights))
+    graph = kernel.build(kernel.graph_defined(block.build([block.add("output_saver", total, omap=(0,))]), inputs))
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(shape).astype(np.float16) for shape in shapes.values()]
+    (result,) = Executable(construct(graph), Cpu())(*arrays)
+    (exact,) = evaluate(graph, [array.astype(np.float64) for array in arrays], FloatArithmetic())
+    np.testing.assert_allclose(result, exact, rtol=2e-3, atol=2e-2)
 
 
 def test_calls_from_several_threads_do_not_disturb_each_other() -> None:

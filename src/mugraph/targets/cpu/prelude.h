@@ -41,6 +41,10 @@ INLINE void share(long blocks, int parallel, long *first, long *last)
     *last = blocks * (thread + 1) / threads;
 }
 
+/* Memory that the compiler shall take for known elsewhere. GCC 12 computes addresses within a block's own memory from those of other
+   buffers in it, forgets where they point, and leaves out stores that nobody else could read. */
+#define ESCAPED(pointer) __asm__("" : "+r"(pointer))
+
 /* Conversions between fp32 vectors and what is stored. */
 
 INLINE vec splat(float x) { return x - (vec){0}; }

@@ -95,9 +95,11 @@ def _print_memory(writer: Writer, kernel: Kernel) -> None:
         writer.line(f"{const}{dtype}_t *const restrict {name} = arguments[{number}];")
     size = -(-kernel.shared_bytes // 64) * 64
     if _on_heap(kernel):
-        writer.line(f"char *const shared = aligned_alloc(64, {size});")
+        writer.line(f"char *shared = aligned_alloc(64, {size});")
     elif size:
-        writer.line(f"char shared[{size}] __attribute__((aligned(64)));")
+        writer.line(f"char memory[{size}] __attribute__((aligned(64))), *shared = memory;")
+    if size:
+        writer.line("ESCAPED(shared);")
     for buffer in kernel.buffers:
         if buffer.memory is Memory.SHARED:
             _print_shared(writer, buffer)
