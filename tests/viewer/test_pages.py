@@ -12,6 +12,7 @@ import pytest
 
 import mugraph
 from mugraph.ir.text import parse_graph
+from mugraph.spotcheck import SpotCheck
 from mugraph.viewer import notebook_html, page
 from mugraph.viewer.environment import style
 
@@ -99,6 +100,41 @@ def test_the_page_tells_what_it_costs_and_what_was_left_out() -> None:
     assert "full axioms 2 1,234 56 0 yes, to 11 operators" in text
     assert "no subexpression of the program 7,890" in text
     assert "whole call 1.5 s" in text
+
+
+@pytest.mark.parametrize(
+    ("check", "shown"),
+    [
+        (
+            SpotCheck("CUDA emulator", 8, 1280, 2.5e-4, ""),
+            "8 of 1280 blocks of the printed kernels were run on the CUDA emulator: no fault, largest error 2.5e-04",
+        ),
+        (
+            SpotCheck("CUDA emulator", 8, 1280, 2.5e-4, "kernel_7: the budget ended"),
+            "8 of 1280 blocks of the printed kernels were run on the CUDA emulator: no fault, largest error 2.5e-04; "
+            "not run on the CUDA emulator: kernel_7: the budget ended",
+        ),
+        (
+            SpotCheck("CUDA emulator", 0, 1280, None, "it needs a C++ compiler: install g++ <or> clang"),
+            "the printed kernels were not run on the CUDA emulator: it needs a C++ compiler: install g++ <or> clang",
+        ),
+    ],
+    ids=["run", "run in part", "not run"],
+)
+def test_what_running_blocks_of_printed_kernels_showed_is_evidence(check: SpotCheck, shown: str) -> None:
+    opt = result("rmsnorm")
+    best, other = replace(opt.best, spot_check=check), replace(opt.best, spot_check=None)
+    checked = mugraph.Superoptimized(opt.program, best, (best, other), opt.report, opt.executable, opt.calling, "cpu")
+    text = Outline(page(checked)).text
+    assert f"Printed kernels {shown}" in text
+    assert "blocks run" in text
+    assert f" {check.ran} of 1280 2 " in text
+
+
+def test_nothing_is_said_of_printed_kernels_that_run_here() -> None:
+    text = Outline(page(result("rmsnorm"))).text
+    assert "Printed kernels" not in text
+    assert "blocks run" not in text
 
 
 def test_float_errors_are_listed_by_kind_of_inputs() -> None:

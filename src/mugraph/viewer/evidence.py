@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mugraph.describe import bound_text
+from mugraph.describe import bound_text, spot_check_text
 from mugraph.ir.graph import Graph
+from mugraph.result import Candidate
 from mugraph.verifier import Certificate, FloatReport
 from mugraph.verifier.bounds import Difference, Terms
 from mugraph.verifier.float_report import TOLERANCES
@@ -32,9 +33,9 @@ class FloatRow:
     """Whether an error is above the tolerance of its type, so that the original's own was what it was compared with."""
 
 
-def facts(certificate: Certificate, program: Graph) -> list[Fact]:
-    """What a certificate says, in the order in which one would ask."""
-    return list(_facts(certificate, program))
+def facts(candidate: Candidate, program: Graph) -> list[Fact]:
+    """What a certificate says, and what running printed kernels showed, in the order in which one would ask."""
+    return list(_facts(candidate, program))
 
 
 def float_rows(report: FloatReport) -> list[FloatRow]:
@@ -51,13 +52,16 @@ def tolerances_text(report: FloatReport) -> str:
     return ", ".join(f"{TOLERANCES[dtype]:g} in {dtype}" for dtype in dtypes)
 
 
-def _facts(certificate: Certificate, program: Graph) -> Iterator[Fact]:
+def _facts(candidate: Candidate, program: Graph) -> Iterator[Fact]:
+    certificate = candidate.certificate
     yield Fact("Shown", certificate.claim)
     asked = f"asked for: at most {power_of_two(certificate.max_error)}"
     yield Fact("Error bound", f"{bound_text(certificate)} ({asked})")
     yield Fact("Tests", _tests_text(certificate))
     if certificate.axes:
         yield Fact("Slices", _axes_text(certificate, program))
+    if candidate.spot_check is not None:
+        yield Fact("Printed kernels", spot_check_text(candidate.spot_check))
     if certificate.difference is not None:
         yield from _difference_facts(certificate.difference)
     for name, meaning in certificate.semantics:

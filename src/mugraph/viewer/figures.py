@@ -26,6 +26,8 @@ class CandidateRow:
     measured: str
     error: str
     error_ratio: str
+    blocks_run: str
+    """Of its printed kernels, where their machine is not here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ TIER_COUNTS = {"closures": "closures", "states": "tensors", "edges": "applicatio
 
 def candidate_row(number: int, candidate: Candidate, runs: bool) -> CandidateRow:
     """The row of a candidate."""
-    error, ratio = candidate.max_relative_error, candidate.error_ratio
+    error, ratio, check = candidate.max_relative_error, candidate.error_ratio, candidate.spot_check
     return CandidateRow(
         number,
         runs,
@@ -64,6 +66,7 @@ def candidate_row(number: int, candidate: Candidate, runs: bool) -> CandidateRow
         optional_seconds(candidate.latency),
         "" if error is None else f"{error:.1e}",
         "" if ratio is None else f"{ratio:.1f}",
+        "" if check is None else f"{check.ran} of {check.blocks}",
     )
 
 
