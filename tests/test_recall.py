@@ -66,6 +66,16 @@ def test_an_equal_question_gets_the_kept_answer(store: Store, searches: list[Any
     np.testing.assert_array_equal(first(x, w), second(x, w))
 
 
+def test_checking_a_kept_answer_is_not_silent(store: Store) -> None:
+    optimized(cache=store)
+    told: list[str] = []
+    assert optimized(cache=store, progress=lambda event: told.append(str(event))).report.recalled
+    assert [line.split(" (")[0] for line in told] == [
+        "recall: testing the proof of the result of an earlier run again",
+        "recall: comparing the result of an earlier run with float64 again",
+    ]
+
+
 @pytest.mark.parametrize(
     ("other", "options"),
     [

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mugraph.result import Superoptimized
+from mugraph.result import Candidate, Superoptimized
 from mugraph.spotcheck import SpotCheck
 from mugraph.verifier import Certificate, FloatReport
 
@@ -18,22 +18,38 @@ def bound_text(certificate: Certificate) -> str:
     """A certificate's error bound."""
     if certificate.error_bound is None:
         return certificate.reason
-    if certificate.error_bound == 0:
+    return passing_text(certificate.error_bound)
+
+
+def passing_text(error_bound: float) -> str:
+    """The probability that tests accept a wrong graph."""
+    if error_bound == 0:
         return "a wrong graph cannot pass"
-    return f"a wrong graph would pass with probability at most 2^{math.log2(certificate.error_bound):.0f}"
+    return f"a wrong graph would pass with probability at most 2^{math.log2(error_bound):.0f}"
 
 
 def floats_text(floats: FloatReport) -> str:
-    """What the comparison with float64 found, in two or three lines."""
+    """What the comparison with float64 found, in two to four lines."""
     ratio = "" if floats.error_ratio is None else f", {floats.error_ratio:.1f} times the original program's own"
-    worst = max(floats.scales, key=lambda entry: max(entry.errors))
-    lines = [
-        f"largest error against float64, relative to the output: {floats.max_relative_error:.1e}{ratio}",
-        f"of {len(floats.scales)} kinds of inputs the worst is {worst.inputs}: {max(worst.errors):.1e}",
-    ]
+    lines = [f"largest error against float64, relative to the output: {floats.max_relative_error:.1e}{ratio}"]
+    finite = [entry for entry in floats.scales if math.isfinite(max(entry.errors))]
+    if finite:
+        worst = max(finite, key=lambda entry: max(entry.errors))
+        own = f", the original program's own {max(worst.baseline or ()):.1e}" if worst.exceeds(floats.dtypes) else ""
+        lines.append(f"of {len(floats.scales)} kinds of inputs the worst is {worst.inputs}: {max(worst.errors):.1e}{own}")
+    if beyond := [entry.inputs for entry in floats.scales if entry not in finite]:
+        allowed = ", where the original program's own is not either" if floats.stable else ""
+        lines.append(f"not finite for {' and '.join(beyond)}{allowed}")
     if floats.blamed:
         lines.append(f"most of it: {floats.blamed}")
     return "\n".join(lines)
+
+
+def compared_text(candidate: Candidate) -> str:
+    """What the errors against float64 are those of, where it is not the kernels themselves; empty where it is."""
+    return (
+        "" if candidate.spot_check is None else "these are the errors of the same muGraph compiled for a CPU, in the GPU's place"
+    )
 
 
 def spot_check_text(check: SpotCheck) -> str:

@@ -17,7 +17,7 @@ _SECONDS_BETWEEN_LINES = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One moment of a run: the stage (search, compile, measure, verify), where it stands, seconds since the start."""
+    """One moment of a run: the stage (search, compile, measure, verify, recall), where it stands, seconds since the start."""
 
     stage: str
     text: str

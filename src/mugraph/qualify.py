@@ -130,7 +130,7 @@ class Qualifier:
             for start in range(0, len(proposals), cores):
                 if self.deadline.passed or not self.deadline.allows(longest) or (compiled and limit.passed):
                     break
-                self._tell("compile", f"candidate {start + 1} of {len(proposals)}")
+                self.tell("compile", f"candidate {start + 1} of {len(proposals)}")
                 begun = self.deadline.elapsed
                 for built in threads.map(self._built, proposals[start : start + cores]):
                     if isinstance(built, Contestant):
@@ -146,7 +146,7 @@ class Qualifier:
         finalists: list[Contestant] = []
         limit, longest = Deadline(self._share(_MEASURING_SHARE)), 0.0
         with self._stage("measure"):
-            self._tell("measure", f"{len(compiled)} candidates")
+            self.tell("measure", f"{len(compiled)} candidates")
             for entry in compiled:
                 if self.deadline.passed or not self.deadline.allows(longest) or (rough and limit.passed):
                     break
@@ -169,9 +169,8 @@ class Qualifier:
             for entry in ranked:
                 if len(kept) == most or self.deadline.passed or (kept and (enough.passed or not self.deadline.allows(longest))):
                     break
-                self._tell("verify", f"candidate {len(kept) + 1} at full size")
                 begun = self.deadline.elapsed
-                proved = self._proved(entry)
+                proved = self._proved(entry, f"candidate {len(kept) + 1}")
                 longest = max(longest, self.deadline.elapsed - begun)
                 if proved is not None:
                     kept.append(proved)
@@ -189,7 +188,7 @@ class Qualifier:
         needed = _HOPELESS * min((entry.latency for entry in entries if math.isfinite(entry.latency)), default=0.0)
         with self._stage("measure"):
             if not (self.deadline.passed or self.interrupted) and self.deadline.allows(needed):
-                self._tell("measure", "the verified candidates and the original program")
+                self.tell("measure", "the verified candidates and the original program")
                 (original,) = _measured([original], inputs, rounds=1, warmup=0)
                 if entries and original.latency > _HOPELESS * min(entry.latency for entry in entries):
                     entries = self._carefully(entries, inputs)
@@ -230,8 +229,10 @@ class Qualifier:
         except MugraphError as error:
             return Rejection("compile", str(error), cost)
 
-    def _proved(self, entry: Contestant) -> Proved | None:
+    def _proved(self, entry: Contestant, name: str) -> Proved | None:
         """The entry with its evidence; None, with the reason among the rejections, when it fails or the budget ends."""
+        machine = entry.executable.machine
+        self.tell("verify", f"{name} against float64")
         try:
             floats = self.floats(entry, complete=False)
         except BudgetExceeded as error:
@@ -240,6 +241,9 @@ class Qualifier:
         if not floats.stable:
             self.rejected.append(Rejection("float", floats.reason, entry.cost))
             return None
+        imitation = None if machine.available else machine.imitation
+        blocks = "" if imitation is None else f", and blocks of its printed kernels on the {imitation.title}"
+        self.tell("verify", f"{name}, its proof at full size{blocks}")
         with ThreadPoolExecutor(1) as beside:  # what runs the text is a compiler and compiled code
             running = beside.submit(self.spot_checked, entry)
             verdict = self._verdict(entry)
@@ -301,7 +305,8 @@ class Qualifier:
         finally:
             self.seconds[stage] += time.monotonic() - started
 
-    def _tell(self, stage: str, text: str) -> None:
+    def tell(self, stage: str, text: str) -> None:
+        """Report where a stage stands."""
         self.progress(Event(stage, text, self.deadline.elapsed))
 
 

@@ -91,9 +91,11 @@ class Memory:
         if executable.digest != document["sources"]:
             raise InvalidInput("its muGraph gives other sources now")
         entry = Contestant(best.graph, best.cost, executable)
+        qualifier.tell("recall", "testing the proof of the result of an earlier run again")
         contradiction = qualifier.contradicted(entry, _PROVING_SECONDS) if report.found else ""
         if contradiction:
             raise InvalidInput(f"its muGraph does not compute the program: {contradiction}")
+        qualifier.tell("recall", "comparing the result of an earlier run with float64 again")
         floats = qualifier.floats(entry)
         if report.found and not floats.stable:
             raise InvalidInput(f"it disagrees with float64 here: {floats.reason}")

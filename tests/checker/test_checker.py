@@ -9,6 +9,7 @@ import functools
 import hashlib
 import json
 import random
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -517,6 +518,8 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["verify", "--certificate", str(good)]) == 0
     captured = capsys.readouterr()
     assert captured.out.startswith("accepted: ")
+    assert re.search(r": \d+ tests? agreed; a wrong graph would pass with probability at most 2\^-\d+; ", captured.out)
+    assert "1 tests" not in captured.out
     assert "test 1 of" in captured.err
     assert main(["verify", "--certificate", str(bad), "--json"]) == 1
     record = json.loads(capsys.readouterr().out)

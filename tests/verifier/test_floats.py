@@ -116,6 +116,23 @@ def test_sixteen_bit_programs_are_checked_at_their_precision(dtype: DType, limit
     assert 1e-5 < report.max_relative_error < limit
 
 
+@pytest.mark.parametrize("dtype", [DType.BF16, DType.FP16])
+def test_rounding_to_sixteen_bits_is_not_blamed_on_operators_computed_in_fp32(dtype: DType) -> None:
+    from mugraph.ir.dtypes import round_to
+
+    graph = softmax(True, dtype)
+
+    def rounded(x: Array) -> list[Array]:
+        return [round_to(dtype, result) for result in in_float32(graph)(x)]
+
+    def wrong(x: Array) -> list[Array]:
+        return [2 * result for result in in_float32(graph)(x)]
+
+    assert float_check(rounded, graph, graph=graph).blamed.startswith(f"rounding to {dtype} where values are stored; ")
+    assert "rounding to" not in float_check(in_float32(graph), graph, graph=graph).blamed
+    assert "rounding to" not in float_check(wrong, graph, graph=graph).reason
+
+
 def test_errors_are_relative_to_the_largest_element() -> None:
     expected = np.array([1e-9, 4.0])
     assert errors_against([expected], [np.array([0.0, 4.4])]) == pytest.approx((0.1,))

@@ -39,6 +39,13 @@ def test_cancellation_is_laid_at_the_subtraction() -> None:
     assert worst.local < 1e-6, "the operation itself is exact; it uncovers the error of the one before"
 
 
+def test_what_an_operation_rounds_away_is_relative_to_the_exact_result() -> None:
+    graph = program(lambda x: x.sum(-1), (3,))
+    (error,) = operator_errors(graph, [np.array([1 + 2.0**-25, 2.0**-30, -1])], DType.FP32)
+    assert error.result == 1, "the operands differ by rounding alone: nothing is left of the sum"
+    assert error.local == 1 / 33, "2^-30 is lost of 2^-25 + 2^-30"
+
+
 def test_overflow_is_laid_at_the_exponential() -> None:
     worst = operator_errors(softmax(safe=False), normal(softmax(safe=False), 100.0), DType.FP32)[0]
     assert worst.op == "exp"

@@ -131,6 +131,16 @@ def test_what_running_blocks_of_printed_kernels_showed_is_evidence(check: SpotCh
     assert f" {check.ran} of 1280 2 " in text
 
 
+def test_the_page_says_that_errors_are_those_of_a_stand_in() -> None:
+    source = mugraph.Program()
+    source.output(source.input("x", (8, 16)).square().sum(-1))
+    opt = mugraph.superoptimize(source, profile=False)
+    checked = replace(opt.best, spot_check=SpotCheck("CUDA emulator", 8, 1280, 2.5e-4, ""))
+    elsewhere = mugraph.Superoptimized(opt.program, checked, (checked,), opt.report, opt.executable, opt.calling, "cpu")
+    assert "These are the errors of the same muGraph compiled for a CPU" in Outline(page(elsewhere)).text
+    assert "compiled for a CPU" not in Outline(page(opt)).text
+
+
 def test_nothing_is_said_of_printed_kernels_that_run_here() -> None:
     text = Outline(page(result("rmsnorm"))).text
     assert "Printed kernels" not in text

@@ -13,7 +13,7 @@ from typing import Any
 from mugraph import __version__
 from mugraph.baselines import OURS, Comparison
 from mugraph.cli.subjects import Subject
-from mugraph.describe import bound_text, floats_text, gpu_figures, seconds_text, spot_check_text
+from mugraph.describe import bound_text, compared_text, floats_text, gpu_figures, seconds_text, spot_check_text
 from mugraph.devices import device_for, roofline_seconds
 from mugraph.ir.graph import Graph
 from mugraph.result import Rejection, Superoptimized
@@ -115,6 +115,8 @@ def print_result(opt: Superoptimized) -> None:
     print(f"\n{verdict}; {bound_text(opt.certificate)}")
     if opt.certificate.floats is not None:
         print(floats_text(opt.certificate.floats))
+        if compared := compared_text(opt.best):
+            print(compared)
     if opt.best.spot_check is not None:
         print(spot_check_text(opt.best.spot_check))
     if opt.best.latency is not None:

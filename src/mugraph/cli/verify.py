@@ -49,6 +49,7 @@ def verify(
 def _check(folder: Path, rounds: int | None, json_output: bool) -> int:
     """Check a saved result with code that shares nothing with what made it."""
     from mugraph.checker import Rejected, check_folder
+    from mugraph.describe import passing_text
     from mugraph.errors import InvalidInput
 
     if not folder.is_dir():
@@ -68,14 +69,12 @@ def _check(folder: Path, rounds: int | None, json_output: bool) -> int:
             "float_error": report.float_error,
             "recorded_error": report.recorded_error,
         }
-        bound = (
-            "no bound" if report.error_bound is None else f"a wrong graph would pass with probability {report.error_bound:.3g}"
-        )
+        bound = "no bound" if report.error_bound is None else passing_text(report.error_bound)
         outcome = "accepted" if accepted else f"not decided (asked for {report.max_error:.3g})"
         floats = f"stable in float32 (error {report.float_error:.1e})"
         if report.recorded_error is not None:
             floats += f", and its kernels by their record (error {report.recorded_error:.1e})"
-        text = f"{outcome}: {folder}: {report.rounds} tests agreed; {bound}; {floats}"
+        text = f"{outcome}: {folder}: {report.rounds} test{'s' * (report.rounds != 1)} agreed; {bound}; {floats}"
     print(json.dumps({"accepted": accepted, **record}) if json_output else text)
     return 0 if accepted else 1
 

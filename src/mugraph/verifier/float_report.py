@@ -59,7 +59,8 @@ class FloatReport:
     """Whether a candidate is numerically `stable`, with the `reason` when it is not, and the errors on all kinds of inputs.
 
     `dtypes` are those of the outputs. `blamed` says which operator of the candidate adds the most error (on one slice of
-    standard normal inputs, or of those it is unstable on); it is empty where the candidate's muGraph was not given.
+    standard normal inputs, or of those it is unstable on), and whether it is rounding to 16 bits between operators instead; it is
+    empty where the candidate's muGraph was not given.
     """
 
     stable: bool

@@ -17,10 +17,13 @@ from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph
 from mugraph.verifier.batched import Pulse, evaluate_batched
 from mugraph.verifier.float_inputs import SCALES, Kind, arrays_for, fill, kinds
-from mugraph.verifier.float_report import FloatReport, ScaleError
+from mugraph.verifier.float_report import TOLERANCES, FloatReport, ScaleError
 from mugraph.verifier.reference import Reference
 from mugraph.verifier.rounding import RoundedArithmetic, operator_errors, relative_error
 from mugraph.verifier.slices import shared_slice, slices_at
+
+_UNEXPLAINED = 10.0
+"""What errs this many times as much as any of its operators owes it to something else."""
 
 Runner = Callable[..., Sequence[Any]]
 """Takes one array per program input, gives the outputs in order."""
@@ -68,7 +71,8 @@ def float_check(
         entries.append(entry)
         why = entry.instability(dtypes)
         if graph is not None and (kind.standard or why) and not reason:
-            blamed = _culprit(reference, graph, inputs, _worst(expected, actual))
+            worst = _worst(expected, actual)
+            blamed = _culprit(reference, graph, inputs, worst, entry.errors[worst[0]])
         reason = reason or (f"{why}: {blamed}" if why and blamed else why)
         if reason and not complete:
             break
@@ -136,12 +140,18 @@ def _worst(expected: Sequence[Array], actual: Sequence[Any]) -> tuple[int, tuple
     return found
 
 
-def _culprit(program: Graph, graph: Graph, inputs: Sequence[Array], worst: tuple[int, tuple[int, ...]]) -> str:
-    """The operator of a candidate that adds the most error to the slice with its worst element.
+def _culprit(program: Graph, graph: Graph, inputs: Sequence[Array], worst: tuple[int, tuple[int, ...]], error: float) -> str:
+    """The operator of a candidate that adds the most error to the slice with its worst element, and whether it explains it.
 
-    Kernels keep 16-bit intermediates in float32.
+    Operators compute in float32 there, and what is stored is not rounded to 16 bits.
     """
+    dtypes = {tensor.dtype for node in graph.nodes for tensor in node.outputs}
     precision = DType.FP64 if any(t.dtype is DType.FP64 for t in graph.output_tensors) else DType.FP32
     cut = shared_slice(program, graph)
     errors = operator_errors(cut.right, slices_at(cut.axes, inputs, *worst), precision)
-    return str(errors[0]) if errors else "no operator of it is to blame in exact order"
+    if not errors:
+        return "no operator of it is to blame in exact order"
+    narrow = " and ".join(sorted(str(dtype) for dtype in dtypes if dtype.bytes == 2))
+    if narrow and _UNEXPLAINED * errors[0].growth < error <= TOLERANCES[graph.output_tensors[worst[0]].dtype]:
+        return f"rounding to {narrow} where values are stored; of the operators, computed in {precision}, {errors[0]}"
+    return str(errors[0])

@@ -111,16 +111,16 @@ class _Pair:
         return relative_error(self.exact, self.rounded)
 
 
-def relative_error(expected: Array, actual: Array) -> float:
-    """The largest absolute deviation where the expected value is finite, relative to its largest; infinity for what is not
-    finite there."""
+def relative_error(expected: Array, actual: Array, measure: Array | None = None) -> float:
+    """The largest absolute deviation where the expected value is finite, relative to the largest such of `measure` (by default
+    the expected values); infinity for what is not finite there."""
     finite = np.isfinite(expected)
     if not finite.any():
         return 0.0
     if not np.isfinite(actual[finite]).all():
         return math.inf
     deviation = float(np.max(np.abs(actual[finite] - expected[finite])))
-    largest = float(np.max(np.abs(expected[finite])))
+    largest = float(np.max(np.abs((expected if measure is None else measure)[finite])))
     return deviation / largest if largest else deviation
 
 
@@ -176,7 +176,7 @@ class _Audit:
         rounded = self._run(self.rounding, operation, [x.rounded for x in operands])
         alone = self._run(self.exact, operation, [x.rounded.astype(np.float64) for x in operands])
         result = _Pair(rounded, exact)
-        local = relative_error(np.where(np.isfinite(exact), alone, np.inf), rounded)
+        local = relative_error(np.where(np.isfinite(exact), alone, np.inf), rounded, exact)
         undefined = bool(np.isnan(exact).any()) and not any(np.isnan(x.exact).any() for x in operands)
         found = OperatorError(op, exact.shape, max(x.error for x in operands), local, result.error, undefined)
         known = self.worst.get((op, exact.shape))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from mugraph.describe import bound_text, gpu_figures, seconds_text
+from mugraph.describe import bound_text, compared_text, gpu_figures, seconds_text
 from mugraph.devices import device_for, roofline_seconds
 from mugraph.ir.graph import Graph
 from mugraph.result import Candidate, Superoptimized
@@ -66,6 +66,7 @@ def page(opt: Superoptimized) -> str:
             facts=evidence.facts(best, opt.program),
             floats=best.certificate.floats,
             float_rows=[] if certificate.floats is None else evidence.float_rows(certificate.floats),
+            compared=compared_text(best),
             tolerances="" if certificate.floats is None else evidence.tolerances_text(certificate.floats),
             candidates=list(_candidates(opt)),
             spot_checked=any(candidate.spot_check is not None for candidate in opt.candidates),
