@@ -244,6 +244,8 @@ def test_tensors_at_fault_are_one_line_and_exit_code_2(
 def test_workload_options_do_not_apply_to_files(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["optimize", f"{program}:linear", "--batch", "4"]) == 2
     assert "--batch" in error_line(capsys)
+    assert main(["optimize", f"{program}:linear", "--dtype", "bf16"]) == 2
+    assert "sets its sizes and types in example_inputs()" in error_line(capsys)
 
 
 def test_output_folder_is_checked_before_the_search(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -304,6 +306,23 @@ def test_doctor_names_the_remedy_for_a_missing_compiler(
     assert main(["doctor"]) == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if "compiler" in line.split()[:2])
     assert "install" in line or line.startswith("ok")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the emulator is for Linux")
+@pytest.mark.parametrize(("compilers", "said"), [(("g++",), "and the emulator"), (("clang++",), "not the emulator"), ((), "g++")])
+def test_doctor_says_whether_cuda_kernels_can_be_emulated(
+    compilers: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in compilers:
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    assert main(["doctor"]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.split()[1] == "c++"]
+    assert line.startswith("ok" if compilers else "warn")
+    assert said in line
+    assert "emulator of CUDA" in line
 
 
 def test_cache_is_listed_and_removed(

@@ -15,6 +15,7 @@ import pytest
 import mugraph
 from lower.graphs import rms_norm_linear
 from lower.test_device_layouts import chain
+from mugraph.cli.summary import print_result
 from mugraph.deadline import Deadline
 from mugraph.describe import spot_check_text
 from mugraph.devices import device_for
@@ -328,7 +329,7 @@ class NoEmulator(EmulatedCuda):
         raise MugraphError("not today")
 
 
-def test_the_evidence_is_saved_and_read_back(tmp_path: object) -> None:
+def test_the_evidence_is_saved_and_read_back(tmp_path: object, capsys: pytest.CaptureFixture[str]) -> None:
     told: list[str] = []
     opt = mugraph.superoptimize(program(), target=ON_CUDA, progress=lambda event: told.append(event.text))
     assert "candidate 1, its proof at full size, and blocks of its printed kernels on the CUDA emulator" in told
@@ -338,5 +339,7 @@ def test_the_evidence_is_saved_and_read_back(tmp_path: object) -> None:
     record = json.loads((folder / "report.json").read_text())["best"]["spot_check"]
     assert record == opt.best.spot_check.to_json()
     assert "blocks of the printed kernels were run on the CUDA emulator: no fault" in spot_check_text(opt.best.spot_check)
+    print_result(opt)
+    assert "these are the errors of the same muGraph compiled for a CPU" in capsys.readouterr().out
     with pytest.raises(TypeError, match="ran"):
         SpotCheck.from_json({**record, "ran": "many"})

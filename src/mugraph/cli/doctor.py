@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -91,8 +92,11 @@ def _compiler() -> Finding:
 def _cxx() -> Finding:
     found = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")
     if found is None:
-        return Finding("c++", False, "not found", "torch.compile needs it, so its row of the table stays empty; install g++")
-    return Finding("c++", True, f"{found}, for the torch.compile baselines")
+        remedy = "torch.compile needs it, so its row of the table stays empty, and so does the emulator of CUDA; install g++"
+        return Finding("c++", False, "not found", remedy)
+    emulates = sys.platform == "linux" and shutil.which("g++") is not None
+    also = "and the emulator of CUDA" if emulates else "but not the emulator of CUDA, which takes g++ on Linux"
+    return Finding("c++", True, f"{found}, for the torch.compile baselines {also}")
 
 
 def _processor() -> Finding:

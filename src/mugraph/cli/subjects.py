@@ -45,7 +45,7 @@ def _from_file(word: str, options: Mapping[str, Any]) -> Subject:
     from mugraph.frontend.files import load_function
     from mugraph.ir.program import Program
 
-    _refuse(options, f"{word} sets its sizes in example_inputs()")
+    _refuse(options, f"{word} sets its sizes and types in example_inputs()")
     loaded = load_function(word)
     if isinstance(loaded.function, Program):
         return Subject(word, "a mugraph.Program", loaded.function, None, {"word": word})
