@@ -132,6 +132,17 @@ def test_random_kernels_pass(seed: int, target: str) -> None:
     assert not result.missed
 
 
+@pytest.mark.parametrize("target", [ON_CUDA, ON_TRITON])
+def test_kernels_of_tensors_without_dimensions_pass(target: str) -> None:
+    kernel = GraphBuilder(Level.KERNEL)
+    x = kernel.input("x", (), DType.FP16)
+    block = GraphBuilder(Level.BLOCK, grid=())
+    number = block.iterator(0, kernel.tensor(x), (), None)
+    result = block.add("mul", block.add("exp", number), block.constant(2, DType.FP16))
+    graph = kernel.build(kernel.graph_defined(block.build([block.add("output_saver", result, omap=())]), [x]))
+    assert not checked(graph, target).fault
+
+
 def test_tensors_between_kernels_are_read_and_written_in_the_order_they_lie_in(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("highspy", reason="layouts are chosen by the HiGHS solver")
     graph = chain(transposed=True)

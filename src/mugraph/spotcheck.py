@@ -264,7 +264,7 @@ def _block_seconds(body: Graph, imitation: Imitation) -> float:
 
 def _expect_written(kernel: str, number: int, stored: Memory, exact: Sequence[_Part]) -> None:
     """Raise _FaultFound unless blocks have written what is theirs and nothing else; NaN may look as if it was not written."""
-    written = stored != _NEVER[stored.itemsize]
+    written = np.asarray(stored != _NEVER[stored.itemsize])
     for part in exact:
         missing = int(np.sum(~written[part.place] & np.isfinite(part.values)))
         if missing:
