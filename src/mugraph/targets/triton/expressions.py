@@ -31,9 +31,10 @@ HELPERS: Mapping[str, str] = {
     "to_tf32": '''\
 @triton.jit
 def to_tf32(x):
-    """The nearest numbers of TF32: `tl.dot` would only leave out the bits that TF32 does not have."""
-    rounded = ((x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
-    return tl.where(x == x, rounded, x)
+    """The nearest numbers of TF32: `tl.dot` would only leave out the bits that TF32 does not have. NaN stays NaN."""
+    bits = x.to(tl.int32, bitcast=True)
+    size = tl.minimum(bits & 0x7FFFFFFF, 0x7FFFEFFF) + 0x1000
+    return ((size & -0x2000) | (bits & -0x80000000)).to(tl.float32, bitcast=True)
 ''',
     "tanh": '''\
 @triton.jit
