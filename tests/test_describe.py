@@ -48,6 +48,13 @@ def test_errors_are_the_worst_finite_ones_and_inputs_beyond_the_range_are_named(
     assert floats_text(FloatReport(False, "why", (only,), (DType.FP16,))).splitlines()[1:] == ["not finite for input scale 1000"]
 
 
+def test_nothing_is_to_blame_for_an_error_of_0() -> None:
+    report = FloatReport(True, "", (ScaleError(1.0, (1e-4,), (1e-4,)),), (DType.FP16,), "exp of shape [4] turns errors")
+    assert floats_text(report).splitlines()[-1] == "most of it: exp of shape [4] turns errors"
+    exact = replace(report, scales=(ScaleError(1.0, (0.0,), (0.0,)),))
+    assert "most of it" not in floats_text(exact)
+
+
 def test_only_gpu_targets_have_figures_of_gpu_kernels() -> None:
     program = mugraph.Program()
     program.output(program.input("x", (4, 8)).exp())

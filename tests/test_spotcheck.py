@@ -343,7 +343,7 @@ class NoEmulator(EmulatedCuda):
 def test_the_evidence_is_saved_and_read_back(tmp_path: object, capsys: pytest.CaptureFixture[str]) -> None:
     told: list[str] = []
     opt = mugraph.superoptimize(program(), target=ON_CUDA, progress=lambda event: told.append(event.text))
-    assert "candidate 1, its proof at full size, and blocks of its printed kernels on the CUDA emulator" in told
+    assert "candidate 1, proof, and kernels on the CUDA emulator" in told
     assert opt.best.spot_check is not None
     folder = opt.save(f"{tmp_path}/out")
     assert mugraph.load(folder).best.spot_check == opt.best.spot_check

@@ -85,9 +85,11 @@ def superoptimize(
     check_workers(workers)
     if not isinstance(like, Graph | None):
         raise InvalidInput(f"like is a muGraph, the graph of an earlier result, and not a {type(like).__name__}")
-    problem = _problem(fn, example_inputs)
     with ExitStack() as stack:
         tell = stack.enter_context(Reporter()) if progress is True else progress or silent
+        if not isinstance(fn, Program | Graph):
+            tell(Event("trace", "reading the function with PyTorch", deadline.elapsed))
+        problem = _problem(fn, example_inputs)
         qualifier = Qualifier(problem.program, target, deadline, tell, seed, max_error, problem.baseline)
         form = None if like is None else graph_digest(like)
         settings = {"seed": seed, "profile": profile, "max_error": max_error, "search": engine_of(search), "like": form}

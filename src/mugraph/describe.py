@@ -40,7 +40,7 @@ def floats_text(floats: FloatReport) -> str:
     if beyond := [entry.inputs for entry in floats.scales if entry not in finite]:
         allowed = ", where the original program's own is not either" if floats.stable else ""
         lines.append(f"not finite for {' and '.join(beyond)}{allowed}")
-    if floats.blamed:
+    if floats.blamed and floats.max_relative_error > 0:
         lines.append(f"most of it: {floats.blamed}")
     return "\n".join(lines)
 

@@ -17,7 +17,7 @@ _SECONDS_BETWEEN_LINES = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One moment of a run: the stage (search, compile, measure, verify, recall), where it stands, seconds since the start."""
+    """One moment of a run: its stage (trace, recall, search, compile, measure, verify), where it stands, seconds until it."""
 
     stage: str
     text: str

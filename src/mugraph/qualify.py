@@ -242,8 +242,8 @@ class Qualifier:
             self.rejected.append(Rejection("float", floats.reason, entry.cost))
             return None
         imitation = None if machine.available else machine.imitation
-        blocks = "" if imitation is None else f", and blocks of its printed kernels on the {imitation.title}"
-        self.tell("verify", f"{name}, its proof at full size{blocks}")
+        work = "proof at full size" if imitation is None else f"proof, and kernels on the {imitation.title}"
+        self.tell("verify", f"{name}, {work}")
         with ThreadPoolExecutor(1) as beside:  # what runs the text is a compiler and compiled code
             running = beside.submit(self.spot_checked, entry)
             verdict = self._verdict(entry)

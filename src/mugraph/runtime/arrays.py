@@ -199,7 +199,9 @@ class TorchArrays:
         if array.dtype is not self.dtypes[tensor.dtype]:
             raise _wrong_type(name, array.dtype, tensor)
         if array.device.type != self.device:
-            raise InvalidInput(f"input {name!r} is on {array.device}; this target takes tensors on {self.device}")
+            where = f"this target takes tensors on {self.device}"
+            remedy = f"move it with .to({self.device!r}), or optimize for another target"
+            raise InvalidInput(f"input {name!r} is on {array.device}; {where}: {remedy}")
         if array.layout is not self.torch.strided:
             raise InvalidInput(f"input {name!r} is {array.layout}; pass a dense tensor")
         dense = array.contiguous().resolve_neg()  # memory of the imaginary part of a conjugate has the other sign

@@ -67,7 +67,7 @@ def test_a_result_for_a_gpu_is_verified_and_travels(tmp_path: Path) -> None:
     assert opt.best.latency is None
     again = mugraph.load(opt.save(tmp_path / "result"))
     assert again.sources == opt.sources
-    with pytest.raises(InvalidInput, match="this target takes tensors on cuda"):
+    with pytest.raises(InvalidInput, match=r"this target takes tensors on cuda: move it with .to\('cuda'\), or"):
         again(*inputs)
     source = tmp_path / "result" / "sources" / SOURCE_NAME
     assert source.read_text() == opt.sources[SOURCE_NAME]
