@@ -92,7 +92,7 @@ def _compiler() -> Finding:
 def _cxx() -> Finding:
     found = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")
     if found is None:
-        remedy = "torch.compile needs it, so its row of the table stays empty, and so does the emulator of CUDA; install g++"
+        remedy = "torch.compile and the emulator of CUDA need it: no times of the one, no kernels run by the other; install g++"
         return Finding("c++", False, "not found", remedy)
     emulates = sys.platform == "linux" and shutil.which("g++") is not None
     also = "and the emulator of CUDA" if emulates else "but not the emulator of CUDA, which takes g++ on Linux"
