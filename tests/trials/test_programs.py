@@ -54,6 +54,17 @@ def test_every_program_is_finite_in_float64() -> None:
         assert all(np.isfinite(output).all() for output in evaluate(graph, inputs, FloatArithmetic()))
 
 
+def test_nothing_is_divided_by_zero() -> None:
+    """Rows less their maximum have zeros, and so has what relu makes; their squares are no denominators."""
+    for seed in range(200, 300):
+        graph = random_program(seed, ProgramSpace(operators=(3, 14), opaque=True))
+        denominators = tuple(node.inputs[1] for node in graph.nodes if node.op == "div")
+        rng = np.random.default_rng(seed)
+        inputs = [rng.standard_normal(node.output.shape) for node in graph.inputs()]
+        divided_by = evaluate(graph.with_nodes(graph.nodes, denominators), inputs, FloatArithmetic())
+        assert all(np.all(tensor != 0) for tensor in divided_by)
+
+
 def test_every_operator_feeds_an_output() -> None:
     for seed in SEEDS:
         graph = random_program(seed, SMALL)

@@ -1,7 +1,8 @@
 """The muGraph generator (paper, section 4): closure search over tensors, then derivations, schedules and cuts."""
 
-from mugraph.search.engine import Candidate, SearchResult, search
+from mugraph.search.engine import Candidate, SearchResult
 from mugraph.search.items import Options
+from mugraph.search.long import search
 from mugraph.search.report import Progress, SearchReport
 
 __all__ = ["Candidate", "Options", "Progress", "SearchReport", "SearchResult", "search"]

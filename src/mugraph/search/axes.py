@@ -11,7 +11,7 @@ under fresh axes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -169,6 +169,8 @@ class _Analysis:
         self.unifier = _Unifier()
         self.drafts: list[_Draft] = []
         self.of_value: dict[Value, int] = {}
+        self.checked = 0
+        """How many factors were bound when all drafts were last seen to be without conflict."""
         self.input_index = {Value(i): n for n, i in enumerate(i for i, node in enumerate(graph.nodes) if node.op == "input")}
 
     def run(self) -> AxisProgram:
@@ -187,7 +189,7 @@ class _Analysis:
                 if copied is not None:
                     chosen[copied] = self.copy(node.inputs[copied])
                 result = self.add(value, node, chosen)
-                self.check_distinct()
+                self.check_distinct(count)
                 return result
             except _Conflict:
                 self.unifier.restore(state)
@@ -196,20 +198,32 @@ class _Analysis:
 
     def copy(self, value: Value) -> int:
         """The computation of `value` once more, from inputs read under fresh axes."""
-        node = self.graph.nodes[value.node]
-        if len(self.drafts) > len(self.graph.nodes) + _MOST_COPIES:
-            raise UnsupportedOperator(
-                f"{node.op}: tensors are needed along so many axes at once that more than {_MOST_COPIES} operators would be "
-                "computed again; search the program in parts"
-            )
-        operands = [self.copy(v) for v in node.inputs]
-        return self.add(value, node, operands)
+        copied: list[int] = []
+        stack = [(value, False)]
+        while stack:
+            value, operands_copied = stack.pop()
+            node = self.graph.nodes[value.node]
+            if operands_copied:
+                first = len(copied) - len(node.inputs)
+                copied[first:] = [self.add(value, node, copied[first:])]
+                continue
+            if len(self.drafts) > len(self.graph.nodes) + _MOST_COPIES:
+                raise UnsupportedOperator(
+                    f"{node.op}: tensors are needed along so many axes at once that more than {_MOST_COPIES} operators would be "
+                    "computed again; search the program in parts"
+                )
+            stack.append((value, True))
+            stack.extend((operand, False) for operand in reversed(node.inputs))
+        return copied.pop()
 
-    def check_distinct(self) -> None:
-        for draft in self.drafts:
+    def check_distinct(self, new: int) -> None:
+        """Raise _Conflict where a draft has an axis twice: one of those from `new` on, or any if axes were put together."""
+        together = len(self.unifier.bound)
+        for draft in self.drafts[new if together == self.checked else 0 :]:
             flat = [factor for dim in draft.dims for factor in self.unifier.resolve(dim)]
             if len(flat) != len(set(flat)):
                 raise _Conflict
+        self.checked = together
 
     def push(self, draft: _Draft) -> int:
         self.drafts.append(draft)
@@ -229,7 +243,7 @@ class _Analysis:
     def add(self, value: Value, node: Node, operands: Sequence[int]) -> int:
         drafts = [self.drafts[i] for i in operands]
         dims = [draft.dims for draft in drafts]
-        support = tuple(factor for draft in drafts for factor in draft.support)
+        support = _together(drafts)
         row = operator(node.op)
         if node.op == "input":
             factors = tuple(self.unifier.fresh(size) for size in node.output.shape)
@@ -248,7 +262,7 @@ class _Analysis:
             second = self.contract([operands[1], operands[3]], node.op)
             pair = [self.drafts[first], self.drafts[second]]
             joint = self.align([pair[0].dims, pair[1].dims], node.op)
-            return self.push(_Draft("add", (first, second), joint, pair[0].support + pair[1].support))
+            return self.push(_Draft("add", (first, second), joint, _together(pair)))
         if node.op in ("sum", "max"):
             return self.reduce(node, operands[0])
         moved = self.moved(node, drafts[0])
@@ -259,7 +273,7 @@ class _Analysis:
         self.unifier.unify(left.dims[-1], right.dims[-2], where)
         batch = self.align([left.dims[:-2], right.dims[:-2]], where)
         dims = (*batch, left.dims[-2], right.dims[-1])
-        support = left.support + right.support
+        support = _together([left, right])
         return self.push(_Draft("contract", tuple(operands), dims, support, reduced=left.dims[-1]))
 
     def reduce(self, node: Node, operand: int) -> int:
@@ -308,15 +322,10 @@ class _Analysis:
                 terms.append(term)
             return known[term]
 
-        def emit(index: int) -> int:
-            if index not in done:
-                done[index] = intern_draft(self.drafts[index])
-            return done[index]
-
         def intern_draft(draft: _Draft) -> int:
+            inputs = tuple(done[i] for i in draft.inputs)
             if draft.op == "view":
-                return emit(draft.inputs[0])
-            inputs = tuple(emit(i) for i in draft.inputs)
+                return inputs[0]
             if draft.op == "load":
                 slots = tuple(axes(dim) for dim in draft.dims)
                 return intern(Term("load", (), frozenset(axes(draft.support)), source=draft.source, slots=slots))
@@ -346,7 +355,9 @@ class _Analysis:
                 result = intern(Term("mul", (result, factor), terms[result].axes))
             return result
 
-        outputs = [(emit(root), self.drafts[root].dims) for root in roots]
+        for index in operands_first(roots, lambda index: self.drafts[index].inputs):
+            done[index] = intern_draft(self.drafts[index])
+        outputs = [(done[root], self.drafts[root].dims) for root in roots]
         finished = tuple((term, tuple(axes(dim) for dim in dims)) for term, dims in outputs)
         sizes = [0] * len(number)
         for factor, axis in number.items():
@@ -360,6 +371,27 @@ class _Analysis:
 
     def axis_size(self, number: dict[int, int], axis: int) -> int:
         return next(self.unifier.sizes[factor] for factor, index in number.items() if index == axis)
+
+
+def operands_first(roots: Iterable[int], operands: Callable[[int], Sequence[int]]) -> list[int]:
+    """What `roots` are made from, and they themselves, each once and after its operands; however long the chains are."""
+    placed: dict[int, None] = {}
+    for root in roots:
+        stack = [(root, iter(operands(root)))]
+        while stack:
+            index, rest = stack[-1]
+            missing = next((operand for operand in rest if operand not in placed), None)
+            if missing is None:
+                placed[index] = None
+                stack.pop()
+            else:
+                stack.append((missing, iter(operands(missing))))
+    return list(placed)
+
+
+def _together(drafts: Sequence[_Draft]) -> Factors:
+    """The factors that some draft depends on, each once: a tensor may be an operand of any number of others."""
+    return tuple(dict.fromkeys(factor for draft in drafts for factor in draft.support))
 
 
 def _shape(node: Node) -> Shape:

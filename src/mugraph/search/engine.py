@@ -15,11 +15,12 @@ from functools import lru_cache
 
 from mugraph.algebra.fields import NestingArithmetic
 from mugraph.devices import Device
-from mugraph.errors import BudgetExceeded
+from mugraph.errors import BudgetExceeded, UndefinedInField
 from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.graph import Graph, Level, Tensor, Value
 from mugraph.ir.liveness import peak_bytes
 from mugraph.search.axes import AxisProgram, axis_program
+from mugraph.search.closure.context import Context
 from mugraph.search.closure.neutral import without_neutral_maxima
 from mugraph.search.closure.saturation import TinyInputs
 from mugraph.search.closure.tiers import Tier, distinct_tiers
@@ -36,7 +37,7 @@ from mugraph.search.report import Progress, Pruning, SearchReport
 from mugraph.search.scheduling.emission import Positions, emit_block
 from mugraph.search.scheduling.operands import read_once
 
-_WRITING_SHARE = 0.03
+WRITING_SHARE = 0.03
 """Part of a budget for writing out the muGraphs that were found."""
 
 _CLOSURE_SHARE = 0.1
@@ -44,6 +45,9 @@ _CLOSURE_SHARE = 0.1
 
 _AT_ONCE = 0.1
 """Part of the time of a closure after which the program's own recipe is offered, if nothing else is known by then."""
+
+_DRAWS = 4
+"""Of tiny inputs, until a program has a value: a denominator that is zero in all of them is zero for most inputs."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +80,10 @@ class Search:
 
     def __post_init__(self) -> None:
         self.started = time.perf_counter()
-        self.deadline = float("inf") if self.budget is None else self.started + (1 - _WRITING_SHARE) * self.budget
+        self.deadline = float("inf") if self.budget is None else self.started + (1 - WRITING_SHARE) * self.budget
         whole = axis_program(self.program)
-        self.axes = _plain(whole.structure, self.options.seed).with_sizes(whole.sizes)
+        plain, seed = _plain(whole.structure, self.options.seed)
+        self.axes, self.options = plain.with_sizes(whole.sizes), replace(self.options, seed=seed)
         self.input_tensors = [node.output for node in self.program.inputs()]
         self.dtype = self.program.output_tensors[0].dtype
         self.report = SearchReport(max_kernels=self.options.max_kernels, block_operators=self.options.block_operators)
@@ -110,6 +115,11 @@ class Search:
             self._run_tiers()
         except KeyboardInterrupt:
             self.report.interrupted = True
+        except (RecursionError, UndefinedInField):
+            if not self.best:
+                raise
+            for report in self.kernels.reports.values():  # what was found before is not lost
+                report.cut_short()
         finally:
             executor.close()
         if notes is not None:
@@ -131,7 +141,7 @@ class Search:
         self._run_tier(coarsest)
         searched = self.kernels.report(coarsest)
         if searched.saturated == searched.closures and self.kernels.now() <= self.kernels.deadline:
-            self.best = {plan: seconds for plan, seconds in self.best.items() if plan not in self.early}
+            self.best = {plan: seconds for plan, seconds in self.best.items() if plan not in self.early} or self.best
         for tier in finer:
             if self.budget is None:
                 self.kernels.deadline = self.kernels.now() + self.options.finer_tier_seconds
@@ -252,26 +262,17 @@ class Search:
 
 
 @lru_cache(maxsize=256)
-def _plain(structure: AxisProgram, seed: int) -> AxisProgram:
-    """A program without sizes and neutral maxima: which they are does not depend on sizes."""
-    return without_neutral_maxima(structure, NestingArithmetic(seed=seed), TinyInputs(seed))
+def _plain(structure: AxisProgram, seed: int) -> tuple[AxisProgram, int]:
+    """A program without sizes and neutral maxima, and the first seed from `seed` on that draws inputs where it has a value.
 
-
-def search(
-    program: Graph,
-    device: Device,
-    *,
-    budget: float | None = None,
-    progress: Callable[[Progress], None] | None = None,
-    options: Options | None = None,
-    workers: Workers = 1,
-    shelf: Shelf | None = None,
-) -> SearchResult:
-    """Search muGraphs equal to `program` (a kernel graph of pre-defined operators) for `device`.
-
-    `budget` is in seconds; without one, the coarsest tier of abstraction is exhausted and finer ones get a few seconds.
-    What was found is kept on the `shelf`, and what earlier searches found is read from there (`mugraph.search.notes`).
-    `workers` search beside each other and find what one alone finds (`mugraph.search.parallel`).
-    Raises UnsupportedOperator when the program has no axis form and BudgetExceeded when nothing was found in time.
+    Which maxima are neutral does not depend on sizes. Raises UndefinedInField where the program has no value in a few draws.
     """
-    return Search(program, device, budget, progress, options or Options(), workers, shelf).run()
+    undefined: UndefinedInField | None = None
+    for draw in range(seed, seed + _DRAWS):
+        arith, inputs = NestingArithmetic(seed=draw), TinyInputs(draw)
+        try:
+            inputs.evaluate(structure, Context.of(structure, None), arith)
+            return without_neutral_maxima(structure, arith, inputs), draw
+        except UndefinedInField as error:
+            undefined = error
+    raise UndefinedInField(f"the program has no value for any of {_DRAWS} draws of its inputs: {undefined}")

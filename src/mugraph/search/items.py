@@ -16,6 +16,7 @@ from functools import lru_cache
 
 from mugraph.algebra import ExpressionTooLarge
 from mugraph.algebra.fields import NestingArithmetic
+from mugraph.errors import UndefinedInField
 from mugraph.search.axes import AxisProgram
 from mugraph.search.closure.bounded import deepened
 from mugraph.search.closure.context import Context
@@ -96,13 +97,22 @@ class Item:
         return NOTHING
 
     def search(self, deadline: float = math.inf, tick: Callable[[int], None] = lambda states: None) -> Structure:
-        """Everything the context holds within the limits, or what was found of it by `deadline` (of `time.perf_counter`)."""
+        """Everything the context holds within the limits, or what was found of it by `deadline` (of `time.perf_counter`).
+
+        That is nothing where expressions are nested too deeply, or the program has no value in the field.
+        """
+        try:
+            return self._searched(deadline, tick)
+        except (RecursionError, UndefinedInField):
+            return NOTHING
+
+    def _searched(self, deadline: float, tick: Callable[[int], None]) -> Structure:
         started = time.perf_counter()
         arith, inputs = NestingArithmetic(seed=self.options.seed), TinyInputs(self.options.seed)
         loopless = self._loopless(arith, inputs, min(self.seconds, deadline - started), tick)
         closure = self._in_context(loopless.closure)
         found, operators = self._extract(loopless, closure, deadline, self.options.most_block_operators)
-        if not found and loopless.bound < self.options.most_block_operators and self.tier is Tier.OPAQUE_SUMS:
+        if not found and self.tier is Tier.OPAQUE_SUMS and self._out_of_reach(loopless):
             found = self._as_written(loopless, arith, inputs, deadline)
         safe = found
         if any(step.op == "exp" for recipe in found for step in recipe.steps):
@@ -129,6 +139,11 @@ class Item:
         if not all(loopless.goals):
             return Closure(self.program, Context.of(self.program, self.loop_axis), self.tier, goals=loopless.goals)
         return with_loop(loopless, self.loop_axis, worthwhile(self.program, self.loop_axis))
+
+    def _out_of_reach(self, loopless: _Loopless) -> bool:
+        """Whether the outputs may have been missed: the closure was cut short, or all derivations are too long to be listed."""
+        most = self.options.most_block_operators
+        return loopless.bound < most or Extractor(loopless.closure, lambda edge: 1.0).fewest_operators(most) > most
 
     def _as_written(self, reached: _Loopless, arith: NestingArithmetic, inputs: TinyInputs, deadline: float) -> list[Recipe]:
         """The program's own derivation, unless it is too long for any kernel, and a loop wherever one may stand in it."""
@@ -164,20 +179,23 @@ class Item:
         """What `_loopless` says, computed, and for how many operators its tensors are all there.
 
         What is too large to be saturated is bounded by the operators asked for; derivations beyond them are read off what was
-        saturated before. Where the program's own expressions are too large for a tier, nothing is reached.
+        saturated before. Where the program's own expressions are too large for a tier, or nested too deeply, nothing is reached.
         """
         whole = Closure(self.program, Context.of(self.program, None), self.tier)
         nodes = self.options.max_nodes if self.tier is Tier.OPAQUE_SUMS else self.options.max_finer_nodes
         try:
             whole.expressions = Expressions(self.program, self.tier, whole.context, deadline)
             Saturation(whole, arith, inputs, Limits(nodes, deadline), tick).run()
-        except ExpressionTooLarge:
+        except (ExpressionTooLarge, RecursionError):
             whole.goals = [[] for _ in self.program.outputs]
             return whole, 0
         if whole.saturated:
             return whole, self.options.most_block_operators
         limits = Limits(self.options.max_nodes, deadline)
-        bounded, bound = deepened(whole, arith, inputs, limits, self.options.block_operators, tick)
+        try:
+            bounded, bound = deepened(whole, arith, inputs, limits, self.options.block_operators, tick)
+        except RecursionError:  # landmarks follow how expressions are nested
+            return whole, 0
         return (bounded if all(bounded.goals) else whole), bound
 
     def _extract(self, loopless: _Loopless, closure: Closure, deadline: float, most: int) -> tuple[list[Recipe], int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -57,6 +58,19 @@ class TierReport:
         """Note that some contexts were not searched."""
         self.complete, self.bound = False, 0
 
+    def add(self, other: TierReport) -> None:
+        """Count in what another search did in this tier."""
+        self.closures += other.closures
+        self.saturated += other.saturated
+        self.states += other.states
+        self.edges += other.edges
+        self.derivations += other.derivations
+        self.complete = self.complete and other.complete
+        self.operators = max(self.operators, other.operators)
+        bounds = [bound for bound in (self.bound, other.bound) if bound is not None]
+        self.bound = min(bounds, default=None)
+        self.pruned.update(other.pruned)
+
     @property
     def exhausted(self) -> bool:
         """Whether everything the tier can see was enumerated within the operator limits."""
@@ -83,6 +97,8 @@ class SearchReport:
     interrupted: bool = False
     refused: str | None = None
     """Why the program was not searched at all."""
+    stretches: int = 0
+    """Into how many programs a long one was divided; what was searched completely of them says nothing of the whole."""
     paddings: list[str] = field(default_factory=list)
     """Dimensions that cannot be cut into useful parts, and what padding them is predicted to bring."""
 
@@ -104,13 +120,15 @@ class SearchReport:
     @property
     def exhausted(self) -> bool:
         """Whether at least the coarsest tier was enumerated completely and nothing cut the search short."""
-        return not self.interrupted and bool(self.tiers) and self.tiers[0].exhausted
+        return not self.interrupted and not self.stretches and bool(self.tiers) and self.tiers[0].exhausted
 
     @property
     def exhausted_what(self) -> str:
         """The covered space in words."""
         if self.refused is not None:
             return f"nothing was searched: {self.refused}"
+        if self.stretches:
+            return f"nothing was exhausted: the program was searched in {self.stretches} stretches"
         done = [tier.tier for tier in self.tiers if tier.exhausted and not self.interrupted]
         if not done:
             return f"nothing was exhausted {'before the search was interrupted' if self.interrupted else 'in time'}"
@@ -143,6 +161,27 @@ class SearchReport:
         del data["left_out"]
         data.update(states=self.states, edges=self.edges, exhausted=self.exhausted, exhausted_what=self.exhausted_what)
         return data
+
+
+def combined(reports: Sequence[SearchReport], stretches: int) -> SearchReport:
+    """Totals of several searches, of a program and of the stretches that it was divided into."""
+    tiers: dict[str, TierReport] = {}
+    for tier in (tier for report in reports for tier in report.tiers):
+        tiers.setdefault(tier.tier, TierReport(tier.tier)).add(tier)
+    first = [report.first_found_seconds for report in reports if report.first_found_seconds is not None]
+    return SearchReport(
+        seconds=sum(report.seconds for report in reports),
+        first_found_seconds=min(first, default=None),
+        tiers=list(tiers.values()),
+        cuts_tried=sum(report.cuts_tried for report in reports),
+        left_out=sum((report.left_out for report in reports), start=Counter()),
+        cuts_complete=all(report.cuts_complete for report in reports),
+        block_operators=max((report.block_operators for report in reports), default=0),
+        max_kernels=max((report.max_kernels for report in reports), default=0),
+        interrupted=any(report.interrupted for report in reports),
+        stretches=stretches,
+        paddings=list(dict.fromkeys(padding for report in reports for padding in report.paddings)),
+    )
 
 
 def _counts(pruned: Counter[Pruning]) -> dict[str, int]:

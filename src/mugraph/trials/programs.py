@@ -57,12 +57,16 @@ def random_program(seed: int, space: ProgramSpace = ProgramSpace()) -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A tensor and what decides where it may stand: `size` is the order of magnitude of its elements for normal inputs."""
+    """A tensor and what decides where it may stand: `size` is the order of magnitude of its elements for normal inputs.
+
+    One with `zeros` may have elements that are exactly zero, and so may what is computed from it.
+    """
 
     tensor: ProgramTensor
     exponentiated: bool = False
     positive: bool = False
     size: float = 1.0
+    zeros: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -122,31 +126,35 @@ class _Growth:
         else:
             y = self.fresh((columns, self.dimension()))
         size = x.size * y.size * (columns if x.positive and y.positive else math.sqrt(columns))
-        return _Known(x.tensor @ y.tensor, x.exponentiated or y.exponentiated, x.positive and y.positive, size)
+        return _Known(
+            x.tensor @ y.tensor, x.exponentiated or y.exponentiated, x.positive and y.positive, size, x.zeros or y.zeros
+        )
 
     def add(self, x: _Known) -> _Known:
         y = self.partner(x.shape)
         positive = x.positive and y.positive
-        return _Known(x.tensor + y.tensor, x.exponentiated or y.exponentiated, positive, x.size + y.size)
+        return _Known(x.tensor + y.tensor, x.exponentiated or y.exponentiated, positive, x.size + y.size, x.zeros or y.zeros)
 
     def subtract(self, x: _Known) -> _Known | None:
         y = self.partner(x.shape)
         if y.tensor.value == x.tensor.value:
             return None
         pair = (x, y) if self.rng.random() < 0.5 else (y, x)
-        return _Known(pair[0].tensor - pair[1].tensor, x.exponentiated or y.exponentiated, False, x.size + y.size)
+        exponentiated = x.exponentiated or y.exponentiated
+        return _Known(pair[0].tensor - pair[1].tensor, exponentiated, False, x.size + y.size, x.zeros or y.zeros)
 
     def multiply(self, x: _Known) -> _Known:
         y = self.partner(x.shape)
         exponentiated = x.exponentiated or y.exponentiated
-        return _Known(x.tensor * y.tensor, exponentiated, x.positive and y.positive, x.size * y.size)
+        return _Known(x.tensor * y.tensor, exponentiated, x.positive and y.positive, x.size * y.size, x.zeros or y.zeros)
 
     def divide(self, x: _Known) -> _Known | None:
         denominators = [known for known in self.passed if known.positive and _broadcasts(known.shape, x.shape)]
         if not denominators:
             return None
         y = self.pick(denominators)
-        return _Known(x.tensor / y.tensor, x.exponentiated or y.exponentiated, x.positive and y.positive, x.size / y.size)
+        exponentiated = x.exponentiated or y.exponentiated
+        return _Known(x.tensor / y.tensor, exponentiated, x.positive and y.positive, x.size / y.size, x.zeros)
 
     def scale(self, x: _Known) -> _Known:
         factor = self.pick(_SCALES)
@@ -166,7 +174,7 @@ class _Growth:
         return replace(x, tensor=x.tensor.sum(dim, keepdim=True), size=x.size * x.shape[dim])
 
     def square(self, x: _Known) -> _Known:
-        return replace(x, tensor=x.tensor.square(), positive=True, size=x.size**2)
+        return replace(x, tensor=x.tensor.square(), positive=not x.zeros, size=x.size**2)
 
     def root(self, x: _Known) -> _Known | None:
         return replace(x, tensor=x.tensor.sqrt(), size=math.sqrt(x.size)) if x.positive else None
@@ -191,10 +199,13 @@ class _Growth:
         return replace(x, tensor=x.tensor.transpose(-1, -2))
 
     def activate(self, x: _Known) -> _Known:
-        return _Known(x.tensor.apply(self.pick(_OPAQUE)), True, False, x.size)
+        function = self.pick(_OPAQUE)
+        return _Known(x.tensor.apply(function), True, False, x.size, x.zeros or function == "relu")
 
     def subtract_maximum(self, x: _Known) -> _Known | None:
-        return replace(x, tensor=x.tensor - x.tensor.amax(-1, keepdim=True), positive=False) if x.shape[-1] > 1 else None
+        if x.shape[-1] == 1:
+            return None
+        return replace(x, tensor=x.tensor - x.tensor.amax(-1, keepdim=True), positive=False, zeros=True)
 
 
 _Move = Callable[[_Growth, _Known], _Known | None]

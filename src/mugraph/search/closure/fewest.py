@@ -48,38 +48,61 @@ class FewestOperators:
 
     def within(self, needed: Nodes, budget: int) -> int:
         """The fewest operators that make the needed nodes if these are at most `budget`, else more than the budget."""
+        waiting = [(needed, budget)]
+        while waiting:
+            nodes, left = waiting[-1]
+            if self._settled(nodes, left):
+                waiting.pop()
+                continue
+            node = nodes.bit_length() - 1
+            rest = nodes ^ 1 << node
+            fewest, missing = left + 1, False
+            for operands, count in self._choices[node]:
+                if self._settled(rest | operands, left - count):
+                    fewest = min(fewest, count + self._known[rest | operands][0])
+                else:
+                    waiting.append((rest | operands, left - count))
+                    missing = True
+            if not missing:
+                waiting.pop()
+                self._known[nodes] = fewest, fewest <= left
+        return self._known[needed][0]
+
+    def _settled(self, needed: Nodes, budget: int) -> bool:
+        """Whether what is known of the needed nodes is exact, or above the budget; or all that will be known."""
         known = self._known.get(needed)
         if known is None:
             known = self._known[needed] = self._made_for(needed).bit_count(), False
         fewest, exact = known
-        if exact or fewest > budget or len(self._known) > _MOST_SETS:
-            return fewest
-        node = needed.bit_length() - 1
-        rest = needed ^ 1 << node
-        fewest = min(
-            (count + self.within(rest | operands, budget - count) for operands, count in self._choices[node]),
-            default=budget + 1,
-        )
-        self._known[needed] = fewest, fewest <= budget
-        return fewest
+        return exact or fewest > budget or len(self._known) > _MOST_SETS
 
     def completions(self, needed: Nodes, budget: int, most: int) -> int:
         """How many derivations of the needed nodes have at most `budget` operators; more than `most` where too many to count."""
         counted: dict[tuple[Nodes, int], int] = {}
 
-        def count(needed: Nodes, budget: int) -> int:
-            if self.within(needed, budget) > budget:
+        def known(key: tuple[Nodes, int]) -> int | None:
+            if self.within(*key) > key[1]:
                 return 0
-            if not needed:
-                return 1
-            key = needed, budget
-            if key not in counted:
-                if len(counted) > most:
-                    return most + 1
-                node = needed.bit_length() - 1
-                rest = needed ^ 1 << node
-                ways = self._ways[node].items()
-                counted[key] = sum(times * count(rest | operands, budget - spent) for (operands, spent), times in ways)
-            return counted[key]
+            return counted.get(key) if key[0] else 1
 
-        return count(needed, budget)
+        waiting = [(needed, budget)]
+        while waiting:
+            nodes, left = key = waiting[-1]
+            if known(key) is None:
+                node = nodes.bit_length() - 1
+                rest = nodes ^ 1 << node
+                total = 0
+                for (operands, spent), times in self._ways[node].items():
+                    completions = known(next_key := (rest | operands, left - spent))
+                    if completions is None:
+                        if len(counted) > most:
+                            return most + 1
+                        waiting.append(next_key)
+                        break
+                    total += times * completions
+                else:
+                    counted[key] = total
+                    waiting.pop()
+            else:
+                waiting.pop()
+        return known((needed, budget)) or 0

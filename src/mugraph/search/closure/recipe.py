@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from mugraph.ir.scalar import Scalar
-from mugraph.search.axes import AxisSet
+from mugraph.search.axes import AxisSet, operands_first
 from mugraph.search.closure.context import bits
 from mugraph.search.closure.saturation import LOOP, Closure, Edge, Leaf
 
@@ -127,16 +127,10 @@ class Recipes:
         position: dict[int, int] = {}
         steps: list[Step] = []
 
-        def visit(node: int) -> None:
-            if node not in position:
-                edge = chosen[node]
-                for operand in edge.inputs:
-                    visit(operand)
-                position[node] = len(steps)
-                steps.append(self._step(edge).reading(tuple([position[i] for i in edge.inputs])))
-
-        for goal in goals:
-            visit(goal)
+        for node in operands_first(goals, lambda node: chosen[node].inputs):
+            edge = chosen[node]
+            position[node] = len(steps)
+            steps.append(self._step(edge).reading(tuple([position[i] for i in edge.inputs])))
         return Recipe(tuple(steps), tuple(position[goal] for goal in goals), self._closure.context.loop_axis)
 
     def _step(self, edge: Edge) -> Step:

@@ -25,6 +25,9 @@ from mugraph.search.report import Progress
 
 _OPERATORS_PER_ITEM = 8
 
+_DRAWS = 4
+"""Of inputs, until the program has a value."""
+
 
 @dataclass(slots=True)
 class EnumerationReport:
@@ -89,13 +92,23 @@ class ItemResult:
 
 
 class FieldTest:
-    """Equality with a program on random inputs over Z_p x Z_q, at full size."""
+    """Equality with a program on random inputs over Z_p x Z_q, at full size.
+
+    Inputs where the program has no value are drawn again: of millions of denominators, one in a thousand times one is zero.
+    Raises UndefinedInField where it has none for any of several draws.
+    """
 
     def __init__(self, program: Graph, seed: int) -> None:
-        rng = np.random.default_rng(seed)
         self._arith = FieldArithmetic(seed=seed)
-        self._inputs = [self._arith.random(node.output.shape, rng) for node in program.inputs()]
-        self._wanted = evaluate(program, self._inputs, self._arith)
+        rng = np.random.default_rng(seed)
+        for left in reversed(range(_DRAWS)):
+            self._inputs = [self._arith.random(node.output.shape, rng) for node in program.inputs()]
+            try:
+                self._wanted = evaluate(program, self._inputs, self._arith)
+                return
+            except UndefinedInField:
+                if not left:
+                    raise
 
     def accepts(self, graph: Graph) -> bool:
         """Whether the outputs of `graph` are the program's; what has no meaning in the field is refused."""

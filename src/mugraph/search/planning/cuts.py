@@ -8,11 +8,11 @@ enumerated with their roofline, and all cuts that store some tensors are left ou
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from mugraph.ir.ops import OPERATORS
-from mugraph.search.axes import AxisProgram, Slots, Term, pruned
+from mugraph.search.axes import AxisProgram, Slots, Term, operands_first, pruned
 from mugraph.search.closure.context import bits
 from mugraph.search.planning.roofline import Roofline, elements
 
@@ -64,18 +64,17 @@ def in_normal_order(program: AxisProgram) -> AxisProgram:
     known: dict[Term, int] = {}
     moved: dict[int, int] = {}
 
-    def place(index: int) -> int:
-        if index not in moved:
-            term = program.terms[index]
-            operands = sorted(term.inputs, key=digests.__getitem__) if _commutes(term) else term.inputs
-            placed = replace(term, inputs=tuple(map(place, operands)))
-            if placed not in known:
-                known[placed] = len(terms)
-                terms.append(placed)
-            moved[index] = known[placed]
-        return moved[index]
+    def operands_of(index: int) -> Sequence[int]:
+        term = program.terms[index]
+        return sorted(term.inputs, key=digests.__getitem__) if _commutes(term) else term.inputs
 
-    outputs = tuple((place(term), slots) for term, slots in program.outputs)
+    for index in operands_first((term for term, _ in program.outputs), operands_of):
+        placed = replace(program.terms[index], inputs=tuple(moved[i] for i in operands_of(index)))
+        if placed not in known:
+            known[placed] = len(terms)
+            terms.append(placed)
+        moved[index] = known[placed]
+    outputs = tuple((moved[term], slots) for term, slots in program.outputs)
     return replace(program, terms=tuple(terms), outputs=outputs)
 
 
@@ -205,23 +204,34 @@ class CutSpace:
         """Masks of the terms that a launch computes and of those it reads."""
         computed = read = 0
         for term in group:
-            more_computed, more_read = self._visit(term, stored & self.before[term])
+            key = (term, stored & self.before[term])
+            more_computed, more_read = self._visited.get(key) or self._visit(*key)
             computed, read = computed | more_computed, read | more_read
         return computed, read
 
     def _visit(self, term: int, stored: int) -> tuple[int, int]:
-        known = self._visited.get((term, stored))
-        if known is not None:
-            return known
-        computed, read = 1 << term, 0
-        for operand in self.program.terms[term].inputs:
-            if stored >> operand & 1 or self.program.terms[operand].op == "load":
-                read |= 1 << operand
-            else:
-                more_computed, more_read = self._visit(operand, stored & self.before[operand])
-                computed, read = computed | more_computed, read | more_read
-        self._visited[term, stored] = computed, read
-        return computed, read
+        """The masks of one term; those that it waits for are found first."""
+        waiting = [(term, stored)]
+        while waiting:
+            term, stored = key = waiting[-1]
+            inner = [
+                (operand, stored & self.before[operand])
+                for operand in self.program.terms[term].inputs
+                if not (stored >> operand & 1 or self.program.terms[operand].op == "load")
+            ]
+            missing = [each for each in inner if each not in self._visited]
+            if missing:
+                waiting += missing
+                continue
+            computed, read = 1 << term, 0
+            for operand in self.program.terms[term].inputs:
+                if stored >> operand & 1 or self.program.terms[operand].op == "load":
+                    read |= 1 << operand
+            for each in inner:
+                computed, read = computed | self._visited[each][0], read | self._visited[each][1]
+            self._visited[key] = computed, read
+            waiting.pop()
+        return self._visited[key]
 
     def floor(self, group: Group, computed: int, read: int) -> float:
         """The roofline of one launch; an input that is read in several ways counts once."""

@@ -156,9 +156,19 @@ class PlanSearch:
     def cut_plans(
         self, program: AxisProgram, tier: Tier, launches: int, produces: tuple[int, ...], best: float
     ) -> Iterator[Plan]:
-        """Plans over stored tensors that beat `best` seconds, cuts in the order of their rooflines."""
+        """Plans over stored tensors that beat `best` seconds, cuts in the order of their rooflines.
+
+        If there are too many to be listed in half of the time for cuts, those that are listed by then have the other half.
+        """
+        listed_by = (self.kernels.now() + self.cut_deadline) / 2
+
+        def bound() -> float:
+            in_time = self.kernels.now() <= listed_by
+            self.cuts_complete = self.cuts_complete and in_time
+            return CUT_GAIN * best if in_time else -math.inf
+
         spaces = [CutSpace(variant, self.roofline, produces) for variant in self.variants(program, tier)]
-        found = [cut for space in spaces for cut in space.cuts(launches, lambda: -math.inf if self.late else CUT_GAIN * best)]
+        found = [cut for space in spaces for cut in space.cuts(launches, bound)]
         self.cuts_pruned += sum(space.pruned for space in spaces)
         for number, cut in enumerate(sorted(found, key=lambda cut: cut.floor)):
             if cut.floor >= CUT_GAIN * best:

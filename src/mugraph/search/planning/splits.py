@@ -15,6 +15,7 @@ from functools import lru_cache
 import numpy as np
 
 from mugraph.algebra.fields import FieldValue, NestingArithmetic
+from mugraph.errors import UndefinedInField
 from mugraph.search.axes import AxisProgram, AxisSet, Slots, Term, pruned
 from mugraph.search.closure.context import Context
 from mugraph.search.closure.recipe import Recipe
@@ -70,7 +71,10 @@ def splits_of(recipes: Iterable[Recipe], structure: AxisProgram) -> Iterator[Spl
 
 
 def split_at(program: AxisProgram, parts: int) -> Split | None:
-    """Cut a derivation of a split program where its parts are summed last; None if it never works on parts alone."""
+    """Cut a derivation of a split program where its parts are summed last.
+
+    None if it never works on parts alone, or has no value in the field.
+    """
     last = [i for i, term in enumerate(program.terms) if parts in term.reduced]
     if not last or any(program.terms[i].reduced != {parts} or program.terms[i].op != "sum" for i in last):
         return None
@@ -83,7 +87,10 @@ def split_at(program: AxisProgram, parts: int) -> Split | None:
         return None
     partial = tuple(_slots(program.terms[i].axes, parts) for i in frontier)
     arith, inputs, context = NestingArithmetic(seed=0), TinyInputs(seed=0), Context.of(program, None)
-    values = inputs.evaluate(program, context, arith)
+    try:
+        values = inputs.evaluate(program, context, arith)
+    except UndefinedInField:
+        return None
     results = frozenset((slots, values[i].p.tobytes()) for i, slots in zip(frontier, partial, strict=True))
 
     def common_factors_cancel() -> bool:
