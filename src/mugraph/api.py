@@ -23,6 +23,7 @@ from mugraph.samples import random_tensors, torch_runner
 from mugraph.search import Progress, SearchReport, SearchResult
 from mugraph.search import search as closure_search
 from mugraph.search.enumeration import EnumerationOptions, EnumerationResult, enumerate_graphs
+from mugraph.search.long import LONG
 from mugraph.search.notes import Shelf
 from mugraph.search.parallel import Workers, check_workers, local_processes
 from mugraph.store import Mode, Store
@@ -33,6 +34,9 @@ from mugraph.verifier.random_tests import check_max_error
 
 _SEARCH_SHARE = 0.5
 """The part of a budget the search may use; compiling, measuring and verifying take the rest."""
+
+_LONG_SEARCH_SHARE = 0.3
+"""That part for programs that are searched in stretches, each candidate of which has many kernels to be compiled and proved."""
 
 Engine = Literal["closure", "enumerate"]
 Subject = Callable[..., Any] | Program | Graph
@@ -188,7 +192,8 @@ def _search(
     workers: Workers,
     shelf: Shelf,
 ) -> SearchResult | EnumerationResult:
-    budget, begun = deadline.share(_SEARCH_SHARE), deadline.elapsed
+    long = len(program.kernels()) > LONG
+    budget, begun = deadline.share(_LONG_SEARCH_SHARE if long else _SEARCH_SHARE), deadline.elapsed
     if engine_of(engine) == "enumerate":
         limit = math.inf if budget is None else budget
         processes = local_processes(workers)

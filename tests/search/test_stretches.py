@@ -167,9 +167,9 @@ def test_equal_stretches_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> N
         return run(self)
 
     monkeypatch.setattr(Search, "run", counted)
-    result = search(chain(900), CPU, budget=4)
+    result = search(chain(900), CPU, budget=10)
     assert len(searched) == len(set(searched)) <= 3 < result.report.stretches
-    assert len(result.candidates[0].graph.kernels()) <= result.report.stretches
+    assert len(result.candidates[0].graph.kernels()) < 225
 
 
 def test_an_axis_form_may_be_had_of_parts_only() -> None:

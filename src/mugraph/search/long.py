@@ -20,7 +20,7 @@ from mugraph.search.parallel import Workers
 from mugraph.search.report import Progress, SearchReport, combined
 from mugraph.search.stretches import Division
 
-_LONG = 100
+LONG = 100
 """Operators of a program from which on it is searched in stretches, too: few kernels hold more, and cuts have few launches."""
 
 _LONGEST_WHOLE = 400
@@ -59,7 +59,7 @@ def search(
     """
     options = options or Options()
     operators = len(program.kernels())
-    if operators <= _LONG:
+    if operators <= LONG:
         try:
             return Search(program, device, budget, progress, options, workers, shelf).run()
         except UnsupportedOperator:
@@ -87,7 +87,8 @@ class _LongSearch:
         results: list[SearchResult] = []
         if len(self.program.kernels()) <= _LONGEST_WHOLE:
             try:
-                results.append(self._search(self.program, None if self.budget is None else _WHOLE_SHARE * self.budget))
+                share = None if self.budget is None else _WHOLE_SHARE * self.budget
+                results.append(self._search(self.program, share, self.workers))
             except (UnsupportedOperator, UndefinedInField, BudgetExceeded, RecursionError) as error:
                 refused = error
         if not any(result.report.interrupted for result in results):
@@ -132,12 +133,12 @@ class _LongSearch:
     def _of_stretch(self, graph: Graph, seconds: float) -> SearchResult:
         """What is found of a stretch: nothing, where it is out of the search's reach or the time is over."""
         try:
-            return self._search(graph, seconds)
+            return self._search(graph, seconds, workers=1)  # which it takes longer to start than most stretches are searched
         except (UnsupportedOperator, UndefinedInField, BudgetExceeded, RecursionError):
             return SearchResult([], SearchReport())
 
-    def _search(self, graph: Graph, seconds: float | None) -> SearchResult:
-        return Search(graph, self.device, seconds, self.progress, self.options, self.workers, self.shelf).run()
+    def _search(self, graph: Graph, seconds: float | None, workers: Workers) -> SearchResult:
+        return Search(graph, self.device, seconds, self.progress, self.options, workers, self.shelf).run()
 
     def _ranked(self, graph: Graph, found: SearchResult | None) -> list[Candidate]:
         """Candidates of a stretch, the best first: as the program has it where nothing was found."""
