@@ -7,6 +7,7 @@ import math
 import pickle
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -147,6 +148,13 @@ def test_original_is_the_result_when_it_is_measured_fastest(monkeypatch: pytest.
     assert opt.graph == opt.program
     assert opt.candidates
     torch.testing.assert_close(opt(*inputs()), normalised_product(*inputs()), rtol=1e-5, atol=1e-5)
+
+
+def test_what_pytorch_loads_once_is_no_part_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mugraph.api.load_tracer", lambda: time.sleep(2.0))
+    started = time.monotonic()
+    opt = mugraph.superoptimize(normalised_product, inputs(), budget=20.0)
+    assert opt.report.total_seconds < time.monotonic() - started - 1.9
 
 
 def test_budget_too_small_for_any_result_gives_the_original() -> None:

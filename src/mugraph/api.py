@@ -13,6 +13,7 @@ from mugraph.deadline import Deadline
 from mugraph.devices import Device, device_for
 from mugraph.errors import BudgetExceeded, InvalidInput, UndefinedInField, UnsupportedOperator
 from mugraph.forms import of_form
+from mugraph.frontend import load_tracer, trace
 from mugraph.ir.graph import Graph, Level
 from mugraph.ir.program import Program
 from mugraph.progress import Event, ProgressCallback, Reporter, silent
@@ -62,8 +63,9 @@ def superoptimize(
 
     `fn` is a callable on PyTorch tensors, an nn.Module, or a `mugraph.Program`, which needs no example inputs.
     `example_inputs` are its positional arguments or, as a mapping, its keyword arguments: their shapes and dtypes are the
-    ones to optimize for. `budget`, in seconds, is for the whole call, however far it gets; Ctrl-C ends the stage it falls
-    into (search, compilation, measurement, proof) with the best so far. `workers` processes search beside each other,
+    ones to optimize for. `budget`, in seconds, is for the whole call, however far it gets, but for what PyTorch loads the
+    first time that it traces a function in a process; Ctrl-C ends the stage it falls into (search, compilation,
+    measurement, proof) with the best so far. `workers` processes search beside each other,
     or the cores of a Ray cluster ("ray", "ray://HOST:PORT"); what is found does not depend on them. With `profile`
     candidates are measured on this machine and ordered by measured time, otherwise, and for a target that can only be
     compiled for here, by predicted time. `progress` gets `mugraph.progress.Event`s; True prints them on stderr.
@@ -93,6 +95,9 @@ def superoptimize(
         tell = stack.enter_context(Reporter()) if progress is True else progress or silent
         if not isinstance(fn, Program | Graph):
             tell(Event("trace", "reading the function with PyTorch", deadline.elapsed))
+            if budget is not None:
+                load_tracer()
+                deadline = Deadline(budget)
         problem = _problem(fn, example_inputs)
         qualifier = Qualifier(problem.program, target, deadline, tell, seed, max_error, problem.baseline)
         form = None if like is None else graph_digest(like)
@@ -177,8 +182,6 @@ def _problem(fn: Subject, example_inputs: ExampleInputs | None) -> _Problem:
         raise InvalidInput(f"cannot optimize a {type(fn).__name__}; give a function of PyTorch tensors or a mugraph.Program")
     if example_inputs is None:
         raise InvalidInput("give example_inputs, a tuple of tensors of the shapes and dtypes to optimize for")
-    from mugraph.frontend import trace  # imports torch, which Programs do not need
-
     traced = trace(fn, example_inputs)
     return _Problem(traced.graph, traced, traced.flatten(*arguments_of(example_inputs)), torch_runner(fn, traced))
 

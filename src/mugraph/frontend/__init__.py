@@ -5,6 +5,7 @@ Nothing here imports PyTorch before it is needed.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from mugraph.frontend.restore import Traced
 
-__all__ = ["require_torch", "trace"]
+__all__ = ["load_tracer", "require_torch", "trace"]
 
 
 def trace(fn: Callable[..., Any], example_inputs: torch.Tensor | Sequence[Any] | Mapping[str, Any]) -> Traced:
@@ -45,6 +46,15 @@ def trace(fn: Callable[..., Any], example_inputs: torch.Tensor | Sequence[Any] |
     if not isinstance(example_inputs, (tuple, list)):
         raise InvalidInput(f"example_inputs must be a tuple of tensors, not {type(example_inputs).__name__}")
     return trace_call(fn, example_inputs, {})
+
+
+@functools.cache
+def load_tracer() -> None:
+    """Load what PyTorch traces with, which takes seconds once in a process, by tracing the smallest of functions."""
+    require_torch("to optimize PyTorch functions")
+    import torch
+
+    trace(torch.neg, (torch.zeros(1),))
 
 
 def require_torch(purpose: str) -> None:
