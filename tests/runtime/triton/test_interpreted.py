@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Callable
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 
 from lower.graphs import attention, normalised_scores, rms_norm_linear
 from mugraph.devices import device_for
-from mugraph.errors import CompilationFailed, UnsupportedOperator
+from mugraph.errors import CompilationFailed, TargetUnavailable, UnsupportedOperator
 from mugraph.frontend import trace
 from mugraph.frontend.workloads import WORKLOADS
 from mugraph.ir import DType, Graph, GraphBuilder, Level
@@ -21,7 +22,7 @@ from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.ops import OPERATORS
 from mugraph.lower import construct
 from mugraph.runtime import Executable
-from mugraph.runtime.triton.interpreted import InterpretedTriton
+from mugraph.runtime.triton.interpreted import InterpretedTriton, _interpreter
 from mugraph.runtime.triton.machine import Triton
 from mugraph.search import search
 from runtime.block_graphs import many_kernels
@@ -244,6 +245,39 @@ def test_what_the_interpreter_says_is_raised() -> None:
     graph = rms_norm_linear(rows=5, inner=48, columns=40)
     with pytest.raises(CompilationFailed, match=r"interpreter rejected kernel_3: .*X_9"):
         largest_error(graph, normal_inputs(graph), interpreted(once("square_3 = X_0", "square_3 = X_9")))
+
+
+def test_a_process_that_ended_is_named_and_replaced() -> None:
+    """It is ended by whoever runs out of memory, or by hand: the next kernel gets another one."""
+    graph = rms_norm_linear()
+    assert largest_error(graph, normal_inputs(graph), interpreted()) < LARGEST_ERROR[DType.FP32]
+    process = _interpreter().process
+    process.kill()
+    process.wait()
+    with pytest.raises(TargetUnavailable, match="ended with status"):
+        largest_error(graph, normal_inputs(graph), interpreted())
+    assert largest_error(graph, normal_inputs(graph), interpreted()) < LARGEST_ERROR[DType.FP32]
+
+
+def test_ctrl_c_leaves_the_process_alone() -> None:
+    graph = rms_norm_linear()
+    largest_error(graph, normal_inputs(graph), interpreted())
+    _interpreter().process.send_signal(signal.SIGINT)
+    assert largest_error(graph, normal_inputs(graph), interpreted()) < LARGEST_ERROR[DType.FP32]
+
+
+def test_an_answer_that_nobody_waited_for_is_no_answer_to_the_next_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = rms_norm_linear()
+    largest_error(graph, normal_inputs(graph), interpreted())
+
+    def interrupted(_: object) -> str:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(_interpreter()), "_line", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            largest_error(graph, normal_inputs(graph), interpreted())
+    assert largest_error(graph, normal_inputs(graph, seed=1), interpreted()) < LARGEST_ERROR[DType.FP32]
 
 
 def test_bf16_is_refused_for_the_interpreter_gets_it_wrong() -> None:

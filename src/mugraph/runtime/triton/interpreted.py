@@ -188,15 +188,26 @@ class _Interpreter:
         self.started()
         assert self.process.stdin is not None
         with self.lock:
-            self.process.stdin.write(f"{request}\n")
-            self.process.stdin.flush()
-            answer: str | int = json.loads(self._line())
+            try:
+                self.process.stdin.write(f"{request}\n")
+                self.process.stdin.flush()
+                answer: str | int = json.loads(self._line())
+            except BrokenPipeError:
+                raise self._ended() from None
+            except KeyboardInterrupt:  # the next request would read the answer to this one
+                self.process.kill()
+                self._ended()
+                raise
         return answer
 
     def _line(self) -> str:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            _interpreter.cache_clear()
-            raise TargetUnavailable(f"the process of Triton's interpreter ended with status {self.process.wait()}; try again")
+            raise self._ended()
         return line
+
+    def _ended(self) -> TargetUnavailable:
+        """What to raise where the process has ended; the next kernel gets another one."""
+        _interpreter.cache_clear()
+        return TargetUnavailable(f"the process of Triton's interpreter ended with status {self.process.wait()}; try again")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import json
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -60,7 +61,11 @@ def _run_blocks(launch: Callable[[], object], chosen: Sequence[int], blocks: int
 
 
 def main() -> None:
-    """Answer requests until there are no more: how many blocks were run, or what went wrong."""
+    """Answer requests until there are no more: how many blocks were run, or what went wrong.
+
+    Ctrl-C is for the process that asks, which ends with the best it has by then.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     np.seterr(all="ignore")  # exp(-inf) and its like are what kernels mean
     triton_version()
     print(json.dumps(None), flush=True)
