@@ -259,6 +259,34 @@ def test_results_that_no_type_can_hold_are_not_compared() -> None:
     assert result.largest_error < 1e-3
 
 
+def divided_by_roots(x_shape: tuple[int, ...], *, of_differences: bool = False) -> Graph:
+    """x / sqrt(v) of a whole row at once, where v is an input or, `of_differences`, v - x."""
+    kernel = GraphBuilder(Level.KERNEL)
+    x, v = (kernel.input(name, x_shape, DType.FP32) for name in "xv")
+    block = GraphBuilder(Level.BLOCK, grid=(4,))
+    x_tile, v_tile = (block.iterator(number, kernel.tensor(value), (0,), None) for number, value in enumerate((x, v)))
+    under = block.add("sub", v_tile, x_tile) if of_differences else v_tile
+    rows = block.add("sum", block.add("div", x_tile, block.add("sqrt", under)), dim=1, size=x_shape[1])
+    return kernel.build(kernel.graph_defined(block.build([block.add("output_saver", rows, omap=(0,))]), [x, v]))
+
+
+def test_results_are_finite_where_roots_are_taken_of_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = checked(divided_by_roots((64, 256)))
+    assert not result.missed
+    assert result.largest_error is not None
+    assert 0 < result.largest_error < TOLERANCES[DType.FP32]
+    plant(monkeypatch, replaced(r"sqrtf?\(", "1.5f + ("))
+    assert "errs in block" in checked(divided_by_roots((64, 256))).fault
+
+
+def test_what_has_no_finite_value_is_not_called_right() -> None:
+    result = checked(divided_by_roots((64, 256), of_differences=True))
+    assert result.ran > 0
+    assert result.largest_error is None
+    assert "no finite value" in result.missed
+    assert "nothing was compared" in spot_check_text(result)
+
+
 # --- what is not run ---------------------------------------------------------------------------------------------------
 
 

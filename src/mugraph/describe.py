@@ -55,9 +55,11 @@ def compared_text(candidate: Candidate) -> str:
 def spot_check_text(check: SpotCheck) -> str:
     """What running blocks of the printed kernels without their machine showed, or why that was not done, in one line."""
     missed = f"not run on the {check.on}: {check.missed}"
-    if check.largest_error is None:
+    if not check.ran:
         return f"the printed kernels were {missed}"
     ran = f"{check.ran} of {check.blocks} blocks of the printed kernels were run on the {check.on}"
+    if check.largest_error is None:
+        return f"{ran}: no fault, but nothing was compared: {check.missed}"
     return f"{ran}: no fault, largest error {check.largest_error:.1e}" + (f"; {missed}" if check.missed else "")
 
 

@@ -48,9 +48,9 @@ class SpotCheck:
     ran: int
     blocks: int
     largest_error: float | None
-    """Of any output of a kernel against float64, relative to its largest; None where nothing was run."""
+    """Of any output of a kernel against float64, relative to its largest; None where nothing was compared."""
     missed: str
-    """Which kernels were not run, and why; empty where each was."""
+    """Which kernels were not run or compared, and why; empty where each was."""
     fault: str = ""
     """What is wrong with a kernel; empty where nothing is known to be."""
 
@@ -174,9 +174,13 @@ class _Check:
         tolerance = max(TOLERANCES[self.imitation.runs_as(each)] for each in _types(self._body(value.node)))
         finite = np.abs(own[np.isfinite(own)])
         largest = float(np.max(finite, initial=0.0)) or 1.0
-        for part in exact:
+        compared = [part for part in exact if (np.abs(part.values) <= _LARGEST[dtype]).any()]
+        if not compared:
+            self.missed.append(f"{what} has no finite value to compare for normal inputs")
+        for part in compared:
             error = _error(part.values, results[part.place], dtype) / largest
-            self.errors.append(error)
+            if error < math.inf:
+                self.errors.append(error)
             theirs = _error(part.values, own[part.place], dtype) / largest
             if error > tolerance and theirs < math.inf and error > MULTIPLE * theirs:
                 raise _FaultFound(

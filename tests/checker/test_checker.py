@@ -156,6 +156,16 @@ def means_in_blocks() -> Graph:
     return kernel.build(kernel.graph_defined(block.build([result]), [x, w]))
 
 
+def test_errors_are_those_of_results_where_a_root_is_taken_of_an_input(tmp_path: Path) -> None:
+    """Every row of the product has a NaN where half of the variances are negative."""
+
+    def normalized(x: ProgramTensor, variance: ProgramTensor, w: ProgramTensor) -> ProgramTensor:
+        return (x / (variance + 1e-5).sqrt()) @ w
+
+    graph = program(normalized, (4, 32), (32,), (32, 8))
+    assert 0 < accepted(write(tmp_path / "saved", graph, graph)).float_error < 1e-5
+
+
 @pytest.mark.parametrize("name", EQUAL)
 def test_equal_programs_pass_with_the_bound_asked_for(tmp_path: Path, name: str) -> None:
     report = accepted(write(tmp_path / "result", *EQUAL[name]()))

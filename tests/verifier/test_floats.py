@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from mugraph.errors import BudgetExceeded
-from mugraph.ir import DType, Graph
+from mugraph.ir import DType, Graph, GraphBuilder, Level
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.float_arithmetic import FloatArithmetic
-from mugraph.ir.program import Program
+from mugraph.ir.program import Program, ProgramTensor
 from mugraph.verifier import float_check
 from mugraph.verifier.batched import evaluate_batched
+from mugraph.verifier.domains import positive_inputs
 from mugraph.verifier.float_inputs import ADVERSARIAL, random_inputs
 from mugraph.verifier.floats import errors_against
 
@@ -167,3 +168,54 @@ def test_elements_beyond_the_range_of_their_type_are_not_asked_for() -> None:
         return [np.zeros_like(array)]
 
     assert float_check(rounded_once, written.graph, baseline=zeros).stable
+
+
+def normalized_by_inputs() -> Graph:
+    """What batch normalization computes of given means and variances, then a linear layer."""
+
+    def function(x: ProgramTensor, mean: ProgramTensor, variance: ProgramTensor, w: ProgramTensor) -> ProgramTensor:
+        return ((x - mean) / (variance + 1e-5).sqrt()) @ w
+
+    return program(function, (16, 32), (32,), (32,), (32, 8))
+
+
+def test_wrong_results_are_noticed_where_a_root_is_taken_of_an_input() -> None:
+    """Every row of a product has a NaN where half of the variances are negative."""
+    graph = normalized_by_inputs()
+    right, wrong = in_float32(graph), lambda *inputs: [np.zeros((16, 8))]
+    report = float_check(right, graph)
+    assert report.stable
+    assert 0 < report.max_relative_error < 1e-5
+    assert not float_check(wrong, graph).stable
+
+
+@pytest.mark.parametrize(
+    ("function", "positive"),
+    [
+        (lambda x, y: (x + y) / (2 * y).sqrt(), {1}),
+        (lambda x, y: x * (y.sum(-1, keepdim=True) / 8 + 1).apply("log"), {1}),
+        (lambda x, y: (x.transpose(0, 1) + 1e-5).sqrt() @ y, {0}),
+        (lambda x, y: (x * x + y * y).sqrt(), set()),
+        (lambda x, y: (x - y).sqrt(), set()),
+        (lambda x, y: x.exp() @ y, set()),
+    ],
+)
+def test_inputs_under_roots_and_logarithms_are_positive(
+    function: Callable[[ProgramTensor, ProgramTensor], ProgramTensor], positive: set[int]
+) -> None:
+    graph = program(function, (8, 8), (8, 8))
+    assert positive_inputs(graph) == positive
+    assert {number for number, array in enumerate(random_inputs(graph, 0)) if (array >= 0).all()} == positive
+
+
+def test_inputs_of_kernels_are_positive_where_those_of_their_program_are() -> None:
+    assert positive_inputs(fused_rmsnorm()) == positive_inputs(rmsnorm()) == set()
+    kernel = GraphBuilder(Level.KERNEL)
+    x, y = (kernel.input(name, (4, 8), DType.FP32) for name in "xy")
+    block = GraphBuilder(Level.BLOCK, grid=(2,), loop=2)
+    x_tile, y_tile = (block.iterator(number, kernel.tensor(value), (0,), 1) for number, value in enumerate((x, y)))
+    total = block.add(
+        "accumulate", block.add("sum", block.add("mul", x_tile, block.add("sqrt", y_tile)), dim=1, size=4), combine="sum"
+    )
+    graph = kernel.build(kernel.graph_defined(block.build([block.add("output_saver", total, omap=(0,))]), [x, y]))
+    assert positive_inputs(graph) == {1}

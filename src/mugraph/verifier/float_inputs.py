@@ -1,4 +1,7 @@
-"""Inputs that floating-point arithmetic is tried with: normal numbers of many scales, and rows known to do harm."""
+"""Inputs that floating-point arithmetic is tried with: normal numbers of many scales, and rows known to do harm.
+
+Programs have no value for negative numbers under roots and logarithms, and nothing would be compared there.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import numpy as np
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.dtypes import round_to
 from mugraph.ir.graph import Graph, Shape
+from mugraph.verifier.domains import positive_inputs
 
 SCALES = (1e-3, 1e-1, 1.0, 10.0, 1e3)
 """Standard deviations of normal inputs."""
@@ -79,14 +83,20 @@ def arrays_for(graph: Graph, shapes: Sequence[Shape]) -> list[Array]:
 
 
 def fill(graph: Graph, arrays: Sequence[Array], kind: Kind, seed: int) -> None:
-    """Fill contiguous arrays, one per input of a kernel graph, with numbers rounded to the inputs' dtypes."""
+    """Fill contiguous arrays, one per input of a kernel graph, with numbers rounded to the inputs' dtypes.
+
+    They lose their signs where roots and logarithms are taken of an input itself: it stands for a variance or a probability.
+    """
     rng = np.random.default_rng([seed, 0xF10A7])
-    for node, array in zip(graph.inputs(), arrays, strict=True):
+    positive = positive_inputs(graph)
+    for number, (node, array) in enumerate(zip(graph.inputs(), arrays, strict=True)):
         normal = rng.standard_normal(min(_PERIOD, array.size), np.float32) * np.float32(kind.scale)
         if kind.pattern:
             array[...] = round_to(node.output.dtype, ADVERSARIAL[kind.pattern](np.resize(normal, array.shape)))
         else:
             _repeat(round_to(node.output.dtype, normal), array.reshape(-1))
+        if number in positive:
+            np.abs(array, out=array)
 
 
 def _repeat(numbers: Array, into: Array) -> None:
