@@ -135,11 +135,21 @@ def test_rounding_to_sixteen_bits_is_not_blamed_on_operators_computed_in_fp32(dt
 
 
 def test_errors_are_relative_to_the_largest_element() -> None:
-    expected = np.array([1e-9, 4.0])
-    assert errors_against([expected], [np.array([0.0, 4.4])]) == pytest.approx((0.1,))
-    assert errors_against([np.array([np.inf, 2.0])], [np.array([1.0, 2.0])]) == (0.0,)
-    assert errors_against([expected], [np.array([np.nan, 4.0])]) == (np.inf,)
-    assert errors_against([np.zeros(2)], [np.array([0.0, 1e-3])]) == (1e-3,)
+    expected, fp32 = np.array([1e-9, 4.0]), [DType.FP32]
+    assert errors_against([expected], [np.array([0.0, 4.4])], fp32) == pytest.approx((0.1,))
+    assert errors_against([np.array([np.inf, 2.0])], [np.array([1.0, 2.0])], fp32) == (0.0,)
+    assert errors_against([expected], [np.array([np.nan, 4.0])], fp32) == (np.inf,)
+    assert errors_against([np.zeros(2)], [np.array([0.0, 1e-3])], fp32) == (1e-3,)
+
+
+def test_overflow_is_an_error_of_outputs_that_stay_in_range_alone() -> None:
+    """Where the largest elements leave it, the others are differences of such numbers, which rounding moves across its end."""
+    overflowing = [np.array([np.inf, 5.0])]
+    assert errors_against([np.array([6e4, 5.0])], [np.array([np.inf, 5.0])], [DType.FP16]) == (np.inf,)
+    assert errors_against([np.array([1e8, 6.5e4])], [np.array([np.inf, np.inf])], [DType.FP16]) == pytest.approx((504e-8,))
+    assert errors_against([np.array([1e8, 5.0])], overflowing, [DType.FP16]) == (0.0,)
+    assert errors_against([np.array([1e8, 5.0])], overflowing, [DType.FP32]) == (np.inf,)
+    assert errors_against([np.array([1e8, 5.0])], [np.array([np.inf, np.nan])], [DType.FP16]) == (np.inf,)
 
 
 def test_equal_shaped_inputs_are_different_and_seeds_repeat() -> None:

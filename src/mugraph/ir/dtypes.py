@@ -24,6 +24,11 @@ class DType(StrEnum):
         """Size of one element in bytes."""
         return _BYTES[self]
 
+    @property
+    def largest(self) -> float:
+        """The largest finite number."""
+        return _LARGEST[self]
+
     @classmethod
     def parse(cls, text: str) -> DType:
         """The type called `text`; raises InvalidInput with the known names otherwise."""
@@ -43,6 +48,12 @@ class DType(StrEnum):
 
 
 _BYTES = {DType.FP16: 2, DType.BF16: 2, DType.FP32: 4, DType.FP64: 8}
+_LARGEST = {
+    DType.FP16: 65504.0,
+    DType.BF16: float.fromhex("0x1.fep127"),
+    DType.FP32: float(np.finfo(np.float32).max),
+    DType.FP64: float(np.finfo(np.float64).max),
+}
 _NUMPY = {DType.FP16: np.float16, DType.BF16: np.float32, DType.FP32: np.float32, DType.FP64: np.float64}
 
 

@@ -65,13 +65,13 @@ def float_check(
         pulse()
         with np.errstate(all="ignore"):  # of kernels of NumPy's; what leaves the number range is judged below
             actual = run(*inputs)
-        entry = ScaleError(kind.scale, errors_against(expected, actual), None, kind.pattern)
+        entry = ScaleError(kind.scale, errors_against(expected, actual, dtypes), None, kind.pattern)
         if kind.standard or entry.exceeds(dtypes):
-            entry = ScaleError(kind.scale, entry.errors, errors_against(expected, own_run(*inputs)), kind.pattern)
+            entry = ScaleError(kind.scale, entry.errors, errors_against(expected, own_run(*inputs), dtypes), kind.pattern)
         entries.append(entry)
         why = entry.instability(dtypes)
         if graph is not None and (kind.standard or why) and not reason:
-            worst = _worst(expected, actual)
+            worst = _worst(expected, actual, dtypes)
             blamed = _culprit(reference, graph, inputs, worst, entry.errors[worst[0]])
         reason = reason or (f"{why}: {blamed}" if why and blamed else why)
         if reason and not complete:
@@ -79,9 +79,28 @@ def float_check(
     return FloatReport(not reason, reason, tuple(entries), dtypes, blamed)
 
 
-def errors_against(expected: Sequence[Array], actual: Sequence[Any]) -> tuple[float, ...]:
-    """For each output its error as `ScaleError` defines it, over the elements where the expected value is finite."""
-    return tuple(relative_error(right, np.asarray(got, np.float64)) for right, got in zip(expected, actual, strict=True))
+def errors_against(expected: Sequence[Array], actual: Sequence[Any], dtypes: Sequence[DType]) -> tuple[float, ...]:
+    """For each output its error as `ScaleError` defines it, over the elements whose exact values its type holds."""
+    return tuple(
+        relative_error(np.where(_held(right, dtype), right, np.inf), _saturated(right, got, dtype), right)
+        for right, got, dtype in zip(expected, actual, dtypes, strict=True)
+    )
+
+
+def _held(expected: Array, dtype: DType) -> Array:
+    """Where a type holds the exact values: no kernel could store the others."""
+    return np.asarray(np.abs(expected) <= dtype.largest)  # false for NaN
+
+
+def _saturated(expected: Array, actual: Any, dtype: DType) -> Array:
+    """Results with the type's largest number for infinity, where the output leaves the type's range.
+
+    What such an output has within the range is a small difference of large numbers: whether it overflows is a matter of rounding.
+    """
+    got = np.asarray(actual, np.float64)
+    if np.max(np.abs(expected), initial=0.0, where=np.isfinite(expected)) <= dtype.largest:
+        return got
+    return np.where(np.isinf(got), np.copysign(dtype.largest, got), got)
 
 
 def _look_at_the_clock(deadline: float) -> None:
@@ -126,12 +145,12 @@ def _operator_by_operator(graph: Graph, pulse: Pulse) -> Runner:
     return run
 
 
-def _worst(expected: Sequence[Array], actual: Sequence[Any]) -> tuple[int, tuple[int, ...]]:
+def _worst(expected: Sequence[Array], actual: Sequence[Any], dtypes: Sequence[DType]) -> tuple[int, tuple[int, ...]]:
     """Output and index of the element that errs the most, relative to its output's largest."""
     worst, found = -1.0, (0, (0,) * expected[0].ndim)
-    for number, (right, got) in enumerate(zip(expected, actual, strict=True)):
+    for number, (right, got, dtype) in enumerate(zip(expected, actual, dtypes, strict=True)):
         with np.errstate(invalid="ignore"):
-            deviation = np.where(np.isfinite(right), np.abs(np.asarray(got, np.float64) - right), 0.0)
+            deviation = np.where(_held(right, dtype), np.abs(_saturated(right, got, dtype) - right), 0.0)
         deviation[np.isnan(deviation)] = math.inf
         place = int(np.argmax(deviation))
         error = float(deviation.flat[place]) / (float(np.max(np.abs(right), initial=0.0, where=np.isfinite(right))) or 1.0)

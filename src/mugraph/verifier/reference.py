@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from mugraph.ir.arithmetic import Array
-from mugraph.ir.dtypes import round_to
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Graph, Shape
 from mugraph.ir.sizes import divisors
@@ -101,10 +100,7 @@ class Reference:
         return tuple(found)
 
     def outputs(self, inputs: Sequence[Array], counts: Counts, pulse: Pulse) -> tuple[Array, ...]:
-        """The outputs of the different slices, in float64, infinite where they leave the range of the outputs' types.
-
-        No kernel could store them there.
-        """
+        """The outputs of the different slices, in float64, some of them perhaps beyond the range of the outputs' types."""
         tensors, together = self.program.output_tensors, self._together(counts)
         cut = len(self.cut)
         found = [np.empty(self._resized(t.shape, self._output_dims(i), counts)) for i, t in enumerate(tensors)]
@@ -113,9 +109,8 @@ class Reference:
                 slices = [slice_of(array, self._input_dims(number)[:cut], index) for number, array in enumerate(inputs)]
                 operands = [array.astype(np.float64) for array in slices]
                 results = evaluate_batched(together, operands, FloatArithmetic(np.float64), pulse)
-                for number, (result, tensor) in enumerate(zip(results, tensors, strict=True)):
-                    stored = np.where(np.isinf(round_to(tensor.dtype, result)), np.inf, result)
-                    slice_of(found[number], self._output_dims(number)[:cut], index)[...] = stored
+                for number, result in enumerate(results):
+                    slice_of(found[number], self._output_dims(number)[:cut], index)[...] = result
         return tuple(found)
 
     def _together(self, counts: Counts) -> Graph:

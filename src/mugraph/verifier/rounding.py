@@ -112,15 +112,16 @@ class _Pair:
 
 
 def relative_error(expected: Array, actual: Array, measure: Array | None = None) -> float:
-    """The largest absolute deviation where the expected value is finite, relative to the largest such of `measure` (by default
-    the expected values); infinity for what is not finite there."""
+    """The largest absolute deviation where the expected value is finite, relative to the largest finite value of `measure` (by
+    default of the expected values); infinity for what is not finite there."""
     finite = np.isfinite(expected)
     if not finite.any():
         return 0.0
     if not np.isfinite(actual[finite]).all():
         return math.inf
     deviation = float(np.max(np.abs(actual[finite] - expected[finite])))
-    largest = float(np.max(np.abs((expected if measure is None else measure)[finite])))
+    scale = expected if measure is None else measure
+    largest = float(np.max(np.abs(scale), initial=0.0, where=np.isfinite(scale)))
     return deviation / largest if largest else deviation
 
 
