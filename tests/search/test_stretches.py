@@ -198,6 +198,32 @@ def test_an_interrupted_search_of_stretches_keeps_what_was_found() -> None:
     assert result.candidates
 
 
+def test_ctrl_c_between_the_searches_of_stretches_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search begins with work that is no search yet, and so does the division into stretches."""
+    searches: list[Search] = []
+    begin = Search.__post_init__
+
+    def stop_at_the_second(self: Search) -> None:
+        searches.append(self)
+        if len(searches) == 2:
+            raise KeyboardInterrupt
+        begin(self)
+
+    def stop(self: Division) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Search, "__post_init__", stop_at_the_second)
+        result = search(chain(900), CPU, budget=10)
+    assert len(searches) == 2
+    assert result.report.interrupted
+    assert result.candidates
+    monkeypatch.setattr(Division, "stretches", stop)
+    result = search(chain(150), CPU, budget=10)
+    assert result.report.interrupted
+    assert result.candidates
+
+
 def test_little_time_is_spent_on_some_stretches_instead_of_none(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[float] = []
 

@@ -92,11 +92,14 @@ class _LongSearch:
             except (UnsupportedOperator, UndefinedInField, BudgetExceeded, RecursionError) as error:
                 refused = error
         if not any(result.report.interrupted for result in results):
-            results.append(self._in_stretches())
+            try:
+                results.append(self._in_stretches())
+            except KeyboardInterrupt:  # while the program is divided or put together again; the whole may have candidates
+                results.append(SearchResult([], SearchReport(interrupted=True)))
         candidates = sorted(itertools.chain(*(result.candidates for result in results)), key=lambda candidate: candidate.cost)
-        if refused is not None and not isinstance(refused, BudgetExceeded) and not candidates:
-            raise refused
         report = combined([result.report for result in results], stretches=results[-1].report.stretches)
+        if refused is not None and not isinstance(refused, BudgetExceeded) and not candidates and not report.interrupted:
+            raise refused
         report.seconds = time.perf_counter() - self.started
         if not candidates and self.budget is not None and report.seconds > self.budget:
             raise BudgetExceeded(f"no muGraph was found within {self.budget:g} s; raise the budget")
@@ -136,6 +139,8 @@ class _LongSearch:
             return self._search(graph, seconds, workers=1)  # which it takes longer to start than most stretches are searched
         except (UnsupportedOperator, UndefinedInField, BudgetExceeded, RecursionError):
             return SearchResult([], SearchReport())
+        except KeyboardInterrupt:  # before the search began
+            return SearchResult([], SearchReport(interrupted=True))
 
     def _search(self, graph: Graph, seconds: float | None, workers: Workers) -> SearchResult:
         return Search(graph, self.device, seconds, self.progress, self.options, workers, self.shelf).run()
