@@ -174,7 +174,7 @@ class _Check:
         tolerance = max(TOLERANCES[self.imitation.runs_as(each)] for each in _types(self._body(value.node)))
         finite = np.abs(own[np.isfinite(own)])
         largest = float(np.max(finite, initial=0.0)) or 1.0
-        compared = [part for part in exact if (np.abs(part.values) <= _LARGEST[dtype]).any()]
+        compared = [part for part in exact if (np.abs(part.values) <= dtype.largest).any()]
         if not compared:
             self.missed.append(f"{what} has no finite value to compare for normal inputs")
         for part in compared:
