@@ -27,7 +27,7 @@ from mugraph.progress import Event, ProgressCallback
 from mugraph.result import Candidate, Rejection
 from mugraph.runtime import Executable, build, measure
 from mugraph.samples import runner
-from mugraph.spotcheck import SpotCheck, spot_check
+from mugraph.spotcheck import SpotCheck, imitation_of, spot_check
 from mugraph.verifier import Certificate, FloatReport, Verdict, float_check, verify_graphs
 from mugraph.verifier.definedness import undefined_operator
 from mugraph.verifier.floats import Runner
@@ -231,7 +231,6 @@ class Qualifier:
 
     def _proved(self, entry: Contestant, name: str) -> Proved | None:
         """The entry with its evidence; None, with the reason among the rejections, when it fails or the budget ends."""
-        machine = entry.executable.machine
         self.tell("verify", f"{name} against float64")
         try:
             floats = self.floats(entry, complete=False)
@@ -241,7 +240,7 @@ class Qualifier:
         if not floats.stable:
             self.rejected.append(Rejection("float", floats.reason, entry.cost))
             return None
-        imitation = None if machine.available else machine.imitation
+        imitation = imitation_of(entry.executable)
         work = "proof at full size" if imitation is None else f"proof, and kernels on the {imitation.title}"
         self.tell("verify", f"{name}, {work}")
         with ThreadPoolExecutor(1) as beside:  # what runs the text is a compiler and compiled code

@@ -71,12 +71,18 @@ def spot_check(executable: Executable, seed: int = 0, deadline: Deadline | None 
     A kernel that reads another's result reads it as its stand-in on this host computes it. It errs where its error is above
     the tolerance of the coarsest type it computes in and more than 10 times the stand-in's on the same elements.
     """
-    imitation = executable.machine.imitation
-    if imitation is None or executable.machine.available or not executable.launches:
+    imitation = imitation_of(executable)
+    if imitation is None:
         return None
     check = _Check(executable, imitation, seed, deadline or Deadline(None))
     check.run()
     return check.report()
+
+
+def imitation_of(executable: Executable) -> Imitation | None:
+    """What blocks of the printed kernels are run by; None where there are none, or their machine is here."""
+    machine = executable.machine
+    return None if machine.available or not executable.launches else machine.imitation
 
 
 class _FaultFound(Exception):
@@ -174,7 +180,7 @@ class _Check:
         tolerance = max(TOLERANCES[self.imitation.runs_as(each)] for each in _types(self._body(value.node)))
         finite = np.abs(own[np.isfinite(own)])
         largest = float(np.max(finite, initial=0.0)) or 1.0
-        compared = [part for part in exact if (np.abs(part.values) <= dtype.largest).any()]
+        compared = [part for part in exact if dtype.holds(part.values).any()]
         if not compared:
             self.missed.append(f"{what} has no finite value to compare for normal inputs")
         for part in compared:
@@ -282,7 +288,7 @@ def _expect_written(kernel: str, number: int, stored: Memory, exact: Sequence[_P
 
 def _error(exact: Array, results: Array, dtype: DType) -> float:
     """The largest deviation, infinity for a result that is not finite where the type can hold the exact one."""
-    held = np.abs(exact) <= dtype.largest  # false for NaN
+    held = dtype.holds(exact)
     if not np.isfinite(results[held]).all():
         return math.inf
     return float(np.max(np.abs(results[held] - exact[held]), initial=0.0))

@@ -29,6 +29,10 @@ class DType(StrEnum):
         """The largest finite number."""
         return _LARGEST[self]
 
+    def holds(self, values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        """Where the numbers are within the range of the type; infinity and NaN are not."""
+        return np.asarray(np.abs(values) <= self.largest)
+
     @classmethod
     def parse(cls, text: str) -> DType:
         """The type called `text`; raises InvalidInput with the known names otherwise."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from mugraph.ir.graph import Graph, Value
-from mugraph.lower.expressions import DIFFERENCE, EXPONENTIAL, Apply, Expression, Source
+from mugraph.ir.ops import operator
+from mugraph.lower.expressions import Apply, Expression, Source
 
 LOWEST = float(np.finfo(np.float32).min)
 """Start of a maximum that is subtracted in an exponent: finite, so that -inf - max never becomes NaN."""
@@ -29,7 +30,10 @@ def is_subtracted(graph: Graph, value: Value) -> bool:
 def shifted(expression: Expression) -> tuple[Expression, int] | None:
     """The exponent of an exponential before a source was subtracted from it, and that source's number; None for others."""
     match expression:
-        case Apply(outer, (Apply(inner, (exponent, Source(index))),)) if (outer, inner) == (EXPONENTIAL, DIFFERENCE):
+        case Apply(outer, (Apply(inner, (exponent, Source(index))),)) if (outer, inner) == (
+            operator("exp").scalar,
+            operator("sub").scalar,
+        ):
             return exponent, index
     return None
 

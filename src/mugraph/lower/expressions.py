@@ -37,8 +37,6 @@ Expression = Source | Constant | Apply
 
 MAXIMUM = "max({0}, {1})"
 SUM = "({0} + {1})"
-DIFFERENCE = "({0} - {1})"
-EXPONENTIAL = "exp({0})"
 TF32 = "tf32({0})"
 """Rounding to the numbers of TF32, where no unit does it."""
 

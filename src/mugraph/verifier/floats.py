@@ -81,26 +81,20 @@ def float_check(
 
 def errors_against(expected: Sequence[Array], actual: Sequence[Any], dtypes: Sequence[DType]) -> tuple[float, ...]:
     """For each output its error as `ScaleError` defines it, over the elements whose exact values its type holds."""
-    return tuple(
-        relative_error(np.where(_held(right, dtype), right, np.inf), _saturated(right, got, dtype), right)
-        for right, got, dtype in zip(expected, actual, dtypes, strict=True)
-    )
+    pairs = zip(expected, actual, dtypes, strict=True)
+    return tuple(relative_error(*_in_range(right, got, dtype), right) for right, got, dtype in pairs)
 
 
-def _held(expected: Array, dtype: DType) -> Array:
-    """Where a type holds the exact values: no kernel could store the others."""
-    return np.asarray(np.abs(expected) <= dtype.largest)  # false for NaN
+def _in_range(expected: Array, actual: Any, dtype: DType) -> tuple[Array, Array]:
+    """Exact values and results as they are compared; where an output leaves the range of its type, in the terms of the type.
 
-
-def _saturated(expected: Array, actual: Any, dtype: DType) -> Array:
-    """Results with the type's largest number for infinity, where the output leaves the type's range.
-
-    What such an output has within the range is a small difference of large numbers: whether it overflows is a matter of rounding.
+    Exact values beyond the range are infinite then: no kernel could store them. Those within it are small differences of large
+    numbers, whose overflow is a matter of rounding: results that are infinite count as the type's largest number.
     """
     got = np.asarray(actual, np.float64)
     if np.max(np.abs(expected), initial=0.0, where=np.isfinite(expected)) <= dtype.largest:
-        return got
-    return np.where(np.isinf(got), np.copysign(dtype.largest, got), got)
+        return expected, got
+    return np.where(dtype.holds(expected), expected, np.inf), np.where(np.isinf(got), np.copysign(dtype.largest, got), got)
 
 
 def _look_at_the_clock(deadline: float) -> None:
@@ -148,9 +142,10 @@ def _operator_by_operator(graph: Graph, pulse: Pulse) -> Runner:
 def _worst(expected: Sequence[Array], actual: Sequence[Any], dtypes: Sequence[DType]) -> tuple[int, tuple[int, ...]]:
     """Output and index of the element that errs the most, relative to its output's largest."""
     worst, found = -1.0, (0, (0,) * expected[0].ndim)
-    for number, (right, got, dtype) in enumerate(zip(expected, actual, dtypes, strict=True)):
+    for number, (right, actually, dtype) in enumerate(zip(expected, actual, dtypes, strict=True)):
+        exact, got = _in_range(right, actually, dtype)
         with np.errstate(invalid="ignore"):
-            deviation = np.where(_held(right, dtype), np.abs(_saturated(right, got, dtype) - right), 0.0)
+            deviation = np.where(np.isfinite(exact), np.abs(got - exact), 0.0)
         deviation[np.isnan(deviation)] = math.inf
         place = int(np.argmax(deviation))
         error = float(deviation.flat[place]) / (float(np.max(np.abs(right), initial=0.0, where=np.isfinite(right))) or 1.0)
