@@ -29,11 +29,9 @@ def is_subtracted(graph: Graph, value: Value) -> bool:
 
 def shifted(expression: Expression) -> tuple[Expression, int] | None:
     """The exponent of an exponential before a source was subtracted from it, and that source's number; None for others."""
+    templates = operator("exp").scalar, operator("sub").scalar
     match expression:
-        case Apply(outer, (Apply(inner, (exponent, Source(index))),)) if (outer, inner) == (
-            operator("exp").scalar,
-            operator("sub").scalar,
-        ):
+        case Apply(outer, (Apply(inner, (exponent, Source(index))),)) if (outer, inner) == templates:
             return exponent, index
     return None
 
