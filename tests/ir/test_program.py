@@ -17,6 +17,8 @@ from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Shape
 from mugraph.ir.program import Program, ProgramTensor
+from mugraph.ir.readings import readings
+from mugraph.ir.serialize import graph_from_json, graph_to_json
 from mugraph.ir.text import format_graph
 from mugraph.ir.validity import check
 
@@ -261,3 +263,40 @@ def test_mistakes_are_named(function: Callable[[ProgramTensor], Any], error: typ
 def test_a_program_without_outputs_is_no_graph() -> None:
     with pytest.raises(InvalidInput, match=r"the program has no output; call program.output\(tensor\)"):
         _ = Program().graph
+
+
+def test_rounding_is_an_operator_and_what_it_keeps_is_none() -> None:
+    program = Program()
+    x, half = program.input("x", (2, 4)), program.input("h", (2, 4), "fp16")
+    assert x.rounded("bf16").dtype is DType.FP32
+    assert program.node(x.rounded("bf16")).op == "round_bf16"
+    assert x.rounded("fp32").value == x.value
+    assert x.rounded("bf16").rounded("bf16").value == x.rounded("bf16").value
+    assert program.node(x.rounded("bf16").rounded("fp16")).op == "round_fp16"
+    assert half.cast("fp32").transpose(0, 1).rounded("fp16").value == half.cast("fp32").transpose(0, 1).value
+    assert program.node((half * 3).rounded("fp16")).op == "round_fp16"
+    assert half.rounded("bf16").dtype is DType.FP32
+
+
+def test_constants_are_rounded_exactly() -> None:
+    program = Program()
+    assert str(program.constant(0.1).rounded("fp16").number) == "819/8192"
+    assert str(program.constant(0.1).rounded("bf16").number) == "205/2048"
+    with pytest.raises(InvalidInput, match="the constant 100000 is infinite in fp16"):
+        program.constant(100000).rounded("fp16")
+
+
+def test_constants_that_were_read_as_other_numbers_are_listed() -> None:
+    program = Program()
+    x = program.input("x", (4,))
+    program.output(x * 0.1 * 10 + 0.5, (x * Fraction(1, 3)).exp() + 1e-5, x * Fraction(1, 100000))
+    assert readings(program.graph) == (("1/100000", 1e-5), ("1/10", 0.1))
+    assert graph_from_json(graph_to_json(program.graph)) == program.graph
+    assert readings(graph_from_json(graph_to_json(program.graph))) == ()
+
+
+def test_an_equal_constant_that_was_read_later_is_listed_too() -> None:
+    program = Program()
+    x = program.input("x", (4,))
+    program.output(x * Fraction(1, 10) + 1, x.exp() * 0.1)
+    assert readings(program.graph) == (("1/10", 0.1),)

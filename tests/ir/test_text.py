@@ -131,6 +131,18 @@ def test_attribute_values_of_every_type_round_trip(value: int | str | tuple[int 
     assert type(again[1]) is type(value)
 
 
+def test_comments_end_the_lines_of_nodes_and_are_read_over() -> None:
+    graph = parse_graph(RMSNORM)
+    text = format_graph(graph, {(0,): "one // more", (3,): "a kernel", (3, 6): "within it"})
+    assert parse_graph(text) == graph
+    commented = [line.strip() for line in text.splitlines() if "//" in line]
+    assert commented == [
+        "X: fp16[16, 1024] = input  // one // more",
+        "%3: fp16[16, 4096] = block_graph(X, G, W) grid(x=128) loop(i=16) {  // a kernel",
+        "| %6: fp16[16, 32] = matmul(%5, %2)  // within it",
+    ]
+
+
 def test_white_space_and_value_names_are_free() -> None:
     text = "kernel_graph{X:fp32[4]=input %twice:fp32[4]=add(X,X)\n\n return %twice}"
     assert format_graph(parse_graph(text)).splitlines()[2] == "  %1: fp32[4] = add(X, X)"

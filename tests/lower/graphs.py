@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from mugraph.ir import DType, Graph, GraphBuilder, Level
+from collections.abc import Sequence
+
+from mugraph.ir import DType, Graph, GraphBuilder, Level, Value
 
 
 def rms_norm_linear(
@@ -63,6 +65,24 @@ def normalised_scores(queries: int = 8, keys: int = 128, width: int = 64, loop: 
     lengths = block.add("transpose", block.add("sqrt", squares), permutation=(1, 0))
     result = block.add("accumulate", block.add("div", scores, lengths), combine="concat", dim=1)
     return kernel.build(kernel.graph_defined(block.build([block.add("output_saver", result, omap=(0,))]), names))
+
+
+def elementwise_kernel(kernel: GraphBuilder, op: str, operands: Sequence[Value], grid: int = 2) -> Value:
+    """Add a kernel of an elementwise operator, its blocks along the first dimension; the kernel's result."""
+    block = GraphBuilder(Level.BLOCK, grid=(grid,))
+    tiles = [block.iterator(number, kernel.tensor(value), (0,), None) for number, value in enumerate(operands)]
+    saved = block.add("output_saver", block.add(op, *tiles), omap=(0,))
+    (result,) = kernel.graph_defined(block.build([saved]), operands)
+    return result
+
+
+def chain_of_kernels(count: int = 6, shape: tuple[int, int] = (64, 256), dtype: DType = DType.FP32) -> Graph:
+    """Kernels that each read the result of the one before alone."""
+    kernel = GraphBuilder(Level.KERNEL)
+    value = kernel.input("X", shape, dtype)
+    for number in range(count):
+        value = elementwise_kernel(kernel, ("tanh", "exp", "sigmoid")[number % 3], [value])
+    return kernel.build([value])
 
 
 OTHER_MAXIMA = ("of another tensor", "of one term", "of a smaller multiple", "of other rows")

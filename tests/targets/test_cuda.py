@@ -13,7 +13,7 @@ from lower.graphs import attention, normalised_scores, rms_norm_linear
 from mugraph.devices import device_for
 from mugraph.errors import UnsupportedOperator
 from mugraph.frontend import trace
-from mugraph.frontend.conversion import DTYPES
+from mugraph.frontend.torch_dtypes import DTYPES
 from mugraph.frontend.workloads import WORKLOADS
 from mugraph.ir import DType, Graph, GraphBuilder, Level, Value
 from mugraph.ir.evaluate import evaluate

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lower.graphs import OTHER_MAXIMA, attention, rms_norm_linear, shifted_by
+from lower.graphs import OTHER_MAXIMA, attention, chain_of_kernels, rms_norm_linear, shifted_by
 from mugraph.errors import InvalidGraph, UnsupportedOperator
 from mugraph.ir import DType, Graph, GraphBuilder, Level
 from mugraph.ir.ops import OPERATORS
@@ -67,6 +67,13 @@ def test_the_file_allocates_launches_and_returns() -> None:
     assert "t3 = torch.empty((4, 48), dtype=torch.float16, device=X.device)" in text
     assert "kernel_3[(2,)](X, G, W, t3, num_warps=4)" in text
     assert "((32, 48), torch.float16),  # W" in text
+
+
+def test_kernels_hand_tensors_on_in_one_workspace() -> None:
+    text = program_text(chain_of_kernels(4, (4, 48), DType.FP16))
+    assert text.count("torch.empty") == 2
+    assert "workspace = torch.empty(1024, dtype=torch.uint8, device=X.device)" in text
+    assert "t2 = workspace[512:896].view(torch.float16).view((4, 48))" in text
 
 
 def test_products_of_fp32_are_exact_and_computed_factors_of_fp16_keep_their_range() -> None:
@@ -136,7 +143,7 @@ def test_only_parentheses_around_everything_are_dropped(text: str, inside: str) 
 
 
 def test_what_cannot_be_counted_or_computed_is_refused() -> None:
-    with pytest.raises(UnsupportedOperator, match=r"fp64 tensors \(x\); cast to fp32"):
+    with pytest.raises(UnsupportedOperator, match=r"fp64 tensors \(kernel_1, input_iterator\); cast to fp32"):
         tile_launches(elementwise_graph("exp", DType.FP64))
     with pytest.raises(UnsupportedOperator, match=r"x of shape \[65536, 32768\]"):
         tile_launches(elementwise_graph("exp", shape=(65536, 32768)))

@@ -2,12 +2,16 @@
 
 A real number is represented by two residues. Sums, products and quotients act on both; `exp(x)` is `omega ** x_q` in
 Z_p for an omega of order q, which makes `exp(x + y) = exp(x) exp(y)` hold exactly, and has no residue modulo q. With p
-and q both 3 modulo 4, `x ** ((p + 1) / 4)` is a square root of every square and multiplicative on all of Z_p, so that
-every equality of the paper's A_eq holds for every input: a test never separates graphs that A_eq makes equal. There
-is a second such map, with the other sign where x is no square; sqrt(x) and sqrt(-x) agree under one of the two only.
+and q both 3 modulo 4, `x ** ((p + 1) / 4)` is a square root of every square and multiplicative on all of Z_p. So every
+equality of the paper's A_eq between programs that take no exponential of an exponential holds for every input at which
+nothing is divided by zero: they are never separated. There is a second such map, with the other sign where x is no square;
+sqrt(x) and sqrt(-x) agree under one of the two only.
 
-Outside that theory, opaque functions are random functions of the residues, and `max` is the maximum under a random
-total order, which is associative, commutative and idempotent as the real one is.
+Outside that theory, opaque functions are keyed mixtures of the residues, and `max` is the maximum by such a mixture of 64
+bits: a total order as long as no two elements share one, under which it is associative, commutative and idempotent as the
+real one is. Both serve the search, which compares values and has what it finds verified: the maximum of n elements
+is that of all but one of them with probability 1 - 1/n. Tests that are to prove something draw values for arguments instead
+(`mugraph.verifier.free`).
 """
 
 from __future__ import annotations
@@ -96,7 +100,7 @@ LARGE = FieldPair(2147024879, 1073512439)
 
 
 P_BITS = 49
-"""Inputs and values of random functions are integers below 2**P_BITS modulo p; `mugraph.algebra.families` draws larger p."""
+"""Inputs and values of functions are integers below 2**P_BITS modulo p; `mugraph.algebra.families` draws larger p."""
 _SPARE_BITS = np.uint64(64 - P_BITS)
 
 
@@ -130,8 +134,8 @@ class FieldValue(NamedTuple):
 class FieldArithmetic:
     """`mugraph.ir.arithmetic.Arithmetic` over the fields of `pair`.
 
-    `omega`, of order q modulo p, is the base of exponentials; by default it and the random functions that stand for
-    opaque operators are drawn from `seed`. `mirrored` chooses the second of the two multiplicative square roots.
+    `omega`, of order q modulo p, is the base of exponentials; by default it and the functions that stand for
+    opaque operators are chosen by `seed`. `mirrored` chooses the second of the two multiplicative square roots.
     Raises UndefinedInField where an operation has no meaning: division by a tensor with a zero, and the exponential of
     a tensor without residues modulo q.
     """
@@ -202,11 +206,11 @@ class FieldArithmetic:
         return self.random_values(self.hashes(name, x))
 
     def hashes(self, name: str, x: FieldValue) -> Hashes:
-        """A random word for each element, equal for equal elements; another for each name and seed."""
+        """A word for each element that looks random, equal for equal elements; another for each name and seed."""
         return _hash(x, _key(name, self.seed)).reshape(x.shape)
 
     def random_values(self, words: Hashes) -> FieldValue:
-        """Values that follow from random words: modulo p integers below 2**P_BITS, whatever p is, as the bound supposes."""
+        """Values that follow from such words: modulo p integers below 2**P_BITS, whatever p is."""
         mixed = _mix(np.atleast_1d(words))
         p, q = (mixed >> _SPARE_BITS) % np.uint64(self.pair.p), _mix(mixed) % np.uint64(self.pair.q)
         return FieldValue(p.astype(np.int64).reshape(words.shape), q.astype(np.int64).reshape(words.shape))
@@ -268,7 +272,7 @@ class _PowerTable:
         return result
 
 
-# --- random functions ------------------------------------------------------------------------------------------------
+# --- functions that look random ----------------------------------------------------------------------------------------
 
 
 @functools.lru_cache(maxsize=256)
@@ -297,7 +301,7 @@ def _mix(x: Hashes) -> Hashes:
 
 
 class NestingArithmetic(FieldArithmetic):
-    """The same fields, with exponentials of exponentials: a random function of what passed through an exponential before."""
+    """The same fields, with exponentials of exponentials: an opaque function of what passed through an exponential before."""
 
     def exp(self, x: FieldValue) -> FieldValue:
         return self.opaque("exp", x) if x.q is None else super().exp(x)

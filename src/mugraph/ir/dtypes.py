@@ -33,6 +33,10 @@ class DType(StrEnum):
         """Where the numbers are within the range of the type; infinity and NaN are not."""
         return np.asarray(np.abs(values) <= self.largest)
 
+    def contains(self, other: DType) -> bool:
+        """Whether every number of `other` is one of this type; neither of the 16-bit types contains the other."""
+        return self is other or self.bytes > other.bytes
+
     @classmethod
     def parse(cls, text: str) -> DType:
         """The type called `text`; raises InvalidInput with the known names otherwise."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from mugraph.errors import ShapeMismatch, UnsupportedOperator
 from mugraph.ir.arithmetic import Abstraction, Arithmetic, Array
-from mugraph.ir.dtypes import DType
+from mugraph.ir.dtypes import DType, round_to
 from mugraph.ir.graph import AttributeValue, Level, Shape, Tensor
 from mugraph.ir.scalar import Scalar
 
@@ -82,6 +82,16 @@ ShapeRule = Callable[[Call], Shape]
 ComputeRule = Callable[[Arithmetic[Any], Call, Sequence[Any]], Any]
 AbstractRule = Callable[[Abstraction[Any], Call, Sequence[Any]], Any]
 
+LEAST = "lowest"
+"""What the attribute `least` of a maximum may be: then the maximum is over its elements and the number `LOWEST`.
+
+Maxima by which the search shifts exponents have it: of a tile that a mask fills with -inf, -inf less its own maximum would not be
+a number, where the program, whose rows are longer than a tile, has exp(-inf) = 0.
+"""
+
+LOWEST = Scalar.of(-DType.FP32.largest)
+"""The least number of the type in which kernels compute; the verifier, to which it is a variable, knows it as this object."""
+
 _KERNEL_BLOCK_THREAD = frozenset(Level)
 _KERNEL_BLOCK = frozenset({Level.KERNEL, Level.BLOCK})
 _BLOCK_THREAD = frozenset({Level.BLOCK, Level.THREAD})
@@ -94,7 +104,7 @@ class Operator:
     `shape`, `compute` and `express` are the operator's shape rule, meaning and abstract expression. `flops` counts
     floating-point operations from the call and the output shape. Elementwise operators have `scalar`, a C-family
     expression over {0}, {1} (functions in it are named as in C's math library or supplied by each target's prelude),
-    and opaque ones a NumPy `reference`. `attributes` names what a node must carry.
+    and opaque ones a NumPy `reference`. `attributes` names what a node must carry, `optional` what it may carry besides.
     """
 
     name: str
@@ -110,6 +120,7 @@ class Operator:
     scalar: str | None = None
     reference: Callable[[Array], Array] | None = None
     commutative: bool = False
+    optional: tuple[str, ...] = ()
 
     @property
     def elementwise(self) -> bool:
@@ -132,6 +143,10 @@ class Operator:
         return Tensor(self.shape(call), dtype, level)
 
 
+ROUNDINGS = {dtype: f"round_{dtype}" for dtype in (DType.FP16, DType.BF16, DType.FP32)}
+"""The operators that round to the numbers of a type."""
+
+
 def operator(name: str) -> Operator:
     """The row called `name`; raises UnsupportedOperator otherwise."""
     try:
@@ -151,7 +166,7 @@ def apply_call(op: str, inputs: Sequence[Tensor], attributes: Mapping[str, Attri
 def _broadcast(call: Call) -> Shape:
     try:
         return tuple(np.broadcast_shapes(*call.shapes))
-    except ValueError:
+    except (ValueError, OverflowError):
         raise call.fail("shapes do not broadcast") from None
 
 
@@ -163,7 +178,7 @@ def _matmul_shape(call: Call, left: int = 0, right: int = 1) -> Shape:
         raise call.fail(f"inner dimensions {x[-1]} and {y[-2]} differ")
     try:
         batch = np.broadcast_shapes(x[:-2], y[:-2])
-    except ValueError:
+    except (ValueError, OverflowError):
         raise call.fail("batch dimensions do not broadcast") from None
     return (*batch, x[-2], y[-1])
 
@@ -177,6 +192,8 @@ def _concat_matmul_shape(call: Call) -> Shape:
 
 def _grouped_shape(call: Call) -> Shape:
     dim, size = call.dim(), call.integer("size")
+    if call.attributes.get("least", LEAST) != LEAST:
+        raise call.fail(f"least is {call.attributes['least']!r}; a maximum may have least={LEAST}")
     shape = call.shapes[0]
     if size < 1 or shape[dim] % size:
         raise call.fail(f"dimension {dim} does not divide into groups of {size}")
@@ -272,10 +289,23 @@ def _grouped(reduce: str) -> ComputeRule:
     def compute(arith: Arithmetic[Any], call: Call, xs: Sequence[Any]) -> Any:
         dim, size = call.dim(), call.integer("size")
         split = arith.view(xs[0], lambda x: x.reshape(_regroup(x.shape, dim, size)))
+        if call.attributes.get("least") is not None:
+            split = arith.join([split, arith.constant(LOWEST)], _with_one_more(dim + 1))
         reduced = arith.sum(split, dim + 1) if reduce == "sum" else arith.max(split, dim + 1)
         return arith.view(reduced, lambda x: x.reshape((*x.shape[: dim + 1], *x.shape[dim + 2 :])))
 
     return compute
+
+
+def _with_one_more(axis: int) -> Callable[[Sequence[Array]], Array]:
+    """A number, the second part, put behind the elements of the first along an axis."""
+
+    def combine(parts: Sequence[Array]) -> Array:
+        elements, number = parts
+        one = (*elements.shape[:axis], 1, *elements.shape[axis + 1 :])
+        return np.concatenate([elements, np.broadcast_to(number, one)], axis=axis)
+
+    return combine
 
 
 def _repeat(arith: Arithmetic[Any], call: Call, xs: Sequence[Any]) -> Any:
@@ -409,6 +439,16 @@ def _sigmoid(x: Array) -> Array:
         return np.asarray(1.0 / (1.0 + np.exp(-x)))
 
 
+def _rounding(dtype: DType) -> Operator:
+    """Rounding to the numbers of a type, which stay in a wider one: to the nearest, ties to even, too large ones to infinity.
+
+    Kernels compute in fp32, so what rounds to fp32 is no part of one.
+    """
+    name = ROUNDINGS[dtype]
+    row = opaque(name, f"{name}({{0}})", functools.partial(round_to, dtype), cost=2)
+    return row if dtype is not DType.FP32 else replace(row, levels=frozenset({Level.KERNEL}), scalar=None)
+
+
 def _log(x: Array) -> Array:
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(np.log(x))
@@ -432,7 +472,7 @@ _ROWS = (
     Operator("output_saver", "OutSaver", 1, Kind.DATA, _BLOCK_THREAD, _saver_shape, _leaf_value, _same, attributes=("omap",)),
     Operator(
         "accumulate", "Accum", 1, Kind.MULTILINEAR, _BLOCK_THREAD, _accumulate_shape,
-        _accumulate, _accumulate_expression, _per_input, ("combine",),
+        _accumulate, _accumulate_expression, _per_input, ("combine",), optional=("dim",),
     ),
     Operator(
         "accumulate_rescaled", None, 2, Kind.EXPONENTIATION, frozenset({Level.BLOCK}), _rescaled_shape,
@@ -454,7 +494,7 @@ _ROWS = (
     ),
     Operator(
         "max", None, 1, Kind.OPAQUE, _KERNEL_BLOCK_THREAD, _grouped_shape, _grouped("max"),
-        lambda algebra, call, xs: algebra.opaque("max", xs[0]), _per_input, ("dim", "size"),
+        lambda algebra, call, xs: algebra.opaque("max", xs[0]), _per_input, ("dim", "size"), optional=("least",),
     ),
     # elementwise, LAX
     _elementwise(
@@ -493,6 +533,10 @@ _ROWS = (
     opaque("tanh", "tanh({0})", np.tanh),
     opaque("log", "log({0})", _log),
     opaque("abs", "abs({0})", np.abs, cost=1),
+    # elementwise, roundings that a program asks for
+    _rounding(DType.FP16),
+    _rounding(DType.BF16),
+    _rounding(DType.FP32),
     # data movement
     _data(
         "reshape", "Reshape", _KERNEL_BLOCK, _reshape_shape,

@@ -107,8 +107,10 @@ class _Parser:
         closing = self.peek()
         self.punctuation("}")
         graph = Graph(level, tuple(scope.nodes), tuple(outputs), grid, block, loop)
-        if scope.marked and scope.marked != loop_nodes(graph):
-            raise closing.fail("the bars do not mark exactly the nodes inside the for-loop of this graph")
+        if scope.marked and (wrong := sorted(scope.marked ^ loop_nodes(graph))):
+            name, lacks = list(scope.names)[wrong[0]], wrong[0] not in scope.marked
+            place = f"{name} is inside and has none" if lacks else f"{name} has one and is not inside"
+            raise closing.fail(f"the bars do not mark exactly the nodes inside the for-loop of this graph: {place}")
         return graph
 
     def _extent(self) -> tuple[tuple[int, ...], tuple[int, ...], int]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from numbers import Integral, Real
 from typing import Any
@@ -24,14 +25,16 @@ import numpy as np
 from mugraph.errors import InvalidInput
 from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.dead_nodes import without_dead_nodes
-from mugraph.ir.dtypes import DType
+from mugraph.ir.dtypes import DType, round_to
 from mugraph.ir.graph import Attributes, AttributeValue, Graph, Level, Node, Shape, Value, attributes_of
-from mugraph.ir.ops import operator
+from mugraph.ir.ops import ROUNDINGS, operator
 from mugraph.ir.scalar import Scalar
 
 Number = int | float | Fraction | Scalar | np.floating[Any] | np.integer[Any]
 
 _ONE, _ZERO = Scalar(Fraction(1)), Scalar(Fraction(0))
+_KEEPING = frozenset({"reshape", "transpose", "repeat", "cast", "max", "relu", "abs"})
+"""Operators whose results are among the numbers they are given, up to sign, or 0."""
 _HIGHEST_POWER = 256
 """Abstract expressions and error bounds grow with the degree of a program."""
 
@@ -78,7 +81,19 @@ class Program:
         key = (op, shared, attributes_of(attributes))
         if key not in self._known:
             self._known[key] = self._builder.add(op, *inputs, **attributes)
+        elif op == "constant":
+            self._remember(self._known[key], attributes["value"])
         return ProgramTensor(self, self._known[key])
+
+    def _remember(self, constant: Value, again: AttributeValue) -> None:
+        """Give the node of a constant the readings of one that is equal to it."""
+        node = self._builder.nodes[constant.node]
+        known = node["value"]
+        assert isinstance(known, Scalar)
+        assert isinstance(again, Scalar)
+        both = replace(known, readings=known.readings | again.readings)
+        attributes = attributes_of({**dict(node.attributes), "value": both})
+        self._builder.nodes[constant.node] = replace(node, attributes=attributes)
 
     def own(self, tensor: ProgramTensor) -> Value:
         """The value of a tensor of this program; raises InvalidInput for a tensor of another one and for what is none."""
@@ -135,10 +150,10 @@ class ProgramTensor:
     def __add__(self, other: ProgramTensor | Number) -> ProgramTensor:
         other = self._lift(other)
         if self.number is not None and other.number is not None and not (self.number.root or other.number.root):
-            return self._folded(Scalar(self.number.value + other.number.value), other)
+            return self._folded(self.number + other.number, other)
         if self.number is not None:
             self, other = other, self
-        return self if other.number == _ZERO else self.apply("add", other)
+        return self if _is(other, _ZERO) else self.apply("add", other)
 
     def __sub__(self, other: ProgramTensor | Number) -> ProgramTensor:
         other = self._lift(other)
@@ -152,7 +167,7 @@ class ProgramTensor:
             return self._folded(self.number * other.number, other)
         if self.number is not None:
             self, other = other, self
-        if other.number == _ONE:
+        if _is(other, _ONE):
             return self
         if other.value == self.value:
             return self.square()
@@ -206,7 +221,7 @@ class ProgramTensor:
     def sqrt(self) -> ProgramTensor:
         """Square root of each element."""
         if self.number is not None and not self.number.root and self.number.value >= 0:
-            return self._folded(Scalar(self.number.value, root=True), self)
+            return self._folded(self.number.sqrt(), self)
         return self.apply("sqrt")
 
     def rsqrt(self) -> ProgramTensor:
@@ -238,9 +253,21 @@ class ProgramTensor:
         return self.apply("tanh")
 
     def cast(self, dtype: DType | str) -> ProgramTensor:
-        """The same numbers stored as `dtype`."""
+        """The same numbers stored as `dtype`: an output is rounded to it, anything else may be kept wider (see `rounded`)."""
         dtype = DType.parse(dtype)
         return self if dtype is self.dtype else self.apply("cast", dtype=dtype)
+
+    def rounded(self, dtype: DType | str) -> ProgramTensor:
+        """Each element rounded to the nearest number of `dtype` (ties to even; too large ones to infinity), stored as it is.
+
+        Numbers that are known to be of that type stay. Raises InvalidInput for a constant that becomes infinite.
+        """
+        dtype = DType.parse(dtype)
+        if self.number is not None:
+            return self._folded(_rounded(self.number, dtype), self)
+        if dtype not in ROUNDINGS or self._is_of(dtype):
+            return self
+        return self.cast(self.dtype.promote(dtype)).apply(ROUNDINGS[dtype])
 
     def apply(self, op: str, *others: ProgramTensor, **attributes: AttributeValue) -> ProgramTensor:
         """Any operator of the table with this tensor as its first operand."""
@@ -329,6 +356,15 @@ class ProgramTensor:
 
     # --- inside ---
 
+    def _is_of(self, dtype: DType) -> bool:
+        """Whether all elements are known to be numbers of `dtype`."""
+        node = self.program.node(self)
+        if node.op == "input":
+            return dtype.contains(node.output.dtype)
+        if any(node.op == rounding and dtype.contains(narrow) for narrow, rounding in ROUNDINGS.items()):
+            return True
+        return node.op in _KEEPING and ProgramTensor(self.program, node.inputs[0])._is_of(dtype)
+
     def _lift(self, other: ProgramTensor | Number) -> ProgramTensor:
         return other if isinstance(other, ProgramTensor) else self.program.constant(other, self.dtype)
 
@@ -394,6 +430,21 @@ def _exact(number: Number) -> Scalar:
     if isinstance(number, Real):
         return Scalar.of(float(number))
     raise InvalidInput(f"{number!r} is neither a tensor of the program nor a real number")
+
+
+def _is(tensor: ProgramTensor, number: Scalar) -> bool:
+    """Whether a tensor is a constant, and no float was taken for another number on the way to it."""
+    return tensor.number == number and not (tensor.number and tensor.number.readings)
+
+
+def _rounded(number: Scalar, dtype: DType) -> Scalar:
+    return Scalar(Fraction(_finite(float(round_to(dtype, float(number))), number, dtype)), readings=number.readings)
+
+
+def _finite(rounded: float, number: Scalar, dtype: DType) -> float:
+    if not math.isfinite(rounded):
+        raise InvalidInput(f"the constant {number} is infinite in {dtype}; only finite constants can be verified")
+    return rounded
 
 
 def _whole(number: Any, what: str) -> int:

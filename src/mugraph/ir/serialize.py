@@ -1,7 +1,9 @@
 """muGraphs as JSON: {"mugraph": 1, "graph": {...}}, written plainly and read strictly.
 
 A reader of saved results must not trust them: every key and type is checked, with the path to what is wrong in the
-error, and the graph is then checked against Definition 2.1, which infers all shapes again.
+error, and the graph is then checked against Definition 2.1, which infers all shapes again. What is read would be written the
+same: constants that are not in lowest terms and attributes that no operator reads are refused. `mugraph.checker.form` says the
+same for itself, and both are tried with the same mutants of saved graphs.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from typing import TypeVar
 from mugraph.errors import InvalidInput
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Attributes, AttributeValue, Graph, Layout, Level, Node, Tensor, Value, attributes_of
+from mugraph.ir.ops import GRAPH_DEFINED, OPERATORS
 from mugraph.ir.scalar import Scalar
 from mugraph.ir.validity import check
 
@@ -130,6 +133,25 @@ class _Reader:
             raise self._expected("a string")
         return self.value
 
+    def scalar(self) -> Scalar:
+        """{"exact": text}, with the text that is written for the number."""
+        self.keys("exact")
+        exact = self["exact"].parsed(Scalar.parse)
+        if str(exact) != self["exact"].string():
+            raise self["exact"].fail(f"{self['exact'].string()!r} is written {str(exact)!r}")
+        return exact
+
+    def dtype(self) -> DType:
+        """{"dtype": name}."""
+        self.keys("dtype")
+        return self["dtype"].parsed(DType.parse)
+
+    def dims(self) -> tuple[int | None, ...]:
+        return tuple(None if item.value is None else item.integer() for item in self.items())
+
+    def dim_or_none(self) -> int | None:
+        return None if self.value is None else self.integer()
+
     def parsed(self, parse: Callable[[str], _T]) -> _T:
         """A string that `parse` understands."""
         text = self.string()
@@ -162,16 +184,16 @@ def _read_graph(reader: _Reader, wanted: Level | None = None) -> Graph:
 
 def _read_node(reader: _Reader, level: Level, earlier: list[Node]) -> Node:
     reader.keys("op", "inputs", "outputs", "attributes", optional=("body",))
-    body = None
+    op, body = reader["op"].string(), None
     if "body" in reader.mapping():
         if level.inner is None:
             raise reader["body"].fail(f"a node of a {level} graph has no body")
         body = _read_graph(reader["body"], level.inner)
     return Node(
-        reader["op"].string(),
+        op,
         tuple(_read_value(item, earlier) for item in reader["inputs"].items()),
         tuple(_read_tensor(item, level) for item in reader["outputs"].items()),
-        _read_attributes(reader["attributes"]),
+        _read_attributes(reader["attributes"], op),
         body,
     )
 
@@ -193,25 +215,38 @@ def _read_tensor(reader: _Reader, level: Level) -> Tensor:
     return Tensor(reader["shape"].integers(), reader["dtype"].parsed(DType.parse), level, layout)
 
 
-def _read_attributes(reader: _Reader) -> Attributes:
-    return attributes_of({name: _read_attribute(reader[name]) for name in reader.mapping()})
+_FORMS: dict[str, Callable[[_Reader], AttributeValue]] = {
+    **dict.fromkeys(("name", "combine"), _Reader.string),
+    **dict.fromkeys(("operand", "dim", "size", "times"), _Reader.integer),
+    **dict.fromkeys(("shape", "permutation", "omap"), _Reader.integers),
+    "imap": _Reader.dims,
+    "fmap": _Reader.dim_or_none,
+    "dtype": _Reader.dtype,
+    "value": _Reader.scalar,
+}
+"""Of the attributes of the table's own rows; others are read as what they look like."""
+
+
+def _read_attributes(reader: _Reader, op: str) -> Attributes:
+    row = OPERATORS.get(op)
+    if row is not None:
+        reader.keys(*row.attributes, optional=row.optional)
+    elif op == GRAPH_DEFINED:
+        reader.keys()
+    return attributes_of({name: _FORMS.get(name, _read_attribute)(reader[name]) for name in reader.mapping()})
 
 
 def _read_attribute(reader: _Reader) -> AttributeValue:
     match reader.value:
-        case None:
-            return None
         case str():
             return reader.string()
         case list():
-            return tuple(None if item.value is None else item.integer() for item in reader.items())
+            return reader.dims()
         case {"exact": _}:
-            reader.keys("exact")
-            return reader["exact"].parsed(Scalar.parse)
+            return reader.scalar()
         case {"dtype": _}:
-            reader.keys("dtype")
-            return reader["dtype"].parsed(DType.parse)
-    return reader.integer()
+            return reader.dtype()
+    return reader.dim_or_none()
 
 
 def _level(text: str) -> Level:

@@ -19,13 +19,16 @@ inputs, or % and the node's position; %2.1 is the second output of %2. Braces af
 fmap, or its omap: phi is the replica dimension. A body's iterators name what they read as the graph around does (#0 is
 operand 0, where the same value is passed twice or nothing is around). The bar marks the nodes inside the for-loop.
 Attributes that repeat the type (the shape of a reshape, the dtype of a cast) are left out.
+
+Whoever writes such a text may give nodes other names; what stands between // and the end of a line is a comment.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from mugraph.ir.dtypes import DType
 from mugraph.ir.evaluate import loop_nodes
@@ -35,12 +38,14 @@ from mugraph.ir.scalar import Scalar
 
 __all__ = ["format_graph", "format_node", "parse_graph"]
 
+Path = tuple[int, ...]
+"""A node by its position in its graph, behind those of the nodes around it."""
 _NAME = re.compile(r"[A-Za-z_][\w.]*", re.ASCII)
 
 
-def format_graph(graph: Graph) -> str:
-    """The graph and all bodies in it, one node per line, without a final newline."""
-    return "\n".join((f"{_header(graph)} {{", *_body_lines(graph, None), "}"))
+def format_graph(graph: Graph, comments: Mapping[Path, str] = MappingProxyType({})) -> str:
+    """The graph and all bodies in it, one node per line, without a final newline; `comments` end the lines of nodes."""
+    return "\n".join((f"{_header(graph)} {{", *_body_lines(graph, None, comments, ()), "}"))
 
 
 def format_node(graph: Graph, index: int) -> str:
@@ -60,17 +65,18 @@ def value_names(graph: Graph) -> list[str]:
     return names
 
 
-def _body_lines(graph: Graph, operands: Sequence[str] | None) -> Iterator[str]:
+def _body_lines(graph: Graph, operands: Sequence[str] | None, comments: Mapping[Path, str], path: Path) -> Iterator[str]:
     names, inside = value_names(graph), loop_nodes(graph)
     for index, node in enumerate(graph.nodes):
         mark = "" if not inside else "| " if index in inside else "  "
         line = f"  {mark}{_line(graph, index, names, operands)}"
+        comment = f"  // {comments[*path, index]}" if (*path, index) in comments else ""
         if node.body is None:
-            yield line
+            yield f"{line}{comment}"
             continue
-        yield f"{line} {{"
+        yield f"{line} {{{comment}"
         passed = [_reference(names, value) for value in node.inputs]
-        yield from (f"  {mark and '  '}{inner}" for inner in _body_lines(node.body, passed))
+        yield from (f"  {mark and '  '}{inner}" for inner in _body_lines(node.body, passed, comments, (*path, index)))
         yield f"  {mark and '  '}}}"
     yield f"  return {', '.join(_reference(names, value) for value in graph.outputs)}"
 

@@ -11,6 +11,7 @@ from mugraph.errors import InvalidInput
 _KINDS = {
     "space": r"[ \t\r]+",
     "newline": r"\n",
+    "comment": r"//[^\n]*",
     "value": r"%\w+",
     "operand": r"\#\d{1,9}",
     "name": r"[A-Za-z_][\w.]*",
@@ -56,7 +57,7 @@ def tokenize(text: str) -> list[Token]:
         if match is None:
             raise Token("", text[position], line, position - start + 1).error("a word, a number or a punctuation mark")
         kind = match.lastgroup or ""
-        if kind not in ("space", "newline"):
+        if kind not in ("space", "newline", "comment"):
             tokens.append(Token(kind, match.group(), line, position - start + 1))
         position = match.end()
         if kind == "newline":

@@ -16,6 +16,9 @@ from mugraph.ir.ops import GRAPH_DEFINED, Scope, apply_call, operator
 from mugraph.ir.text import format_node
 
 _MAX_GRID = 3
+_MAX_DIMS = 32
+_MAX_ELEMENTS = 2**48
+"""Of a tensor: no machine holds more, and machine words count them."""
 
 
 class MemoryLimits(Protocol):
@@ -117,6 +120,8 @@ def _check_operator(graph: Graph, index: int, operands: Sequence[Tensor] | None)
 def _check_tensor(graph: Graph, index: int, tensor: Tensor) -> None:
     if any(size < 1 for size in tensor.shape):
         raise _specification(graph, f"shape {list(tensor.shape)} has an empty dimension", index)
+    if len(tensor.shape) > _MAX_DIMS or tensor.elements > _MAX_ELEMENTS:
+        raise _specification(graph, f"no machine holds a tensor of shape {list(tensor.shape)}", index)
     if tensor.level is not graph.level:
         raise _specification(graph, f"its output is a {tensor.level} tensor", index)
     if tensor.layout is not None and sorted(tensor.layout.order) != list(range(len(tensor.shape))):

@@ -16,7 +16,7 @@ from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import VIEWS, Graph, Node, Shape, Tensor, Value
 from mugraph.ir.ops import GRAPH_DEFINED, Scope, apply_call, partition_of
 from mugraph.lower import tiles
-from mugraph.lower.exponents import LOWEST, is_subtracted
+from mugraph.lower.exponents import LOWEST, least_of
 from mugraph.lower.expressions import (
     MAXIMUM,
     Apply,
@@ -123,7 +123,12 @@ class _BlockLowering:
         before, body, after = (tuple(self.statements[phase]) for phase in Phase)
         buffers = place((*self.inputs, *self.outputs, *self.shared), before, body, after)
         names = [tuple(buffer.name for buffer in group) for group in (self.inputs, self.outputs)]
-        return Kernel(self.name, self.graph.grid, self.graph.loop, buffers, names[0], names[1], before, body, after)
+        used = {buffer.name for buffer in buffers}
+        tiles = ((value, tile) for value, tile in self.values.items() if isinstance(tile, Tile))
+        tensors = tuple((value, tile) for value, tile in tiles if tile.buffer in used)
+        return Kernel(
+            self.name, self.graph.grid, self.graph.loop, buffers, names[0], names[1], before, body, after, tensors=tensors
+        )
 
     def lower_node(self, index: int, node: Node) -> None:
         value, phase = Value(index), self.phases[index]
@@ -323,8 +328,9 @@ class _BlockLowering:
         place = self.place_of(Value(index))
         if place.combine not in (None, combine):
             place = _Place(self.temporary(node.output.shape))
-        if combine is Combine.MAX and place.combine is None and is_subtracted(self.graph, Value(index)):
-            self.write(self.phases[index], place, _Computed((), Constant(LOWEST)))
+        least = least_of(node)
+        if least is not None and place.combine is None:
+            self.write(self.phases[index], place, _Computed((), Constant(least)))
             place = _Place(place.tile, combine)
         self.emit(self.phases[index], Reduce(place.tile, sources, what.expression, combine, place.combine is not None))
         self.values[Value(index)] = place.tile

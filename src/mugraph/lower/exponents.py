@@ -1,30 +1,22 @@
-"""Maxima that exponents are shifted by, as in safe softmax: they must stay finite where a whole row is -inf.
+"""Exponentials shifted by the maximum of their exponents, as in safe softmax.
 
 Exponentials shifted by the maximum of their exponents lie between 0 and 1, so that fp16 holds what matters of them.
 """
 
 from __future__ import annotations
 
-import numpy as np
-
-from mugraph.ir.graph import Graph, Value
+from mugraph.ir import ops
+from mugraph.ir.graph import Graph, Node, Value
 from mugraph.ir.ops import operator
 from mugraph.lower.expressions import Apply, Expression, Source
 
-LOWEST = float(np.finfo(np.float32).min)
-"""Start of a maximum that is subtracted in an exponent: finite, so that -inf - max never becomes NaN."""
+LOWEST = float(ops.LOWEST)
+"""Start of a running maximum: finite, so that -inf - max never becomes NaN."""
 
 
-def is_subtracted(graph: Graph, value: Value) -> bool:
-    """Whether some reader in a block graph subtracts the value, as exponents are shifted by their maximum."""
-    for node in graph.nodes:
-        if node.op == "sub" and node.inputs[1] == value:
-            return True
-        if node.body is not None and value in node.inputs:
-            inside = [Value(i) for i, inner in enumerate(node.body.nodes) if inner.get("operand") == node.inputs.index(value)]
-            if any(inner.op == "sub" and inner.inputs[1] in inside for inner in node.body.nodes):
-                return True
-    return False
+def least_of(node: Node) -> float | None:
+    """The number that a maximum is over besides its elements; None without one."""
+    return None if node.get("least") is None else LOWEST
 
 
 def shifted(expression: Expression) -> tuple[Expression, int] | None:

@@ -118,6 +118,8 @@ class Dimensions:
             last = [at + digit * (count - 1) for at, digit in zip(last, self._coordinates(coefficient), strict=True)]
         for size, stride in zip(tile.shape, tile.strides, strict=True):
             if size > 1 and stride:
+                if stride not in self.strides:
+                    return False
                 last[self.strides.index(stride)] += size - 1
         return all(at < extent for at, extent in zip(last, self.extents, strict=True))
 
@@ -166,16 +168,29 @@ def common_dimensions(uses: Sequence[tuple[Kernel, Tile]], elements: int) -> Dim
 
 
 def relaid(kernel: Kernel, dimensions: Mapping[str, Dimensions], chosen: Mapping[str, Layout]) -> Kernel:
-    """The kernel with the buffers that are named in the layouts chosen for them."""
+    """The kernel with the buffers that are named in the layouts chosen for them.
+
+    A tensor that is no window along its buffer's dimensions, as a view may be, has no place of its own any more.
+    """
 
     def moved(tile: Tile) -> Tile:
         return dimensions[tile.buffer].relaid(tile, chosen[tile.buffer]) if tile.buffer in chosen else tile
+
+    def remains(tile: Tile) -> bool:
+        return tile.buffer not in chosen or dimensions[tile.buffer].hold(kernel, tile)
 
     def part(statements: Sequence[Statement]) -> tuple[Statement, ...]:
         return tuple(with_tiles(statement, moved) for statement in statements)
 
     buffers = (replace(b, elements=chosen[b.name].elements) if b.name in chosen else b for b in kernel.buffers)
-    return replace(kernel, buffers=tuple(buffers), before=part(kernel.before), body=part(kernel.body), after=part(kernel.after))
+    return replace(
+        kernel,
+        buffers=tuple(buffers),
+        before=part(kernel.before),
+        body=part(kernel.body),
+        after=part(kernel.after),
+        tensors=tuple((value, moved(tile)) for value, tile in kernel.tensors if remains(tile)),
+    )
 
 
 # what a choice costs ------------------------------------------------------------------------------------------------------

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mugraph.errors import InvalidGraph
+from mugraph.errors import InvalidGraph, UnsupportedOperator
+from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph, Level, Node, Shape, Tensor, Value
 from mugraph.ir.ops import GRAPH_DEFINED
 from mugraph.lower import tiles
 from mugraph.lower.blocks import lower_block, view
+from mugraph.lower.flattening import flattened
 from mugraph.lower.lowered import Buffer, Kernel, Memory, Tile
 from mugraph.lower.thread_graphs import RULES, Rule, construct
 
@@ -44,10 +46,11 @@ class DimensionOrder:
 class Launch:
     """One kernel and the kernel graph's values that are its operands: roots, after views are turned into strides.
 
-    `orders` are those of operands that do not lie in row-major order.
+    `body` is the block graph that was lowered, and `orders` are those of operands that do not lie in row-major order.
     """
 
     kernel: Kernel
+    body: Graph
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     orders: Mapping[Value, DimensionOrder] = field(default_factory=dict)
@@ -57,13 +60,20 @@ def lower(graph: Graph, rules: tuple[Rule, ...] = RULES) -> dict[int, Launch]:
     """The launch of every graph-defined node of a kernel graph, by node index; `rules` are those of thread graphs."""
     if graph.level is not Level.KERNEL:
         raise InvalidGraph(f"lowering starts at a kernel graph, not a {graph.level} graph")
-    graph = construct(graph, rules)
+    graph = construct(flattened(graph), rules)
     windows = kernel_windows(graph)
     launches: dict[int, Launch] = {}
     for index, node in enumerate(graph.nodes):
         if node.op == GRAPH_DEFINED and node.body is not None:
             launches[index] = _launch(graph, index, node, node.body, windows)
     return launches
+
+
+def require_fp32(name: str, body: Graph) -> None:
+    """Raise UnsupportedOperator for a block graph with tensors of fp64, inside or at its borders: kernels compute in fp32."""
+    for _, node in body.walk():
+        if any(tensor.dtype is DType.FP64 for tensor in node.outputs):
+            raise UnsupportedOperator(f"kernels compute in fp32 and cannot take fp64 tensors ({name}, {node.op}); cast to fp32")
 
 
 def kernel_windows(graph: Graph) -> dict[Value, tuple[Value, Tile]]:
@@ -97,12 +107,13 @@ def needed_nodes(graph: Graph) -> list[int]:
 
 
 def _launch(graph: Graph, index: int, node: Node, body: Graph, windows: Mapping[Value, tuple[Value, Tile]]) -> Launch:
+    require_fp32(f"kernel_{index}", body)
     roots = tuple(dict.fromkeys(windows[value][0] for value in node.inputs))
     inputs = tuple(_device_buffer(f"in{number}", graph.tensor(root)) for number, root in enumerate(roots))
     outputs = tuple(_device_buffer(f"out{number}", tensor) for number, tensor in enumerate(node.outputs))
     operands = [replace(tile, buffer=inputs[roots.index(root)].name) for root, tile in (windows[value] for value in node.inputs)]
     kernel = lower_block(f"kernel_{index}", body, operands, inputs, outputs, node.outputs)
-    return Launch(kernel, roots, tuple(Value(index, number) for number in range(len(node.outputs))))
+    return Launch(kernel, body, roots, tuple(Value(index, number) for number in range(len(node.outputs))))
 
 
 def _device_buffer(name: str, tensor: Tensor) -> Buffer:

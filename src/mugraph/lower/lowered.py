@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mugraph.ir.dtypes import DType
-from mugraph.ir.graph import Shape
+from mugraph.ir.graph import Shape, Value
 from mugraph.lower.expressions import Expression
 
 Place = TypeVar("Place", int, NDArray[np.int64])
@@ -232,7 +232,8 @@ class Kernel:
     """One launch: `inputs` and `outputs` name the device buffers its caller supplies, in order.
 
     A block has `threads` threads; `barriers` are the numbers (in the order of `statements`) of those before which its
-    threads wait for each other.
+    threads wait for each other. `tensors` says where those of the block graph lie that lie in buffers: one that moves has an
+    entry for each place, in this order. Nothing that runs depends on it.
     """
 
     name: str
@@ -247,6 +248,7 @@ class Kernel:
     threads: int = 1
     barriers: frozenset[int] = frozenset()
     ring: Ring | None = None
+    tensors: tuple[tuple[Value, Tile], ...] = ()
 
     @property
     def statements(self) -> tuple[Statement, ...]:

@@ -151,4 +151,5 @@ def _private(kernel: Kernel, tile: Tile) -> Kernel:
         before=moved(kernel.before),
         body=moved(kernel.body),
         after=(*moved(kernel.after), Elementwise(tile, (own,), Source(0))),
+        tensors=tuple((value, own if lies == tile else lies) for value, lies in kernel.tensors),
     )

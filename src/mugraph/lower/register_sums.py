@@ -91,6 +91,7 @@ def _in_registers(kernel: Kernel, buffer: Buffer, target: Tile) -> Kernel:
         before=tuple(with_tiles(statement, renamed) for statement in kernel.before),
         body=tuple(with_tiles(statement, renamed) for statement in kernel.body),
         after=(Elementwise(target, (renamed(target),), Source(0)), *kernel.after),
+        tensors=tuple((value, place) for value, tile in kernel.tensors for place in dict.fromkeys((renamed(tile), tile))),
     )
 
 

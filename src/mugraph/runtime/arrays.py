@@ -31,6 +31,14 @@ class Arrays(Protocol):
         """What makes arrays for `tensor`, without values."""
         ...
 
+    def workspace(self, size: int) -> Callable[[], Any]:
+        """What makes arrays of `size` bytes, without values."""
+        ...
+
+    def window(self, workspace: Any, offset: int, tensor: Tensor) -> Any:
+        """The array for `tensor` that begins at a byte of a workspace."""
+        ...
+
     def pointer(self, array: Any) -> int: ...
     def reader(self, name: str, tensor: Tensor) -> Callable[[Any], Any]:
         """What makes an input contiguous; it raises ShapeMismatch or InvalidInput naming the input when it does not fit."""
@@ -98,6 +106,12 @@ class NumpyArrays:
 
     def allocator(self, tensor: Tensor) -> Callable[[], Array]:
         return functools.partial(np.empty, tensor.shape, self.dtype(tensor.dtype))
+
+    def workspace(self, size: int) -> Callable[[], Array]:
+        return functools.partial(np.empty, size, np.uint8)
+
+    def window(self, workspace: Array, offset: int, tensor: Tensor) -> Array:
+        return workspace[offset : offset + tensor.bytes].view(self.dtype(tensor.dtype)).reshape(tensor.shape)
 
     def pointer(self, array: Array) -> int:
         return array.ctypes.data
@@ -175,6 +189,12 @@ class TorchArrays:
 
     def allocator(self, tensor: Tensor) -> Callable[[], Any]:
         return functools.partial(self.torch.empty, tensor.shape, dtype=self.dtypes[tensor.dtype], device=self.device)
+
+    def workspace(self, size: int) -> Callable[[], Any]:
+        return functools.partial(self.torch.empty, size, dtype=self.torch.uint8, device=self.device)
+
+    def window(self, workspace: Any, offset: int, tensor: Tensor) -> Any:
+        return workspace[offset : offset + tensor.bytes].view(self.dtypes[tensor.dtype]).view(tensor.shape)
 
     def pointer(self, array: Any) -> int:
         address: int = array.data_ptr()

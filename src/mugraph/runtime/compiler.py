@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import hashlib
@@ -18,7 +17,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from mugraph.errors import CompilationFailed, TargetUnavailable
-from mugraph.runtime.objects import kept_object
+from mugraph.runtime.objects import kept_object, loaded_object, rebuilt_object
 from mugraph.store import cache_directory
 from mugraph.targets.cpu import Vectors
 
@@ -75,29 +74,19 @@ def _commands() -> list[tuple[str, ...]]:
 
 
 def load_shared(source: str, cache: Path | None = None) -> ctypes.CDLL:
-    """A C source, compiled and loaded; an object that cannot be loaded, as a crash may leave one, is compiled again.
+    """A C source, compiled unless the cache holds its object, and loaded; an object that the loader refuses is compiled again.
 
-    Raises what `compile_shared` raises.
-    """
-    path = compile_shared(source, cache)
-    try:
-        return ctypes.CDLL(str(path))
-    except OSError as error:
-        _log.warning("the compiled kernel %s is damaged (%s); it is compiled again", path, error)
-        with contextlib.suppress(OSError):
-            path.unlink()
-        return ctypes.CDLL(str(compile_shared(source, cache)))
-
-
-def compile_shared(source: str, cache: Path | None = None) -> Path:
-    """The shared object of a C source, compiled unless the cache holds it.
-
-    A cache that cannot be written (read-only, full) is replaced by a folder of this process, with a warning in the log.
-    Raises CompilationFailed when the compiler rejects the source, TargetUnavailable when there is no compiler.
+    A cache that cannot be used (read-only, full, open to others) is replaced by a folder of this process, with a warning in
+    the log. Raises CompilationFailed when the compiler rejects the source, TargetUnavailable when there is no compiler.
     """
     compiler = find_compiler()
     path = (cache or cache_directory()) / "objects" / f"{compiler.key(source)}.so"
-    return kept_object(path, partial(_compile, compiler, source))
+    compiled = partial(_compile, compiler, source)
+    try:
+        return loaded_object(kept_object(path, compiled), path)
+    except OSError as error:
+        _log.warning("the compiled object %s cannot be loaded (%s); it is compiled again", path, error)
+        return loaded_object(rebuilt_object(path, compiled), path)
 
 
 def _compile(compiler: Compiler, source: str, path: Path) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mugraph.errors import InvalidInput
 from mugraph.ir.graph import Graph
 from mugraph.lower import Launch, lower
 from mugraph.lower.lowered import Kernel, Matmul
@@ -19,6 +20,8 @@ from mugraph.runtime.threads import load_thread_pool
 from mugraph.targets.cpu import Vectors, print_program
 
 SOURCE_NAME = "kernels.c"
+LANES = (4, 8, 16)
+"""Floats in a vector register, of the units there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,19 @@ class Cpu:
 
     vectors: Vectors | None = None
     matrix_units: Callable[[Matmul], bool] | None = None
+
+    @classmethod
+    def with_parameters(cls, parameters: Mapping[str, Any]) -> Cpu:
+        """The machine that says this of itself; raises InvalidInput for what is no vector unit."""
+        kinds = {name: type(value) for name, value in parameters.items()}
+        if kinds != {"lanes": int, "registers": int, "bf16_pairs": bool} or parameters["lanes"] not in LANES:
+            raise InvalidInput(f"{dict(parameters)} describes no vector unit that kernels are printed for; optimize again")
+        return cls(Vectors(**parameters))
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """Its vector unit."""
+        return asdict(self.vectors or find_compiler().vectors)
 
     @property
     def available(self) -> bool:

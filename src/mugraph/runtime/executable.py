@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mugraph.errors import StorageError, TargetUnavailable
+from mugraph.errors import InvalidInput, TargetUnavailable
 from mugraph.ir.graph import Graph
 from mugraph.lower.lowered import Kernel
 from mugraph.runtime.arrays import Arrays
 from mugraph.runtime.cpu import Cpu
 from mugraph.runtime.machine import Machine
+from mugraph.runtime.placement import Placement, placement_of
 from mugraph.runtime.steps import Run, planned
 
 
@@ -39,6 +40,29 @@ def machine_for(target: str) -> Machine:
 
         return Triton.of(target)
     raise TargetUnavailable(f"target {target!r} has no code generator; use 'cpu', 'cuda:sm_90' or 'triton:sm_90'")
+
+
+def recorded_machine(target: str, parameters: Mapping[str, Any]) -> Machine:
+    """The machine for a target that says `parameters` of itself, which prints the same text anywhere and need not run here.
+
+    Raises TargetUnavailable for an unknown target, InvalidInput for what no machine of this version says.
+    """
+    machine: Machine
+    if target == "cpu":
+        machine = Cpu.with_parameters(parameters)
+    elif target.startswith("cuda:"):
+        from mugraph.runtime.cuda.machine import Cuda  # as above
+
+        machine = Cuda.described(target)
+    elif target.startswith("triton:"):
+        from mugraph.runtime.triton.machine import Triton  # as above
+
+        machine = Triton.described(target)
+    else:
+        return machine_for(target)
+    if machine.parameters != parameters:
+        raise InvalidInput(f"no machine for {target} describes itself as {dict(parameters)}; optimize again")
+    return machine
 
 
 def digest(sources: Mapping[str, str]) -> str:
@@ -71,29 +95,19 @@ class Executable:
         self.launches = launches
         self._runs: dict[Arrays, Run] = {}
 
-    @classmethod
-    def from_sources(
-        cls,
-        graph: Graph,
-        sources: Mapping[str, str],
-        expected_digest: str,
-        target: str = "cpu",
-        cache_directory: Path | None = None,
-    ) -> Executable:
-        """An executable from saved sources; raises StorageError when they are not those `expected_digest` was made of."""
-        machine = machine_for(target)
-        if digest(sources) != expected_digest:
-            raise StorageError("the saved sources were changed since they were written; optimize again")
-        return cls(graph, machine, sources, cache_directory)
-
     @property
     def kernels(self) -> tuple[Kernel, ...]:
         """The generated kernels as lowered for the target, in order of launch."""
         return tuple(launch.kernel for launch in self.launches.values())
 
     @property
+    def placement(self) -> Placement:
+        """Where the tensors of `graph` lie."""
+        return placement_of(self.graph, self.launches)
+
+    @property
     def digest(self) -> str:
-        """The digest of `sources`, for `from_sources`."""
+        """The digest of `sources`."""
         return digest(self.sources)
 
     def __call__(self, *arrays: Any) -> list[Any]:

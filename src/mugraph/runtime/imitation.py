@@ -35,6 +35,12 @@ class Imitation(ABC):
         return True
 
     @property
+    def parameters(self) -> Mapping[str, Any]:
+        """Those of the machine."""
+        parameters: Mapping[str, Any] = self.machine.parameters
+        return parameters
+
+    @property
     def stand_in(self) -> Machine:
         """That of the machine."""
         stand_in: Machine = self.machine.stand_in

@@ -33,6 +33,11 @@ class Launched(Protocol):
         ...
 
     @property
+    def body(self) -> Graph:
+        """The block graph that it was made from: that of its node, or what passes made of it."""
+        ...
+
+    @property
     def inputs(self) -> tuple[Value, ...]:
         """The kernel graph's values whose memory it reads."""
         ...
@@ -54,6 +59,11 @@ class Machine(Protocol):
     @property
     def available(self) -> bool:
         """Whether kernels can run here, and not only be compiled."""
+        ...
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """What the text it prints depends on besides the graph, as JSON values."""
         ...
 
     @property

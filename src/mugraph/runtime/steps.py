@@ -10,6 +10,7 @@ from mugraph.errors import InvalidInput
 from mugraph.ir.graph import VIEWS, Graph, Node, Value
 from mugraph.ir.ops import GRAPH_DEFINED, apply_call
 from mugraph.lower import needed_nodes
+from mugraph.lower.workspace import Workspace, plan_workspace
 from mugraph.runtime.arrays import Arrays
 from mugraph.runtime.machine import Launched
 
@@ -46,11 +47,15 @@ def planned(graph: Graph, launches: Mapping[int, Launched], functions: Mapping[s
     others = [Value(i, n) for i, node in enumerate(graph.nodes) if node.op != "input" for n in range(len(node.outputs))]
     slots = {value: number for number, value in enumerate([*map(Value, inputs), *others])}
     dense = {*graph.outputs, *(value for launch in launches.values() for value in launch.inputs)}
-    steps: list[Step] = []
-    for index in needed_nodes(graph):
+    workspace, nodes = plan_workspace(graph), needed_nodes(graph)
+    space = len(slots) + len(graph.outputs)
+    steps: list[Step] = [_allocation(library, workspace, space)] if workspace.offsets else []
+    for index in nodes:
         if graph.nodes[index].op == GRAPH_DEFINED:
-            steps.append(_kernel(graph, launches[index], functions, library, slots))
+            steps.append(_kernel(graph, launches[index], functions, library, slots, workspace, space))
         else:
+            read = [value for value in graph.nodes[index].inputs if value in workspace.offsets]
+            steps.extend(_window(graph, value, library, slots[value], workspace, space) for value in read)
             steps.append(_pre_defined(graph, index, library, slots, Value(index) in dense))
     outputs: list[int] = []
     taken = set(map(Value, inputs))
@@ -62,7 +67,7 @@ def planned(graph: Graph, launches: Mapping[int, Launched], functions: Mapping[s
         taken.add(owner)
     names = tuple(str(graph.nodes[index]["name"]) for index in inputs)
     readers = tuple(library.reader(name, graph.nodes[index].output) for name, index in zip(names, inputs, strict=True))
-    return Run(names, readers, tuple(steps), tuple(outputs), len(others) + len(outputs))
+    return Run(names, readers, tuple(steps), tuple(outputs), len(others) + len(outputs) + 1)
 
 
 def _owner(graph: Graph, value: Value) -> Value:
@@ -71,18 +76,45 @@ def _owner(graph: Graph, value: Value) -> Value:
     return _owner(graph, node.inputs[0]) if node.op in VIEWS else value
 
 
+def _allocation(library: Arrays, workspace: Workspace, space: int) -> Step:
+    """Allocate the workspace, at place `space`."""
+    allocate = library.workspace(workspace.bytes)
+
+    def step(arrays: Slots) -> None:
+        arrays[space] = allocate()
+
+    return step
+
+
 def _kernel(
-    graph: Graph, launch: Launched, functions: Mapping[str, Callable[..., None]], library: Arrays, slots: Mapping[Value, int]
+    graph: Graph,
+    launch: Launched,
+    functions: Mapping[str, Callable[..., None]],
+    library: Arrays,
+    slots: Mapping[Value, int],
+    workspace: Workspace,
+    space: int,
 ) -> Step:
-    """Allocate the outputs of a compiled kernel and run it."""
-    function, pointer = functions[launch.kernel.name], library.pointer
-    outputs = [(slots[value], library.allocator(graph.tensor(value))) for value in launch.outputs]
-    operands = [slots[value] for value in (*launch.inputs, *launch.outputs)]
+    """Run a compiled kernel, its outputs allocated but for those in the workspace, whose addresses are all that it needs."""
+    function, pointer, offsets = functions[launch.kernel.name], library.pointer, workspace.offsets
+    outputs = [(slots[value], library.allocator(graph.tensor(value))) for value in launch.outputs if value not in offsets]
+    values = (*launch.inputs, *launch.outputs)
+    operands = [(space, offsets[value]) if value in offsets else (slots[value], 0) for value in values]
 
     def step(arrays: Slots) -> None:
         for number, allocate in outputs:
             arrays[number] = allocate()
-        function(*[pointer(arrays[number]) for number in operands])
+        function(*[pointer(arrays[number]) + offset for number, offset in operands])
+
+    return step
+
+
+def _window(graph: Graph, value: Value, library: Arrays, target: int, workspace: Workspace, space: int) -> Step:
+    """A tensor in the workspace as an array, which the array library reads."""
+    offset, tensor = workspace.offsets[value], graph.tensor(value)
+
+    def step(arrays: Slots) -> None:
+        arrays[target] = library.window(arrays[space], offset, tensor)
 
     return step
 

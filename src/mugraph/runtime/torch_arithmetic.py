@@ -9,7 +9,11 @@ from typing import Any
 import numpy as np
 
 from mugraph.ir.arithmetic import Array
+from mugraph.ir.dtypes import DType
+from mugraph.ir.ops import ROUNDINGS
 from mugraph.ir.scalar import Scalar
+
+_TORCH_NAMES = {DType.FP16: "float16", DType.BF16: "bfloat16", DType.FP32: "float32"}
 
 
 class TorchArithmetic:
@@ -50,7 +54,10 @@ class TorchArithmetic:
         return self.torch.matmul(x.to(common), y.to(common))
 
     def opaque(self, name: str, x: Any) -> Any:
-        """The function of the same name in torch or torch.nn.functional."""
+        """The function of the same name in torch or torch.nn.functional; roundings are casts there and back."""
+        for narrow, rounding in ROUNDINGS.items():
+            if name == rounding:
+                return x.to(getattr(self.torch, _TORCH_NAMES[narrow])).to(x.dtype)
         function = getattr(self.torch, name, None) or getattr(self.torch.nn.functional, name)
         return function(x)
 
@@ -58,7 +65,7 @@ class TorchArithmetic:
         return self._moved([x], lambda arrays: move(arrays[0]))
 
     def join(self, xs: Sequence[Any], combine: Callable[[Sequence[Array]], Array]) -> Any:
-        return self._moved(xs, combine)
+        return self._moved([x.to(xs[0].dtype) for x in xs], combine)
 
     def _moved(self, xs: Sequence[Any], move: Callable[[Sequence[Array]], Array]) -> Any:
         """Move data in NumPy without copying it there and back; the bits of bf16, which NumPy lacks, pass as integers."""

@@ -164,7 +164,7 @@ def masked_softmax(loop: int) -> Graph:
     block = GraphBuilder(Level.BLOCK, grid=(2,), loop=loop)
     scores, mask = (block.iterator(number, kernel.tensor(value), (0,), 1) for number, value in enumerate(operands))
     hidden = block.add("add", scores, mask)
-    largest = block.add("max", hidden, dim=1, size=24 // loop)
+    largest = block.add("max", hidden, dim=1, size=24 // loop, least="lowest")
     weights = block.add("sum", block.add("exp", block.add("sub", hidden, largest)), dim=1, size=24 // loop)
     total = block.add("accumulate_rescaled", weights, largest)
     result = block.add("div", total, total)

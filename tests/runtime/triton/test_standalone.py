@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lower.graphs import chain_of_kernels
 from mugraph.ir import DType, Graph, GraphBuilder, Level
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
@@ -55,7 +56,14 @@ def elementwise_block(kernel: GraphBuilder, operand: Value, op: str) -> Graph:
 
 @pytest.mark.parametrize("names", [("x", "y"), ("kernel_7", "part")], ids=["plain names", "words of the text"])
 def test_the_file_computes_the_graph_without_mugraph(names: tuple[str, str], tmp_path: Path) -> None:
-    graph = every_pre_defined_kernel(*names)
+    expect_computed(every_pre_defined_kernel(*names), tmp_path)
+
+
+def test_kernels_in_one_workspace_disturb_no_tensor(tmp_path: Path) -> None:
+    expect_computed(chain_of_kernels(6, (4, 20)), tmp_path)
+
+
+def expect_computed(graph: Graph, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     inputs = [rng.standard_normal(node.output.shape).astype(np.float32) for node in graph.inputs()]
     source = print_program([launch.kernel for launch in tile_launches(graph).values()], "kernels.py")

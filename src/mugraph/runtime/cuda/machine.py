@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mugraph.devices import NO_ENGINES, Engines, device_for
 from mugraph.ir.graph import Graph
@@ -39,9 +39,19 @@ class Cuda(NvidiaGpu):
     @classmethod
     def of(cls, target: str) -> Cuda:
         """The machine of a target such as `cuda:sm_90`; raises TargetUnavailable for an unknown one, or without a compiler."""
-        device = device_for(target)
         compiler_version()
+        return cls.described(target)
+
+    @classmethod
+    def described(cls, target: str) -> Cuda:
+        """The same, where it need only print."""
+        device = device_for(target)
         return cls(target.split(":")[1], device.shared_memory_bytes, engines=device.engines)
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """The architecture and its units."""
+        return {"architecture": self.architecture, "shared_bytes": self.shared_bytes, "engines": asdict(self.engines)}
 
     @property
     def imitation(self) -> EmulatedCuda:

@@ -63,9 +63,9 @@ def compile_cubin(source: str, architecture: str, store: Store | None = None) ->
     text = f'{ptx_functions()}\n#line 1 "{SOURCE_NAME}"\n{source}'
     store = Store.of(None) if store is None else store
     key = hashlib.sha256("\0".join((text, architecture, compiler_version())).encode()).hexdigest()
-    known = store.get(KIND, key)
-    if known is not None:
-        return Cubin(base64.b64decode(known["code"]), architecture, known["log"])
+    match store.get(KIND, key):
+        case {"code": str(code), "log": str(log)}:
+            return Cubin(base64.b64decode(code), architecture, log)
     compiled = _compile(text, architecture)
     store.put(KIND, key, {"code": base64.b64encode(compiled.code).decode(), "log": compiled.log})
     return compiled

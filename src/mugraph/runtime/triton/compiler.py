@@ -11,6 +11,7 @@ from typing import Any
 
 from mugraph.errors import CompilationFailed, ExceedsMemory, TargetUnavailable
 from mugraph.runtime.cuda.nvrtc import Resources, resources_of
+from mugraph.runtime.triton.kept import kept_by_hash
 from mugraph.runtime.triton.modules import module_of, triton_version
 from mugraph.targets.triton import TileKernel
 
@@ -52,7 +53,7 @@ class CompiledTriton:
 
 
 def compile_kernel(kernel: TileKernel, source: str, architecture: str, shared_bytes: int) -> CompiledTriton:
-    """Compile one kernel of a generated file for `sm_80`, `sm_90`, ...; Triton keeps the result in a cache of its own.
+    """Compile one kernel of a generated file for `sm_80`, `sm_90`, ...; the result is kept with its hash.
 
     Raises TargetUnavailable without triton or when it is told to interpret, CompilationFailed when it rejects the kernel,
     ExceedsMemory when a block needs more than `shared_bytes` of shared memory, which Triton does not mind here.
@@ -69,7 +70,7 @@ def compile_kernel(kernel: TileKernel, source: str, architecture: str, shared_by
     target = GPUTarget("cuda", int(architecture.removeprefix("sm_")), 32)
     options = {"num_warps": kernel.warps, "enable_fp_fusion": True}
     try:
-        with _compiling:  # Triton's caches are not made for threads
+        with _compiling, kept_by_hash():  # Triton's caches are not made for threads
             function = getattr(module_of(source), kernel.name)
             handle = triton.compile(ASTSource(function, signature, {}, attributes), target=target, options=options)
     except Exception as error:

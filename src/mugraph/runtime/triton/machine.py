@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mugraph.devices import device_for
 from mugraph.errors import TargetUnavailable
@@ -31,10 +31,20 @@ class Triton(NvidiaGpu):
     @classmethod
     def of(cls, target: str) -> Triton:
         """The machine of a target such as `triton:sm_90`; raises TargetUnavailable for an unknown one, or without Triton."""
-        device_for(target)
         triton_version()
+        return cls.described(target)
+
+    @classmethod
+    def described(cls, target: str) -> Triton:
+        """The same, where it need only print."""
+        device_for(target)
         architecture = target.split(":")[1]
         return cls(architecture, device_for(f"cuda:{architecture}").shared_memory_bytes)
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """The architecture; the text depends on no more."""
+        return {"architecture": self.architecture, "shared_bytes": self.shared_bytes}
 
     @property
     def stand_in(self) -> Cpu:

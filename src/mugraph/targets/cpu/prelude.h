@@ -267,6 +267,12 @@ INLINE vec vec_sqrt(vec x)
 /* The nearest number of TF32, 10 bits behind the point, as matrix units are given it; NaN stays NaN. */
 INLINE vec vec_tf32(vec x) { return choose(x == x, (vec)(((bits)x + 0x1000u) & ~0x1fffu), x); }
 
+/* The nearest numbers of a narrower type. */
+INLINE vec vec_round_bf16(vec x) { return from_bf16(to_bf16(x)); }
+#ifdef __FLT16_MANT_DIG__
+INLINE vec vec_round_fp16(vec x) { return from_fp16(to_fp16(x)); }
+#endif
+
 /* The functions that templates of expressions name; scalars widen to vectors. */
 #define WIDE(x) ((x) - (vec){0})
 #define max(a, b) vec_max(WIDE(a), WIDE(b))
@@ -277,3 +283,5 @@ INLINE vec vec_tf32(vec x) { return choose(x == x, (vec)(((bits)x + 0x1000u) & ~
 #define erf(x) vec_erf(x)
 #define sqrt(x) vec_sqrt(x)
 #define tf32(x) vec_tf32(x)
+#define round_bf16(x) vec_round_bf16(WIDE(x))
+#define round_fp16(x) vec_round_fp16(WIDE(x))

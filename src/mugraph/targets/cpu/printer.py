@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 
-from mugraph.errors import UnsupportedOperator
-from mugraph.ir.dtypes import DType
 from mugraph.lower.lowered import Buffer, Elementwise, Kernel, Matmul, Memory, Reduce, Statement
 from mugraph.targets.cpu.folds import print_folds, print_interleaving
 from mugraph.targets.cpu.loops import print_loops
@@ -38,11 +36,6 @@ def _prelude() -> str:
 
 
 def _print_kernel(kernel: Kernel, vectors: Vectors) -> str:
-    for buffer in kernel.buffers:
-        if buffer.dtype is DType.FP64:
-            raise UnsupportedOperator(
-                f"target cpu computes in fp32 and cannot take fp64 tensors ({kernel.name}, {buffer.name}); cast to fp32"
-            )
     writer = Writer(
         vectors, {buffer.name: buffer.dtype for buffer in kernel.buffers}, frozenset((*kernel.inputs, *kernel.outputs))
     )

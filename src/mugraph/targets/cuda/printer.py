@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mugraph.errors import UnsupportedOperator
-from mugraph.ir.dtypes import DType
 from mugraph.lower.lowered import Elementwise, Kernel, Matmul, Memory, Reduce, Statement
 from mugraph.targets.cuda.held import declare_held_sums, print_held, touches_registers
 from mugraph.targets.cuda.loops import print_elementwise, print_reduction
@@ -47,11 +46,6 @@ def _print_kernel(kernel: Kernel) -> str:
 
 
 def _require_printable(kernel: Kernel) -> None:
-    for buffer in kernel.buffers:
-        if buffer.dtype is DType.FP64:
-            raise UnsupportedOperator(
-                f"target cuda computes in fp32 and cannot take fp64 tensors ({kernel.name}, {buffer.name}); cast to fp32"
-            )
     for statement in kernel.statements:
         for tile in (statement.target, *statement.sources):
             span = sum(abs(stride) * (size - 1) for stride, size in zip(tile.strides, tile.shape, strict=True))

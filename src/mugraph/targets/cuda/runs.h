@@ -58,4 +58,6 @@ template <class T, int N> INLINE void store_run(T *to, const float (&from)[N])
 /* The templates of the operator table find these names first. */
 namespace kernels {
 INLINE float max(float x, float y) { return x > y || x != x ? x : y; }
+INLINE float round_fp16(float x) { return to_float(from_float<fp16_t>(x)); }
+INLINE float round_bf16(float x) { return to_float(from_float<bf16_t>(x)); }
 }

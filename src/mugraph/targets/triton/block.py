@@ -14,7 +14,7 @@ from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import VIEWS, Node, Shape, Value
 from mugraph.ir.ops import GRAPH_DEFINED, Scope, apply_call, partition_of
 from mugraph.lower import tiles
-from mugraph.lower.exponents import LOWEST, is_maximum_of, is_subtracted, shifted
+from mugraph.lower.exponents import LOWEST, is_maximum_of, least_of, shifted
 from mugraph.lower.expressions import Expression, Source, apply_row, constant_of, expression_of
 from mugraph.lower.lowered import Tile
 from mugraph.lower.phases import Phase, phases
@@ -313,18 +313,29 @@ class _KernelText:
         return f"{name}_{index}"
 
     def reduce(self, index: int, node: Node, operand: TileText) -> TileText:
-        dim, size = node.integer("dim"), node.integer("size")
-        if size == 1:
+        size, least = node.integer("size"), least_of(node)
+        if size == 1 and least is None:
             return operand
+        text = operand.wide if size == 1 else self.reduced(index, node, operand)
+        return self.define(index, text if least is None else f"tl.maximum({text}, {number(least)})")
+
+    def reduced(self, index: int, node: Node, operand: TileText) -> str:
+        """The text of the sums or maxima of groups of more than one element.
+
+        Triton's maximum passes over NaN, which maxima that shift exponents may: the exponentials are NaN all the same.
+        """
+        dim, size = node.integer("dim"), node.integer("size")
         if size != operand.shape[dim]:
             groups = (*operand.shape[:dim], operand.shape[dim] // size, size, *operand.shape[dim + 1 :])
             grouped = self.reshaped(index, operand, groups)
             operand, dim = replace(grouped, text=self.named(self.phases[index], grouped.text)), dim + 1
         clean = self.without_padding(operand, dim, "0.0" if node.op == "sum" else 'float("-inf")')
-        text = f"tl.{node.op}({clean.wide}, axis={axis_of(operand.shape, dim)})"
-        if node.op == "max" and is_subtracted(self.kernel.body, Value(index)):
-            text = f"tl.maximum({text}, {number(LOWEST)})"  # of a row of -inf: -inf - max shall not be NaN
-        return self.define(index, text)
+        axis = axis_of(operand.shape, dim)
+        if node.op == "sum" or least_of(node) is not None:
+            return f"tl.{node.op}({clean.wide}, axis={axis})"
+        elements = self.named(self.phases[index], clean.wide)
+        unknown = f"tl.max(({elements} != {elements}).to(tl.int32), axis={axis}) > 0"
+        return f'tl.where({unknown}, float("nan"), tl.max({elements}, axis={axis}))'
 
     # accumulators ----------------------------------------------------------------------------------------------------
 
@@ -339,7 +350,7 @@ class _KernelText:
             return self.define(index, f"{operand.wide} * {number(loop)}", "acc")
         if index not in self.summed:
             name = self.declared(index, shape, 0.0 if combine == "sum" else -math.inf)
-            combined = f"{name} + {operand.wide}" if combine == "sum" else f"tl.maximum({name}, {operand.wide})"
+            combined = f"{name} + {operand.wide}" if combine == "sum" else f"maximum({name}, {operand.wide})"
             self.line(Phase.BODY, f"{name} = {combined}", shape)
         return TileText(f"acc_{index}", shape)
 

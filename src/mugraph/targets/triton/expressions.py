@@ -15,7 +15,9 @@ TRITON_FUNCTIONS: Mapping[str, str] = {
     "erf": "tl.erf",
     "exp": "tl.exp",
     "log": "tl.log",
-    "max": "tl.maximum",
+    "max": "maximum",
+    "round_bf16": "round_bf16",
+    "round_fp16": "round_fp16",
     "sqrt": "tl.sqrt",
     "tanh": "tanh",
 }
@@ -24,6 +26,8 @@ TRITON_FUNCTIONS: Mapping[str, str] = {
 TORCH_FUNCTIONS: Mapping[str, str] = {
     **{name: f"torch.{name}" for name in ("abs", "erf", "exp", "log", "sqrt", "tanh")},
     "max": "torch.clamp",
+    "round_bf16": "rounded_to_bf16",
+    "round_fp16": "rounded_to_fp16",
 }
 """What they are called on tensors of PyTorch."""
 
@@ -36,6 +40,37 @@ def to_tf32(x):
     size = tl.minimum(bits & 0x7FFFFFFF, 0x7FFFEFFF) + 0x1000
     return ((size & -0x2000) | (bits & -0x80000000)).to(tl.float32, bitcast=True)
 ''',
+    "round_fp16": '''\
+@triton.jit
+def round_fp16(x):
+    """The nearest numbers of fp16."""
+    return x.to(tl.float16).to(tl.float32)
+''',
+    "round_bf16": '''\
+@triton.jit
+def round_bf16(x):
+    """The nearest numbers of bf16, by bits, since a cast there and back is the compiler's to leave out; NaN stays NaN."""
+    bits = x.to(tl.int32, bitcast=True)
+    size = bits & 0x7FFFFFFF
+    nearest = (size + 0x7FFF + ((size >> 16) & 1)) & -0x10000
+    return tl.where(size > 0x7F800000, bits, nearest | (bits & -0x80000000)).to(tl.float32, bitcast=True)
+''',
+    "rounded_to_fp16": '''\
+def rounded_to_fp16(x):
+    """The nearest numbers of fp16, in the type of x."""
+    return x.half().to(x.dtype)
+''',
+    "rounded_to_bf16": '''\
+def rounded_to_bf16(x):
+    """The nearest numbers of bf16, in the type of x."""
+    return x.bfloat16().to(x.dtype)
+''',
+    "maximum": '''\
+@triton.jit
+def maximum(x, y):
+    """The larger of two; NaN where one of them is."""
+    return tl.maximum(x, y, propagate_nan=tl.PropagateNan.ALL)
+''',
     "tanh": '''\
 @triton.jit
 def tanh(x):
@@ -47,7 +82,7 @@ def tanh(x):
     return tl.where(tl.abs(x) < 0.3, series, tl.where(x < 0.0, -quotient, quotient))
 ''',
 }
-"""Functions that Triton lacks, by name."""
+"""Functions that Triton and PyTorch lack, by name."""
 
 _LONGEST = 60
 """Characters of an argument that is written in place; longer ones get a name."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from mugraph.errors import UnsupportedOperator
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph, Node, Tensor, Value
 from mugraph.ir.ops import GRAPH_DEFINED
 from mugraph.lower import needed_nodes
 from mugraph.lower.expressions import Source, apply_row, constant_of
+from mugraph.lower.workspace import Workspace, plan_workspace
 from mugraph.targets.triton.expressions import TORCH_FUNCTIONS, number, write_expression
 from mugraph.targets.triton.kernel import TileKernel, value_names
 from mugraph.targets.triton.tile import ELEMENT_TYPES
@@ -19,24 +21,30 @@ def host_lines(graph: Graph, kernels: Mapping[int, TileKernel]) -> list[str]:
     names = value_names(graph)
     arguments = [names[Value(index)] for index, node in enumerate(graph.nodes) if node.op == "input"]
     device = f"{arguments[0]}.device" if arguments else '"cuda"'
-    lines: list[str] = []
+    workspace = plan_workspace(graph)
+    lines = [f"workspace = torch.empty({workspace.bytes}, dtype=torch.uint8, device={device})"] if workspace.offsets else []
     for index in needed_nodes(graph):
         node = graph.nodes[index]
         if node.op == GRAPH_DEFINED:
-            lines += _launch(kernels[index], device)
+            lines += _launch(kernels[index], device, workspace)
         else:
             lines.append(f"{names[Value(index)]} = {_computed(graph, node, names)}  # {node.output}")
     results = ", ".join(names[value] for value in graph.outputs)
     return [f"def run({', '.join(arguments)}):", *(f"    {line}" for line in lines), f"    return [{results}]"]
 
 
-def _launch(kernel: TileKernel, device: str) -> list[str]:
-    allocations = [
-        f"{result.name} = torch.empty({result.tensor.shape}, dtype={torch_type(result.tensor)}, device={device})"
-        for result in kernel.outputs
-    ]
+def _launch(kernel: TileKernel, device: str, workspace: Workspace) -> list[str]:
+    results = [(result, workspace.offsets.get(Value(kernel.index, number))) for number, result in enumerate(kernel.outputs)]
+    allocations = [f"{result.name} = {_memory(result.tensor, device, offset)}" for result, offset in results]
     arguments = ", ".join(parameter.name for parameter in kernel.parameters)
     return [*allocations, f"{kernel.name}[({kernel.blocks},)]({arguments}, num_warps={kernel.warps})"]
+
+
+def _memory(tensor: Tensor, device: str, offset: int | None) -> str:
+    """Memory for a tensor: that from a byte of the workspace on, or its own."""
+    if offset is None:
+        return f"torch.empty({tensor.shape}, dtype={torch_type(tensor)}, device={device})"
+    return f"workspace[{offset}:{offset + tensor.bytes}].view({torch_type(tensor)}).view({tensor.shape})"
 
 
 def torch_type(tensor: Tensor) -> str:
@@ -57,6 +65,8 @@ def _computed(graph: Graph, node: Node, names: Mapping[Value, str]) -> str:
             return f"{operands[0]}.permute({attributes['permutation']}).contiguous()"
         case "matmul" if len({graph.tensor(value).dtype for value in node.inputs} | {node.output.dtype}) == 1:
             return f"torch.matmul({operands[0]}, {operands[1]})"
+    if DType.FP64 in {node.output.dtype, *(graph.tensor(value).dtype for value in node.inputs)}:
+        raise UnsupportedOperator(f"target triton computes in fp32 and cannot take fp64 tensors ({node.op}); cast to fp32")
     wide = [f"{operand}.float()" for operand in operands]
     return f"({_in_fp32(graph, node, wide)}).to({torch_type(node.output)})"
 

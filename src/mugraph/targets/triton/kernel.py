@@ -17,7 +17,8 @@ from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph, Level, Tensor, Value
 from mugraph.ir.liveness import peak_bytes
 from mugraph.ir.ops import GRAPH_DEFINED
-from mugraph.lower import construct, kernel_windows
+from mugraph.lower import construct, kernel_windows, require_fp32
+from mugraph.lower.flattening import flattened
 from mugraph.lower.lower import DimensionOrder
 from mugraph.lower.lowered import Tile
 
@@ -25,7 +26,7 @@ _WARPS = (4, 8, 16)
 _TILE_REGISTERS = 80
 """Registers of a thread that may hold elements of tiles; the others hold addresses and partial results."""
 _LARGEST_OFFSET = 2**31 - 1
-_WORDS = {"tl", "torch", "triton", "part", "largest", "raised", "old_factor", "new_factor"}
+_WORDS = {"tl", "torch", "triton", "workspace", "part", "largest", "raised", "old_factor", "new_factor"}
 """Modules, and variables of the text that are numbered as tiles are."""
 _NUMBERED = re.compile(r"[gimt]\d.*|kernel_\d+", re.ASCII)
 """Coordinates, ranges, masks, results and kernels."""
@@ -86,6 +87,11 @@ class TileLaunch:
     outputs: tuple[Value, ...]
 
     @property
+    def body(self) -> Graph:
+        """The block graph that was printed."""
+        return self.kernel.body
+
+    @property
     def orders(self) -> Mapping[Value, DimensionOrder]:
         """None: every operand is row-major."""
         return {}
@@ -98,12 +104,13 @@ def tile_launches(graph: Graph) -> dict[int, TileLaunch]:
     """
     if graph.level is not Level.KERNEL:
         raise InvalidGraph(f"lowering starts at a kernel graph, not a {graph.level} graph")
-    graph = construct(graph)
+    graph = construct(flattened(graph))
     names, windows = value_names(graph), kernel_windows(graph)
     launches: dict[int, TileLaunch] = {}
     for index, node in enumerate(graph.nodes):
         if node.op != GRAPH_DEFINED or node.body is None:
             continue
+        require_fp32(f"kernel_{index}", node.body)
         roots = tuple(dict.fromkeys(windows[value][0] for value in node.inputs))
         results = tuple(Value(index, number) for number in range(len(node.outputs)))
         inputs, outputs = (tuple(Parameter(names[value], graph.tensor(value)) for value in group) for group in (roots, results))
@@ -138,8 +145,6 @@ def _identifier(name: str, taken: set[str]) -> str:
 
 def _require_supported(parameter: Parameter) -> None:
     tensor = parameter.tensor
-    if tensor.dtype is DType.FP64:
-        raise UnsupportedOperator(f"target triton computes in fp32 and cannot take fp64 tensors ({parameter.name}); cast to fp32")
     if tensor.elements > _LARGEST_OFFSET:
         raise UnsupportedOperator(
             f"target triton counts elements with 32 bits and cannot take {parameter.name} of shape {list(tensor.shape)}; split it"

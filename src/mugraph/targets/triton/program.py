@@ -35,8 +35,8 @@ def print_program(kernels: Sequence[TileKernel], name: str) -> str:
     """The text of the file `name` for all kernels of one kernel graph; raises UnsupportedOperator for what Triton cannot say."""
     graph = kernels[0].program
     definitions = ["\n".join(kernel_lines(kernel)) + "\n" for kernel in kernels]
-    helpers = [text for function, text in HELPERS.items() if any(calls(function, body) for body in definitions)]
     run = "\n".join(host_lines(graph, {kernel.index: kernel for kernel in kernels})) + "\n"
+    helpers = [text for function, text in HELPERS.items() if any(calls(function, body) for body in (*definitions, run))]
     return "\n\n".join([_HEADER.format(name=name), *helpers, *definitions, run, _inputs(graph), _MAIN])
 
 

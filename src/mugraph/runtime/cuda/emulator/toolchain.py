@@ -41,9 +41,11 @@ def build_library(source: str, folder: Path) -> Path:
     Raises TargetUnavailable without a C++ compiler, CompilationFailed when it rejects the kernels.
     """
     text, code, library = folder / "emulated.cpp", folder / "kernels.o", folder / "kernels.so"
+    machine = folder / "emulator.o"
+    machine.write_bytes(_machine())
     text.write_text(emulated_text(source), encoding="utf-8")
     _run(_KERNEL_FLAGS, "-c", str(text), "-o", str(code))
-    _run(("-shared",), str(code), str(_machine()), "-o", str(library))
+    _run(("-shared",), str(code), str(machine), "-o", str(library))
     return library
 
 
@@ -75,8 +77,8 @@ def _compiler() -> str:
 
 
 @cache
-def _machine() -> Path:
-    """The compiled emulator, kept in the user's cache by its sources and the compiler."""
+def _machine() -> bytes:
+    """The compiled emulator, an object file, kept in the user's cache by its sources and the compiler."""
     compiler = _compiler()
     version = subprocess.run([compiler, "-v"], capture_output=True, text=True).stderr
     texts = [_text(name) for name in (*_HEADERS, *_MACHINE)]

@@ -1,0 +1,61 @@
+"""Memory between kernels: the tensors that one kernel makes and others read share a workspace, which a call allocates once.
+
+Two of them share bytes unless there is a step at which both are needed, as buffers in shared memory do (`memory.py`). What a
+caller gets has memory of its own, and so has what the array library makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mugraph.ir.graph import Graph, Value
+from mugraph.ir.ops import GRAPH_DEFINED
+from mugraph.lower.allocation import Request, allocate
+from mugraph.lower.lower import needed_nodes
+
+ALIGNMENT = 256
+"""Bytes: what GPUs' allocators align to, and a multiple of whatever kernels copy at once."""
+_MAKES_ITS_OWN = frozenset({"input", "constant", "matmul"})
+"""Pre-defined operators whose results never lie in an operand's memory; any other may give its operand back, as views do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """The first byte of each tensor that lies in the workspace, and the bytes it takes: no plan takes fewer than `bound`."""
+
+    offsets: Mapping[Value, int]
+    bytes: int
+    bound: int
+
+
+def plan_workspace(graph: Graph) -> Workspace:
+    """The workspace of a kernel graph whose nodes run in the order of `needed_nodes`."""
+    memories = _memories(graph)
+    steps = needed_nodes(graph)
+    births: dict[Value, int] = {}
+    deaths: dict[Value, int] = {}
+    for step, index in enumerate(steps):
+        node = graph.nodes[index]
+        if node.op == GRAPH_DEFINED:
+            births |= {Value(index, number): step for number in range(len(node.outputs))}
+        made = (Value(index, number) for number in range(len(node.outputs)))
+        deaths |= {memory: step for value in (*node.inputs, *made) for memory in memories[value]}
+    escaped = {memory for value in graph.outputs for memory in memories[value]}
+    tensors = [value for value in births if value not in escaped]
+    requests = [Request(-(-graph.tensor(value).bytes // ALIGNMENT), births[value], deaths[value]) for value in tensors]
+    found = allocate(requests)
+    offsets = {value: offset * ALIGNMENT for value, offset in zip(tensors, found.offsets, strict=True)}
+    return Workspace(offsets, found.height * ALIGNMENT, found.bound * ALIGNMENT)
+
+
+def _memories(graph: Graph) -> dict[Value, frozenset[Value]]:
+    """The results of generated kernels in whose memory each value may lie."""
+    memories: dict[Value, frozenset[Value]] = {}
+    for index, node in enumerate(graph.nodes):
+        read = () if node.op in _MAKES_ITS_OWN else node.inputs
+        shared = frozenset(memory for value in read for memory in memories[value])
+        for number in range(len(node.outputs)):
+            value = Value(index, number)
+            memories[value] = frozenset({value}) if node.op == GRAPH_DEFINED else shared
+    return memories

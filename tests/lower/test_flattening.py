@@ -1,0 +1,115 @@
+"""Thread graphs with threads of their own, loops and reductions become operators of their block, and mean the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mugraph.errors import UnsupportedOperator
+from mugraph.ir import DType, Graph, GraphBuilder, Level, Value
+from mugraph.ir.evaluate import evaluate
+from mugraph.ir.float_arithmetic import FloatArithmetic
+from mugraph.ir.graph import Node, attributes_of
+from mugraph.ir.validity import check
+from mugraph.lower.flattening import flattened
+from mugraph.runtime import build
+
+FP32 = DType.FP32
+Maps = tuple[int | None, ...]
+
+
+def in_one_block(body: Graph, *shapes: tuple[int, ...]) -> Graph:
+    """A thread graph on whole inputs of these shapes."""
+    kernel, block = GraphBuilder(Level.KERNEL), GraphBuilder(Level.BLOCK, grid=(1,))
+    inputs = [kernel.input(f"x{number}", shape, FP32) for number, shape in enumerate(shapes)]
+    tiles = [block.iterator(number, kernel.tensor(value), (None,), None) for number, value in enumerate(inputs)]
+    saved = [block.add("output_saver", value, omap=(0,)) for value in block.graph_defined(body, tiles)]
+    graph = kernel.build(kernel.graph_defined(block.build(saved), inputs))
+    check(graph)
+    return graph
+
+
+def operand(threads: GraphBuilder, number: int, shape: tuple[int, ...], imap: Maps, fmap: int | None = None) -> Value:
+    kernel, block = GraphBuilder(Level.KERNEL), GraphBuilder(Level.BLOCK)
+    tensor = block.tensor(block.iterator(0, kernel.tensor(kernel.input("x", shape, FP32)), (), None))
+    return threads.iterator(number, tensor, imap, fmap)
+
+
+def moved_columns(imap: int | None = 1, omap: int = 0) -> Graph:
+    """tanh by 4 threads, each of which reads some of the columns and writes them below those of the thread before."""
+    threads = GraphBuilder(Level.THREAD, block=(4,))
+    x = operand(threads, 0, (4, 8), (imap,))
+    return in_one_block(threads.build([threads.add("output_saver", threads.add("tanh", x), omap=(omap,))]), (4, 8))
+
+
+def register_tiles() -> Graph:
+    """A product whose threads have 2 x 3 elements each, summed over a loop of their own; and the largest of what each read."""
+    threads = GraphBuilder(Level.THREAD, block=(2, 4), loop=3)
+    x, y = operand(threads, 0, (4, 6), (0, None), 1), operand(threads, 1, (6, 12), (None, 1), 0)
+    product = threads.add("accumulate", threads.add("matmul", x, y), combine="sum")
+    largest = threads.add("accumulate", threads.add("max", x, dim=1, size=2), combine="max")
+    parts = threads.add("accumulate", threads.add("sum", y, dim=0, size=2), combine="concat", dim=0)
+    shifted = threads.add("add", product, largest)
+    saved = [threads.add("output_saver", value, omap=omap) for value, omap in ((shifted, (0, 1)), (parts, (0, 1)))]
+    return in_one_block(threads.build(saved), (4, 6), (6, 12))
+
+
+def broadcast_rows() -> Graph:
+    """Threads that own rows, beside an operand that all read whole and one of lower rank: an expression over whole operands."""
+    threads = GraphBuilder(Level.THREAD, block=(2,))
+    x, v = operand(threads, 0, (4, 8), (0,)), operand(threads, 1, (8,), (None,))
+    return in_one_block(
+        threads.build([threads.add("output_saver", threads.add("mul", threads.add("exp", v), x), omap=(0,))]), (4, 8), (8,)
+    )
+
+
+def one_column() -> Graph:
+    """Threads that cut a column whose broadcast they do not own: each has 1 of 4 numbers for 2 of 8 columns."""
+    threads = GraphBuilder(Level.THREAD, block=(4,))
+    x, v = operand(threads, 0, (4, 8), (1,)), operand(threads, 1, (1, 4), (1,))
+    return in_one_block(threads.build([threads.add("output_saver", threads.add("mul", x, v), omap=(1,))]), (4, 8), (1, 4))
+
+
+GRAPHS = {
+    "columns to rows": moved_columns(),
+    "repeated": moved_columns(None, 1),
+    "aligned": moved_columns(1, 1),
+    "register tiles": register_tiles(),
+    "broadcast rows": broadcast_rows(),
+    "one column": one_column(),
+}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_a_flattened_graph_means_the_same_and_runs(name: str) -> None:
+    graph = GRAPHS[name]
+    rng = np.random.default_rng(0)
+    inputs = [rng.standard_normal(node.output.shape).astype(np.float32) for node in graph.inputs()]
+    exact = [array.astype(np.float64) for array in inputs]
+    flat = flattened(graph)
+    check(flat)
+    for wanted, same, ran in zip(
+        evaluate(graph, exact, FloatArithmetic()), evaluate(flat, exact, FloatArithmetic()), build(graph)(*inputs), strict=True
+    ):
+        np.testing.assert_allclose(same, wanted, rtol=1e-12)
+        np.testing.assert_allclose(ran, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_only_expressions_stay_thread_graphs(name: str) -> None:
+    left = any(graph.level is Level.THREAD for graph, _ in flattened(GRAPHS[name]).walk())
+    assert left == (name in ("aligned", "broadcast rows"))
+
+
+def test_an_operator_that_blocks_cannot_have_is_refused_by_name() -> None:
+    threads = GraphBuilder(Level.THREAD, block=(2,))
+    x = operand(threads, 0, (4, 8), (0,))
+    rolled = threads.append(Node("roll", (x,), (threads.tensor(x),), attributes_of({})))
+    threads.nodes.append(Node("output_saver", (rolled,), threads.nodes[0].outputs, attributes_of({"omap": (0,)})))
+    kernel, block = GraphBuilder(Level.KERNEL), GraphBuilder(Level.BLOCK, grid=(1,))
+    given = kernel.input("x", (4, 8), FP32)
+    tile = block.iterator(0, kernel.tensor(given), (None,), None)
+    (made,) = block.graph_defined(threads.build([Value(2)]), [tile])
+    graph = kernel.build(kernel.graph_defined(block.build([block.add("output_saver", made, omap=(0,))]), [given]))
+    with pytest.raises(UnsupportedOperator, match="roll in a thread graph"):
+        build(graph)
