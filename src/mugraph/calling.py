@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+import numpy as np
 
 from mugraph.errors import InvalidInput, ShapeMismatch
 from mugraph.ir.graph import Graph, Shape
@@ -17,8 +20,8 @@ class Calling(Protocol):
         """The tensors of a call, one per input of the program's graph; raises ShapeMismatch naming the argument."""
         ...
 
-    def unflatten(self, outputs: Sequence[Any]) -> Any:
-        """The graph's outputs in the structure the function returns."""
+    def unflatten(self, outputs: Sequence[Any], inputs: Sequence[Any] = ()) -> Any:
+        """The graph's outputs in the structure the function returns; `inputs` are what `flatten` gave for the call."""
         ...
 
 
@@ -53,7 +56,7 @@ class Positional:
                 raise ShapeMismatch(f"input {name} has shape {list(value.shape)}, optimized for {list(shape)}")
         return list(args)
 
-    def unflatten(self, outputs: Sequence[Any]) -> Any:
+    def unflatten(self, outputs: Sequence[Any], inputs: Sequence[Any] = ()) -> Any:
         """The outputs in the recorded structure."""
         return _fill(self.structure, outputs)
 
@@ -69,14 +72,19 @@ def arguments_of(example_inputs: Any) -> tuple[Sequence[Any], Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """Stands for the output of that number while a structure is described."""
+    """Stands for the output of that number, or a copy of it, while a structure is described."""
 
     number: int
+    copied: bool = False
+
+    def clone(self) -> _Slot:
+        """The same output in memory of its own."""
+        return _Slot(self.number, copied=True)
 
 
 def structure_of(calling: Calling, outputs: int) -> Any:
-    """What `calling` makes of its outputs, as JSON: {'output': number} and {'constant': value} inside {'tuple': [...]},
-    {'list': [...]} and {'dict': {...}}.
+    """What `calling` makes of its outputs, as JSON: {'output': number}, {'copy': number} and {'constant': value} inside
+    {'tuple': [...]}, {'list': [...]} and {'dict': {...}}.
 
     Raises InvalidInput for containers that JSON cannot describe.
     """
@@ -85,7 +93,7 @@ def structure_of(calling: Calling, outputs: int) -> Any:
 
 def _describe(value: Any) -> Any:
     if isinstance(value, _Slot):
-        return {"output": value.number}
+        return {"copy" if value.copied else "output": value.number}
     if value is None or type(value) in (bool, int, float, str):
         return {"constant": value}
     if type(value) is tuple:
@@ -101,6 +109,8 @@ def _fill(structure: Any, outputs: Sequence[Any]) -> Any:
     match structure:
         case {"output": int(number)} if 0 <= number < len(outputs):
             return outputs[number]
+        case {"copy": int(number)} if 0 <= number < len(outputs):
+            return copy.copy(outputs[number]) if isinstance(outputs[number], np.ndarray) else outputs[number].clone()
         case {"constant": value}:
             return value
         case {"tuple": list(items)}:

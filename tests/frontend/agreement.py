@@ -29,7 +29,7 @@ def positive(*shape: int, seed: int = 0) -> torch.Tensor:
 
 def run(graph: Graph, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The graph's outputs in float64, as torch tensors."""
-    arrays = [tensor.detach().to(torch.float64).numpy() for tensor in tensors]
+    arrays = [tensor.detach().to(torch.float64).resolve_neg().numpy() for tensor in tensors]
     return [torch.from_numpy(np.array(array)) for array in evaluate(graph, arrays, FloatArithmetic())]
 
 

@@ -317,3 +317,34 @@ def test_opsets_that_the_package_does_not_know_are_refused() -> None:
 def test_old_opsets_are_refused() -> None:
     with pytest.raises(InvalidInput, match="opset 6; convert it to opset 7 or later"):
         from_onnx(model([helper.make_node("Relu", ["x"], ["y"])], {"x": [4]}, opset=6))
+
+
+def cast_model(*nodes: Any, kind: int) -> Any:
+    x = helper.make_tensor_value_info("x", kind, [4, 8])
+    y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [4, 8])
+    return helper.make_model(helper.make_graph(list(nodes), "casts", [x], [y]), opset_imports=[helper.make_opsetid("", 21)])
+
+
+def test_casts_that_come_back_round() -> None:
+    half, single = onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT
+    there, back = helper.make_node("Cast", ["x"], ["h"], to=half), helper.make_node("Cast", ["h"], ["w"], to=single)
+    rest = helper.make_node("Sub", ["x", "w"], ["y"])
+    program = from_onnx(cast_model(there, back, rest, kind=single))
+    assert [node.op for node in program.graph.nodes] == ["input", "round_fp16", "sub"]
+    x = np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32)
+    (result,) = evaluate(program.graph, [x], FloatArithmetic(np.float32))
+    np.testing.assert_array_equal(result, x - x.astype(np.float16).astype(np.float32))
+    assert np.abs(result).max() > 1e-5
+
+
+def test_fp32_between_fp16_tensors_is_free() -> None:
+    half, single = onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT
+    nodes = [
+        helper.make_node("Cast", ["x"], ["wide"], to=single),
+        helper.make_node("Softmax", ["wide"], ["weights"]),
+        helper.make_node("Cast", ["weights"], ["narrow"], to=half),
+        helper.make_node("Mul", ["narrow", "x"], ["product"]),
+        helper.make_node("Cast", ["product"], ["y"], to=single),
+    ]
+    program = from_onnx(cast_model(*nodes, kind=half))
+    assert not any(node.op.startswith("round") for node in program.graph.nodes)

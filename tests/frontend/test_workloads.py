@@ -61,6 +61,8 @@ def test_inputs_are_reproducible_and_of_the_type_asked_for() -> None:
 
 
 def test_qknorms_default_norm_is_rms() -> None:
+    assert WORKLOADS["qknorm"].norm_names == ("rms", "layer")
+    assert WORKLOADS["gqa"].norm_names == (None,)
     assert WORKLOADS["qknorm"].function() is WORKLOADS["qknorm"].function("rms")
     assert WORKLOADS["qknorm"].function() is not WORKLOADS["qknorm"].function("layer")
 

@@ -25,8 +25,8 @@ def trace(fn: Callable[..., Any], example_inputs: torch.Tensor | Sequence[Any] |
 
     `example_inputs` are the positional arguments (a lone tensor is one argument) or, as a mapping, keyword arguments; they
     may nest tensors in tuples, lists and dicts. Only shapes, dtypes and values other than tensors are taken from them,
-    and shapes are fixed from then on. Constants are exact (`Scalar.of`); casts between floating-point types change an
-    output's dtype only.
+    and shapes are fixed from then on. Constants are exact (`Scalar.of`). Casts between floating-point types are operators where
+    they are written as roundings, and otherwise change an output's dtype only (docs/verification.md, "Precision").
 
     Raises UnsupportedOperator, ShapeMismatch or InvalidInput with the operator and the line of Python at fault: for
     operators outside the table, control flow on tensor values, random numbers, functions that change their inputs, inputs

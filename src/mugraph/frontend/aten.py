@@ -2,8 +2,8 @@
 
 A row takes what ATen's schema of that name lists, with tensors of the program in place of torch tensors, and serves all
 overloads. Composite operators (softmax, layer_norm) are spelled out here, and attention in `mugraph.frontend.attention`, so
-that the search sees their algebra. Casts do nothing: which precision a value has is decided by the caller (see
-`mugraph.frontend.conversion`).
+that the search sees their algebra. Casts do nothing here: which of them round, and which precision a value has, is decided by the
+caller (see `mugraph.frontend.conversion`).
 """
 
 from __future__ import annotations

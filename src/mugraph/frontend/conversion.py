@@ -1,13 +1,14 @@
 """From a torch graph of ATen operators to a kernel graph of pre-defined operators.
 
-Precision: muGraphs compute in fp32 at least, whatever the program's casts in between say, so casts are dropped and only
-an output is stored as the dtype PyTorch gives it. One case needs more: an output of a width that a tensor of the program
-without casts lost (fp32 from bf16 inputs). Then every cast to a wider type stays, and with it the output's precision.
+Precision (docs/verification.md): muGraphs compute in fp32 at least, whatever the program's casts in between say. So casts are
+dropped, but for those that round (`mugraph.frontend.roundings`), and an output is stored as the dtype PyTorch gives it. Sometimes
+that is not enough, and then every cast to a wider type stays: where an output has a width that a tensor of the program without
+casts lost (fp32 from bf16 inputs), where something is rounded, of which the rest may be what counts, and where fp64 is asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,20 +16,13 @@ import torch
 
 from mugraph.errors import MugraphError, UnsupportedOperator
 from mugraph.frontend.aten import ROWS, Rule
+from mugraph.frontend.casts import name_of, note_roundings, noted, rounded_operands, rounds
 from mugraph.frontend.source_lines import line_of_node
+from mugraph.frontend.torch_dtypes import DTYPES
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph
 from mugraph.ir.program import Program, ProgramTensor
 from mugraph.ir.scalar import Scalar
-
-DTYPES = {
-    torch.float16: DType.FP16,
-    torch.bfloat16: DType.BF16,
-    torch.float32: DType.FP32,
-    torch.float64: DType.FP64,
-}
-
-TORCH_DTYPES = {dtype: torch_dtype for torch_dtype, dtype in DTYPES.items()}
 
 _CHECKS = frozenset({"_assert_tensor_metadata"})
 """Operators that only check what the trace knows."""
@@ -50,15 +44,24 @@ def convert(
 
     Raises UnsupportedOperator, naming the operator and the line of Python that called it.
     """
+    if not noted(graph):
+        note_roundings(graph, signature.numbers)
     dtypes = [_dtype(node) for node in outputs]
     program, values = _program(graph, signature, rows, widening=False)
-    if any(dtype.bytes >= lost for lost in _lost_widths(values) for dtype in dtypes):
+    if _needs_widths(graph, _lost_widths(values), dtypes):
         program, values = _program(graph, signature, rows, widening=True)
     tensors = [_computed(node, values[node]) for node in outputs]
     stored = [tensor.cast(dtype) for tensor, dtype in zip(tensors, dtypes, strict=True)]
     distinct = {tensor.value: tensor for tensor in stored}
     program.output(*distinct.values())
     return program.graph, [list(distinct).index(tensor.value) for tensor in stored]
+
+
+def _needs_widths(graph: torch.fx.Graph, lost: Set[int], outputs: Sequence[DType]) -> bool:
+    """Whether tensors must be as wide as PyTorch has them, given the widths that the program without casts lost."""
+    if DType.FP64.bytes in lost or any(dtype.bytes >= width for width in lost for dtype in outputs):
+        return True
+    return any(rounds(node) or rounded_operands(node) is not None for node in graph.nodes)
 
 
 def _dtype(node: torch.fx.Node) -> DType:
@@ -82,10 +85,11 @@ def _program(
     for placeholder, number in signature.numbers.items():
         values[placeholders[placeholder]] = program.constant(number)
     for node in graph.nodes:
-        if node.op == "call_function" and _name(node) not in _CHECKS:
-            operands = _wide_operands(node, values) if widening else values
+        if node.op == "call_function" and name_of(node) not in _CHECKS:
+            operands = _rounded_operands(node, _wide_operands(node, values) if widening else values)
             value = _apply(node, operands, rows)
-            values[node] = _widened(node, value) if widening else value
+            value = _widened(node, value) if widening else value
+            values[node] = value.rounded(_dtype(node)) if rounds(node) and isinstance(value, ProgramTensor) else value
     return program, values
 
 
@@ -106,7 +110,7 @@ def _apply(node: torch.fx.Node, values: Mapping[torch.fx.Node, Any], rows: Mappi
     arguments: Any = torch.fx.map_arg(node.args, values.__getitem__)
     options: Any = torch.fx.map_arg(node.kwargs, values.__getitem__)
     try:
-        value = rows[_name(node)](*arguments, **options)
+        value = rows[name_of(node)](*arguments, **options)
     except MugraphError as error:
         raise type(error)(_at(node, str(error))) from None
     if isinstance(value, ProgramTensor) and value.number is None:
@@ -116,11 +120,11 @@ def _apply(node: torch.fx.Node, values: Mapping[torch.fx.Node, Any], rows: Mappi
 
 def _check(node: torch.fx.Node, rows: Mapping[str, Rule]) -> None:
     """Refuse operators without a row, in words that fit the reason it has none."""
-    if _name(node) in rows:
+    if name_of(node) in rows:
         return
     if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
         raise UnsupportedOperator(_at(node, "it draws random numbers; pass them as an input, or call model.eval() for dropout"))
-    if _name(node) in _VALUES_OUT_OF_TENSORS:
+    if name_of(node) in _VALUES_OUT_OF_TENSORS:
         raise UnsupportedOperator(_at(node, "the program would depend on the values of a tensor; keep them in tensors"))
     raise UnsupportedOperator(_at(node, "no such operator in the table; leave it outside the optimized function"))
 
@@ -136,6 +140,14 @@ def _wide_operands(node: torch.fx.Node, values: Mapping[torch.fx.Node, Any]) -> 
     return {**read, **{source: tensor.cast(wanted) for source, tensor in tensors.items()}}
 
 
+def _rounded_operands(node: torch.fx.Node, values: Mapping[torch.fx.Node, Any]) -> Mapping[torch.fx.Node, Any]:
+    """What a call reads, rounded where its argument `dtype` says so."""
+    narrow = rounded_operands(node)
+    if narrow is None:
+        return values
+    return {source: values[source].rounded(narrow) for source in node.all_input_nodes}
+
+
 def _widened(node: torch.fx.Node, value: Any) -> Any:
     """The value as wide as PyTorch has it."""
     if not isinstance(value, ProgramTensor) or value.number is not None:
@@ -144,13 +156,7 @@ def _widened(node: torch.fx.Node, value: Any) -> Any:
     return value.cast(dtype) if dtype.bytes > value.dtype.bytes else value
 
 
-def _name(node: torch.fx.Node) -> str:
-    """The operator's name without namespace and overload, as the rows have it: `add` for aten.add.Tensor."""
-    packet = getattr(node.target, "overloadpacket", node.target)
-    return str(getattr(packet, "__name__", packet))
-
-
 def _at(node: torch.fx.Node, why: str) -> str:
     place = line_of_node(node)
     namespace = getattr(node.target, "namespace", "torch")
-    return f"operator {namespace}.{_name(node)}{f' ({place})' if place else ''}: {why}"
+    return f"operator {namespace}.{name_of(node)}{f' ({place})' if place else ''}: {why}"

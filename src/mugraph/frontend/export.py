@@ -9,14 +9,16 @@ import logging
 import re
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.export import ExportedProgram, default_decompositions
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
-from torch.utils._pytree import tree_flatten
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_flatten, tree_map_only
 
 from mugraph.errors import InvalidInput, MugraphError, ShapeMismatch, UnsupportedOperator
 from mugraph.frontend.aten import ROWS
@@ -26,23 +28,61 @@ from mugraph.frontend.source_lines import line_of_error, with_recorded_lines
 _NOISY_LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
 _ONE_AT_A_TIME = threading.RLock()
 """torch.export changes the state of the process while it runs, as silencing it does: threads take turns."""
+_QUESTIONS_OF_STRIDES = frozenset({torch.Tensor.is_contiguous, torch.Tensor.stride, torch.Tensor.storage_offset})
 _SHAPE_COMPLAINT = re.compile(r"shape|size|dim|broadcast|expand", re.IGNORECASE)
 
 
 class Recorder(torch.nn.Module):
-    """The function as a module from a flat list of tensors to one, which is all that torch.export has to know of it."""
+    """The function as a module from a flat list of tensors to one, which is all that torch.export has to know of it.
 
-    def __init__(self, fn: Callable[..., Any], arguments: Arguments, keep: Callable[[Any], None]) -> None:
+    The tensors are those of the arguments and then, in the place of the `captured` ones that no module owns, tensors like them.
+    """
+
+    def __init__(self, fn: Callable[..., Any], arguments: Arguments, watch: Watch) -> None:
         super().__init__()
         self.fn = with_recorded_lines(fn)
         self.arguments = arguments
-        self.keep = keep
+        self.watch = watch
 
     def forward(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
-        """Call the function, and `keep` what it returned for its structure."""
-        returned = self.arguments.call(self.fn, tensors)
-        self.keep(returned)
+        """Call the function, and keep what it returned for its structure."""
+        own = len(self.arguments.tensors)
+        with self.watch.instead(tensors[own:]):
+            returned = self.arguments.call(self.fn, tensors[:own])
+        self.watch.returned = returned
         return [leaf for leaf in tree_flatten(returned)[0] if isinstance(leaf, torch.Tensor)]
+
+
+class Watch(TorchFunctionMode):
+    """What a function reaches for while it runs, tensors with data, which it captures, and how tensors lie in memory; and what it
+    returns.
+
+    Captured tensors that have a stand-in are replaced by it, so that nothing can depend on the values they have now.
+    """
+
+    def __init__(self, captured: Sequence[torch.Tensor]) -> None:
+        super().__init__()
+        self.captured = list(captured)
+        self.asks_for_strides = False
+        self.returned: Any = None
+        self._stand_ins: dict[int, torch.Tensor] = {}
+
+    def instead(self, stand_ins: Sequence[torch.Tensor]) -> Self:
+        """The mode with these in the place of the captured tensors."""
+        self._stand_ins = {id(real): other for real, other in zip(self.captured, stand_ins, strict=False)}
+        return self
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.asks_for_strides |= func in _QUESTIONS_OF_STRIDES
+        args, kwargs = tree_map_only(torch.Tensor, self._instead_of, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+    def _instead_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) in self._stand_ins:
+            return self._stand_ins[id(tensor)]
+        if type(tensor) in (torch.Tensor, torch.nn.Parameter) and not any(tensor is known for known in self.captured):
+            self.captured.append(tensor)
+        return tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,22 +91,39 @@ class Recording:
 
     program: ExportedProgram
     recorder: Recorder
-    returned: Any
-    """What the function returned: its structure, with tensors without data."""
+    captured: tuple[torch.Tensor, ...]
+    """The tensors that are inputs of the program after the arguments' because the function captures them."""
     literals: frozenset[str]
     """Placeholders of tensors that the function itself writes down, as in torch.tensor(0.5)."""
 
+    @property
+    def returned(self) -> Any:
+        """What the function returned: its structure, with tensors without data."""
+        return self.recorder.watch.returned
 
-def record(name: str, fn: Callable[..., Any], arguments: Arguments, examples: tuple[torch.Tensor, ...]) -> Recording:
-    """Record `fn` on `examples`, the tensors among its arguments. Raises the error that says what of it cannot be a program."""
-    returned: list[Any] = []
-    recorder = Recorder(fn, arguments, returned.append)
+
+def record(name: str, fn: Callable[..., Any], arguments: Arguments, examples: Sequence[torch.Tensor]) -> Recording:
+    """Record `fn` on tensors like `examples`, those among its arguments; every argument is a tensor of its own, and so is what
+    the function captures. Raises the error that says what of it cannot be a program."""
     with _ONE_AT_A_TIME, torch.no_grad(), _quiet():
         try:
-            program = torch.export.export(recorder, examples, strict=False)
-            return Recording(program.run_decompositions(dict(_decompositions())), recorder, returned[-1], _literals(program))
+            recorder = Recorder(fn, arguments, Watch(()))
+            program = _exported(recorder, examples)
+            if captured := tuple(recorder.watch.captured):
+                recorder = Recorder(fn, arguments, Watch(captured))
+                program = _exported(recorder, [*examples, *captured])
+            return Recording(program.run_decompositions(dict(_decompositions())), recorder, captured, _literals(program))
         except (Exception, SystemExit) as error:  # whatever the function raises is a fact about the function
             raise _explained(name, error) from error
+
+
+def _exported(recorder: Recorder, examples: Sequence[torch.Tensor]) -> ExportedProgram:
+    return torch.export.export(recorder, tuple(map(_stand_in, examples)), strict=False)
+
+
+def _stand_in(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of its own that lies in memory alike, and shares neither that nor its values: export takes equal ones for one."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
 
 
 @functools.cache
@@ -87,7 +144,7 @@ def _explained(name: str, error: Exception | SystemExit) -> MugraphError:
     place = line_of_error(error)
     where = f"{name} ({place})" if place else name
     text = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
-    if isinstance(error, GuardOnDataDependentSymNode):
+    if isinstance(error, (GuardOnDataDependentSymNode, DataDependentOutputException)):
         return UnsupportedOperator(f"{where}: control flow depends on the values of a tensor; it may depend on shapes only")
     if "is mutated in the forward" in text:
         return InvalidInput(f"{where} changes a tensor it closes over; return the new value instead")

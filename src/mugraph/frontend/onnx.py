@@ -1,7 +1,8 @@
 """ONNX models as programs: graphs of the operators in `mugraph.frontend.onnx_rows`, read with the onnx package.
 
-Shapes are fixed. What depends on no input (shapes, axes) is computed on the way by ONNX's own reference; casts between
-floating-point types change an output's dtype only, as in `mugraph.frontend.conversion`.
+Shapes are fixed. What depends on no input (shapes, axes) is computed on the way by ONNX's own reference. Casts between
+floating-point types round where they are written as roundings, and change an output's dtype otherwise, as in
+`mugraph.frontend.conversion`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mugraph.errors import InvalidInput, MugraphError, ShapeMismatch, UnsupportedOperator
+from mugraph.frontend.onnx_casts import cast_roundings
 from mugraph.frontend.onnx_rows import FLOATS, ROWS, Constant, NodeCall, Operand
 from mugraph.ir.dtypes import DType
 from mugraph.ir.program import Program, ProgramTensor
@@ -58,6 +60,7 @@ class _Reader:
         self.opset = next((entry.version for entry in model.opset_import if entry.domain in _DEFAULT_DOMAINS), 0)
         self.program = Program()
         self.values: dict[str, Operand] = {"": None}
+        self.rounding: Mapping[str, DType] = {}
 
     def read(self) -> None:
         """Everything: inputs, weights, nodes, outputs."""
@@ -74,6 +77,8 @@ class _Reader:
         for name, array in constants.items():
             weight = _is_weight(array)
             self.values[name] = self.program.input(name, array.shape, _dtype_of(array)) if weight else _widened(array)
+        given = {name: value.dtype for name, value in self.values.items() if isinstance(value, ProgramTensor)}
+        self.rounding = cast_roundings(self.model.graph, given)
         for node in self.model.graph.node:
             if node.op_type != "Constant":
                 self._node(node)
@@ -136,7 +141,15 @@ class _Reader:
         if node.op_type not in ROWS:
             raise UnsupportedOperator("no such operator in the table; cut it out of the model")
         result = ROWS[node.op_type](NodeCall(tuple(operands), attributes, self.opset))
+        if node.op_type == "Cast" and isinstance(result, ProgramTensor):
+            result = self._cast(result, FLOATS[attributes["to"]])
+        if node.output[0] in self.rounding and isinstance(result, ProgramTensor):
+            result = result.rounded(self.rounding[node.output[0]])
         return result if isinstance(result, tuple) else [result]
+
+    def _cast(self, tensor: ProgramTensor, dtype: DType) -> ProgramTensor:
+        """A tensor as wide as a cast makes it, where widths count (see `mugraph.frontend.conversion`)."""
+        return tensor.cast(dtype) if self.rounding and dtype.bytes > tensor.dtype.bytes else tensor
 
     def _folded(self, node: onnx.NodeProto) -> list[Constant]:
         """The results of a node of constants, as ONNX's reference computes them."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from torch import fx
 
 from mugraph.errors import MugraphError
+from mugraph.frontend.casts import note_roundings
 from mugraph.frontend.levels import levels_of
 from mugraph.frontend.masks import mask_of
 from mugraph.frontend.pieces import Inspector, Traits, alone, described, isolated, mutates, program_of, tensor_of
@@ -111,6 +112,7 @@ def partition(graph: fx.Graph, device: str = "cpu") -> Partition:
     From the first call that changes an operand on, everything is left. Pieces hold at least one contraction or reduction
     and two computing calls: the library is best at a lone product, unless memory bounds it, as at decode.
     """
+    note_roundings(graph)
     calls = [node for node in graph.nodes if node.op == "call_function"]
     end = next((index for index, node in enumerate(calls) if mutates(node)), len(calls))
     inspector = Inspector(device)

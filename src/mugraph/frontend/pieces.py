@@ -18,7 +18,9 @@ from mugraph.errors import MugraphError
 from mugraph.frontend.aten import ROWS
 from mugraph.frontend.attention import WATCHED_ROWS
 from mugraph.frontend.blocks import ARRANGED_ROWS, TINY_MATRIX, arranged
-from mugraph.frontend.conversion import DTYPES, Signature, convert
+from mugraph.frontend.casts import rounds
+from mugraph.frontend.conversion import Signature, convert
+from mugraph.frontend.torch_dtypes import DTYPES
 from mugraph.ir.graph import FREE, Graph
 from mugraph.ir.ops import OPERATORS, Kind
 
@@ -108,7 +110,7 @@ def described(graph: fx.Graph) -> str:
     """A graph as a text that is the same for those with the same program: calls by number, tensors as conversion sees them."""
     names = {node: f"%{number}" for number, node in enumerate(graph.nodes)}
     return "\n".join(
-        f"{node.op} {node.target} {fx.map_arg((node.args, node.kwargs), names.__getitem__)} {node.meta.get('val')}"
+        f"{node.op} {node.target} {fx.map_arg((node.args, node.kwargs), names.__getitem__)} {node.meta.get('val')} {rounds(node)}"
         for node in graph.nodes
     )
 

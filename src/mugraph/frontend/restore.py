@@ -2,22 +2,83 @@
 
 from __future__ import annotations
 
+import enum
 import inspect
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from fractions import Fraction
+from types import MethodType
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils._pytree import TreeSpec, keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
 from mugraph.errors import InvalidInput, ShapeMismatch
+from mugraph.frontend.origins import Origin
 from mugraph.ir.graph import Graph
 
 _NOT_A_TENSOR = object()
+_VALUES = (
+    *(type(None), bool, int, float, complex, str, bytes, Fraction, np.generic, enum.Enum, range, slice, type(...)),
+    *(torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format),
+)
+"""Kinds of results that are no tensors and hold none: they were traced, and are given again."""
+_READ_ERRORS = (LookupError, AttributeError, ValueError, TypeError)
 
-Source = Callable[[], torch.Tensor]
-"""Gives a tensor that a function brings along, as it is at the time of the call."""
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A tensor that a function brings along: a parameter or buffer of a module, or one that it closes over.
+
+    A call gives it as it is now, of the shape and dtype it had when the function was traced. Raises ShapeMismatch where it is
+    of another, InvalidInput where the names that led to it (`origins`) lead to no tensor or no longer to one.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    origins: tuple[Origin, ...]
+
+    @classmethod
+    def of(cls, name: str, tensor: torch.Tensor, origins: Sequence[Origin]) -> Source:
+        """The source of `tensor`, which `origins` lead to; without any, it is this one for ever."""
+        return cls(name, tuple(tensor.shape), tensor.dtype, tuple(origins) or (Origin(name, lambda: tensor),))
+
+    def __call__(self) -> torch.Tensor:
+        """The tensor, without its gradient."""
+        first, *others = self.origins
+        tensor = self._read(first)
+        for other in others:
+            if self._read(other) is not tensor:
+                raise InvalidInput(
+                    f"{first.name} and {other.name} were one tensor when the function was traced, and are two now; optimize again"
+                )
+        if tuple(tensor.shape) != self.shape or tensor.dtype is not self.dtype:
+            raise _another_kind(f"tensor {self.name} of the function", tensor, self.shape, self.dtype)
+        return tensor.detach() if tensor.requires_grad else tensor
+
+    def _read(self, origin: Origin) -> torch.Tensor:
+        try:
+            tensor = origin.read()
+        except _READ_ERRORS:
+            tensor = None
+        if not isinstance(tensor, torch.Tensor):
+            raise InvalidInput(f"{origin.name} was a tensor when the function was traced, and is none now; optimize again")
+        return tensor
+
+
+def same_value(first: object, second: object) -> bool:
+    """Whether two values that are no tensors are the same: of one type, and equal; NaN is itself, and 0.0 is not -0.0."""
+    if type(first) is not type(second):
+        return False
+    if isinstance(first, (float, complex, np.inexact)):
+        return repr(first) == repr(second)
+    try:
+        return first is second or bool(first == second)
+    except (RuntimeError, ValueError, TypeError):  # containers of tensors or arrays compare element by element
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +107,13 @@ class Leaf:
     def accept(self, value: Any) -> Any:
         """`value` without its gradient; raises ShapeMismatch or InvalidInput when the program was traced with another kind."""
         if not self.is_tensor:
-            if type(value) is not type(self.constant) or value != self.constant:
+            if not same_value(value, self.constant):
                 raise InvalidInput(f"argument {self.name} was {self.constant!r} when optimized, not {value!r}; optimize again")
             return value
         if not isinstance(value, torch.Tensor):
             raise InvalidInput(f"argument {self.name} must be a torch tensor, not {type(value).__name__}")
         if tuple(value.shape) != self.shape or value.dtype is not self.dtype:
-            has, wanted = (f"{dtype} {list(shape)}" for dtype, shape in ((value.dtype, value.shape), (self.dtype, self.shape)))
-            raise ShapeMismatch(f"argument {self.name} is {has}, optimized for {wanted}; optimize again for other inputs")
+            raise _another_kind(f"argument {self.name}", value, self.shape, self.dtype)
         return value.detach() if value.requires_grad else value
 
 
@@ -61,11 +121,14 @@ class Leaf:
 class Arguments:
     """How a function is called: its signature, and what stood at each place of the example call."""
 
+    fn: Callable[..., Any]
     signature: inspect.Signature
     structure: TreeSpec
     leaves: tuple[Leaf, ...]
     positional: bool
     """Whether the example call was positional tensors only, one per leaf, so that such calls need no binding."""
+    defaults: tuple[Any, ...] = field(repr=False, compare=False)
+    """The default arguments that `signature` tells of."""
 
     @classmethod
     def of(cls, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
@@ -78,7 +141,7 @@ class Arguments:
             names.append(unused_name(_leaf_name(path), names))
         leaves = tuple(Leaf.of(name, example) for name, (_, example) in zip(names, with_paths, strict=True))
         positional = not kwargs and len(args) == len(leaves) and all(isinstance(arg, torch.Tensor) for arg in args)
-        return cls(signature, structure, leaves, positional)
+        return cls(fn, signature, structure, leaves, positional, _defaults(fn))
 
     @property
     def tensors(self) -> tuple[Leaf, ...]:
@@ -87,15 +150,35 @@ class Arguments:
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """The tensors of a call, checked against the example's. Raises ShapeMismatch and InvalidInput naming the argument."""
-        if self.positional and not kwargs and len(args) == len(self.leaves):
-            values = list(args)
-        else:
-            values, structure = tree_flatten(dict(_bind(self.signature, args, kwargs).arguments))
-            if structure != self.structure:
-                names = ", ".join(leaf.name for leaf in self.leaves)
-                raise InvalidInput(f"call with the same arguments as when optimized: {names}")
+        unbound = self.positional and not kwargs and len(args) == len(self.leaves)
+        values = args if unbound else self.placed(args, kwargs)
         accepted = [leaf.accept(value) for leaf, value in zip(self.leaves, values, strict=True)]
         return [value for leaf, value in zip(self.leaves, accepted, strict=True) if leaf.is_tensor]
+
+    def placed(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """What stands at each place in a call, defaults included. Raises InvalidInput for a call with other places."""
+        arguments = dict(_bind(self._signature(len(args)), args, kwargs).arguments)
+        values, structure = tree_flatten(_in_order(arguments, self.structure))
+        if structure != self.structure:
+            names = ", ".join(leaf.name for leaf in self.leaves)
+            raise InvalidInput(f"call with the same arguments as when optimized: {names}")
+        return values
+
+    def given(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[int | None]:
+        """For each tensor of a call, which of the call's own tensors it is, in their order; None for a default argument's."""
+        tensors, structure = tree_flatten((tuple(args), dict(kwargs)))
+        marks = [_Mark(number) if isinstance(value, torch.Tensor) else value for number, value in enumerate(tensors)]
+        order = {mark.number: position for position, mark in enumerate(mark for mark in marks if isinstance(mark, _Mark))}
+        values = self.placed(*tree_unflatten(marks, structure))
+        tensor_values = [value for leaf, value in zip(self.leaves, values, strict=True) if leaf.is_tensor]
+        return [order[value.number] if isinstance(value, _Mark) else None for value in tensor_values]
+
+    def _signature(self, count: int) -> inspect.Signature:
+        """The function's signature with the default arguments it has now."""
+        now = _defaults(self.fn)
+        if len(now) == len(self.defaults) and all(one is other for one, other in zip(now, self.defaults, strict=True)):
+            return self.signature
+        return _signature(self.fn, count)
 
     def call(self, fn: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> Any:
         """`fn` with `tensors` at the places of tensors and the constants everywhere else."""
@@ -106,17 +189,63 @@ class Arguments:
 
 
 @dataclass(frozen=True, slots=True)
+class _Mark:
+    """Stands for the tensor of that number while a call is bound."""
+
+    number: int
+
+
+View = Callable[[Any], Any]
+"""Makes of a tensor the view of it that a function returned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One place in what a function returned: a constant, or a tensor, which is the program's output `number`.
+
+    Where its memory is that of another tensor, a call gives it as such: `view` of the program's input `input`, or of what
+    stands at the place `base`, which may also be the very same tensor. `copied` where an equal tensor, but not the same, stands
+    before.
+    """
+
+    constant: Any = None
+    number: int | None = None
+    input: int | None = None
+    base: int | None = None
+    view: View | None = None
+    copied: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Results:
-    """What a function returned: at each place one of the program's outputs (by number) or a constant."""
+    """What a function returned: its structure, and what stood at each place."""
 
     structure: TreeSpec
-    leaves: tuple[tuple[int | None, Any], ...]
+    places: tuple[Place, ...]
 
-    def unflatten(self, outputs: Sequence[Any]) -> Any:
-        """The outputs where the function has its tensors."""
-        return tree_unflatten(
-            [constant if number is None else outputs[number] for number, constant in self.leaves], self.structure
-        )
+    def unflatten(self, outputs: Sequence[Any], inputs: Sequence[Any] = ()) -> Any:
+        """The outputs where the function has its tensors; `inputs` are those of the call, for results that are one of them."""
+        made: dict[int, Any] = {}
+        for index in sorted(range(len(self.places)), key=lambda index: self.places[index].base is not None):
+            made[index] = _made(self.places[index], made, outputs, inputs)
+        return tree_unflatten([made[index] for index in range(len(self.places))], self.structure)
+
+    @property
+    def numbers(self) -> tuple[int | None, ...]:
+        """By place, which output of the program it is; None for constants."""
+        return tuple(place.number for place in self.places)
+
+
+def _made(place: Place, made: Mapping[int, Any], outputs: Sequence[Any], inputs: Sequence[Any]) -> Any:
+    if place.number is None:
+        return place.constant
+    if place.input is not None and inputs:
+        source = inputs[place.input]
+    else:
+        source = outputs[place.number] if place.base is None else made[place.base]
+    if place.view is not None and (place.base is not None or inputs):
+        return place.view(source)
+    return source.clone() if place.copied else source
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +260,8 @@ class Traced:
     arguments: Arguments
     sources: tuple[Source, ...]
     results: Results
+    strides: tuple[tuple[int, ...] | None, ...]
+    """By input, the strides that it must have, where what the function returns depends on them."""
 
     @property
     def captured(self) -> tuple[torch.Tensor, ...]:
@@ -138,16 +269,51 @@ class Traced:
         return tuple(source() for source in self.sources)
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """One tensor per input of `graph`; raises ShapeMismatch or InvalidInput naming the argument that does not fit."""
-        return self.arguments.flatten(args, kwargs) + [source().detach() for source in self.sources]
+        """One tensor per input of `graph`; raises ShapeMismatch or InvalidInput naming the tensor that does not fit."""
+        tensors = self.arguments.flatten(args, kwargs) + [source() for source in self.sources]
+        for number, (wanted, tensor) in enumerate(zip(self.strides, tensors, strict=False)):
+            if wanted is not None and not _lies_alike(tensor, wanted):
+                raise InvalidInput(
+                    f"{self.graph.input_names[number]} has strides {list(tensor.stride())}, optimized for {list(wanted)}: what "
+                    f"{self.name} returns depends on them; make it contiguous, or optimize again"
+                )
+        return tensors
 
-    def unflatten(self, outputs: Sequence[Any]) -> Any:
-        """The outputs of `graph` as the function returns them: tuples, lists, dicts, None and numbers in place."""
-        return self.results.unflatten(outputs)
+    def unflatten(self, outputs: Sequence[Any], inputs: Sequence[Any] = ()) -> Any:
+        """The outputs of `graph` as the function returns them: tuples, lists, dicts, None and numbers in place.
+
+        With the call's `inputs`, results that share memory with them or each other do so here, as they do in eager PyTorch.
+        """
+        return self.results.unflatten(outputs, inputs)
 
     def call(self, executable: Callable[..., Sequence[Any]], *args: Any, **kwargs: Any) -> Any:
         """`executable(*tensors)` with the arguments and the result of the traced function."""
-        return self.unflatten(executable(*self.flatten(args, kwargs)))
+        inputs = self.flatten(args, kwargs)
+        return self.unflatten(executable(*inputs), inputs)
+
+
+def _another_kind(what: str, tensor: torch.Tensor, shape: Sequence[int], dtype: torch.dtype | None) -> ShapeMismatch:
+    has, wanted = f"{tensor.dtype} {list(tensor.shape)}", f"{dtype} {list(shape)}"
+    return ShapeMismatch(f"{what} is {has}, optimized for {wanted}; optimize again for other inputs")
+
+
+def _lies_alike(tensor: torch.Tensor, strides: Sequence[int]) -> bool:
+    return all(size == 1 or own == wanted for size, own, wanted in zip(tensor.shape, tensor.stride(), strides, strict=True))
+
+
+def check_value(what: str, value: object) -> None:
+    """Raise InvalidInput for a value that may hold tensors where PyTorch's pytree does not find them, or may change."""
+    if not isinstance(value, _VALUES):
+        remedy = "use tensors, numbers, tuples, lists and dicts, or register the class with torch.utils._pytree"
+        raise InvalidInput(f"{what} a {type(value).__name__}, into which PyTorch does not look; {remedy}")
+
+
+def places_of_tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    """Where the tensors of a call stand, in their order: position or name, then the way inside containers."""
+    paths: list[tuple[Any, ...]] = []
+    for top, value in (*enumerate(args), *kwargs.items()):
+        paths += [(top, *map(str, path)) for path, leaf in tree_flatten_with_path(value)[0] if isinstance(leaf, torch.Tensor)]
+    return paths
 
 
 def unused_name(wanted: str, taken: Collection[str]) -> str:
@@ -165,6 +331,24 @@ def _signature(fn: Callable[..., Any], count: int) -> inspect.Signature:
     except (TypeError, ValueError):  # functions written in C have none
         kind = inspect.Parameter.POSITIONAL_ONLY
         return inspect.Signature([inspect.Parameter(f"argument{position}", kind) for position in range(count)])
+
+
+def _defaults(fn: Callable[..., Any]) -> tuple[Any, ...]:
+    """The default arguments of a function in Python, or of a module's or an object's method."""
+    called = fn.forward if isinstance(fn, torch.nn.Module) else fn
+    function = called.__func__ if isinstance(called, MethodType) else called
+    named = getattr(function, "__kwdefaults__", None) or {}
+    return (*(getattr(function, "__defaults__", None) or ()), *named.values())
+
+
+def _in_order(value: Any, structure: TreeSpec) -> Any:
+    """The value with the keys of its dicts in the order that they have in `structure`, where they are the same keys."""
+    children = structure.children()
+    if type(value) is dict and structure.type is dict and value.keys() == set(structure.context):
+        return {key: _in_order(value[key], child) for key, child in zip(structure.context, children, strict=True)}
+    if type(value) in (list, tuple) and structure.type is type(value) and len(value) == len(children):
+        return type(value)(_in_order(part, child) for part, child in zip(value, children, strict=True))
+    return value
 
 
 def _bind(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:

@@ -8,20 +8,21 @@ attention and the like stay whole, to be spelled out by our rows in the form the
 
 from __future__ import annotations
 
-import functools
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind
-from torch.utils._pytree import tree_flatten
 
 from mugraph.errors import InvalidInput, UnsupportedOperator
-from mugraph.frontend.conversion import DTYPES, Signature, convert
+from mugraph.frontend.conversion import Signature, convert
 from mugraph.frontend.export import Recording, record
+from mugraph.frontend.origins import origins
 from mugraph.frontend.restore import Arguments, Results, Source, Traced, unused_name
+from mugraph.frontend.returned import results_of
+from mugraph.frontend.torch_dtypes import DTYPES
 from mugraph.ir.scalar import Scalar
 
 _IN_PIECES = 'torch.compile(f, backend="mugraph"), which leaves such operators to PyTorch'
@@ -33,7 +34,7 @@ def trace_call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
     arguments = Arguments.of(fn, args, kwargs)
     recording = record(name, fn, arguments, _examples(name, arguments, args, kwargs))
     _refuse_mutation(name, recording)
-    signature, captured = _signature(recording)
+    signature, captured = _signature(fn, recording)
     nodes = _returned_nodes(recording)
     if not nodes:
         raise InvalidInput(f"{name} returns no tensor; return the tensors to compute")
@@ -41,7 +42,9 @@ def trace_call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
         graph, numbers = convert(recording.program.graph, signature, nodes)
     except UnsupportedOperator as error:
         raise UnsupportedOperator(f"{error}; or use {_IN_PIECES}") from None
-    return Traced(name, graph, arguments, captured, _results(recording, numbers))
+    placeholders = list(signature.inputs)
+    results = results_of(name, recording.returned, nodes, numbers, placeholders)
+    return Traced(name, graph, arguments, captured, results, _strides(recording, results, placeholders))
 
 
 def _examples(name: str, arguments: Arguments, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
@@ -49,6 +52,10 @@ def _examples(name: str, arguments: Arguments, args: Sequence[Any], kwargs: Mapp
     for leaf in arguments.leaves:
         if isinstance(leaf.constant, np.ndarray):
             raise InvalidInput(f"argument {leaf.name} of {name} is a NumPy array; pass torch.from_numpy(array)")
+        if not leaf.is_tensor and origins(leaf.constant):
+            raise InvalidInput(
+                f"argument {leaf.name} of {name} holds tensors in a {type(leaf.constant).__name__}; pass them in a dict"
+            )
     tensors = arguments.flatten(args, kwargs)
     for leaf, tensor in zip(arguments.tensors, tensors, strict=True):
         _check_tensor(f"argument {leaf.name}", tensor)
@@ -70,51 +77,70 @@ def _check_tensor(what: str, tensor: torch.Tensor) -> None:
 
 def _refuse_mutation(name: str, recording: Recording) -> None:
     arguments = _argument_names(recording)
-    for spec in recording.program.graph_signature.output_specs:
+    signature = recording.program.graph_signature
+    for spec in signature.output_specs:
         if spec.kind is not OutputKind.USER_OUTPUT:
             target = str(spec.target)
             what = f"its argument {arguments[target]}" if target in arguments else _owned_name(target)
+            if target in signature.user_inputs and target not in arguments:
+                what = "a tensor it closes over"
             raise InvalidInput(f"{name} changes {what} in place; return the new value instead")
 
 
 def _argument_names(recording: Recording) -> dict[str, str]:
     """The name of the argument that each placeholder of an argument is."""
-    specs = recording.program.graph_signature.input_specs
-    placeholders = [spec.arg.name for spec in specs if spec.kind is InputKind.USER_INPUT]
+    placeholders = _user_inputs(recording)[: len(recording.recorder.arguments.tensors)]
     return dict(zip(placeholders, (leaf.name for leaf in recording.recorder.arguments.tensors), strict=True))
 
 
-def _signature(recording: Recording) -> tuple[Signature, tuple[Source, ...]]:
+def _user_inputs(recording: Recording) -> list[str]:
+    """The placeholders of the arguments' tensors, then of the captured ones that no module owns."""
+    specs = recording.program.graph_signature.input_specs
+    return [spec.arg.name for spec in specs if spec.kind is InputKind.USER_INPUT]
+
+
+def _signature(fn: Callable[..., Any], recording: Recording) -> tuple[Signature, tuple[Source, ...]]:
     """What the placeholders are, and where the captured tensors come from, in the order of the program's inputs."""
     inputs = _argument_names(recording)
     numbers: dict[str, Scalar] = {}
-    captured: list[Source] = []
-    read = {node.name for node in recording.program.graph.nodes if node.op == "placeholder" and node.users}
-    for spec in recording.program.graph_signature.input_specs:
-        placeholder = spec.arg.name
-        if spec.kind is InputKind.USER_INPUT or placeholder not in read:
-            continue
-        source = _source(recording, spec)
-        tensor = source()
+    sources: list[Source] = []
+    known = origins(fn)
+    for placeholder, wanted, tensor in _captured(recording):
         if placeholder in recording.literals and tensor.dim() == 0:
             numbers[placeholder] = Scalar.of(tensor.item())
             continue
-        name = unused_name(_owned_name(str(spec.target)), set(inputs.values()))
+        ways = known.get(id(tensor), ())
+        source = Source.of(wanted or next((way.name for way in ways), "captured"), tensor, ways)
+        name = unused_name(source.name, set(inputs.values()))
         _check_tensor(f"tensor {name} of the function", tensor)
         inputs[placeholder] = name
-        captured.append(source)
-    return Signature(inputs, numbers), tuple(captured)
+        sources.append(source)
+    return Signature(inputs, numbers), tuple(sources)
 
 
-def _source(recording: Recording, spec: InputSpec) -> Source:
-    """Where a tensor that the function brings along comes from: a module is asked anew, as its tensors may be replaced."""
+def _captured(recording: Recording) -> Iterator[tuple[str, str, torch.Tensor]]:
+    """Placeholder, name in a module ("" where it has none) and value of the tensors that are read and are no arguments."""
+    read = {node.name for node in recording.program.graph.nodes if node.op == "placeholder" and node.users}
+    others = _user_inputs(recording)[len(recording.recorder.arguments.tensors) :]
+    for spec in recording.program.graph_signature.input_specs:
+        if spec.kind is not InputKind.USER_INPUT and spec.arg.name in read:
+            target = str(spec.target)
+            yield spec.arg.name, _owned_name(target), _owned(recording, spec)
+    for placeholder, tensor in zip(others, recording.captured, strict=True):
+        if placeholder in read:
+            yield placeholder, "", tensor
+
+
+def _owned(recording: Recording, spec: InputSpec) -> torch.Tensor:
+    """A tensor of the function as a module, or one that it writes down."""
     target = str(spec.target)
     if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
-        return functools.partial(operator.attrgetter(target), recording.recorder)
-    tensor = recording.program.constants.get(target)
+        tensor = operator.attrgetter(target)(recording.recorder)
+    else:
+        tensor = recording.program.constants.get(target)
     if not isinstance(tensor, torch.Tensor):
         raise InvalidInput(f"the function uses {_owned_name(target)}, which is not a tensor; leave it outside the function")
-    return lambda: tensor
+    return tensor
 
 
 def _owned_name(target: str) -> str:
@@ -128,9 +154,10 @@ def _returned_nodes(recording: Recording) -> list[torch.fx.Node]:
     return list(output.args[0])
 
 
-def _results(recording: Recording, numbers: Sequence[int]) -> Results:
-    """What the function returned, with the program's output `numbers[i]` where its i-th tensor was."""
-    leaves, structure = tree_flatten(recording.returned)
-    remaining = iter(numbers)
-    places = tuple((next(remaining), None) if isinstance(leaf, torch.Tensor) else (None, leaf) for leaf in leaves)
-    return Results(structure, places)
+def _strides(recording: Recording, results: Results, placeholders: Sequence[str]) -> tuple[tuple[int, ...] | None, ...]:
+    """By input, its strides where what the function returns depends on them: it asks for them, or returns views."""
+    values = {node.name: node.meta["val"] for node in recording.program.graph.nodes if node.op == "placeholder"}
+    viewed = {place.input for place in results.places}
+    asked = recording.recorder.watch.asks_for_strides
+    strides = (tuple(values[placeholder].stride()) for placeholder in placeholders)
+    return tuple(stride if asked or number in viewed else None for number, stride in enumerate(strides))

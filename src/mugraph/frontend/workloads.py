@@ -56,6 +56,11 @@ class Workload:
         function: Callable[..., torch.Tensor] = getattr(import_module("mugraph.frontend.workload_functions"), name)
         return function
 
+    @property
+    def norm_names(self) -> tuple[str | None, ...]:
+        """What `function` can be asked for, the default first."""
+        return tuple(sorted(self.norms, key=lambda norm: self.norms[norm] != self.default)) or (None,)
+
     def inputs(
         self, batch: int | None = None, dtype: DType | str = DType.FP32, size: str = "full", seed: int = 0
     ) -> tuple[torch.Tensor, ...]:
@@ -63,7 +68,7 @@ class Workload:
         require_torch(f"for workload {self.name}")
         import torch
 
-        from mugraph.frontend.conversion import DTYPES
+        from mugraph.frontend.torch_dtypes import DTYPES
 
         (element_type,) = (known for known, ours in DTYPES.items() if ours is DType.parse(dtype))
         generator = torch.Generator().manual_seed(seed)

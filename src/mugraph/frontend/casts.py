@@ -1,0 +1,91 @@
+"""The roundings of a torch graph: `mugraph.frontend.roundings`, asked about calls of ATen.
+
+Whether a cast rounds depends on the whole graph, so `note_roundings` leaves the answers in the nodes before the graph is cut up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import torch
+from torch import fx
+
+from mugraph.frontend.roundings import Origin, Step, written_roundings
+from mugraph.frontend.torch_dtypes import DTYPES
+from mugraph.ir.dtypes import DType
+
+_NOTE = "rounds"
+_CASTS = frozenset({"_to_copy", "type_as"})
+_CASTING_OPERANDS = frozenset({"sum", "mean", "softmax", "log_softmax", "linalg_vector_norm"})
+"""Operators that first cast their operand to their argument `dtype`."""
+_MOVING = frozenset(
+    {
+        "_unsafe_view", "abs", "alias", "amax", "amin", "arranged", "cat", "clamp", "clamp_max", "clamp_min", "clone", "detach",
+        "embedding", "flip", "gather", "getitem", "index", "index_select", "lift_fresh_copy", "masked_fill", "max", "maximum",
+        "min", "minimum", "neg", "relu", "repeat", "roll", "stack", "where",
+    }
+)  # fmt: skip
+"""Operators besides views whose results are among the numbers they are given, up to sign."""
+
+
+def note_roundings(graph: fx.Graph, numbers: Collection[str] = ()) -> None:
+    """Write into every call of a whole graph whether it is a cast that rounds; `numbers` are placeholders with a known number."""
+    nodes = list(graph.nodes)
+    positions = {node: number for number, node in enumerate(nodes)}
+    steps = [_step(node, positions, numbers) for node in nodes]
+    rounding = written_roundings(steps)
+    for number, node in enumerate(nodes):
+        if node.op == "call_function":
+            node.meta[_NOTE] = number in rounding
+
+
+def noted(graph: fx.Graph) -> bool:
+    """Whether the graph, or the one it is a part of, has been looked at."""
+    return any(_NOTE in node.meta for node in graph.nodes)
+
+
+def rounds(node: fx.Node) -> bool:
+    """Whether a call is a cast that rounds, for somebody else than the caller, to whom results are stored rounded anyway."""
+    return bool(node.meta.get(_NOTE)) and any(user.op != "output" for user in node.users)
+
+
+def rounded_operands(node: fx.Node) -> DType | None:
+    """The type that a call with an argument `dtype` first rounds its operand to; None for calls that round nothing there."""
+    if name_of(node) not in _CASTING_OPERANDS or not isinstance(node.target, torch._ops.OpOverload):
+        return None
+    names = [argument.name for argument in node.target._schema.arguments]
+    given = (dict(zip(names, node.args, strict=False)) | node.kwargs).get("dtype")
+    operand = _dtype(node.all_input_nodes[0])
+    narrow = DTYPES.get(given) if isinstance(given, torch.dtype) else None
+    return narrow if narrow is not None and operand is not None and not narrow.contains(operand) else None
+
+
+def name_of(node: fx.Node) -> str:
+    """The operator's name without namespace and overload, as the rows have it: `add` for aten.add.Tensor."""
+    packet = getattr(node.target, "overloadpacket", node.target)
+    return str(getattr(packet, "__name__", packet))
+
+
+def _step(node: fx.Node, positions: dict[fx.Node, int], numbers: Collection[str]) -> Step:
+    operands = tuple(positions[source] for source in node.all_input_nodes)
+    return Step(_dtype(node), _origin(node, numbers), operands if node.op == "call_function" else ())
+
+
+def _origin(node: fx.Node, numbers: Collection[str]) -> Origin:
+    value = node.meta.get("val")
+    if node.name in numbers or (node.op == "get_attr" and isinstance(value, torch.Tensor) and value.dim() == 0):
+        return Origin.NUMBER
+    if node.op != "call_function" or not node.all_input_nodes:
+        return Origin.GIVEN
+    name = name_of(node)
+    if name in _CASTS:
+        return Origin.CAST
+    moved = getattr(node.target, "is_view", False) or name in _MOVING
+    return Origin.MOVED if moved else Origin.COMPUTED
+
+
+def _dtype(node: fx.Node) -> DType | None:
+    """The type of the tensor that a node gives, of the first of several."""
+    value = node.meta.get("val")
+    first = value[0] if isinstance(value, (tuple, list)) and value else value
+    return DTYPES.get(first.dtype) if isinstance(first, torch.Tensor) else None

@@ -1,0 +1,156 @@
+"""Where the tensors that a function brings along come from: by which names it reaches them, now and whenever it is called.
+
+A function reaches tensors through its closure, the globals it names, its default arguments, the object it is a method of, what
+`functools.partial` holds, and the parameters, buffers and attributes of modules; and from there through lists, tuples, dicts,
+objects and other functions. A tensor that is reached by two names is one tensor only as long as nobody replaces one of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+
+_MOST = 20_000
+"""Steps into objects; what lies beyond is known as it was, and not by name."""
+_WAYS = 4
+"""Ways to one object that are followed."""
+_LIBRARIES = frozenset({"builtins", "torch", "numpy"})
+"""Packages whose modules, functions and objects are not looked into: no program's constants lie there."""
+_PLAIN = (str, bytes, int, float, complex, type(None), torch.dtype, torch.device)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A way to a tensor: `read` goes it anew, and raises LookupError, AttributeError or ValueError where it has ended."""
+
+    name: str
+    read: Callable[[], Any]
+    through: frozenset[int] = frozenset()
+    """The objects on the way, by identity, so that no way goes in circles."""
+
+
+_Step = tuple[str, Any, Callable[[Any], Any]]
+"""The name of a part, the part, and how it is had of the whole; without a name it goes by that of the whole."""
+
+
+def origins(fn: Callable[..., Any]) -> dict[int, list[Origin]]:
+    """By the identity (`id`) of each tensor that `fn` reaches, the ways to it, shortest first."""
+    found: dict[int, list[Origin]] = {}
+    visits: Counter[int] = Counter()
+    alive: list[Any] = []  # methods are made whenever they are asked for: no other object may take their identity
+    waiting: deque[tuple[Any, Origin]] = deque([(fn, Origin("", lambda: fn))])
+    while waiting and visits.total() < _MOST:
+        value, origin = waiting.popleft()
+        if isinstance(value, torch.Tensor):
+            found.setdefault(id(value), []).append(origin)
+        elif id(value) not in origin.through and visits[id(value)] < _WAYS:
+            visits[id(value)] += 1
+            alive.append(value)
+            waiting.extend(_parts(value, origin))
+    return found
+
+
+def _parts(value: Any, origin: Origin) -> Iterator[tuple[Any, Origin]]:
+    """What lies directly in `value`."""
+    through = origin.through | {id(value)}
+    for name, part, step in _steps(value):
+        if not isinstance(part, _PLAIN):
+            path = ".".join(filter(None, (origin.name, name)))
+            yield part, Origin(path, functools.partial(_read, origin.read, step), through)
+
+
+def _read(whole: Callable[[], Any], step: Callable[[Any], Any]) -> Any:
+    return step(whole())
+
+
+def _steps(value: Any) -> Iterable[_Step]:
+    if isinstance(value, torch.nn.Module):
+        return _of_module(value)
+    if isinstance(value, FunctionType):
+        return _of_function(value) if _is_users(value.__module__) else ()
+    if isinstance(value, MethodType):
+        return _unnamed(value, "__self__", "__func__")
+    if isinstance(value, functools.partial):
+        return _unnamed(value, "func", "args", "keywords")
+    if isinstance(value, Mapping):
+        return [(str(key), value[key], operator.itemgetter(key)) for key in value if isinstance(key, (str, int))]
+    if isinstance(value, (list, tuple)):
+        return [(str(number), part, operator.itemgetter(number)) for number, part in enumerate(value)]
+    if isinstance(value, (type, ModuleType)) or not _is_users(type(value).__module__):
+        return ()
+    attributes = [(name, getattr(value, name, None), functools.partial(_attribute, name)) for name in _attributes(value)]
+    return [*attributes, *(_unnamed(value, "__call__") if callable(value) else ())]
+
+
+def _unnamed(value: Any, *attributes: str) -> list[_Step]:
+    return [("", getattr(value, name), operator.attrgetter(name)) for name in attributes]
+
+
+def _of_module(module: torch.nn.Module) -> Iterator[_Step]:
+    """A module's tensors and submodules by the names of its state, then its other attributes, and what `forward` names."""
+    held = (*module._parameters, *module._buffers, *module._modules)
+    others = (name for name in vars(module) if not name.startswith("_"))
+    for name in (*held, *others):
+        yield name, getattr(module, name, None), functools.partial(_attribute, name)
+    yield from _unnamed(module, "forward")
+
+
+def _of_function(function: FunctionType) -> Iterator[_Step]:
+    for number, (name, cell) in enumerate(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)):
+        try:
+            yield name, cell.cell_contents, functools.partial(_cell, number)
+        except ValueError:  # not yet assigned
+            continue
+    named = _names(function.__code__)
+    for name in sorted(named & function.__globals__.keys()):
+        yield from _of_global(name, function.__globals__[name], named)
+    yield from _unnamed(function, "__defaults__", "__kwdefaults__", "__dict__")
+
+
+def _of_global(name: str, value: Any, names: frozenset[str]) -> Iterator[_Step]:
+    """A global of a function; of a Python module those attributes that the function names."""
+    if not isinstance(value, ModuleType):
+        yield name, value, functools.partial(_global, name)
+    elif _is_users(value.__name__):
+        for attribute in sorted(names & vars(value).keys()):
+            yield f"{name}.{attribute}", vars(value)[attribute], functools.partial(_global_attribute, name, attribute)
+
+
+def _names(code: CodeType) -> frozenset[str]:
+    """The globals and attributes that a function names, and the functions inside it."""
+    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
+    return frozenset(code.co_names).union(*map(_names, inner))
+
+
+def _is_users(module: str | None) -> bool:
+    return (module or "builtins").partition(".")[0] not in _LIBRARIES
+
+
+def _attributes(value: Any) -> Iterator[str]:
+    yield from getattr(value, "__dict__", ())
+    for kind in type(value).__mro__:
+        slots = vars(kind).get("__slots__", ())
+        yield from (slots,) if isinstance(slots, str) else slots
+
+
+def _attribute(name: str, whole: Any) -> Any:
+    return getattr(whole, name)
+
+
+def _cell(number: int, function: Any) -> Any:
+    return function.__closure__[number].cell_contents
+
+
+def _global(name: str, function: Any) -> Any:
+    return function.__globals__[name]
+
+
+def _global_attribute(name: str, attribute: str, function: Any) -> Any:
+    return getattr(function.__globals__[name], attribute)
