@@ -1,12 +1,15 @@
-"""What the verifier accepts and rejects: mutants, rewrites, and its throughput at full size.
+"""What the verifier accepts and rejects: mutants, rewrites, adversarial pairs, and its throughput at full size.
 
-    python benchmarks/evidence.py                        # everything: most of an hour of one core
+    python benchmarks/evidence.py                        # all campaigns but the adversarial one: most of an hour of one core
     python benchmarks/evidence.py --seconds 600 --only mutants rewrites    # what fits into ten minutes for each part
+    python benchmarks/evidence.py adversarial            # near misses over every construct, and saved results tampered with
 
 Subjects are the six workloads in small and 50 random LAX programs, each as it is written and as the search's kernels compute it.
-Every mutant is compared with its program by the verifier and by the paper's own test (p = 227, q = 113, once). A mutant that
-is accepted is compared again by exact fractions or wide floats (`mugraph.trials.agree`): it must be no mistake at all.
-Times are process times of one core. Results go to `benchmarks/results/evidence.json`.
+Every mutant is compared with its program by the verifier's tests and by the paper's own test (p = 227, q = 113, once), and some
+(`verdicts`) by all that `mugraph.verify` does. A mutant that is accepted is compared again by exact fractions or wide floats
+(`mugraph.trials.agree`): it must be no mistake at all, and one that is called different must be one. Rewrites must agree in all
+tests; those that agree without a bound are counted. Times are process times of one core. Results go to
+`benchmarks/results/evidence.json`.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import itertools
 import json
 import math
 import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +31,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 
+import adversarial
 from mugraph.algebra.fields import FieldArithmetic, FieldPair, FieldValue
 from mugraph.devices import device_for
 from mugraph.errors import MugraphError
@@ -39,8 +44,9 @@ from mugraph.runtime import build
 from mugraph.samples import runner, torch_runner
 from mugraph.search import search
 from mugraph.trials import Mutant, ProgramSpace, accepted_by_paper, agree, mutants, random_program, retiled, rewritten
-from mugraph.verifier import Verdict, float_check, verify_graphs
+from mugraph.verifier import Verdict, by_random_tests, float_check, verify_graphs
 from mugraph.verifier.batched import evaluate_batched
+from mugraph.verifier.prover import verify
 from mugraph.verifier.reference import Reference
 
 Result = TypeVar("Result")
@@ -72,14 +78,17 @@ class Subject:
 
 def main() -> None:
     """Run the parts asked for, write the results, print a summary."""
+    if sys.argv[1:2] == ["adversarial"]:
+        sys.exit(adversarial.main(sys.argv[2:]))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mutants", type=int, default=100_000, help="how many mutants")
     parser.add_argument("--rewrites", type=int, default=10_000, help="how many rewrites")
     parser.add_argument("--seconds", type=float, default=math.inf, help="process time after which a part stops where it is")
-    parser.add_argument("--only", nargs="+", choices=["mutants", "outputs", "rewrites", "throughput"], default=None)
+    parser.add_argument("--only", nargs="+", choices=["mutants", "verdicts", "outputs", "rewrites", "throughput"], default=None)
     options = parser.parse_args()
     parts: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
         "mutants": lambda: mutation(subjects(), options.mutants, options.seconds),
+        "verdicts": lambda: verdicts(subjects(), options.mutants // 50, options.seconds),
         "outputs": lambda: mutation(several_outputs(), options.mutants // 50, options.seconds),
         "rewrites": lambda: rewriting(subjects(), options.rewrites, options.seconds),
         "throughput": throughput,
@@ -173,16 +182,15 @@ def mutation(tried: list[Subject], count: int, limit: float) -> Iterator[dict[st
         made[mutant.kind] += 1
         started = time.process_time()
         try:
-            verdict = verify_graphs(subject.program, mutant.graph)
+            verdict = by_random_tests(subject.program, mutant.graph)
         except Exception as error:
             crashes += 1
             examples.append(f"crash: {error!r}: {subject.name}: {mutant.kind}: {mutant.change} of\n{mutant.graph}")
             continue
-        accepted = verdict.equivalent
+        accepted = verdict.equivalent is True
         seconds += time.process_time() - started
         fooled = accepted_by_paper(subject.program, mutant.graph)
-        seen_to_differ = verdict.counterexample is not None and verdict.counterexample.inputs is not None
-        same = (accepted or fooled) and not seen_to_differ and agree(subject.program, mutant.graph)
+        same = (accepted or fooled) and agree(subject.program, mutant.graph)
         equal[mutant.kind] += accepted and same
         wrong[mutant.kind] += accepted and not same
         paper[mutant.kind] += fooled and not same
@@ -191,6 +199,41 @@ def mutation(tried: list[Subject], count: int, limit: float) -> Iterator[dict[st
         if sum(made.values()) % _EVERY == 0:
             yield result()
     yield result()
+
+
+def verdicts(tried: list[Subject], count: int, limit: float) -> Iterator[dict[str, Any]]:
+    """Counts of what all means together say of mutants, and of answers that are wrong."""
+    answers: Counter[str] = Counter()
+    faults: list[str] = []
+    times: list[float] = []
+    until = time.process_time() + limit
+    for subject, mutant in drawn_mutants(tried, count):
+        if time.process_time() > until:
+            break
+        started = time.process_time()
+        try:
+            verdict = verify(subject.program, mutant.graph)
+        except Exception as error:
+            faults.append(f"crash: {error!r}: {subject.name}: {mutant.kind}: {mutant.change} of\n{mutant.graph}")
+            continue
+        times.append(time.process_time() - started)
+        answers[verdict.outcome] += 1
+        if verdict.equivalent is not None and verdict.equivalent != agree(subject.program, mutant.graph):
+            faults.append(f"{verdict.outcome}: {subject.name}: {mutant.kind}: {mutant.change}")
+        if len(times) % _EVERY == 0:
+            yield _answered(answers, faults, times)
+    yield _answered(answers, faults, times)
+
+
+def _answered(answers: Counter[str], faults: list[str], times: list[float]) -> dict[str, Any]:
+    median, worst = (1e3 * float(value) for value in (np.median(times), np.max(times)))
+    return {
+        "mutants": sum(answers.values()),
+        "answers": dict(answers),
+        "wrong_answers_or_crashes": len(faults),
+        "examples": faults[:20],
+        "milliseconds_per_mutant_median_and_worst": [round(median, 1), round(worst, 1)],
+    }
 
 
 def drawn_mutants(tried: list[Subject], count: int) -> Iterator[tuple[Subject, Mutant]]:
@@ -232,6 +275,7 @@ def rewriting(tried: list[Subject], count: int, limit: float) -> Iterator[dict[s
     rng = np.random.default_rng(1)
     made: Counter[str] = Counter()
     rejected: list[str] = []
+    unbounded = 0
     until = time.process_time() + limit
     sources = [(subject, graph) for subject in tried for graph in subject.graphs]
     for subject, graph in itertools.cycle(sources):
@@ -240,13 +284,15 @@ def rewriting(tried: list[Subject], count: int, limit: float) -> Iterator[dict[s
         for kind, other in variants(graph, rng):
             made[kind] += 1
             try:
-                verdict = verify_graphs(subject.program, other)
+                verdict = by_random_tests(subject.program, other)
             except Exception as error:
                 rejected.append(f"crash: {error!r}: {subject.name}: {kind}:\n{other}")
                 continue
-            if not verdict.equivalent:
-                rejected.append(f"{subject.name}: {kind}: {verdict.counterexample or verdict.reason}")
-        yield {"rewrites": sum(made.values()), "by_kind": dict(made), "rejected": len(rejected), "examples": rejected[:20]}
+            unbounded += verdict.certificate.agreed and not verdict.equivalent
+            if not verdict.certificate.agreed:
+                rejected.append(f"{subject.name}: {kind}: {verdict.reason}")
+        counts = {"rewrites": sum(made.values()), "by_kind": dict(made), "agree_without_a_bound": unbounded}
+        yield {**counts, "rejected": len(rejected), "examples": rejected[:20]}
 
 
 def variants(graph: Graph, rng: np.random.Generator) -> Iterator[tuple[str, Graph]]:

@@ -20,7 +20,9 @@ import numpy as np
 import pytest
 
 import mugraph.checker
-from mugraph.checker import CheckReport, Rejected, check_folder
+from mugraph.artefacts import printed_again
+from mugraph.checker import PARTS, CheckReport, Rejected, check_folder, fields
+from mugraph.checker.bound import Sizes
 from mugraph.checker.files import graph_digest
 from mugraph.cli import main
 from mugraph.errors import MugraphError
@@ -30,10 +32,12 @@ from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.program import ProgramTensor
 from mugraph.ir.serialize import graph_from_json, graph_to_json
 from mugraph.lower.thread_graphs import construct
+from mugraph.runtime.cpu import Cpu
 from mugraph.trials import agree
 from mugraph.verifier import FloatReport, float_check, verify_graphs
 from mugraph.verifier.batched import evaluate_batched
 from mugraph.verifier.certificate import digest
+from verifier import maxima
 from verifier.graphs import (
     attention,
     columns_in_thread_graphs,
@@ -74,7 +78,8 @@ def write(
     for name, content in contents.items():
         (folder / name).write_bytes(content)
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
-    (folder / "mugraph.json").write_text(json.dumps({"format": 1, "files": hashes}))
+    manifest = {"format": 3, "version": "0.0.1", "target": "cpu", "printer": {}, "origin": {}, "files": hashes}
+    (folder / "mugraph.json").write_text(json.dumps(manifest))
     return folder
 
 
@@ -126,6 +131,14 @@ EQUAL: dict[str, Callable[[], tuple[Graph, Graph]]] = {
     "a thread graph inside a loop over columns": lambda: (
         program(lambda x, y: x.exp().square() * y + y, (4, 4), (4, 4)),
         columns_in_thread_graphs(loop=4),
+    ),
+    "functions of fractions of exponentials": lambda: (
+        program(lambda x, w: (x.exp() / x.exp().sum(-1, keepdim=True)).silu() @ w, (2, 24), (24, 2)),
+        program(lambda x, w: ((x + 1).exp() / (x + 1).exp().sum(-1, keepdim=True)).silu() @ (2 * w) / 2, (2, 24), (24, 2)),
+    ),
+    "roundings": lambda: (
+        program(lambda x, w: (x - x.rounded("bf16")) @ w + x.rounded("fp16") @ w, (3, 4), (4, 4)),
+        program(lambda x, w: x @ w - (x.rounded("bf16") - x.rounded("fp16")) @ w, (3, 4), (4, 4)),
     ),
     "opaque functions and views": lambda: (
         program(lambda x, y: (x.repeat(0, 2) @ y).silu().exp(), (3, 4), (4, 5)),
@@ -270,6 +283,23 @@ def test_what_no_law_of_roots_and_maxima_makes_equal_is_rejected(tmp_path: Path,
             check_folder(folder, seed=0)
 
 
+@pytest.mark.parametrize("name", maxima.EQUAL)
+def test_maxima_are_functions_of_sets(tmp_path: Path, name: str) -> None:
+    accepted(write(tmp_path / "result", *maxima.graphs(maxima.EQUAL[name]), floats=in_float32(rmsnorm(), rmsnorm())))
+
+
+@pytest.mark.parametrize("name", maxima.DIFFERENT)
+def test_maxima_of_other_sets_are_told_apart(tmp_path: Path, name: str) -> None:
+    graphs = maxima.graphs(maxima.DIFFERENT[name])
+    squares = program(lambda x: x.sqrt() * x.sqrt(), (4,)), program(lambda x: x, (4,))
+    difference = verify_graphs(*squares).certificate.to_json()["difference"]
+    for law in (None, difference["radicand"]):
+        forged = {"accepted": True, "error_bound": 1e-20, "axes": [], "difference": {**difference, "radicand": law}}
+        folder = write(tmp_path / f"{law is None}", *graphs, replacing(forged), in_float32(rmsnorm(), rmsnorm()))
+        with pytest.raises(Rejected, match=r"found by evaluation|no test can be evaluated"):
+            check_folder(folder, seed=0)
+
+
 @pytest.mark.parametrize("change", [swap_operator, swap_loop_part, accept_anyway])
 def test_wrong_graphs_with_hashes_made_anew_fail_by_evaluation(
     tmp_path: Path, change: Callable[[dict[str, Document]], None]
@@ -319,7 +349,7 @@ FORGERIES: dict[str, tuple[Callable[[dict[str, Document]], Any], str]] = {
     ),
     "an output of another type": (
         lambda files: files["graph.json"]["graph"]["nodes"][-1]["outputs"][0].update(dtype="fp16"),
-        "gives outputs of other shapes or types",
+        r"has shape \[4, 8\] of fp32, not \[4, 8\] of fp16",
     ),
     "a type that does not exist": (lambda files: body(files)["nodes"][3]["outputs"][0].update(dtype="fp3"), "gives fp3"),
     "a level that is another": (lambda files: body(files).update(level="thread"), "a block graph does not have the form of one"),
@@ -328,8 +358,8 @@ FORGERIES: dict[str, tuple[Callable[[dict[str, Document]], Any], str]] = {
         r"program\.json: a kernel graph does not have the form",
     ),
     "an operator that does not exist": (lambda files: body(files)["nodes"][3].update(op="magic"), "magic"),
-    "attributes of the wrong type": (lambda files: body(files).update(loop="three"), "malformed"),
-    "no nodes": (lambda files: files["graph.json"]["graph"].pop("nodes"), "malformed"),
+    "attributes of the wrong type": (lambda files: body(files).update(loop="three"), "loop is a positive integer"),
+    "no nodes": (lambda files: files["graph.json"]["graph"].pop("nodes"), "not of the form it is saved in, by its keys"),
     "another format": (lambda files: files["graph.json"].update(mugraph=9), r"graph\.json: not a graph of format 1"),
     "nothing claimed": (lambda files: files["certificate.json"].update(error_bound=None), "claims no error bound"),
     "an error that is no probability": (lambda files: files["certificate.json"].update(max_error=2.0), "not between 0 and 1"),
@@ -396,14 +426,14 @@ FORGERIES: dict[str, tuple[Callable[[dict[str, Document]], Any], str]] = {
         "approved is no entry of a certificate",
     ),
     "no semantics": (lambda files: files["certificate.json"].pop("semantics"), "semantics is missing"),
-    "a certificate of another format": (lambda files: files["certificate.json"].update(format=2), "format 2 is not 3"),
+    "a certificate of another format": (lambda files: files["certificate.json"].update(format=2), "format 2 is not 4"),
     "attributes that are no object": (
         lambda files: files["graph.json"]["graph"]["nodes"][0].update(attributes=[]),
         "malformed|not of the form",
     ),
     "operands that are no integers": (
         lambda files: files["program.json"]["graph"]["nodes"][-1]["inputs"].__setitem__(0, [True, False]),
-        r"program\.json: operator .* not of the form they are saved in",
+        r"program\.json: an operand or output \[True, False\] is not of the form",
     ),
     "not accepted": (lambda files: files["certificate.json"].update(accepted=False), "found equivalent"),
 }
@@ -513,7 +543,7 @@ def test_checker_and_verifier_agree_on_mutants(tmp_path: Path, name: str) -> Non
 def test_the_checker_shares_no_code_with_what_it_checks() -> None:
     (package,) = mugraph.checker.__path__
     allowed = {"__future__", "collections", "dataclasses", "fractions", "hashlib", "itertools", "json", "math", "pathlib"}
-    allowed |= {"numpy", "random", "secrets", "time", "typing", "mugraph.checker"}
+    allowed |= {"contextlib", "enum", "numpy", "random", "re", "secrets", "stat", "time", "typing", "mugraph.checker"}
     for file in Path(package).glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
@@ -522,19 +552,89 @@ def test_the_checker_shares_no_code_with_what_it_checks() -> None:
                 assert name in allowed or any(name.startswith(f"{package}.") for package in allowed), (file, name)
 
 
+def printed(folder: Path, graph: Graph) -> Path:
+    """The folder with the sources of its graph, and where its tensors lie."""
+    parameters = dict(Cpu().parameters)
+    manifest = json.loads((folder / "mugraph.json").read_text())
+    manifest |= {"version": mugraph.__version__, "printer": parameters}
+    for name, text in printed_again(graph, "cpu", parameters).items():
+        (folder / name).write_text(text)
+        manifest["files"][name] = hashlib.sha256(text.encode()).hexdigest()
+    (folder / "mugraph.json").write_text(json.dumps(manifest))
+    return folder
+
+
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    good = write(tmp_path / "good", rmsnorm(), fused_rmsnorm())
+    good = printed(write(tmp_path / "good", rmsnorm(), fused_rmsnorm()), fused_rmsnorm())
     bad = write(tmp_path / "bad", rmsnorm(), fused_rmsnorm(), swap_operator)
     assert main(["verify", "--certificate", str(good)]) == 0
     captured = capsys.readouterr()
     assert captured.out.startswith("accepted: ")
     assert re.search(r": \d+ tests? agreed; a wrong graph would pass with probability at most 2\^-\d+; ", captured.out)
     assert "1 tests" not in captured.out
+    for part in PARTS:
+        assert re.search(rf"^  {part} +checked: ", captured.out, re.MULTILINE), part
+    assert "function  not checked: nothing in a folder says whose function" in captured.out
     assert "test 1 of" in captured.err
     assert main(["verify", "--certificate", str(bad), "--json"]) == 1
     record = json.loads(capsys.readouterr().out)
-    assert record["accepted"] is False
+    assert (record["accepted"], record["outcome"]) == (False, "rejected")
     assert "found by evaluation" in record["reason"]
+    assert record["parts"]["program"]["status"] == "checked"
+    assert record["parts"]["graph"]["status"] == "refused"
+    assert record["parts"]["floats"]["status"] == record["parts"]["sources"]["status"] == "not checked"
     assert main(["verify", "--certificate", str(tmp_path / "none")]) == 2
     assert main(["verify", "--rounds", "3"]) == 2
     assert main(["verify", "f.py:f", "g.py:g", "--certificate", str(good)]) == 2
+
+
+def test_what_is_not_decided_is_not_accepted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Sources that cannot be compared, a bound that is not reached, and a certificate without one."""
+    other = write(tmp_path / "other", rmsnorm(), fused_rmsnorm())
+    assert main(["verify", "--certificate", str(other), "--json"]) == 3
+    record = json.loads(capsys.readouterr().out)
+    assert (record["accepted"], record["outcome"]) == (False, "undecided")
+    assert "printed by mugraph 0.0.1" in record["parts"]["sources"]["reason"]
+    few = printed(write(tmp_path / "few", attention(), online_attention()), online_attention())
+    assert main(["verify", "--certificate", str(few), "--rounds", "1", "--json"]) == 3
+    record = json.loads(capsys.readouterr().out)
+    assert record["parts"]["graph"]["status"] == "not checked"
+    assert record["parts"]["sources"]["status"] == "checked"
+    assert main(["verify", "--certificate", str(few), "--rounds", "1"]) == 3
+    assert capsys.readouterr().out.startswith("undecided: ")
+    unbounded = write(tmp_path / "unbounded", rmsnorm(), fused_rmsnorm(), replacing({"error_bound": None}))
+    assert main(["verify", "--certificate", str(unbounded)]) == 3
+    assert "claims no error bound" in capsys.readouterr().out
+
+
+def test_changed_sources_are_refused_whatever_their_hashes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = printed(write(tmp_path / "result", rmsnorm(), fused_rmsnorm()), fused_rmsnorm())
+    text = (folder / "sources" / "kernels.c").read_bytes() + b"\n"
+    (folder / "sources" / "kernels.c").write_bytes(text)
+    manifest = json.loads((folder / "mugraph.json").read_text())
+    manifest["files"]["sources/kernels.c"] = hashlib.sha256(text).hexdigest()
+    (folder / "mugraph.json").write_text(json.dumps(manifest))
+    assert main(["verify", "--certificate", str(folder), "--json"]) == 1
+    record = json.loads(capsys.readouterr().out)
+    assert record["parts"]["sources"]["status"] == "refused"
+    assert "is not what mugraph" in record["reason"]
+
+
+@pytest.mark.parametrize(("number", "age"), [(2, "an older"), (4, "a newer")])
+def test_another_format_is_bad_input(tmp_path: Path, number: int, age: str, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write(tmp_path / "result", rmsnorm(), fused_rmsnorm())
+    manifest = json.loads((folder / "mugraph.json").read_text())
+    (folder / "mugraph.json").write_text(json.dumps({**manifest, "format": number}))
+    assert main(["verify", "--certificate", str(folder)]) == 2
+    assert f"was written by {age} mugraph (0.0.1, format {number}, here 3)" in capsys.readouterr().err
+
+
+def test_all_places_at_which_a_pattern_is_compared_are_in_the_bound() -> None:
+    """A row of one element, as in a loop of one iteration, is that element, and no place at which anything could coincide."""
+    sizes, domain = Sizes(), fields.Fields(fields.draw(random.Random(0), 8, False), b"key")
+    largest = sizes.row_function("max", sizes.row_function("max", sizes.variables((4, 6)), 1), 1)
+    x = domain.random((4, 6), random.Random(1))
+    once = domain.row_function("max", x, 1)
+    assert domain.row_function("max", once, 1) is once
+    assert domain.shape(once) == sizes.shape(largest)
+    assert len(domain.met["max"]) == 4 * 6 + 4 <= sizes.functions["max"].total + sizes.functions["max"].times

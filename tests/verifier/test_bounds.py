@@ -124,6 +124,41 @@ def test_functions_are_counted_and_their_values_are_variables() -> None:
     assert noted.functions["silu"].argument.numerator.degree == 2
 
 
+def test_pairs_of_maxima_are_those_of_the_theorem() -> None:
+    """Two graphs with n = 2 maxima together, of at most m = 6 elements: (n (n - 1) / 2 + n**2) m + n."""
+    difference = bounds(program(lambda x: x.amax(-1), (1, 6)), program(lambda x: x.amax(-1) * 2, (1, 6)))
+    assert [(function.name, function.pairs) for function in difference.functions] == [("max", (1 + 4) * 6 + 2)]
+
+
+def test_maxima_are_elements_or_variables() -> None:
+    """The maximum of equal elements is that element, with all it is made of."""
+    noted, largest = magnitudes(program(lambda x, y: (x * x * x / (3 * y)).amax(-1), (2, 4), (2, 4)))
+    assert largest.numerator.degree == 3
+    assert largest.denominator.degree == 1
+    assert largest.constant * 2**largest.denominator.bits >= 3
+    assert noted.functions["max"].argument.numerator.degree == 3
+    _, exponentials = magnitudes(program(lambda x: x.exp().amax(-1), (2, 4)))
+    assert exponentials.numerator.exponentials == 1
+
+
+def test_elements_of_maxima_are_followed_through_operators_and_roots() -> None:
+    for function in (lambda x: x + 1, lambda x: x * x.sqrt(), lambda x: x.sqrt() * x.sqrt()):
+        noted, _ = magnitudes(program(lambda x, function=function: function(x.amax(-1)).amax(-1), (3, 4)))
+        assert noted.functions["max"].arguments == 12
+    noted, _ = magnitudes(program(lambda x: x.amax(-1).silu().amax(-1), (3, 4)))
+    assert noted.functions["max"].arguments == 4
+
+
+def test_no_set_has_more_elements_than_there_are() -> None:
+    def doubled(x: ProgramTensor) -> ProgramTensor:
+        for _ in range(64):
+            x = x.reshape(-1, 1).repeat(1, 2).amax(-1)
+        return x
+
+    noted, _ = magnitudes(program(doubled, (3,)))
+    assert noted.functions["max"].arguments <= 64 * 6
+
+
 def test_roots_are_taken_of_factors() -> None:
     noted, _ = magnitudes(program(lambda x, y: ((x + 1) * (y + 1) / 12).sqrt(), (1,), (1,)))
     assert noted.functions["sqrt"].count == 2
@@ -167,6 +202,17 @@ def test_every_quantity_counts() -> None:
         assert Difference(larger, (), family, 1).error_per_draw > error, name
     assert Difference(EXPONENTIAL, (), family, 4).error_per_draw > error
     assert Difference(EXPONENTIAL, (Function("silu", 10**6, RATIONAL),), family, 1).error_per_draw > error
+
+
+def test_rounds_that_are_alike_are_misled_by_one_pair() -> None:
+    """Of many pairs each test may be misled by another, unless it is the same one in all of them."""
+    of_each = Terms(degree=1, bits=7, terms=100, exponent_degree=1, exponent_bits=2)
+    functions = (Function("silu", 10**6, of_each),)
+    each, alike = (Difference(EXPONENTIAL, functions, FieldFamily(33), 1, None, alike) for alike in (False, True))
+    assert each.error_bound(20) == 1.0
+    output, one = (Difference(terms, (), FieldFamily(33), 1).error_per_draw for terms in (EXPONENTIAL, of_each))
+    assert alike.error_bound(20) == pytest.approx(math.comb(24, 4) * (output**20 + 10**6 * one**20))
+    assert alike.error_bound(21) < alike.error_bound(20)
 
 
 def test_hopeless_sizes_give_no_bound_instead_of_a_wrong_one() -> None:

@@ -96,8 +96,12 @@ def test_consistent_forgeries_fail_when_repeated() -> None:
 def test_accepting_what_was_refuted_fails_when_repeated() -> None:
     left, right = rmsnorm(), fused_rmsnorm(scale=False)
     record = verify_graphs(left, right).certificate.to_json()
-    forged = Certificate.from_json({**record, "accepted": True})
-    with pytest.raises(InvalidInput, match="accepted"):
+    for forgery in ({"accepted": True}, {"accepted": True, "outcome": "equivalent"}):
+        with pytest.raises(InvalidInput, match="accepted"):
+            Certificate.from_json({**record, **forgery})
+    of_another = verify_graphs(left, fused_rmsnorm()).certificate.to_json()
+    forged = Certificate.from_json({**of_another, "right": record["right"]})
+    with pytest.raises(InvalidInput, match=r"rounds|outcome|difference"):
         recheck(forged, left, right)
 
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mugraph.algebra.families import FieldFamily
 from mugraph.algebra.fields import LARGE
-from mugraph.errors import InvalidInput
+from mugraph.errors import InvalidInput, UndefinedInField
 from mugraph.ir import DType, Graph, GraphBuilder, Level, Scalar
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.program import Program, ProgramTensor
-from mugraph.verifier import recheck, verify_graphs
+from mugraph.verifier import by_random_tests, recheck, verify_graphs
+from mugraph.verifier.semantics import Semantics
 from mugraph.verifier.trials import Trials
 
 from .graphs import FP32, attention, fused_rmsnorm, linear_with_bias, online_attention, program, rmsnorm
@@ -40,8 +41,8 @@ def scaled(number: int | float | Scalar) -> Graph:
 
 
 def first_prime(seed: int) -> int:
-    """The p of the first test that a seed draws."""
-    return FieldFamily(33).draw(np.random.default_rng([seed, 0]), count=False).p
+    """The p of the first test that a seed draws for the graphs of another constant."""
+    return by_random_tests(scaled(3), scaled(5), seed=seed).certificate.rounds[0].p
 
 
 def two_outputs(*order: int) -> Graph:
@@ -150,9 +151,6 @@ DIFFERENT: dict[str, Pair] = {
     "another opaque function": both(lambda x: x.silu(), lambda x: x.gelu(), VECTOR),
     "an opaque function left out": both(lambda x: x.relu(), lambda x: x, VECTOR),
     "roots of sums": both(lambda x, y: (x + y).sqrt(), lambda x, y: x.sqrt() + y.sqrt(), VECTOR, VECTOR),
-    "roots of opposite differences": both(lambda x, y: (x - y).sqrt(), lambda x, y: (y - x).sqrt(), VECTOR, VECTOR),
-    "opposite roots of opposite differences": both(lambda x, y: (x - y).sqrt(), lambda x, y: (y - x).sqrt() * -1, VECTOR, VECTOR),
-    "roots of opposite multiples": both(lambda x, y: (x * y * 3).sqrt(), lambda x, y: (x * y * -3).sqrt(), VECTOR, VECTOR),
     "a scaled exponent": both(lambda x: (2 * x).exp(), lambda x: x.exp() * 2, VECTOR),
     "x and x**227": both(lambda x: x, lambda x: power(x, 227), VECTOR),
     "1 and 228": lambda: (scaled(1), scaled(228)),
@@ -167,11 +165,28 @@ DIFFERENT: dict[str, Pair] = {
 }
 
 
+DEFINED_APART: dict[str, Pair] = {
+    "roots of opposite differences": both(lambda x, y: (x - y).sqrt(), lambda x, y: (y - x).sqrt(), VECTOR, VECTOR),
+    "opposite roots of opposite differences": both(lambda x, y: (x - y).sqrt(), lambda x, y: (y - x).sqrt() * -1, VECTOR, VECTOR),
+    "roots of opposite multiples": both(lambda x, y: (x * y * 3).sqrt(), lambda x, y: (x * y * -3).sqrt(), VECTOR, VECTOR),
+}
+"""Where one has a value, the other has none, but for inputs of which both are 0."""
+
+
+@pytest.mark.parametrize("name", DEFINED_APART)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_programs_that_are_defined_at_other_inputs_are_not_called_equivalent(name: str, seed: int) -> None:
+    verdict = verify_graphs(*DEFINED_APART[name](), seed=seed)
+    assert verdict.outcome == "undecided"
+    assert not verdict.certificate.agreed
+
+
 @pytest.mark.parametrize("name", EQUAL)
 def test_equal_programs_pass(name: str) -> None:
     left, right = EQUAL[name]()
     verdict = verify_graphs(left, right)
-    assert verdict.equivalent, verdict.reason
+    assert verdict.outcome == "equivalent", verdict.reason
+    assert verdict.equivalent is True
     assert verdict.counterexample is None
     assert verdict.certificate.accepted
 
@@ -181,7 +196,8 @@ def test_equal_programs_pass(name: str) -> None:
 def test_near_misses_fail(name: str, seed: int) -> None:
     left, right = DIFFERENT[name]()
     verdict = verify_graphs(left, right, seed=seed)
-    assert not verdict.equivalent
+    assert verdict.outcome == "different"
+    assert verdict.equivalent is False
     assert verdict.counterexample is not None
     assert not verdict.certificate.accepted
     assert verdict.error_bound is None
@@ -220,7 +236,7 @@ def test_the_first_differing_output_is_named() -> None:
 )
 def test_different_signatures_are_different_programs(left: Graph, right: Graph, complaint: str) -> None:
     verdict = verify_graphs(left, right)
-    assert not verdict.equivalent
+    assert verdict.outcome == "different"
     assert complaint in str(verdict.counterexample)
 
 
@@ -285,18 +301,20 @@ UNBOUNDED: dict[str, tuple[Pair, str]] = {
 def test_what_is_equal_by_other_laws_says_why_no_bound_is_stated(name: str) -> None:
     pair, why = UNBOUNDED[name]
     verdict = verify_graphs(*pair())
-    assert verdict.equivalent
+    assert verdict.outcome == "undecided"
+    assert verdict.certificate.agreed
     assert verdict.error_bound is None
     assert verdict.certificate.difference is None
-    assert verdict.reason.startswith("no bound: ")
+    assert re.match(r"undecided: agrees in \d\d tests, for which no bound can be stated: ", verdict.reason)
     assert why in verdict.reason
+    assert "no error is claimed" in verdict.certificate.claim
     assert "sqrt" in dict(verdict.certificate.semantics)
 
 
 def test_more_radicands_than_choices_leave_the_question_open() -> None:
     verdict = verify_graphs(program(lambda x: (x.sqrt() * x.sqrt()).sum(-1), (2, 40)), program(lambda x: x.sum(-1), (2, 40)))
-    assert not verdict.equivalent
-    assert "no difference was found in float64" in verdict.reason
+    assert verdict.outcome == "undecided"
+    assert "neither float64 nor high precision shows a difference" in verdict.reason
     assert "roots are taken of more than 4 different numbers" in verdict.reason
 
 
@@ -333,7 +351,7 @@ def test_a_budget_that_ends_early_leaves_the_question_open() -> None:
 def test_programs_without_a_meaning_in_the_field_stay_undecided() -> None:
     graph, other = (program(lambda x, factor=factor: x * factor / (x - x), VECTOR) for factor in (2, 3))
     verdict = verify_graphs(graph, other)
-    assert not verdict.equivalent
+    assert verdict.outcome == "undecided"
     assert verdict.counterexample is None
     assert verdict.reason.startswith("undecided")
 
@@ -341,8 +359,64 @@ def test_programs_without_a_meaning_in_the_field_stay_undecided() -> None:
 def test_laws_that_fields_do_not_model_are_named_as_such() -> None:
     left, right = program(lambda x: x.relu().relu(), (64,)), program(lambda x: x.relu(), (64,))
     verdict = verify_graphs(left, right)
-    assert not verdict.equivalent
-    assert "no difference was found in float64" in verdict.reason
+    assert verdict.outcome == "undecided"
+    assert verdict.equivalent is None
+    assert "neither float64 nor high precision shows a difference" in verdict.reason
+
+
+def test_fresh_seeds_are_drawn_and_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fields that are known beforehand could be what the programs differ by."""
+    monkeypatch.undo()
+    pair = EQUAL["distributivity"]()
+    first, other = (by_random_tests(*pair, max_error=2**-bits).certificate for bits in (40, 41))
+    assert first.seed != other.seed
+    recheck(first, *pair)
+    recheck(other, *pair)
+
+
+def test_a_constant_made_of_the_primes_of_a_seed_is_no_zero_under_it() -> None:
+    """What a seed draws depends on the graphs, so that a graph made of what it drew for others is told apart."""
+    constant = 1
+    for _ in range(4):
+        left, right = program(lambda x: x, (4,)), program(lambda x, c=constant: x + c, (4,))
+        verdict = verify_graphs(left, right, seed=0)
+        assert verdict.outcome == "different"
+        (made,) = by_random_tests(left, right, seed=0).certificate.rounds
+        assert constant % made.p
+        constant *= made.p
+
+
+def weights(alike: bool, columns: int = 64) -> Graph:
+    """SiLU of a softmax, times a matrix; unless `alike`, the sum has another term."""
+    kernel = Program()
+    x, w = kernel.input("x", (2, columns)), kernel.input("w", (columns, 2))
+    above = (x * 2).exp() if alike else (x + x).exp() + 1
+    kernel.output((above / above.sum(-1, keepdim=True)).silu() @ w)
+    return kernel.graph
+
+
+def test_functions_of_fractions_of_exponentials_have_a_bound() -> None:
+    kernel = Program()
+    x, w = kernel.input("x", (2, 64)), kernel.input("w", (64, 2))
+    above = (x - x.amax(-1, keepdim=True)).exp().square()
+    kernel.output((above / above.sum(-1, keepdim=True)).silu() @ w)
+    verdict = by_random_tests(weights(alike=True), kernel.graph)
+    assert verdict.equivalent
+    assert verdict.certificate.difference is not None
+    assert verdict.certificate.difference.alike
+    recheck(verdict.certificate, weights(alike=True), kernel.graph)
+    assert verify_graphs(weights(alike=True), weights(alike=False)).outcome == "different"
+
+
+def test_a_draw_that_tells_other_arguments_apart_is_no_test() -> None:
+    trials = Trials(weights(True), weights(True), Semantics.FREE, FieldFamily(33), 0, count=True, alike=True)
+    assert trials.test() is None
+    assert trials.pattern is not None
+    assert trials.test() is None
+    trials.pattern = ("another",)
+    with pytest.raises(UndefinedInField, match="coincide in one of the draws"):
+        trials.test()
+    assert len(trials.rounds) == 2
 
 
 def test_seeds_change_the_draws_and_repeat_them() -> None:

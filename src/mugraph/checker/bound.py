@@ -68,14 +68,15 @@ class Size:
     constant: int = 1
     owner: object = None
     elements: int = 1
-    """Elements that are maxima are of at most so many."""
+    """Elements that are maxima, or roots of maxima, are of at most so many."""
 
 
 class Use(NamedTuple):
-    """Applications of a function: how many, the elements each takes, and bounds of those."""
+    """Applications of a function: how many, the elements each takes, how many all take, and bounds of those."""
 
     times: int
     width: int
+    total: int
     numerator: Sum
     denominator: Sum
     constant: int
@@ -96,6 +97,10 @@ class Sizes:
 
     def number(self, value: Fraction) -> Size:
         return Size(_zeros(()), Sum(bits=abs(value.numerator).bit_length()), constant=value.denominator)
+
+    def least(self, value: Fraction) -> Size:
+        """A variable."""
+        return self.variables(())
 
     def root(self, value: Fraction) -> Size:
         """sqrt(a / b) is sqrt(a b) / b; no root is taken of a square."""
@@ -138,7 +143,7 @@ class Sizes:
     def exp(self, x: Size) -> Size:
         if not self.roots_factor or x.numerator.exps or x.denominator.exps:
             return self.function("exp", x)
-        self.exponent = _noted(self.exponent, x, 0, 1)
+        self.exponent = _noted(self.exponent, x, 0)
         return Size(_zeros(x.marks.shape), Sum(exps=1))
 
     def sum(self, x: Size, axis: int) -> Size:
@@ -154,18 +159,21 @@ class Sizes:
         return Size(_numbers(kept.shape), numerator, x.denominator.power(different), x.constant, object(), x.elements)
 
     def function(self, name: str, x: Size) -> Size:
-        self.functions[name] = _noted(self.functions.get(name), x, x.marks.size, 1)
-        return self.variables(x.marks.shape)
+        self.functions[name] = _noted(self.functions.get(name), x, x.marks.size)
+        elements = x.elements if name == "sqrt" else 1  # a root may be multiplied by itself, where roots square back
+        return replace(self.variables(x.marks.shape), elements=elements)
 
     def row_function(self, name: str, x: Size, axis: int) -> Size:
-        """Elements are compared with earlier values, which are variables, and may stand for as many elements as those."""
+        """An element or a variable. Elements are compared with variables, too, and may stand for as many elements as those."""
         if x.marks.shape[axis] == 1:
             return x
         shape = tuple(1 if dim == axis else size for dim, size in enumerate(x.marks.shape))
         elements = x.marks.shape[axis] * x.elements
         self.functions[name] = _noted(self.functions.get(name), x, math.prod(shape), elements)
-        self.functions[name] = _noted(self.functions[name], self.variables(()), 0, elements)
-        return replace(self.variables(shape), elements=elements)
+        self.functions[name] = _noted(self.functions[name], self.variables(()), 0)
+        numerator = x.numerator.either(Sum(degree=1).multiple(x.constant))
+        marks, owner = (_zeros(shape), None) if x.owner is None else (_numbers(shape), object())
+        return Size(marks, numerator, x.denominator, x.constant, owner, elements)
 
     def move(self, xs: Sequence[Size], move: Callable[[list[Array]], Array]) -> Size:
         if len(xs) == 1:
@@ -187,7 +195,7 @@ class Sizes:
         """The norm of an expression in so many roots as there may be, where roots square back."""
         if self.roots_factor:
             return numerator
-        use = self.functions.get("sqrt", Use(0, 0, _ONE, _ONE, 1))
+        use = self.functions.get("sqrt", Use(0, 0, 0, _ONE, _ONE, 1))
         radicand = use.numerator.either(use.denominator.multiple(use.constant))
         norm = numerator.multiple(2)
         for _ in range(roots.MOST):
@@ -200,19 +208,26 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The probability that one draw misses a difference, and what a draw must heed.
+    """The probability that tests miss a difference, and what a draw must heed.
 
-    Both primes are to be -1 modulo `modulus`, and with `count` enough p must go with each q. `redraws` may be thrown away.
+    `misses` are, of the outputs and of each function, how many pairs there are, and how likely one is missed in a draw. If all
+    tests are `alike`, telling the same arguments of functions apart, two that are taken for equal are so in each of them;
+    otherwise each test may be misled by others. Both primes are to be -1 modulo `modulus`, and with `count` enough p must go
+    with each q. `redraws` may be thrown away.
     """
 
-    per_draw: float
+    misses: tuple[tuple[int, float], ...]
     modulus: int
     count: bool
+    alike: bool
     redraws: int = REDRAWS
 
     def after(self, rounds: int) -> float:
         """The probability that a difference survives so many tests among `redraws` more draws."""
-        return float(min(1.0, math.comb(rounds + self.redraws, rounds) * self.per_draw**rounds))
+        ways = math.comb(rounds + self.redraws, rounds)
+        if self.alike:
+            return float(min(1.0, ways * sum(pairs * miss**rounds for pairs, miss in self.misses)))
+        return float(min(1.0, ways * min(1.0, sum(pairs * miss for pairs, miss in self.misses)) ** rounds))
 
     def rounds_for(self, max_error: float) -> int | None:
         """The fewest tests that reach `max_error`, if a reasonable number does."""
@@ -225,18 +240,31 @@ def bound_of(left: Json, right: Json, shapes: Sequence[Sequence[int]], *, roots_
     outputs = [run(graph, [sizes.variables(shape) for shape in shapes], sizes) for graph in (left, right)]
     modulus = 8 * math.prod(sizes.primes - {2})
     if modulus > 10**5:
-        return Bound(1.0, 8, False)
+        return Bound(((1, 1.0),), 8, False, alike=False)
     conjugates = 1 << len(sizes.primes)
     numerators = [sizes.subtract(x, y).numerator for x, y in zip(*outputs, strict=True)]
-    error = max(_miss(sizes.norm(numerator), sizes.exponent, modulus, conjugates) for numerator in numerators)
+    misses = [(1, max(_miss(sizes.norm(numerator), sizes.exponent, modulus, conjugates) for numerator in numerators))]
     for name, use in sizes.functions.items():
         difference = use.numerator.by(use.denominator)
         difference = sizes.norm(difference.plus(difference))
-        pairs = (math.comb(use.times, 2) + (use.times**2 if name == "max" else 0)) * use.width
-        error += pairs * _miss(difference, sizes.exponent, modulus, conjugates)
+        misses.append((_pairs(name, use, roots_factor), _miss(difference, sizes.exponent, modulus, conjugates)))
     if not roots_factor:
-        return Bound(min(1.0, 2**roots.MOST * error), modulus, False, roots.REDRAWS)
-    return Bound(min(1.0, error), modulus, sizes.exponent is not None)
+        paths = 2**roots.MOST
+        return Bound(tuple((paths * pairs, miss) for pairs, miss in misses), modulus, False, False, roots.REDRAWS)
+    return Bound(tuple(misses), modulus, sizes.exponent is not None, alike=True)
+
+
+def _pairs(name: str, use: Use, alike: bool) -> int:
+    """How many pairs of what a function is applied to must not coincide.
+
+    For maxima of tests that are `alike`, all elements and maxima. Otherwise two different sets have coinciding elements when they
+    agree; so has a set that seems to have one element, and an element that seems to be a maximum coincides with that.
+    """
+    if name != "max":
+        return math.comb(use.times, 2)
+    if alike:
+        return math.comb(use.total + use.times, 2)
+    return (math.comb(use.times, 2) + use.times**2) * min(use.width, use.total) + use.times
 
 
 def _miss(numerator: Sum, exponent: Use | None, modulus: int, conjugates: int) -> float:
@@ -257,12 +285,14 @@ def _miss(numerator: Sum, exponent: Use | None, modulus: int, conjugates: int) -
     return error + numerator.terms * meeting + conjugates * size / (fields.P_BITS * p_count)
 
 
-def _noted(known: Use | None, x: Size, count: int, width: int) -> Use:
+def _noted(known: Use | None, x: Size, count: int, width: int = 1) -> Use:
+    """With `count` more applications to so many elements each, which are among those of x."""
     if known is None:
-        return Use(count, width, x.numerator, x.denominator, x.constant)
+        return Use(count, width, x.marks.size, x.numerator, x.denominator, x.constant)
     common = math.lcm(known.constant, x.constant)
     ours, theirs = known.numerator.multiple(common // known.constant), x.numerator.multiple(common // x.constant)
-    return Use(known.times + count, max(known.width, width), ours.either(theirs), known.denominator.either(x.denominator), common)
+    total, width = known.total + x.marks.size, max(known.width, width)
+    return Use(known.times + count, width, total, ours.either(theirs), known.denominator.either(x.denominator), common)
 
 
 def _prime_factors(number: int) -> set[int]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +16,9 @@ import numpy as np
 from mugraph.checker import fields
 from mugraph.checker.axes import cut_axis
 from mugraph.checker.bound import Bound, bound_of
-from mugraph.checker.files import Json, Rejected, read
+from mugraph.checker.files import Json, Rejected, Saved, Undecided, graph_digest, read
 from mugraph.checker.floats import check_floats, measure
+from mugraph.checker.form import graph_of
 from mugraph.checker.interpreter import run
 from mugraph.checker.record import check_record
 from mugraph.checker.roots import RootedFields, Signs
@@ -23,6 +26,22 @@ from mugraph.checker.shapes import check_shapes
 
 _UNBOUNDED_ROUNDS = 4
 """Tests where no bound can be stated."""
+
+
+class Status(StrEnum):
+    """What became of a part of a saved result."""
+
+    CHECKED = "checked"
+    NOT_CHECKED = "not checked"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What became of a part of a saved result, and why."""
+
+    status: Status
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +67,20 @@ class CheckReport:
         return self.error_bound is not None and self.error_bound <= self.max_error
 
 
+PARTS = ("files", "program", "graph", "floats", "record", "sources")
+"""What a saved result consists of, in the order in which it is checked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """What became of each of the PARTS, the report where none was refused, what refused one, and the files as they were read."""
+
+    parts: dict[str, Part]
+    report: CheckReport | None
+    refusal: Rejected | None
+    saved: Saved | None
+
+
 def check_folder(
     folder: str | Path, *, rounds: int | None = None, seed: int | None = None, tell: Callable[[str], None] = lambda line: None
 ) -> CheckReport:
@@ -56,39 +89,122 @@ def check_folder(
     `rounds` tests are run, by default as many as the certificate's `max_error` takes; `seed` makes them repeatable, by
     default they cannot be foreseen. `tell` gets lines of progress. Raises Rejected, naming what is wrong.
     """
-    started = time.monotonic()
-    saved = read(Path(folder))
-    tell("files: all hashes are as recorded")
-    certificate = saved.certificate
+    found = examine(folder, rounds=rounds, seed=seed, tell=tell)
+    if found.report is None:
+        raise found.refusal or Rejected("nothing was found out")
+    return found.report
+
+
+def examine(
+    folder: str | Path, *, rounds: int | None = None, seed: int | None = None, tell: Callable[[str], None] = lambda line: None
+) -> Examination:
+    """The same, part by part: what follows a part that was refused is not checked. Raises nothing that a folder can cause."""
+    rng = random.Random(secrets.randbits(64) if seed is None else seed)
+    check = _Check(Path(folder), rounds, rng, tell)
+    try:
+        report = check.run()
+    except Rejected as refusal:
+        return Examination(check.parts, None, refusal, check.saved)
+    return Examination(check.parts, report, None, check.saved)
+
+
+class _Check:
+    """One examination; `parts` is filled as it goes on."""
+
+    def __init__(self, folder: Path, rounds: int | None, rng: random.Random, tell: Callable[[str], None]) -> None:
+        self.folder, self.rounds, self.rng, self.tell = folder, rounds, rng, tell
+        self.parts = {part: Part(Status.NOT_CHECKED, "what comes before it was refused") for part in PARTS}
+        self.saved: Saved | None = None
+
+    def run(self) -> CheckReport:
+        started = time.monotonic()
+        with self._part("files"):
+            self.saved = saved = read(self.folder)
+            certificate = saved.document("certificate.json")
+        self._checked("files", "all hashes are as recorded")
+        self.parts["sources"] = Part(Status.NOT_CHECKED, "their hashes are as recorded, but nothing here prints them again")
+        with self._part("program"):
+            program = _graph(saved, "program.json", certificate, "left")
+        self._checked("program", "shapes and types inferred again; the graph that the certificate calls left")
+        with self._part("graph"):
+            graph = _graph(saved, "graph.json", certificate, "right")
+            max_error = _claimed(certificate)
+            axes = list(certificate["axes"])
+            left, right = _slice(program, graph, axes)
+            self.tell(f"axes: {len(axes)} proved parallel")
+            wanted, bound = self._equal(program, graph, left, right, certificate)
+        report = CheckReport(wanted, bound if bound < 1 else None, max_error, len(axes), 0.0, None, 0.0)
+        self._settle(report)
+        with self._part("floats"):
+            if program != graph:
+                check_floats(certificate.get("floats"), [output["dtype"] for output in _outputs(program)])
+            float_error = measure(left, right, _shapes(left), self.rng)
+            recorded = (certificate.get("floats") or {}).get("max_relative_error")
+        self._checked(
+            "floats", f"stable on slices in float32 (error {float_error:.1e}); those of kernels are a consistent record"
+        )
+        with self._part("record"):
+            check_record(certificate)
+        self._checked("record", "the verifier's own tests, as recorded, are of one piece; no verdict rests on them")
+        return replace(report, float_error=float_error, recorded_error=recorded, seconds=time.monotonic() - started)
+
+    def _equal(self, program: Json, graph: Json, left: Json, right: Json, certificate: Json) -> tuple[int, float]:
+        """How many tests agreed, and the bound that follows."""
+        if program == graph:
+            self.tell("graphs: the muGraph is the program")
+            return 0, 0.0
+        return _tested(left, right, certificate, self.rounds, self.rng, self.tell)
+
+    def _settle(self, report: CheckReport) -> None:
+        """What the tests say of the graph."""
+        if report.reached:
+            self._checked("graph", "computes what program.json computes" if report.rounds else "the program itself")
+            return
+        bound = "no bound" if report.error_bound is None else f"a bound of {report.error_bound:.3g}"
+        agreed = f"{report.rounds} tests agreed, with {bound}; the certificate asks for {report.max_error:.3g}"
+        self.parts["graph"] = Part(Status.NOT_CHECKED, agreed)
+
+    def _checked(self, part: str, reason: str) -> None:
+        self.parts[part] = Part(Status.CHECKED, reason)
+        self.tell(f"{part}: {reason}")
+
+    @contextlib.contextmanager
+    def _part(self, part: str) -> Iterator[None]:
+        """Whatever is wrong inside is wrong with the part."""
+        try:
+            try:
+                yield
+            except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, MemoryError) as error:
+                why = f"the saved graphs or the certificate are malformed ({type(error).__name__}: {error})"
+                raise Rejected(why) from None
+        except Rejected as refusal:
+            status = Status.NOT_CHECKED if isinstance(refusal, Undecided) else Status.REFUSED
+            self.parts[part] = Part(status, str(refusal))
+            raise
+
+
+def _graph(saved: Saved, name: str, certificate: Json, side: str) -> Json:
+    """A graph of the right form, with the shapes it declares, and the one that the certificate speaks of."""
+    document = saved.document(name)
+    graph = graph_of(document, name)
+    check_shapes(graph, name)
+    if certificate.get(side) != graph_digest(document):
+        raise Rejected(f"{name}: not the graph that the certificate speaks of ({side})")
+    return graph
+
+
+def _claimed(certificate: Json) -> float:
+    """The `max_error` of a certificate that claims to have reached it."""
     if certificate.get("accepted") is not True:
         raise Rejected("certificate.json: it does not say that the graphs were found equivalent")
     if certificate.get("error_bound") is None:
-        raise Rejected("certificate.json: it claims no error bound, and only what is claimed with one can be checked")
-    try:
-        if not 0 <= certificate["error_bound"] <= certificate["max_error"]:
-            raise Rejected("certificate.json: its error_bound is not within its max_error")
-        check_shapes(saved.program, "program.json")
-        check_shapes(saved.graph, "graph.json")
-        max_error, axes = float(certificate["max_error"]), list(certificate["axes"])
-        if not 0 < max_error < 1:
-            raise Rejected(f"certificate.json: max_error {max_error} is not between 0 and 1")
-        left, right = _slice(saved.program, saved.graph, axes)
-        tell(f"axes: {len(axes)} proved parallel")
-        rng = random.Random(secrets.randbits(64) if seed is None else seed)
-        if saved.program == saved.graph:
-            tell("graphs: the muGraph is the program")
-            wanted, bound = 0, 0.0
-        else:
-            wanted, bound = _tested(left, right, certificate, rounds, rng, tell)
-            check_floats(certificate.get("floats"), [output["dtype"] for output in _outputs(saved.program)])
-        check_record(certificate)
-        float_error = measure(left, right, _shapes(left), rng)
-        tell(f"floats: stable; error {float_error:.3g} in float32")
-        recorded = (certificate.get("floats") or {}).get("max_relative_error")
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, MemoryError) as error:
-        raise Rejected(f"the saved graphs or the certificate are malformed ({type(error).__name__}: {error})") from None
-    error_bound, seconds = bound if bound < 1 else None, time.monotonic() - started
-    return CheckReport(wanted, error_bound, max_error, len(axes), float_error, recorded, seconds)
+        raise Undecided("certificate.json: it claims no error bound, and only what is claimed with one can be checked")
+    if not 0 <= certificate["error_bound"] <= certificate["max_error"]:
+        raise Rejected("certificate.json: its error_bound is not within its max_error")
+    max_error = float(certificate["max_error"])
+    if not 0 < max_error < 1:
+        raise Rejected(f"certificate.json: max_error {max_error} is not between 0 and 1")
+    return max_error
 
 
 def _tested(
@@ -131,7 +247,7 @@ def _outputs(graph: Json) -> list[Json]:
     return [graph["nodes"][i]["outputs"][j] for i, j in graph["outputs"]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Tests:
     left: Json
     right: Json
@@ -139,6 +255,8 @@ class _Tests:
     rng: random.Random
     squares: bool
     """Whether roots square back, as the certificate says; otherwise they are multiplicative."""
+    pattern: dict[str, list[int]] | None = None
+    """Which arguments of functions are the same in the tests so far, where they must be alike."""
 
     def run(self, rounds: int, tell: Callable[[str], None]) -> None:
         """So many valid tests. Raises Rejected at the first difference."""
@@ -167,6 +285,9 @@ class _Tests:
         if not self.squares:
             domain = fields.Fields(primes, key)
             yield [run(graph, inputs, domain) for graph in (self.left, self.right)]
+            if self.pattern not in (None, domain.pattern):
+                raise fields.Undefined("arguments that are different coincide in one of the draws")
+            self.pattern = domain.pattern
             return
         signs = Signs()
         for _ in signs.all():

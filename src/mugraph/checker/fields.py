@@ -112,12 +112,18 @@ class Residues:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """The domain of residues. What is neither linear nor a division nor exp is a random function, keyed by `key`."""
+    """The domain of residues. What is neither linear nor a division nor exp is a random function of the residue modulo p.
+
+    Keyed BLAKE2b stands for random functions: with a `key` drawn for each test, its values at different arguments are taken
+    as independent and uniform.
+    """
 
     primes: Primes
     key: bytes
-    maxima: dict[tuple[int, int | None], list[tuple[int, int | None]]] = field(default_factory=dict)
-    """The elements of each maximum so far, by its value."""
+    maxima: dict[int, frozenset[int]] = field(default_factory=dict)
+    """The elements of each maximum so far, by its residue modulo p."""
+    met: dict[str, list[int]] = field(default_factory=dict)
+    """Arguments of each function so far, and elements and values of maxima."""
     roots_factor: ClassVar[bool] = True
 
     def random(self, shape: Sequence[int], rng: random.Random) -> Residues:
@@ -130,6 +136,10 @@ class Fields:
 
     def number(self, value: Fraction) -> Residues:
         return Residues(*(_scalar(_quotient(value, prime)) for prime in self.primes[:2]))
+
+    def least(self, value: Fraction) -> Residues:
+        """A variable, the same in all maxima."""
+        return self.values([f"least {value}"], ())
 
     def root(self, value: Fraction) -> Residues:
         roots = (pow(_quotient(value, prime), (prime + 1) // 4, prime) for prime in self.primes[:2])
@@ -161,25 +171,38 @@ class Fields:
         q = None if x.q is None else np.add.reduce(x.q, axis=axis, keepdims=True) % self.primes.q
         return Residues(np.add.reduce(x.p, axis=axis, keepdims=True) % self.primes.p, q)
 
+    @property
+    def pattern(self) -> dict[str, list[int]]:
+        """Of each function, where what it was applied to came first: which of its arguments are the same."""
+        return {name: _first_places(met) for name, met in self.met.items()}
+
     def function(self, name: str, x: Residues) -> Residues:
-        q = [None] * x.p.size if x.q is None else x.q.flat
-        return self.values([f"{name} {a} {b}" for a, b in zip(x.p.flat, q, strict=True)], x.p.shape)
+        self.met.setdefault(name, []).extend(x.p.flat)
+        return self.values([f"{name} {residue}" for residue in x.p.flat], x.p.shape)
 
     def row_function(self, name: str, x: Residues, axis: int) -> Residues:
-        """Elements are sorted, since a function of them in any order is meant, and maxima stand for their own elements."""
+        """A function of the set of a row's elements, in which maxima stand for their own; of equal elements it is the element."""
         if x.p.shape[axis] == 1:
             return x
-        rows = np.moveaxis(x.p, axis, -1)
-        exponents = np.full(rows.shape, None) if x.q is None else np.moveaxis(x.q, axis, -1)
-        found = []
-        for index in np.ndindex(rows.shape[:-1]):
-            pairs = zip(rows[index].tolist(), exponents[index].tolist(), strict=True)
-            found.append(sorted((part for pair in pairs for part in self.maxima.get(pair, [pair])), key=str))
-        shape = tuple(1 if dim == axis else size for dim, size in enumerate(x.p.shape))
-        result = self.values([f"{name} {elements}" for elements in found], shape)
-        q = [None] * result.p.size if result.q is None else result.q.flat
-        self.maxima.update(zip(zip(result.p.flat, q, strict=True), found, strict=True))
-        return result
+        rows, exponents = np.moveaxis(x.p, axis, -1), None if x.q is None else np.moveaxis(x.q, axis, -1)
+        met = self.met.setdefault(name, [])
+        met.extend(rows.flat)
+        sets = [self.elements(rows[index]) for index in np.ndindex(rows.shape[:-1])]
+        found = self.values([f"{name} {sorted(elements)}" for elements in sets], rows.shape[:-1])
+        for place, elements in zip(np.ndindex(rows.shape[:-1]), sets, strict=True):
+            if len(elements) == 1:
+                found.p[place] = rows[place][0]
+                if found.q is not None and exponents is not None:
+                    found.q[place] = exponents[place][0]
+            elif (value := int(found.p[place])) not in self.maxima or self.maxima[value] != elements:
+                met.append(value)
+                self.maxima[value] = elements
+        q = None if x.q is None or found.q is None else np.expand_dims(found.q, axis)
+        return Residues(np.expand_dims(found.p, axis), q)
+
+    def elements(self, row: Array) -> frozenset[int]:
+        """What a maximum over a row is taken over."""
+        return frozenset().union(*(self.maxima.get(residue, {residue}) for residue in row.tolist()))
 
     def values(self, arguments: list[str], shape: tuple[int, ...]) -> Residues:
         """Values of a random function at arguments written out in full."""
@@ -195,6 +218,12 @@ class Fields:
 
     def shape(self, x: Residues) -> tuple[int, ...]:
         return x.p.shape
+
+
+def _first_places(residues: Sequence[int]) -> list[int]:
+    """For each residue, the place at which it came first."""
+    first: dict[int, int] = {}
+    return [first.setdefault(residue, place) for place, residue in enumerate(residues)]
 
 
 def _integers(values: Sequence[int], shape: Sequence[int]) -> Array:

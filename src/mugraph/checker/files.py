@@ -1,9 +1,11 @@
-"""The files of a saved result: their hashes, and the graphs and the certificate in them."""
+"""The files of a saved result: read once, each compared with its hash, and the documents in them."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import stat
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -11,43 +13,48 @@ from typing import Any
 Json = dict[str, Any]
 """Parsed JSON: graphs stay in the form they are saved in."""
 
-_GRAPHS = {"left": "program.json", "right": "graph.json"}
+MANIFEST = "mugraph.json"
+_FORMAT = 3
+_DOCUMENTS = ("program.json", "graph.json", "certificate.json", "report.json", "placement.json")
+_LARGEST = 2**28
+"""Bytes of a file: far more than any result has."""
 
 
 class Rejected(Exception):
     """A saved result that does not hold what its certificate says; the message names what is wrong."""
 
 
+class Undecided(Rejected):
+    """A saved result of which nothing can be checked this way."""
+
+
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A saved result whose files are what its manifest and its certificate say they are."""
+    """A saved result whose files are what its manifest says they are: the manifest, and the content of every file by its name."""
 
-    program: Json
-    graph: Json
-    certificate: Json
+    manifest: Json
+    contents: Mapping[str, bytes]
+
+    def document(self, name: str) -> Json:
+        """The JSON object in a file; raises Rejected where it is none."""
+        if name not in self.contents:
+            raise Rejected(f"{name}: the manifest does not list it")
+        return _object(name, self.contents[name])
 
 
 def read(folder: Path) -> Saved:
-    """Read a folder. Raises Rejected naming the first file that is missing, was changed or contradicts another."""
-    manifest = _object(folder / "mugraph.json", _content(folder / "mugraph.json"))
+    """Read a folder. Raises Rejected naming the first file that is missing, was changed or is no part of a result."""
+    manifest = _object(MANIFEST, _content(folder, MANIFEST))
+    if type(manifest.get("format")) is not int or manifest["format"] != _FORMAT:
+        raise Rejected(f"{MANIFEST}: format {manifest.get('format')!r} is not {_FORMAT}")
     listed = manifest.get("files")
     if not isinstance(listed, dict):
-        raise Rejected("mugraph.json: the list of files is missing")
+        raise Rejected(f"{MANIFEST}: the list of files is missing")
     contents = {name: _listed(folder, name, digest) for name, digest in listed.items()}
-    present = {path.relative_to(folder).as_posix() for path in (folder / "sources").rglob("*") if path.is_file()}
+    present = {path.relative_to(folder).as_posix() for path in (folder / "sources").rglob("*") if not path.is_dir()}
     if unlisted := present - contents.keys():
         raise Rejected(f"{min(unlisted)}: the manifest does not list it")
-    documents = {}
-    for name in ("program.json", "graph.json", "certificate.json"):
-        if name not in contents:
-            raise Rejected(f"{name}: the manifest does not list it")
-        documents[name] = _object(folder / name, contents[name])
-    certificate = documents["certificate.json"]
-    for side, name in _GRAPHS.items():
-        if certificate.get(side) != graph_digest(documents[name]):
-            raise Rejected(f"{name}: not the graph that the certificate speaks of ({side})")
-    program, graph = (_graph(documents[name], name) for name in _GRAPHS.values())
-    return Saved(program, graph, certificate)
+    return Saved(manifest, contents)
 
 
 def graph_digest(document: Json) -> str:
@@ -55,34 +62,43 @@ def graph_digest(document: Json) -> str:
     return hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def _graph(document: Json, name: str) -> Json:
-    graph = document.get("graph")
-    if document.get("mugraph") != 1 or not isinstance(graph, dict):
-        raise Rejected(f"{name}: not a graph of format 1")
-    return graph
-
-
 def _listed(folder: Path, name: str, digest: Any) -> bytes:
-    if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-        raise Rejected(f"mugraph.json: {name!r} lies outside the folder")
-    content = _content(folder / name)
+    place = PurePosixPath(name)
+    if place.is_absolute() or ".." in place.parts:
+        raise Rejected(f"{MANIFEST}: {name!r} lies outside the folder")
+    if name not in _DOCUMENTS and (place.parts[:1] != ("sources",) or place.as_posix() != name):
+        raise Rejected(f"{MANIFEST}: {name!r} is no file of a result")
+    content = _content(folder, name)
     if hashlib.sha256(content).hexdigest() != digest:
         raise Rejected(f"{name}: changed after it was saved (its sha256 is not the one in the manifest)")
     return content
 
 
-def _content(path: Path) -> bytes:
+def _content(folder: Path, name: str) -> bytes:
+    """What is in a regular file: pipes and devices would be waited for."""
     try:
+        path = folder / name
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
+            raise Rejected(f"{name}: cannot be read (no regular file, or of more than {_LARGEST} bytes)")
         return path.read_bytes()
-    except OSError as error:
-        raise Rejected(f"{path.name}: cannot be read ({error.strerror})") from None
+    except (OSError, ValueError) as error:
+        raise Rejected(f"{name}: cannot be read ({error})") from None
 
 
-def _object(path: Path, content: bytes) -> Json:
+def _object(name: str, content: bytes) -> Json:
     try:
-        document = json.loads(content)
+        document = json.loads(content.decode(), object_pairs_hook=_without_repetition)
     except (ValueError, RecursionError) as error:
-        raise Rejected(f"{path.name}: not JSON ({error})") from None
+        raise Rejected(f"{name}: not JSON ({error})") from None
     if not isinstance(document, dict):
-        raise Rejected(f"{path.name}: not a JSON object")
+        raise Rejected(f"{name}: not a JSON object")
     return document
+
+
+def _without_repetition(pairs: list[tuple[str, Any]]) -> Json:
+    """An object; readers of JSON disagree on which of two entries of one name counts."""
+    entries = dict(pairs)
+    if len(entries) != len(pairs):
+        raise ValueError("a name stands twice in an object")
+    return entries

@@ -78,6 +78,9 @@ class Floats:
     def number(self, value: Fraction) -> Array:
         return np.asarray(float(value), self.dtype)
 
+    def least(self, value: Fraction) -> Array:
+        return self.number(value)
+
     def root(self, value: Fraction) -> Array:
         return np.asarray(math.sqrt(value), self.dtype)
 
@@ -112,6 +115,14 @@ class Floats:
         return x.shape
 
 
+def _to_bf16(x: Array) -> Array:
+    """The nearest numbers with 8 significant bits and the range of float32, ties to even."""
+    single = np.asarray(x, np.float32)
+    bits = single.view(np.uint32)
+    nearest = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16) << 16
+    return np.where(np.isnan(single), single, nearest.view(np.float32))
+
+
 def _sigmoid(x: Array) -> Array:
     return np.asarray(1 / (1 + np.exp(-x)))
 
@@ -125,6 +136,9 @@ _FUNCTIONS: dict[str, Callable[[Array], Any]] = {
     "tanh": np.tanh,
     "log": np.log,
     "abs": np.abs,
+    "round_fp16": lambda x: x.astype(np.float16),
+    "round_bf16": _to_bf16,
+    "round_fp32": lambda x: x.astype(np.float32),
 }
 
 

@@ -21,8 +21,12 @@ Array = npt.NDArray[Any]
 Raw = Any
 """A tensor of a domain."""
 
-FUNCTIONS = frozenset({"silu", "sigmoid", "relu", "gelu", "tanh", "log", "abs"})
+ROUNDINGS = frozenset({"round_fp16", "round_bf16", "round_fp32"})
+"""Elementwise functions that a program rounds by; in a field they are functions like any other."""
+FUNCTIONS = frozenset({"silu", "sigmoid", "relu", "gelu", "tanh", "log", "abs"}) | ROUNDINGS
 """Elementwise functions of which nothing is assumed."""
+LEAST = {"lowest": -Fraction(2**128 - 2**104)}
+"""What a maximum may be over besides its elements: the least number of fp32, for which a domain may take a variable."""
 _MOST_FACTORS = 6
 
 
@@ -36,6 +40,9 @@ class Domain(Protocol):
     def roots_factor(self) -> bool: ...
 
     def number(self, value: Fraction) -> Raw: ...
+    def least(self, value: Fraction) -> Raw:
+        """The number that a maximum is over besides its elements, or a variable: what holds whatever it is holds for that one."""
+
     def root(self, value: Fraction) -> Raw:
         """The square root of a positive number."""
 
@@ -264,7 +271,7 @@ def _operator(op: str, attributes: Json, xs: list[Tensor], domain: Domain) -> Te
         case "sum":
             return _scaled(_reduced(op, raws[0], attributes["dim"], attributes["size"], domain), xs[0].scale, domain)
         case "max":
-            return plain(_reduced(op, raws[0], attributes["dim"], attributes["size"], domain))
+            return plain(_reduced(op, raws[0], attributes["dim"], attributes["size"], domain, attributes.get("least")))
         case "reshape":
             return _moved(xs[0], lambda array: array.reshape(attributes["shape"]), domain)
         case "transpose":
@@ -340,10 +347,16 @@ def _matmul(x: Tensor, y: Tensor, domain: Domain) -> Tensor:
     return _scaled(domain.move([total], lambda arrays: arrays[0][..., 0, :]), x.scale * y.scale, domain)
 
 
-def _reduced(op: str, raw: Raw, dim: int, size: int, domain: Domain) -> Raw:
+def _reduced(op: str, raw: Raw, dim: int, size: int, domain: Domain, least: str | None = None) -> Raw:
     shape = domain.shape(raw)
     groups = (*shape[:dim], shape[dim] // size, size, *shape[dim + 1 :])
     grouped = domain.move([raw], lambda arrays: arrays[0].reshape(groups))
+    if least is not None:
+        one = (*groups[: dim + 1], 1, *groups[dim + 2 :])
+        grouped = domain.move(
+            [grouped, domain.least(LEAST[least])],
+            lambda arrays: np.concatenate([arrays[0], np.broadcast_to(arrays[1], one)], axis=dim + 1),
+        )
     reduced = domain.sum(grouped, dim + 1) if op == "sum" else domain.row_function("max", grouped, dim + 1)
     return domain.move([reduced], lambda arrays: np.squeeze(arrays[0], dim + 1))
 

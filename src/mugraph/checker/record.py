@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from mugraph.checker.fields import is_prime
 from mugraph.checker.files import Json, Rejected
 
-_FORMAT = 3
+_FORMAT = 4
 _ENTRIES = {
     "format": int, "claim": str, "left": str, "right": str, "seed": int, "max_error": float, "rounds": list, "redraws": int,
-    "axes": list, "difference": dict, "semantics": dict, "error_bound": float, "accepted": bool, "reason": str, "version": str,
+    "axes": list, "difference": dict, "semantics": dict, "error_bound": float, "accepted": bool, "outcome": str, "tests": str,
+    "reason": str, "readings": list, "version": str,
 }  # fmt: skip
 """The entries of a certificate with an error bound, and their types; `floats` and `theorem_2` may be null."""
 _OF_ITSELF = {"difference": type(None)}
@@ -27,6 +29,10 @@ def check_record(certificate: Json) -> None:
         raise Rejected(f"certificate.json: {min(unknown)} is no entry of a certificate")
     if certificate["format"] != _FORMAT:
         raise Rejected(f"certificate.json: format {certificate['format']} is not {_FORMAT}")
+    if (certificate["outcome"], certificate["tests"]) != ("equivalent", "agreed"):
+        raise Rejected("certificate.json: outcome or tests are not those of an accepted certificate")
+    if not all(_is_reading(entry) for entry in certificate["readings"]):
+        raise Rejected("certificate.json: readings are no constants with the floats that were written")
     bounded = "one and the same" if untested else f"with probability at most {certificate['error_bound']:.3g}"
     if certificate["reason"] or bounded not in certificate["claim"]:
         raise Rejected("certificate.json: claim or reason is not what an accepted certificate with this error_bound says")
@@ -45,3 +51,13 @@ def _check_rounds(rounds: list[Any]) -> None:
         p, q, omega = test["p"], test["q"], test["omega"]
         if not (is_prime(p) and is_prime(q) and (p - 1) % q == 0 and omega % p != 1 and pow(omega, q, p) == 1):
             raise Rejected(f"certificate.json: rounds: p, q and omega of draw {test['draw']} are not those of a test")
+
+
+def _is_reading(entry: Any) -> bool:
+    """A constant, and the float that was written for it, in hexadecimal digits."""
+    if not isinstance(entry, dict) or entry.keys() != {"constant", "written"} or not isinstance(entry["constant"], str):
+        return False
+    try:
+        return math.isfinite(float.fromhex(entry["written"]))
+    except (TypeError, ValueError, OverflowError):
+        return False

@@ -1,103 +1,78 @@
-"""The form of a saved graph, and the shapes it declares, inferred again: everything else relies on them.
-
-Whatever another reader could understand differently is refused: operands that nobody reads, bodies of operators that have none.
-"""
+"""The shapes and types that a saved graph declares, inferred again: everything else relies on them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from mugraph.checker.files import Json, Rejected
+from mugraph.checker.form import LARGEST, MOST_DIMS
 from mugraph.checker.interpreter import FUNCTIONS
 
 Shape = tuple[int, ...]
+Kind = tuple[Shape, str]
+"""Shape and type of a tensor."""
 
-_INSIDE = {"kernel": "block", "block": "thread"}
-_UNUSED = {"kernel": ("grid", "block", "loop"), "block": ("block",), "thread": ("grid",)}
-"""What of a graph's sizes says nothing at a level."""
-_NOTHING = {"grid": [], "block": [], "loop": 1}
-_DTYPES = frozenset({"fp16", "bf16", "fp32", "fp64"})
 _TYPED = frozenset({"input", "constant", "cast"})
 """Operators that say the type of what they give."""
-_OPERANDS = {
-    **dict.fromkeys(("input", "constant", "input_iterator"), 0),
-    **dict.fromkeys(("add", "sub", "mul", "div", "matmul", "accumulate_rescaled"), 2),
-    "concat_matmul": 4,
-}
-"""How many operands an operator has, 1 unless it is listed."""
+_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8}
 _BROADCAST = FUNCTIONS | {"add", "sub", "mul", "div", "exp", "square", "sqrt", "cast"}
 
 
 def check_shapes(graph: Json, name: str) -> None:
-    """Raise Rejected, naming file and operator, unless the graph is well formed and every tensor has the shape and a type that
-    its operator gives it."""
+    """Raise Rejected, naming file and operator, unless every tensor of a graph of the right form has the shape and the type
+    that its operator gives it."""
     try:
-        _check(graph, "kernel", [])
+        _check(graph, [])
     except Rejected as error:
         raise Rejected(f"{name}: {error}") from None
 
 
-def _check(graph: Json, level: str, operands: Sequence[Shape]) -> list[Shape]:
-    _check_level(graph, level)
-    shapes: dict[tuple[int, int], Shape] = {}
+def _check(graph: Json, operands: Sequence[Kind]) -> list[Kind]:
+    kinds: dict[tuple[int, int], Kind] = {}
     for index, node in enumerate(graph["nodes"]):
-        reads = [shapes[i, j] for i, j in node["inputs"]]
-        _check_node(node, level)
+        reads = [kinds[i, j] for i, j in node["inputs"]]
         try:
-            inferred = _check_body(node, level, reads) if "body" in node else [_inferred(graph, node, reads, operands)]
-        except (ValueError, ZeroDivisionError) as error:
+            inferred = _check(node["body"], reads) if "body" in node else [_inferred(graph, node, reads, operands)]
+        except ValueError as error:
             raise Rejected(f"operator {node['op']} does not fit its operands ({error})") from None
-        declared = [tuple(output["shape"]) for output in node["outputs"]]
-        if inferred != declared or any(size < 1 for shape in declared for size in shape):
-            raise Rejected(f"operator {node['op']} has shape {inferred}, not {declared}")
-        shapes.update({(index, number): shape for number, shape in enumerate(inferred)})
-    return [shapes[i, j] for i, j in graph["outputs"]]
+        declared = [(tuple(output["shape"]), output["dtype"]) for output in node["outputs"]]
+        if inferred != declared:
+            raise Rejected(f"operator {node['op']} has shape {_text(inferred)}, not {_text(declared)}")
+        kinds.update({(index, number): kind for number, kind in enumerate(inferred)})
+    return [kinds[i, j] for i, j in graph["outputs"]]
 
 
-def _check_body(node: Json, level: str, reads: list[Shape]) -> list[Shape]:
-    if level not in _INSIDE:
-        raise Rejected(f"a {level} graph has no graphs inside")
-    return _check(node["body"], _INSIDE[level], reads)
+def _text(kinds: Sequence[Kind]) -> str:
+    return " and ".join(f"{list(shape)} of {dtype}" for shape, dtype in kinds)
 
 
-def _check_level(graph: Json, level: str) -> None:
-    if graph["level"] != level or any(graph[part] != _NOTHING[part] for part in _UNUSED[level]):
-        raise Rejected(f"a {level} graph does not have the form of one")
-
-
-def _check_node(node: Json, level: str) -> None:
-    op, types = node["op"], [output["dtype"] for output in node["outputs"]]
-    numbers = [*(i for pair in node["inputs"] for i in pair), *(size for output in node["outputs"] for size in output["shape"])]
-    lists = [*node["inputs"], *(output["shape"] for output in node["outputs"])]
-    if not (isinstance(node["attributes"], dict) and {*map(type, lists)} <= {list} and {*map(type, numbers)} <= {int}):
-        raise Rejected(f"operator {op!r}: attributes, operands or shapes are not of the form they are saved in")
-    if ("body" in node) != (op == "graph_defined"):
-        raise Rejected(f"operator {op!r}: a body belongs to graph_defined, and to nothing else")
-    if "body" not in node and (len(types) != 1 or len(node["inputs"]) != _OPERANDS.get(op, 1)):
-        raise Rejected(f"operator {op!r} has {len(node['inputs'])} operands and {len(types)} results")
-    if op == "input" and level != "kernel":
-        raise Rejected("inputs stand in kernel graphs only")
-    said = [node["attributes"]["dtype"]["dtype"]] if op in _TYPED else types
-    if said != types or not _DTYPES.issuperset(types):
-        raise Rejected(f"operator {op!r} gives {', '.join(map(str, types))}, which is no type or not the one it says")
-
-
-def _inferred(graph: Json, node: Json, reads: list[Shape], operands: Sequence[Shape]) -> Shape:
+def _inferred(graph: Json, node: Json, reads: list[Kind], operands: Sequence[Kind]) -> Kind:
     op, attributes = node["op"], node["attributes"]
+    sources = [operands[attributes["operand"]]] if op == "input_iterator" else reads
+    shape = _shape(graph, op, attributes, [shape for shape, _ in sources])
+    if len(shape) > MOST_DIMS or math.prod(shape) > LARGEST:
+        raise ValueError(f"no machine holds a tensor of shape {list(shape)}")
+    return shape, attributes["dtype"]["dtype"] if op in _TYPED else _promoted(sources)
+
+
+def _promoted(kinds: Sequence[Kind]) -> str:
+    """The type of a result, as in PyTorch: numbers without dimensions do not count beside tensors."""
+    types = {dtype for shape, dtype in kinds if shape} or {dtype for _, dtype in kinds}
+    return "fp32" if types == {"fp16", "bf16"} else max(types, key=lambda dtype: _BYTES[dtype])
+
+
+def _shape(graph: Json, op: str, attributes: Json, reads: list[Shape]) -> Shape:
     grid = graph["grid"] or graph["block"]
     if op in _BROADCAST:
-        return tuple(np.broadcast_shapes(*reads))
+        return _broadcast(*reads)
     match op:
         case "input":
             return tuple(attributes["shape"])
         case "constant":
             return ()
         case "input_iterator":
-            parts = [*zip(grid, attributes["imap"], strict=True), (graph["loop"], attributes["fmap"])]
-            return _divided(operands[attributes["operand"]], parts)
+            return _divided(reads[0], [*zip(grid, attributes["imap"], strict=True), (graph["loop"], attributes["fmap"])])
         case "output_saver":
             return _multiplied(reads[0], list(zip(grid, attributes["omap"], strict=True)))
         case "accumulate" if attributes["combine"] == "concat":
@@ -105,30 +80,43 @@ def _inferred(graph: Json, node: Json, reads: list[Shape], operands: Sequence[Sh
         case "accumulate":
             return reads[0]
         case "accumulate_rescaled":
-            if len(reads[0]) != len(reads[1]) or np.broadcast_shapes(*reads) != reads[0]:
+            if len(reads[0]) != len(reads[1]) or _broadcast(*reads) != reads[0]:
                 raise ValueError(f"exponents of shape {list(reads[1])} do not shift {list(reads[0])}")
             return reads[0]
         case "matmul":
             return _matmul(*reads)
         case "concat_matmul":
             w, x, y, z = reads
-            return tuple(np.broadcast_shapes(_matmul(w, y), _matmul(x, z)))
-        case "sum" | "max":
+            first, second = _matmul(w, y), _matmul(x, z)
+            if first != second:
+                raise ValueError(f"products of shapes {list(first)} and {list(second)}")
+            return first
+        case "sum" | "max" if attributes.get("least") in ((None, "lowest") if op == "max" else (None,)):
             return _divided(reads[0], [(attributes["size"], attributes["dim"])])
         case "repeat":
             return _multiplied(reads[0], [(attributes["times"], attributes["dim"])])
         case "transpose":
             return tuple(reads[0][dim] for dim in _permutation(attributes["permutation"], len(reads[0])))
-        case "reshape" if math.prod(attributes["shape"]) == math.prod(reads[0]):
+        case "reshape" if min(attributes["shape"], default=1) >= 1 and math.prod(attributes["shape"]) == math.prod(reads[0]):
             return tuple(attributes["shape"])
     raise ValueError("unknown operator or wrong attributes")
+
+
+def _broadcast(*shapes: Shape) -> Shape:
+    rank = max(map(len, shapes))
+    padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
+    sizes = [{*column} - {1} for column in zip(*padded, strict=True)]
+    if any(len(there) > 1 for there in sizes):
+        raise ValueError(f"shapes {' and '.join(str(list(shape)) for shape in shapes)} do not broadcast")
+    return tuple(there.pop() if there else 1 for there in sizes)
 
 
 def _divided(shape: Shape, parts: Sequence[tuple[int, int | None]]) -> Shape:
     sizes = list(shape)
     for count, dim in parts:
         if dim is not None:
-            sizes[_within(dim, shape)], rest = divmod(sizes[dim], count)
+            place = _within(dim, shape)
+            sizes[place], rest = divmod(sizes[place], count)
             if rest:
                 raise ValueError(f"dimension {dim} of {list(shape)} does not divide by {count}")
     return tuple(sizes)
@@ -156,4 +144,4 @@ def _permutation(dims: list[int], rank: int) -> list[int]:
 def _matmul(x: Shape, y: Shape) -> Shape:
     if len(x) < 2 or len(y) < 2 or x[-1] != y[-2]:
         raise ValueError(f"no matrix product of {list(x)} and {list(y)}")
-    return (*np.broadcast_shapes(x[:-2], y[:-2]), x[-2], y[-1])
+    return (*_broadcast(x[:-2], y[:-2]), x[-2], y[-1])

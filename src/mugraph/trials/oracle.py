@@ -40,7 +40,6 @@ def agree(left: Graph, right: Graph, seed: int = 0) -> bool:
     """Whether two kernel graphs of one signature agree at random points: exactly, where both are rational.
 
     Points where a graph is undefined or leaves the number range say nothing; graphs that share no point do not agree.
-    Raises ModuleNotFoundError where mpmath, which PyTorch brings along, is needed and missing.
     """
     if _rational(left) and _rational(right):
         try:

@@ -33,8 +33,13 @@ Pulse = Callable[[], object]
 """Called before every operator; it may raise to end the evaluation."""
 
 
-def evaluate_batched(graph: Graph, inputs: Sequence[V], arith: Arithmetic[V], pulse: Pulse = lambda: None) -> list[V]:
-    """The outputs of a kernel graph on `inputs` (one tensor per `input` node, in order), as `mugraph.ir.evaluate` gives them."""
+def evaluate_batched(
+    graph: Graph, inputs: Sequence[V], arith: Arithmetic[V], pulse: Pulse = lambda: None, lead: int = 0
+) -> list[V]:
+    """The outputs of a kernel graph on `inputs` (one tensor per `input` node, in order), as `mugraph.ir.evaluate` gives them.
+
+    Inputs with `lead` axes in front are batches, and so are the outputs; those axes have size 1 in what does not depend on them.
+    """
     if graph.level is not Level.KERNEL:
         raise InvalidGraph(f"evaluate_batched takes a kernel graph, not a {graph.level} graph")
     values: dict[Value, V] = {}
@@ -43,7 +48,7 @@ def evaluate_batched(graph: Graph, inputs: Sequence[V], arith: Arithmetic[V], pu
         if node.op == "input":
             values[Value(index)] = next(remaining)
         else:
-            _store(values, index, _compute(graph, node, [values[v] for v in node.inputs], arith, 0, pulse))
+            _store(values, index, _compute(graph, node, [values[v] for v in node.inputs], arith, lead, pulse))
     return [values[value] for value in graph.outputs]
 
 

@@ -6,6 +6,7 @@ docs/theory.md ("What the tests prove") states the theorem whose terms are compu
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from mugraph.algebra.fields import P_BITS
 from mugraph.ir.graph import Graph
 from mugraph.verifier.batched import evaluate_batched
 from mugraph.verifier.factors import Factored, Scaled
+from mugraph.verifier.known_values import NOTHING, Known, magnitude
 from mugraph.verifier.magnitudes import Applications, Fraction, Magnitudes, Polynomial
 from mugraph.verifier.roots import MOST_RADICANDS
 
@@ -23,6 +25,7 @@ REDRAWS = 4
 REDRAWS_FOR_SQUARES = 160
 """... or a radicand was no square, where roots are to square back: with 4 radicands, one draw of 16 has none."""
 _MOST_ROUNDS = 256
+_USUAL_ERROR = 2.0**-40
 _EVALUATION = 2000
 """Candidates for p that are tested for primality in the time of evaluating two graphs, roughly."""
 
@@ -76,13 +79,14 @@ class Function:
     argument: Terms
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Difference:
     """Bounds for the difference of two programs, for each element of each output, under the semantics of `FreeArithmetic`.
 
     `output` bounds its numerator. `functions` are those that are taken as random. `family` is that of the fields to be drawn,
     chosen for the least work; `conjugates` is the degree of the number field that the square roots of constants generate.
     With `radicand`, the semantics is that of `RootedArithmetic`: it bounds numerators and denominators of what is under roots.
+    With `alike`, all tests tell the same arguments apart, so that two which coincide do so in every one of them.
     """
 
     output: Terms
@@ -90,6 +94,7 @@ class Difference:
     family: FieldFamily
     conjugates: int
     radicand: Terms | None = None
+    alike: bool = False
 
     @property
     def redraws(self) -> int:
@@ -105,14 +110,24 @@ class Difference:
     def error_per_draw(self) -> float:
         """The probability that one draw hides a difference (1 where the theorem says nothing)."""
         if self.radicand is None:
-            return _error(self.output, self.functions, self.family, self.conjugates)
+            return min(1.0, sum(pairs * miss for pairs, miss in self.misses))
         output, radicand = self.output.of_norm(self.radicand), self.radicand
         functions = [replace(f, argument=f.argument.of_norm(radicand)) for f in self.functions]
         return min(1.0, (1 << MOST_RADICANDS) * _error(output, functions, self.family, self.conjugates))
 
     def error_bound(self, rounds: int) -> float:
         """The probability that a difference survives `rounds` tests among up to `redraws` more draws."""
-        return min(1.0, math.comb(rounds + self.redraws, rounds) * self.error_per_draw**rounds)
+        ways = math.comb(rounds + self.redraws, rounds)
+        if not self.alike:
+            return min(1.0, ways * self.error_per_draw**rounds)
+        return min(1.0, ways * sum(pairs * miss**rounds for pairs, miss in self.misses))
+
+    @functools.cached_property
+    def misses(self) -> tuple[tuple[float, float], ...]:
+        """Of the outputs and then of each function: how many pairs there are, and the probability that a draw misses one."""
+        counted = self.exponentials
+        of_functions = ((_ratio(f.pairs, 1), f.argument.miss(self.family, self.conjugates, counted)) for f in self.functions)
+        return ((1.0, self.output.miss(self.family, self.conjugates, counted)), *of_functions)
 
     def rounds_for(self, max_error: float) -> int | None:
         """The fewest tests whose bound is at most `max_error`; None when no reasonable number suffices."""
@@ -125,42 +140,42 @@ class Difference:
         return float(8 * _ratio(degree, 1) * float(k) ** 4 / q + q ** (-1 / float(k) ** 2))
 
 
-def difference_of(left: Graph, right: Graph, *, roots: bool = False) -> Difference | None:
+def difference_of(left: Graph, right: Graph, *, roots: bool = False, known: Known = NOTHING) -> Difference | None:
     """Bounds for the difference of two kernel graphs with outputs of equal shapes; None where no family of fields fits them.
 
-    With `roots`, under the semantics in which they square back.
+    With `roots`, under the semantics in which they square back. Inputs in `known` are constants.
     """
     magnitudes = Magnitudes(exponentials=not roots)
     arith = Scaled(magnitudes) if roots else Factored(magnitudes)
     ours, theirs = (
-        evaluate_batched(graph, [arith.atom(x) for x in _inputs(graph, magnitudes)], arith) for graph in (left, right)
+        evaluate_batched(graph, [arith.atom(x) for x in _inputs(graph, magnitudes, known)], arith) for graph in (left, right)
     )
     numerators = [magnitudes.sub(x.value, y.value).numerator for x, y in zip(ours, theirs, strict=True)]
     families = FieldFamily.making_squares(magnitudes.root_primes)
     if not families:
         return None
     output = _terms(_largest(numerators), magnitudes.exponent)
-    functions = tuple(_function(name, use, magnitudes.exponent) for name, use in sorted(magnitudes.functions.items()))
     conjugates = 1 << len(magnitudes.root_primes)
     sizes = families if magnitudes.exponent is not None else families[:1]
     radicand = _radicand(magnitudes.functions.get("sqrt")) if roots else None
-    choices = [Difference(output, functions, family, conjugates, radicand) for family in sizes]
+    choices = []
+    for alike in (False,) if roots or not magnitudes.functions else (False, True):
+        uses = sorted(magnitudes.functions.items())
+        functions = tuple(_function(name, use, magnitudes.exponent, alike) for name, use in uses)
+        choices += [Difference(output, functions, family, conjugates, radicand, alike) for family in sizes]
     return min(choices, key=_cost)
 
 
 def _cost(difference: Difference) -> tuple[float, float]:
-    """What it takes to gain a bit of certainty: draws, each of which tests p for primality and evaluates both graphs."""
-    error = difference.error_per_draw
-    if error >= 1.0:
-        return math.inf, error
-    if error == 0.0:  # both graphs are constants
-        return 0.0, error
+    """The work of tests that reach the usual error: of each draw, testing p for primality and evaluating both graphs."""
+    rounds = difference.rounds_for(_USUAL_ERROR)
     work = _EVALUATION + (difference.family.candidates if difference.exponentials else 0)
-    return -work / math.log2(error), error
+    return math.inf if rounds is None else rounds * work, difference.error_per_draw
 
 
-def _inputs(graph: Graph, magnitudes: Magnitudes) -> list[Fraction]:
-    return [magnitudes.input(node.output.shape) for node in graph.nodes if node.op == "input"]
+def _inputs(graph: Graph, magnitudes: Magnitudes, known: Known) -> list[Fraction]:
+    shapes = enumerate(node.output.shape for node in graph.inputs())
+    return [magnitude(known[number]) if number in known else magnitudes.input(shape) for number, shape in shapes]
 
 
 def _largest(polynomials: Iterable[Polynomial]) -> Polynomial:
@@ -179,11 +194,19 @@ def _terms(numerator: Polynomial, exponent: Fraction | None) -> Terms:
     return Terms(numerator.degree, numerator.bits, numerator.terms, max(1, difference.degree), difference.bits)
 
 
-def _function(name: str, use: Applications, exponent: Fraction | None) -> Function:
+def _function(name: str, use: Applications, exponent: Fraction | None, alike: bool) -> Function:
     argument = use.argument
     difference = (argument.numerator * argument.denominator).summed(2)
-    pairs = math.comb(use.count, 2) + (use.count**2 if name == "max" else 0)  # whose elements may be maxima themselves
-    return Function(name, pairs * use.arguments, _terms(difference, exponent))
+    pairs = math.comb(use.count, 2) if name != "max" else _pairs_of_maxima(use, alike)
+    return Function(name, pairs, _terms(difference, exponent))
+
+
+def _pairs_of_maxima(use: Applications, alike: bool) -> int:
+    """Of tests that are alike, all elements and maxima. Otherwise, of each two sets, an element of one with all of the other; of
+    each set two elements; and each element with each maximum."""
+    if alike:
+        return math.comb(use.total + use.count, 2)
+    return (math.comb(use.count, 2) + use.count**2) * use.arguments + use.count
 
 
 def _radicand(use: Applications | None) -> Terms:

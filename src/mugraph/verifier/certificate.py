@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from enum import StrEnum
 from typing import Any
 
 from mugraph import __version__
@@ -19,7 +20,27 @@ from mugraph.verifier.bounds import Difference, Function, Terms
 from mugraph.verifier.float_report import FloatReport
 from mugraph.verifier.slices import Axis
 
-FORMAT = 3
+FORMAT = 4
+
+
+class Outcome(StrEnum):
+    """The answer to whether two programs compute the same.
+
+    `equivalent` comes with a bound on its error, `different` with a witness that anyone can replay; all else is `undecided`.
+    """
+
+    EQUIVALENT = "equivalent"
+    DIFFERENT = "different"
+    UNDECIDED = "undecided"
+
+
+class Tests(StrEnum):
+    """What became of the random tests that were wanted: all agreed, time ended before, one differed, or none has a value."""
+
+    AGREED = "agreed"
+    UNFINISHED = "unfinished"
+    DIFFERED = "differed"
+    IMPOSSIBLE = "impossible"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +61,10 @@ class Certificate:
     so that the tests ran on one slice. `difference` bounds the size of the graphs' difference, and is None where the tests
     assumed laws of operators in `semantics` for which there is no theorem. `error_bound` is the probability, over the
     verifier's random draws, that two graphs which differ agree in all `rounds`; None means that no such probability can be
-    stated, and `reason` why. `accepted` means that every round agreed and that the bound, if there is one, is at most
-    `max_error`; a graph and itself need no rounds. `floats` is what comparing the kernels with float64 found, None where none
-    were run.
+    stated, and `reason` why. The `outcome` is equivalent where every round agreed and the bound is at most `max_error`; a graph
+    and itself need no rounds. `tests` says how they ended, whether there is a bound or not. `readings`
+    are the constants that were read as another number than the float that was written: the number, and the float. `floats` is
+    what comparing the kernels with float64 found, None where none were run.
     """
 
     left: str
@@ -55,8 +77,10 @@ class Certificate:
     difference: Difference | None
     semantics: tuple[tuple[str, str], ...]
     error_bound: float | None
-    accepted: bool
+    outcome: Outcome
+    tests: Tests
     reason: str
+    readings: tuple[tuple[str, float], ...] = ()
     version: str = __version__
     floats: FloatReport | None = None
 
@@ -64,25 +88,38 @@ class Certificate:
         """A JSON object that `from_json` reads back."""
         record = asdict(replace(self, floats=None))
         record["semantics"] = dict(self.semantics)
+        record["readings"] = [{"constant": constant, "written": written.hex()} for constant, written in self.readings]
         record["floats"] = None if self.floats is None else self.floats.to_json()
         if self.difference is not None:
             record["theorem_2"] = _finite(self.difference.theorem_2())
-        return {"format": FORMAT, "claim": self.claim, **record}
+        return {"format": FORMAT, "claim": self.claim, "accepted": self.accepted, **record}
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the graphs were found equivalent, with a bound on the error of saying so."""
+        return self.outcome is Outcome.EQUIVALENT
+
+    @property
+    def agreed(self) -> bool:
+        """Whether all tests that were wanted agreed, with a bound or without."""
+        return self.tests is Tests.AGREED
 
     @property
     def claim(self) -> str:
-        """What was shown, in a sentence."""
-        if not self.accepted:
-            return "nothing: the graphs were not found equivalent"
+        """What was shown, in a sentence; of real numbers, so that it says nothing of rounding."""
         if self.untested:
             return "the graphs are one and the same"
-        if self.error_bound is None:
+        if self.outcome is Outcome.DIFFERENT:
+            return "the graphs are different: there are inputs at which they are"
+        if not self.accepted and self.agreed:
             return f"{len(self.rounds)} random tests agreed at full size of all axes but parallel ones; no error is claimed"
+        if not self.accepted:
+            return "nothing: the graphs were not found equivalent"
         functions = [] if self.difference is None else [function.name for function in self.difference.functions]
         whatever = f", whatever function stands for {', '.join(functions)}" if functions else ""
         sizes = ", at any size of the parallel axes" if self.axes else ""
-        equal = f"every output element is the same function of the inputs{whatever}{sizes}"
-        return f"{equal}; a pair that is not passes with probability at most {self.error_bound:.3g}"
+        equal = f"every output element is the same function of real inputs wherever both are defined{whatever}{sizes}"
+        return f"{equal}; a pair that is not passes with probability at most {self.error_bound:.3g} over the recorded draw"
 
     @property
     def untested(self) -> bool:
@@ -96,6 +133,8 @@ class Certificate:
             raise InvalidInput(f"certificate: expected an object, found {type(record).__name__}")
         if record.get("format") != FORMAT:
             raise InvalidInput(f"certificate: format {record.get('format')!r} is not {FORMAT}; use the mugraph that wrote it")
+        if record.get("accepted") is not (record.get("outcome") == Outcome.EQUIVALENT):
+            raise InvalidInput(f"certificate: accepted is {record.get('accepted')!r}, and its outcome {record.get('outcome')!r}")
         try:
             certificate = cls(
                 left=str(record["left"]),
@@ -108,8 +147,10 @@ class Certificate:
                 difference=None if record["difference"] is None else _difference(record["difference"]),
                 semantics=tuple((str(name), str(text)) for name, text in record["semantics"].items()),
                 error_bound=None if record["error_bound"] is None else float(record["error_bound"]),
-                accepted=bool(record["accepted"]),
+                outcome=Outcome(record["outcome"]),
+                tests=Tests(record["tests"]),
                 reason=str(record["reason"]),
+                readings=tuple((str(entry["constant"]), float.fromhex(entry["written"])) for entry in record["readings"]),
                 version=str(record["version"]),
                 floats=None if record["floats"] is None else FloatReport.from_json(record["floats"]),
             )
@@ -134,8 +175,10 @@ class Certificate:
         if self.error_bound is not None and (bound is None or not math.isclose(self.error_bound, bound, rel_tol=1e-9)):
             raise InvalidInput(f"certificate: error_bound {self.error_bound} does not follow from its entries ({bound} does)")
         evidence = self.rounds or self.untested
-        if self.accepted and (not evidence or (self.error_bound is not None and self.error_bound > self.max_error)):
+        if self.accepted and (not evidence or self.error_bound is None or self.error_bound > self.max_error):
             raise InvalidInput("certificate: accepted, though its rounds do not reach max_error")
+        if self.agreed and not evidence:
+            raise InvalidInput("certificate: agreed, though no test was run")
 
 
 def digest(graph: Graph) -> str:
@@ -147,7 +190,7 @@ def _difference(record: Mapping[str, Any]) -> Difference:
     functions = tuple(Function(str(f["name"]), int(f["pairs"]), _terms(f["argument"])) for f in record["functions"])
     family = FieldFamily(int(record["family"]["q_bits"]), int(record["family"]["modulus"]))
     radicand = None if record["radicand"] is None else _terms(record["radicand"])
-    return Difference(_terms(record["output"]), functions, family, int(record["conjugates"]), radicand)
+    return Difference(_terms(record["output"]), functions, family, int(record["conjugates"]), radicand, bool(record["alike"]))
 
 
 def _terms(record: Mapping[str, Any]) -> Terms:

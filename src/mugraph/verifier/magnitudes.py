@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from mugraph.ir.arithmetic import Array
+from mugraph.ir.ops import LOWEST
 from mugraph.ir.scalar import Scalar
 
 _TRIAL_DIVISION = 1 << 17
@@ -67,7 +68,7 @@ class Fraction:
     """Elements N / (c D): `numerator` and `denominator` bound every element's N and D, `constant` is c for all of them.
 
     `ids` has the tensor's shape: of one `family` (None: all D are 1), elements with the same number have the same D. An element
-    that is a maximum is one of at most `elements`.
+    that is the variable of a maximum, or a root of one, stands for at most `elements`.
     """
 
     ids: Array
@@ -84,10 +85,11 @@ class Fraction:
 
 @dataclass(slots=True)
 class Applications:
-    """All applications of one function: how many, the arguments each takes, and bounds of the arguments."""
+    """All applications of one function: how many, to how many arguments each and in all, and bounds of the arguments."""
 
     count: int
     arguments: int
+    total: int
     argument: Fraction
 
 
@@ -110,7 +112,12 @@ class Magnitudes:
         return Fraction(_alike(shape), Polynomial(degree=1))
 
     def constant(self, value: Scalar) -> Fraction:
-        """a / b as it is; the square root of a / b as sqrt(ab) / b, whose conjugates have the same size."""
+        """a / b as it is; the square root of a / b as sqrt(ab) / b, whose conjugates have the same size.
+
+        The least number of maxima is a variable.
+        """
+        if value is LOWEST:
+            return self.input(())
         numerator, denominator = abs(value.value.numerator), value.value.denominator
         if value.root:
             self.root_primes |= prime_factors(numerator * denominator)
@@ -173,27 +180,31 @@ class Magnitudes:
         return Fraction(_alike(x.shape), Polynomial(exponentials=1))
 
     def sqrt(self, x: Fraction) -> Fraction:
-        return self.opaque("sqrt", x)
+        """A maximum, if it is one of a maximum and roots square back: it may be multiplied by itself."""
+        return replace(self.opaque("sqrt", x), elements=x.elements)
 
     def max(self, x: Fraction, axis: int) -> Fraction:
-        """Maxima of maxima are maxima of more elements; elements are compared with maxima, which are variables, too."""
+        """An element, where all are equal, or else a variable. Elements are compared with each other and with such variables.
+
+        Maxima of maxima are maxima of more elements.
+        """
         if x.shape[axis] == 1:
             return x
-        elements = x.shape[axis] * x.elements
-        compared = _larger(x, self.input(()))
-        return replace(self._variables("max", compared, _without(x.shape, axis), elements), elements=elements)
+        shape, elements = _without(x.shape, axis), x.shape[axis] * x.elements
+        either = _larger(x, self.input(()))
+        self._variables("max", either, shape, elements, total=math.prod(x.shape))
+        if x.family is None:
+            return replace(either, ids=_alike(shape), elements=elements)
+        return replace(either, ids=_numbered(shape), family=object(), elements=elements)
 
     def opaque(self, name: str, x: Fraction) -> Fraction:
-        return self._variables(name, x, x.shape, 1)
+        return self._variables(name, x, x.shape, 1, total=math.prod(x.shape))
 
-    def _variables(self, name: str, x: Fraction, shape: tuple[int, ...], arguments: int) -> Fraction:
+    def _variables(self, name: str, x: Fraction, shape: tuple[int, ...], arguments: int, *, total: int) -> Fraction:
         """Values of a random function: variables, like inputs, as long as different arguments do not coincide."""
-        count = math.prod(shape)
-        if (known := self.functions.get(name)) is None:
-            self.functions[name] = Applications(count, arguments, x)
-        else:
-            arguments = max(known.arguments, arguments)
-            self.functions[name] = Applications(known.count + count, arguments, _larger(known.argument, x))
+        known = self.functions.get(name, Applications(0, 0, 0, x))
+        count, arguments, total = known.count + math.prod(shape), max(known.arguments, arguments), known.total + total
+        self.functions[name] = Applications(count, min(arguments, total), total, _larger(known.argument, x))
         return self.input(shape)
 
 

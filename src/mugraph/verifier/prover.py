@@ -9,6 +9,7 @@ equivalent that was not proved or tested.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -24,8 +25,12 @@ from mugraph.ir.graph import Graph, Level, Node, Tensor, Value, attributes_of
 from mugraph.ir.ops import Kind, operator
 from mugraph.ir.retiling import untiled
 from mugraph.search.axes import AxisProgram, axis_program
+from mugraph.verifier.certificate import Outcome
+from mugraph.verifier.domain import common_domain
+from mugraph.verifier.identities import simplified
+from mugraph.verifier.known_values import NOTHING, Known
 from mugraph.verifier.properties import Property, known_properties
-from mugraph.verifier.random_tests import Verdict, verify_graphs
+from mugraph.verifier.random_tests import Verdict, by_random_tests, late, looked_at
 from mugraph.verifier.theories import ARITHMETIC, by_properties, pointwise, z3_installed, z3_module
 
 _CLOSE = 1e-9
@@ -47,26 +52,35 @@ class Proof:
 
 
 def prove(
-    left: Graph, right: Graph, *, properties: Sequence[Property | str] = (), max_error: float = 2**-40, seed: int = 0
+    left: Graph,
+    right: Graph,
+    *,
+    properties: Sequence[Property | str] = (),
+    max_error: float = 2**-40,
+    seed: int | None = None,
+    deadline: float | None = None,
+    known: Known = NOTHING,
 ) -> Proof:
     """Whether two kernel graphs compute the same outputs by the known properties of operators and those given.
 
-    Properties are equations such as "max(relu(x)) == relu(max(x))"; see `mugraph.verifier.Property`. Raises InvalidInput for
-    malformed or false ones, and TargetUnavailable without Z3.
+    Properties are equations such as "max(relu(x)) == relu(max(x))"; see `mugraph.verifier.Property`. After the `deadline`, a time
+    of the monotonic clock, no further question is put to the prover. Raises InvalidInput for malformed or false properties, and
+    TargetUnavailable without Z3.
     """
     z3_module()
-    given = [known if isinstance(known, Property) else Property.parse(known) for known in properties]
+    given = [fact if isinstance(fact, Property) else Property.parse(fact) for fact in properties]
     try:
-        sides = [_single_tile(graph, max_error, seed) for graph in (left, right)]
+        sides = [_single_tile(graph, max_error, seed, deadline) for graph in (left, right)]
         joint = _joined(*sides)
     except MugraphError as error:
         return Proof(False, (), f"undecided: {error}")
-    equalities = _Equalities(joint, given)
+    equalities = _Equalities(joint, given, deadline)
     equalities.find()
     outputs = len(left.outputs)
-    cut = equalities.cut()
+    cut, fresh = equalities.cut()
     halves = [without_dead_nodes(replace(cut, outputs=part)) for part in (cut.outputs[:outputs], cut.outputs[outputs:])]
-    rest = verify_graphs(*halves, max_error=max_error, seed=seed)
+    moved = {number + fresh: values for number, values in known.items()}
+    rest = by_random_tests(*halves, max_error=max_error, seed=seed, budget=seconds_left(deadline), known=moved)
     used = tuple(sorted(equalities.used))
     if rest.equivalent:
         return Proof(True, used, "", rest)
@@ -75,31 +89,110 @@ def prove(
 
 
 def verify(
-    left: Graph, right: Graph, *, properties: Sequence[Property | str] = (), max_error: float = 2**-40, seed: int = 0
+    left: Graph,
+    right: Graph,
+    *,
+    properties: Sequence[Property | str] = (),
+    max_error: float = 2**-40,
+    seed: int | None = None,
+    budget: float | None = None,
+    known: Known = NOTHING,
 ) -> Verdict:
-    """`verify_graphs`, and `prove` where random functions see a difference that float64 does not.
+    """Whether two kernel graphs compute the same, by all means there are, one after the other until there is an answer.
 
-    Without Z3 the answer is that of the random tests, unless properties are needed, which raises TargetUnavailable.
+    Random tests, with the inputs in `known` taken for variables and then for their values; the same on graphs that identities
+    have made simple; inputs at which the two differ; properties of operators, by Z3. What is equivalent is so where both graphs
+    are defined: `domain` says where that is if it is not certain to be the same for both, and graphs that nowhere have a value
+    together are not called equivalent. After the `budget`, in seconds, no further means is tried.
+
+    Without Z3 the answer is that of the other means, unless properties are given, which then raises TargetUnavailable.
     Raises InvalidInput for malformed or false properties, needed or not.
     """
-    given = [known if isinstance(known, Property) else Property.parse(known) for known in properties]
-    verdict = verify_graphs(left, right, max_error=max_error, seed=seed)
-    found = verdict.counterexample
-    certain = found is not None and (found.inputs is not None or found.index is None)
-    if verdict.equivalent or certain or not (given or z3_installed()):
-        return verdict
-    proof = prove(left, right, properties=given, max_error=max_error, seed=seed)
-    if not proof.equivalent or proof.rest is None:
-        return verdict
-    return replace(proof.rest, properties=proof.used)
+    given = [fact if isinstance(fact, Property) else Property.parse(fact) for fact in properties]
+    deadline = None if budget is None else time.monotonic() + budget
+    evidence = _Evidence(left, right, max_error, seed, deadline, known)
+    verdict = evidence.tested(left, right)
+    if verdict.outcome is Outcome.UNDECIDED:
+        verdict = evidence.by_identities() or looked_at(verdict, left, right, deadline, known)
+    if verdict.outcome is Outcome.UNDECIDED and (given or z3_installed()) and not late(deadline):
+        verdict = evidence.by_properties(given) or verdict
+    return evidence.where_defined(verdict) if verdict.equivalent else verdict
 
 
-def _single_tile(graph: Graph, max_error: float, seed: int) -> Graph:
+@dataclass(frozen=True, slots=True)
+class _Evidence:
+    """Ways to decide whether two graphs are equivalent."""
+
+    left: Graph
+    right: Graph
+    max_error: float
+    seed: int | None
+    deadline: float | None
+    known: Known
+
+    def tested(self, left: Graph, right: Graph) -> Verdict:
+        """What random tests say: of all values of the known inputs, or else of their own."""
+        verdict = self.by_tests(left, right, NOTHING)
+        if verdict.outcome is Outcome.UNDECIDED and self.known:
+            return self.by_tests(left, right, self.known)
+        return verdict
+
+    def by_tests(self, left: Graph, right: Graph, known: Known) -> Verdict:
+        left_over = seconds_left(self.deadline)
+        return by_random_tests(left, right, max_error=self.max_error, seed=self.seed, budget=left_over, known=known)
+
+    def by_identities(self) -> Verdict | None:
+        """Equivalence of what identities make of the graphs; None where there is none, or no identity applies."""
+        try:
+            flat = [_single_tile(graph, self.max_error, self.seed, self.deadline) for graph in (self.left, self.right)]
+            sides = [simplified(graph) for graph in flat]
+        except MugraphError:
+            return None
+        used = tuple(dict.fromkeys(name for _, names in sides for name in names))
+        if not used or late(self.deadline):
+            return None
+        verdict = self.tested(sides[0][0], sides[1][0])
+        return replace(verdict, properties=used) if verdict.equivalent else None
+
+    def by_properties(self, given: Sequence[Property]) -> Verdict | None:
+        """Equivalence by properties that Z3 combines; None where it finds no proof."""
+        for known in (NOTHING, self.known) if self.known else (NOTHING,):
+            proof = prove(
+                self.left,
+                self.right,
+                properties=given,
+                max_error=self.max_error,
+                seed=self.seed,
+                deadline=self.deadline,
+                known=known,
+            )
+            if proof.equivalent and proof.rest is not None:
+                return replace(proof.rest, properties=proof.used)
+        return None
+
+    def where_defined(self, verdict: Verdict) -> Verdict:
+        """The verdict with the part of the inputs on which it holds; none where there is no such part."""
+        if self.left == self.right:
+            return verdict
+        seed = verdict.certificate.seed
+        domain = common_domain(self.left, self.right, seed=seed, fixed=self.known, deadline=self.deadline)
+        if not domain.empty:
+            return replace(verdict, domain="" if domain.same else domain.text)
+        nowhere = f"no input was found at which both programs are defined ({domain.text})"
+        return verdict.undecided(nowhere) if domain.witness is None else verdict.refuted(domain.witness)
+
+
+def seconds_left(deadline: float | None) -> float | None:
+    """Seconds until a time of the monotonic clock."""
+    return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+
+def _single_tile(graph: Graph, max_error: float, seed: int | None, deadline: float | None) -> Graph:
     """The graph without kernels. Raises InvalidGraph where random tests do not show it to be the same function."""
     if not any(node.body is not None for node in graph.nodes):
         return graph
     flat = untiled(graph)
-    if not verify_graphs(graph, flat, max_error=max_error, seed=seed).equivalent:
+    if not by_random_tests(graph, flat, max_error=max_error, seed=seed, budget=seconds_left(deadline)).equivalent:
         raise InvalidGraph("a kernel was not shown to compute by tiles what it computes at once")
     return flat
 
@@ -131,6 +224,7 @@ class _Equalities:
 
     graph: Graph
     given: Sequence[Property]
+    deadline: float | None = None
     pairs: list[tuple[int, int]] = field(default_factory=list)
     by_property: set[tuple[int, int]] = field(default_factory=set)
     used: set[str] = field(default_factory=set)
@@ -140,6 +234,8 @@ class _Equalities:
         values, outside = _values(self.graph), _outside_lax(self.graph)
         for later, value in values.items():
             for earlier in _close(values, later, value):
+                if late(self.deadline):
+                    return
                 if outside.isdisjoint((earlier, later)) or self.same(earlier, later):
                     continue
                 proof = self.proved(earlier, later)
@@ -175,8 +271,9 @@ class _Equalities:
         """Whether two nodes are in one class already."""
         return any({first, second} <= members for members in self.classes())
 
-    def cut(self) -> Graph:
-        """The graph with one further input, in front, in place of the nodes of each class that took a property to see.
+    def cut(self) -> tuple[Graph, int]:
+        """The graph with one further input, in front, in place of the nodes of each class that took a property to see; and how
+        many there are.
 
         Equal terms alone are no reason, since random functions see them too. An input stands for its class itself.
         """
@@ -194,7 +291,8 @@ class _Equalities:
                 moved[Value(index)] = moved[Value(stands_for[index])]
             elif Value(index) not in moved:
                 moved[Value(index)] = builder.append(replace(node, inputs=tuple(moved[value] for value in node.inputs)))
-        return builder.build([moved[value] for value in self.graph.outputs])
+        fresh = sum(self.graph.nodes[value].op != "input" for value in {*stands_for.values()})
+        return builder.build([moved[value] for value in self.graph.outputs]), fresh
 
 
 def _input(name: str, tensor: Tensor) -> Node:

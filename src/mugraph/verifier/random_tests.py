@@ -5,18 +5,21 @@ from __future__ import annotations
 import functools
 import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mugraph.algebra.families import Q_BITS, FieldFamily
 from mugraph.errors import InvalidInput, UndefinedInField
 from mugraph.ir.graph import Graph
+from mugraph.seeds import seed_or_fresh
 from mugraph.verifier.bounds import Difference, difference_of
-from mugraph.verifier.certificate import Certificate, digest
-from mugraph.verifier.counterexamples import Counterexample, floating_point_counterexample
+from mugraph.verifier.certificate import Certificate, Outcome, Tests, digest
+from mugraph.verifier.counterexamples import Counterexample, signature_mismatch
+from mugraph.verifier.known_values import NOTHING, Known, check_known
 from mugraph.verifier.roots import TooManyRadicands
 from mugraph.verifier.semantics import Semantics, beyond_rational, meanings
-from mugraph.verifier.slices import Slice, shared_slice
+from mugraph.verifier.slices import Axis, Slice, shared_slice
 from mugraph.verifier.trials import Trials, input_shapes
+from mugraph.verifier.witness import find_witness
 
 _LAWS_ELEMENTS = 1 << 26
 """Tests for which no bound can be stated are repeated until this many elements of inputs were drawn, ..."""
@@ -33,18 +36,29 @@ _NEITHER_LAW_ALONE = (
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The answer of `verify_graphs`.
+    """The answer to whether two programs compute the same.
 
-    `equivalent` is True when every test agreed and reached `max_error` or no bound exists; `error_bound` is that of the
-    certificate. Otherwise `counterexample` says where the graphs differ; it is None when the question stayed undecided,
-    and `reason` says why. `properties` are those of operators by which a prover made equal what the tests cannot; the
-    certificate is then of the graphs that were left to test.
+    `counterexample` is the witness of programs that are different, None for all others. `properties` are identities and
+    properties of operators that made equal what the tests cannot; the certificate is then of the graphs that were left to test.
+    `domain` names the part of the inputs on which equality holds where that is not known to be all of them; `question` says
+    what was asked of the tensors that the functions bring along.
     """
 
-    equivalent: bool
-    counterexample: Counterexample | None
     certificate: Certificate
+    counterexample: Counterexample | None = None
     properties: tuple[str, ...] = ()
+    domain: str = ""
+    question: str = ""
+
+    @property
+    def outcome(self) -> Outcome:
+        """Equivalent, different, or undecided."""
+        return self.certificate.outcome
+
+    @property
+    def equivalent(self) -> bool | None:
+        """True or False where the question is decided, else None."""
+        return _ANSWERS[self.outcome]
 
     @property
     def error_bound(self) -> float | None:
@@ -56,6 +70,19 @@ class Verdict:
         """Why there is no bound or no answer; empty when there is nothing to explain."""
         return self.certificate.reason
 
+    def refuted(self, witness: Counterexample) -> Verdict:
+        """The same with a witness of the difference."""
+        certificate = replace(self.certificate, outcome=Outcome.DIFFERENT, error_bound=None, reason=str(witness))
+        return replace(self, certificate=certificate, counterexample=witness)
+
+    def undecided(self, reason: str) -> Verdict:
+        """The same without an answer."""
+        certificate = replace(self.certificate, outcome=Outcome.UNDECIDED, error_bound=None, reason=f"undecided: {reason}")
+        return replace(self, certificate=certificate)
+
+
+_ANSWERS = {Outcome.EQUIVALENT: True, Outcome.DIFFERENT: False, Outcome.UNDECIDED: None}
+
 
 def check_max_error(max_error: object) -> None:
     """Raises InvalidInput unless 0 < max_error < 1."""
@@ -63,54 +90,77 @@ def check_max_error(max_error: object) -> None:
         raise InvalidInput(f"max_error must lie between 0 and 1, not {max_error!r}")
 
 
-def verify_graphs(a: Graph, b: Graph, *, max_error: float = 2**-40, seed: int = 0, budget: float | None = None) -> Verdict:
+def verify_graphs(
+    a: Graph, b: Graph, *, max_error: float = 2**-40, seed: int | None = None, budget: float | None = None, known: Known = NOTHING
+) -> Verdict:
     """Whether two kernel graphs (with graph-defined nodes or without) compute the same outputs, inputs taken in order.
+
+    Random tests show equivalence (`by_random_tests`). Where they do not, float64 and high precision look for inputs at which the
+    graphs differ, which makes them different; else the question is undecided.
+    """
+    deadline = None if budget is None else time.monotonic() + budget
+    verdict = by_random_tests(a, b, max_error=max_error, seed=seed, budget=budget, known=known)
+    return looked_at(verdict, a, b, deadline, known)
+
+
+def looked_at(verdict: Verdict, a: Graph, b: Graph, deadline: float | None, known: Known = NOTHING) -> Verdict:
+    """The verdict, with a witness where an undecided question has one that is found before the deadline."""
+    if verdict.outcome is not Outcome.UNDECIDED or late(deadline):
+        return verdict
+    witness = find_witness(a, b, seed=verdict.certificate.seed, fixed=known, deadline=deadline)
+    if witness is not None:
+        return verdict.refuted(witness)
+    if late(deadline):
+        return verdict
+    return verdict.undecided(
+        f"{verdict.reason.removeprefix('undecided: ')}; neither float64 nor high precision shows a difference"
+    )
+
+
+def by_random_tests(
+    a: Graph, b: Graph, *, max_error: float = 2**-40, seed: int | None = None, budget: float | None = None, known: Known = NOTHING
+) -> Verdict:
+    """What random tests say of two kernel graphs: equivalent with a bound, or undecided; different by signature only.
 
     Both are evaluated on independent random inputs over random fields, at full size but for axes that are proved parallel,
     until the bound on the error is at most `max_error`, or the `budget` in seconds is spent (one test is always run).
-    Where no bound can be had, a fixed number of tests decides; fewer, where the budget ends before, leave the question open.
-    A pair whose slices agreed before, because it is another size of its parallel axes, is not tested again, and a graph is not
-    tested against itself. Element types and names do not matter. Raises InvalidInput unless 0 < max_error < 1.
+    Where no bound can be had, a fixed number of tests is run for what that is worth. The inputs in `known` have the values
+    given there, and no others. A pair whose slices agreed before, because it is another size of its parallel axes, is not tested
+    again unless a `seed` is given (by default it is drawn from the operating system), and a graph is not tested against itself.
+    Element types and names do not matter. Raises InvalidInput unless 0 < max_error < 1, and for known values that are no numbers.
     """
     check_max_error(max_error)
-    signature = _signature_mismatch(a, b)
-    if signature is not None:
-        return _refused(a, b, max_error, seed, signature)
+    check_known(known)
+    mismatch = signature_mismatch(a, b)
+    if mismatch is not None:
+        return mismatched(a, b, str(mismatch), max_error, seed)
     if digest(a) == digest(b):
-        return Verdict(True, None, _of_itself(a, max_error, seed))
+        return Verdict(_of_itself(a, max_error, seed_or_fresh(seed)))
     deadline = None if budget is None else time.monotonic() + budget
-    return _Verification(a, b, max_error, seed, deadline).run()
+    return _Verification(a, b, max_error, seed, deadline, known).run()
 
 
-def recheck(certificate: Certificate, a: Graph, b: Graph) -> None:
-    """Repeat an accepted verification from its record. Raises InvalidInput, naming what does not match."""
+def late(deadline: float | None) -> bool:
+    """Whether a time of the monotonic clock has passed."""
+    return deadline is not None and time.monotonic() > deadline
+
+
+def recheck(certificate: Certificate, a: Graph, b: Graph, known: Known = NOTHING) -> None:
+    """Repeat the tests of a verification from its record. Raises InvalidInput, naming what does not match."""
     certificate.check()
     for name, graph, recorded in (("left", a, certificate.left), ("right", b, certificate.right)):
         if digest(graph) != recorded:
             raise InvalidInput(f"certificate: the {name} graph is not the one that was verified")
-    mismatch = _signature_mismatch(a, b)
+    mismatch = signature_mismatch(a, b)
     if mismatch is not None:
         raise InvalidInput(f"certificate: {mismatch}")
     if certificate.untested:
         again = _of_itself(a, certificate.max_error, certificate.seed)
     else:
-        again = _Verification(a, b, certificate.max_error, certificate.seed, None).tested().certificate
-    for name in ("axes", "difference", "semantics", "rounds", "error_bound", "accepted"):
+        again = _Verification(a, b, certificate.max_error, certificate.seed, None, known).tested().certificate
+    for name in ("axes", "difference", "semantics", "rounds", "error_bound", "outcome"):
         if getattr(again, name) != getattr(certificate, name):
             raise InvalidInput(f"certificate: {name!r} is not what repeating the verification gives")
-
-
-def _signature_mismatch(a: Graph, b: Graph) -> Counterexample | None:
-    for what, left, right in (
-        ("input", input_shapes(a), input_shapes(b)),
-        ("output", [t.shape for t in a.output_tensors], [t.shape for t in b.output_tensors]),
-    ):
-        if len(left) != len(right):
-            return Counterexample(f"one takes or gives {len(left)} {what}s, the other {len(right)}")
-        for number, (shape, other) in enumerate(zip(left, right, strict=True)):
-            if shape != other:
-                return Counterexample(f"{what} {number} has shape {list(shape)} in one and {list(other)} in the other")
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +169,12 @@ class _Agreement:
 
     trials: Trials
     difference: Difference | None
-    reason: str
     error_bound: float | None
 
 
 @functools.lru_cache(maxsize=64)
-def _agreements(left: Graph, right: Graph, max_error: float, seed: int) -> list[_Agreement]:
-    """What is known of two slices: nothing at first, and later at most one agreement."""
+def _agreements(left: Graph, right: Graph, max_error: float, seed: int | None) -> list[_Agreement]:
+    """What is known of two slices: nothing at first, and later at most one agreement, by the seed if one was given."""
     return []
 
 
@@ -136,8 +185,9 @@ class _Verification:
     left: Graph
     right: Graph
     max_error: float
-    seed: int
+    seed: int | None
     deadline: float | None
+    known: Known = field(default_factory=dict)
     slice: Slice = field(init=False)
     difference: Difference | None = field(init=False)
     trials: Trials = field(init=False)
@@ -145,17 +195,23 @@ class _Verification:
     """Why tests with a bound do not decide."""
 
     def __post_init__(self) -> None:
-        self.slice = shared_slice(self.left, self.right)
+        self.slice = shared_slice(self.left, self.right, self.is_uniform)
+
+    def is_uniform(self, before: Graph, after: Graph, axis: Axis) -> bool:
+        """Whether no known value stands along an axis: one slice of it would not stand for all."""
+        return all(axis.inputs[number] is None for number in self.known)
 
     def run(self) -> Verdict:
         """What is known of the slices, or else what tests say."""
-        known = _agreements(self.slice.left, self.slice.right, self.max_error, self.seed)
-        if known:
-            self.trials, self.difference = known[0].trials, known[0].difference
-            return Verdict(True, None, self.certificate(True, known[0].reason, known[0].error_bound))
+        if self.known:
+            return self.tested()
+        before = _agreements(self.slice.left, self.slice.right, self.max_error, self.seed)
+        if before:
+            self.trials, self.difference = before[0].trials, before[0].difference
+            return Verdict(self.certificate(Outcome.EQUIVALENT, Tests.AGREED, "", before[0].error_bound))
         verdict = self.tested()
         if verdict.equivalent:
-            known.append(_Agreement(self.trials, self.difference, verdict.reason, verdict.error_bound))
+            before.append(_Agreement(self.trials, self.difference, verdict.error_bound))
         return verdict
 
     def tested(self) -> Verdict:
@@ -164,23 +220,24 @@ class _Verification:
 
     def freely(self) -> Verdict | None:
         """The verdict of tests under free semantics, of which only square roots may know better; None if so."""
-        self.difference = difference_of(self.slice.left, self.slice.right)
+        self.difference = difference_of(self.slice.left, self.slice.right, known=self.known)
         rounds = None if self.difference is None else self.difference.rounds_for(self.max_error)
         if self.difference is None or rounds is None:
             self.obstacle = "the degrees are too large for these fields; verify parts of the program apart"
             return None
-        found = self.tests(Semantics.FREE, self.difference.family, rounds, count=self.difference.exponentials)
+        difference = self.difference
+        found = self.tests(Semantics.FREE, difference.family, rounds, count=difference.exponentials, alike=difference.alike)
         if isinstance(found, str):
-            return self.undecided(found)
+            return self.undecided(found, Tests.IMPOSSIBLE)
         if found is None:
             return self.agreed_with_bound()
-        return None if "sqrt" in self.outside_lax else self.refuted(found)
+        return None if "sqrt" in self.outside_lax else self.differing(found)
 
     def by_roots(self) -> Verdict | None:
         """The verdict of tests in which roots square back, where they agree."""
         if self.obstacle:
             return None
-        self.difference = difference_of(self.slice.left, self.slice.right, roots=True)
+        self.difference = difference_of(self.slice.left, self.slice.right, roots=True, known=self.known)
         rounds = None if self.difference is None else self.difference.rounds_for(self.max_error)
         if self.difference is None or rounds is None:
             self.obstacle = "the degrees of their square roots are too large; verify parts of the program apart"
@@ -188,22 +245,21 @@ class _Verification:
         found = self.tests(Semantics.ROOTS, self.difference.family, rounds)
         if found is None:
             return self.agreed_with_bound()
-        self.obstacle = found.removeprefix("undecided: ") if isinstance(found, str) else _NEITHER_LAW_ALONE
+        self.obstacle = found if isinstance(found, str) else _NEITHER_LAW_ALONE
         return None
 
     def by_laws(self) -> Verdict:
-        """The verdict of tests under all laws, without a bound."""
+        """What tests under all laws show, without a bound."""
         wanted = self.rounds_without_bound()
         found = self.tests(Semantics.LAWS, _LAWS_FAMILY, wanted)
         if isinstance(found, str):
-            return self.undecided(found)
+            return self.undecided(found, Tests.IMPOSSIBLE)
         if found is not None:
-            return self.refuted(found)
+            return self.differing(found)
         if (tests := len(self.trials.rounds)) < wanted:  # one root of each number may hide what the other shows
-            return self.undecided(
-                f"undecided: the budget ended after {tests} of {wanted} tests, for which no bound can be stated"
-            )
-        return self.agreed(f"no bound: {self.obstacle}")
+            ended = f"the budget ended after {tests} of {wanted} tests, for which no bound can be stated"
+            return self.undecided(ended, Tests.UNFINISHED)
+        return self.undecided(f"agrees in {tests} tests, for which no bound can be stated: {self.obstacle}", Tests.AGREED)
 
     def rounds_without_bound(self) -> int:
         """How many tests under all laws are to agree."""
@@ -219,55 +275,43 @@ class _Verification:
         return beyond_rational(self.left) | beyond_rational(self.right)
 
     def tests(
-        self, semantics: Semantics, family: FieldFamily, rounds: int, *, count: bool = False
+        self, semantics: Semantics, family: FieldFamily, rounds: int, *, count: bool = False, alike: bool = False
     ) -> Counterexample | str | None:
         """Run tests: the first difference, None when all agreed, or why the question stays open; one is run in any case."""
-        self.trials = Trials(self.slice.left, self.slice.right, semantics, family, self.seed, count, self.deadline)
-        while len(self.trials.rounds) < rounds and not self.late:
+        seed = seed_or_fresh(self.seed)
+        self.trials = Trials(self.slice.left, self.slice.right, semantics, family, seed, count, alike, self.deadline, self.known)
+        while len(self.trials.rounds) < rounds and not (self.trials.rounds and late(self.deadline)):
             try:
                 found = self.trials.test()
             except (UndefinedInField, TooManyRadicands) as error:
-                return f"undecided: {error}"
+                return str(error)
             if found is not None:
                 return found
         return None
-
-    @property
-    def late(self) -> bool:
-        return bool(self.trials.rounds) and self.deadline is not None and time.monotonic() > self.deadline
 
     def agreed_with_bound(self) -> Verdict:
         assert self.difference is not None
         bound = self.difference.error_bound(len(self.trials.rounds))
         if bound > self.max_error:
             tests = len(self.trials.rounds)
-            return self.undecided(
-                f"undecided: the budget ended after {tests} tests, which bound the error by {bound:.3g} only", bound
-            )
-        return Verdict(True, None, self.certificate(True, "", bound))
+            ended = f"the budget ended after {tests} tests, which bound the error by {bound:.3g} only"
+            return self.undecided(ended, Tests.UNFINISHED, bound)
+        return Verdict(self.certificate(Outcome.EQUIVALENT, Tests.AGREED, "", bound))
 
-    def agreed(self, reason: str) -> Verdict:
-        return Verdict(True, None, self.certificate(True, reason))
+    def undecided(self, reason: str, tests: Tests, bound: float | None = None) -> Verdict:
+        return Verdict(self.certificate(Outcome.UNDECIDED, tests, f"undecided: {reason}", bound))
 
-    def undecided(self, reason: str, bound: float | None = None) -> Verdict:
-        return Verdict(False, None, self.certificate(False, reason, bound))
+    def differing(self, found: Counterexample) -> Verdict:
+        """Residues that differ are no witness: the programs may agree by a law that fields do not model."""
+        reason = f"the tests see a difference, which a law of real numbers that they do not model may explain ({found})"
+        return self.undecided(f"{reason}; {self.obstacle}" if self.obstacle else reason, Tests.DIFFERED)
 
-    def refuted(self, found: Counterexample) -> Verdict:
-        visible = floating_point_counterexample(self.slice.left, self.slice.right, self.seed)
-        if visible is not None:
-            visible = visible.repeated(input_shapes(self.left))
-            return Verdict(False, visible, self.certificate(False, str(visible)))
-        reason = f"{found}; no difference was found in float64, so the programs may agree by a law that fields do not model"
-        if self.obstacle:
-            reason = f"{reason}; {self.obstacle}"
-        return Verdict(False, found, self.certificate(False, reason))
-
-    def certificate(self, accepted: bool, reason: str, error_bound: float | None = None) -> Certificate:
+    def certificate(self, outcome: Outcome, tests: Tests, reason: str, error_bound: float | None = None) -> Certificate:
         bounded = self.trials.semantics is not Semantics.LAWS
         return Certificate(
             left=digest(self.left),
             right=digest(self.right),
-            seed=self.seed,
+            seed=self.trials.seed,
             max_error=self.max_error,
             rounds=tuple(self.trials.rounds),
             redraws=self.trials.invalid,
@@ -275,18 +319,21 @@ class _Verification:
             difference=self.difference if bounded else None,
             semantics=meanings(self.outside_lax, self.trials.semantics),
             error_bound=error_bound,
-            accepted=accepted,
+            outcome=outcome,
+            tests=tests,
             reason=reason,
         )
 
 
-def _refused(a: Graph, b: Graph, max_error: float, seed: int, found: Counterexample) -> Verdict:
-    """The verdict on graphs that cannot be compared."""
-    certificate = Certificate(digest(a), digest(b), seed, max_error, (), 0, (), None, (), None, False, found.text)
-    return Verdict(False, found, certificate)
+def mismatched(a: Graph, b: Graph, mismatch: str, max_error: float, seed: int | None) -> Verdict:
+    """The verdict on programs that take or give other things than each other."""
+    left, right, drawn = digest(a), digest(b), seed_or_fresh(seed)
+    outcome, tests = Outcome.DIFFERENT, Tests.IMPOSSIBLE
+    certificate = Certificate(left, right, drawn, max_error, (), 0, (), None, (), None, outcome, tests, mismatch)
+    return Verdict(certificate, Counterexample(mismatch))
 
 
 def _of_itself(graph: Graph, max_error: float, seed: int) -> Certificate:
     """What there is to say of a graph and itself."""
-    same = digest(graph)
-    return Certificate(same, same, seed, max_error, (), 0, (), None, (), 0.0, True, "")
+    same, outcome, tests = digest(graph), Outcome.EQUIVALENT, Tests.AGREED
+    return Certificate(same, same, seed, max_error, (), 0, (), None, (), 0.0, outcome, tests, "")

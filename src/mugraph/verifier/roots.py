@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mugraph.algebra.fields import FieldPair, FieldValue, Hashes
+from mugraph.algebra.fields import FieldPair, FieldValue
 from mugraph.algebra.modular import multiply, square_root
 from mugraph.errors import MugraphError, UndefinedInField
 from mugraph.ir.scalar import Scalar
@@ -59,8 +59,8 @@ class RootedArithmetic(FreeArithmetic):
     def constant(self, value: Scalar) -> FieldValue:
         return FieldValue(super().constant(value).p, None)
 
-    def random_values(self, words: Hashes) -> FieldValue:
-        return FieldValue(super().random_values(words).p, None)
+    def variables(self, count: int) -> FieldValue:
+        return FieldValue(super().variables(count).p, None)
 
     def sqrt(self, x: FieldValue) -> FieldValue:
         radicands, places = np.unique(x.p, return_inverse=True)

@@ -25,7 +25,7 @@ class Semantics(StrEnum):
 
 _RANDOM_FUNCTION = "a random function: equal arguments give equal results; what agrees, agrees for every function"
 _MAX = (
-    "a random function of the elements, which for maxima are those they were taken over; what agrees, agrees whatever the rest is"
+    "a random function of the set of elements, which for maxima are those they were taken over, and of one element that element"
 )
 _EXP = "omega**x modulo p for a random omega of order q, so that exp(x + y) = exp(x) exp(y)"
 _MEANINGS: dict[Semantics, dict[str, str]] = {

@@ -1,73 +1,248 @@
-"""Which tensors of a graph have no negative elements, whatever the inputs are: `Arithmetic` on what is known of signs.
+"""Which signs the elements of tensors can have, whatever the inputs are, and what that leaves to be required of the inputs.
 
-Squares, exponentials and roots have none, nor what is added, multiplied, divided or maximised of such. So much is enough for the
-radicands that norms take roots of.
+Squares, exponentials and roots are not negative, nor what is added, multiplied, divided or maximised of such. So much is enough
+for the radicands that norms take roots of, and for the denominators of softmax. Where it is not enough, roots, logarithms and
+divisions are conditions on the inputs, named by formulas. It is `Arithmetic` on what is known of signs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntFlag
+from functools import reduce
+from itertools import product
+from operator import or_
+
+import numpy as np
 
 from mugraph.ir.arithmetic import Array
+from mugraph.ir.dead_nodes import without_dead_nodes
+from mugraph.ir.formulas import Binding, Formula, Writing
 from mugraph.ir.graph import Graph
 from mugraph.ir.scalar import Scalar
 from mugraph.verifier.batched import evaluate_batched
 
+_LONGEST = 72
+"""Characters after which a formula is replaced by the inputs it is made of."""
+_LONGEST_CONSTANT = 12
+
+
+class Signs(IntFlag):
+    """Which signs an element can have."""
+
+    NEGATIVE = 1
+    ZERO = 2
+    POSITIVE = 4
+    NOT_NEGATIVE = 6
+    NOT_ZERO = 5
+    ANY = 7
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sign:
-    """One tensor, equal to itself alone."""
+    """One tensor, equal to itself alone: the signs of its elements, a formula, and the inputs it is made of.
 
-    nonnegative: bool
+    `zero` is a shorter formula that is 0 where the tensor is, if one is known.
+    """
+
+    possible: Signs
+    formula: Formula
+    inputs: tuple[str, ...] = ()
+    zero: Formula | None = None
+
+    @property
+    def vanishing(self) -> Formula:
+        """A formula that is 0 where the tensor is."""
+        return self.zero or self.formula
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What an operation needs: the signs `needed` of the elements of a tensor that can have the signs `possible`."""
+
+    operation: str
+    formula: str
+    needed: Signs
+    possible: Signs
+
+    @property
+    def impossible(self) -> bool:
+        """Whether it holds at no inputs."""
+        return not self.needed & self.possible
+
+    def __str__(self) -> str:
+        relation = {Signs.NOT_NEGATIVE: ">=", Signs.POSITIVE: ">", Signs.NOT_ZERO: "!="}[self.needed]
+        return f"{self.formula} {relation} 0"
 
 
 @dataclass(slots=True)
-class _Signs:
-    """`doubtful` says whether a root or logarithm was taken of what may be negative."""
+class _Signed:
+    """The arithmetic, which collects the conditions that are not met by signs alone."""
 
-    doubtful: bool = False
+    conditions: dict[Condition, None] = field(default_factory=dict)
+    writing: Writing = field(default_factory=Writing)
 
     def constant(self, value: Scalar) -> Sign:
-        return Sign(value.value >= 0)
+        text = str(value)
+        formula = self.writing.constant(text) if len(text) <= _LONGEST_CONSTANT else Formula(f"{float(value):.6g}")
+        return Sign(_of_number(value), formula)
 
     def add(self, x: Sign, y: Sign) -> Sign:
-        return Sign(x.nonnegative and y.nonnegative)
+        return self.made(_sums(x.possible, y.possible), self.writing.add(x.formula, y.formula), x, y)
 
     def sub(self, x: Sign, y: Sign) -> Sign:
-        return Sign(False)
+        possible = Signs.ZERO if x is y else _sums(x.possible, _negated(y.possible))
+        return self.made(possible, self.writing.sub(x.formula, y.formula), x, y)
 
     def mul(self, x: Sign, y: Sign) -> Sign:
-        return Sign(x is y or (x.nonnegative and y.nonnegative))
+        possible = _square(x.possible) if x is y else _products(x.possible, y.possible)
+        return self.made(possible, self.writing.mul(x.formula, y.formula), x, y, zero=_zero_of_product(x, y))
 
-    div = mul
-    matmul = add
+    def div(self, x: Sign, y: Sign) -> Sign:
+        self.require("a division", y, Signs.NOT_ZERO)
+        divisor = y.possible & Signs.NOT_ZERO
+        possible = Signs.POSITIVE if x is y else _products(x.possible, divisor)
+        return self.made(possible, self.writing.div(x.formula, y.formula), x, y, zero=x.vanishing)
+
+    def matmul(self, x: Sign, y: Sign) -> Sign:
+        return self.sum(self.mul(x, self.view(y, lambda array: array)), -1)
 
     def exp(self, x: Sign) -> Sign:
-        return Sign(True)
+        return self.made(Signs.POSITIVE, self.writing.exp(x.formula), x)
 
     def sqrt(self, x: Sign) -> Sign:
-        self.doubtful |= not x.nonnegative
-        return Sign(True)
+        self.require("a square root", x, Signs.NOT_NEGATIVE)
+        return self.made(x.possible & Signs.NOT_NEGATIVE, self.writing.sqrt(x.formula), x, zero=x.vanishing)
 
     def sum(self, x: Sign, axis: int) -> Sign:
-        return Sign(x.nonnegative)
+        return self.made(_sums(x.possible, x.possible), _reduction("sum", x.formula), x)
 
-    max = sum
+    def max(self, x: Sign, axis: int) -> Sign:
+        return self.made(x.possible, _reduction("max", x.formula), x)
 
     def opaque(self, name: str, x: Sign) -> Sign:
-        self.doubtful |= name == "log" and not x.nonnegative
-        return Sign(False)
+        if name == "log":
+            self.require("a logarithm", x, Signs.POSITIVE)
+        return self.made(_OF_FUNCTIONS.get(name, _any)(x.possible), self.writing.opaque(name, x.formula), x)
 
     def view(self, x: Sign, move: Callable[[Array], Array]) -> Sign:
-        return Sign(x.nonnegative)  # its elements stand elsewhere: with the tensor itself they make no squares
+        return Sign(
+            x.possible, x.formula, x.inputs, x.zero
+        )  # its elements stand elsewhere: with the tensor itself they make no squares
 
     def join(self, xs: Sequence[Sign], combine: Callable[[Sequence[Array]], Array]) -> Sign:
-        return Sign(all(x.nonnegative for x in xs))
+        return Sign(reduce(or_, (x.possible for x in xs)), xs[0].formula, xs[0].inputs)
+
+    def require(self, operation: str, x: Sign, needed: Signs) -> None:
+        if x.possible & ~needed:
+            formula = x.vanishing if needed is Signs.NOT_ZERO else x.formula
+            self.conditions[Condition(operation, formula.text, needed, x.possible)] = None
+
+    def made(self, possible: Signs, formula: Formula, *operands: Sign, zero: Formula | None = None) -> Sign:
+        inputs = tuple(dict.fromkeys(name for operand in operands for name in operand.inputs))
+        if len(formula.text) > _LONGEST:
+            formula = Formula(f"f({', '.join(inputs)})")
+        return Sign(possible, formula, inputs, zero)
+
+
+def conditions(
+    graph: Graph, known: Mapping[int, Signs] | None = None, names: Sequence[str] | None = None
+) -> tuple[Condition, ...]:
+    """What a kernel graph needs of its inputs to be defined, as far as signs do not show that it always holds.
+
+    `known` are signs of inputs by number; others can have any. Formulas name inputs as the graph does, or by `names`.
+    """
+    signs, given = _Signed(), known or {}
+    named = enumerate(graph.input_names if names is None else names)
+    operands = [Sign(given.get(number, Signs.ANY), Formula(name), (name,)) for number, name in named]
+    evaluate_batched(without_dead_nodes(graph), operands, signs)
+    return tuple(signs.conditions)
+
+
+def signs_of(values: Mapping[int, Array]) -> dict[int, Signs]:
+    """The signs that occur among given values of inputs."""
+    return {number: _occurring(array) for number, array in values.items()}
+
+
+def _occurring(array: Array) -> Signs:
+    tests = {Signs.NEGATIVE: array < 0, Signs.ZERO: array == 0, Signs.POSITIVE: array > 0}
+    return reduce(or_, (sign for sign, mask in tests.items() if np.any(mask)), Signs(0))
 
 
 def total(graph: Graph) -> bool:
     """Whether every root and logarithm of a kernel graph is certainly of numbers that are not negative."""
-    signs = _Signs()
-    evaluate_batched(graph, [Sign(False) for _ in graph.inputs()], signs)
-    return not signs.doubtful
+    return not any(c.needed != Signs.NOT_ZERO and c.possible & Signs.NEGATIVE for c in conditions(graph))
+
+
+def _zero_of_product(x: Sign, y: Sign) -> Formula | None:
+    """Squares and multiples that are not 0 vanish where the factor does."""
+    if x is y or not y.possible & Signs.ZERO:
+        return x.vanishing
+    return None if x.possible & Signs.ZERO else y.vanishing
+
+
+def _of_number(value: Scalar) -> Signs:
+    if value.value == 0:
+        return Signs.ZERO
+    return Signs.POSITIVE if value.value > 0 else Signs.NEGATIVE
+
+
+def _each(possible: Signs) -> list[Signs]:
+    return [sign for sign in (Signs.NEGATIVE, Signs.ZERO, Signs.POSITIVE) if sign & possible]
+
+
+def _sums(x: Signs, y: Signs) -> Signs:
+    def one(a: Signs, b: Signs) -> Signs:
+        if a is b or b is Signs.ZERO:
+            return a
+        return b if a is Signs.ZERO else Signs.ANY
+
+    return reduce(or_, (one(a, b) for a, b in product(_each(x), _each(y))), Signs(0))
+
+
+def _products(x: Signs, y: Signs) -> Signs:
+    def one(a: Signs, b: Signs) -> Signs:
+        if Signs.ZERO in (a, b):
+            return Signs.ZERO
+        return Signs.POSITIVE if a is b else Signs.NEGATIVE
+
+    return reduce(or_, (one(a, b) for a, b in product(_each(x), _each(y))), Signs(0))
+
+
+def _negated(x: Signs) -> Signs:
+    return _products(x, Signs.NEGATIVE)
+
+
+def _square(x: Signs) -> Signs:
+    return reduce(or_, (_products(a, a) for a in _each(x)), Signs(0))
+
+
+def _relu(x: Signs) -> Signs:
+    return (x & Signs.NOT_NEGATIVE) | (Signs.ZERO if x & Signs.NEGATIVE else Signs(0))
+
+
+def _any(x: Signs) -> Signs:
+    return Signs.ANY
+
+
+def _same(x: Signs) -> Signs:
+    return x
+
+
+_OF_FUNCTIONS: dict[str, Callable[[Signs], Signs]] = {
+    "abs": _square,
+    "relu": _relu,
+    "sigmoid": lambda x: Signs.POSITIVE,
+    "tanh": _same,
+    "silu": _same,
+    "gelu": _same,
+    "erf": _same,
+}
+"""The signs of functions' values; of others, nothing is known."""
+
+
+def _reduction(name: str, formula: Formula) -> Formula:
+    """A sum of sums, or a maximum of maxima, is one over more elements."""
+    nested = formula.binding is Binding.ATOM and formula.text.startswith(f"{name}(")
+    return formula if nested else Formula(f"{name}({formula.text})")

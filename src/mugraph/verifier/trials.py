@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import struct
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,10 +17,11 @@ from mugraph.ir.arithmetic import Array
 from mugraph.ir.graph import Graph, Shape
 from mugraph.verifier.batched import evaluate_batched
 from mugraph.verifier.bounds import REDRAWS, REDRAWS_FOR_SQUARES
-from mugraph.verifier.certificate import Round
+from mugraph.verifier.certificate import Round, digest
 from mugraph.verifier.counterexamples import Counterexample, mismatch
 from mugraph.verifier.factors import Factored, Scaled
 from mugraph.verifier.free import FreeArithmetic
+from mugraph.verifier.known_values import Known, residues
 from mugraph.verifier.laws import LawfulArithmetic
 from mugraph.verifier.residues import Residues, residues_needed
 from mugraph.verifier.roots import RootedArithmetic, Signs
@@ -33,8 +36,9 @@ _FEW_RADICANDS = 6
 class Trials:
     """Tests of one pair of graphs under one semantics, in fields of one family, as they accumulate.
 
-    `count` says whether enough p must go with each q, as the bound for exponentials supposes. After the `deadline`, a time of
-    the monotonic clock, draws are not repeated as often as roots of squares take.
+    `count` says whether enough p must go with each q, as the bound for exponentials supposes, and `alike` whether all tests must
+    tell the same arguments of functions apart; draws that do not are no tests. After the `deadline`, a time of
+    the monotonic clock, draws are not repeated as often as roots of squares take. The inputs in `known` are not drawn.
     """
 
     left: Graph
@@ -43,10 +47,22 @@ class Trials:
     family: FieldFamily
     seed: int
     count: bool = False
+    alike: bool = False
     deadline: float | None = None
+    known: Known = field(default_factory=dict)
     rounds: list[Round] = field(default_factory=list)
     draws: int = 0
     invalid: int = 0
+    pattern: tuple[str, ...] | None = None
+    """Which arguments are the same in the tests so far, where they must be alike."""
+    key: tuple[int, ...] = field(init=False)
+    """What is asked, as words for the generator: a program made for a seed changes what that seed draws."""
+
+    def __post_init__(self) -> None:
+        asked = hashlib.sha256(f"{digest(self.left)} {digest(self.right)}".encode())
+        for number, array in sorted(self.known.items()):
+            asked.update(f" {number} ".encode() + np.asarray(array, np.float64).tobytes())
+        self.key = struct.unpack("<8I", asked.digest())
 
     def test(self) -> Counterexample | None:
         """One valid test: the first difference, or None. Raises UndefinedInField when too many draws are not valid.
@@ -78,7 +94,7 @@ class Trials:
         """Draw fields and inputs, and compare. Raises UndefinedInField where a denominator vanishes."""
         draw = self.draws
         self.draws += 1
-        rng = np.random.default_rng([self.seed, draw])
+        rng = np.random.default_rng([self.seed, draw, *self.key])
         pair = self.family.draw(rng, count=self.count)
         omega, key = pair.root(rng), int(rng.integers(2**62))
         roots = None
@@ -86,6 +102,7 @@ class Trials:
             case Semantics.FREE:
                 free = FreeArithmetic(pair, omega=omega, seed=key)
                 found = self._compared(Factored(free), self._inputs(free, rng), pair)
+                self._expect_pattern(free)
             case Semantics.ROOTS:
                 found = self._for_all_signs(pair, omega, key, rng)
             case Semantics.LAWS:
@@ -97,6 +114,15 @@ class Trials:
         self.rounds.append(Round(draw, pair.p, pair.q, omega))
         return found, roots
 
+    def _expect_pattern(self, arith: FreeArithmetic) -> None:
+        """Raises UndefinedInField for a draw that does not tell the same arguments apart as the tests before it."""
+        if not self.alike:
+            return
+        pattern = arith.pattern
+        if self.pattern not in (None, pattern):
+            raise UndefinedInField("arguments that are different coincide in one of the draws")
+        self.pattern = pattern
+
     def _compared(self, arith: Factored[FieldValue], inputs: Sequence[FieldValue], pair: FieldPair) -> Counterexample | None:
         atoms = [arith.atom(value) for value in inputs]
         left, right = ([x.value for x in evaluate_batched(graph, atoms, arith)] for graph in (self.left, self.right))
@@ -106,7 +132,10 @@ class Trials:
         """The first difference for any choice of roots. Every choice must be valid before one counts as a difference."""
         signs, found = Signs(), None
         drawn = RootedArithmetic(pair, omega=omega, seed=key, signs=signs)
-        inputs = [drawn.random(shape, rng, q=False) for shape in input_shapes(self.left)]
+        inputs = [
+            residues(self.known[number], pair)._replace(q=None) if number in self.known else drawn.random(shape, rng, q=False)
+            for number, shape in enumerate(input_shapes(self.left))
+        ]
         while True:
             arith = RootedArithmetic(pair, omega=omega, seed=key, signs=signs)
             found = self._compared(Scaled(arith), inputs, pair) or found
@@ -115,10 +144,12 @@ class Trials:
 
     def _inputs(self, arith: FieldArithmetic, rng: np.random.Generator) -> list[FieldValue]:
         needs = zip(residues_needed(self.left, self.semantics), residues_needed(self.right, self.semantics), strict=True)
-        drawn = zip(input_shapes(self.left), needs, strict=True)
+        inputs = enumerate(zip(input_shapes(self.left), needs, strict=True))
         return [
-            arith.random(shape, rng, p=Residues.P in (ours | theirs), q=Residues.Q in (ours | theirs))
-            for shape, (ours, theirs) in drawn
+            residues(self.known[number], arith.pair)
+            if number in self.known
+            else arith.random(shape, rng, p=Residues.P in (ours | theirs), q=Residues.Q in (ours | theirs))
+            for number, (shape, (ours, theirs)) in inputs
         ]
 
 

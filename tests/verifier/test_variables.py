@@ -1,0 +1,87 @@
+"""Values of random functions are drawn once for each argument, whatever is asked for in which order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mugraph.algebra.fields import FieldValue
+from mugraph.verifier.variables import Directory, Draw, Maxima, RandomFunction, pattern
+
+
+def counting() -> Draw:
+    """Draws 1000, 1001, ... modulo p, and nothing modulo q."""
+    drawn = iter(range(1000, 10**9))
+    return lambda count: FieldValue(np.array([next(drawn) for _ in range(count)], np.int64), None)
+
+
+def test_residues_are_numbered_in_the_order_in_which_they_were_noted() -> None:
+    directory = Directory()
+    assert directory.find(np.array([3, 4])).tolist() == [-1, -1]
+    directory.note(np.array([7, 3]))
+    directory.note(np.array([5, 1]))
+    assert len(directory) == 4
+    assert directory.find(np.array([[1, 3, 5], [7, 9, 0]])).tolist() == [[3, 1, 2], [0, -1, -1]]
+
+
+def test_every_argument_has_a_value_of_its_own_that_stays() -> None:
+    function = RandomFunction(counting())
+    assert function(np.array([[9, 2], [2, 9]])).p.tolist() == [[1001, 1000], [1000, 1001]]
+    assert function(np.array([2, 4])).p.tolist() == [1000, 1002]
+    assert function(np.array([9, 4, 3])).p.tolist() == [1001, 1002, 1003]
+
+
+def test_many_arguments_have_as_many_values() -> None:
+    rng, function = np.random.default_rng(0), RandomFunction(counting())
+    parts = [rng.integers(0, 1 << 49, 5000) for _ in range(6)]
+    values = np.concatenate([function(part).p for part in parts])
+    assert len(np.unique(values)) == len(np.unique(np.concatenate(parts)))
+    for part, known in zip(parts, np.split(values, 6), strict=True):
+        np.testing.assert_array_equal(function(part).p, known)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 8])
+def test_sets_are_numbered_without_regard_to_order_repetitions_and_nesting(chunk: int) -> None:
+    maxima = Maxima(counting(), lambda value: value.p)
+    rows = np.array(
+        [[1, 2, 3, 3], [3, 2, 1, 1], [4, 4, 4, 4], [1, 2, 3, 4], [2, 2, 1, 1], [1, 1, 1, 2], [3, 3, 1, 2], [4, 3, 2, 1]]
+    )
+    numbers = np.concatenate([maxima.numbers(rows[start : start + chunk]) for start in range(0, len(rows), chunk)])
+    assert numbers.tolist() == [0, 0, -1, 1, 2, 2, 0, 1]
+    assert maxima.values(numbers[[0, 3, 4]]).p.tolist() == [1000, 1001, 1002]
+    assert maxima.numbers(np.array([[1002, 3], [1002, 1], [1000, 4], [1001, 1001], [1000, 1002], [4, 4]])).tolist() == [
+        0,
+        2,
+        1,
+        1,
+        0,
+        -1,
+    ]
+
+
+def test_residues_of_different_lengths_are_not_run_together() -> None:
+    """Sets are kept as bytes: 256 is no 0 and 1, and a set no beginning of another."""
+    maxima = Maxima(counting(), lambda value: value.p)
+    numbers = [
+        maxima.numbers(np.array([row])).item() for row in ([0, 1], [0, 256], [1, 256], [0, 1, 256], [1, 65536], [0, 1 << 48])
+    ]
+    assert numbers == list(range(6))
+
+
+def test_a_pattern_tells_which_are_the_same_and_nothing_else() -> None:
+    def of(*parts: list[int]) -> str:
+        return pattern([np.array(part) for part in parts])
+
+    assert of([5, 7, 5], [7]) == of([0, 9, 0, 9]) == of([9, 0], [9, 0])
+    assert len({of([5, 7, 5, 8]), of([5, 7, 5, 7]), of([5, 7, 7, 5]), of([5, 5, 5, 5]), of([5, 7, 5]), of()}) == 6
+
+
+def test_patterns_of_maxima_show_elements_that_are_values_of_maxima() -> None:
+    def met(*rows: list[int]) -> str:
+        maxima = Maxima(counting(), lambda value: value.p)
+        for row in rows:
+            maxima.numbers(np.array([row]))
+        return pattern(maxima.met)
+
+    assert met([1, 2], [1000, 3]) == met([7, 8], [1000, 4]) != met([1, 2], [50, 3])
+    assert met([1, 2], [3, 2]) != met([1, 2], [3, 4])
