@@ -11,6 +11,8 @@
 - random: every candidate of random LAX programs against the program, by the verifier and in float64; and whether Algorithm 1,
   where it finishes in the seconds it has for a program, finds a kernel of less predicted time than the closures do. Two
   programs of three are small ones, so that it often does.
+- exhaustive: ten times as many smaller LAX programs, of 2 and 3 operators, against all graphs of up to 6 block operators that
+  Algorithm 1 finds of them, as one kernel and as two, for a machine whose launches cost nothing: is any cheaper?
 
 Results go to `benchmarks/results/search.json` and `search-growth.svg`; tables go to stdout, progress to stderr.
 """
@@ -43,7 +45,7 @@ from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Graph
 from mugraph.ir.serialize import graph_from_json, graph_to_json
 from mugraph.search import Options, Progress, SearchResult, search
-from mugraph.search.enumeration import EnumerationOptions, enumerate_graphs
+from mugraph.search.enumeration import EnumerationOptions, EnumerationResult, enumerate_graphs
 from mugraph.search.enumeration.cost import predicted_seconds
 from mugraph.search.structures import KNOWN
 from mugraph.trials import ProgramSpace, random_program
@@ -65,6 +67,13 @@ BATCHES = (8, 16, 32, 64)
 FEW_OPERATORS, MORE_OPERATORS = (3, 3), (3, 10)
 """Of two random programs, and of the third."""
 ALGORITHM_1 = EnumerationOptions(max_block_operators=7, grids=((), (2,)), loops=(1, 2))
+
+EXHAUSTED_SPACE = ProgramSpace(operators=(2, 3), sizes=(8, 16, 32))
+EXHAUSTED_KERNELS = (
+    EnumerationOptions(max_block_operators=6, grids=((), (2,)), loops=(1, 2)),
+    EnumerationOptions(max_block_operators=6, max_kernel_operators=2, grids=((),), loops=(1,)),
+)
+"""What Algorithm 1 enumerates of each small program: one kernel of several blocks with a for-loop, and two kernels."""
 
 Record = dict[str, Any]
 
@@ -108,12 +117,13 @@ def tell(text: str) -> None:
 def workloads(arguments: argparse.Namespace) -> tuple[list[Record], str]:
     """Every workload at all batches, in a process that does nothing but search: its memory is the search's."""
     rows = []
-    for name, subject in WORKLOADS.items():
-        graphs = [graph_to_json(trace(subject.function(), subject.inputs(batch)).graph) for batch in BATCHES]
+    for name, norm in ((name, norm) for name, subject in WORKLOADS.items() for norm in subject.norm_names):
+        subject = WORKLOADS[name]
+        graphs = [graph_to_json(trace(subject.function(norm), subject.inputs(batch)).graph) for batch in BATCHES]
         words = [sys.executable, __file__, "--one", "--seconds", str(arguments.seconds), "--workers", arguments.workers]
         done = subprocess.run(words, input=json.dumps(graphs), capture_output=True, text=True, check=False)
         result = json.loads(done.stdout) if done.stdout else {"error": done.stderr.strip().splitlines()[-1:]}
-        rows.append({"workload": name, **result})
+        rows.append({"workload": name if norm is None else f"{name} ({norm})", **result})
         tell(f"{name}: {rows[-1]}")
     head = "| workload | search s | cpu s | first s | states | exhausted | other sizes ms | peak MiB |\n" + "|---" * 8 + "|"
     return rows, "\n".join([head, *map(_workload_line, rows)])
@@ -151,7 +161,8 @@ def _workload_line(row: Record) -> str:
     if "error" in row:
         return f"| {row['workload']} | {' '.join(row['error'])} ||||||||"
     report = row["report"]
-    done = "all tiers" if all(tier["exhausted"] for tier in report["tiers"]) else report["exhausted_what"]
+    tiers = ", ".join(f"{tier['tier']} to {tier['bound'] or 0}" for tier in report["tiers"])
+    done = f"{tiers} operators" if report["exhausted"] else report["exhausted_what"]
     return (
         f"| {row['workload']} | {row['seconds']:.2f} | {row['cpu_seconds']:.2f} | {report['first_found_seconds']:.3f} "
         f"| {report['states']} | {done}{'' if report['cuts_complete'] else ', cuts in part'} "
@@ -211,8 +222,9 @@ def _search_seconds(program: Graph, limit: float) -> tuple[float | None, bool]:
 
     report = search(program, device_for("cpu"), progress=look, options=GROWTH_OPTIONS).report
     seconds = _coarsest_ended(since_stage) or time.process_time() - started
-    in_time = report.exhausted and report.cuts_complete and seconds <= limit
-    return seconds if in_time else None, in_time and all(tier.exhausted for tier in report.tiers)
+    coarsest = report.tiers[0]
+    in_time = coarsest.exhausted and coarsest.cuts_complete and seconds <= limit
+    return seconds if in_time else None, in_time and report.exhausted
 
 
 def _coarsest_ended(since_stage: Mapping[str, float]) -> float | None:
@@ -267,6 +279,40 @@ def compared(seed: int, program: Graph, device: Device, limit: float, algorithm_
     return row
 
 
+def exhaustive(arguments: argparse.Namespace) -> tuple[list[Record], str]:
+    """Small random programs against all graphs of Algorithm 1."""
+    device = replace(device_for("cpu"), launch_seconds=1e-9)
+    rows: list[Record] = []
+    for seed in range(10 * arguments.programs):
+        program = random_program(seed, EXHAUSTED_SPACE)
+        found = search(program, device, budget=arguments.seconds)
+        row: Record = {"seed": seed, "operators": len(program.kernels()), "best_seconds": _best(found, device)}
+        reports = [
+            enumerate_graphs(program, device, replace(options, time_limit=arguments.algorithm_1_seconds))
+            for options in EXHAUSTED_KERNELS
+        ]
+        row["algorithm_1_finished"] = [reference.report.exhausted for reference in reports]
+        row["algorithm_1_graphs"] = [reference.report.verified for reference in reports]
+        row["algorithm_1_best_seconds"] = [_best(reference, device) for reference in reports]
+        row["lost"] = any(theirs < row["best_seconds"] * (1 - 1e-9) for theirs in row["algorithm_1_best_seconds"])
+        rows.append(row)
+        tell(f"small program {seed}: {row}")
+    lost = [row["seed"] for row in rows if row["lost"]]
+    finished, compared = (sum(map(all, (row[name] for row in rows))) for name in ("algorithm_1_finished", "algorithm_1_graphs"))
+    graphs = [sum(row["algorithm_1_graphs"]) for row in rows]
+    summary = (
+        f"{len(rows)} small random programs: Algorithm 1, {arguments.algorithm_1_seconds:g} s for one kernel and for two, "
+        f"finished both on {finished}, found {sum(graphs)} graphs of {sum(map(bool, graphs))} programs, of {compared} both in "
+        f"one kernel and in two, and something cheaper on {len(lost)}: {lost}"
+    )
+    return rows, summary
+
+
+def _best(result: SearchResult | EnumerationResult, device: Device) -> float:
+    """The least seconds that are predicted for a graph, by the same model for all."""
+    return min((predicted_seconds(candidate.graph, device) for candidate in result.candidates), default=math.inf)
+
+
 def float64_error(program: Graph, graph: Graph) -> float:
     """The largest deviation of a graph's outputs from the program's, both in float64; infinity where it has none."""
     inputs = [array.astype(np.float64) for array in random_inputs(program, seed=0)]
@@ -276,7 +322,7 @@ def float64_error(program: Graph, graph: Graph) -> float:
 
 
 Part = Callable[[argparse.Namespace], tuple[Any, str]]
-PARTS: dict[str, Part] = {"workloads": workloads, "growth": growth, "random": random}
+PARTS: dict[str, Part] = {"workloads": workloads, "growth": growth, "random": random, "exhaustive": exhaustive}
 
 
 if __name__ == "__main__":

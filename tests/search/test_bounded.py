@@ -23,7 +23,7 @@ from mugraph.search.closure.lifting import Fmaps, with_loop
 from mugraph.search.closure.neutral import without_neutral_maxima
 from mugraph.search.closure.recipe import Recipe, Step
 from mugraph.search.closure.saturation import Closure, Limits, Saturation, TinyInputs
-from mugraph.search.closure.tiers import Tier, distinct_tiers
+from mugraph.search.closure.tiers import Tier, distinct_tiers, tiers_to
 from mugraph.search.report import SearchReport, TierReport
 from mugraph.trials.programs import random_program
 
@@ -214,3 +214,15 @@ def test_a_tier_exhausted_in_part_is_reported_with_its_bound(bound: int, words: 
     fine = TierReport("full axioms", closures=1, saturated=0, complete=False, bound=bound)
     report = SearchReport(tiers=[coarse, fine], block_operators=11, max_kernels=5)
     assert report.exhausted_what.endswith(words)
+
+
+def test_tiers_of_what_has_no_sums_or_no_constants_are_one() -> None:
+    p = Program()
+    x, w = p.input("x", (4, 6)), p.input("w", (6, 5))
+    assert distinct_tiers(axes_of(finished(p, x.silu() @ w))) == [Tier.FULL]
+    p = Program()
+    x, w = p.input("x", (4, 6)), p.input("w", (6, 5))
+    scaled = axes_of(finished(p, (0.5 * x) @ w))
+    assert distinct_tiers(scaled) == [Tier.OPAQUE_SCALINGS, Tier.FULL]
+    assert tiers_to(scaled, Tier.OPAQUE_SCALINGS) == [Tier.OPAQUE_SUMS]
+    assert tiers_to(axes_of(ntrans()), Tier.OPAQUE_SCALINGS) == [Tier.OPAQUE_SUMS, Tier.FULL]

@@ -18,6 +18,7 @@ from mugraph.search.engine import Search
 from mugraph.search.planning.cuts import CutSpace, in_normal_order
 from mugraph.search.planning.plans import CUT_GAIN
 from mugraph.search.planning.selection import CANDIDATES
+from mugraph.search.planning.variants import Parts, Variants
 
 from .programs import PAPER, chain, finished, outputs, rmsnorm
 
@@ -62,6 +63,12 @@ def wide_mlp() -> Graph:
     p = Program()
     x, a, b = p.input("x", (256, 1024)), p.input("a", (1024, 4096)), p.input("b", (4096, 1024))
     return finished(p, (x @ a).silu() @ b)
+
+
+def spaces(run: Search, produces: tuple[int, ...], tier: Tier = Tier.OPAQUE_SUMS) -> list[CutSpace]:
+    """The cuts of all derivations."""
+    variants = run.plans.variants(run.axes, tier, produces)
+    return [space for batch in variants.batches() for space in variants.spaces(batch, math.inf)]
 
 
 def kinds(graph: Graph) -> list[str]:
@@ -148,8 +155,8 @@ def test_a_launch_stores_what_it_makes_on_the_way() -> None:
     small = residual(8)
     run = Search(small, H100)
     produces = (-1, -2)
-    (variant, *_) = run.plans.variants(run.axes, Tier.OPAQUE_SUMS)
-    cuts = CutSpace(variant, run.plans.roofline, produces).cuts(3, lambda: math.inf)
+    (space, *_) = spaces(run, produces)
+    cuts = space.cuts(3, lambda: math.inf)
     several = [cut for cut in cuts if any(len(group) == 2 for group in cut.groups)][:3]
     plans = [next(run.plans.cut_plan(cut, Tier.OPAQUE_SUMS, 3, produces, math.inf)) for cut in several]
     assert plans
@@ -180,8 +187,8 @@ def test_no_cut_left_out_could_have_won() -> None:
     run = Search(finished(p, (x @ a) / (x @ b).sqrt()), H100)
     best = min(plan.seconds for plan in run.plans.plans(run.axes, Tier.OPAQUE_SUMS, 3, (-1,)))
     unbounded = math.inf
-    for variant in run.plans.variants(run.axes, Tier.OPAQUE_SUMS):
-        for cut in CutSpace(variant, run.plans.roofline, (-1,)).cuts(3, lambda: math.inf):
+    for space in spaces(run, (-1,)):
+        for cut in space.cuts(3, lambda: math.inf):
             for plan in run.plans.cut_plan(cut, Tier.OPAQUE_SUMS, 3, (-1,), math.inf):
                 assert plan.seconds >= cut.floor
                 unbounded = min(unbounded, plan.seconds)
@@ -229,3 +236,56 @@ def test_cuts_that_there_was_no_time_for_are_not_called_searched() -> None:
     run.plans.cut_deadline = 0.0
     assert list(run.plans.cut_plans(run.axes, Tier.OPAQUE_SUMS, 5, (-1,), math.inf)) == []
     assert not run.plans.cuts_complete
+
+
+def two_products(n: int) -> Graph:
+    """Two products with one factor in common."""
+    p = Program()
+    x, y, z = (p.input(name, (n, n), DType.FP16) for name in "xyz")
+    return finished(p, x @ z + y @ z)
+
+
+def test_algebra_that_only_several_kernels_profit_from() -> None:
+    """One sum and one product of a library, where each is a kernel; in one kernel every block would add again."""
+    found = search(two_products(4096), H100)
+    assert kinds(found.candidates[0].graph) == ["graph_defined", "matmul"]
+    assert found.report.exhausted
+    for candidate in search(two_products(8), H100).candidates:
+        for got, wanted in zip(outputs(candidate.graph), outputs(two_products(8)), strict=True):
+            np.testing.assert_allclose(got, wanted, rtol=1e-9)
+
+
+def test_algebra_of_parts_where_the_whole_is_too_large_for_it() -> None:
+    """As if nothing were known of the whole: the sum of two products is a part, and that is factored."""
+    p = Program()
+    x, y, z = (p.input(name, (8, 8)) for name in "xyz")
+    run = Search(finished(p, (x @ z + y @ z).silu().sum(-1)), H100)
+    parts = Parts(run.plans.recipes_of_part(Tier.FULL), run.plans.store)
+    variants = Variants(run.axes, (-1,), (), parts, run.plans.roofline, seed=0)
+    found = [space for batch in variants.batches() for space in variants.spaces(batch, math.inf)]
+    products = [sum(term.op == "contract" for term in space.program.terms) for space in found]
+    assert products[0] == 2
+    assert 1 in products
+    final = {space.digests[term] for space in found for term in space.outputs}
+    assert len(final) == 1
+    (nothing,) = variants.batches(below=0.0)
+    assert len(nothing) == 1
+
+
+def test_derivations_beyond_a_bound_have_no_cut_below_it() -> None:
+    run = Search(normalized_product(64), H100)
+    variants = run.plans.variants(run.axes, Tier.FULL, (-1,))
+    forms = [bounded for batch in variants.batches() for bounded in batch]
+    assert len(forms) > 3
+    for floor, form in forms:
+        space = CutSpace(form().with_sizes(run.axes.sizes), run.plans.roofline, (-1,))
+        assert all(cut.floor >= floor for cut in space.cuts(5, lambda: math.inf))
+
+
+def test_cuts_of_several_derivations_that_launch_the_same_are_tried_once() -> None:
+    run = Search(rmsnorm(), H100)
+    keys = [cut.key for space in spaces(run, (-1,), Tier.FULL) for cut in space.cuts(5, lambda: math.inf)]
+    assert len(set(keys)) < len(keys)
+    run.plans.cut_deadline = math.inf
+    list(run.plans.cut_plans(run.axes, Tier.FULL, 5, (-1,), math.inf))
+    assert run.plans.cuts_tried <= len(set(keys))

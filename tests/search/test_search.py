@@ -53,7 +53,8 @@ def test_the_papers_programs(name: str, memory: int) -> None:
     program = PAPER[name]()
     result = search(program, dataclasses.replace(CPU, shared_memory_bytes=memory), budget=20)
     assert result.candidates
-    assert result.report.exhausted
+    assert result.report.tiers[0].exhausted
+    assert result.report.tiers[0].cuts_complete
     assert any(len(candidate.graph.kernels()) == 1 for candidate in result.candidates)
     assert_all_equal(program, result)
 
@@ -213,6 +214,55 @@ def test_the_report_says_what_pruned_how_many() -> None:
     assert report.to_json()["pruned"][Pruning.EXPRESSION.value] == sum(t.pruned[Pruning.EXPRESSION] for t in report.tiers)
 
 
+def test_a_limit_of_block_operators_is_one() -> None:
+    """Below the fewest operators of the program there is nothing, and each limit has room for more than a smaller one."""
+    graphs, states, found = [], [], []
+    for limit in (6, 9, 10, 11):
+        options = Options(max_kernels=1, block_operators=limit, most_block_operators=limit)
+        result = search(rmsnorm(), CPU, options=options)
+        counts = [kernel.body.operator_count() for c in result.candidates for kernel in c.graph.kernels() if kernel.body]
+        assert max(counts, default=0) <= limit
+        assert f"up to {limit} block operators" in result.report.exhausted_what
+        graphs.append(sum(tier.derivations for tier in result.report.tiers))
+        states.append(result.report.states)
+        found.append(bool(result.candidates))
+    assert found == [False, True, True, True]
+    assert graphs == sorted(graphs)
+    assert len(set(graphs)) == 4
+    assert states[0] < states[1]
+
+
+def test_a_limit_of_block_operators_is_one_for_every_kernel_of_several() -> None:
+    options = Options(block_operators=6, most_block_operators=6)
+    candidates = search(rmsnorm(), CPU, options=options).candidates
+    bodies = [kernel.body for candidate in candidates for kernel in candidate.graph.kernels() if kernel.body]
+    assert bodies
+    assert all(body.operator_count() <= 6 for body in bodies)
+
+
+def test_conditions_are_reported_where_they_touch_the_program() -> None:
+    p = Program()
+    x, y = p.input("x", (4, 6)), p.input("y", (4, 6))
+    elementwise = search(finished(p, x * y), CPU).report
+    assert not any("partial results" in words or "join other axes" in words for words in elementwise.not_searched)
+    p = Program()
+    x = p.input("x", (4, 4))
+    squared = search(finished(p, x @ x), CPU).report
+    assert any("along two axes at once" in words for words in squared.not_searched)
+    normalized = search(rmsnorm(), CPU, options=Options(scheduled_recipes=1)).report
+    assert not any("along two axes at once" in words for words in normalized.not_searched)
+    assert any("partial results" in words for words in normalized.not_searched)
+    assert any(words.startswith("schedules of") for words in normalized.not_searched)
+    assert normalized.to_json()["not_searched"] == normalized.not_searched
+
+
+def test_a_tier_that_was_not_begun_is_not_called_exhausted() -> None:
+    report = search(rmsnorm(), CPU, options=Options(finer_tier_seconds=-1.0)).report
+    assert [tier.exhausted for tier in report.tiers] == [True, False, False]
+    assert not report.exhausted
+    assert "not exhausted: scalings opaque, full axioms" in report.exhausted_what
+
+
 def test_a_closure_cut_short_is_not_called_exhausted() -> None:
     report = search(rmsnorm(), CPU, options=Options(max_nodes=10)).report
     assert not report.exhausted
@@ -256,3 +306,13 @@ def test_progress_is_told_and_an_interrupt_returns_the_best_so_far() -> None:
     assert "interrupted" in result.report.exhausted_what
     assert seen[-1].states > 0
     assert seen[-1].stage
+
+
+def test_an_output_that_needs_no_input_is_rehearsed() -> None:
+    """Less its own mean, one element is nothing, whatever it is."""
+    p = Program()
+    x, y, z = (p.input(name, (1,)) for name in "xyz")
+    program = finished(p, z - z.mean(-1, keepdim=True) + (x - x) * y)
+    result = search(program, CPU)
+    assert result.candidates
+    assert_all_equal(program, result)

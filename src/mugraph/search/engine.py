@@ -24,6 +24,8 @@ from mugraph.search.closure.context import Context
 from mugraph.search.closure.neutral import without_neutral_maxima
 from mugraph.search.closure.saturation import TinyInputs
 from mugraph.search.closure.tiers import Tier, distinct_tiers
+from mugraph.search.conditions import left_out
+from mugraph.search.constraints import EVERYTHING, SearchSpace
 from mugraph.search.items import Options
 from mugraph.search.kernels import Kernel, KernelSearch
 from mugraph.search.notes import Notes, Shelf
@@ -42,6 +44,12 @@ WRITING_SHARE = 0.03
 
 _CLOSURE_SHARE = 0.1
 """Part of a budget one closure may use, so that a program too large for one kernel still gets cut in time."""
+
+_WHOLE_SHARE = 0.4
+"""Part of the time of a finer tier for closures of the whole program; where these are too large, parts have what is left."""
+
+_TIER_SHARE = 0.6
+"""Part of what is left of a budget after which finer tiers have their turn, whatever is left to do in a coarser one."""
 
 _AT_ONCE = 0.1
 """Part of the time of a closure after which the program's own recipe is offered, if nothing else is known by then."""
@@ -77,8 +85,10 @@ class Search:
     options: Options = field(default_factory=Options)
     workers: Workers = 1
     shelf: Shelf | None = None
+    space: SearchSpace = EVERYTHING
 
     def __post_init__(self) -> None:
+        self.options = self.space.within(self.options)
         self.started = time.perf_counter()
         self.deadline = float("inf") if self.budget is None else self.started + (1 - WRITING_SHARE) * self.budget
         whole = axis_program(self.program)
@@ -94,13 +104,20 @@ class Search:
         self.produces = tuple(-1 - index for index in range(len(self.axes.outputs)))
         share = _CLOSURE_SHARE * self.budget if self.budget is not None else float("inf")
         self.kernels = self._kernels(min(self.options.closure_seconds, share))
-        cuts = self.deadline if self.budget is not None else self.started + self.options.cut_seconds
-        self.plans = PlanSearch(self.kernels, len(self.input_tensors), cuts)
+        self.plans = PlanSearch(self.kernels, len(self.input_tensors))
 
     def _kernels(self, closure_seconds: float) -> KernelSearch:
         """A search for kernels that gives closures so many seconds."""
         kernels = KernelSearch(
-            self.axes.structure, self.device, self.dtype, self._tensor, self.options, self.deadline, self._tick
+            self.axes.structure,
+            self.device,
+            self.dtype,
+            self._tensor,
+            self.options,
+            self.deadline,
+            self._tick,
+            self.space,
+            self.program.input_names,
         )
         kernels.closure_seconds = closure_seconds
         return kernels
@@ -124,10 +141,10 @@ class Search:
             executor.close()
         if notes is not None:
             notes.keep(self.kernels.found)
-        self.report.tiers = [replace(report) for report in self.kernels.reports.values()]
+        self.report.tiers = [replace(self.kernels.report(tier)) for tier in distinct_tiers(self.axes)]
         self.report.cuts_tried = self.plans.cuts_tried
         self.report.left_out += self.kernels.pruned + Counter({Pruning.FLOOR: self.plans.cuts_pruned})
-        self.report.cuts_complete = self.plans.cuts_complete
+        self.report.conditions = list(left_out(self.axes, self.kernels.loop_axes(self.axes), self.options.max_kernels))
         candidates = self._candidates()
         self.report.paddings = self._paddings(candidates)
         self.report.seconds = time.perf_counter() - self.started
@@ -138,16 +155,26 @@ class Search:
     def _run_tiers(self) -> None:
         coarsest, *finer = distinct_tiers(self.axes)
         self._offer_early(coarsest)
+        self.plans.cut_deadline = self.started + self.options.cut_seconds if self.budget is None else self._share(len(finer))
         self._run_tier(coarsest)
         searched = self.kernels.report(coarsest)
         if searched.saturated == searched.closures and self.kernels.now() <= self.kernels.deadline:
             self.best = {plan: seconds for plan, seconds in self.best.items() if plan not in self.early} or self.best
-        for tier in finer:
+        for number, tier in enumerate(finer, start=1):
             if self.budget is None:
-                self.kernels.deadline = self.kernels.now() + self.options.finer_tier_seconds
+                seconds = self.options.finer_tier_seconds
+                self.kernels.deadline = self.plans.cut_deadline = self.kernels.now() + seconds
+                self.kernels.closure_seconds = min(self.options.closure_seconds, _WHOLE_SHARE * seconds)
+            else:
+                self.plans.cut_deadline = self._share(len(finer) - number)
             if self.kernels.now() > self.kernels.deadline:
                 break
             self._run_tier(tier)
+
+    def _share(self, tiers: int) -> float:
+        """Until when several kernels are looked for in a tier, if so many finer ones shall have a part of the budget, too."""
+        now = self.kernels.now()
+        return self.deadline if not tiers else now + _TIER_SHARE * max(0.0, self.deadline - now)
 
     def _offer_early(self, tier: Tier) -> None:
         """Kernels of a program whose closure is not saturated at once: there are some before it is, or if it never will be."""
@@ -160,10 +187,12 @@ class Search:
 
     def _run_tier(self, tier: Tier) -> None:
         self._tick(tier.value, 0)
-        limit = self.options.max_kernels if tier is Tier.OPAQUE_SUMS else 1
-        for plan in self.plans.plans(self.axes, tier, limit, self.produces):
+        best = min(self.best.values(), default=float("inf"))
+        self.plans.cuts_complete = True
+        for plan in self.plans.plans(self.axes, tier, self.options.max_kernels, self.produces, best):
             self._found(plan, tier)
             self.early.discard(plan)
+        self.kernels.report(tier).cuts_complete = self.plans.cuts_complete
 
     def _found(self, plan: Plan, tier: Tier) -> None:
         self.best.setdefault(plan, plan.seconds)
@@ -188,7 +217,7 @@ class Search:
     # results ---------------------------------------------------------------------------------------------------------
 
     def _candidates(self) -> list[Candidate]:
-        """The most promising plans as graphs, each graph once; others take the place of what does not fit device memory."""
+        """The most promising plans as graphs, each graph once; others take the place of what fits neither memory nor space."""
         graphs: dict[Plan, Graph] = {}
         rehearsal = Rehearsal(self.axes, len(self.input_tensors), self.plans.read_as)
         refinements = refined(most_promising(self.best, rehearsal.errors), rehearsal, self.kernels)
@@ -205,7 +234,9 @@ class Search:
                 graph = self._graph(plan)
                 fits = peak_bytes(graph) <= self.device.device_memory_bytes
                 self.report.left_out[Pruning.MEMORY] += not fits
-                if fits and graph not in graphs.values():
+                asked_for = self.space.holds(graph)
+                self.report.left_out[Pruning.SPACE] += not asked_for
+                if fits and asked_for and graph not in graphs.values():
                     graphs[plan] = graph
                 else:
                     del left[plan]

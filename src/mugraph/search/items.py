@@ -39,8 +39,9 @@ class Options:
     """Limits of a search (paper, section 8: 5 kernel and 11 block operators).
 
     Each context is enumerated up to `block_operators`, to one more than the smallest graph of the program has, or to its own
-    smallest graph, whichever is largest. Limits of time hold where no budget was given, `closure_seconds` always; what they
-    cut short is reported and not kept, so that they do not tell options apart.
+    smallest graph, whichever is largest, but not beyond `most_block_operators`. If that is no more than `block_operators`, no
+    kernel has more, and no tensor is looked at for which there is no room. Limits of time hold where no budget was given,
+    `closure_seconds` always; what they cut short is reported and not kept, so that they do not tell options apart.
     """
 
     max_kernels: int = 5
@@ -62,6 +63,11 @@ class Options:
     """From the start of the search to the last cut into several kernels that is tried."""
     finer_tier_seconds: float = field(default=8.0, compare=False)
     """Of each tier beyond the coarsest."""
+
+    @property
+    def limited(self) -> bool:
+        """Whether no kernel may have more block operators than those asked for."""
+        return self.most_block_operators <= self.block_operators
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +157,8 @@ class Item:
         own.expressions = reached.closure.expressions
         Transcription(own, arith, inputs, Limits()).run()
         closure = self._in_context(own)
-        found, _ = self._extract(replace(reached, closure=own), closure, deadline, min(_MOST_AS_WRITTEN, len(closure.nodes)))
+        most = self.options.most_block_operators if self.options.limited else min(_MOST_AS_WRITTEN, len(closure.nodes))
+        found, _ = self._extract(replace(reached, closure=own), closure, deadline, most)
         return found
 
     def _safe(self, found: list[Recipe], stabilizer: Stabilizer, deadline: float) -> list[Recipe]:
@@ -185,7 +192,7 @@ class Item:
         nodes = self.options.max_nodes if self.tier is Tier.OPAQUE_SUMS else self.options.max_finer_nodes
         try:
             whole.expressions = Expressions(self.program, self.tier, whole.context, deadline)
-            Saturation(whole, arith, inputs, Limits(nodes, deadline), tick).run()
+            Saturation(whole, arith, inputs, Limits(0 if self.options.limited else nodes, deadline), tick).run()
         except (ExpressionTooLarge, RecursionError):
             whole.goals = [[] for _ in self.program.outputs]
             return whole, 0
@@ -196,7 +203,7 @@ class Item:
             bounded, bound = deepened(whole, arith, inputs, limits, self.options.block_operators, tick)
         except RecursionError:  # landmarks follow how expressions are nested
             return whole, 0
-        return (bounded if all(bounded.goals) else whole), bound
+        return (bounded if all(bounded.goals) or self.options.limited else whole), bound
 
     def _extract(self, loopless: _Loopless, closure: Closure, deadline: float, most: int) -> tuple[list[Recipe], int]:
         """The derivations of all goals up to the limit of operators, or if that is larger those of the smallest size there is,

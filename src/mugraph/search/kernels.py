@@ -15,7 +15,8 @@ from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Tensor
 from mugraph.search.axes import AxisProgram, AxisSet, Slots
 from mugraph.search.closure.recipe import Recipe
-from mugraph.search.closure.tiers import Tier
+from mugraph.search.closure.tiers import Tier, distinct_tiers, seen_in
+from mugraph.search.constraints import ANY_SCHEDULE, EVERYTHING, OUTPUT, Frame, SearchSpace
 from mugraph.search.items import NOTHING, Item, Options, canonical, reading
 from mugraph.search.parallel import Executor, Serial, Task
 from mugraph.search.report import Pruning, TierReport
@@ -25,6 +26,9 @@ from mugraph.search.scheduling.schedule import Scheduled, Scheduler
 from mugraph.search.scheduling.space import Sizes, cuttable
 from mugraph.search.structures import KNOWN, Key, Structure, StructureCache
 from mugraph.search.work import Work
+
+_PART_SHARE = 0.1
+"""Part of the time of a closure that finer algebra has for a part of a program: there are many, and most take much less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,10 @@ class Kernel:
 
 @dataclass
 class KernelSearch:
-    """Finds kernels for programs that are parts of a `whole`; `tensor_of` describes device tensors, the outputs as -1, -2, ..."""
+    """Finds kernels for programs that are parts of a `whole`; `tensor_of` describes device tensors, the outputs as -1, -2, ...
+
+    `inputs` are the names of the whole program's inputs, which are the first device tensors: the `space` may speak of them.
+    """
 
     whole: AxisProgram
     device: Device
@@ -58,6 +65,8 @@ class KernelSearch:
     options: Options
     deadline: float
     tick: Callable[[str, int], None]
+    space: SearchSpace = EVERYTHING
+    inputs: Sequence[str] = ()
     reports: dict[Tier, TierReport] = field(default_factory=dict)
     closure_seconds: float = math.inf
     pruned: Counter[Pruning] = field(default_factory=Counter)
@@ -68,24 +77,26 @@ class KernelSearch:
     announced: dict[Key, Task[Structure]] = field(default_factory=dict)
     found: dict[Key, Structure] = field(default_factory=dict)
     structures: dict[tuple[AxisProgram, Tier, int | None], Structure] = field(default_factory=dict)
-    schedulers: dict[tuple[tuple[Sizes, ...], AxisSet], Scheduler] = field(default_factory=dict)
+    schedulers: dict[tuple[tuple[Sizes, ...], AxisSet, Frame], Scheduler] = field(default_factory=dict)
 
     def kernels(self, program: AxisProgram, tier: Tier, produces: Sequence[int]) -> Iterator[Kernel]:
         """Kernels computing all outputs of `program` in one launch, best schedules of the cheapest recipes of each context.
 
-        `produces` are the device tensors that the outputs become.
+        Recipes that a coarser tier had are left to it. `produces` are the device tensors that the outputs become.
         """
-        scheduler = self.scheduler([program.sizes])
+        scheduler = self.scheduler([program.sizes], frame=self.frame(program, produces))
         passed_over = scheduler.too_large
         for costs in self.costs(program, tier, produces):
-            for found in scheduler.best_of_each(costs, self.options.schedules_per_recipe):
+            seen = seen_in(program, tier)
+            new = [cost for cost in costs if self.first_tier.setdefault((program.sizes, cost.recipe), seen) is seen]
+            for found in scheduler.best_of_each(tuple(new), self.options.schedules_per_recipe):
                 yield Kernel.of(found, program.sizes)
         self.pruned[Pruning.MEMORY] += scheduler.too_large - passed_over
 
     def costs(
         self, program: AxisProgram, tier: Tier, produces: Sequence[int], parted: AxisSet = frozenset()
     ) -> Iterator[tuple[RecipeCost, ...]]:
-        """For each context the cost models of its cheapest recipes that no coarser tier had.
+        """For each context the cost models of its cheapest recipes.
 
         The grid will cut the axes `parted` into single elements, so that loops may cut what is within these parts.
         A program whose closure without a loop ends early and empty is not tried with loops: it has to be cut.
@@ -97,28 +108,43 @@ class KernelSearch:
                     self.report(tier).cut_short()
                 return
             structure = self.structure(program, tier, loop_axis)
-            if tier is Tier.OPAQUE_SUMS and not structure.saturated and not structure.recipes:
+            if seen_in(program, tier) is Tier.OPAQUE_SUMS and not structure.saturated and not structure.recipes:
                 if program.structure == self.whole:
                     self.report(tier).cut_short()
                 return
             if loop_axis is None:
                 self.announce(program, tier, loop_axes)
             cheapest = self.cheapest_first(program, structure.safe_recipes)
-            self.pruned[Pruning.DOMINATED] += len(cheapest[self.options.scheduled_recipes :])
-            scheduled = cheapest[: self.options.scheduled_recipes]
-            new = [recipe for recipe in scheduled if self.first_tier.setdefault((program.sizes, recipe), tier) is tier]
-            yield self.costs_of(program, tuple(new), produces)
+            if self.space:
+                cheapest = [recipe for recipe in cheapest if self.space.admits(recipe, self.inputs)]
+            dominated = len(cheapest[self.options.scheduled_recipes :])
+            self.pruned[Pruning.DOMINATED] += dominated
+            if program.structure == self.whole:
+                self.report(tier).unscheduled += dominated
+            yield self.costs_of(program, tuple(cheapest[: self.options.scheduled_recipes]), produces)
 
-    def scheduler(self, variants: Sequence[Sizes], parted: AxisSet = frozenset()) -> Scheduler:
+    def scheduler(self, variants: Sequence[Sizes], parted: AxisSet = frozenset(), frame: Frame = ANY_SCHEDULE) -> Scheduler:
         """The scheduler for some sizes of axes: programs of the same sizes share what depends on these alone."""
-        key = (tuple(variants), parted)
+        key = (tuple(variants), parted, frame)
         if key not in self.schedulers:
-            self.schedulers[key] = Scheduler(variants, parted)
+            self.schedulers[key] = Scheduler(variants, parted, frame)
         return self.schedulers[key]
+
+    def frame(self, program: AxisProgram, produces: Sequence[int]) -> Frame:
+        """What the space leaves of the schedules of a launch that makes the outputs of `program`."""
+        if not self.space:
+            return ANY_SCHEDULE
+        loads = [(self.inputs[load.source], load.slots) for _, load in program.loads() if load.source < len(self.inputs)]
+        outputs = [(OUTPUT, slots) for source, (_, slots) in zip(produces, program.outputs, strict=False) if source < 0]
+        return self.space.frame([*loads, *outputs])
 
     def report(self, tier: Tier) -> TierReport:
         """The statistics of a tier."""
-        return self.reports.setdefault(tier, TierReport(tier.value))
+        seen = seen_in(self.whole, tier)
+        if seen not in self.reports:
+            (name,) = (each for each in distinct_tiers(self.whole) if seen_in(self.whole, each) is seen)
+            self.reports[seen] = TierReport(name.value)
+        return self.reports[seen]
 
     def loop_axes(self, program: AxisProgram, parted: AxisSet = frozenset()) -> list[int]:
         """Axes a for-loop may cut where the grid cuts `parted` into single elements: largest first."""
@@ -128,7 +154,7 @@ class KernelSearch:
 
     def structure(self, program: AxisProgram, tier: Tier, loop_axis: int | None) -> Structure:
         """Every recipe of a context within the limits; searched once per process, whatever the sizes and sources."""
-        key = (program.structure, tier, loop_axis)
+        key = (program.structure, seen_in(program, tier), loop_axis)
         structure = self.structures.get(key)
         if structure is None:
             item, sources = self.item(program, tier, loop_axis)
@@ -174,7 +200,10 @@ class KernelSearch:
     def item(self, program: AxisProgram, tier: Tier, loop_axis: int | None) -> tuple[Item, tuple[int, ...]]:
         """The work item of a context, and the sources that its loads 0, 1, ... stand for."""
         form, sources = canonical(program.structure)
-        return Item(form, tier, loop_axis, self.options, self.work(program, sources), self.closure_seconds), sources
+        seen = seen_in(program, tier)
+        in_a_hurry = seen is not Tier.OPAQUE_SUMS and program.structure != self.whole
+        seconds = _PART_SHARE * self.closure_seconds if in_a_hurry else self.closure_seconds
+        return Item(form, seen, loop_axis, self.options, self.work(program, sources), seconds), sources
 
     def cheapest_first(self, program: AxisProgram, recipes: tuple[Recipe, ...]) -> list[Recipe]:
         """Recipes by their work at the program's sizes, whatever sizes they were found at."""

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mugraph.devices import Device
-from mugraph.errors import BudgetExceeded, UndefinedInField, UnsupportedOperator
+from mugraph.errors import BudgetExceeded, InvalidInput, UndefinedInField, UnsupportedOperator
 from mugraph.ir.graph import Graph
 from mugraph.ir.liveness import peak_bytes
+from mugraph.search.constraints import EVERYTHING, SearchSpace
 from mugraph.search.engine import WRITING_SHARE, Candidate, Search, SearchResult
 from mugraph.search.enumeration.cost import predicted_seconds
 from mugraph.search.items import Options
@@ -48,24 +49,30 @@ def search(
     options: Options | None = None,
     workers: Workers = 1,
     shelf: Shelf | None = None,
+    space: SearchSpace = EVERYTHING,
 ) -> SearchResult:
     """Search muGraphs equal to `program` (a kernel graph of pre-defined operators) for `device`.
 
     `budget` is in seconds; without one, the coarsest tier of abstraction is exhausted and finer ones get a few seconds.
     What was found is kept on the `shelf`, and what earlier searches found is read from there (`mugraph.search.notes`).
     `workers` search beside each other and find what one alone finds (`mugraph.search.parallel`).
+    Candidates lie in the `space` (`mugraph.search.constraints`).
     Long programs, and those that have no axis form as a whole, are searched in stretches (`mugraph.search.stretches`).
-    Raises UnsupportedOperator when no part of the program has an axis form, and BudgetExceeded when nothing was found in time.
+    Raises UnsupportedOperator when no part of the program has an axis form, BudgetExceeded when nothing was found in time, and
+    InvalidInput for a space of which nothing can be a muGraph of the program.
     """
     options = options or Options()
     operators = len(program.kernels())
+    space.check(program)
     if operators <= LONG:
         try:
-            return Search(program, device, budget, progress, options, workers, shelf).run()
+            return Search(program, device, budget, progress, options, workers, shelf, space).run()
         except UnsupportedOperator:
             if operators < 2:
                 raise
-    return _LongSearch(program, device, budget, progress, options, workers, shelf).run()
+    if space.kernels is not None or space.maps:
+        raise InvalidInput("kernels and maps cannot be limited here: the program is too long, and is searched in stretches")
+    return _LongSearch(program, device, budget, progress, options, workers, shelf, space).run()
 
 
 @dataclass
@@ -79,6 +86,7 @@ class _LongSearch:
     options: Options
     workers: Workers
     shelf: Shelf | None
+    space: SearchSpace
 
     def run(self) -> SearchResult:
         """The best of both; raises what the whole program was refused for where no stretch has a kernel either."""
@@ -143,7 +151,7 @@ class _LongSearch:
             return SearchResult([], SearchReport(interrupted=True))
 
     def _search(self, graph: Graph, seconds: float | None, workers: Workers) -> SearchResult:
-        return Search(graph, self.device, seconds, self.progress, self.options, workers, self.shelf).run()
+        return Search(graph, self.device, seconds, self.progress, self.options, workers, self.shelf, self.space).run()
 
     def _ranked(self, graph: Graph, found: SearchResult | None) -> list[Candidate]:
         """Candidates of a stretch, the best first: as the program has it where nothing was found."""

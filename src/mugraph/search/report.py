@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -21,6 +21,7 @@ class Pruning(StrEnum):
     MEMORY = "schedules beyond the memory of a block"
     DOMINATED = "recipes with more work than those scheduled"
     FLOOR = "cuts whose roofline is above the best plan"
+    SPACE = "plans outside the space that was asked for"
     PRECISION = "plans that lose precision which others keep"
 
 
@@ -40,7 +41,8 @@ class TierReport:
     """One tier of abstraction: tensors and edges visited; closures of the whole program, how many saturated, their derivations.
 
     `operators` is the largest number of block operators to which some context with a graph was listed completely, `bound`
-    the number to which all contexts were (None: no context was searched).
+    the number to which all contexts were (None: no context was searched). `unscheduled` derivations were listed, but have more
+    work than those that were given schedules. `parts` are contexts of one launch of several, some of them `unfinished`.
     """
 
     tier: str
@@ -52,6 +54,11 @@ class TierReport:
     complete: bool = True
     operators: int = 0
     bound: int | None = None
+    unscheduled: int = 0
+    cuts_complete: bool = False
+    """Whether every cut of what was listed was looked at, or has a roofline that says it is not a tenth better."""
+    parts: int = 0
+    unfinished: int = 0
     pruned: Counter[Pruning] = field(default_factory=Counter)
 
     def cut_short(self) -> None:
@@ -66,6 +73,10 @@ class TierReport:
         self.edges += other.edges
         self.derivations += other.derivations
         self.complete = self.complete and other.complete
+        self.unscheduled += other.unscheduled
+        self.cuts_complete = self.cuts_complete and other.cuts_complete
+        self.parts += other.parts
+        self.unfinished += other.unfinished
         self.operators = max(self.operators, other.operators)
         bounds = [bound for bound in (self.bound, other.bound) if bound is not None]
         self.bound = min(bounds, default=None)
@@ -73,8 +84,16 @@ class TierReport:
 
     @property
     def exhausted(self) -> bool:
-        """Whether everything the tier can see was enumerated within the operator limits."""
-        return self.complete and self.closures == self.saturated
+        """Whether all derivations that the tier can see were listed, up to `bound` operators and at least to those asked for."""
+        return 0 < self.closures == self.saturated and self.complete
+
+    @property
+    def not_searched(self) -> Iterator[str]:
+        """What was found but not followed up, in words."""
+        if self.unscheduled:
+            yield f"schedules of {self.unscheduled} of {self.derivations} derivations, those of the most work ({self.tier})"
+        if self.unfinished:
+            yield f"the rest of {self.unfinished} of {self.parts} closures for single launches ({self.tier})"
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -91,7 +110,8 @@ class SearchReport:
     cuts_tried: int = 0
     left_out: Counter[Pruning] = field(default_factory=Counter)
     """Schedules, recipes and cuts; `pruned` has the closures' tensors too."""
-    cuts_complete: bool = True
+    conditions: list[str] = field(default_factory=list)
+    """What no search of this program looks at (`mugraph.search.conditions`)."""
     block_operators: int = 0
     max_kernels: int = 0
     interrupted: bool = False
@@ -118,48 +138,56 @@ class SearchReport:
         return sum((tier.pruned for tier in self.tiers), start=self.left_out)
 
     @property
+    def cuts_complete(self) -> bool:
+        """Whether the cuts of all tiers are complete."""
+        return all(tier.cuts_complete for tier in self.tiers)
+
+    @property
     def exhausted(self) -> bool:
-        """Whether at least the coarsest tier was enumerated completely and nothing cut the search short."""
-        return not self.interrupted and not self.stretches and bool(self.tiers) and self.tiers[0].exhausted
+        """Whether all that `exhausted_what` speaks of was enumerated: every tier and all cuts, to the numbers that it says."""
+        ended = not self.interrupted and not self.stretches and bool(self.tiers)
+        return ended and self.cuts_complete and all(tier.exhausted and not tier.unfinished for tier in self.tiers)
+
+    @property
+    def not_searched(self) -> list[str]:
+        """What was left out though it might be better, in words: by design, or because there was too much of it."""
+        return [*(words for tier in self.tiers for words in tier.not_searched), *self.conditions]
 
     @property
     def exhausted_what(self) -> str:
-        """The covered space in words."""
+        """The covered space in words; `not_searched` says what is not part of it."""
         if self.refused is not None:
             return f"nothing was searched: {self.refused}"
         if self.stretches:
             return f"nothing was exhausted: the program was searched in {self.stretches} stretches"
-        done = [tier.tier for tier in self.tiers if tier.exhausted and not self.interrupted]
+        done = [tier for tier in self.tiers if tier.exhausted and not self.interrupted]
         if not done:
             return f"nothing was exhausted {'before the search was interrupted' if self.interrupted else 'in time'}"
-        partial = [f"{tier.tier} up to {tier.bound} operators" for tier in self.tiers if tier.tier not in done and tier.bound]
-        nothing = [tier.tier for tier in self.tiers if tier.tier not in done and not tier.bound]
+        partial = [f"{tier.tier} up to {tier.bound} operators" for tier in self.tiers if tier not in done and tier.bound]
+        nothing = [tier.tier for tier in self.tiers if tier not in done and not tier.bound]
         rest = "".join(
             f"; {what}: {', '.join(tiers)}" for what, tiers in (("exhausted too", partial), ("not exhausted", nothing)) if tiers
         )
-        cuts = (
-            f"and their cuts into up to {self.max_kernels} kernels" if self.cuts_complete else "cuts into several kernels in part"
-        )
-        return f"all kernels {self._kernels_exhausted(done)} with one for-loop, {cuts}{rest}"
+        return f"all kernels {_kernels_exhausted(done)} with one for-loop{self._cuts_exhausted()}{rest}"
 
-    def _kernels_exhausted(self, done: list[str]) -> str:
-        """Up to how many operators all contexts were enumerated, by tier."""
-        tiers_to: dict[int, list[str]] = {}
-        for tier in self.tiers:
-            if tier.tier in done:
-                tiers_to.setdefault(tier.bound or 0, []).append(tier.tier)
-        (most, tiers), *others = tiers_to.items()
-        return f"up to {most} block operators ({', '.join(tiers)})" + "".join(
-            f" and up to {bound} ({', '.join(tiers)})" for bound, tiers in others
-        )
+    def _cuts_exhausted(self) -> str:
+        """Which cuts were looked at."""
+        if self.max_kernels == 1:
+            return ""
+        cuts = f"their cuts into up to {self.max_kernels} kernels that could be a tenth better"
+        whole = [tier.tier for tier in self.tiers if tier.cuts_complete and tier.exhausted]
+        if len(whole) == len(self.tiers):
+            return f", and {cuts}"
+        return f", and {cuts} ({', '.join(whole)}), other cuts in part" if whole else ", cuts into several kernels in part"
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for JSON."""
         data = asdict(self)
         data["tiers"] = [tier.to_json() for tier in self.tiers]
         data["pruned"] = _counts(self.pruned)
-        del data["left_out"]
-        data.update(states=self.states, edges=self.edges, exhausted=self.exhausted, exhausted_what=self.exhausted_what)
+        del data["left_out"], data["conditions"]
+        names = ("states", "edges", "exhausted", "exhausted_what", "cuts_complete", "not_searched")
+        data.update((name, getattr(self, name)) for name in names)
         return data
 
 
@@ -175,7 +203,7 @@ def combined(reports: Sequence[SearchReport], stretches: int) -> SearchReport:
         tiers=list(tiers.values()),
         cuts_tried=sum(report.cuts_tried for report in reports),
         left_out=sum((report.left_out for report in reports), start=Counter()),
-        cuts_complete=all(report.cuts_complete for report in reports),
+        conditions=list(dict.fromkeys(condition for report in reports for condition in report.conditions)),
         block_operators=max((report.block_operators for report in reports), default=0),
         max_kernels=max((report.max_kernels for report in reports), default=0),
         interrupted=any(report.interrupted for report in reports),
@@ -186,3 +214,14 @@ def combined(reports: Sequence[SearchReport], stretches: int) -> SearchReport:
 
 def _counts(pruned: Counter[Pruning]) -> dict[str, int]:
     return {str(reason): pruned[reason] for reason in Pruning if pruned[reason]}
+
+
+def _kernels_exhausted(done: Sequence[TierReport]) -> str:
+    """Up to how many operators all contexts were enumerated, by tier."""
+    tiers_to: dict[int, list[str]] = {}
+    for tier in done:
+        tiers_to.setdefault(tier.bound or 0, []).append(tier.tier)
+    (most, tiers), *others = tiers_to.items()
+    return f"up to {most} block operators ({', '.join(tiers)})" + "".join(
+        f" and up to {bound} ({', '.join(tiers)})" for bound, tiers in others
+    )

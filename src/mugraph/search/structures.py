@@ -58,11 +58,14 @@ class Structure:
         return not self.timed_out or as_long(self.given, seconds)
 
     def count_in(self, report: TierReport, whole: bool) -> None:
-        """Add this context to the statistics of its tier; only contexts of the `whole` program say what was exhausted."""
+        """Add this context to the statistics of its tier, one of the `whole` program or of a part of it."""
         report.states += self.states
         report.edges += self.edges
         report.pruned.update(dict(self.pruned))
-        if whole:
+        if not whole:
+            report.parts += 1
+            report.unfinished += not self.exhausted
+        else:
             report.closures += 1
             report.saturated += self.saturated
             report.derivations += len(self.recipes)

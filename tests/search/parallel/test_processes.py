@@ -15,6 +15,7 @@ from mugraph.devices import device_for
 from mugraph.search import search
 from mugraph.search.parallel.processes import Processes
 from mugraph.search.structures import KNOWN, Structure
+from mugraph.trials.forms import CASES
 
 from ..programs import PAPER
 from .items import PATIENT, attention_items
@@ -36,6 +37,19 @@ def test_results_do_not_depend_on_the_number_of_workers(name: str) -> None:
         assert result.report.cuts_complete
         found.append(([(c.graph, c.cost) for c in result.candidates], result.report.states))
     assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("name", ["three products", "a norm before a narrow product"])
+def test_several_kernels_do_not_depend_on_the_number_of_workers(name: str) -> None:
+    program, device = CASES[name].graph(CASES[name].written), device_for("cuda:sm_90")
+    found = []
+    for workers in (1, 2):
+        KNOWN.clear()
+        result = search(program, device, workers=workers, options=PATIENT)
+        assert result.report.exhausted
+        found.append(([(c.graph, c.cost) for c in result.candidates], result.report.states, result.report.not_searched))
+    assert found[0] == found[1]
+    assert len(found[0][0][0][0].kernels()) == 2
 
 
 @needs_proc

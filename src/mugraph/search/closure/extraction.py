@@ -94,9 +94,12 @@ class Extractor:
         return [self._oriented(edge, nodes[total].mask) for edge in nodes[operand].edges if edge.op == "contract"]
 
     def _sides(self, edge: Edge) -> tuple[int, int]:
-        """The axes of the rows and of the columns, which both halves of one matrix product share."""
+        """The axes of the rows and of the columns, which both halves of one matrix product share.
+
+        Both are there once an iteration: one may multiply slices, and the other what an iteration adds to a sum.
+        """
         left, right = (self.closure.nodes[i].mask for i in edge.inputs)
-        mask = self.closure.nodes[edge.target].mask
+        mask = self.closure.nodes[edge.target].mask & ~self.closure.context.loop_bit
         return left & ~right & mask, right & ~left & mask
 
     def _oriented(self, edge: Edge, mask: int) -> Edge:

@@ -36,7 +36,8 @@ class Step:
     `op`: 'load', 'constant', 'contract', 'concat_contract', 'sum', 'max', 'accumulate', 'rescale' (accumulation
     rescaled to a running maximum), 'concat', 'carry', 'accumulate_max', or an elementwise row. `axes` are the logical
     axes of the result, `reduced` those summed over by this step, `in_loop` its phase. A `whole` step has the loop axis
-    inside the loop, but undivided: every iteration sees all of it.
+    inside the loop, but undivided: every iteration sees all of it. `scalar` is the number of a constant, or one that a maximum is
+    taken over besides its elements.
     """
 
     op: str

@@ -2,8 +2,10 @@
 
 exp overflows in real programs, and maxima are outside LAX. If multiplying all exponentials of a row by one random unit
 leaves every output unchanged in the field, the exponent may be shifted by any row value: the running maximum is
-generated and the accumulators on the way are rescaled (online softmax). A recipe whose factor does not cancel is
-left as it is, and must survive the floating-point check unshifted.
+generated and the accumulators on the way are rescaled (online softmax). The maximum of a part of a row, a tile of a for-loop or a
+partial result, is at least the lowest number: where a mask fills the part with -inf, it is shifted by a number, as the program's
+row is. A whole row of -inf is 0 / 0 in the program, too. A recipe whose factor does not cancel is left as it is, and must survive
+the floating-point check unshifted.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mugraph.algebra.fields import FieldArithmetic, FieldValue
+from mugraph.ir.ops import LOWEST
 from mugraph.search.axes import AxisProgram, AxisSet
 from mugraph.search.closure.context import Context
 from mugraph.search.closure.evaluation import Evaluator
@@ -23,11 +26,15 @@ from mugraph.search.closure.saturation import Leaf, TinyInputs
 
 @dataclass(frozen=True, slots=True)
 class _Shift:
-    """An exponential whose rows may be shifted: the step, the axes of its row value, and the accumulators it scales."""
+    """An exponential whose rows may be shifted: the step, the axes of its row value, and the accumulators it scales.
+
+    `partial` says that what the kernel sees of a row at once may be a part of it.
+    """
 
     exponential: int
     row: AxisSet
     accumulators: tuple[int, ...]
+    partial: bool
 
 
 class Stabilizer:
@@ -104,8 +111,8 @@ class Stabilizer:
                 once = self.arith.mul(plain[accumulator], scale)
                 if steps[accumulator].op == "concat" or not _same(scaled[accumulator], once):
                     return None
-            return _Shift(index, row, affected)
-        return _Shift(index, row, ())
+            return _Shift(index, row, affected, partial=True)
+        return _Shift(index, row, (), partial=projective)
 
     def _row_units(self, row: AxisSet) -> FieldValue:
         """A random unit for every row."""
@@ -165,7 +172,8 @@ def _shifted(recipe: Recipe, shift: _Shift) -> tuple[Recipe, int]:
         inputs = tuple([moved[i] for i in step.inputs])
         if index == shift.exponential:
             (exponent,) = inputs
-            steps.append(Step("max", (exponent,), shift.row, step.in_loop, step.axes - shift.row))
+            least = LOWEST if shift.partial else None
+            steps.append(Step("max", (exponent,), shift.row, step.in_loop, step.axes - shift.row, scalar=least))
             maximum = len(steps) - 1
             steps.append(Step("sub", (exponent, maximum), step.axes, step.in_loop, whole=step.whole))
             inputs = (len(steps) - 1,)

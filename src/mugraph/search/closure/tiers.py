@@ -12,9 +12,10 @@ import math
 from collections import defaultdict
 from collections.abc import Callable
 from enum import StrEnum
+from functools import lru_cache
 
 from mugraph.algebra import Expr, IndexedAlgebra, IndexedOracle
-from mugraph.ir.ops import Call, operator
+from mugraph.ir.ops import OPERATORS, Call, Operator, operator
 from mugraph.search.axes import AxisProgram, Term
 from mugraph.search.closure.context import Context
 
@@ -28,9 +29,26 @@ class Tier(StrEnum):
 
 
 def distinct_tiers(program: AxisProgram) -> list[Tier]:
-    """The tiers in which a program looks different, coarsest first: without constants there are no scalings."""
+    """The tiers in which a program looks different, coarsest first; of those in which it looks the same, the finest."""
+    return list({seen_in(program, tier): tier for tier in Tier}.values())
+
+
+def tiers_to(program: AxisProgram, finest: Tier) -> list[Tier]:
+    """The tiers in which a program looks different, coarsest first, up to `finest`; each as `seen_in` names it."""
+    order = list(Tier)
+    return list(dict.fromkeys(seen_in(program, tier) for tier in order[: order.index(finest) + 1]))
+
+
+def seen_in(program: AxisProgram, tier: Tier) -> Tier:
+    """One tier for all in which a program looks as it does in `tier`.
+
+    Without constants there are no scalings. No part of what has no sums is a sum, so that it is all the same how they are read.
+    """
     constants = any(term.op == "constant" for term in program.terms)
-    return [tier for tier in Tier if constants or tier is not Tier.OPAQUE_SCALINGS]
+    sums = any(_adds(OPERATORS[term.op]) for term in program.terms if term.op in OPERATORS)
+    if tier is Tier.OPAQUE_SCALINGS:
+        tier = tier if constants and sums else Tier.FULL if sums else Tier.OPAQUE_SUMS
+    return tier if constants or sums else Tier.OPAQUE_SUMS
 
 
 Make = Callable[[str, tuple[Expr, ...], int], Expr | None]
@@ -90,6 +108,20 @@ class TierAlgebra:
 
     def opaque(self, name: str, *args: Expr | None) -> Expr | None:
         return self._of(f"opaque:{name}", *args)
+
+
+@lru_cache(maxsize=1 << 10)
+def _adds(row: Operator) -> bool:
+    """Whether the abstract expression of an elementwise row is, or has as a part, a sum of its operands."""
+    made: set[str] = set()
+
+    def make(op: str, args: tuple[Expr, ...], n: int) -> Expr:
+        made.add(op)
+        return Expr(0)
+
+    if row.elementwise:
+        row.express(TierAlgebra(Tier.FULL, frozenset(), make), Call(row.name, (), {}), [0] * row.arity)
+    return not made.isdisjoint(("add", "sub"))
 
 
 class Expressions:

@@ -124,6 +124,7 @@ class Enumerator:
 
     def __init__(self, program: Graph, device: Device, options: EnumerationOptions) -> None:
         self._test = FieldTest(program, options.seed)
+        self._space = options.space
         self._generator = KernelGenerator(program, device, options, self._found)
         self._result = ItemResult()
         self.items = self._generator.items()
@@ -142,6 +143,8 @@ class Enumerator:
         return self._result
 
     def _found(self, graph: Graph) -> None:
+        if not self._space.holds(graph):
+            return
         self._result.candidates += 1
         if self._test.accepts(graph):
             self._result.graphs.append(graph)
@@ -209,6 +212,7 @@ def enumerate_graphs(
     Results do not depend on the number of processes.
     """
     options = options or EnumerationOptions()
+    options.space.check(program)
     started = time.perf_counter()
     report = EnumerationReport(options.max_kernel_operators, options.max_block_operators, options.expression_check)
     found: dict[Graph, float] = {}

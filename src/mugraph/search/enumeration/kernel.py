@@ -128,8 +128,14 @@ class KernelGenerator:
         for count in range(1, min(len(tensors), self.options.max_block_operators) + 1):
             for operands in itertools.combinations(tensors, count):
                 shapes = [self._type(self.types[position]).shape for position in operands]
-                scheduled = (ScheduledKernel(operands, s) for s in block_schedules(shapes, self.grids, self.loops))
+                schedules = filter(self._asked_for(operands), block_schedules(shapes, self.grids, self.loops))
+                scheduled = (ScheduledKernel(operands, schedule) for schedule in schedules)
                 yield from (item for item in scheduled if item.rank > last)
+
+    def _asked_for(self, operands: tuple[int, ...]) -> Callable[[BlockSchedule], bool]:
+        """Whether the space lets a schedule cut the program's inputs among these operands as it does."""
+        inputs = [(number, self.program.input_names[o]) for number, o in enumerate(operands) if o < len(self.inputs)]
+        return lambda schedule: all(self.options.space.cuts(name, schedule.named(number)) for number, name in inputs)
 
     def _add(self, item: WorkItem, remaining: int) -> None:
         """Generate what follows `item`, `remaining` kernel operators being left with it."""

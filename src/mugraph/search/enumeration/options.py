@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mugraph.ir.graph import FREE, Graph
 from mugraph.ir.ops import OPERATORS, Kind, Operator
+from mugraph.search.constraints import EVERYTHING, SearchSpace
 
 _LARGEST_POWER = 256
 
@@ -19,7 +20,7 @@ class EnumerationOptions:
     `grids` are the grid dimensions to try (`()` is a single block) and `loops` the for-loop ranges (1 is no loop);
     None stands for one-dimensional grids and loops by the powers of two that divide a dimension of the inputs.
     `operators` are enumerated beside those of the program and the elementwise LAX ones.
-    `time_limit` is in seconds; a run that meets it says so in its report.
+    `time_limit` is in seconds; a run that meets it says so in its report. Graphs lie in the `space` besides (`within`).
     """
 
     max_block_operators: int = 11
@@ -35,6 +36,18 @@ class EnumerationOptions:
     processes: int = 1
     time_limit: float = math.inf
     seed: int = 0
+    space: SearchSpace = EVERYTHING
+
+    def within(self, space: SearchSpace) -> EnumerationOptions:
+        """The same with the limits of a space, where it has any."""
+        return replace(
+            self,
+            max_kernel_operators=space.kernels or self.max_kernel_operators,
+            max_block_operators=space.block_operators or self.max_block_operators,
+            grids=self.grids if space.allowed_grids is None else space.allowed_grids,
+            loops=self.loops if space.loops is None else tuple(space.loops),
+            space=space,
+        )
 
 
 def operators_for(program: Graph, options: EnumerationOptions) -> tuple[Operator, ...]:

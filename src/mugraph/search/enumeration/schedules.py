@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mugraph.ir.graph import Shape
+from mugraph.ir.parse import LOOP_NAME, axis_name
 
 Map = tuple[int | None, ...]
 """The data dimension of each grid dimension; None where every block reads the whole operand."""
@@ -28,6 +29,11 @@ class BlockSchedule:
             if dim is not None:
                 sizes[dim] //= count
         return tuple(sizes)
+
+    def named(self, operand: int) -> dict[str, int | None]:
+        """How an operand is cut, by the names of grid dimensions and of the for-loop if there is one."""
+        named = {axis_name(place): dim for place, dim in enumerate(self.imaps[operand])}
+        return named if self.loop == 1 else {**named, LOOP_NAME: self.fmaps[operand]}
 
 
 def block_schedules(shapes: Sequence[Shape], grids: Sequence[tuple[int, ...]], loops: Sequence[int]) -> Iterator[BlockSchedule]:

@@ -16,20 +16,27 @@ from mugraph.search.axes import AxisProgram, Slots, Term, operands_first, pruned
 from mugraph.search.closure.context import bits
 from mugraph.search.planning.roofline import Roofline, elements
 
-_SHARED_OUT = 6
+SHARED_OUT = 6
 """Up to so many stored tensors and outputs, all ways to share them out among launches are tried."""
 
 Group = tuple[int, ...]
 """Terms that one launch makes."""
 
+Key = frozenset[tuple[frozenset[object], frozenset[object]]]
+"""For each launch what it makes and what it reads."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A derivation, the `groups` of its terms that launches make, in order, and their roofline `floor` in seconds."""
+    """A derivation, the `groups` of its terms that launches make, in order, and their roofline `floor` in seconds.
+
+    Cuts of several derivations have the same `key` if their launches make the same tensors from the same.
+    """
 
     program: AxisProgram
     groups: tuple[Group, ...]
     floor: float
+    key: Key = frozenset()
 
     def part(self, group: Group, stored: dict[int, tuple[int, Slots]]) -> AxisProgram:
         """The program of one launch; `stored` tells sources and dimensions of the terms that earlier ones made."""
@@ -89,11 +96,15 @@ def stored_slots(program: AxisProgram, term: int) -> Slots:
 
 @dataclass
 class CutSpace:
-    """The cuts of one derivation whose outputs are `produces`; `pruned` counts what their rooflines excluded."""
+    """The cuts of one derivation whose outputs are `produces`; `pruned` counts what their rooflines excluded.
+
+    `digests` tell what tensors its terms are, whatever derivation they are of; without them every term is a tensor of its own.
+    """
 
     program: AxisProgram
     roofline: Roofline
     produces: tuple[int, ...]
+    digests: Sequence[object] = ()
     pruned: int = 0
     _visited: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     _floors: dict[tuple[Group, int, int], float] = field(default_factory=dict)
@@ -104,6 +115,7 @@ class CutSpace:
             term: roofline.tensor_of(source).dtype for (term, _), source in zip(program.outputs, self.produces, strict=True)
         }
         self.outputs = tuple(dtypes)
+        self.digests = self.digests or range(len(program.terms))
         self.transfers = [
             roofline.reading(term.source)
             if term.op == "load"
@@ -141,7 +153,7 @@ class CutSpace:
         all ways, the outputs are made in one launch or in one each, and the stored tensors in one each.
         """
         made = tuple(dict.fromkeys((*stored, *self.outputs)))
-        if len(made) <= _SHARED_OUT:
+        if len(made) <= SHARED_OUT:
             ways: Iterable[tuple[Group, ...]] = _partitions(made)
         else:
             alone = tuple((term,) for term in stored if term not in self.outputs)
@@ -175,7 +187,18 @@ class CutSpace:
         if floor >= bound:
             self.pruned += 1
         else:
-            yield Cut(self.program, order, floor)
+            yield Cut(self.program, order, floor, self._key({group: loads for group, (_, loads) in visits.items()}))
+
+    def _key(self, reads: dict[Group, int]) -> Key:
+        """What launches make, and what they read: program inputs by their dimensions, stored tensors by what they are."""
+        return frozenset(
+            (frozenset(self.digests[term] for term in group), frozenset(self._read(term) for term in bits(loads)))
+            for group, loads in reads.items()
+        )
+
+    def _read(self, term: int) -> object:
+        load = self.program.terms[term]
+        return (load.source, load.slots) if load.op == "load" else self.digests[term]
 
     def cut_points(self) -> Group:
         """Terms worth reading back, smallest first: what is computed, depends on axes, and others are made from.

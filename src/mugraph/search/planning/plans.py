@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,22 +18,25 @@ from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Tensor
 from mugraph.ir.sizes import divisors
 from mugraph.search.axes import AxisProgram, AxisSet, Slots, Term
-from mugraph.search.closure.tiers import Tier
+from mugraph.search.closure.recipe import Recipe
+from mugraph.search.closure.tiers import Tier, seen_in, tiers_to
 from mugraph.search.kernels import Kernel, KernelSearch
-from mugraph.search.planning.cuts import Cut, CutSpace, in_normal_order
-from mugraph.search.planning.derivations import as_program
+from mugraph.search.planning.cuts import Cut
 from mugraph.search.planning.roofline import Roofline, flops
 from mugraph.search.planning.splits import Split, consumer_of, maximum_slots, splits_of, with_parts
-from mugraph.search.scheduling.cost import RecipeCost
+from mugraph.search.planning.variants import Bounded, Parts, Variants
+from mugraph.search.scheduling.cost import GENERATED_EFFICIENCY, RecipeCost
 
 CUT_GAIN = 0.9
-"""A cut counts only if it is below this share of the best plan known, and is tried only if its roofline is."""
+"""Every cut is tried whose roofline is below this share of the best plan known."""
+
+_NEAR = 512
+"""Of the cuts beyond that, which can win less than a tenth, those of the lowest rooflines are tried, too: so many of them for
+the square of the terms of a program, for the more there are, the longer a cut takes."""
 
 WORTH_MEASURING = 2.0
 """Plans of another kind than the best one are kept up to this multiple of its predicted seconds: predictions only rank."""
 
-_VARIANTS_CUT = 8
-"""Derivations of a program, cheapest first, that are cut beside the program as it is written."""
 _VARIANTS_SPLIT = 2
 """Of the ways to share an axis between two launches."""
 _SPLITS_KEPT = 4
@@ -114,9 +117,13 @@ class PlanSearch:
         self.cuts_complete = self.cuts_complete and not late
         return late
 
-    def plans(self, program: AxisProgram, tier: Tier, launches: int, produces: tuple[int, ...]) -> Iterator[Plan]:
-        """Plans of at most `launches` launches as they are found: one launch, then several."""
-        best = math.inf
+    def plans(
+        self, program: AxisProgram, tier: Tier, launches: int, produces: tuple[int, ...], best: float = math.inf
+    ) -> Iterator[Plan]:
+        """Plans of at most `launches` launches as they are found: one launch, then several.
+
+        Of several launches only plans that might be better than `best` seconds, those of the best plan so far, are looked for.
+        """
         for plan in self.single(program, tier, produces):
             best = min(best, plan.seconds)
             yield plan
@@ -160,26 +167,60 @@ class PlanSearch:
 
         If there are too many to be listed in half of the time for cuts, those that are listed by then have the other half.
         """
+        variants = self.variants(program, tier, produces)
+        tried: set[object] = set()
+        near = _NEAR // len(program.terms) ** 2
+        for batch in variants.batches(best):
+            for cut in self.cuts(variants, batch, launches, best if near else CUT_GAIN * best):
+                could_win = cut.floor < CUT_GAIN * best
+                if cut.key in tried or not (could_win or (near and cut.floor < best)):
+                    self.cuts_pruned += 1
+                    continue
+                if self.late:
+                    return
+                tried.add(cut.key)
+                self.cuts_tried += 1
+                near -= not could_win
+                for plan in self.cut_plan(cut, tier, launches, produces, best):
+                    best = min(best, plan.seconds)
+                    yield plan
+
+    def variants(self, program: AxisProgram, tier: Tier, produces: tuple[int, ...]) -> Variants:
+        """The derivations of a program, or where there are none of the whole those of its parts."""
+        structure = self.kernels.structure(program, tier, None)
+        recipes = self.kernels.cheapest_first(program, structure.recipes)
+        parts = None if structure.saturated and recipes else Parts(self.recipes_of_part(tier), self.store)
+        return Variants(program, produces, recipes, parts, self.roofline, self.kernels.options.seed)
+
+    def recipes_of_part(self, tier: Tier) -> Callable[[AxisProgram], Sequence[Recipe]]:
+        """Finds the derivations of a part of a program, cheapest first, while there is time for cuts."""
+
+        def recipes(part: AxisProgram) -> Sequence[Recipe]:
+            if self.late:
+                return ()
+            return self.kernels.cheapest_first(part, self.kernels.structure(part, tier, None).recipes)
+
+        return recipes
+
+    def store(self, part: AxisProgram) -> int:
+        """The number of the device tensor that is the only output of a part."""
+        ((_, slots),) = part.outputs
+        (source,) = self.sources_of(part, [slots], self.kernels.dtype)
+        return source
+
+    def cuts(self, variants: Variants, batch: Sequence[Bounded], launches: int, below: float) -> list[Cut]:
+        """The cuts of some derivations whose rooflines are `below` some seconds, the lowest first."""
         listed_by = (self.kernels.now() + self.cut_deadline) / 2
 
         def bound() -> float:
             in_time = self.kernels.now() <= listed_by
             self.cuts_complete = self.cuts_complete and in_time
-            return CUT_GAIN * best if in_time else -math.inf
+            return below if in_time else -math.inf
 
-        spaces = [CutSpace(variant, self.roofline, produces) for variant in self.variants(program, tier)]
+        spaces = list(variants.spaces(batch, below))
         found = [cut for space in spaces for cut in space.cuts(launches, bound)]
-        self.cuts_pruned += sum(space.pruned for space in spaces)
-        for number, cut in enumerate(sorted(found, key=lambda cut: cut.floor)):
-            if cut.floor >= CUT_GAIN * best:
-                self.cuts_pruned += len(found) - number
-                return
-            if self.late:
-                return
-            self.cuts_tried += 1
-            for plan in self.cut_plan(cut, tier, launches, produces, CUT_GAIN * best):
-                best = min(best, plan.seconds)
-                yield plan
+        self.cuts_pruned += sum(floor >= below for floor, _ in batch) + sum(space.pruned for space in spaces)
+        return sorted(found, key=lambda cut: cut.floor)
 
     def cut_plan(self, cut: Cut, tier: Tier, launches: int, produces: tuple[int, ...], bound: float) -> Iterator[Plan]:
         """The best plans of one cut below `bound` seconds; given up as soon as its parts cannot add up to less."""
@@ -212,21 +253,18 @@ class PlanSearch:
 
     def best_plans(self, program: AxisProgram, tier: Tier, launches: int, produces: tuple[int, ...], bound: float) -> list[Plan]:
         """The best plans of a part as one launch, or below `bound` seconds as partial results if `launches` allow."""
-        key = (program, tier, min(launches, 2), produces)
+        key = (program, seen_in(program, tier), min(launches, 2), produces)
         known = self.memo.get(key)
         if known is None or known[0] < bound:
-            plans = heapq.nsmallest(_STAGES_KEPT, self.single(program, tier, produces), key=lambda plan: plan.seconds)
+            tiers = tiers_to(program, tier)
+            one = itertools.chain.from_iterable(self.single(program, each, produces) for each in tiers)
+            plans = _best(one)
             if launches > 1:
                 worthwhile = min(bound, CUT_GAIN * plans[0].seconds if plans else math.inf)
-                plans += self.split_plans(program, tier, produces, worthwhile)
-            known = self.memo[key] = bound, heapq.nsmallest(_STAGES_KEPT, plans, key=lambda plan: plan.seconds)
+                for each in tiers:
+                    plans += self.split_plans(program, each, produces, worthwhile)
+            known = self.memo[key] = bound, _best(plans)
         return known[1]
-
-    def variants(self, program: AxisProgram, tier: Tier) -> list[AxisProgram]:
-        """The program and its cheapest other derivations, as programs."""
-        recipes = self.kernels.cheapest_first(program, self.kernels.structure(program, tier, None).recipes)
-        derived = [as_program(recipe, program.structure) for recipe in recipes[:_VARIANTS_CUT]]
-        return [form.with_sizes(program.sizes) for form in dict.fromkeys([in_normal_order(program.structure), *derived])]
 
     def read_back(self, source: int) -> int:
         """The number under which later launches read a device tensor: outputs of the program have one of their own."""
@@ -252,8 +290,9 @@ class PlanSearch:
     def partial_plans(
         self, program: AxisProgram, tier: Tier, launches: int, produces: tuple[int, ...], best: float
     ) -> Iterator[Plan]:
-        """Plans over partial results that are worth measuring beside the best plan of `best` seconds."""
-        yield from self.split_plans(program, tier, produces, WORTH_MEASURING * best)
+        """Plans over partial results that are worth measuring beside the best of `best` seconds, or with finer algebra better."""
+        coarsest = len(tiers_to(program, tier)) == 1
+        yield from self.split_plans(program, tier, produces, (WORTH_MEASURING if coarsest else CUT_GAIN) * best)
 
     def split_plans(self, program: AxisProgram, tier: Tier, produces: tuple[int, ...], bound: float) -> Iterator[Plan]:
         """Two launches below `bound` seconds that share a reduced axis: partial results over parts of it, their combination."""
@@ -261,10 +300,11 @@ class PlanSearch:
             counts = self.part_counts(program, axis)
             if not counts or not any(axis in reduced for reduced in program.reductions):
                 continue
-            if self.roofline.of(program, produces) + self.kernels.device.launch_seconds >= bound:
+            recipes = self.kernels.cheapest_first(program, self.kernels.structure(program, tier, axis).recipes)
+            floors = (self.roofline.of_launches(program, recipe, produces, GENERATED_EFFICIENCY) for recipe in recipes)
+            if min(floors, default=math.inf) >= bound:
                 self.cuts_pruned += 1
                 continue
-            recipes = self.kernels.cheapest_first(program, self.kernels.structure(program, tier, axis).recipes)
             for split in itertools.islice(splits_of(recipes, program.structure), _VARIANTS_SPLIT):
                 if self.late:
                     return
@@ -293,11 +333,14 @@ class PlanSearch:
         """The best kernels of both halves over all numbers of parts; blocks of the first work on one part each."""
         made = self.partial_results(split)
         sizes = [with_parts(split.whole.sizes, axis, split.parts, count) for count in counts]
-        lasts = self.kernels.scheduler(sizes).least(self._costs(consumer_of(split, made), tier, produces))
+        last = consumer_of(split, made)
+        combining = self.kernels.scheduler(sizes, frame=self.kernels.frame(last, produces))
+        lasts = combining.least(self._costs(last, tier, produces))
         if not lasts:
             return
         rest = np.array([lasts[variant].seconds if variant in lasts else np.inf for variant in range(len(sizes))])
-        working = self.kernels.scheduler(sizes, parted=frozenset({split.parts}))
+        frame = self.kernels.frame(split.producer, made)
+        working = self.kernels.scheduler(sizes, frozenset({split.parts}), frame)
         producing = self._costs(split.producer, tier, made, working.parted)
         for first in working.best(producing, _SPLITS_KEPT, bound, rest):
             kernels = (Kernel.of(half, sizes[first.variant]) for half in (first, lasts[first.variant]))
@@ -306,8 +349,12 @@ class PlanSearch:
     def _costs(
         self, program: AxisProgram, tier: Tier, produces: tuple[int, ...], parted: AxisSet = frozenset()
     ) -> tuple[RecipeCost, ...]:
-        """The cost models of all contexts."""
-        return tuple(itertools.chain.from_iterable(self.kernels.costs(program, tier, produces, parted)))
+        """The cost models of all contexts in all tiers up to this one."""
+        costs: dict[Recipe, RecipeCost] = {}
+        for each in tiers_to(program, tier):
+            for some in self.kernels.costs(program, each, produces, parted):
+                costs.update((cost.recipe, cost) for cost in some if cost.recipe not in costs)
+        return tuple(costs.values())
 
     def partial_results(self, split: Split) -> tuple[int, ...]:
         """The device tensors between both halves: partial results, and the row maximum where one is exported.
@@ -316,3 +363,8 @@ class PlanSearch:
         """
         slots = [*split.partial, *([maximum_slots(split)] if split.producer.projective else [])]
         return self.sources_of(split.producer, slots, DType.FP32)
+
+
+def _best(plans: Iterable[Plan]) -> list[Plan]:
+    """The best of a part's plans, each once."""
+    return heapq.nsmallest(_STAGES_KEPT, dict.fromkeys(plans), key=lambda plan: plan.seconds)

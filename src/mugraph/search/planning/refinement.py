@@ -10,7 +10,6 @@ from mugraph.search.kernels import Kernel, KernelSearch
 from mugraph.search.planning.plans import Plan, Stage
 from mugraph.search.planning.rehearsal import Rehearsal
 from mugraph.search.scheduling.cost import RecipeCost
-from mugraph.search.scheduling.schedule import Scheduler
 
 
 def refined(plans: Iterable[Plan], rehearsal: Rehearsal, kernels: KernelSearch) -> Iterator[Plan]:
@@ -19,13 +18,12 @@ def refined(plans: Iterable[Plan], rehearsal: Rehearsal, kernels: KernelSearch) 
     Partial results are left as they are: their schedules belong together.
     """
     seen: set[tuple[Recipe, ...]] = set()
-    schedulers: dict[tuple[int, ...], Scheduler] = {}
 
     def kernels_of(kernel: Kernel, recipe: Recipe) -> Iterator[Kernel]:
         """Kernels of another recipe that reads and writes what `kernel` does, best first."""
         sources = tuple(kernels.tensor_of(leaf.source).dtype for leaf in recipe.leaves)
         cost = RecipeCost(recipe, sources, kernel.outputs, kernels.device)
-        scheduler = schedulers.setdefault(kernel.sizes, Scheduler([kernel.sizes]))
+        scheduler = kernels.scheduler([kernel.sizes], frame=kernels.space.frame(()))
         for found in scheduler.best_of_each((cost,), kernels.options.schedules_per_recipe):
             yield Kernel.of(found, kernel.sizes)
 

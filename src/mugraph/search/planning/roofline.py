@@ -9,16 +9,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from mugraph.devices import Device
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Tensor
-from mugraph.search.axes import AxisProgram, Term
+from mugraph.search.axes import AxisProgram, AxisSet, Term
+from mugraph.search.closure.recipe import Recipe, sums
 from mugraph.search.scheduling.cost import GENERATED_EFFICIENCY
 from mugraph.search.scheduling.table import NOT_HIDDEN
 
 LIBRARY_EFFICIENCY = 0.8
 """Share of the device's matmul rate a vendor library reaches (MKL and oneDNN: 0.84 to 0.91 at 2048 cubed)."""
+
+BEST_EFFICIENCY = max(GENERATED_EFFICIENCY, LIBRARY_EFFICIENCY)
+"""Share of the device's matmul rate that no product exceeds."""
 
 LIBRARY_FULL_ROWS = 32
 """Rows (and columns) from which a library reaches that share; below, in proportion (MKL at 8 rows: 0.18)."""
@@ -64,14 +69,34 @@ class Roofline:
         compute = sum(self.compute(program, term, alone) for term in program.terms)
         return self.seconds(self.memory(program, produces), compute)
 
+    def of_launches(self, program: AxisProgram, recipe: Recipe, produces: tuple[int, ...], efficiency: float) -> float:
+        """No two launches or more that a derivation is cut into take less; products run at most at `efficiency`."""
+        read = sum(map(self.reading, {leaf.source for leaf in recipe.leaves}))
+        products = sum(2.0 * math.prod(program.sizes[axis] for axis in axes) for axes in _products(recipe))
+        compute = products / (efficiency * self.device.matmul_flops[self.dtype])
+        return self.seconds(read + self.writing(program, produces), compute, launches=2)
+
     def memory(self, program: AxisProgram, produces: tuple[int, ...]) -> float:
         """Reading each of a program's inputs and writing its outputs once."""
-        read = sum(map(self.reading, {term.source for _, term in program.loads()}))
+        return sum(map(self.reading, {term.source for _, term in program.loads()})) + self.writing(program, produces)
+
+    def writing(self, program: AxisProgram, produces: tuple[int, ...]) -> float:
+        """Writing each of a program's outputs once."""
         dtypes = (self.tensor_of(source).dtype for source in produces)
-        written = sum(
+        return sum(
             self.transfer(elements(program, term), dtype) for (term, _), dtype in zip(program.outputs, dtypes, strict=False)
         )
-        return read + written
+
+
+@lru_cache(maxsize=1 << 14)
+def _products(recipe: Recipe) -> tuple[AxisSet, ...]:
+    """The axes that each product of a derivation runs over."""
+    return tuple(
+        step.axes | axes
+        for step in recipe.steps
+        if step.op in ("contract", "concat_contract")
+        for axes in sums(step.op, step.reduced, [recipe.steps[operand].axes for operand in step.inputs])
+    )
 
 
 def flops(program: AxisProgram, product: Term) -> float:

@@ -13,7 +13,9 @@ from functools import lru_cache
 
 from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.dtypes import DType
-from mugraph.ir.graph import Graph, Level, Tensor, Value
+from mugraph.ir.graph import AttributeValue, Graph, Level, Tensor, Value
+from mugraph.ir.ops import LEAST
+from mugraph.ir.scalar import Scalar
 from mugraph.search.axes import AxisSet, Slots
 from mugraph.search.closure.recipe import Recipe, Step
 
@@ -109,11 +111,12 @@ class Positions:
             return operand
         return self.conform(operand, tuple(axis if axis in operand.axes else None for axis in dims))
 
-    def reduce(self, op: str, operand: Operand, reduced: AxisSet) -> Operand:
+    def reduce(self, op: str, operand: Operand, reduced: AxisSet, least: Scalar | None = None) -> Operand:
+        bound: dict[str, AttributeValue] = {} if least is None else {"least": LEAST}
         for axis in sorted(reduced):
             dim = operand.dims.index(axis)
             size = self.builder.tensor(operand.value).shape[dim]
-            value = self.builder.add(op, operand.value, dim=dim, size=size)
+            value = self.builder.add(op, operand.value, dim=dim, size=size, **bound)
             operand = Operand(value, tuple(None if d == dim else a for d, a in enumerate(operand.dims)))
         return operand
 
@@ -216,7 +219,7 @@ class _BlockEmitter(Positions):
                 assert step.scalar is not None
                 return Operand(self.builder.constant(step.scalar, self.outputs[0].dtype), ())
             case "sum" | "max":
-                return self.reduce(step.op, xs[0], step.reduced)
+                return self.reduce(step.op, xs[0], step.reduced, step.scalar)
             case "contract":
                 left, right = self.oriented(xs[0], xs[1], step.reduced)
                 return self.contract("matmul", [(left, right)], step.reduced)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mugraph.search.axes import AxisSet
+from mugraph.search.constraints import ANY_SCHEDULE, Frame
 from mugraph.search.scheduling.cost import RecipeCost
 from mugraph.search.scheduling.emission import Schedule
 from mugraph.search.scheduling.leaders import Leaders
@@ -44,11 +45,13 @@ class Scheduled:
 class Scheduler:
     """Schedules recipes of one program for each of `variants`, sizes of its axes; of axes `parted` a block has one element.
 
-    Only schedules that fit shared memory count. Of equally fast ones, the first recipe's lead, and the first of its space.
+    Only schedules that `frame` allows and that fit shared memory count. Of equally fast ones, the first recipe's lead, and the
+    first of its space.
     """
 
     variants: Sequence[Sizes]
     parted: AxisSet = frozenset()
+    frame: Frame = ANY_SCHEDULE
     grids: dict[tuple[int, ...], Grids] = field(default_factory=dict)
     spaces: dict[tuple[tuple[int, ...], int | None], Schedules] = field(default_factory=dict)
     too_large: int = 0
@@ -59,7 +62,7 @@ class Scheduler:
         if cut_axes not in self.spaces:
             parallel, loop_axis = cut_axes
             if parallel not in self.grids:
-                self.grids[parallel] = grids_over(parallel, self.variants, self.parted)
+                self.grids[parallel] = grids_over(parallel, self.variants, self.parted, self.frame)
             self.spaces[cut_axes] = schedule_space(self.grids[parallel], loop_axis, self.variants)
         return self.spaces[cut_axes]
 
@@ -99,6 +102,8 @@ class Scheduler:
         rest: Floats | float = 0.0,
     ) -> None:
         """Let the recipes of a table, known by `numbers`, run in `races`, [recipes or 1, schedules or 1]."""
+        if not len(space):
+            return
         floor = (table.floor(space) + rest) * _ROUNDING
         promising = np.flatnonzero(floor <= leaders.worst[races].max(axis=0))
         order = promising[_in_turn(races[0, promising] if races.shape[1] > 1 else None, floor[promising])]

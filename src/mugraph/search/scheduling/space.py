@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from mugraph.ir.sizes import divisors
 from mugraph.search.axes import AxisSet, Slots
+from mugraph.search.constraints import ANY_SCHEDULE, MOST_BLOCKS, Frame
 from mugraph.search.scheduling.emission import Schedule
 
 Floats = npt.NDArray[np.float64]
@@ -29,18 +30,17 @@ Sizes = tuple[int, ...]
 T = TypeVar("T")
 
 _GRID_DIMENSIONS = 3
-_MOST_BLOCKS = 1 << 16
 
 
 class Grids:
     """Many grids over the same axes.
 
     `sizes`: elements of each axis, [grids] where they differ; `parts`: for each cut axis the blocks along it, [grids];
-    `variant`: which of several assignments of sizes a grid is for, [grids].
+    `variant`: which of several assignments of sizes a grid is for, [grids]; `frame`: what allows all of them.
     """
 
-    def __init__(self, sizes: Sequence[Values], parts: dict[int, Floats], variant: Indices) -> None:
-        self.sizes, self.parts, self.variant = sizes, parts, variant
+    def __init__(self, sizes: Sequence[Values], parts: dict[int, Floats], variant: Indices, frame: Frame = ANY_SCHEDULE) -> None:
+        self.sizes, self.parts, self.variant, self.frame = sizes, parts, variant, frame
         self._wholes: dict[AxisSet, Values] = {}
         self._tiles: dict[AxisSet, Floats] = {frozenset(): np.ones(len(variant))}
         self._shared: dict[Hashable, Any] = {}
@@ -106,7 +106,9 @@ class Schedules:
     def schedule(self, index: int) -> Schedule:
         """One of them."""
         row, turn = divmod(int(self.places[index]), self.loop.size)
-        grid = tuple((axis, int(count[row])) for axis, count in self.grids.parts.items() if count[row] > 1)
+        cuts = tuple((axis, int(count[row])) for axis, count in self.grids.parts.items() if count[row] > 1)
+        grid = self.grids.frame.arranged(cuts)
+        assert grid is not None
         return Schedule(grid, int(self.loop[0, turn]))
 
     def shared(self, key: Hashable, make: Callable[[], T]) -> T:
@@ -165,24 +167,36 @@ def cuttable(axis: int, tensors: Sequence[Slots], parted: AxisSet = frozenset())
     return all(axis not in slot or set(slot[: slot.index(axis)]) <= parted for slots in tensors for slot in slots)
 
 
-def grids_over(parallel: Sequence[int], variants: Sequence[Sizes], parted: AxisSet = frozenset()) -> Grids:
-    """Every grid of up to three dimensions over the axes `parallel` whose parts are equal.
+def grids_over(
+    parallel: Sequence[int], variants: Sequence[Sizes], parted: AxisSet = frozenset(), frame: Frame = ANY_SCHEDULE
+) -> Grids:
+    """Every grid of up to three dimensions over the axes `parallel` whose parts are equal and that the frame allows.
 
     `variants` are the sizes of all axes to do so for. The axes `parted` are cut into blocks of one element.
     """
     rows = [_grids(tuple((s[axis],) if axis in parted else divisors(s[axis]) for axis in parallel)) for s in variants]
+    if not frame.frees_grids:
+        rows = [row[_allowed(row, parallel, frame)] for row in rows]
     variant = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
     table = np.concatenate(rows)
     columns = np.array(variants, dtype=np.float64).T
     sizes = [float(of_axis[0]) if (of_axis == of_axis[0]).all() else of_axis[variant] for of_axis in columns]
-    return Grids(sizes, {axis: table[:, place] for place, axis in enumerate(parallel)}, variant)
+    return Grids(sizes, {axis: table[:, place] for place, axis in enumerate(parallel)}, variant, frame)
+
+
+def _allowed(table: Floats, parallel: Sequence[int], frame: Frame) -> npt.NDArray[np.bool_]:
+    """Which grids of a table a frame allows, [grids]: those that cut the same axes into as many parts are looked at once."""
+    told_apart = np.minimum(table, 2.0) if frame.grids is None else table
+    kinds, which = np.unique(told_apart, axis=0, return_inverse=True)
+    cuts = (tuple((axis, int(count)) for axis, count in zip(parallel, kind, strict=True) if count > 1) for kind in kinds)
+    allowed = np.array([frame.arranged(cut) is not None for cut in cuts], dtype=bool)
+    return allowed[which.reshape(-1)]
 
 
 def schedule_space(grids: Grids, loop_axis: int | None, variants: Sequence[Sizes]) -> Schedules:
     """Every schedule of some grids over axes whose sizes are one of `variants`, with a loop of several iterations if any."""
-    if loop_axis is None:
-        return Schedules(grids, None, (1,))
-    return Schedules(grids, loop_axis, sorted({count for sizes in variants for count in divisors(sizes[loop_axis])[1:]}))
+    counts = {1} if loop_axis is None else {count for sizes in variants for count in divisors(sizes[loop_axis])[1:]}
+    return Schedules(grids, loop_axis, sorted(filter(grids.frame.loop, counts)))
 
 
 @lru_cache(maxsize=1024)
@@ -199,5 +213,5 @@ def _grids(counts: tuple[tuple[int, ...], ...]) -> Floats:
             grid[:, list(axes)] = chosen
             found.append(grid)
     table: Floats = np.concatenate(found) if found else np.ones((0, len(counts)))
-    few: Floats = table[table.prod(axis=1) <= _MOST_BLOCKS]
+    few: Floats = table[table.prod(axis=1) <= MOST_BLOCKS]
     return few
