@@ -1,6 +1,6 @@
 """The six workloads, as a user meets them: search time, verification time, and measured times against PyTorch.
 
-    python benchmarks/workloads.py                       # all six, fp32 and bf16, batch 8, all cores
+    python benchmarks/workloads.py                       # all six, with each norm, fp32 and bf16, batch 8, all cores
     python benchmarks/workloads.py --threads 1 rmsnorm   # one thread for everybody
 
 Every case is one `mugraph optimize --json` in a process of its own; the search uses that one process. Results go to
@@ -21,8 +21,8 @@ from typing import Any
 
 from mugraph.devices import device_for
 from mugraph.devices.host import available_cores
+from mugraph.frontend.workloads import WORKLOADS, workload
 
-WORKLOADS = ("rmsnorm", "gated-mlp", "lora", "gqa", "qknorm", "ntrans")
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -35,8 +35,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=available_cores(), help="threads of every contestant")
     parser.add_argument("--name", default="workloads", help="name of the results file")
     options = parser.parse_args()
-    cases = [(w, dtype, batch) for w in options.workloads for dtype in options.dtypes for batch in options.batches]
-    rows = [run(workload, dtype, batch, options.threads) for workload, dtype, batch in cases]
+    variants = [(name, norm) for name in options.workloads for norm in workload(name).norm_names]
+    cases = [(*variant, dtype, batch) for variant in variants for dtype in options.dtypes for batch in options.batches]
+    rows = [run(*case, options.threads) for case in cases]
     RESULTS.mkdir(exist_ok=True)
     record = {"machine": machine(), "threads": options.threads, "date": now(), "rows": rows}
     file = RESULTS / f"{options.name}-{options.threads}-threads.json"
@@ -44,16 +45,17 @@ def main() -> None:
     print(table(rows))
 
 
-def run(workload: str, dtype: str, batch: int, threads: int) -> dict[str, Any]:
+def run(name: str, norm: str | None, dtype: str, batch: int, threads: int) -> dict[str, Any]:
     """One case in a fresh process; a case that fails keeps its error line."""
-    command = [sys.executable, "-m", "mugraph", "optimize", workload, "--dtype", dtype, "--batch", str(batch), "--json"]
+    command = [sys.executable, "-m", "mugraph", "optimize", name, "--dtype", dtype, "--batch", str(batch), "--json"]
+    command += [] if norm is None else ["--norm", norm]
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    case = {"workload": workload, "dtype": dtype, "batch": batch}
-    print(f"{workload} {dtype} b={batch}: exit code {done.returncode}", file=sys.stderr, flush=True)
+    case = {"workload": name if norm is None else f"{name} ({norm})", "dtype": dtype, "batch": batch}
+    print(f"{case['workload']} {dtype} b={batch}: exit code {done.returncode}", file=sys.stderr, flush=True)
     if not done.stdout:
         return {**case, "error": done.stderr.strip().splitlines()[-1:]}
-    return {**case, **json.loads(done.stdout)}
+    return {**json.loads(done.stdout), **case}
 
 
 def machine() -> dict[str, Any]:

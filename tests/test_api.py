@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 import pickle
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ import pytest
 import torch
 
 import mugraph
-from mugraph import api, qualify
+from mugraph import qualify
 from mugraph.errors import InvalidInput, ShapeMismatch, StorageError, TargetUnavailable, UnsupportedOperator
 from mugraph.ir.graph import Graph
 from mugraph.progress import Event
@@ -129,7 +131,7 @@ def test_what_fails_verification_is_never_returned(monkeypatch: pytest.MonkeyPat
 
     proposals = mugraph.superoptimize(wrong, inputs(), profile=False).candidates
     lie = SearchResult([Proposal(candidate.graph, 1e-9) for candidate in proposals], SearchReport())
-    monkeypatch.setattr(api, "closure_search", lambda *args, **kwargs: lie)
+    monkeypatch.setattr("mugraph.proposals.closure_search", lambda *args, **kwargs: lie)
     opt = mugraph.superoptimize(normalised_product, inputs())
     assert not opt.found
     assert opt.candidates == ()
@@ -190,7 +192,7 @@ def test_programs_too_deep_for_the_search_run_as_they_are(monkeypatch: pytest.Mo
     def deep(*args: object, **options: object) -> None:
         raise RecursionError
 
-    monkeypatch.setattr(mugraph.api, "closure_search", deep)
+    monkeypatch.setattr("mugraph.proposals.closure_search", deep)
     program = mugraph.Program()
     program.output(program.input("x", (2, 4)).relu() + 1)
     opt = mugraph.superoptimize(program, profile=False, cache="off")
@@ -287,7 +289,8 @@ def test_verify_finds_a_difference() -> None:
         return (x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6)) @ w
 
     verdict = mugraph.verify(normalised_product, other, inputs())
-    assert not verdict.equivalent
+    assert verdict.outcome == "different"
+    assert verdict.equivalent is False
     assert verdict.counterexample is not None
 
 
@@ -317,10 +320,10 @@ def test_targets_that_cannot_be_compiled_for_are_refused(target: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"seed": "x"}, "seed is an integer, at least 0, not 'x'"),
+        ({"seed": "x"}, "seed is an integer, at least 0, or None for a fresh one, not 'x'"),
         ({"seed": 1.5}, "seed is an integer"),
         ({"seed": -1}, "seed is an integer"),
-        ({"seed": None}, "seed is an integer"),
+        ({"seed": True}, "seed is an integer"),
         ({"max_error": "x"}, "max_error must lie between 0 and 1, not 'x'"),
         ({"max_error": 0}, "max_error must lie between 0 and 1, not 0"),
     ],
@@ -330,6 +333,29 @@ def test_settings_of_the_verifier_are_checked_first(settings: dict[str, Any], wo
         mugraph.superoptimize(normalised_product, inputs(), **settings)
     with pytest.raises(InvalidInput, match=words):
         mugraph.verify(normalised_product, normalised_product, inputs(), **settings)
+
+
+def product_of_weights(*scores: torch.Tensor) -> torch.Tensor:
+    """So many different sums of exponentials are multiplied that no field tells their terms apart."""
+    return functools.reduce(torch.mul, [torch.softmax(score, -1) for score in scores])
+
+
+def test_kernels_without_a_bound_are_kept_only_if_that_was_asked_for(tmp_path: Path) -> None:
+    scores = [torch.linspace(-1, 1, 4 * 1024).reshape(4, 1024) * number for number in range(1, 6)]
+    bounded = mugraph.superoptimize(product_of_weights, scores, profile=False, cache="off")
+    assert not bounded.found
+    assert all("no bound can be stated" in rejection.reason for rejection in bounded.report.rejected)
+    tested = mugraph.superoptimize(product_of_weights, scores, profile=False, cache="off", evidence="tested")
+    assert tested.found
+    assert (tested.certificate.outcome, tested.certificate.error_bound) == ("undecided", None)
+    assert tested.certificate.agreed
+    torch.testing.assert_close(tested(*scores), product_of_weights(*scores), rtol=1e-4, atol=1e-12)
+    assert mugraph.load(tested.save(tmp_path / "result")).certificate == tested.certificate
+
+
+def test_a_kind_of_evidence_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="unknown kind of evidence 'hearsay'; use one of bounded, tested"):
+        mugraph.superoptimize(normalised_product, inputs(), evidence="hearsay")  # type: ignore[arg-type]
 
 
 def test_a_function_that_can_be_traced_and_not_run_is_refused() -> None:

@@ -36,7 +36,7 @@ def test_undefined_proposals_take_no_place_among_those_compiled() -> None:
     kernel = GraphBuilder(Level.KERNEL)
     x = kernel.input("x", (8, 64), DType.FP32)
     program = kernel.build([kernel.add("sqrt", kernel.add("square", x))])
-    qualifier = Qualifier(program, "cpu", Deadline(None), silent, 0, 2**-40, None)
+    qualifier = Qualifier(program, "cpu", Deadline(None), silent, 0, 2**-40, "bounded", None)
     undefined, sound = lengths(of_factors=True), lengths(of_factors=False)
     compiled = qualifier.compile([*[(undefined, 1.0)] * 20, (sound, 2.0)])
     assert [entry.cost for entry in compiled] == [2.0]
@@ -50,7 +50,7 @@ def test_where_nothing_is_measured_no_more_is_compiled_than_is_kept() -> None:
     kernel = GraphBuilder(Level.KERNEL)
     x = kernel.input("x", (8, 64), DType.FP32)
     program = kernel.build([kernel.add("sqrt", kernel.add("square", x))])
-    qualifier = Qualifier(program, "cpu", Deadline(None), silent, 0, 2**-40, None)
+    qualifier = Qualifier(program, "cpu", Deadline(None), silent, 0, 2**-40, "bounded", None)
     wrong, sound, never = kernel.build([kernel.add("sqrt", x)]), lengths(of_factors=False), lengths(of_factors=True)
     kept = qualifier.compile_and_prove([(wrong, 0.5), *((sound, cost) for cost in (1.0, 2.0, 3.0)), (never, 4.0), (sound, 5.0)])
     assert [proved.entry.cost for proved in kept] == [1.0, 2.0, 3.0]
@@ -76,7 +76,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def qualifier_for(program: Graph, budget: float | None) -> Qualifier:
-    return Qualifier(program, "cpu", Deadline(budget, started=0.0), silent, 0, 2**-40, None)
+    return Qualifier(program, "cpu", Deadline(budget, started=0.0), silent, 0, 2**-40, "bounded", None)
 
 
 @pytest.mark.parametrize(("budget", "begun"), [(1.4, 1), (3.6, 2), (None, 5)])

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from mugraph import Program, Superoptimized, api, recall, superoptimize
+from mugraph import Program, Superoptimized, recall, superoptimize
 from mugraph.devices import device_for
 from mugraph.qualify import Qualifier
 from mugraph.result import Candidate
@@ -48,7 +48,7 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         seen.append(graph)
         return closure_search(graph, *args, **kwargs)
 
-    monkeypatch.setattr(api, "closure_search", counted)
+    monkeypatch.setattr("mugraph.proposals.closure_search", counted)
     return seen
 
 
@@ -189,7 +189,7 @@ def _another_certificate(document: dict[str, Any]) -> None:
 
 
 def _refused(document: dict[str, Any]) -> None:
-    document["best"]["certificate"]["accepted"] = False
+    document["best"]["certificate"].update(accepted=False, outcome="undecided")
 
 
 def _other_sources(document: dict[str, Any]) -> None:

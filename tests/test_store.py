@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -140,6 +141,50 @@ def test_a_damaged_file_is_reported_and_replaced(store: Store, caplog: pytest.Lo
     store.put("result", "7", {"again": True})
     assert store.get("result", "7") == {"again": True}
     assert database_of(store) != file
+
+
+FORMS = {
+    "another table": "DROP TABLE entries; CREATE TABLE entries (name TEXT)",
+    "a column more": "ALTER TABLE entries ADD COLUMN more TEXT",
+    "columns of other types": "DROP TABLE entries; CREATE TABLE entries (kind, key, value, digest, bytes, used)",
+    "a trigger": "CREATE TRIGGER t AFTER UPDATE ON entries BEGIN DELETE FROM entries; END",
+    "a view in the table's place": "DROP TABLE entries; CREATE VIEW entries AS SELECT 1 AS kind",
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_database_of_another_form_is_reported_and_replaced(store: Store, form: str, caplog: pytest.LogCaptureFixture) -> None:
+    store.put("result", "a", {"n": 1})
+    file = database_of(store)
+    with sqlite3.connect(file) as database:
+        database.executescript(FORMS[form])
+    with caplog.at_level(logging.WARNING):
+        assert store.get("result", "a") is None
+    assert f"the cache {file} is damaged; a new one replaces it" in caplog.text
+    store.put("result", "a", {"n": 2})
+    assert store.get("result", "a") == {"n": 2}
+
+
+@pytest.mark.parametrize("column", ["value", "digest", "used", "bytes"])
+@pytest.mark.parametrize("content", [b"\xff\x00", None, "text", 7])
+def test_columns_that_hold_anything_are_damage(store: Store, column: str, content: object) -> None:
+    store.put("result", "a", {"n": 1})
+    with sqlite3.connect(database_of(store)) as database, contextlib.suppress(sqlite3.IntegrityError):
+        database.execute(f"UPDATE entries SET {column} = ?", (content,))
+    assert store.get("result", "a") in (None, {"n": 1})
+    store.export_to(store.directory / "export")
+    store.put("result", "a", {"n": 2})
+    assert store.get("result", "a") == {"n": 2}
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, 4096, 5000])
+def test_a_database_that_was_cut_off_is_empty_or_replaced(store: Store, size: int) -> None:
+    for number in range(50):
+        store.put("result", str(number), {"text": "x" * 1000})
+    os.truncate(database_of(store), size)
+    assert store.get("result", "7") is None
+    store.put("result", "7", {"again": True})
+    assert store.get("result", "7") == {"again": True}
 
 
 def test_a_directory_that_cannot_be_made_is_reported_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mugraph.api import superoptimize, verify
+    from mugraph.api import optimize_graph, superoptimize, verify
     from mugraph.dynamic import Dim, superoptimize_dynamic
     from mugraph.errors import MugraphError
     from mugraph.folder import load
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mugraph.ir.graph import Graph
     from mugraph.ir.program import Program
     from mugraph.result import Superoptimized
+    from mugraph.search import SearchSpace
 
 __version__ = "0.1.0"
 __all__ = [
@@ -27,10 +28,12 @@ __all__ = [
     "Graph",
     "MugraphError",
     "Program",
+    "SearchSpace",
     "Superoptimized",
     "__version__",
     "from_onnx",
     "load",
+    "optimize_graph",
     "superoptimize",
     "superoptimize_dynamic",
     "verify",
@@ -41,9 +44,11 @@ _HOMES = {
     "Graph": "mugraph.ir.graph",
     "MugraphError": "mugraph.errors",
     "Program": "mugraph.ir.program",
+    "SearchSpace": "mugraph.search",
     "Superoptimized": "mugraph.result",
     "from_onnx": "mugraph.frontend.onnx",
     "load": "mugraph.folder",
+    "optimize_graph": "mugraph.api",
     "superoptimize": "mugraph.api",
     "superoptimize_dynamic": "mugraph.dynamic",
     "verify": "mugraph.api",

@@ -34,7 +34,8 @@ PAPER_SECONDS = {
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One search: tensors or prefixes of graphs visited, and verified muGraphs; `exhausted` unless the time limit ended it.
+    """One search: tensors or prefixes of graphs visited, and verified graphs, whatever their schedules; `exhausted` unless the
+    time limit ended it.
 
     `items` are the independent parts of its work: the first kernel operators of Algorithm 1, the contexts of the closures.
     """
@@ -123,7 +124,7 @@ def _closed(program: Graph, device: Device, limit: int, seconds: float, workers:
     return Cell(
         seconds=time.monotonic() - started,
         states=found.report.states,
-        verified=len(found.candidates),
+        verified=sum(tier.derivations for tier in tiers),
         exhausted=all(tier.exhausted for tier in tiers),
         items=sum(tier.closures for tier in tiers),
         items_finished=sum(tier.saturated for tier in tiers),

@@ -1,45 +1,43 @@
-"""The straight path through everything: trace, search, compile, measure, verify, and a callable at the end."""
+"""The straight path through everything: trace, search, compile, measure, verify, and a callable at the end.
+
+`optimize_graph` is the same path for a muGraph that somebody wrote, without the search.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Any, Literal, cast, get_args
+from dataclasses import dataclass, replace
+from typing import Any, cast, get_args
 
 from mugraph.calling import Calling, Positional, arguments_of
+from mugraph.comparison import compared
 from mugraph.deadline import Deadline
-from mugraph.devices import Device, device_for
-from mugraph.errors import BudgetExceeded, InvalidInput, UndefinedInField, UnsupportedOperator
+from mugraph.devices import device_for
+from mugraph.errors import BudgetExceeded, InvalidInput, NotEquivalent
 from mugraph.forms import of_form
 from mugraph.frontend import load_tracer, trace
+from mugraph.handwritten import in_place_of
 from mugraph.ir.graph import Graph, Level
 from mugraph.ir.program import Program
+from mugraph.ir.readings import readings
 from mugraph.progress import Event, ProgressCallback, Reporter, silent
-from mugraph.qualify import Contestant, Proved, Qualifier
+from mugraph.proposals import Engine, Found, Inquiry, engine_of
+from mugraph.qualify import Contestant, Evidence, Proved, Qualifier
 from mugraph.recall import Memory
 from mugraph.result import Report, Superoptimized
 from mugraph.samples import random_tensors, torch_runner
-from mugraph.search import Progress, SearchReport, SearchResult
-from mugraph.search import search as closure_search
-from mugraph.search.enumeration import EnumerationOptions, EnumerationResult, enumerate_graphs
-from mugraph.search.long import LONG
-from mugraph.search.notes import Shelf
-from mugraph.search.parallel import Workers, check_workers, local_processes
+from mugraph.search import Candidate, SearchReport, SearchResult, SearchSpace
+from mugraph.search.constraints import EVERYTHING
+from mugraph.search.enumeration.cost import predicted_seconds
+from mugraph.search.parallel import Workers, check_workers
 from mugraph.store import Mode, Store
-from mugraph.verifier import Verdict, prover
+from mugraph.verifier import Verdict, prover, verify_graphs
 from mugraph.verifier.certificate import digest as graph_digest
 from mugraph.verifier.floats import Runner
-from mugraph.verifier.random_tests import check_max_error
+from mugraph.verifier.random_tests import check_max_error, mismatched
 
-_SEARCH_SHARE = 0.5
-"""The part of a budget the search may use; compiling, measuring and verifying take the rest."""
-
-_LONG_SEARCH_SHARE = 0.3
-"""That part for programs that are searched in stretches, each candidate of which has many kernels to be compiled and proved."""
-
-Engine = Literal["closure", "enumerate"]
 Subject = Callable[..., Any] | Program | Graph
 ExampleInputs = Sequence[Any] | Mapping[str, Any]
 
@@ -50,11 +48,13 @@ def superoptimize(
     target: str = "cpu",
     budget: float | None = None,
     *,
-    seed: int = 0,
+    seed: int | None = None,
     profile: bool = True,
     progress: ProgressCallback | bool | None = None,
     max_error: float = 2**-40,
+    evidence: Evidence = "bounded",
     search: Engine = "closure",
+    space: SearchSpace | None = None,
     workers: Workers = 1,
     cache: Store | Mode | str | None = None,
     like: Graph | None = None,
@@ -69,8 +69,13 @@ def superoptimize(
     or the cores of a Ray cluster ("ray", "ray://HOST:PORT"); what is found does not depend on them. With `profile`
     candidates are measured on this machine and ordered by measured time, otherwise, and for a target that can only be
     compiled for here, by predicted time. `progress` gets `mugraph.progress.Event`s; True prints them on stderr.
-    `max_error` bounds the probability that a graph which is not equivalent is accepted, wherever the verifier's theorem
-    gives a bound (paper, section 5).
+    `max_error` bounds the probability that a graph which is not equivalent is accepted (paper, section 5). Where the verifier's
+    theorem gives no bound, candidates are dropped; with `evidence="tested"` those are kept which agree in all tests, in float64
+    and in high precision, and the certificate says that no error is claimed. `seed` is that of all random tests: by default the
+    operating system's, so that nobody can foresee it; the certificate records it.
+
+    `space` is the part of the search space that is wanted (`mugraph.SearchSpace`): what is found lies in it. Where nothing there
+    is better than the original, the result runs that, as always.
 
     The result is kept for later processes in the user's cache directory, and an earlier one for the same program, device
     and options is compiled and compared with float64 instead of searching again (`mugraph.recall`). `cache` is a store of
@@ -83,31 +88,32 @@ def superoptimize(
     original is found, the result runs the original and its `found` is False.
 
     Raises UnsupportedOperator for operators outside the table, InvalidInput for tensors that cannot be optimized
-    (integers, no elements), TargetUnavailable for targets that are unknown or cannot be compiled for here.
+    (integers, no elements) and for a space that holds no muGraph of the program, naming the limit at fault, TargetUnavailable for
+    targets that are unknown or cannot be compiled for here.
     """
     deadline = Deadline(budget)
-    check_evidence(seed, max_error)
+    check_evidence(seed, max_error, evidence)
     device = device_for(target)
     check_workers(workers)
+    space = EVERYTHING if space is None else space
+    if not isinstance(space, SearchSpace):
+        raise InvalidInput(f"space is a mugraph.SearchSpace, not a {type(space).__name__}")
     if not isinstance(like, Graph | None):
         raise InvalidInput(f"like is a muGraph, the graph of an earlier result, and not a {type(like).__name__}")
     with ExitStack() as stack:
         tell = stack.enter_context(Reporter()) if progress is True else progress or silent
-        if not isinstance(fn, Program | Graph):
-            tell(Event("trace", "reading the function with PyTorch", deadline.elapsed))
-            if budget is not None:
-                load_tracer()
-                deadline = Deadline(budget)
+        deadline = _reading(deadline, tell, fn)
         problem = _problem(fn, example_inputs)
-        qualifier = Qualifier(problem.program, target, deadline, tell, seed, max_error, problem.baseline)
-        form = None if like is None else graph_digest(like)
-        settings = {"seed": seed, "profile": profile, "max_error": max_error, "search": engine_of(search), "like": form}
+        space.check(problem.program)
+        qualifier = Qualifier(problem.program, target, deadline, tell, seed, max_error, evidence, problem.baseline)
+        settings: dict[str, Any] = {"profile": profile, "max_error": max_error, "search": engine_of(search), "evidence": evidence}
+        settings |= {"seed": seed, "like": None if like is None else graph_digest(like), "space": space.to_json()}
         memory = Memory(Store.of(cache), problem.program, device, settings, budget)
         recalled = memory.recalled(qualifier, problem.calling)
         if recalled is not None:
             return recalled
         original = qualifier.original()  # first, so that a target that cannot be compiled for costs no search
-        found = _search(problem.program, device, deadline, tell, search, workers, memory.store)
+        found = Inquiry(problem.program, device, search, space, workers, memory.store).found(deadline, tell)
         candidates = found.candidates if like is None else of_form(found.candidates, like, problem.program)
         proposals = [(candidate.graph, candidate.cost) for candidate in candidates]
         if profile and original.executable.machine.available:
@@ -115,10 +121,67 @@ def superoptimize(
             proved, original = qualifier.settle(proved, original, problem.inputs)
         else:
             proved = qualifier.compile_and_prove(proposals)
-        result = _result(qualifier, found, proved, original, problem.calling)
+        better = bool(proved) and not original.clearly_faster_than(proved[0].entry)
+        result = _result(qualifier, found, proved, better, original, problem.calling, space)
         if not result.report.interrupted:
             memory.keep(result)
         return result
+
+
+def optimize_graph(
+    graph: str | Graph,
+    fn: Subject,
+    example_inputs: ExampleInputs | None = None,
+    target: str = "cpu",
+    budget: float | None = None,
+    *,
+    seed: int | None = None,
+    profile: bool = True,
+    progress: ProgressCallback | bool | None = None,
+    max_error: float = 2**-40,
+    evidence: Evidence = "bounded",
+) -> Superoptimized:
+    """Prove that a muGraph somebody wrote computes `fn`, compile it, and return it as a callable.
+
+    `graph` is its text, as muGraphs are printed (`mugraph.ir.text`), or a graph. Its inputs are found in the program by their
+    names, or if it has other names by their places. Elementwise chains become thread graphs, as those of muGraphs that were
+    found do; everything else is compiled as it stands. The other parameters are those of `superoptimize`, and so is the result,
+    but that it runs this muGraph even where the original was measured to be faster (`report.original_latency`).
+
+    Raises InvalidInput or InvalidGraph, naming line, operator or limit, for what is no valid muGraph on the device;
+    ShapeMismatch where it does not take and return what the program does; NotEquivalent, with inputs at which both differ where
+    some are found, unless it is proved to compute the program and agrees with float64; BudgetExceeded where the time for that was
+    too short; and what `superoptimize` raises for functions, tensors and targets.
+    """
+    deadline = Deadline(budget)
+    check_evidence(seed, max_error, evidence)
+    device = device_for(target)
+    with ExitStack() as stack:
+        tell = stack.enter_context(Reporter()) if progress is True else progress or silent
+        deadline = _reading(deadline, tell, fn)
+        problem = _problem(fn, example_inputs)
+        written = in_place_of(problem.program, graph, device)
+        qualifier = Qualifier(problem.program, target, deadline, tell, seed, max_error, evidence, problem.baseline)
+        original, entry = qualifier.original(), qualifier.built(written, predicted_seconds(written, device))
+        measured = profile and original.executable.machine.available
+        proved = qualifier.prove(qualifier.rank([entry], problem.inputs) if measured else [entry])
+        if not proved:
+            raise KeyboardInterrupt if qualifier.interrupted else _refused(qualifier, entry)
+        if measured:
+            proved, original = qualifier.settle(proved, original, problem.inputs)
+        nothing = SearchResult([Candidate(written, 0.0)], SearchReport(refused="the muGraph was given"))
+        return _result(qualifier, nothing, proved, True, original, problem.calling)
+
+
+def _refused(qualifier: Qualifier, entry: Contestant) -> BudgetExceeded | NotEquivalent:
+    """Why a muGraph that was given is not run: where it differs from the program, or else what is missing."""
+    if not qualifier.rejected:
+        return BudgetExceeded("the muGraph was not proved to compute the program in time; raise the budget")
+    rejection = qualifier.rejected[0]
+    verdict = verify_graphs(qualifier.program, entry.graph, seed=qualifier.seed, budget=qualifier.deadline.remaining)
+    if verdict.counterexample is not None:
+        return NotEquivalent(f"the muGraph does not compute the program: {verdict.counterexample}")
+    return NotEquivalent(f"the muGraph is not shown to compute the program ({rejection.stage}: {rejection.reason})")
 
 
 def verify(
@@ -127,34 +190,67 @@ def verify(
     example_inputs: ExampleInputs | None = None,
     max_error: float = 2**-40,
     *,
-    seed: int = 0,
+    seed: int | None = None,
     properties: Sequence[str] = (),
+    for_all_weights: bool = False,
+    budget: float | None = None,
 ) -> Verdict:
     """Decide whether two functions (or Programs) compute the same outputs on inputs of these shapes.
 
-    The verdict's `error_bound` is the probability that a pair which is not equivalent is accepted, None where no
-    theorem gives one; `counterexample` says where they differ. `properties` are equations that hold of operators outside
-    the paper's fragment, such as "max(relu(x)) == relu(max(x))", for a prover to use beside those it knows (it needs
-    the extra `prover`). Errors are those of `superoptimize`, and InvalidInput for properties that do not hold.
+    The verdict's `outcome` is "equivalent", "different" or "undecided". `error_bound` is the probability, over the recorded
+    random draw, that a pair which is not equivalent is called so; `counterexample` is the witness of programs that are different.
+    Inputs given by name correspond by name, others by position; outputs are compared with the structure they are returned in.
+    Tensors that the functions bring along are the same constant where they are the same or have the same values, and otherwise
+    different ones; `for_all_weights` asks instead whether the functions agree whatever these hold, matched by their names.
+    `properties` are equations that hold of operators outside the paper's fragment, such as "max(relu(x)) == relu(max(x))", for a
+    prover to use beside those it knows (it needs the extra `prover`). `budget` is in seconds, but for what PyTorch loads the
+    first time that it traces a function in a process; when it ends before an answer, the question is undecided. Errors are those
+    of `superoptimize`, and InvalidInput for properties that do not hold.
     """
     check_evidence(seed, max_error)
-    program_a, program_b = _problem(fn_a, example_inputs).program, _problem(fn_b, example_inputs).program
-    return prover.verify(program_a, program_b, properties=properties, max_error=max_error, seed=seed)
+    deadline = _reading(Deadline(budget), silent, fn_a, fn_b)
+    pair = compared(fn_a, fn_b, example_inputs, for_all_weights=for_all_weights)
+    if pair.mismatch is not None:
+        verdict = mismatched(pair.left, pair.right, pair.mismatch, max_error, seed)
+    else:
+        verdict = prover.verify(
+            pair.left,
+            pair.right,
+            properties=properties,
+            max_error=max_error,
+            seed=seed,
+            budget=deadline.remaining,
+            known=pair.fixed,
+        )
+    read = tuple(dict.fromkeys((*readings(pair.left), *readings(pair.right))))
+    return replace(verdict, question=pair.question, certificate=replace(verdict.certificate, readings=read))
 
 
-def check_evidence(seed: object, max_error: object) -> None:
-    """Raise InvalidInput for what is no seed of random tests, or no bound on their error."""
-    if not isinstance(seed, int) or seed < 0:
-        raise InvalidInput(f"seed is an integer, at least 0, not {seed!r}")
+def check_evidence(seed: object, max_error: object, evidence: object = "bounded") -> None:
+    """Raise InvalidInput for what is no seed of random tests, no bound on their error, or no kind of evidence."""
+    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool) or seed < 0):
+        raise InvalidInput(f"seed is an integer, at least 0, or None for a fresh one, not {seed!r}")
     check_max_error(max_error)
+    evidence_of(evidence)
 
 
-def engine_of(name: str) -> Engine:
-    """The search engine called `name`; raises InvalidInput naming the known ones otherwise."""
-    for engine in get_args(Engine):
-        if name == engine:
-            return cast(Engine, engine)
-    raise InvalidInput(f"unknown search engine {name!r}; use one of {', '.join(get_args(Engine))}")
+def evidence_of(name: object) -> Evidence:
+    """The kind of evidence called `name`; raises InvalidInput naming the known ones otherwise."""
+    for evidence in get_args(Evidence):
+        if name == evidence:
+            return cast(Evidence, evidence)
+    raise InvalidInput(f"unknown kind of evidence {name!r}; use one of {', '.join(get_args(Evidence))}")
+
+
+def _reading(deadline: Deadline, tell: ProgressCallback, *subjects: Subject) -> Deadline:
+    """The deadline of a call that is about to read subjects: what PyTorch loads the first time is not its time."""
+    if all(isinstance(subject, Program | Graph) for subject in subjects):
+        return deadline
+    tell(Event("trace", "reading the function with PyTorch", deadline.elapsed))
+    if deadline.budget is None:
+        return deadline
+    load_tracer()
+    return Deadline(deadline.budget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,46 +282,16 @@ def _problem(fn: Subject, example_inputs: ExampleInputs | None) -> _Problem:
     return _Problem(traced.graph, traced, traced.flatten(*arguments_of(example_inputs)), torch_runner(fn, traced))
 
 
-def _search(
-    program: Graph,
-    device: Device,
-    deadline: Deadline,
-    tell: ProgressCallback,
-    engine: Engine,
-    workers: Workers,
-    shelf: Shelf,
-) -> SearchResult | EnumerationResult:
-    long = len(program.kernels()) > LONG
-    budget, begun = deadline.share(_LONG_SEARCH_SHARE if long else _SEARCH_SHARE), deadline.elapsed
-    if engine_of(engine) == "enumerate":
-        limit = math.inf if budget is None else budget
-        processes = local_processes(workers)
-        return enumerate_graphs(program, device, EnumerationOptions(time_limit=limit, processes=processes))
-
-    def report(moment: Progress) -> None:
-        best = "" if moment.best is None else f", best predicted {moment.best * 1e3:.3g} ms"
-        tell(Event("search", f"{moment.stage}, {moment.states} tensors, {moment.found} muGraphs{best}", deadline.elapsed))
-
-    try:
-        return closure_search(program, device, budget=budget, progress=report, workers=workers, shelf=shelf)
-    except BudgetExceeded:
-        return SearchResult([], SearchReport(seconds=deadline.elapsed - begun))
-    except (UndefinedInField, UnsupportedOperator) as error:  # out of the search's reach: the program runs as it is
-        return SearchResult([], SearchReport(seconds=deadline.elapsed - begun, refused=str(error)))
-    except RecursionError:
-        too_long = "its chains of operators are too long to search"
-        return SearchResult([], SearchReport(seconds=deadline.elapsed - begun, refused=too_long))
-
-
 def _result(
     qualifier: Qualifier,
-    found: SearchResult | EnumerationResult,
+    found: Found,
     proved: Sequence[Proved],
+    better: bool,
     original: Contestant,
     calling: Calling,
+    space: SearchSpace = EVERYTHING,
 ) -> Superoptimized:
-    """The best proved candidate, or the original where nothing was proved or it was measured to be clearly faster."""
-    better = bool(proved) and not original.clearly_faster_than(proved[0].entry)
+    """The first of what was proved, where that is `better` than the original, or else the original."""
     chosen = proved[0] if better else qualifier.as_it_is(original)
     report = Report(
         found=better,
@@ -237,7 +303,9 @@ def _result(
         verify_seconds=qualifier.seconds["verify"],
         total_seconds=qualifier.deadline.elapsed,
         original_latency=original.latency if math.isfinite(original.latency) else None,
+        seed=qualifier.sampling_seed,
         interrupted=found.report.interrupted or qualifier.interrupted,
+        space=str(space) if space else None,
     )
     best, candidates = chosen.candidate(), tuple(entry.candidate() for entry in proved)
     return Superoptimized(qualifier.program, best, candidates, report, chosen.entry.executable, calling, qualifier.target)

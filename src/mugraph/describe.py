@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from mugraph.result import Candidate, Superoptimized
 from mugraph.spotcheck import SpotCheck
-from mugraph.verifier import Certificate, FloatReport
+from mugraph.verifier import Certificate, FloatReport, Outcome, Verdict
 
 if TYPE_CHECKING:
     from mugraph.runtime.cuda.figures import KernelFigures
 
 
+def outcome_text(certificate: Certificate) -> str:
+    """What a certificate says of a muGraph, in the words of verdicts; rounding is no part of it."""
+    match certificate.outcome:
+        case Outcome.EQUIVALENT if certificate.untested:
+            return "the program itself, as it was written"
+        case Outcome.EQUIVALENT:
+            return "equivalent to the program in exact arithmetic, at full size"
+        case Outcome.DIFFERENT:
+            return "DIFFERENT from the program"
+        case Outcome.UNDECIDED if certificate.agreed:
+            return "not proved equivalent to the program, but all tests agree"
+    return "NOT shown to be equivalent to the program"
+
+
 def bound_text(certificate: Certificate) -> str:
     """A certificate's error bound."""
+    if certificate.untested:
+        return "there was nothing to prove"
     if certificate.error_bound is None:
         return certificate.reason
     return passing_text(certificate.error_bound)
@@ -24,8 +40,25 @@ def bound_text(certificate: Certificate) -> str:
 def passing_text(error_bound: float) -> str:
     """The probability that tests accept a wrong graph."""
     if error_bound == 0:
-        return "a wrong graph cannot pass"
+        return "the tests compute both graphs exactly"
     return f"a wrong graph would pass with probability at most 2^{math.log2(error_bound):.0f}"
+
+
+def verdict_lines(verdict: Verdict) -> list[str]:
+    """What follows the answer to whether two functions are one program: the rest of its line, and lines below it."""
+    if not verdict.equivalent:
+        return [f": {verdict.reason.removeprefix('undecided: ')}", *_conditions(verdict)]
+    proved = f"; by {', '.join(verdict.properties)}, and for the rest" if verdict.properties else ";"
+    return [f"{proved} {bound_text(verdict.certificate)}", *_conditions(verdict)]
+
+
+def _conditions(verdict: Verdict) -> Iterator[str]:
+    if verdict.question:
+        yield f"asked: {verdict.question}"
+    if verdict.domain:
+        yield f"only where both are defined: {verdict.domain}"
+    for constant, written in verdict.certificate.readings:
+        yield f"the constant {written!r} was read as {constant}"
 
 
 def floats_text(floats: FloatReport) -> str:

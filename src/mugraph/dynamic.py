@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from mugraph.api import superoptimize
 from mugraph.calling import arguments_of
 from mugraph.errors import InvalidInput, ShapeMismatch, StorageError
+from mugraph.qualify import Evidence
 from mugraph.result import Shared, Superoptimized
 
 if TYPE_CHECKING:
@@ -140,8 +141,9 @@ def superoptimize_dynamic(
     table: Sequence[Mapping[str, int]] | None = None,
     target: str = "cpu",
     budget: float | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     max_error: float = 2**-40,
+    evidence: Evidence = "bounded",
 ) -> DynamicSuperoptimized:
     """Optimize `fn` for all sizes of its dynamic dimensions; the other parameters are those of `mugraph.superoptimize`.
 
@@ -152,7 +154,7 @@ def superoptimize_dynamic(
     Raises InvalidInput for dimensions and arguments that do not exist, and what `mugraph.superoptimize` raises.
     """
     args, kwargs = arguments_of(example_inputs)
-    result = DynamicSuperoptimized(fn, dynamic, {"target": target, "seed": seed, "max_error": max_error})
+    result = DynamicSuperoptimized(fn, dynamic, {"target": target, "seed": seed, "max_error": max_error, "evidence": evidence})
     result.sizes_of(args, kwargs)
     entries = _entries(result.dims, table)
     result.settings["budget"] = None if budget is None else budget / len(entries)

@@ -27,6 +27,10 @@ class ExceedsMemory(InvalidGraph):
     """A muGraph breaks clause 2 of Definition 2.1: its tensors or threads do not fit the device."""
 
 
+class NotEquivalent(MugraphError):
+    """A muGraph that was given to be run does not compute the program, or is not shown to; the text says what is known."""
+
+
 class UndefinedInField(MugraphError):
     """A finite-field evaluation met a value without meaning there (0 as denominator, a second exponentiation)."""
 
@@ -45,3 +49,7 @@ class BudgetExceeded(MugraphError):
 
 class StorageError(MugraphError):
     """A file or the cache could not be read or written."""
+
+
+class UntrustedSources(MugraphError):
+    """Saved sources are not known to be those of the saved muGraph, and the user did not say to trust them."""

@@ -26,6 +26,7 @@ from mugraph.frontend.partition import Piece
 from mugraph.frontend.pieces import tensor_of
 from mugraph.frontend.stitch import as_torch, runnable
 from mugraph.ir.graph import Graph
+from mugraph.qualify import Evidence
 from mugraph.result import Superoptimized
 from mugraph.store import Mode, Store, digest_of
 from mugraph.verifier.certificate import digest
@@ -57,8 +58,9 @@ class Options:
     sizes: int = 8
     strict: bool = False
     cache: str | None = None
-    seed: int = 0
+    seed: int | None = None
     max_error: float = 2**-40
+    evidence: Evidence = "bounded"
 
     def __post_init__(self) -> None:
         if self.keep not in get_args(Keep):
@@ -70,7 +72,7 @@ class Options:
         if self.cache is not None:
             Mode.parse(self.cache)
         Deadline(self.budget)
-        check_evidence(self.seed, self.max_error)
+        check_evidence(self.seed, self.max_error, self.evidence)
         device_for(self.target)
 
     @classmethod
@@ -136,6 +138,7 @@ class Optimizer:
             target=options.target,
             budget=budget,
             seed=options.seed,
+            evidence=options.evidence,
             profile=like is None,
             max_error=options.max_error,
             cache=options.cache,

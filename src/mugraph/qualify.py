@@ -22,13 +22,16 @@ from mugraph.devices.host import available_cores
 from mugraph.errors import BudgetExceeded, MugraphError
 from mugraph.forms import form_of
 from mugraph.ir.graph import Graph
+from mugraph.ir.readings import readings
 from mugraph.lower.thread_graphs import construct
 from mugraph.progress import Event, ProgressCallback
 from mugraph.result import Candidate, Rejection
 from mugraph.runtime import Executable, build, measure
 from mugraph.samples import runner
+from mugraph.seeds import seed_or_fresh
 from mugraph.spotcheck import SpotCheck, imitation_of, spot_check
-from mugraph.verifier import Certificate, FloatReport, Verdict, float_check, verify_graphs
+from mugraph.verifier import Certificate, FloatReport, Verdict, by_random_tests, float_check, verify_graphs
+from mugraph.verifier.certificate import Tests
 from mugraph.verifier.definedness import undefined_operator
 from mugraph.verifier.floats import Runner
 
@@ -49,6 +52,9 @@ _COMPILING_SHARE, _MEASURING_SHARE = 0.3, 0.2
 """Of what is left of the budget."""
 
 _Stage = Literal["compile", "measure", "verify"]
+
+Evidence = Literal["bounded", "tested"]
+"""What candidates are kept for: equivalence with a bound on the error, or also agreement in tests for which there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +98,20 @@ class Qualifier:
     target: str
     deadline: Deadline
     progress: ProgressCallback
-    seed: int
+    seed: int | None
     max_error: float
+    evidence: Evidence
     baseline: Runner | None
     """The user's own function, whose rounding errors and range are the measure for candidates."""
+    sampling_seed: int = field(init=False)
+    """Of everything that is random but proofs, whose certificates record their own."""
     seconds: dict[_Stage, float] = field(default_factory=lambda: {"compile": 0.0, "measure": 0.0, "verify": 0.0})
     rejected: list[Rejection] = field(default_factory=list)
     interrupted: bool = False
     """Whether Ctrl-C ended a stage before its end."""
+
+    def __post_init__(self) -> None:
+        self.sampling_seed = seed_or_fresh(self.seed)
 
     def original(self) -> Contestant:
         """The program itself, run operator by operator."""
@@ -208,24 +220,28 @@ class Qualifier:
     def contradicted(self, entry: Contestant, seconds: float) -> str:
         """What is wrong with a muGraph, by as many tests of its proof as fit the time, at least one; empty if nothing."""
         verdict = self._verdict(entry, seconds)
-        return "" if verdict.counterexample is None else str(verdict.counterexample)
+        return "" if verdict.certificate.tests in (Tests.AGREED, Tests.UNFINISHED) else verdict.reason
 
     def _defined(self, proposals: Sequence[tuple[Graph, float]]) -> Iterator[tuple[Graph, float]]:
         """The proposals that have a result where the program has one; of each form of the others, the first is reported."""
         seen: dict[object, str] = {}
         for graph, cost in proposals:
             form = form_of(graph)
-            if form not in seen and (undefined := undefined_operator(self.program, graph, self.seed)):
+            if form not in seen and (undefined := undefined_operator(self.program, graph, self.sampling_seed)):
                 self.rejected.append(Rejection("float", f"undefined where the program is not: {undefined}", cost))
                 seen[form] = undefined
             if not seen.setdefault(form, ""):
                 yield graph, cost
 
+    def built(self, graph: Graph, cost: float) -> Contestant:
+        """Thread graphs and kernels for one muGraph; raises what lowering, printing and compiling raise."""
+        fused = construct(graph)
+        return Contestant(fused, cost, build(fused, self.target))
+
     def _built(self, proposal: tuple[Graph, float]) -> Contestant | Rejection:
         graph, cost = proposal
-        fused = construct(graph)
         try:
-            return Contestant(fused, cost, build(fused, self.target))
+            return self.built(graph, cost)
         except MugraphError as error:
             return Rejection("compile", str(error), cost)
 
@@ -247,8 +263,8 @@ class Qualifier:
             running = beside.submit(self.spot_checked, entry)
             verdict = self._verdict(entry)
             checked = running.result()
-        if not verdict.equivalent:
-            self.rejected.append(Rejection("verify", str(verdict.counterexample or verdict.reason), entry.cost))
+        if not (verdict.equivalent or (self.evidence == "tested" and verdict.certificate.agreed)):
+            self.rejected.append(Rejection("verify", _why_not(verdict), entry.cost))
             return None
         if checked is not None and checked.fault:
             self.rejected.append(Rejection("text", checked.fault, entry.cost))
@@ -257,22 +273,25 @@ class Qualifier:
 
     def spot_checked(self, entry: Contestant) -> SpotCheck | None:
         """What the printed text does here where its machine is not; None for targets that run here."""
-        return spot_check(entry.executable, self.seed, self.deadline)
+        return spot_check(entry.executable, self.sampling_seed, self.deadline)
 
     def floats(self, entry: Contestant, *, complete: bool = True) -> FloatReport:
         """The float check of the kernels, or of their stand-ins on this host where the target cannot run here."""
         machine = entry.executable.machine
         executable = entry.executable if machine.available else Executable(entry.graph, machine.stand_in)
         budget = self.deadline.remaining
-        run = runner(executable)
+        run, seed = runner(executable), self.sampling_seed
         return float_check(
-            run, self.program, baseline=self.baseline, seed=self.seed, graph=entry.graph, budget=budget, complete=complete
+            run, self.program, baseline=self.baseline, seed=seed, graph=entry.graph, budget=budget, complete=complete
         )
 
     def _verdict(self, entry: Contestant, seconds: float = math.inf) -> Verdict:
+        """What tests show of an entry; where those without a bound are to count, it is looked at in high precision, too."""
         left = self.deadline.remaining
         budget = min(seconds, math.inf if left is None else left)
-        return verify_graphs(self.program, entry.graph, max_error=self.max_error, seed=self.seed, budget=budget)
+        ask = verify_graphs if self.evidence == "tested" else by_random_tests
+        verdict = ask(self.program, entry.graph, max_error=self.max_error, seed=self.seed, budget=budget)
+        return replace(verdict, certificate=replace(verdict.certificate, readings=readings(self.program)))
 
     def _carefully(self, entries: Sequence[Contestant], inputs: Sequence[Any]) -> list[Contestant]:
         """The entries timed in many interleaved rounds, in their order; as they are if not even one round is affordable."""
@@ -307,6 +326,13 @@ class Qualifier:
     def tell(self, stage: str, text: str) -> None:
         """Report where a stage stands."""
         self.progress(Event(stage, text, self.deadline.elapsed))
+
+
+def _why_not(verdict: Verdict) -> str:
+    """Why a candidate is dropped."""
+    if not verdict.certificate.agreed:
+        return verdict.reason
+    return f'{verdict.reason}; evidence="tested" keeps such candidates'
 
 
 def _measured(

@@ -85,7 +85,7 @@ class Memory:
         if (certificate.left, certificate.right) != (graph_digest(self.program), graph_digest(best.graph)):
             raise InvalidInput("its certificate speaks of other graphs")
         report = replace(Report.from_json(document["report"]), recalled=True)
-        if report.found and not certificate.accepted:
+        if report.found and not (certificate.accepted or (qualifier.evidence == "tested" and certificate.agreed)):
             raise InvalidInput("its certificate accepts nothing")
         executable = build(best.graph, qualifier.target)
         if executable.digest != document["sources"]:

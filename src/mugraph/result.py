@@ -21,14 +21,16 @@ _MEASURED = {"cost": _SECONDS, "latency": _SECONDS}
 _REPORT = {
     **dict.fromkeys(("found", "interrupted", "recalled"), bool),
     **dict.fromkeys(("compile_seconds", "measure_seconds", "verify_seconds", "total_seconds"), float),
-    "proposed": int,
+    **dict.fromkeys(("proposed", "seed"), int),
     "original_latency": _SECONDS,
+    "space": (str, None),
     "rejected": [{"stage": str, "reason": str, "cost": _SECONDS}],
     "search": {"seconds": float, "first_found_seconds": _SECONDS, "states": int, "exhausted": bool, "exhausted_what": str},
 }
 _SEARCH = {
     "pruned": {str: int},
     "paddings": [str],
+    "not_searched": [str],
     "tiers": [
         {
             **dict.fromkeys(("closures", "states", "edges", "derivations"), int),
@@ -117,10 +119,14 @@ class Report:
     """Of the whole call."""
     original_latency: float | None
     """Measured seconds of the original program run operator by operator; None when it was not profiled."""
+    seed: int
+    """Of everything random in the call but proofs, whose certificates record their own."""
     interrupted: bool = False
     """Whether Ctrl-C ended a stage: the result is the best so far."""
     recalled: bool = False
     """Whether the result was kept from an earlier run, which all numbers then speak of."""
+    space: str | None = None
+    """The part of the search space that was asked for, in words; None for all of it."""
 
     @property
     def seconds(self) -> float:
@@ -146,7 +152,8 @@ class Report:
     @property
     def exhausted_what(self) -> str:
         """The covered space in words."""
-        return str(self.search["exhausted_what"])
+        covered = str(self.search["exhausted_what"])
+        return covered if self.space is None else f"{covered}, within the space asked for: {self.space}"
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON values."""
@@ -208,7 +215,8 @@ class Superoptimized(Shared):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the best muGraph; raises ShapeMismatch or InvalidInput when called with other tensors than optimized for."""
-        return self.calling.unflatten(self.executable(*self.calling.flatten(args, kwargs)))
+        inputs = self.calling.flatten(args, kwargs)
+        return self.calling.unflatten(self.executable(*inputs), inputs)
 
     @property
     def graph(self) -> Graph:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -41,8 +42,8 @@ def torch_runner(fn: Callable[..., Any], traced: Traced) -> Runner | None:
     import torch
     from torch.utils._pytree import tree_leaves
 
-    names = traced.graph.input_names[len(traced.graph.input_names) - len(traced.sources) :]
-    if names and not isinstance(fn, torch.nn.Module):
+    names = [source.name for source in traced.sources]
+    if names and not (isinstance(fn, torch.nn.Module) and all(_holds(fn, name) for name in names)):
         return None
     library = torch_arrays()
 
@@ -56,10 +57,20 @@ def torch_runner(fn: Callable[..., Any], traced: Traced) -> Runner | None:
             except Exception as error:  # tracing lets pass what computing does not, such as products of two dtypes
                 why = f"{type(error).__name__}: {error}".splitlines()[0]
                 raise InvalidInput(f"{traced.name} cannot be run on tensors like its example inputs: {why}") from error
-        places = {number: leaf for leaf, (number, _) in zip(returned, traced.results.leaves, strict=True) if number is not None}
+        places = {number: leaf for leaf, number in zip(returned, traced.results.numbers, strict=True) if number is not None}
         return [library.to_numpy(places[number]) for number in range(len(traced.graph.outputs))]
 
     return run
+
+
+def _holds(module: Any, name: str) -> bool:
+    """Whether a tensor of that name can be replaced for a call."""
+    import torch
+
+    try:
+        return isinstance(operator.attrgetter(name)(module), torch.Tensor)
+    except AttributeError:
+        return False
 
 
 def _call_with(module: Any, parameters: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:

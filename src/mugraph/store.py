@@ -2,8 +2,8 @@
 
 Everything in it can be computed again, so a store never fails its caller: what cannot be read is reported in the log and
 counts as absent, what cannot be written is reported and forgotten. Many threads and processes may use one store at once.
-A document is kept with a hash of itself; one that does not match is dropped, and a file that is no database is left behind
-for a new one.
+A document is kept with a hash of itself; one that does not match is dropped, and a file that is no database, or one of another
+form, is left behind for a new one. The directory is the user's own: one that others can write to is not used.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from mugraph.errors import InvalidInput, StorageError
+from mugraph.private import PRIVATE_FILE, NotPrivate, check_private, make_private
 
 FORMAT = 1
 """Of the database and of exported files; stores of another format are other files."""
@@ -31,13 +32,14 @@ _DEFAULT_BYTES = 2**29
 _BUSY_SECONDS = 30.0
 _TOUCHED_SECONDS = 3600.0
 """How old the time of last use may get before a read renews it: reading should rarely write."""
-_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT})
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS entries (
     kind TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, digest TEXT NOT NULL, bytes INTEGER NOT NULL, used REAL NOT NULL,
     PRIMARY KEY (kind, key)
 ) WITHOUT ROWID
 """
+_COLUMNS = [("kind", "TEXT"), ("key", "TEXT"), ("value", "TEXT"), ("digest", "TEXT"), ("bytes", "INTEGER"), ("used", "REAL")]
 _log = logging.getLogger(__name__)
 
 Document = Mapping[str, Any]
@@ -111,7 +113,7 @@ class Store:
             if row is None:
                 return None
             value, digest, used = row
-            if digest != digest_of(kind, key, value):
+            if not _is_whole(kind, key, value, digest, used):
                 _log.warning("the cache's %s entry %s is damaged; it is computed again", kind, key)
                 self._delete(database, kind, key)
                 return None
@@ -125,7 +127,7 @@ class Store:
             return
         text = json.dumps(value, separators=(",", ":"))
         with self._reported("write"):
-            self.directory.mkdir(parents=True, exist_ok=True)
+            make_private(self.directory)
             with self._connection() as database:
                 self._insert(database, kind, key, text)
                 self._evict(database)
@@ -147,13 +149,15 @@ class Store:
             return database.execute(f"DELETE FROM entries WHERE {condition}", (kind, key)).rowcount
 
     def export_to(self, path: Path) -> int:
-        """Write all documents to a text file, one JSON object a line; how many. Raises StorageError."""
+        """Write all undamaged documents to a text file, one JSON object a line; how many. Raises StorageError."""
         count = 0
         with self._raised("export"), open(path, "w", encoding="utf-8") as file:
             file.write(json.dumps({"mugraph-cache": FORMAT}) + "\n")
             if self._file().exists():
                 with self._connection() as database:
                     for kind, key, value, digest in database.execute("SELECT kind, key, value, digest FROM entries"):
+                        if not _is_whole(kind, key, value, digest, 0.0):
+                            continue
                         file.write(json.dumps({"kind": kind, "key": key, "digest": digest, "value": value}) + "\n")
                         count += 1
         return count
@@ -169,7 +173,7 @@ class Store:
             raise InvalidInput(f"{path} is no exported cache of format {FORMAT}; write one with `mugraph cache export`")
         documents = [_checked(path, number, line) for number, line in enumerate(lines[1:], start=2)]
         with self._raised("import"):
-            self.directory.mkdir(parents=True, exist_ok=True)
+            make_private(self.directory)
             with self._connection() as database:
                 for kind, key, value in documents:
                     self._insert(database, kind, key, value)
@@ -192,18 +196,22 @@ class Store:
     @contextlib.contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
         """A transaction: committed at the end, rolled back by an error."""
+        check_private(self.directory)
         file = self._file()
         read_only = self.mode is Mode.READ_ONLY
+        if not read_only:
+            os.close(os.open(file, os.O_RDWR | os.O_CREAT, PRIVATE_FILE))  # SQLite's own go by the umask, and its logs as it does
         # Without the right to write there is no shared memory for the log either, and nobody who could be writing.
         options = "" if not read_only else "?mode=ro" if os.access(self.directory, os.W_OK) else "?mode=ro&immutable=1"
         try:
             with contextlib.closing(sqlite3.connect(f"{file.absolute().as_uri()}{options}", _BUSY_SECONDS, uri=True)) as database:
                 if not read_only:
                     _prepare(database)
+                _check_form(database)
                 with database:
                     yield database
         except sqlite3.DatabaseError as error:
-            if error.sqlite_errorcode & 0xFF in _DAMAGED and not read_only:
+            if _is_damaged(error) and not read_only:
                 self._leave_behind(file)
             raise
 
@@ -211,7 +219,9 @@ class Store:
         """Go on with a new file. Others may still write to the old one: that harms nobody once it has a successor."""
         generation = int(damaged.name.split(".")[1])
         _log.warning("the cache %s is damaged; a new one replaces it", damaged)
-        with contextlib.closing(sqlite3.connect(self.directory / f"store-{FORMAT}.{generation + 1}.sqlite")) as database:
+        successor = self.directory / f"store-{FORMAT}.{generation + 1}.sqlite"
+        os.close(os.open(successor, os.O_RDWR | os.O_CREAT, PRIVATE_FILE))
+        with contextlib.closing(sqlite3.connect(successor)) as database:
             database.execute(_SCHEMA)
         for suffix in ("", "-wal", "-shm"):
             with contextlib.suppress(OSError):
@@ -241,7 +251,7 @@ class Store:
         file = self._file()  # a damaged one is followed by another, which is not at fault
         try:
             yield
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, sqlite3.Error, NotPrivate) as error:
             _log.warning("cannot %s the cache %s (%s); going on without it", verb, file, error)
 
     @contextlib.contextmanager
@@ -264,6 +274,29 @@ def _prepare(database: sqlite3.Connection) -> None:
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
                 raise
             time.sleep(0.01)
+
+
+class _OtherForm(sqlite3.DatabaseError):
+    """A database whose tables are not those of a store."""
+
+
+def _check_form(database: sqlite3.Connection) -> None:
+    """Raise _OtherForm unless the table has the columns, and nothing runs beside what is asked."""
+    columns = [(name, kind) for _, name, kind, *_ in database.execute("PRAGMA table_info(entries)")]
+    others = database.execute("SELECT count(*) FROM sqlite_master WHERE type IN ('trigger', 'view')").fetchone()[0]
+    if columns != _COLUMNS or others:
+        raise _OtherForm("its tables are not those of a store")
+
+
+def _is_damaged(error: sqlite3.DatabaseError) -> bool:
+    """Whether a file is no good; text that is not UTF-8 is found by Python, whose errors have no code."""
+    return isinstance(error, _OtherForm) or getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in _DAMAGED
+
+
+def _is_whole(kind: str, key: str, value: Any, digest: Any, used: Any) -> bool:
+    """Whether a row is one that was put: columns of a damaged file may hold anything."""
+    typed = isinstance(value, str) and isinstance(used, (int, float))
+    return typed and digest == digest_of(kind, key, value) and isinstance(_parsed(value), dict)
 
 
 def digest_of(*parts: str) -> str:

@@ -40,7 +40,7 @@ def result(name: str) -> Superoptimized:
 def result_of(original: Graph, graph: Graph, word: str) -> Superoptimized:
     """A result that runs `graph` for `original`, with a certificate of their equivalence."""
     candidate = Candidate(graph, 1e-6, 2e-6, verify_graphs(original, graph).certificate)
-    tier = TierReport("full axioms", closures=2, saturated=2, states=1234, edges=56, bound=11)
+    tier = TierReport("full axioms", closures=2, saturated=2, states=1234, edges=56, bound=11, cuts_complete=True)
     tier.pruned[Pruning.EXPRESSION] = 7890
     report = Report(
         found=True,
@@ -52,6 +52,7 @@ def result_of(original: Graph, graph: Graph, word: str) -> Superoptimized:
         verify_seconds=0.5,
         total_seconds=1.5,
         original_latency=8e-6,
+        seed=0,
     )
     executable, calling = build(graph), Positional.of(original)
     return Superoptimized(original, candidate, (candidate,), report, executable, calling, "cpu", {"word": word})

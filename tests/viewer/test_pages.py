@@ -97,7 +97,7 @@ def test_the_page_tells_what_it_costs_and_what_was_left_out() -> None:
     assert "Measured per call 2 us" in text
     assert "the original program: 8 us" in text
     assert "2 float not <finite> 2.5 us" in text
-    assert "full axioms 2 1,234 56 0 yes, to 11 operators" in text
+    assert "full axioms 2 1,234 56 0 to 11 operators, cuts too" in text
     assert "no subexpression of the program 7,890" in text
     assert "whole call 1.5 s" in text
 
@@ -243,6 +243,7 @@ def test_texts_are_read_back_from_the_page() -> None:
     opt = result("gqa")
     texts = re.findall(r"<pre[^>]*>(kernel_graph .*?)</pre>", page(opt), re.DOTALL)
     assert [parse_graph(html.unescape(text)) for text in texts] == [opt.graph]
+    assert "// shared memory, fp32 from byte 0" in texts[0], "it says where tensors lie"
 
 
 def test_sources_are_complete_and_coloured() -> None:

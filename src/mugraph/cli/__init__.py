@@ -1,6 +1,6 @@
 """The command line: `mugraph COMMAND`. Heavy imports stay inside the commands, so that `--help` is instant.
 
-Exit codes: 0 done, 1 nothing better found or not equivalent, 2 bad input (one line on stderr says why).
+Exit codes: 0 done, 1 nothing better found or different, 3 undecided, 2 bad input (one line on stderr says why).
 """
 
 from __future__ import annotations

@@ -11,17 +11,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mugraph.cli.options import Json, Traceback
+from mugraph.cli.options import Json, Traceback, TrustSources
 from mugraph.errors import InvalidInput, TargetUnavailable
 
 if TYPE_CHECKING:
     from mugraph.baselines import Comparison
+    from mugraph.cli.subjects import Subject
     from mugraph.result import Superoptimized
 
 
 def bench(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders written by `mugraph optimize -o`.")],
     rounds: Annotated[int, typer.Option(min=1, help="Interleaved rounds; medians are reported.")] = 30,
+    trust_sources: TrustSources = False,
+    trust_origin: Annotated[
+        bool, typer.Option("--trust-origin", help="Execute the files that the folders say their functions come from.")
+    ] = False,
     json_output: Json = False,
     traceback: Traceback = False,
 ) -> int:
@@ -31,7 +36,7 @@ def bench(
     records: list[dict[str, Any]] = []
     for folder in folders:
         with contextlib.redirect_stdout(sys.stderr):  # what the user's code prints is no part of the answer
-            opt, comparison = _timed(folder, rounds)
+            opt, comparison = _timed(folder, rounds, trust_sources, trust_origin)
         records.append({"folder": str(folder), **result_json(opt), **comparison_json(comparison)})
         if not json_output:
             print(f"{folder}: {opt!r}")
@@ -41,20 +46,37 @@ def bench(
     return 0
 
 
-def _timed(folder: Path, rounds: int) -> tuple[Superoptimized, Comparison]:
+def _timed(folder: Path, rounds: int, trust_sources: bool, trust_origin: bool) -> tuple[Superoptimized, Comparison]:
     """The saved result, and its times beside those of the function it came from."""
     from mugraph.baselines import compare
-    from mugraph.cli.subjects import resolve
     from mugraph.folder import load
     from mugraph.frontend import trace
+    from mugraph.verifier.certificate import digest
 
-    opt = load(folder)
-    subject = resolve(**opt.origin) if opt.origin else None
-    if subject is None or subject.inputs is None:
-        raise InvalidInput(f"{folder} does not come from a PyTorch function; optimize one with `mugraph optimize -o`")
+    opt = load(folder, trust_sources)
+    subject = _origin(folder, opt, trust_origin)
     machine = opt.executable.machine
     if not machine.available:
         raise TargetUnavailable(f"{folder} was made for {opt.target}, which this machine is not; take it to one")
-    inputs = machine.moved(subject.inputs)
-    tensors = trace(subject.function, subject.inputs).flatten(tuple(inputs), {})
-    return opt, compare(functools.partial(opt, *tensors), subject.function, inputs, rounds, machine)
+    inputs = machine.moved(subject.inputs or ())
+    traced = trace(subject.function, subject.inputs or ())
+    if digest(traced.graph) != digest(opt.program):
+        raise InvalidInput(f"{subject.name} is not the program of {folder}, or no longer; optimize it again")
+    return opt, compare(functools.partial(opt, *traced.flatten(tuple(inputs), {})), subject.function, inputs, rounds, machine)
+
+
+def _origin(folder: Path, opt: Superoptimized, trusted: bool) -> Subject:
+    """The function that a result came from. Files are executed for that, so whoever wrote the folder must not choose them."""
+    from mugraph.cli.subjects import resolve
+    from mugraph.frontend.workloads import WORKLOADS
+
+    word = opt.origin.get("word")
+    if not trusted and opt.origin and word not in WORKLOADS:
+        raise InvalidInput(f"{folder} says that it comes from {word}, which bench would execute; allow that with --trust-origin")
+    try:
+        subject = resolve(**opt.origin) if opt.origin else None
+    except TypeError:
+        raise InvalidInput(f"{folder} does not say where it comes from; optimize again with `mugraph optimize -o`") from None
+    if subject is None or subject.inputs is None:
+        raise InvalidInput(f"{folder} does not come from a PyTorch function; optimize one with `mugraph optimize -o`")
+    return subject

@@ -117,17 +117,20 @@ def _threads() -> Finding:
 
 
 def _cache() -> Finding:
+    from mugraph.private import NotPrivate, make_private
     from mugraph.store import cache_directory
 
     directory = cache_directory()
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_private(directory)
         probe = directory / f".probe-{os.getpid()}"
         probe.write_bytes(b"")
         probe.unlink()
     except OSError as error:
         remedy = "kernels are compiled anew in every process; set MUGRAPH_CACHE_DIR to a writable directory"
         return Finding("cache", False, f"{directory} is not writable ({error.strerror})", remedy)
+    except NotPrivate as error:
+        return Finding("cache", False, f"{directory} is not used: {error}")
     return Finding("cache", True, str(directory))
 
 

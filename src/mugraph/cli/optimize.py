@@ -7,11 +7,45 @@ import functools
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
-from mugraph.cli.options import Batch, Budget, Cache, Dtype, Json, MaxError, Norm, Seed, Size, Target, Traceback, Workers
+from mugraph.cli.options import (
+    Batch,
+    BlockOperators,
+    Budget,
+    Cache,
+    Dtype,
+    Evidence,
+    Grids,
+    Json,
+    Kernels,
+    Loops,
+    Maps,
+    MaxError,
+    Norm,
+    Seed,
+    Size,
+    Target,
+    Traceback,
+    Workers,
+)
+
+if TYPE_CHECKING:
+    from mugraph.progress import ProgressCallback
+    from mugraph.qualify import Evidence as KindOfEvidence
+    from mugraph.search import SearchSpace
+
+
+class _Settings(TypedDict):
+    """What a search and a muGraph of the user's have in common."""
+
+    seed: int | None
+    profile: bool
+    progress: ProgressCallback
+    max_error: float
+    evidence: KindOfEvidence
 
 
 def optimize(
@@ -27,42 +61,53 @@ def optimize(
     budget: Budget = None,
     json_output: Json = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="DIR", help="Save the result to this folder.")] = None,
-    seed: Seed = 0,
+    seed: Seed = None,
     max_error: MaxError = 2**-40,
+    evidence: Evidence = "bounded",
     no_profile: Annotated[bool, typer.Option("--no-profile", help="Measure nothing; rank by predicted time.")] = False,
     search: Annotated[
         str, typer.Option(metavar="ENGINE", help="closure, or enumerate (Algorithm 1, tiny programs).")
     ] = "closure",
+    kernels: Kernels = None,
+    block_operators: BlockOperators = None,
+    grids: Grids = None,
+    loops: Loops = None,
+    maps: Maps = None,
+    graph: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Search nothing: prove and compile the muGraph whose text is in this file."),
+    ] = None,
     workers: Workers = "1",
     cache: Cache = None,
     traceback: Traceback = False,
 ) -> int:
     """Discover, verify and compile fused kernels."""
-    from mugraph.api import engine_of, superoptimize
+    from mugraph.api import evidence_of, optimize_graph, superoptimize
     from mugraph.baselines import compare
+    from mugraph.cli.spaces import space_of
     from mugraph.cli.subjects import resolve
     from mugraph.cli.summary import optimization_json, print_optimization
     from mugraph.folder import check_replaceable
     from mugraph.progress import Event, Reporter
+    from mugraph.proposals import engine_of
 
     with contextlib.redirect_stdout(sys.stderr):  # what the user's code prints is no part of the answer
         subject = resolve(workload, batch, dtype, size, norm)
+        space = space_of(kernels, block_operators, grids, loops, maps or ())
+        written = None if graph is None else _text_of(graph)
         if output is not None:
             check_replaceable(output)
         with Reporter() as reporter:
-            opt = superoptimize(
-                subject.function,
-                subject.inputs,
-                target,
-                budget,
-                seed=seed,
-                profile=not no_profile,
-                progress=reporter,
-                max_error=max_error,
-                search=engine_of(search),
-                workers=int(workers) if workers.isdecimal() else workers,
-                cache=cache,
+            given = (subject.function, subject.inputs, target, budget)
+            settings = _Settings(
+                seed=seed, profile=not no_profile, progress=reporter, max_error=max_error, evidence=evidence_of(evidence)
             )
+            if written is not None:
+                _refuse_limits(space, search, workers, cache)
+                opt = optimize_graph(written, *given, **settings)
+            else:
+                number = int(workers) if workers.isdecimal() else workers
+                opt = superoptimize(*given, search=engine_of(search), space=space, workers=number, cache=cache, **settings)
             opt.origin.update(subject.origin)
             if output is not None:
                 opt.save(output)
@@ -77,3 +122,25 @@ def optimize(
     else:
         print_optimization(subject, opt, comparison, output)
     return 0 if opt.found else 1
+
+
+def _text_of(file: Path) -> str:
+    """The text in a file; raises InvalidInput for what is none."""
+    from mugraph.errors import InvalidInput
+
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InvalidInput(f"cannot read {file}: {error.strerror or error}; give the file of a muGraph's text") from None
+    except UnicodeDecodeError:
+        raise InvalidInput(f"{file} is not UTF-8 text; give the file of a muGraph's text") from None
+
+
+def _refuse_limits(space: SearchSpace, search: str, workers: str, cache: str | None) -> None:
+    """Raise InvalidInput where a muGraph is given beside what would have been searched."""
+    from mugraph.errors import InvalidInput
+
+    given = {"limits of a space": bool(space), "--search": search != "closure", "--workers": workers != "1", "--cache": cache}
+    for option, is_given in given.items():
+        if is_given:
+            raise InvalidInput(f"--graph gives the muGraph, and nothing is searched: leave out {option}")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mugraph.cli.options import Json, Traceback
+from mugraph.cli.options import Json, Traceback, TrustSources
 
 
 def show(
@@ -16,6 +16,7 @@ def show(
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Write the result as one HTML page to this file.")
     ] = None,
+    trust_sources: TrustSources = False,
     json_output: Json = False,
     traceback: Traceback = False,
 ) -> int:
@@ -26,7 +27,7 @@ def show(
     from mugraph.cli.summary import print_result, result_json
     from mugraph.folder import load
 
-    opt = load(folder)
+    opt = load(folder, trust_sources)
     if html is not None:
         _write(html, opt.to_html())
         print(f"wrote {html}", file=sys.stderr)

@@ -13,7 +13,7 @@ from typing import Any
 from mugraph import __version__
 from mugraph.baselines import OURS, Comparison
 from mugraph.cli.subjects import Subject
-from mugraph.describe import bound_text, compared_text, floats_text, gpu_figures, seconds_text, spot_check_text
+from mugraph.describe import bound_text, compared_text, floats_text, gpu_figures, outcome_text, seconds_text, spot_check_text
 from mugraph.devices import device_for, roofline_seconds
 from mugraph.ir.graph import Graph
 from mugraph.result import Rejection, Superoptimized
@@ -39,13 +39,17 @@ def result_json(opt: Superoptimized) -> dict[str, Any]:
         "states": report.states,
         "exhausted": report.exhausted,
         "exhausted_what": report.exhausted_what,
+        "not_searched": list(report.search.get("not_searched", ())),
+        "space": report.space,
         "verified": opt.certificate.accepted,
+        "outcome": opt.certificate.outcome,
         "error_bound": opt.certificate.error_bound,
         "max_relative_error": opt.best.max_relative_error,
         "spot_check": None if opt.best.spot_check is None else opt.best.spot_check.to_json(),
         "predicted": opt.best.cost,
         "latency": opt.best.latency,
         "roofline": roofline_seconds(opt.program, device_for(opt.target)),
+        "placement": opt.executable.placement.to_json(),
         "gpu_kernels": [asdict(figures) for figures in gpu_figures(opt)],
         "candidates": len(opt.candidates),
         "rejected": [f"{rejection.stage}: {rejection.reason}" for rejection in report.rejected],
@@ -76,8 +80,14 @@ def print_optimization(subject: Subject, opt: Superoptimized, comparison: Compar
     """The human report of `mugraph optimize`."""
     report = opt.report
     print(f"{subject.name}: {subject.description}")
-    searched = "exhausted" if report.exhausted else "not exhausted"
-    print(f"searched {report.states} tensors in {report.seconds:.2f} s ({searched}: {report.exhausted_what})")
+    if report.search.get("refused"):
+        print(report.exhausted_what)
+    else:
+        searched = "exhausted" if report.exhausted else "not exhausted"
+        print(f"searched {report.states} tensors in {report.seconds:.2f} s ({searched}: {report.exhausted_what})")
+    left_out = report.search.get("not_searched", ())
+    if left_out:
+        print(f"not searched: {'; '.join(left_out)}")
     if report.recalled:
         print("by an earlier run, whose result was kept and checked again; --cache force searches anew")
     for padding in report.search.get("paddings", ()):
@@ -109,10 +119,11 @@ def dropped(rejections: Iterable[Rejection]) -> list[str]:
 
 
 def print_result(opt: Superoptimized) -> None:
-    """The muGraph and the verdict on it."""
-    print(opt.graph)
-    verdict = "verified equivalent to the program at full size" if opt.certificate.accepted else "NOT verified"
-    print(f"\n{verdict}; {bound_text(opt.certificate)}")
+    """The muGraph, where its tensors lie, and the verdict on it."""
+    print(opt.executable.placement)
+    print(f"\n{outcome_text(opt.certificate)}; {bound_text(opt.certificate)}")
+    for constant, written in opt.certificate.readings:
+        print(f"the constant {written!r} was read as {constant}")
     if opt.certificate.floats is not None:
         print(floats_text(opt.certificate.floats))
         if compared := compared_text(opt.best):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mugraph.describe import bound_text, spot_check_text
+from mugraph.describe import bound_text, outcome_text, spot_check_text
 from mugraph.ir.graph import Graph
 from mugraph.result import Candidate
 from mugraph.verifier import Certificate, FloatReport
@@ -54,12 +54,15 @@ def tolerances_text(report: FloatReport) -> str:
 
 def _facts(candidate: Candidate, program: Graph) -> Iterator[Fact]:
     certificate = candidate.certificate
+    yield Fact("Answer", outcome_text(certificate))
     yield Fact("Shown", certificate.claim)
     asked = f"asked for: at most {power_of_two(certificate.max_error)}"
     yield Fact("Error bound", f"{bound_text(certificate)} ({asked})")
     yield Fact("Tests", _tests_text(certificate))
     if certificate.axes:
         yield Fact("Slices", _axes_text(certificate, program))
+    if certificate.readings:
+        yield Fact("Constants", "; ".join(f"{written!r} was read as {constant}" for constant, written in certificate.readings))
     if candidate.spot_check is not None:
         yield Fact("Printed kernels", spot_check_text(candidate.spot_check))
     if certificate.difference is not None:
@@ -92,7 +95,8 @@ def _axes_text(certificate: Certificate, program: Graph) -> str:
 def _difference_facts(difference: Difference) -> Iterator[Fact]:
     yield Fact("Size of a difference", f"the two graphs could differ by {_terms_text(difference.output)}")
     for function in difference.functions:
-        count = f"{function.pairs:,} pair{'s' * (function.pairs != 1)} of arguments could meet"
+        meeting = "could meet in all tests" if difference.alike else "could meet"
+        count = f"{function.pairs:,} pair{'s' * (function.pairs != 1)} of arguments {meeting}"
         yield Fact(f"Random function {function.name}", f"{count}, which differ by {_terms_text(function.argument)}")
     paper = difference.theorem_2()
     says = f"{paper:.1e}" if paper < 1 else "above 1: it says nothing"

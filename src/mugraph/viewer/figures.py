@@ -118,6 +118,7 @@ def optional_seconds(seconds: float | None) -> str:
 
 
 def _exhausted_text(tier: Mapping[str, Any]) -> str:
-    if tier["exhausted"]:
-        return f"yes, to {tier['bound'] or 0} operators"
-    return f"to {tier['bound']} operators" if tier["bound"] else "no"
+    if not tier["bound"]:
+        return "no"
+    cuts = ", cuts too" if tier["exhausted"] and tier.get("cuts_complete") else ""
+    return f"to {tier['bound']} operators{cuts}"

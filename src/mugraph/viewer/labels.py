@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from mugraph.ir.formulas import Formula, formulas
 from mugraph.ir.graph import ACCUMULATORS, Graph, Level, Node, Tensor, Value
 from mugraph.ir.ops import Kind, operator
 from mugraph.ir.parse import LOOP_NAME, axis_name
 from mugraph.ir.text import format_node, value_names
 from mugraph.lower.phases import Phase, phases
-from mugraph.viewer.formulas import Formula, formulas
 
 REPLICA = "φ"
 MEMORY = {

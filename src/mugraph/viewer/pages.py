@@ -75,6 +75,7 @@ def page(opt: Superoptimized) -> str:
             tiers=figures.tier_rows(report.search),
             tier_columns=list(figures.TIER_COUNTS.values()),
             pruned=figures.pruned_rows(report.search),
+            not_searched=report.search.get("not_searched", ()),
             paddings=report.search.get("paddings", ()),
             times=figures.times(report),
             sources={name: highlighted(name, source) for name, source in opt.sources.items()},
