@@ -13,16 +13,21 @@ import pytest
 
 from mugraph.algebra.families import FieldFamily
 from mugraph.algebra.fields import is_prime
+from mugraph.devices import device_for
+from mugraph.frontend import trace
+from mugraph.frontend.workloads import WORKLOADS
 from mugraph.ir import Graph, GraphBuilder, Level, Scalar
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.program import ProgramTensor
+from mugraph.search import search
 from mugraph.verifier.batched import evaluate_batched
 from mugraph.verifier.bounds import Difference, Function, Terms, difference_of
 from mugraph.verifier.factors import Factored
 from mugraph.verifier.magnitudes import Fraction as Bounds
 from mugraph.verifier.magnitudes import Magnitudes
 from mugraph.verifier.semantics import beyond_rational
+from mugraph.verifier.slices import shared_slice
 
 from .graphs import FP32, attention, fused_rmsnorm, online_attention, program, rmsnorm
 
@@ -263,3 +268,22 @@ def test_sparse_polynomials_vanish_at_no_more_roots_of_unity_than_their_norms_al
         most, vanished = max(most, found / allowed), vanished + found
     assert vanished > 100
     assert most > 0.1, "the bound is within reach"
+
+
+def test_kernels_for_all_keys_of_gqa_have_a_bound() -> None:
+    """At full size, maxima of parts of rows and their least number leave enough fields: 18 tests, as for the program."""
+    torch = pytest.importorskip("torch")
+    workload = WORKLOADS["gqa"]
+    graph = trace(
+        workload.function(), [torch.empty(shape, dtype=torch.float16) for shape in workload.shapes(size="full").values()]
+    ).graph
+    own = shared_slice(graph, graph)
+    rounds = bounds(own.left, own.right).rounds_for(2**-40)
+    result = search(graph, device_for("cuda:sm_90"), budget=20)
+    candidates = [candidate.graph for candidate in result.candidates[:4]]
+    assert any("least=lowest" in str(candidate) for candidate in candidates)
+    for candidate in candidates:
+        sliced = shared_slice(graph, candidate)
+        difference = difference_of(sliced.left, sliced.right)
+        assert difference is not None
+        assert difference.rounds_for(2**-40) == rounds == 18
