@@ -296,7 +296,7 @@ def test_progress_is_told_and_an_interrupt_returns_the_best_so_far() -> None:
 
     def interrupt(progress: Progress) -> None:
         seen.append(progress)
-        if progress.found:
+        if progress.found and progress.states:
             raise KeyboardInterrupt
 
     result = search(PAPER["qknorm"](), CPU, progress=interrupt)
