@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from mugraph.algebra.families import Q_TRIES, FieldFamily
@@ -111,9 +111,10 @@ class Difference:
         """The probability that one draw hides a difference (1 where the theorem says nothing)."""
         if self.radicand is None:
             return min(1.0, sum(pairs * miss for pairs, miss in self.misses))
-        output, radicand = self.output.of_norm(self.radicand), self.radicand
-        functions = [replace(f, argument=f.argument.of_norm(radicand)) for f in self.functions]
-        return min(1.0, (1 << MOST_RADICANDS) * _error(output, functions, self.family, self.conjugates))
+        radicand = self.radicand
+        functions = tuple(replace(f, argument=f.argument.of_norm(radicand)) for f in self.functions)
+        normed = replace(self, output=self.output.of_norm(radicand), functions=functions, radicand=None)
+        return min(1.0, (1 << MOST_RADICANDS) * normed.error_per_draw)
 
     def error_bound(self, rounds: int) -> float:
         """The probability that a difference survives `rounds` tests among up to `redraws` more draws."""
@@ -215,12 +216,6 @@ def _radicand(use: Applications | None) -> Terms:
         return Terms(0, 0)
     larger = use.argument.numerator | use.argument.denominator.times(use.argument.constant)
     return Terms(larger.degree, larger.bits)
-
-
-def _error(output: Terms, functions: Sequence[Function], family: FieldFamily, conjugates: int) -> float:
-    counted = _exponentials(output, functions)
-    coincidences = sum(_ratio(f.pairs, 1) * f.argument.miss(family, conjugates, counted) for f in functions)
-    return min(1.0, output.miss(family, conjugates, counted) + coincidences)
 
 
 def _exponentials(output: Terms, functions: Iterable[Function]) -> bool:
