@@ -37,7 +37,7 @@ from mugraph.trials import agree
 from mugraph.verifier import FloatReport, float_check, verify_graphs
 from mugraph.verifier.batched import evaluate_batched
 from mugraph.verifier.certificate import digest
-from verifier import maxima
+from verifier import characters, maxima
 from verifier.graphs import (
     attention,
     columns_in_thread_graphs,
@@ -49,6 +49,7 @@ from verifier.graphs import (
     program,
     rmsnorm,
     rows_for_columns,
+    scaled_sums,
     spread_of_rows,
 )
 
@@ -107,6 +108,10 @@ EQUAL: dict[str, Callable[[], tuple[Graph, Graph]]] = {
     "an operand brought past a loop": lambda: (
         program(lambda x, w, b: x @ w + b, (3, 40), (40, 4), (4,)),
         linear_with_bias(loop=20),
+    ),
+    "a computed constant inside a loop and after it": lambda: (
+        program(lambda x: (x * Scalar.of(2.25)).sum(-1, keepdim=True), (2, 8)),
+        scaled_sums(),
     ),
     "roots and constants": lambda: (
         program(lambda x, y: x.sqrt() * y.sqrt() / 4, (3,), (3,)),
@@ -269,6 +274,26 @@ def replacing(entries: Document) -> Callable[[dict[str, Document]], None]:
     return lambda files: files["certificate.json"].update(entries)
 
 
+def test_what_is_equal_by_properties_of_functions_passes_with_a_bound(tmp_path: Path) -> None:
+    left = program(lambda x, w: (x * 3).relu() @ w, (4, 3), (3, 3))
+    right = program(lambda x, w: (x.relu() @ w) * 3, (4, 3), (3, 3))
+    accepted(write(tmp_path / "result", left, right, floats=in_float32(rmsnorm(), rmsnorm())))
+
+
+@pytest.mark.parametrize("name", ["a negative scale", "a divisor that may be negative", "maximum of squares", "not rounded"])
+def test_what_no_property_makes_equal_is_rejected(tmp_path: Path, name: str) -> None:
+    """Also where the certificate asks for properties."""
+    left, right = characters.pair(characters.DIFFERENT[name])
+    equal = characters.pair(characters.EQUAL["a scale taken out of relu and a product"])
+    difference = verify_graphs(*equal).certificate.to_json()["difference"]
+    assert difference["properties"] is True
+    for law in (False, True):
+        forged = {"accepted": True, "error_bound": 1e-20, "axes": [], "difference": {**difference, "properties": law}}
+        folder = write(tmp_path / f"{law}", left, right, replacing(forged), in_float32(rmsnorm(), rmsnorm()))
+        with pytest.raises(Rejected, match="found by evaluation"):
+            check_folder(folder, seed=0)
+
+
 @pytest.mark.parametrize("name", ROOTS)
 def test_what_no_law_of_roots_and_maxima_makes_equal_is_rejected(tmp_path: Path, name: str) -> None:
     """Also where the certificate asks for the law by which roots square back."""
@@ -426,7 +451,7 @@ FORGERIES: dict[str, tuple[Callable[[dict[str, Document]], Any], str]] = {
         "approved is no entry of a certificate",
     ),
     "no semantics": (lambda files: files["certificate.json"].pop("semantics"), "semantics is missing"),
-    "a certificate of another format": (lambda files: files["certificate.json"].update(format=2), "format 2 is not 4"),
+    "a certificate of another format": (lambda files: files["certificate.json"].update(format=2), "format 2 is not 5"),
     "attributes that are no object": (
         lambda files: files["graph.json"]["graph"]["nodes"][0].update(attributes=[]),
         "malformed|not of the form",

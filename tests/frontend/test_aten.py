@@ -49,6 +49,8 @@ CASES = [
     case("mean", X), case("mean", X, [-1], True), case("mean", BATCH, [1, 2]),
     case("amax", X, [1]), case("amax", BATCH, [0, 2], True), case("amax", X), case("max", X), case("max", BATCH, 1),
     case("max", BATCH, -1, True),
+    case("sum", SCALAR, [0]), case("mean", SCALAR, [-1], True), case("amax", SCALAR, [0]), case("softmax", SCALAR, -1),
+    case("logsumexp", SCALAR, [0]), case("linalg_vector_norm", SCALAR, 2, [0]), case("transpose", SCALAR, 0, -1),
     case("var", X, [1]), case("var", X, [0], False), case("var", X, True), case("var", X, False),
     case("var", BATCH, [1, 2], correction=0, keepdim=True), case("std", X, [1]), case("std", X, [1], correction=0),
     case("var_mean", X, False), case("var_mean", X, [1], True, True), case("var_mean", X, [0], correction=0),

@@ -229,6 +229,7 @@ def test_shape_dtype_and_repr_of_a_tensor() -> None:
         (lambda x: x @ x, ShapeMismatch, r"matmul\(\[2, 3\], \[2, 3\]\): inner dimensions 3 and 2 differ"),
         (lambda x: x + x.reshape(3, 2), ShapeMismatch, "shapes do not broadcast"),
         (lambda x: x.sum(2), InvalidInput, r"dimension 2 of a tensor of shape \[2, 3\]: use one from -2 to 1"),
+        (lambda x: x.sum().sum(1), InvalidInput, r"dimension 1 of a tensor of shape \[\]: use one from -1 to 0"),
         (lambda x: x.reshape(4, -1), InvalidInput, r"cannot reshape 6 elements to \[4, -1\]"),
         (lambda x: x.reshape(5), ShapeMismatch, r"cannot reshape to \[5\]"),
         (lambda x: x.squeeze(0), ShapeMismatch, "cannot reshape"),

@@ -85,7 +85,7 @@ def tower() -> Graph:
 
 @pytest.mark.parametrize("program", [softmax_of_softmax(), tower()], ids=["softmaxes", "tower"])
 def test_exponentials_of_exponentials(program: Graph) -> None:
-    result = search(program, CPU)
+    result = search(program, CPU, options=Options(closure_seconds=60.0))
     assert result.report.exhausted
     assert result.candidates
     assert_all_equal(program, result)

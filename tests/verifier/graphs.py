@@ -84,6 +84,18 @@ def online_attention(queries: int = 3, keys: int = 8, depth: int = 4, loop: int 
     return kernel.build(kernel.graph_defined(block.build([saved]), [q, k, v]))
 
 
+def scaled_sums() -> Graph:
+    """Sums of rows that a number computed in the block scales twice: inside the for-loop and after it."""
+    kernel = GraphBuilder(Level.KERNEL)
+    x = kernel.input("X", (2, 8), FP32)
+    block = GraphBuilder(Level.BLOCK, grid=(2,), loop=4)
+    scale = block.add("mul", block.constant(3, FP32), block.constant(0.5, FP32))
+    tile = block.add("mul", block.iterator(0, kernel.tensor(x), (0,), 1), scale)
+    total = block.add("accumulate", block.add("sum", tile, dim=1, size=2), combine="sum")
+    saved = block.add("output_saver", block.add("mul", total, scale), omap=(0,))
+    return kernel.build(kernel.graph_defined(block.build([saved]), [x]))
+
+
 def linear_with_bias(loop: int = 20) -> Graph:
     """X W + B in one kernel: the bias is brought past the loop by the maximum of a loop-invariant tensor."""
     kernel = GraphBuilder(Level.KERNEL)

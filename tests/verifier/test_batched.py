@@ -13,7 +13,7 @@ from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.verifier.batched import evaluate_batched
 
-from .graphs import FP32, fused_rmsnorm, linear_with_bias, online_attention, rmsnorm
+from .graphs import FP32, fused_rmsnorm, linear_with_bias, online_attention, rmsnorm, scaled_sums
 
 
 def shared_omap() -> Graph:
@@ -69,6 +69,7 @@ GRAPHS: dict[str, Callable[[], Graph]] = {
     "concatenation": concatenated,
     "threads": threaded,
     "loop-invariant operand": linear_with_bias,
+    "a computed constant": scaled_sums,
 }
 
 

@@ -15,14 +15,16 @@ pytest.importorskip("torch")
 import torch
 
 from mugraph.frontend import trace
+from mugraph.ir import DType, GraphBuilder, Level
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Graph, Value
 from mugraph.ir.program import Program
 from mugraph.ir.scalar import Scalar
-from mugraph.verifier import verify_graphs
+from mugraph.verifier import prove, verify_graphs
 from mugraph.verifier.identities import RULES, signs, simplified
+from mugraph.verifier.prover import verify
 
 from .spelled import graph_of
 from .spellings import FAMILIES, Family
@@ -207,3 +209,16 @@ def test_signs() -> None:
     assert all(sign.always_positive for sign in found[: len(positive)])
     assert all(sign.never_negative for sign in found[len(positive) : -len(unknown)])
     assert all(sign.negative for sign in found[-len(unknown) :])
+
+
+def test_a_maximum_over_a_number_besides_its_elements_is_not_the_maximum() -> None:
+    """It is another function below that number, whatever identity the rest takes; nor do properties of operators say so."""
+
+    def graph(least: dict[str, str]) -> Graph:
+        builder = GraphBuilder(Level.KERNEL)
+        best = builder.add("max", builder.input("x", (4, 8), DType.FP32), dim=1, size=8, **least)
+        return builder.build([builder.add("add", best, builder.add("tanh", builder.add("relu", builder.add("relu", best))))])
+
+    left, right = graph({"least": "lowest"}), graph({})
+    assert not verify(left, right).equivalent
+    assert not prove(left, right).equivalent

@@ -123,7 +123,9 @@ def test_mutants_of_what_is_equal_by_laws_are_rejected(name: str) -> None:
 
 def test_norms_of_differences_are_within_their_bounds() -> None:
     """The product of sqrt(x) - y over both signs is y * y - x: of degree 2, with coefficients that sum to 2."""
-    difference = difference_of(program(lambda x, y: x.sqrt(), (1,), (1,)), program(lambda x, y: y, (1,), (1,)), roots=True)
+    difference = difference_of(
+        program(lambda x, y: x.sqrt(), (1,), (1,)), program(lambda x, y: y, (1,), (1,)), semantics=Semantics.ROOTS
+    )
     assert difference is not None
     assert difference.radicand is not None
     norm = difference.output.of_norm(difference.radicand)

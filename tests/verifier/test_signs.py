@@ -18,6 +18,7 @@ Function = Callable[[ProgramTensor], ProgramTensor]
 DEFINED: dict[str, Function] = {
     "a square": lambda x: x.square().sqrt(),
     "a product with itself": lambda x: (x * x).sqrt(),
+    "even powers": lambda x: (x**4 + x * x * x * x + (x * x * x) * x**5).sqrt(),
     "a sum of squares and a constant": lambda x: ((x * x).sum(-1, keepdim=True) / 8 + 1).sqrt(),
     "an exponential": lambda x: (x.exp() * 2).apply("log"),
     "a root of a root": lambda x: x.square().sqrt().sqrt(),

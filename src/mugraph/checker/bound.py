@@ -16,7 +16,8 @@ import numpy as np
 
 from mugraph.checker import fields, roots
 from mugraph.checker.files import Json
-from mugraph.checker.interpreter import Array, run
+from mugraph.checker.interpreter import Array
+from mugraph.checker.properties import outputs
 
 REDRAWS = 4
 """Draws that may be thrown away because something was divided by zero."""
@@ -234,15 +235,21 @@ class Bound:
         return next((rounds for rounds in range(1, 257) if self.after(rounds) <= max_error), None)
 
 
-def bound_of(left: Json, right: Json, shapes: Sequence[Sequence[int]], *, roots_factor: bool = True) -> Bound:
-    """The bound for two graphs whose inputs have these shapes; unless `roots_factor`, under the semantics of `roots`."""
+def bound_of(
+    left: Json, right: Json, shapes: Sequence[Sequence[int]], *, roots_factor: bool = True, properties: bool = False
+) -> Bound:
+    """The bound for two graphs whose inputs have these shapes; unless `roots_factor`, under the semantics of `roots`.
+
+    With `properties`, functions have those that they have.
+    """
     sizes = Sizes(roots_factor)
-    outputs = [run(graph, [sizes.variables(shape) for shape in shapes], sizes) for graph in (left, right)]
+    inputs = [sizes.variables(shape) for shape in shapes]
+    results = [outputs(graph, inputs, sizes, properties) for graph in (left, right)]
     modulus = 8 * math.prod(sizes.primes - {2})
     if modulus > 10**5:
         return Bound(((1, 1.0),), 8, False, alike=False)
     conjugates = 1 << len(sizes.primes)
-    numerators = [sizes.subtract(x, y).numerator for x, y in zip(*outputs, strict=True)]
+    numerators = [sizes.subtract(x, y).numerator for x, y in zip(*results, strict=True)]
     misses = [(1, max(_miss(sizes.norm(numerator), sizes.exponent, modulus, conjugates) for numerator in numerators))]
     for name, use in sizes.functions.items():
         difference = use.numerator.by(use.denominator)

@@ -20,6 +20,7 @@ from mugraph.checker.files import Json, Rejected, Saved, Undecided, graph_digest
 from mugraph.checker.floats import check_floats, measure
 from mugraph.checker.form import graph_of
 from mugraph.checker.interpreter import run
+from mugraph.checker.properties import outputs
 from mugraph.checker.record import check_record
 from mugraph.checker.roots import RootedFields, Signs
 from mugraph.checker.shapes import check_shapes
@@ -214,7 +215,13 @@ def _tested(
     squares = isinstance(certificate["difference"], dict) and certificate["difference"].get("radicand") is not None
     if squares:
         tell("roots: their squares take part, for every choice of signs")
-    tests = _Tests(left, right, bound_of(left, right, _shapes(left), roots_factor=not squares), rng, squares)
+    properties = (
+        not squares and isinstance(certificate["difference"], dict) and certificate["difference"].get("properties") is True
+    )
+    if properties:
+        tell("functions: their properties take part")
+    bound = bound_of(left, right, _shapes(left), roots_factor=not squares, properties=properties)
+    tests = _Tests(left, right, bound, rng, squares, properties)
     wanted = tests.bound.rounds_for(float(certificate["max_error"])) or _UNBOUNDED_ROUNDS if rounds is None else rounds
     tests.run(wanted, tell)
     return wanted, tests.bound.after(wanted)
@@ -255,6 +262,8 @@ class _Tests:
     rng: random.Random
     squares: bool
     """Whether roots square back, as the certificate says; otherwise they are multiplicative."""
+    properties: bool
+    """Whether functions have their properties, as the certificate says; otherwise they are any functions."""
     pattern: dict[str, list[int]] | None = None
     """Which arguments of functions are the same in the tests so far, where they must be alike."""
 
@@ -284,7 +293,7 @@ class _Tests:
         """The outputs of both graphs, for each choice of signs where roots square back."""
         if not self.squares:
             domain = fields.Fields(primes, key)
-            yield [run(graph, inputs, domain) for graph in (self.left, self.right)]
+            yield [outputs(graph, inputs, domain, self.properties) for graph in (self.left, self.right)]
             if self.pattern not in (None, domain.pattern):
                 raise fields.Undefined("arguments that are different coincide in one of the draws")
             self.pattern = domain.pattern

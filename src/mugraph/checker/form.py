@@ -224,13 +224,15 @@ def _check_paths(graph: Json) -> None:
     if graph["loop"] == 1 and not any(node["op"] in _ACCUMULATORS for node in nodes):
         return
     counts: list[set[int]] = []
+    most: list[int] = []
     for node in nodes:
+        most.append(max((most[i] for i, _ in node["inputs"]), default=0) + (node["op"] in _ACCUMULATORS))
         before = {0} if node["op"] == "input_iterator" else set().union(*(counts[i] for i, _ in node["inputs"]))
         counts.append({count + (node["op"] in _ACCUMULATORS) for count in before})
     for index in _needed(nodes, outputs):
         passed = counts[index]
         accumulates, saves = nodes[index]["op"] in _ACCUMULATORS, nodes[index]["op"] == "output_saver"
-        _expect(not (accumulates and max(passed, default=0) > 1), "a path passes two for-loop accumulators")
+        _expect(not (accumulates and most[index] > 1), "a path passes two for-loop accumulators")
         _expect(len(passed) <= 1, "paths with and without a for-loop accumulator meet")
         _expect(not (saves and passed == {0}), "a value is saved that passed no for-loop accumulator")
 

@@ -156,7 +156,7 @@ def _block(body: Json, block: tuple[int, ...], operands: list[Tensor], domain: D
     for index in sorted(_ancestors(nodes, [i for i, _ in body["outputs"]])):
         if index in accumulators:
             after[index, 0] = _accumulated(body, index, [history[i, j] for i, j in nodes[index]["inputs"]], domain)
-        elif index not in inside or nodes[index]["op"] == "constant":
+        elif index not in inside or all(nodes[i]["op"] != "input_iterator" for i in _ancestors(nodes, [index])):
             _step(body, index, after, operands, (*block, 0), domain)
     return [after[i, j] for i, j in body["outputs"]]
 

@@ -8,7 +8,7 @@ from typing import Any
 from mugraph.checker.fields import is_prime
 from mugraph.checker.files import Json, Rejected
 
-_FORMAT = 4
+_FORMAT = 5
 _ENTRIES = {
     "format": int, "claim": str, "left": str, "right": str, "seed": int, "max_error": float, "rounds": list, "redraws": int,
     "axes": list, "difference": dict, "semantics": dict, "error_bound": float, "accepted": bool, "outcome": str, "tests": str,

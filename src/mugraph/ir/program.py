@@ -324,6 +324,8 @@ class ProgramTensor:
         """Two dimensions exchanged."""
         dims = list(range(len(self.shape)))
         first, second = self._dim(first), self._dim(second)
+        if not dims:
+            return self
         dims[first], dims[second] = second, first
         return self.permute(*dims)
 
@@ -412,10 +414,12 @@ class ProgramTensor:
     def _dims(self, dim: int | Sequence[int] | None) -> tuple[int, ...]:
         if dim is None:
             return tuple(range(len(self.shape)))
-        return tuple(self._dim(item) for item in (dim if isinstance(dim, Sequence) else (dim,)))
+        dims = tuple(self._dim(item) for item in (dim if isinstance(dim, Sequence) else (dim,)))
+        return dims if self.shape else ()
 
     def _dim(self, dim: int) -> int:
-        rank, position = len(self.shape), _whole(dim, "dimension")
+        """The place of a dimension. A tensor without dimensions is taken for one of one element, as in PyTorch."""
+        rank, position = max(1, len(self.shape)), _whole(dim, "dimension")
         if not -rank <= position < rank:
             raise InvalidInput(f"dimension {dim} of a tensor of shape {list(self.shape)}: use one from {-rank} to {rank - 1}")
         return position % rank

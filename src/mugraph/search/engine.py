@@ -21,6 +21,7 @@ from mugraph.ir.graph import Graph, Level, Tensor, Value
 from mugraph.ir.liveness import peak_bytes
 from mugraph.search.axes import AxisProgram, axis_program
 from mugraph.search.closure.context import Context
+from mugraph.search.closure.hoisting import hoisted
 from mugraph.search.closure.neutral import without_neutral_maxima
 from mugraph.search.closure.saturation import TinyInputs
 from mugraph.search.closure.tiers import Tier, distinct_tiers
@@ -86,6 +87,8 @@ class Search:
     workers: Workers = 1
     shelf: Shelf | None = None
     space: SearchSpace = EVERYTHING
+    hoisting: bool = False
+    """Whether factors are taken out of functions before the search."""
 
     def __post_init__(self) -> None:
         self.options = self.space.within(self.options)
@@ -93,7 +96,11 @@ class Search:
         self.deadline = float("inf") if self.budget is None else self.started + (1 - WRITING_SHARE) * self.budget
         whole = axis_program(self.program)
         plain, seed = _plain(whole.structure, self.options.seed)
-        self.axes, self.options = plain.with_sizes(whole.sizes), replace(self.options, seed=seed)
+        other = hoisted(plain)
+        self.hoistable = other is not plain
+        """Whether the program has another form with factors taken out of functions."""
+        self.axes = (other if self.hoisting else plain).with_sizes(whole.sizes)
+        self.options = replace(self.options, seed=seed)
         self.input_tensors = [node.output for node in self.program.inputs()]
         self.dtype = self.program.output_tensors[0].dtype
         self.report = SearchReport(max_kernels=self.options.max_kernels, block_operators=self.options.block_operators)

@@ -6,6 +6,7 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from mugraph.devices import Device
@@ -66,13 +67,48 @@ def search(
     space.check(program)
     if operators <= LONG:
         try:
-            return Search(program, device, budget, progress, options, workers, shelf, space).run()
+            return _searched(program, device, budget, progress, options, workers, shelf, space)
         except UnsupportedOperator:
             if operators < 2:
                 raise
     if space.kernels is not None or space.maps:
         raise InvalidInput("kernels and maps cannot be limited here: the program is too long, and is searched in stretches")
     return _LongSearch(program, device, budget, progress, options, workers, shelf, space).run()
+
+
+def _searched(
+    program: Graph,
+    device: Device,
+    budget: float | None,
+    progress: Callable[[Progress], None] | None,
+    options: Options,
+    workers: Workers,
+    shelf: Shelf | None,
+    space: SearchSpace,
+) -> SearchResult:
+    """The search of a program as it is and, before that, with factors taken out of its functions if there are any."""
+
+    def form(seconds: float | None, hoisting: bool) -> Search:
+        return Search(program, device, seconds, progress, options, workers, shelf, space, hoisting)
+
+    as_written = form(budget, hoisting=False)
+    if not as_written.hoistable:
+        return as_written.run()
+    started, results = time.perf_counter(), list[SearchResult]()
+    with suppress(BudgetExceeded, UndefinedInField, RecursionError):
+        results.append(form(budget and budget / 2, hoisting=True).run())
+    if not any(result.report.interrupted for result in results):
+        left = None if budget is None else max(0.0, budget - (time.perf_counter() - started))
+        try:
+            results.append(form(left, hoisting=False).run())
+        except (BudgetExceeded, UndefinedInField, RecursionError):
+            if not results:
+                raise
+    found: dict[Graph, float] = {}
+    for candidate in itertools.chain(*(result.candidates for result in results)):
+        found[candidate.graph] = min(candidate.cost, found.get(candidate.graph, candidate.cost))
+    candidates = [Candidate(graph, cost) for graph, cost in sorted(found.items(), key=lambda item: item[1])]
+    return SearchResult(candidates, combined([result.report for result in results], stretches=0))
 
 
 @dataclass
@@ -151,7 +187,7 @@ class _LongSearch:
             return SearchResult([], SearchReport(interrupted=True))
 
     def _search(self, graph: Graph, seconds: float | None, workers: Workers) -> SearchResult:
-        return Search(graph, self.device, seconds, self.progress, self.options, workers, self.shelf, self.space).run()
+        return _searched(graph, self.device, seconds, self.progress, self.options, workers, self.shelf, self.space)
 
     def _ranked(self, graph: Graph, found: SearchResult | None) -> list[Candidate]:
         """Candidates of a stretch, the best first: as the program has it where nothing was found."""

@@ -192,10 +192,10 @@ class SearchReport:
 
 
 def combined(reports: Sequence[SearchReport], stretches: int) -> SearchReport:
-    """Totals of several searches, of a program and of the stretches that it was divided into."""
+    """Totals of several searches: of a program in several forms, and of the stretches that it was divided into."""
     tiers: dict[str, TierReport] = {}
     for tier in (tier for report in reports for tier in report.tiers):
-        tiers.setdefault(tier.tier, TierReport(tier.tier)).add(tier)
+        tiers.setdefault(tier.tier, TierReport(tier.tier, cuts_complete=True)).add(tier)
     first = [report.first_found_seconds for report in reports if report.first_found_seconds is not None]
     return SearchReport(
         seconds=sum(report.seconds for report in reports),

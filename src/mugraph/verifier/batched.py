@@ -18,7 +18,7 @@ import numpy as np
 from mugraph.errors import InvalidGraph
 from mugraph.ir.arithmetic import Arithmetic, Array
 from mugraph.ir.dead_nodes import without_dead_nodes
-from mugraph.ir.evaluate import loop_nodes
+from mugraph.ir.evaluate import constant_nodes, loop_nodes
 from mugraph.ir.graph import Graph, Level, Node, Value
 from mugraph.ir.ops import Call, Scope, apply_call, operator, partition_of
 from mugraph.ir.scalar import Scalar
@@ -120,14 +120,14 @@ class _Body(Generic[V]):
         return self.body.grid or self.body.block
 
     def run(self) -> list[V]:
-        inside = loop_nodes(self.body)
+        inside, fixed = loop_nodes(self.body), constant_nodes(self.body)
         collected = self.iterate(inside)
         after: dict[Value, V] = {}
         for index, node in enumerate(self.body.nodes):
             if index in collected:
                 operands = [value for pending in collected[index] for value in pending.values()]
                 _store(after, index, operands if is_selection(self.body, node) else self.compute(node, operands))
-            elif index not in inside or node.op == "constant":
+            elif index not in inside or index in fixed:
                 self.step(after, index, node, 0)
         return [self.merge(after[value], self.body.nodes[value.node]) for value in self.body.outputs]
 

@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 from mugraph.algebra.families import Q_TRIES, FieldFamily
 from mugraph.algebra.fields import P_BITS
 from mugraph.ir.graph import Graph
-from mugraph.verifier.batched import evaluate_batched
-from mugraph.verifier.factors import Factored, Scaled
+from mugraph.verifier.characters import Characters
+from mugraph.verifier.factors import Factored, Remembering, Scaled, evaluate_products
 from mugraph.verifier.known_values import NOTHING, Known, magnitude
 from mugraph.verifier.magnitudes import Applications, Fraction, Magnitudes, Polynomial
 from mugraph.verifier.roots import MOST_RADICANDS
+from mugraph.verifier.semantics import Semantics
 
 REDRAWS = 4
 """How many draws may be thrown away because a denominator vanished, ..."""
@@ -86,7 +87,8 @@ class Difference:
     `output` bounds its numerator. `functions` are those that are taken as random. `family` is that of the fields to be drawn,
     chosen for the least work; `conjugates` is the degree of the number field that the square roots of constants generate.
     With `radicand`, the semantics is that of `RootedArithmetic`: it bounds numerators and denominators of what is under roots.
-    With `alike`, all tests tell the same arguments apart, so that two which coincide do so in every one of them.
+    With `properties`, it is that of `Characters`. With `alike`, all tests tell the same arguments apart, so that two which
+    coincide do so in every one of them.
     """
 
     output: Terms
@@ -95,6 +97,7 @@ class Difference:
     conjugates: int
     radicand: Terms | None = None
     alike: bool = False
+    properties: bool = False
 
     @property
     def redraws(self) -> int:
@@ -141,17 +144,18 @@ class Difference:
         return float(8 * _ratio(degree, 1) * float(k) ** 4 / q + q ** (-1 / float(k) ** 2))
 
 
-def difference_of(left: Graph, right: Graph, *, roots: bool = False, known: Known = NOTHING) -> Difference | None:
+def difference_of(
+    left: Graph, right: Graph, *, semantics: Semantics = Semantics.FREE, known: Known = NOTHING
+) -> Difference | None:
     """Bounds for the difference of two kernel graphs with outputs of equal shapes; None where no family of fields fits them.
 
-    With `roots`, under the semantics in which they square back. Inputs in `known` are constants.
+    The semantics is one for which there are bounds. Inputs in `known` are constants.
     """
+    roots, properties = semantics is Semantics.ROOTS, semantics is Semantics.PROPERTIES
     magnitudes = Magnitudes(exponentials=not roots)
-    arith = Scaled(magnitudes) if roots else Factored(magnitudes)
-    ours, theirs = (
-        evaluate_batched(graph, [arith.atom(x) for x in _inputs(graph, magnitudes, known)], arith) for graph in (left, right)
-    )
-    numerators = [magnitudes.sub(x.value, y.value).numerator for x, y in zip(ours, theirs, strict=True)]
+    arith: Remembering = Scaled(magnitudes) if roots else Characters(magnitudes) if properties else Factored(magnitudes)
+    ours, theirs = (evaluate_products(graph, _inputs(graph, magnitudes, known), arith) for graph in (left, right))
+    numerators = [magnitudes.sub(x, y).numerator for x, y in zip(ours, theirs, strict=True)]
     families = FieldFamily.making_squares(magnitudes.root_primes)
     if not families:
         return None
@@ -163,7 +167,7 @@ def difference_of(left: Graph, right: Graph, *, roots: bool = False, known: Know
     for alike in (False,) if roots or not magnitudes.functions else (False, True):
         uses = sorted(magnitudes.functions.items())
         functions = tuple(_function(name, use, magnitudes.exponent, alike) for name, use in uses)
-        choices += [Difference(output, functions, family, conjugates, radicand, alike) for family in sizes]
+        choices += [Difference(output, functions, family, conjugates, radicand, alike, properties) for family in sizes]
     return min(choices, key=_cost)
 
 

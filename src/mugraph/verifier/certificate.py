@@ -20,7 +20,7 @@ from mugraph.verifier.bounds import Difference, Function, Terms
 from mugraph.verifier.float_report import FloatReport
 from mugraph.verifier.slices import Axis
 
-FORMAT = 4
+FORMAT = 5
 
 
 class Outcome(StrEnum):
@@ -116,7 +116,8 @@ class Certificate:
         if not self.accepted:
             return "nothing: the graphs were not found equivalent"
         functions = [] if self.difference is None else [function.name for function in self.difference.functions]
-        whatever = f", whatever function stands for {', '.join(functions)}" if functions else ""
+        kind = "function with the properties in `semantics`" if self.difference and self.difference.properties else "function"
+        whatever = f", whatever {kind} stands for {', '.join(functions)}" if functions else ""
         sizes = ", at any size of the parallel axes" if self.axes else ""
         equal = f"every output element is the same function of real inputs wherever both are defined{whatever}{sizes}"
         return f"{equal}; a pair that is not passes with probability at most {self.error_bound:.3g} over the recorded draw"
@@ -190,7 +191,8 @@ def _difference(record: Mapping[str, Any]) -> Difference:
     functions = tuple(Function(str(f["name"]), int(f["pairs"]), _terms(f["argument"])) for f in record["functions"])
     family = FieldFamily(int(record["family"]["q_bits"]), int(record["family"]["modulus"]))
     radicand = None if record["radicand"] is None else _terms(record["radicand"])
-    return Difference(_terms(record["output"]), functions, family, int(record["conjugates"]), radicand, bool(record["alike"]))
+    alike, properties = bool(record["alike"]), bool(record["properties"])
+    return Difference(_terms(record["output"]), functions, family, int(record["conjugates"]), radicand, alike, properties)
 
 
 def _terms(record: Mapping[str, Any]) -> Terms:

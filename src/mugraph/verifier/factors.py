@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
 from mugraph.ir.arithmetic import Arithmetic, Array
+from mugraph.ir.graph import Graph
 from mugraph.ir.scalar import Scalar
+from mugraph.verifier.batched import evaluate_batched
 
 V = TypeVar("V")
 
@@ -135,3 +137,14 @@ class Scaled(Factored[V]):
 
     def product(self, value: V, over: tuple[V, ...], under: tuple[V, ...], scale: Scalar) -> Product[V]:
         return self.scaled(value, scale)
+
+
+class Remembering(Arithmetic[Any], Protocol):
+    """An arithmetic whose tensors remember more than their `value`; `atom` makes one that has nothing to remember."""
+
+    def atom(self, value: Any) -> Any: ...
+
+
+def evaluate_products(graph: Graph, inputs: Sequence[V], arith: Remembering) -> list[V]:
+    """The outputs of a kernel graph under an arithmetic that remembers what tensors are products of."""
+    return [x.value for x in evaluate_batched(graph, [arith.atom(value) for value in inputs], arith)]

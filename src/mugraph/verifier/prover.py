@@ -332,5 +332,7 @@ def _axis_form(graph: Graph, pairs: Sequence[tuple[int, int]]) -> AxisProgram:
     """The axis form of a graph whose outputs are the differences of these nodes."""
     builder = GraphBuilder(Level.KERNEL)
     for node in graph.nodes:
+        if node.get("least") is not None:
+            raise UnsupportedOperator("a maximum over a number besides its elements, which has no axis form")
         builder.append(node)
     return axis_program(without_dead_nodes(builder.build([builder.add("sub", *map(Value, pair)) for pair in pairs])))

@@ -16,7 +16,7 @@ from mugraph.verifier.certificate import Certificate, Outcome, Tests, digest
 from mugraph.verifier.counterexamples import Counterexample, signature_mismatch
 from mugraph.verifier.known_values import NOTHING, Known, check_known
 from mugraph.verifier.roots import TooManyRadicands
-from mugraph.verifier.semantics import Semantics, beyond_rational, meanings
+from mugraph.verifier.semantics import WITH_PROPERTIES, Semantics, beyond_rational, meanings
 from mugraph.verifier.slices import Axis, Slice, shared_slice
 from mugraph.verifier.trials import Trials, input_shapes
 from mugraph.verifier.witness import find_witness
@@ -191,6 +191,8 @@ class _Verification:
     slice: Slice = field(init=False)
     difference: Difference | None = field(init=False)
     trials: Trials = field(init=False)
+    different: Verdict | None = None
+    """What is to be said if nothing is known but that tests under free semantics differ."""
     obstacle: str = ""
     """Why tests with a bound do not decide."""
 
@@ -216,10 +218,10 @@ class _Verification:
 
     def tested(self) -> Verdict:
         """What tests say."""
-        return self.freely() or self.by_roots() or self.by_laws()
+        return self.freely() or self.by_properties() or self.by_roots() or self.by_laws()
 
     def freely(self) -> Verdict | None:
-        """The verdict of tests under free semantics, of which only square roots may know better; None if so."""
+        """The verdict of tests under free semantics, of which only square roots and properties may know better; None if so."""
         self.difference = difference_of(self.slice.left, self.slice.right, known=self.known)
         rounds = None if self.difference is None else self.difference.rounds_for(self.max_error)
         if self.difference is None or rounds is None:
@@ -231,13 +233,27 @@ class _Verification:
             return self.undecided(found, Tests.IMPOSSIBLE)
         if found is None:
             return self.agreed_with_bound()
-        return None if "sqrt" in self.outside_lax else self.differing(found)
+        self.different = self.differing(found)
+        return None if self.outside_lax & {"sqrt", *WITH_PROPERTIES} else self.different
+
+    def by_properties(self) -> Verdict | None:
+        """The verdict of tests in which functions have their properties, of which only square roots may know better."""
+        if self.different is None or not self.outside_lax & WITH_PROPERTIES:
+            return None
+        difference = difference_of(self.slice.left, self.slice.right, semantics=Semantics.PROPERTIES, known=self.known)
+        rounds = None if difference is None else difference.rounds_for(self.max_error)
+        if difference is not None and rounds is not None:
+            self.difference = difference
+            count, alike = difference.exponentials, difference.alike
+            if self.tests(Semantics.PROPERTIES, difference.family, rounds, count=count, alike=alike) is None:
+                return self.agreed_with_bound()
+        return None if "sqrt" in self.outside_lax else self.different
 
     def by_roots(self) -> Verdict | None:
         """The verdict of tests in which roots square back, where they agree."""
         if self.obstacle:
             return None
-        self.difference = difference_of(self.slice.left, self.slice.right, roots=True, known=self.known)
+        self.difference = difference_of(self.slice.left, self.slice.right, semantics=Semantics.ROOTS, known=self.known)
         rounds = None if self.difference is None else self.difference.rounds_for(self.max_error)
         if self.difference is None or rounds is None:
             self.obstacle = "the degrees of their square roots are too large; verify parts of the program apart"

@@ -29,7 +29,7 @@ def residues_needed(graph: Graph, semantics: Semantics = Semantics.LAWS) -> list
     Under FREE semantics a random function takes both residues of its argument, so where there is one all are needed. An
     exponential of what passed through one is a random function under all of them.
     """
-    free_functions = semantics is Semantics.FREE and not beyond_rational(graph) <= {"exp"}
+    free_functions = semantics in (Semantics.FREE, Semantics.PROPERTIES) and not beyond_rational(graph) <= {"exp"}
     if free_functions or _nests_exponentials(graph):
         return [Residues.P | Residues.Q for node in graph.nodes if node.op == "input"]
     needs = _needs(graph, [Residues.P] * len(graph.outputs))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from mugraph.ir.graph import Graph
-from mugraph.ir.ops import Kind, operator
+from mugraph.ir.ops import ROUNDINGS, Kind, operator
 from mugraph.ir.scalar import Scalar
 from mugraph.verifier.batched import is_selection
 
@@ -14,11 +14,13 @@ class Semantics(StrEnum):
     """The meanings tests are run under, in the order in which they are tried.
 
     Under FREE, what is not LAX is a random function, so agreement holds whatever function stands there; roots are
-    multiplicative, and maxima nest. Under ROOTS, roots square back instead, and exponentials are random functions, too.
-    There are bounds for both. LAWS lets roots do both, with exponentials; no bound is known for it.
+    multiplicative, and maxima nest. PROPERTIES is the same but for the properties that relu, abs, log, roundings and maxima
+    have. Under ROOTS, roots square back instead, and exponentials are random functions, too. There are bounds for these.
+    LAWS lets roots do both, with exponentials; no bound is known for it.
     """
 
     FREE = "free"
+    PROPERTIES = "properties"
     ROOTS = "roots"
     LAWS = "laws"
 
@@ -27,6 +29,11 @@ _RANDOM_FUNCTION = "a random function: equal arguments give equal results; what 
 _MAX = (
     "a random function of the set of elements, which for maxima are those they were taken over, and of one element that element"
 )
+WITH_PROPERTIES = frozenset({"relu", "abs", "log", "max"}) | frozenset(ROUNDINGS.values())
+"""Operators to which PROPERTIES makes a difference."""
+_HOMOGENEOUS = "is c times that of x / c for what is known not to be negative; of a rounding it is the rounding of it; else"
+_RANDOM = "a random function; what agrees, agrees for every function with these properties"
+_ROUNDED = f"of -x minus that of x, of what it rounded that itself; else {_RANDOM}"
 _EXP = "omega**x modulo p for a random omega of order q, so that exp(x + y) = exp(x) exp(y)"
 _MEANINGS: dict[Semantics, dict[str, str]] = {
     Semantics.FREE: {
@@ -35,6 +42,16 @@ _MEANINGS: dict[Semantics, dict[str, str]] = {
         "sqrt": "sqrt(x y / z) is sqrt(x) sqrt(y) / sqrt(z), of anything else a random function; roots of constants are exact; "
         "what agrees, agrees for every such function, and sqrt(|x|) is one",
         "max": _MAX,
+    },
+    Semantics.PROPERTIES: {
+        "exp": f"{_EXP}; a random function of what passed through exp before",
+        "accumulate_rescaled": "a sum of products with exp, as the operator is defined",
+        "sqrt": "sqrt(x y / z) is sqrt(x) sqrt(y) / sqrt(z), and not negative; else a random function, as which sqrt(|x|) counts",
+        "relu": f"{_HOMOGENEOUS} {_RANDOM}",
+        "abs": f"of a product the product of those of its factors; {_HOMOGENEOUS} {_RANDOM}",
+        "log": f"of a product the sum of those of its factors, of exp(x) it is x; else {_RANDOM}, as which log(|x|) counts",
+        "max": f"c max(x) for c x and c > 0, f(max(x)) for f(x) and increasing f; else {_MAX}",
+        **dict.fromkeys(ROUNDINGS.values(), _ROUNDED),
     },
     Semantics.ROOTS: {
         "sqrt": "either root of the radicand modulo p, in draws where all radicands are squares, for every choice of the signs; "

@@ -7,8 +7,9 @@ divisions are conditions on the inputs, named by formulas. It is `Arithmetic` on
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntFlag
 from functools import reduce
 from itertools import product
@@ -26,6 +27,7 @@ from mugraph.verifier.batched import evaluate_batched
 _LONGEST = 72
 """Characters after which a formula is replaced by the inputs it is made of."""
 _LONGEST_CONSTANT = 12
+_MOST_FACTORS = 8
 
 
 class Signs(IntFlag):
@@ -43,13 +45,15 @@ class Signs(IntFlag):
 class Sign:
     """One tensor, equal to itself alone: the signs of its elements, a formula, and the inputs it is made of.
 
-    `zero` is a shorter formula that is 0 where the tensor is, if one is known.
+    `zero` is a shorter formula that is 0 where the tensor is, if one is known. A product of several has these as `factors`, with
+    how often each stands in it.
     """
 
     possible: Signs
     formula: Formula
     inputs: tuple[str, ...] = ()
     zero: Formula | None = None
+    factors: tuple[tuple[Sign, int], ...] = ()
 
     @property
     def vanishing(self) -> Formula:
@@ -96,8 +100,10 @@ class _Signed:
         return self.made(possible, self.writing.sub(x.formula, y.formula), x, y)
 
     def mul(self, x: Sign, y: Sign) -> Sign:
-        possible = _square(x.possible) if x is y else _products(x.possible, y.possible)
-        return self.made(possible, self.writing.mul(x.formula, y.formula), x, y, zero=_zero_of_product(x, y))
+        factors = _multiplied(x, y)
+        possible = reduce(_products, (factor.possible if count % 2 else _square(factor.possible) for factor, count in factors))
+        made = self.made(possible, self.writing.mul(x.formula, y.formula), x, y, zero=_zero_of_product(x, y))
+        return replace(made, factors=factors) if len(factors) <= _MOST_FACTORS else made
 
     def div(self, x: Sign, y: Sign) -> Sign:
         self.require("a division", y, Signs.NOT_ZERO)
@@ -180,6 +186,14 @@ def _zero_of_product(x: Sign, y: Sign) -> Formula | None:
     if x is y or not y.possible & Signs.ZERO:
         return x.vanishing
     return None if x.possible & Signs.ZERO else y.vanishing
+
+
+def _multiplied(x: Sign, y: Sign) -> tuple[tuple[Sign, int], ...]:
+    """The factors of a product, with how often each stands in it."""
+    counts = Counter[Sign]()
+    for sign in (x, y):
+        counts.update(dict(sign.factors or ((sign, 1),)))
+    return tuple(counts.items())
 
 
 def _of_number(value: Scalar) -> Signs:

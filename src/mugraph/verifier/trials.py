@@ -18,8 +18,9 @@ from mugraph.ir.graph import Graph, Shape
 from mugraph.verifier.batched import evaluate_batched
 from mugraph.verifier.bounds import REDRAWS, REDRAWS_FOR_SQUARES
 from mugraph.verifier.certificate import Round, digest
+from mugraph.verifier.characters import Characters
 from mugraph.verifier.counterexamples import Counterexample, mismatch
-from mugraph.verifier.factors import Factored, Scaled
+from mugraph.verifier.factors import Factored, Remembering, Scaled, evaluate_products
 from mugraph.verifier.free import FreeArithmetic
 from mugraph.verifier.known_values import Known, residues
 from mugraph.verifier.laws import LawfulArithmetic
@@ -99,9 +100,10 @@ class Trials:
         omega, key = pair.root(rng), int(rng.integers(2**62))
         roots = None
         match self.semantics:
-            case Semantics.FREE:
+            case Semantics.FREE | Semantics.PROPERTIES:
                 free = FreeArithmetic(pair, omega=omega, seed=key)
-                found = self._compared(Factored(free), self._inputs(free, rng), pair)
+                arith: Remembering = Factored(free) if self.semantics is Semantics.FREE else Characters(free)
+                found = self._compared(arith, self._inputs(free, rng), pair)
                 self._expect_pattern(free)
             case Semantics.ROOTS:
                 found = self._for_all_signs(pair, omega, key, rng)
@@ -123,9 +125,8 @@ class Trials:
             raise UndefinedInField("arguments that are different coincide in one of the draws")
         self.pattern = pattern
 
-    def _compared(self, arith: Factored[FieldValue], inputs: Sequence[FieldValue], pair: FieldPair) -> Counterexample | None:
-        atoms = [arith.atom(value) for value in inputs]
-        left, right = ([x.value for x in evaluate_batched(graph, atoms, arith)] for graph in (self.left, self.right))
+    def _compared(self, arith: Remembering, inputs: Sequence[FieldValue], pair: FieldPair) -> Counterexample | None:
+        left, right = (evaluate_products(graph, inputs, arith) for graph in (self.left, self.right))
         return _first_difference(left, right, pair)
 
     def _for_all_signs(self, pair: FieldPair, omega: int, key: int, rng: np.random.Generator) -> Counterexample | None:

@@ -101,7 +101,7 @@ class PlanSearch:
     cuts_complete: bool = True
     cuts_tried: int = 0
     cuts_pruned: int = 0
-    producers: dict[AxisProgram, tuple[int, ...]] = field(default_factory=dict)
+    producers: dict[tuple[AxisProgram, int], tuple[int, ...]] = field(default_factory=dict)
     tensors: dict[int, Tensor] = field(default_factory=dict)
     read_as: dict[int, int] = field(default_factory=dict)
     """Numbers of the program's outputs as device tensors that launches read."""
@@ -276,14 +276,15 @@ class PlanSearch:
         return self.read_as[source]
 
     def sources_of(self, producer: AxisProgram, slots: Sequence[Slots], dtype: DType) -> tuple[int, ...]:
-        """Numbers for the device tensors a producer writes."""
-        if producer not in self.producers:
+        """Numbers for the device tensors a producer writes, but for the first ones if it has more outputs than `slots`."""
+        key = producer, len(slots)
+        if key not in self.producers:
             first = self.inputs + len(self.tensors)
             for offset, dims in enumerate(slots):
                 shape = tuple(math.prod(producer.sizes[axis] for axis in slot) for slot in dims)
                 self.tensors[first + offset] = Tensor(shape, dtype)
-            self.producers[producer] = tuple(range(first, first + len(slots)))
-        return self.producers[producer]
+            self.producers[key] = tuple(range(first, first + len(slots)))
+        return self.producers[key]
 
     # partial results -------------------------------------------------------------------------------------------------
 

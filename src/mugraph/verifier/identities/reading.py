@@ -110,7 +110,7 @@ class Reader:
             return self._contracted(value, node, slots, 0, 1)
         if node.op == "concat_matmul":
             return add(self._contracted(value, node, slots, 0, 2), self._contracted(value, node, slots, 1, 3))
-        if node.op in ("sum", "max"):
+        if node.op in ("sum", "max") and node.get("least") is None:
             dim = node.integer("dim")
             reduced = self._axes((2, value.node, 0), node.integer("size"))
             inside = self.at(node.inputs[0], (*slots[:dim], slots[dim] + reduced, *slots[dim + 1 :]))
