@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, Protocol
 
 import numpy as np
 
 from mugraph.errors import InvalidInput, ShapeMismatch
 from mugraph.ir.graph import Graph, Shape
+from mugraph.picking import picked
 
 
 class Calling(Protocol):
@@ -18,6 +20,15 @@ class Calling(Protocol):
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """The tensors of a call, one per input of the program's graph; raises ShapeMismatch naming the argument."""
+        ...
+
+    def plain(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any] | None:
+        """What `flatten` gives for the call if its tensors fit, which is not checked; None where it takes more to say."""
+        ...
+
+    @property
+    def captured(self) -> Sequence[Any]:
+        """The last inputs, which calls do not give but the function brings along, as they are now."""
         ...
 
     def unflatten(self, outputs: Sequence[Any], inputs: Sequence[Any] = ()) -> Any:
@@ -33,10 +44,13 @@ class Positional:
     structure: Any
     _inputs: tuple[tuple[str, Shape], ...] = field(init=False, repr=False, compare=False)
     """Name and shape of every input: calls are many."""
+    _arrange: Callable[[Sequence[Any]], Any] | None = field(init=False, repr=False, compare=False)
+    """`structure` as a function of the outputs, where it is one or a tuple of them."""
 
     def __post_init__(self) -> None:
         shapes = (node.output.shape for node in self.graph.inputs())
         object.__setattr__(self, "_inputs", tuple(zip(self.graph.input_names, shapes, strict=True)))
+        object.__setattr__(self, "_arrange", _arrangement(self.structure))
 
     @classmethod
     def of(cls, graph: Graph) -> Positional:
@@ -56,9 +70,29 @@ class Positional:
                 raise ShapeMismatch(f"input {name} has shape {list(value.shape)}, optimized for {list(shape)}")
         return list(args)
 
+    def plain(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any] | None:
+        """The arguments, if there are no others."""
+        return None if kwargs else args
+
+    @property
+    def captured(self) -> Sequence[Any]:
+        """None: every input is an argument."""
+        return ()
+
     def unflatten(self, outputs: Sequence[Any], inputs: Sequence[Any] = ()) -> Any:
         """The outputs in the recorded structure."""
+        if self._arrange is not None:
+            return self._arrange(outputs)
         return _fill(self.structure, outputs)
+
+
+def _arrangement(structure: Any) -> Callable[[Sequence[Any]], Any] | None:
+    match structure:
+        case {"output": int(number)}:
+            return itemgetter(number)
+        case {"tuple": list(items)} if all(type(item) is dict and item.keys() == {"output"} for item in items):
+            return picked([item["output"] for item in items])
+    return None
 
 
 def arguments_of(example_inputs: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:

@@ -43,6 +43,10 @@ class CompilationFailed(MugraphError):
     """The system compiler rejected a generated kernel: always a defect of mugraph, so the source is kept."""
 
 
+class LaunchFailed(MugraphError):
+    """A GPU's driver could not load or launch a kernel; the text names the kernel, the device and what the driver says."""
+
+
 class BudgetExceeded(MugraphError):
     """The budget ran out before any result existed."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from mugraph.calling import Calling
 from mugraph.errors import StorageError
@@ -15,6 +15,9 @@ from mugraph.records import expect
 from mugraph.runtime import Executable
 from mugraph.spotcheck import SpotCheck
 from mugraph.verifier import Certificate
+
+if TYPE_CHECKING:
+    from mugraph.graphed import Graphed
 
 _SECONDS = (float, None)
 _MEASURED = {"cost": _SECONDS, "latency": _SECONDS}
@@ -215,8 +218,22 @@ class Superoptimized(Shared):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the best muGraph; raises ShapeMismatch or InvalidInput when called with other tensors than optimized for."""
-        inputs = self.calling.flatten(args, kwargs)
-        return self.calling.unflatten(self.executable(*inputs), inputs)
+        inputs = self.calling.plain(args, kwargs)
+        outputs = None if inputs is None else self.executable.recognized(inputs)
+        if inputs is None or outputs is None:
+            inputs = self.calling.flatten(args, kwargs)
+            outputs = self.executable(*inputs)
+        return self.calling.unflatten(outputs, inputs)
+
+    def graphed(self, device: int | None = None, *, static_outputs: bool = False) -> Graphed:
+        """The result as a CUDA graph on a GPU, by default torch's current one; see `mugraph.graphed.Graphed`.
+
+        Arguments are copied into tensors of the graph. Outputs are copied from others, or, with `static_outputs`, are these,
+        which the next call overwrites. Raises InvalidInput for a result that is not for GPUs, TargetUnavailable without one.
+        """
+        from mugraph.graphed import Graphed  # it stands on top of results, and so imports this module
+
+        return Graphed(self, device, static_outputs)
 
     @property
     def graph(self) -> Graph:

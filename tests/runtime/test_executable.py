@@ -7,6 +7,7 @@ import threading
 import tracemalloc
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -310,6 +311,58 @@ def test_what_stands_for_other_tensors_is_refused(norm: Executable) -> None:
             call()
     with torch.no_grad(), forward_ad.dual_level():
         torch.testing.assert_close(norm(torch.nn.Parameter(x), *others), norm(x, *others))
+
+
+def test_inputs_like_those_of_an_earlier_call_are_recognized_and_no_others() -> None:
+    """What is recognized is not read again: whatever reading refuses or copies must not be."""
+    torch = pytest.importorskip("torch")
+    from torch.autograd import forward_ad
+
+    executable = build(rms_norm_linear())
+    x, g, w = map(torch.from_numpy, normal_inputs(executable.graph))
+    assert executable.recognized((x, g, w)) is None
+    (expected,) = executable(x, g, w)
+    for again in ((x, g, w), (x.clone(), g.clone(), w.clone())):
+        outputs = executable.recognized(again)
+        assert outputs is not None
+        torch.testing.assert_close(outputs[0], expected, rtol=0, atol=0)
+    others = {
+        "negated": torch._neg_view(x),
+        "without memory": torch._efficientzerotensor(x.shape),
+        "sparse": x.to_sparse(),
+        "transposed": x.T.contiguous().T,
+        "strided": torch.stack([x, x], -1)[..., 0],
+        "of another type": x.double(),
+        "of another shape": x[1:],
+        "elsewhere": x.to("meta"),
+        "a parameter": torch.nn.Parameter(x),
+        "with a gradient": x.clone().requires_grad_(),
+        "NumPy's": x.numpy(),
+        "no array": [1.0],
+    }
+    for what, other in others.items():
+        assert executable.recognized((other, g, w)) is None, what
+    assert executable.recognized((x, g)) is None
+    assert executable.recognized((x, g, w, w)) is None
+    seen = []
+
+    def within(y: Any) -> Any:
+        seen.append(executable.recognized((x, g, w)))
+        return y.sum()
+
+    torch.vmap(within)(x)
+    torch.func.grad(within)(x)
+    with torch.no_grad(), forward_ad.dual_level():
+        seen.append(executable.recognized((forward_ad.make_dual(x, x), g, w)))  # type: ignore[no-untyped-call]
+    assert seen == [None, None, None]
+    with torch.inference_mode():
+        executable(x, g, w)
+        assert executable.recognized((x, g, w)) is not None
+    for _ in range(20):
+        executable(torch._neg_view(x), g, w)
+        executable(x.clone().requires_grad_(), g, w)
+    assert executable.recognized((x, g, w)) is not None
+    assert len(executable._recognized) == 2
 
 
 def test_between_six_kernels_two_buffers_are_needed_at_most() -> None:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from operator import itemgetter
 from types import MethodType
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch.utils._pytree import TreeSpec, keystr, tree_flatten, tree_flatten_wit
 from mugraph.errors import InvalidInput, ShapeMismatch
 from mugraph.frontend.origins import Origin
 from mugraph.ir.graph import Graph
+from mugraph.picking import picked
 
 _NOT_A_TENSOR = object()
 _VALUES = (
@@ -222,9 +224,16 @@ class Results:
 
     structure: TreeSpec
     places: tuple[Place, ...]
+    _arrange: Callable[[Sequence[Any]], Any] | None = field(init=False, repr=False, compare=False)
+    """What `unflatten` does, where the function returns one output of the program or a tuple of them."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_arrange", _arrangement(self.structure, self.places))
 
     def unflatten(self, outputs: Sequence[Any], inputs: Sequence[Any] = ()) -> Any:
         """The outputs where the function has its tensors; `inputs` are those of the call, for results that are one of them."""
+        if self._arrange is not None:
+            return self._arrange(outputs)
         made: dict[int, Any] = {}
         for index in sorted(range(len(self.places)), key=lambda index: self.places[index].base is not None):
             made[index] = _made(self.places[index], made, outputs, inputs)
@@ -234,6 +243,17 @@ class Results:
     def numbers(self) -> tuple[int | None, ...]:
         """By place, which output of the program it is; None for constants."""
         return tuple(place.number for place in self.places)
+
+
+def _arrangement(structure: TreeSpec, places: Sequence[Place]) -> Callable[[Sequence[Any]], Any] | None:
+    numbers = [place.number for place in places if place.number is not None and place == Place(number=place.number)]
+    if len(numbers) < len(places):
+        return None
+    if structure.is_leaf():
+        return itemgetter(numbers[0])
+    if structure.type is tuple and all(child.is_leaf() for child in structure.children()):
+        return picked(numbers)
+    return None
 
 
 def _made(place: Place, made: Mapping[int, Any], outputs: Sequence[Any], inputs: Sequence[Any]) -> Any:
@@ -267,6 +287,12 @@ class Traced:
     def captured(self) -> tuple[torch.Tensor, ...]:
         """Parameters, buffers and tensors the function closes over, as they are now."""
         return tuple(source() for source in self.sources)
+
+    def plain(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any] | None:
+        """The arguments and the tensors of `sources`, where a call is of tensors alone, as the example was."""
+        if kwargs or not self.arguments.positional or any(self.strides):
+            return None
+        return (*args, *[source() for source in self.sources]) if self.sources else args
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """One tensor per input of `graph`; raises ShapeMismatch or InvalidInput naming the tensor that does not fit."""

@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -17,7 +17,16 @@ from mugraph.ir.dtypes import DType
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Shape, Tensor
 from mugraph.ir.ops import Call, operator
+from mugraph.lower.tiles import row_major
+from mugraph.picking import picked
 from mugraph.runtime.torch_arithmetic import TorchArithmetic
+
+Recognizer = Callable[[Sequence[Any]], "list[int] | None"]
+"""Gives the addresses of the arrays of a call, or None where they must be read one by one."""
+
+
+RunInputs = Callable[[Sequence[Any], Sequence[int]], list[Any]]
+"""Gives the outputs for inputs and their addresses."""
 
 
 class Arrays(Protocol):
@@ -39,7 +48,25 @@ class Arrays(Protocol):
         """The array for `tensor` that begins at a byte of a workspace."""
         ...
 
-    def pointer(self, array: Any) -> int: ...
+    @property
+    def pointer(self) -> Callable[[Any], int]:
+        """The address of an array's memory."""
+        ...
+
+    def launches(self, calls: Sequence[tuple[Callable[..., None], Sequence[int]]]) -> Callable[..., None]:
+        """Functions of a machine one after another on the device of these arrays, each with those of a call's addresses whose
+        numbers stand beside it; raises what loading them there raises."""
+        ...
+
+    def on_device(self, run: RunInputs) -> RunInputs:
+        """The same with the device of these arrays as the current one."""
+        ...
+
+    def recognizer(self, arrays: Sequence[Any]) -> Recognizer | None:
+        """What recognizes inputs that cannot be told from `arrays`, which were read in place; None where nothing is faster than
+        reading them."""
+        ...
+
     def reader(self, name: str, tensor: Tensor) -> Callable[[Any], Any]:
         """What makes an input contiguous; it raises ShapeMismatch or InvalidInput naming the input when it does not fit."""
         ...
@@ -113,8 +140,18 @@ class NumpyArrays:
     def window(self, workspace: Array, offset: int, tensor: Tensor) -> Array:
         return workspace[offset : offset + tensor.bytes].view(self.dtype(tensor.dtype)).reshape(tensor.shape)
 
-    def pointer(self, array: Array) -> int:
-        return array.ctypes.data
+    @property
+    def pointer(self) -> Callable[[Array], int]:
+        return _ADDRESS
+
+    def launches(self, calls: Sequence[tuple[Callable[..., None], Sequence[int]]]) -> Callable[..., None]:
+        return _one_by_one(calls)
+
+    def on_device(self, run: RunInputs) -> RunInputs:
+        return run
+
+    def recognizer(self, arrays: Sequence[Array]) -> None:
+        """Their readers are as fast as anything."""
 
     def reader(self, name: str, tensor: Tensor) -> Callable[[Array], Array]:
         dtype = self.dtype(tensor.dtype)
@@ -156,11 +193,13 @@ class NumpyArrays:
 
 
 class TorchArrays:
-    """Tensors of PyTorch on one kind of device, `cpu` or `cuda`."""
+    """Tensors of PyTorch on one device: `cpu`, or `cuda:1`; `cuda` is where calls without any tensor on a GPU are refused."""
 
     def __init__(self, torch: ModuleType, device: str = "cpu") -> None:
         self.torch, self.device = torch, device
-        self.alignment = 1 if device == "cpu" else 16  # bytes, of the widest load of a GPU
+        self.kind, _, index = device.partition(":")
+        self.index = int(index) if index else None
+        self.alignment = 1 if self.kind == "cpu" else 16  # bytes, of the widest load of a GPU
         self.dtypes = {
             DType.FP16: torch.float16,
             DType.BF16: torch.bfloat16,
@@ -168,8 +207,10 @@ class TorchArrays:
             DType.FP64: torch.float64,
         }
         self.matmul: Callable[[Any, Any], Any] = torch.matmul
+        self.pointer: Callable[[Any], int] = torch.Tensor.data_ptr
         self.kinds = {torch.Tensor, torch.nn.Parameter, torch.nn.Buffer}
         self.forward_ad = importlib.import_module("torch.autograd.forward_ad")
+        self.guards = importlib.import_module("torch._C._dynamo.guards")
 
     def expect_values(self, arrays: Sequence[Any]) -> None:
         functorch = self.torch._C._functorch
@@ -187,25 +228,70 @@ class TorchArrays:
         """Whether a tensor has a tangent of forward-mode differentiation."""
         return self.forward_ad.unpack_dual(array).tangent is not None
 
+    def launches(self, calls: Sequence[tuple[Callable[..., None], Sequence[int]]]) -> Callable[..., None]:
+        if self.index is None:
+            return _one_by_one(calls)
+        from mugraph.runtime.cuda.launch import Launcher, Launches  # only those who have a GPU need what it imports
+
+        return Launches([(cast("Launcher", function).on(self.index), numbers) for function, numbers in calls]).call
+
+    def on_device(self, run: RunInputs) -> RunInputs:
+        if self.index is None:
+            return run
+        index, current, switched = self.index, self.torch._C._cuda_getDevice, self.torch.cuda.device
+
+        def on_this_device(inputs: Sequence[Any], addresses: Sequence[int]) -> list[Any]:
+            if current() == index:
+                return run(inputs, addresses)
+            with switched(index):
+                return run(inputs, addresses)
+
+        return on_this_device
+
+    def recognizer(self, arrays: Sequence[Any]) -> Recognizer | None:
+        """By the guards of `torch.compile`: type, dispatch keys (which tell of layout, negation and modes), dtype, device, shape,
+        strides and whether gradients are required, of all tensors at once."""
+        guards = getattr(self.guards, "TensorGuards", None)
+        if guards is None or not arrays or any(array.requires_grad for array in arrays):  # who calls detaches these first
+            return None
+        check: Callable[..., bool] = guards(*arrays, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+        count, misaligned, pointer = len(arrays), self.alignment - 1, self.pointer
+        modes, differentiation = self.torch._C._len_torch_dispatch_stack, self.forward_ad
+
+        def recognized(arrays: Sequence[Any]) -> list[int] | None:
+            if len(arrays) != count or differentiation._current_level >= 0 or modes() or not check(*arrays):
+                return None
+            addresses = [*map(pointer, arrays)]
+            if misaligned:
+                for address in addresses:
+                    if address & misaligned:
+                        return None
+            return addresses
+
+        return recognized
+
     def allocator(self, tensor: Tensor) -> Callable[[], Any]:
-        return functools.partial(self.torch.empty, tensor.shape, dtype=self.dtypes[tensor.dtype], device=self.device)
+        return self._empty(tensor.shape, self.dtypes[tensor.dtype])
 
     def workspace(self, size: int) -> Callable[[], Any]:
-        return functools.partial(self.torch.empty, size, dtype=self.torch.uint8, device=self.device)
+        return self._empty((size,), self.torch.uint8)
+
+    def _empty(self, shape: Shape, dtype: Any) -> Callable[[], Any]:
+        """The allocation that code of `torch.compile` calls, where there is one: `torch.empty` takes three times as long."""
+        empty = getattr(self.guards, f"_empty_strided_{self.kind}", None)
+        if empty is None:
+            return functools.partial(self.torch.empty, shape, dtype=dtype, device=self.device)
+        return functools.partial(empty, shape, row_major(shape), dtype)
 
     def window(self, workspace: Any, offset: int, tensor: Tensor) -> Any:
         return workspace[offset : offset + tensor.bytes].view(self.dtypes[tensor.dtype]).view(tensor.shape)
 
-    def pointer(self, array: Any) -> int:
-        address: int = array.data_ptr()
-        return address
-
     def reader(self, name: str, tensor: Tensor) -> Callable[[Any], Any]:
         shape, dtype, strided, alignment = tensor.shape, self.dtypes[tensor.dtype], self.torch.strided, self.alignment
-        here = attrgetter(f"is_{self.device}")
+        here = self.torch.device(self.device)
 
         def read(array: Any) -> Any:
-            usual = array.shape == shape and array.dtype is dtype and array.layout is strided and here(array)
+            usual = array.shape == shape and array.dtype is dtype and array.layout is strided and array.device == here
             in_place = usual and array.is_contiguous() and not array.is_neg() and not array._is_zerotensor()
             if in_place and (alignment == 1 or array.data_ptr() % alignment == 0):
                 return array
@@ -218,16 +304,22 @@ class TorchArrays:
             raise _mismatch(name, array.shape, tensor)
         if array.dtype is not self.dtypes[tensor.dtype]:
             raise _wrong_type(name, array.dtype, tensor)
-        if array.device.type != self.device:
-            where = f"this target takes tensors on {self.device}"
-            remedy = f"move it with .to({self.device!r}), or optimize for another target"
-            raise InvalidInput(f"input {name!r} is on {array.device}; {where}: {remedy}")
+        if array.device.type != self.kind or (self.index is not None and array.device.index != self.index):
+            raise self._elsewhere(array, name)
         if array.layout is not self.torch.strided:
             raise InvalidInput(f"input {name!r} is {array.layout}; pass a dense tensor")
         dense = array.contiguous().resolve_neg()  # memory of the imaginary part of a conjugate has the other sign
         if dense._is_zerotensor():  # torch's way to write down a gradient of 0: it has no memory at all
             dense = dense.clone()
         return dense if self.alignment == 1 or dense.data_ptr() % self.alignment == 0 else dense.clone()
+
+    def _elsewhere(self, array: Any, name: str) -> InvalidInput:
+        remedy = f"move it with .to({self.device!r})"
+        if self.index is not None:
+            where = f"other inputs on {self.device}; all tensors of a call lie on one GPU"
+            return InvalidInput(f"input {name!r} is on {array.device}, and {where}: {remedy}")
+        where = f"this target takes tensors on {self.kind}"
+        return InvalidInput(f"input {name!r} is on {array.device}; {where}: {remedy}, or optimize for another target")
 
     def reshape(self, array: Any, shape: Shape) -> Any:
         return array.reshape(shape)
@@ -261,7 +353,28 @@ _INSTEAD = "register the result as an operator of PyTorch (mugraph.torch_operato
 NUMPY: Arrays = NumpyArrays()
 
 
+_ADDRESS: Callable[[Array], int] = attrgetter("ctypes.data")
+
+
+def _one_by_one(calls: Sequence[tuple[Callable[..., None], Sequence[int]]]) -> Callable[..., None]:
+    """The functions themselves, as they run where they are called."""
+    bound = [(function, picked(numbers)) for function, numbers in calls]
+
+    def run(*addresses: int) -> None:
+        for function, operands in bound:
+            function(*operands(addresses))
+
+    return run
+
+
 @functools.cache
 def torch_arrays(device: str = "cpu") -> Arrays:
-    """The interface of PyTorch's tensors on a kind of device; imports torch."""
+    """The interface of PyTorch's tensors on a device, as `cpu` or `cuda:1`; imports torch."""
     return TorchArrays(importlib.import_module("torch"), device)
+
+
+def cuda_arrays(inputs: Sequence[Any]) -> Arrays:
+    """The interface of tensors on the GPU of the first input that lies on one; readers refuse the others."""
+    indices = (array.get_device() for array in inputs if getattr(array, "is_cuda", False))
+    index = next(indices, None)
+    return torch_arrays("cuda" if index is None else f"cuda:{index}")

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mugraph.errors import InvalidInput, TargetUnavailable
 from mugraph.ir.graph import Graph
 from mugraph.lower.lowered import Kernel
-from mugraph.runtime.arrays import Arrays
+from mugraph.runtime.arrays import Arrays, Recognizer, RunInputs, torch_arrays
 from mugraph.runtime.cpu import Cpu
+from mugraph.runtime.gpu import NvidiaGpu
 from mugraph.runtime.machine import Machine
 from mugraph.runtime.placement import Placement, placement_of
 from mugraph.runtime.steps import Run, planned
+
+_RECOGNIZED = 4
+"""Kinds of inputs that an executable recognizes, the latest first: on several GPUs, with and without inference mode."""
 
 
 def build(graph: Graph, target: str = "cpu", cache_directory: Path | None = None) -> Executable:
@@ -94,6 +98,7 @@ class Executable:
         self._functions = machine.load(kernels, self.sources, cache_directory)
         self.launches = launches
         self._runs: dict[Arrays, Run] = {}
+        self._recognized: tuple[tuple[Recognizer, RunInputs], ...] = ()
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
@@ -111,9 +116,45 @@ class Executable:
         return digest(self.sources)
 
     def __call__(self, *arrays: Any) -> list[Any]:
+        outputs = self.recognized(arrays)
+        return self._read(arrays) if outputs is None else outputs
+
+    def recognized(self, arrays: Sequence[Any]) -> list[Any] | None:
+        """The outputs for arrays that cannot be told from those of an earlier call, where these were read in place; else None."""
+        for recognize, run in self._recognized:
+            addresses = recognize(arrays)
+            if addresses is not None:
+                return run(arrays, addresses)
+        return None
+
+    def load(self, device: int | None = None) -> None:
+        """Load all kernels onto a GPU, by default torch's current one, so that no call has to; nothing on a CPU.
+
+        Raises TargetUnavailable where there is no such GPU, LaunchFailed where its driver refuses.
+        """
+        if isinstance(self.machine, NvidiaGpu):
+            from mugraph.runtime.cuda.launch import gpu_index  # only those who have one need what it imports
+
+            self._run(torch_arrays(f"cuda:{gpu_index(device)}"))
+
+    def _read(self, arrays: Sequence[Any]) -> list[Any]:
+        """The outputs, each input read with all that may be wrong with it; later calls with such inputs are recognized."""
         library = self.machine.arrays(arrays)
         library.expect_values(arrays)
+        run = self._run(library)
+        inputs = run.read(arrays)
+        outputs = library.on_device(run)(inputs, [*map(library.pointer, inputs)])
+        if all(read is given for read, given in zip(inputs, arrays, strict=True)):
+            self._recognize(library, run, inputs)
+        return outputs
+
+    def _run(self, library: Arrays) -> Run:
         run = self._runs.get(library)
         if run is None:
             run = self._runs[library] = planned(self.graph, self.launches, self._functions, library)
-        return run(arrays)
+        return run
+
+    def _recognize(self, library: Arrays, run: Run, inputs: Sequence[Any]) -> None:
+        recognizer = library.recognizer(inputs)
+        if recognizer is not None and recognizer(inputs) is not None:  # within a mode it may not be
+            self._recognized = ((recognizer, library.on_device(run)), *self._recognized)[:_RECOGNIZED]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from mugraph.errors import InvalidInput
@@ -11,11 +12,13 @@ from mugraph.ir.graph import VIEWS, Graph, Node, Value
 from mugraph.ir.ops import GRAPH_DEFINED, apply_call
 from mugraph.lower import needed_nodes
 from mugraph.lower.workspace import Workspace, plan_workspace
+from mugraph.picking import picked
 from mugraph.runtime.arrays import Arrays
 from mugraph.runtime.machine import Launched
 
 Slots = list[Any]
-"""The arrays of a call: the inputs in order, then a place for every other value."""
+"""The arrays of a call, the inputs first, with a place for every other value and what else there is; then all their addresses in
+the same order, of those that kernels read or write."""
 Step = Callable[[Slots], None]
 
 
@@ -25,49 +28,72 @@ class Run:
 
     names: tuple[str, ...]
     readers: tuple[Callable[[Any], Any], ...]
+    pointer: Callable[[Any], int]
     steps: tuple[Step, ...]
-    outputs: tuple[int, ...]
-    others: int
+    outputs: Callable[[Slots], Sequence[Any]]
+    blank: tuple[None, ...]
     """Places for what is no input."""
 
-    def __call__(self, arrays: Sequence[Any]) -> list[Any]:
-        """The outputs for these inputs; raises InvalidInput and ShapeMismatch for inputs that do not fit."""
+    def read(self, arrays: Sequence[Any]) -> list[Any]:
+        """The inputs as kernels read them; raises InvalidInput and ShapeMismatch for arrays that do not fit."""
         if len(arrays) != len(self.readers):
             raise InvalidInput(f"expected {len(self.names)} inputs ({', '.join(self.names)}), got {len(arrays)}")
-        slots = [read(array) for read, array in zip(self.readers, arrays, strict=True)]
-        slots += [None] * self.others
+        return [read(array) for read, array in zip(self.readers, arrays, strict=True)]
+
+    def __call__(self, inputs: Sequence[Any], addresses: Sequence[int]) -> list[Any]:
+        """The outputs for inputs that were read, and their addresses."""
+        slots = [*inputs, *self.blank, *addresses, *self.blank]
         for step in self.steps:
             step(slots)
-        return [slots[number] for number in self.outputs]
+        return [*self.outputs(slots)]
 
 
 def planned(graph: Graph, launches: Mapping[int, Launched], functions: Mapping[str, Callable[..., None]], library: Arrays) -> Run:
     """How to call a kernel graph with arrays of `library`; views that only kernels read are strides inside these."""
     inputs = [index for index, node in enumerate(graph.nodes) if node.op == "input"]
     others = [Value(i, n) for i, node in enumerate(graph.nodes) if node.op != "input" for n in range(len(node.outputs))]
-    slots = {value: number for number, value in enumerate([*map(Value, inputs), *others])}
+    numbers = {value: number for number, value in enumerate([*map(Value, inputs), *others])}
+    slots = Places(numbers, len(numbers) + len(graph.outputs))
     dense = {*graph.outputs, *(value for launch in launches.values() for value in launch.inputs)}
     workspace, nodes = plan_workspace(graph), needed_nodes(graph)
-    space = len(slots) + len(graph.outputs)
-    steps: list[Step] = [_allocation(library, workspace, space)] if workspace.offsets else []
-    for index in nodes:
-        if graph.nodes[index].op == GRAPH_DEFINED:
-            steps.append(_kernel(graph, launches[index], functions, library, slots, workspace, space))
-        else:
+    steps: list[Step] = [_allocation(library, workspace, slots)] if workspace.offsets else []
+    for generated, group in groupby(nodes, lambda index: graph.nodes[index].op == GRAPH_DEFINED):
+        if generated:
+            steps.append(_kernels(graph, [launches[index] for index in group], functions, library, slots, workspace))
+            continue
+        for index in group:
             read = [value for value in graph.nodes[index].inputs if value in workspace.offsets]
-            steps.extend(_window(graph, value, library, slots[value], workspace, space) for value in read)
+            steps.extend(_window(graph, value, library, slots, workspace) for value in read)
             steps.append(_pre_defined(graph, index, library, slots, Value(index) in dense))
     outputs: list[int] = []
     taken = set(map(Value, inputs))
     for value in graph.outputs:
         owner = _owner(graph, value)
-        outputs.append(len(slots) + len(outputs) if owner in taken else slots[value])
+        outputs.append(len(numbers) + len(outputs) if owner in taken else numbers[value])
         if owner in taken:
-            steps.append(_copy(library, slots[value], outputs[-1]))
+            steps.append(_copy(library, numbers[value], outputs[-1]))
         taken.add(owner)
     names = tuple(str(graph.nodes[index]["name"]) for index in inputs)
     readers = tuple(library.reader(name, graph.nodes[index].output) for name, index in zip(names, inputs, strict=True))
-    return Run(names, readers, tuple(steps), tuple(outputs), len(others) + len(outputs) + 1)
+    return Run(names, readers, library.pointer, tuple(steps), picked(outputs), (None,) * (slots.count - len(inputs)))
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where in the slots of a call what stands: the array of a value by its number, the workspace behind them and the copies of
+    outputs."""
+
+    numbers: Mapping[Value, int]
+    workspace: int
+
+    @property
+    def count(self) -> int:
+        """Of the arrays; as many addresses follow."""
+        return self.workspace + 1
+
+    def address(self, value: Value) -> int:
+        """Where the address of a value's array stands."""
+        return self.count + self.numbers[value]
 
 
 def _owner(graph: Graph, value: Value) -> Value:
@@ -76,42 +102,51 @@ def _owner(graph: Graph, value: Value) -> Value:
     return _owner(graph, node.inputs[0]) if node.op in VIEWS else value
 
 
-def _allocation(library: Arrays, workspace: Workspace, space: int) -> Step:
-    """Allocate the workspace, at place `space`."""
-    allocate = library.workspace(workspace.bytes)
+def _allocation(library: Arrays, workspace: Workspace, slots: Places) -> Step:
+    """Allocate the workspace; what lies in it has its addresses then."""
+    allocate, pointer, space = library.workspace(workspace.bytes), library.pointer, slots.workspace
+    inside = [(slots.address(value), offset) for value, offset in workspace.offsets.items()]
 
     def step(arrays: Slots) -> None:
-        arrays[space] = allocate()
+        arrays[space] = made = allocate()
+        start = pointer(made)
+        for number, offset in inside:
+            arrays[number] = start + offset
 
     return step
 
 
-def _kernel(
+def _kernels(
     graph: Graph,
-    launch: Launched,
+    launches: Sequence[Launched],
     functions: Mapping[str, Callable[..., None]],
     library: Arrays,
-    slots: Mapping[Value, int],
+    slots: Places,
     workspace: Workspace,
-    space: int,
 ) -> Step:
-    """Run a compiled kernel, its outputs allocated but for those in the workspace, whose addresses are all that it needs."""
-    function, pointer, offsets = functions[launch.kernel.name], library.pointer, workspace.offsets
-    outputs = [(slots[value], library.allocator(graph.tensor(value))) for value in launch.outputs if value not in offsets]
-    values = (*launch.inputs, *launch.outputs)
-    operands = [(space, offsets[value]) if value in offsets else (slots[value], 0) for value in values]
+    """Run compiled kernels one after another, their outputs allocated but for those in the workspace; they need addresses."""
+    pointer = library.pointer
+    made = [value for launch in launches for value in launch.outputs if value not in workspace.offsets]
+    outputs = [(slots.numbers[value], slots.address(value), library.allocator(graph.tensor(value))) for value in made]
+    operands = [[slots.address(value) for value in (*launch.inputs, *launch.outputs)] for launch in launches]
+    places = [*dict.fromkeys(place for taken in operands for place in taken)]
+    calls = [
+        (functions[launch.kernel.name], [*map(places.index, taken)]) for launch, taken in zip(launches, operands, strict=True)
+    ]
+    run, addresses = library.launches(calls), picked(places)
 
     def step(arrays: Slots) -> None:
-        for number, allocate in outputs:
-            arrays[number] = allocate()
-        function(*[pointer(arrays[number]) + offset for number, offset in operands])
+        for number, address, allocate in outputs:
+            arrays[number] = array = allocate()
+            arrays[address] = pointer(array)
+        run(*addresses(arrays))
 
     return step
 
 
-def _window(graph: Graph, value: Value, library: Arrays, target: int, workspace: Workspace, space: int) -> Step:
+def _window(graph: Graph, value: Value, library: Arrays, slots: Places, workspace: Workspace) -> Step:
     """A tensor in the workspace as an array, which the array library reads."""
-    offset, tensor = workspace.offsets[value], graph.tensor(value)
+    offset, tensor, space, target = workspace.offsets[value], graph.tensor(value), slots.workspace, slots.numbers[value]
 
     def step(arrays: Slots) -> None:
         arrays[target] = library.window(arrays[space], offset, tensor)
@@ -128,15 +163,18 @@ def _copy(library: Arrays, source: int, target: int) -> Step:
     return step
 
 
-def _pre_defined(graph: Graph, index: int, library: Arrays, slots: Mapping[Value, int], dense: bool) -> Step:
-    """Run a node with the array library; only kernels and callers need views to be `dense`."""
+def _pre_defined(graph: Graph, index: int, library: Arrays, slots: Places, dense: bool) -> Step:
+    """Run a node with the array library; only kernels and callers need views to be `dense`, and addresses."""
     compute = _computation(graph, graph.nodes[index], library)
     if dense and graph.nodes[index].op in VIEWS:
         compute = _then(library.contiguous, compute)
-    target, operands = slots[Value(index)], [slots[value] for value in graph.nodes[index].inputs]
+    target, operands = slots.numbers[Value(index)], [slots.numbers[value] for value in graph.nodes[index].inputs]
+    address, pointer = slots.address(Value(index)), library.pointer
 
     def step(arrays: Slots) -> None:
-        arrays[target] = compute(*[arrays[number] for number in operands])
+        arrays[target] = made = compute(*[arrays[number] for number in operands])
+        if dense:
+            arrays[address] = pointer(made)
 
     return step
 

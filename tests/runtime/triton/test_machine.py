@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,10 +16,11 @@ from lower.graphs import attention, rms_norm_linear
 from mugraph.cli import main
 from mugraph.errors import CompilationFailed, ExceedsMemory, InvalidInput, TargetUnavailable
 from mugraph.frontend.workloads import WORKLOADS
-from mugraph.ir import DType, Graph
+from mugraph.ir import DType, Graph, GraphBuilder, Level
 from mugraph.runtime import Executable, build
+from mugraph.runtime.cuda.launch import LaunchShape
 from mugraph.runtime.triton.figures import triton_figures
-from mugraph.runtime.triton.machine import SOURCE_NAME, Launcher, Triton
+from mugraph.runtime.triton.machine import SOURCE_NAME, Triton, launcher
 from mugraph.runtime.triton.modules import module_of
 
 pytest.importorskip("triton", reason="kernels are compiled by Triton; pip install 'mugraph[triton]'")
@@ -39,6 +39,16 @@ def figures_are_good(graph: Graph, architecture: str) -> None:
 
 def test_kernels_compile_without_spills() -> None:
     figures_are_good(GRAPH, "sm_90")
+
+
+@pytest.mark.parametrize("depth", [4, 8, 16])
+def test_products_of_any_depth_compile(depth: int) -> None:
+    """`tl.dot` takes 16 values of k or more, of fp32 too."""
+    kernel, block = GraphBuilder(Level.KERNEL), GraphBuilder(Level.BLOCK, grid=(2,))
+    x, y = kernel.input("x", (4, depth), DType.FP32), kernel.input("y", (depth, 4), DType.FP32)
+    left, right = block.iterator(0, kernel.tensor(x), (0,), None), block.iterator(1, kernel.tensor(y), (None,), None)
+    body = block.build([block.add("output_saver", block.add("matmul", left, right), omap=(0,))])
+    assert build(kernel.build(kernel.graph_defined(body, [x, y])), "triton:sm_90").sources
 
 
 @pytest.mark.slow
@@ -94,19 +104,18 @@ def test_running_needs_a_gpu() -> None:
         executable(*([0.0] for _ in GRAPH.inputs()))
 
 
-def test_a_launch_passes_the_grid_and_the_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launch_has_the_grid_the_threads_and_all_parameters_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Triton.of("triton:sm_90")
     (launch,) = machine.lower(GRAPH).values()
     compiled = machine.compiled(launch.kernel, machine.print([launch.kernel]))
-    launched: list[tuple[object, ...]] = []
-    handle = {(2, 1, 1): lambda *addresses: launched.append(addresses)}
-    launcher = Launcher(replace(compiled, handle=handle), launch.kernel.blocks)
+    made = launcher(compiled, launch.kernel)
+    assert made.shape == LaunchShape((2,), 32 * launch.kernel.warps, compiled.shared_bytes)
+    assert made.scratch == compiled.parameters - len(launch.inputs) - len(launch.outputs)
+    assert 0 <= made.scratch <= 2
+    assert made.cubin.code.startswith(b"\x7fELF")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(TargetUnavailable, match="needs an NVIDIA GPU to run"):
-        launcher(16, 32)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    launcher(16, 32)
-    assert launched == [(16, 32)]
+        made(16, 32)
 
 
 def test_more_shared_memory_than_a_block_has_is_refused() -> None:

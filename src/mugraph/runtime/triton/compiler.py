@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import threading
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from mugraph.errors import CompilationFailed, ExceedsMemory, TargetUnavailable
-from mugraph.runtime.cuda.nvrtc import Resources, resources_of
+from mugraph.runtime.cuda.nvrtc import Cubin, Resources, resources_of
 from mugraph.runtime.triton.kept import kept_by_hash
 from mugraph.runtime.triton.modules import module_of, triton_version
 from mugraph.targets.triton import TileKernel
@@ -33,6 +34,24 @@ class CompiledTriton:
         """Shared memory of a block, in bytes."""
         size: int = self.handle.metadata.shared
         return size
+
+    @property
+    def cubin(self) -> Cubin:
+        """The machine code, for whoever loads it."""
+        return Cubin(self.handle.asm["cubin"], self.architecture, "")
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        metadata = self.handle.metadata
+        return int(metadata.num_warps * metadata.warp_size)
+
+    @property
+    def parameters(self) -> int:
+        """Pointers that the kernel takes: to its operands, then to scratch memory, of which versions of Triton have up to two."""
+        declared: str
+        (declared,) = re.findall(rf"\.entry {re.escape(self.name)}\((.*?)\)", self.handle.asm["ptx"], re.DOTALL)
+        return declared.count(".param")
 
     @property
     def resources(self) -> Resources:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mugraph.devices import device_for
-from mugraph.errors import TargetUnavailable
 from mugraph.ir.graph import Graph
 from mugraph.runtime.cpu import Cpu
+from mugraph.runtime.cuda.launch import Launcher, LaunchShape
 from mugraph.runtime.gpu import NvidiaGpu
 from mugraph.runtime.machine import Functions
 from mugraph.runtime.triton.compiler import CompiledTriton, compile_kernel
@@ -67,26 +67,16 @@ class Triton(NvidiaGpu):
         return {SOURCE_NAME: print_program(kernels, SOURCE_NAME)} if kernels else {}
 
     def load(self, kernels: Sequence[TileKernel], sources: Mapping[str, str], cache_directory: Path | None) -> Functions:
-        """Functions that launch the kernels on torch's current stream; a GPU is needed when the first one is called."""
-        return {kernel.name: Launcher(self.compiled(kernel, sources), kernel.blocks) for kernel in kernels}
+        """Functions that launch the kernels on torch's current stream; a GPU is needed when the first one is loaded."""
+        return {kernel.name: launcher(self.compiled(kernel, sources), kernel) for kernel in kernels}
 
     def compiled(self, kernel: TileKernel, sources: Mapping[str, str]) -> CompiledTriton:
         """A kernel of the printed file as machine code; raises what `compile_kernel` raises."""
         return compile_kernel(kernel, sources[SOURCE_NAME], self.architecture, self.shared_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class Launcher:
-    """A compiled kernel, which Triton loads onto the GPU when it is first called."""
-
-    compiled: CompiledTriton
-    blocks: int
-
-    def __call__(self, *addresses: int) -> None:
-        import torch
-
-        if not torch.cuda.is_available():
-            raise TargetUnavailable(
-                "target triton needs an NVIDIA GPU to run; without one its kernels compile and are interpreted"
-            )
-        self.compiled.handle[(self.blocks, 1, 1)](*addresses)
+def launcher(compiled: CompiledTriton, kernel: TileKernel) -> Launcher:
+    """How a compiled kernel is launched: as those of the CUDA target are, since what Triton loads is bound to the GPU that was
+    current at its first call, and its launches take longer."""
+    shape = LaunchShape((kernel.blocks,), compiled.threads, compiled.shared_bytes)
+    return Launcher(compiled.cubin, compiled.name, shape, scratch=compiled.parameters - len(kernel.parameters))

@@ -1,0 +1,33 @@
+"""What is run on the stub: built before, as NVRTC does not work with a driver that is not NVIDIA's, and kept in a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lower.graphs import chain_of_kernels, elementwise_kernel, rms_norm_linear
+from mugraph.ir import DType, Graph, GraphBuilder, Level
+from mugraph.runtime import Executable, build
+
+TARGET = "cuda:sm_90"
+SHAPE = (64, 256)
+
+
+def mixed() -> Graph:
+    """A product by the library between two kernels."""
+    kernel = GraphBuilder(Level.KERNEL)
+    x, w = (kernel.input(name, (64, 64), DType.FP32) for name in ("x", "w"))
+    product = kernel.add("matmul", elementwise_kernel(kernel, "tanh", [x]), w)
+    return kernel.build([elementwise_kernel(kernel, "exp", [product])])
+
+
+GRAPHS = {
+    "one": rms_norm_linear(rows=16, inner=256, columns=64, dtype=DType.FP16),
+    "two": chain_of_kernels(2, SHAPE),
+    "three": chain_of_kernels(3, SHAPE),
+    "mixed": mixed(),
+}
+
+
+def built(name: str, folder: Path) -> Executable:
+    """An executable of its own, its machine code from `folder` if that has it."""
+    return build(GRAPHS[name], TARGET, folder)
