@@ -17,6 +17,7 @@ from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import AttributeValue, Shape
 from mugraph.ir.program import Program
 from mugraph.ir.text import parse_graph
+from mugraph.ir.validity import check
 
 from .graphs import kernel_graphs
 
@@ -193,6 +194,25 @@ def test_constants_are_read_inside_and_after_the_loop() -> None:
       }
       return %1 }"""
     np.testing.assert_allclose(run(parse_graph(text), np.array([1.0, 2.0, 3.0, 4.0]))[0], [2.5, 3.5])
+
+
+def test_what_is_computed_from_constants_is_read_inside_and_after_the_loop() -> None:
+    text = """kernel_graph {
+      X: fp32[4] = input
+      %1: fp32[2] = block_graph(X) loop(i=2) {
+        | %0: fp32[] = constant 1/2
+        | %1: fp32[] = square(%0)
+        | %2: fp32[2] = input_iterator(X) {i<->0}
+        | %3: fp32[2] = mul(%2, %1)
+          %4: fp32[2] = accumulate(%3) combine=sum
+          %5: fp32[2] = add(%4, %1)
+          %6: fp32[2] = output_saver(%5) {}
+        return %6
+      }
+      return %1 }"""
+    graph = parse_graph(text)
+    check(graph)
+    np.testing.assert_allclose(run(graph, np.array([1.0, 2.0, 3.0, 4.0]))[0], [1.25, 1.75])
 
 
 def test_nodes_of_the_loop_that_no_output_needs_are_passed_over() -> None:

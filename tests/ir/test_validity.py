@@ -228,6 +228,15 @@ LOOPS = {
         return %3""",
         r"%2.*is the second for-loop accumulator on a path",
     ),
+    "a constant passes two accumulators": (
+        """
+        | %0: fp32[] = constant 3
+        | %1: fp32[] = accumulate(%0) combine=sum
+          %2: fp32[] = accumulate(%1) combine=sum
+          %3: fp32[] = output_saver(%2) {}
+        return %3""",
+        r"%2.*is the second for-loop accumulator on a path",
+    ),
     "a value of the loop is used after it": (
         """
         | %0: fp32[4] = input_iterator(#0) {i<->0}

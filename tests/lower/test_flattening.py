@@ -70,6 +70,20 @@ def one_column() -> Graph:
     return in_one_block(threads.build([threads.add("output_saver", threads.add("mul", x, v), omap=(1,))]), (4, 8), (1, 4))
 
 
+def saved_twice() -> Graph:
+    """A block graph, and a thread graph in it, with a saver that is two of their outputs."""
+    threads = GraphBuilder(Level.THREAD, block=(2,))
+    x = operand(threads, 0, (4, 8), (0,))
+    saver = threads.add("output_saver", threads.add("exp", x), omap=(0,))
+    kernel, block = GraphBuilder(Level.KERNEL), GraphBuilder(Level.BLOCK, grid=(1,))
+    given = kernel.input("x", (4, 8), FP32)
+    first, second = block.graph_defined(threads.build([saver, saver]), [block.iterator(0, kernel.tensor(given), (None,), None)])
+    both = block.add("output_saver", block.add("add", first, block.add("tanh", second)), omap=(0,))
+    graph = kernel.build(kernel.graph_defined(block.build([both, both]), [given]))
+    check(graph)
+    return graph
+
+
 GRAPHS = {
     "columns to rows": moved_columns(),
     "repeated": moved_columns(None, 1),
@@ -77,6 +91,7 @@ GRAPHS = {
     "register tiles": register_tiles(),
     "broadcast rows": broadcast_rows(),
     "one column": one_column(),
+    "saved twice": saved_twice(),
 }
 
 
@@ -99,6 +114,24 @@ def test_a_flattened_graph_means_the_same_and_runs(name: str) -> None:
 def test_only_expressions_stay_thread_graphs(name: str) -> None:
     left = any(graph.level is Level.THREAD for graph, _ in flattened(GRAPHS[name]).walk())
     assert left == (name in ("aligned", "broadcast rows"))
+
+
+def test_a_saver_that_is_two_outputs_becomes_two() -> None:
+    """Each output of a kernel is a tensor of its own: one of them used to be left as it was allocated."""
+    (body,) = (node.body for node in flattened(saved_twice()).nodes if node.body is not None)
+    assert len(set(body.outputs)) == 2
+
+
+def test_an_operand_that_no_block_reads_is_none_of_the_kernel() -> None:
+    """Not even of a type in which kernels do not compute: its buffer used to be printed and did not compile."""
+    kernel, block = GraphBuilder(Level.KERNEL), GraphBuilder(Level.BLOCK, grid=(2,))
+    wide, given = kernel.input("wide", (4,), DType.FP64), kernel.input("x", (4,), FP32)
+    tile = block.add("exp", block.iterator(1, kernel.tensor(given), (0,), None))
+    graph = kernel.build(kernel.graph_defined(block.build([block.add("output_saver", tile, omap=(0,))]), [wide, given]))
+    check(graph)
+    x = np.arange(4, dtype=np.float32)
+    (result,) = build(graph)(np.zeros(4), x)
+    np.testing.assert_allclose(result, np.exp(x), rtol=1e-6)
 
 
 def test_an_operator_that_blocks_cannot_have_is_refused_by_name() -> None:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lower.graphs import OTHER_MAXIMA, attention, chain_of_kernels, rms_norm_linear, shifted_by
 from mugraph.errors import InvalidGraph, UnsupportedOperator
 from mugraph.ir import DType, Graph, GraphBuilder, Level
-from mugraph.ir.ops import OPERATORS
+from mugraph.ir.evaluate import evaluate
+from mugraph.ir.float_arithmetic import FloatArithmetic
+from mugraph.ir.ops import LEAST, OPERATORS
 from mugraph.lower import construct
 from mugraph.targets.triton import print_program, tile_launches
 from mugraph.targets.triton.expressions import TORCH_FUNCTIONS, TRITON_FUNCTIONS, in_python, number, unwrapped
+from mugraph.targets.triton.host import host_lines
 from mugraph.targets.triton.kernel import value_names
 from mugraph.targets.triton.tile import aligned, held, mask, padded
 from mugraph.targets.triton.views import keeps_order
@@ -230,3 +235,16 @@ def test_reshapes_said_to_keep_the_order_do(shapes: tuple[tuple[int, ...], tuple
     tensor[inside] = np.arange(math.prod(before)).reshape(tensor[inside].shape)
     result = tensor.reshape(held(after))[tuple(slice(size) for size in after if size > 1)]
     np.testing.assert_array_equal(result.ravel(), np.arange(math.prod(before)))
+
+
+def test_pre_defined_maxima_over_the_least_number_are_not_below_it() -> None:
+    """Of -inf alone the largest is then the least number, and NaN stays NaN."""
+    kernel = GraphBuilder(Level.KERNEL)
+    value = kernel.input("x", (2, 3), DType.FP32)
+    maxima = [kernel.add("max", value, dim=1, size=3, **least) for least in ({}, {"least": LEAST})]
+    namespace: dict[str, Any] = {"torch": torch}
+    exec("\n".join(host_lines(kernel.build(maxima), {})), namespace)
+    inputs = torch.tensor([[-torch.inf] * 3, [0, torch.nan, 1]])
+    plain, raised = namespace["run"](inputs)
+    exact = evaluate(kernel.build(maxima), [inputs.double().numpy()], FloatArithmetic())
+    np.testing.assert_array_equal([plain.numpy(), raised.numpy()], exact)

@@ -92,7 +92,7 @@ def block_slices(body: Graph, number: int, block: tuple[int, ...], shape: Shape)
 
 def evaluate_block(body: Graph, block: tuple[int, ...], operands: Sequence[V], arith: Arithmetic[V]) -> list[V]:
     """The parts of the outputs that one block makes: the loop body once per iteration, then the nodes after the loop once."""
-    inside, needed = loop_nodes(body), body.needed()
+    inside, needed, fixed = loop_nodes(body), body.needed(), constant_nodes(body)
     history: dict[Value, list[V]] = {}
     for iteration in range(body.loop):
         values: dict[Value, V] = {}
@@ -103,7 +103,7 @@ def evaluate_block(body: Graph, block: tuple[int, ...], operands: Sequence[V], a
             history.setdefault(value, []).append(result)
     after: dict[Value, V] = {}
     for index, node in enumerate(body.nodes):
-        if index not in needed or (index in inside and node.op != "constant"):
+        if index not in needed or index in inside - fixed:
             continue
         if node.op in ACCUMULATORS:
             per_iteration = [result for value in node.inputs for result in history[value]]
@@ -147,6 +147,15 @@ def _load(body: Graph, node: Node, operands: Sequence[V], part: tuple[int, ...],
         return array
 
     return arith.view(operands[operand], cut)
+
+
+def constant_nodes(body: Graph) -> frozenset[int]:
+    """Indices of the nodes that no iterator reaches: what they make may be read inside the for-loop and after it."""
+    found: set[int] = set()
+    for index, node in enumerate(body.nodes):
+        if node.op != "input_iterator" and all(value.node in found for value in node.inputs):
+            found.add(index)
+    return frozenset(found)
 
 
 def loop_nodes(body: Graph) -> frozenset[int]:

@@ -222,10 +222,10 @@ def _check_paths(graph: Graph) -> None:
     _check_savers(graph)
     if graph.loop == 1 and not any(node.op in ACCUMULATORS for node in graph.nodes):
         return
-    counts = _accumulators_on_paths(graph)
+    counts, most = _accumulators_on_paths(graph), _most_accumulators(graph)
     for index in sorted(graph.needed()):
         node = graph.nodes[index]
-        if node.op in ACCUMULATORS and max(counts[index], default=0) > 1:
+        if node.op in ACCUMULATORS and most[index] > 1:
             raise _path_violation(graph, index, "is the second for-loop accumulator on a path")
         if len(counts[index]) > 1:
             raise _path_violation(graph, index, "joins paths that passed a for-loop accumulator with paths that did not")
@@ -252,6 +252,14 @@ def _accumulators_on_paths(graph: Graph) -> list[set[int]]:
         before.update(*(counts[value.node] for value in node.inputs))
         counts.append({count + (node.op in ACCUMULATORS) for count in before})
     return counts
+
+
+def _most_accumulators(graph: Graph) -> list[int]:
+    """For each node, the most accumulators on a path that leads through it, whether from an iterator or from a constant."""
+    most: list[int] = []
+    for node in graph.nodes:
+        most.append(max((most[value.node] for value in node.inputs), default=0) + (node.op in ACCUMULATORS))
+    return most
 
 
 def _path_violation(graph: Graph, index: int, why: str) -> InvalidGraph:

@@ -27,10 +27,11 @@ _OF_EXPRESSIONS = frozenset({"input_iterator", "output_saver", "constant", "cast
 def flattened(graph: Graph) -> Graph:
     """The same kernel graph, whose thread graphs are expressions over whole operands; nodes keep their numbers.
 
-    Nodes of block graphs that no output depends on are left out. Raises UnsupportedOperator, naming the operator, for a thread
-    graph with one that has no counterpart in a block graph.
+    Nodes of block graphs that no output depends on are left out, and operands of kernels that none is read of. Raises
+    UnsupportedOperator, naming the operator, for a thread graph with one that has no counterpart in a block graph.
     """
-    nodes = tuple(node if node.body is None else replace(node, body=_flat_block(node.body)) for node in graph.nodes)
+    flat = (node if node.body is None else replace(node, body=_flat_block(node.body)) for node in graph.nodes)
+    nodes = tuple(map(_without_dead_operands, flat))
     return graph.with_nodes(nodes, graph.outputs)
 
 
@@ -74,7 +75,7 @@ def _follows(shape: Shape, imap: object, result: Shape, omap: Sequence[int], thr
 
 def _flat_block(graph: Graph) -> Graph:
     """A block graph with other thread graphs replaced by what they do."""
-    graph = without_dead_nodes(graph)
+    graph = _with_own_savers(without_dead_nodes(graph))
     builder = GraphBuilder(Level.BLOCK, graph.grid, graph.block, graph.loop)
     moved: dict[Value, Value] = {}
     for index, node in enumerate(map(_without_dead_operands, graph.nodes)):
@@ -85,6 +86,17 @@ def _flat_block(graph: Graph) -> Graph:
             results = _Threads(builder, node.body, inputs).run()
         moved.update((Value(index, number), result) for number, result in enumerate(results))
     return without_dead_nodes(builder.build([moved[value] for value in graph.outputs]))
+
+
+def _with_own_savers(graph: Graph) -> Graph:
+    """A block graph in which no saver is an output twice: each output is written to a tensor of its own."""
+    nodes, outputs = list(graph.nodes), list[Value]()
+    for value in graph.outputs:
+        if value in outputs:
+            nodes.append(graph.nodes[value.node])
+            value = Value(len(nodes) - 1)
+        outputs.append(value)
+    return graph.with_nodes(tuple(nodes), tuple(outputs))
 
 
 def _without_dead_operands(node: Node) -> Node:

@@ -12,7 +12,7 @@ import torch
 
 from lower.graphs import attention, normalised_scores, rms_norm_linear
 from mugraph.devices import device_for
-from mugraph.errors import CompilationFailed, TargetUnavailable, UnsupportedOperator
+from mugraph.errors import CompilationFailed, TargetUnavailable
 from mugraph.frontend import trace
 from mugraph.frontend.workloads import WORKLOADS
 from mugraph.ir import DType, Graph, GraphBuilder, Level
@@ -280,6 +280,38 @@ def test_an_answer_that_nobody_waited_for_is_no_answer_to_the_next_request(monke
     assert largest_error(graph, normal_inputs(graph, seed=1), interpreted()) < LARGEST_ERROR[DType.FP32]
 
 
-def test_bf16_is_refused_for_the_interpreter_gets_it_wrong() -> None:
-    with pytest.raises(UnsupportedOperator, match=r"bf16 wrongly \(kernel_3, X\); check in fp16"):
-        interpreted().lower(rms_norm_linear(dtype=DType.BF16))
+@pytest.mark.parametrize("graph", [rms_norm_linear(dtype=DType.BF16), attention(dtype=DType.BF16)])
+def test_kernels_of_bf16_run_in_fp32_on_tensors_of_bf16(graph: Graph) -> None:
+    """Triton interprets products of bf16 wrongly."""
+    machine, rng = interpreted(), np.random.default_rng(0)
+    inputs = [torch.from_numpy(rng.standard_normal(node.output.shape)).to(torch.bfloat16) for node in graph.inputs()]
+    exact = evaluate(graph, [tensor.double().numpy() for tensor in inputs], FloatArithmetic())
+    for result, wanted in zip(Executable(graph, machine)(*inputs), exact, strict=True):
+        assert result.dtype is torch.bfloat16
+        error = np.abs(result.double().numpy() - wanted).max() / np.abs(wanted).max()
+        assert 0 < error <= 2.0**-8
+    assert machine.findings == []
+
+
+def test_numbers_that_no_tensor_meets_have_a_type() -> None:
+    """Literals have none to be rounded from: 0.5, its exponential, the sum of three of these, and a rounding times a tensor."""
+    kernel, block = GraphBuilder(Level.KERNEL), GraphBuilder(Level.BLOCK, loop=3)
+    half = block.constant(0.5, DType.FP16)
+    power = block.add("exp", half)
+    summed = block.add("accumulate", power, combine="sum")
+    given = kernel.input("x", (), DType.FP16)
+    largest = block.add("accumulate", block.iterator(0, kernel.tensor(given), (), None), combine="max")
+    rounded = block.add("mul", block.add("round_bf16", block.constant(1.001, DType.FP16)), largest)
+    saved = [block.add("output_saver", value, omap=()) for value in (half, power, summed, rounded)]
+    graph = kernel.build(kernel.graph_defined(block.build(saved), [given]))
+    results = [result.item() for result in Executable(graph, interpreted())(torch.full((), 7, dtype=torch.float16))]
+    np.testing.assert_allclose(results, [0.5, np.exp(0.5), 3 * np.exp(0.5), 7], rtol=1e-3)
+
+
+def test_rounding_to_fp32_is_nothing_to_pytorch_which_computes_in_it() -> None:
+    kernel = GraphBuilder(Level.KERNEL)
+    value = kernel.add("round_fp32", kernel.input("x", (4,), DType.FP32))
+    block = GraphBuilder(Level.BLOCK, grid=(2,))
+    tile = block.add("tanh", block.iterator(0, kernel.tensor(value), (0,), None))
+    graph = kernel.build(kernel.graph_defined(block.build([block.add("output_saver", tile, omap=(0,))]), [value]))
+    assert largest_error(graph, normal_inputs(graph), interpreted()) < LARGEST_ERROR[DType.FP32]

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from mugraph.errors import CompilationFailed, TargetUnavailable, UnsupportedOperator
-from mugraph.ir.dtypes import DType
+from mugraph.errors import CompilationFailed, TargetUnavailable
+from mugraph.ir.dtypes import DType, round_to
 from mugraph.ir.graph import Graph
 from mugraph.runtime.imitation import Imitation, Memory
 from mugraph.runtime.machine import Functions
@@ -37,7 +37,10 @@ _Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 @dataclass
 class InterpretedTriton(Imitation):
-    """What `machine` prints, interpreted on CPU tensors in fp16 and fp32; `findings` are the faults of all launches so far.
+    """What `machine` prints, interpreted on CPU tensors; `findings` are the faults of all launches so far.
+
+    Triton interprets arithmetic in bf16 wrongly, so kernels have fp32 in its place: tensors are widened before a kernel and
+    rounded after it, and what it would round to bf16 inside is not.
 
     A fault is a write outside the kernel's outputs. Reads outside of tensors give NaN, and so do elements of outputs that no
     block writes. `edit` changes the text before it runs, for planted faults.
@@ -53,15 +56,8 @@ class InterpretedTriton(Imitation):
     findings: list[str] = field(default_factory=list)
 
     def lower(self, graph: Graph) -> dict[int, TileLaunch]:
-        """The launches of a kernel graph, by node; raises UnsupportedOperator for bf16, which Triton interprets wrongly."""
-        launches = self.machine.lower(graph)
-        for launch in launches.values():
-            for parameter in launch.kernel.parameters:
-                if parameter.tensor.dtype is DType.BF16:
-                    raise UnsupportedOperator(
-                        f"Triton's interpreter computes bf16 wrongly ({launch.kernel.name}, {parameter.name}); check in fp16"
-                    )
-        return launches
+        """The launches of a kernel graph, by node."""
+        return self.machine.lower(graph)
 
     def load(self, kernels: Sequence[TileKernel], sources: Mapping[str, str], cache_directory: Path | None) -> Functions:
         """Functions that interpret the kernels."""
@@ -79,23 +75,28 @@ class InterpretedTriton(Imitation):
         self, kernel: TileKernel, sources: Mapping[str, str], memory: Sequence[Memory], blocks: Sequence[int], seconds: float
     ) -> int:
         """Interpret blocks."""
-        types = [self.runs_as(parameter.tensor.dtype) for parameter in kernel.parameters]
-        source = _BF16.sub(ELEMENT_TYPES[self.runs_as(DType.BF16)], self.edit(sources[SOURCE_NAME]))
-        return self._interpret(kernel, source, [array.view(np.uint8) for array in memory], types, blocks, seconds)
+        source = self.edit(sources[SOURCE_NAME])
+        return self._interpret(kernel, source, [array.view(np.uint8) for array in memory], blocks, seconds)
 
     def _run(self, kernel: TileKernel, source: str, *addresses: int) -> None:
         places = [_bytes_at(address, p.tensor.bytes) for p, address in zip(kernel.parameters, addresses, strict=True)]
-        self._interpret(kernel, source, places, [parameter.tensor.dtype for parameter in kernel.parameters])
+        as_bf16 = [parameter.tensor.dtype is DType.BF16 for parameter in kernel.parameters]
+        wide = [_widened(place) if narrow else place for place, narrow in zip(places, as_bf16, strict=True)]
+        self._interpret(kernel, source, wide)
+        for number, place in enumerate(places):
+            if number >= len(kernel.inputs) and as_bf16[number]:
+                place[:] = _narrowed(wide[number])
 
     def _interpret(
         self,
         kernel: TileKernel,
         source: str,
         places: Sequence[_Bytes],
-        types: Sequence[DType],
         blocks: Sequence[int] | None = None,
         seconds: float | None = None,
     ) -> int:
+        types = [self.runs_as(parameter.tensor.dtype) for parameter in kernel.parameters]
+        source = _BF16.sub(ELEMENT_TYPES[self.runs_as(DType.BF16)], source)
         offsets, top = [], _GAP
         for array in places:
             offsets.append(top)
@@ -123,6 +124,17 @@ class InterpretedTriton(Imitation):
 
 def _bytes_at(address: int, size: int) -> _Bytes:
     return np.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(ctypes.c_uint8)), (size,))
+
+
+def _widened(place: _Bytes) -> _Bytes:
+    """The bytes of numbers of bf16 as those of fp32: bf16 is its upper half."""
+    return (place.view(np.uint16).astype(np.uint32) << 16).view(np.uint8)
+
+
+def _narrowed(place: _Bytes) -> _Bytes:
+    """The bytes of numbers of fp32 as those of bf16, rounded to the nearest."""
+    rounded = np.ascontiguousarray(round_to(DType.BF16, place.view(np.float32)))
+    return (rounded.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
 
 
 @functools.cache

@@ -19,7 +19,7 @@ from mugraph.lower.expressions import Expression, Source, apply_row, constant_of
 from mugraph.lower.lowered import Tile
 from mugraph.lower.phases import Phase, phases
 from mugraph.targets.source import index_terms, sum_of
-from mugraph.targets.triton.expressions import number, unwrapped, write_expression
+from mugraph.targets.triton.expressions import number, scalar, unwrapped, write_expression
 from mugraph.targets.triton.kernel import TileKernel
 from mugraph.targets.triton.products import product
 from mugraph.targets.triton.tile import (
@@ -157,7 +157,7 @@ class _KernelText:
                 self.save(index, node)
                 value = operands[0]
             case "constant":
-                value = TileText(number(constant_of(node).value), ())
+                value = self.define(index, scalar(constant_of(node).value))
             case "cast":
                 value = operands[0]
             case "reshape":

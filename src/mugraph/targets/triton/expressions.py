@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from mugraph.errors import UnsupportedOperator
-from mugraph.lower.expressions import Apply, Constant, Expression, Source
+from mugraph.lower.expressions import Apply, Constant, Expression, Source, subexpressions
 
 TRITON_FUNCTIONS: Mapping[str, str] = {
     "abs": "tl.abs",
@@ -90,20 +90,39 @@ _CALL = re.compile(r"\b([a-z]\w*)\(")
 _SUFFIX = re.compile(r"(?<=[\d.])f\b")
 
 
+def number(value: float) -> str:
+    """A Python literal of exactly the value rounded to fp32, and no larger: Triton takes what exceeds fp32 for fp64."""
+    rounded = np.float32(value)
+    if not np.isfinite(rounded):
+        return f'float("{rounded}")'
+    shortest = str(rounded)
+    return shortest if abs(float(shortest)) <= float(np.finfo(np.float32).max) else repr(float(rounded))
+
+
+def scalar(value: float) -> str:
+    """A number as a tensor without dimensions, for where no other operand is a tensor: a literal has no type."""
+    return f"tl.full((), {number(value)}, tl.float32)"
+
+
 def write_expression(
     expression: Expression,
     sources: Sequence[str],
     named: Callable[[str], str],
     functions: Mapping[str, str] = TRITON_FUNCTIONS,
+    constant: Callable[[float], str] = scalar,
 ) -> str:
-    """The text of an expression; `named` writes a line that gives a text a name, for arguments that are long or used twice."""
+    """The text of an expression; `named` writes a line that gives a text a name, for arguments that are long or used twice.
+
+    Numbers are literals beside tensors, and tensors where none is; `constant` is the text of one that is the whole expression.
+    """
     match expression:
         case Source(index):
             return sources[index]
         case Constant(value):
-            return number(value)
+            return constant(value)
         case Apply(template, arguments):
-            texts = [write_expression(argument, sources, named, functions) for argument in arguments]
+            beside = number if any(isinstance(part, Source) for part in subexpressions(expression)) else scalar
+            texts = [write_expression(argument, sources, named, functions, beside) for argument in arguments]
             for position, text in enumerate(texts):
                 used = template.count(f"{{{position}}}")
                 if re.search(rf"\w\(\{{{position}\}}\)", template):
@@ -122,15 +141,6 @@ def in_python(template: str, functions: Mapping[str, str]) -> str:
         return f"{functions[call[1]]}("
 
     return _CALL.sub(renamed, _SUFFIX.sub("", template))
-
-
-def number(value: float) -> str:
-    """A Python literal of exactly the value rounded to fp32, and no larger: Triton takes what exceeds fp32 for fp64."""
-    rounded = np.float32(value)
-    if not np.isfinite(rounded):
-        return f'float("{rounded}")'
-    shortest = str(rounded)
-    return shortest if abs(float(shortest)) <= float(np.finfo(np.float32).max) else repr(float(rounded))
 
 
 def unwrapped(text: str) -> str:

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from mugraph.errors import UnsupportedOperator
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph, Node, Tensor, Value
-from mugraph.ir.ops import GRAPH_DEFINED
+from mugraph.ir.ops import GRAPH_DEFINED, ROUNDINGS
 from mugraph.lower import needed_nodes
+from mugraph.lower.exponents import least_of
 from mugraph.lower.expressions import Source, apply_row, constant_of
 from mugraph.lower.workspace import Workspace, plan_workspace
 from mugraph.targets.triton.expressions import TORCH_FUNCTIONS, number, write_expression
@@ -80,10 +81,14 @@ def _in_fp32(graph: Graph, node: Node, operands: Sequence[str]) -> str:
         case "sum" | "max":
             dim, size = node.integer("dim"), node.integer("size")
             reduced = "sum" if node.op == "sum" else "amax"
-            return f"{operands[0]}.unflatten({dim}, (-1, {size})).{reduced}({dim + 1})"
+            least = least_of(node)
+            raised = "" if least is None else f".clamp(min={number(least)})"
+            return f"{operands[0]}.unflatten({dim}, (-1, {size})).{reduced}({dim + 1}){raised}"
         case "repeat":
             shape = graph.tensor(node.inputs[0]).shape
             times = [node["times"] if dim == node["dim"] else 1 for dim in range(len(shape))]
             return f"{operands[0]}.repeat({tuple(times)})"
+    if node.op == ROUNDINGS[DType.FP32]:
+        return operands[0]
     expression = apply_row(node.op, [Source(position) for position in range(len(operands))])
     return write_expression(expression, operands, lambda part: part, TORCH_FUNCTIONS)

@@ -10,8 +10,8 @@ from mugraph.ir.graph import Shape
 from mugraph.lower.lowered import Matmul
 from mugraph.targets.triton.tile import ELEMENT_TYPES, TileText, aligned, axis_of, held, padded, sizes
 
-_LEAST_DEPTH = {DType.FP32: 8, DType.FP16: 16, DType.BF16: 16}
-"""Values of k from which on `tl.dot` takes factors of a type."""
+_LEAST_DEPTH = 16
+"""Values of k from which on `tl.dot` takes factors of any type."""
 _PART = 32
 """Values of k that one thread multiplies and sums in exact products, which Triton shares out by rows and columns alone."""
 
@@ -45,12 +45,12 @@ class _Dot:
 def is_dot(product: Matmul) -> bool:
     """Whether `tl.dot` multiplies the factors of a lowered product."""
     *_, rows, columns = product.target.shape
-    return _has_dot(rows, columns, product.left.shape[-1], DType.FP32 if product.tf32 else product.dtype)
+    return _has_dot(rows, columns, product.left.shape[-1])
 
 
-def _has_dot(rows: int, columns: int, depth: int, dtype: DType) -> bool:
-    """Whether `tl.dot` takes factors of such sizes and a type."""
-    return rows > 1 and columns > 1 and padded(depth) >= _LEAST_DEPTH[dtype]
+def _has_dot(rows: int, columns: int, depth: int) -> bool:
+    """Whether `tl.dot` takes factors of such sizes."""
+    return rows > 1 and columns > 1 and padded(depth) >= _LEAST_DEPTH
 
 
 def product(left: TileText, right: TileText, shape: Shape, dtype: DType, total: str = "") -> str:
@@ -60,7 +60,7 @@ def product(left: TileText, right: TileText, shape: Shape, dtype: DType, total: 
     """
     rows, columns, depth = left.shape[-2], right.shape[-1], left.shape[-1]
     dot = _Dot.of(left, right, dtype)
-    if not _has_dot(rows, columns, depth, dot.dtype):
+    if not _has_dot(rows, columns, depth):
         text = _multiplied_and_summed(left, right, shape)
     elif dot.exact and padded(depth) > 2 * _PART and not sizes(shape[:-2]):
         text = _summed_in_parts(dot, left, right)
