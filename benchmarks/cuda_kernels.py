@@ -45,7 +45,7 @@ ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 CANDIDATES = 3
 ORDERS = (0, 1)
 """Seeds of the order in which the emulator's warps take turns."""
-ENGINES = {"bulk copies": Engines(bulk_copies=True), "warp groups": Engines(warp_group_rows=1)}
+ENGINES = {"bulk copies": Engines(bulk_row_bytes=128), "warp groups": Engines(warp_group_rows=1)}
 """By the names of their features."""
 
 

@@ -35,7 +35,7 @@ from mugraph.trials.kernel_errors import LARGEST_ERROR
 
 VARIANTS = {
     "threads alone": NO_ENGINES,
-    "bulk copies": Engines(bulk_copies=True),
+    "bulk copies": Engines(bulk_row_bytes=128),
     "warp groups": Engines(warp_group_rows=1),
 }
 """What kernels may use; `as described` stands for what the device's description says."""

@@ -14,6 +14,7 @@ import itertools
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -54,9 +55,11 @@ def checked(graph: Graph, inputs: Sequence[torch.Tensor], exact: torch.Tensor, t
     """The error of a candidate relative to the largest result."""
     try:
         (result,) = build(graph, target)(*inputs)
+        error = ((result.double() - exact).abs().max() / exact.abs().max()).item()
     except MugraphError as refusal:
         return {"refused": str(refusal)}
-    error = ((result.double() - exact).abs().max() / exact.abs().max()).item()
+    except Exception as fault:  # a fault on the GPU comes as whatever PyTorch or the driver's bindings raise
+        return {"failed": f"{type(fault).__name__}: {fault}"[:300]}
     return {"relative_error": error, "right": error < LARGEST_ERROR[graph.inputs()[0].output.dtype]}
 
 
@@ -79,8 +82,17 @@ def _largest_error(found: Sequence[Record], dtype: str) -> float:
     return float(max(errors, default=0.0))
 
 
-def asked(description: str | None, dtypes: Sequence[str], batches: Sequence[int]) -> tuple[list[Case], Path | None]:
-    """The combinations that the command line asks for, by default all of `dtypes` and `batches`, and the file of records."""
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a command line asks for: the combinations, the file of records, and how many processes make them."""
+
+    cases: list[Case]
+    output: Path | None
+    jobs: int
+
+
+def asked(description: str | None, dtypes: Sequence[str], batches: Sequence[int]) -> Asked:
+    """What the command line asks for, by default all of `dtypes` and `batches`."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workloads", nargs="*", default=list(WORKLOADS))
     parser.add_argument("--dtypes", nargs="+", default=dtypes, choices=[dtype.value for dtype in LARGEST_ERROR])
@@ -89,17 +101,19 @@ def asked(description: str | None, dtypes: Sequence[str], batches: Sequence[int]
     parser.add_argument("--backend", choices=GPU_BACKENDS, default="cuda")
     parser.add_argument("--target", default=None, help="cpu, or the current GPU where it is left out")
     parser.add_argument("--output", type=Path)
+    parser.add_argument("--jobs", type=int, default=1, help="processes, each of them new for every combination: none for times")
     options = parser.parse_args()
     target = options.target or this_target(options.backend)
     combinations = itertools.product(options.workloads, options.dtypes, options.batches, [options.size], [target])
     names = ("workload", "dtype", "batch", "size", "target")
-    return [dict(zip(names, combination, strict=True)) for combination in combinations], options.output
+    cases = [dict(zip(names, combination, strict=True)) for combination in combinations]
+    return Asked(cases, options.output, options.jobs)
 
 
 def main() -> None:
     """Check what is asked for and not yet there; exit with 1 when something is wrong."""
-    cases, output = asked(__doc__, dtypes=["fp16", "bf16"], batches=[8])
-    found = records(cases, record, output, summary)
+    of = asked(__doc__, dtypes=["fp16", "bf16"], batches=[8])
+    found = records(of.cases, record, of.output, summary, of.jobs)
     print(json.dumps(summary(found), indent=1))
     sys.exit(0 if all(map(is_right, found)) else 1)
 

@@ -140,8 +140,8 @@ def _microseconds(entry: Record) -> Record:
 
 def main() -> None:
     """Time what is asked for and not yet there; print the summary."""
-    cases, output = asked(__doc__, dtypes=["bf16"], batches=[1, 8, 16])
-    print(json.dumps(summary(records(cases, record, output, summary)), indent=1))
+    of = asked(__doc__, dtypes=["bf16"], batches=[1, 8, 16])
+    print(json.dumps(summary(records(of.cases, record, of.output, summary)), indent=1))
 
 
 if __name__ == "__main__":

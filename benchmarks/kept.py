@@ -77,11 +77,11 @@ def _key(record: Record, case: Case) -> str:
 
 
 def _made(cases: Sequence[Case], make: Callable[..., Record], jobs: int) -> Iterator[tuple[Case, Record]]:
-    """Each case with its record, as they come."""
+    """Each case with its record, as they come; with several jobs every one by a process of its own, which it alone can harm."""
     if jobs == 1:
         yield from ((case, make(**case)) for case in cases)
         return
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:
         running = {pool.submit(make, **case): case for case in cases}
         for done in as_completed(running):
             yield running[done], done.result()

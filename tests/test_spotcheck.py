@@ -208,7 +208,7 @@ CUDA_FAULTS = {
     "columns of another block": (r"in2 \+ 32 \* g0", "in2 + 64 * (g0 % 64)", "errs in block 127 by"),
     "a wrong stride": (r"4096 \* \(long\)row", "4095 * (long)row", "misaligned|not aligned"),
     "an iteration too few": (r"l < 4; \+\+l", "l < 3; ++l", "errs in block 0 by"),
-    "no barrier": (r"__syncthreads\(\);", "", "with no barrier between them"),
+    "no barrier": (r"__syncthreads\(\);", "", "with no barrier between them|reads what nobody"),
 }
 
 

@@ -16,7 +16,7 @@ from mugraph.lower.check import check
 from mugraph.lower.lowered import Kernel, Matmul, Tile
 
 SHARED_BYTES = 100_000
-BULK = Engines(bulk_copies=True)
+BULK = Engines(bulk_row_bytes=128)
 
 
 def kernel_of(graph: Graph, shared_bytes: int = SHARED_BYTES, engines: Engines = BULK) -> Kernel:

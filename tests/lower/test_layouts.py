@@ -201,6 +201,8 @@ def predicted(kernel: Kernel) -> float:
     for statements, times in ((kernel.before, 1), (kernel.body, kernel.loop), (kernel.after, 1)):
         for accesses in (accesses for statement in statements for accesses in accesses_of(kernel, statement)):
             total += times * accesses.traffic(accesses.tiles).wavefronts
+    for staged in kernel.staged:  # copies one behind the other
+        total += kernel.loop * math.prod(staged.source.shape) * kernel.buffer(staged.buffer).dtype.bytes / 128
     return total * math.prod(kernel.grid)
 
 

@@ -84,7 +84,7 @@ def best_graphs(name: str) -> list[Graph]:
     return [construct(candidate.graph) for candidate in search(program, device_for("cuda:sm_90")).candidates[:3]]
 
 
-@pytest.mark.parametrize("engines", [NO_ENGINES, Engines(warp_group_rows=1), Engines(bulk_copies=True)], ids=str)
+@pytest.mark.parametrize("engines", [NO_ENGINES, Engines(warp_group_rows=1), Engines(bulk_row_bytes=128)], ids=str)
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "qknorm")) for name in WORKLOADS])
 def test_kernels_of_the_workloads_take_the_least_shared_memory(name: str, engines: Engines) -> None:
     machine = Cuda("sm_90", 200_000, engines=engines)

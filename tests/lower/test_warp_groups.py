@@ -86,7 +86,7 @@ def test_a_slot_begins_where_a_matrix_may_and_the_right_factor_comes_first() -> 
 
 @pytest.mark.parametrize(("rows", "grouped"), [(8, False), (63, False), (64, True), (128, True)])
 def test_products_of_few_rows_stay_with_warps_where_the_machine_says_so(rows: int, grouped: bool) -> None:
-    kernel = kernel_of(linear(rows=rows), Engines(bulk_copies=True, warp_group_rows=64))
+    kernel = kernel_of(linear(rows=rows), Engines(bulk_row_bytes=128, warp_group_rows=64))
     assert uses_warp_groups(kernel) == grouped
     assert kernel.ring is not None
     assert kernel.ring.bulk != grouped

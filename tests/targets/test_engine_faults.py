@@ -33,7 +33,7 @@ def machine(engines: Engines) -> EmulatedCuda:
     return EmulatedCuda(Cuda("sm_90", 100_000, engines=engines), seed=1)
 
 
-BULK, GROUPS = Engines(bulk_copies=True), Engines(warp_group_rows=1)
+BULK, GROUPS = Engines(bulk_row_bytes=128), Engines(warp_group_rows=1)
 
 BULK_PLANTS: dict[str, tuple[str, str, set[Fault]]] = {
     "no wait": (r"mbarrier_wait\([^;]*;", "", {Fault.IN_FLIGHT}),

@@ -19,7 +19,7 @@ from targets.test_cuda import ERRORS, emulated, products
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator compiles kernels with g++")
 
-BULK, GROUPS = Engines(bulk_copies=True), Engines(warp_group_rows=1)
+BULK, GROUPS = Engines(bulk_row_bytes=128), Engines(warp_group_rows=1)
 MACHINES = {"bulk copies": Cuda("sm_90", 200_000, engines=BULK), "warp groups": Cuda("sm_90", 200_000, engines=GROUPS)}
 
 SCHEDULES = {
@@ -54,7 +54,7 @@ def test_products_of_every_orientation(engine: str) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_many_random_block_graphs(seed: int) -> None:
     dtype = (DType.FP16, DType.BF16)[seed % 2]
-    on = EmulatedCuda(Cuda("sm_90", 200_000, engines=Engines(bulk_copies=True, warp_group_rows=1 + seed % 40)), seed)
+    on = EmulatedCuda(Cuda("sm_90", 200_000, engines=Engines(bulk_row_bytes=128, warp_group_rows=1 + seed % 40)), seed)
     assert emulated(many_kernels(seed, 12, dtype), on, seed) < 10 * ERRORS[dtype]
     assert on.findings == []
 

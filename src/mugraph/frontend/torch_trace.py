@@ -69,8 +69,8 @@ def _check_tensor(what: str, tensor: torch.Tensor) -> None:
         raise InvalidInput(f"{what} has dtype {tensor.dtype}; use float16, bfloat16, float32 or float64")
     if tensor.numel() == 0:
         raise InvalidInput(f"{what} has shape {list(tensor.shape)} without elements; every dimension must be at least 1")
-    if tensor.device.type not in ("cpu", "meta"):
-        raise InvalidInput(f"{what} is on {tensor.device}; trace with tensors on the CPU")
+    if tensor.device.type not in ("cpu", "cuda", "meta"):
+        raise InvalidInput(f"{what} is on {tensor.device}; trace with tensors on the CPU or a CUDA device")
     if tensor.layout is not torch.strided:
         raise InvalidInput(f"{what} is {tensor.layout}; use a dense tensor")
 

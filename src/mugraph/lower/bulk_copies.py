@@ -15,19 +15,20 @@ COPY_BYTES = 16
 """Both ends and the size of a bulk copy are multiples of it."""
 MOST_BYTES = (1 << 20) - 1
 """What one phase of a barrier can count."""
-_SHORTEST_ROW = 128
-"""Bytes: a line of memory. Shorter rows are so many that telling the engine about them takes as long as copying them."""
 
 
-def with_bulk_copies(kernel: Kernel) -> Kernel:
-    """The kernel with a ring that bulk copies fill, if it has one and all its panels have whole and long enough rows."""
+def with_bulk_copies(kernel: Kernel, row_bytes: int) -> Kernel:
+    """The kernel with a ring that bulk copies fill, if it has one and all its panels have whole rows of `row_bytes` or more.
+
+    A copy takes the engine about as long whatever its size, and those of a warp are issued one after the other.
+    """
     ring = kernel.ring
     if ring is None:
         return kernel
     buffer = kernel.buffer(ring.buffer)
     panels = [s.panels for s in kernel.statements if isinstance(s, Matmul) and s.panels is not None]
     every = [place for each in panels for place in places(each)]
-    if any(place.swizzle is not None or row_elements(place) * buffer.dtype.bytes < _SHORTEST_ROW for place in every):
+    if any(place.swizzle is not None or row_elements(place) * buffer.dtype.bytes < row_bytes for place in every):
         return kernel
     ring = replace(ring, bulk=True)
     longer = replace(buffer, elements=ring.bytes(buffer.dtype) // buffer.dtype.bytes)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from mugraph.errors import InvalidGraph
 from mugraph.ir.dtypes import DType
@@ -27,12 +28,14 @@ from mugraph.lower.lowered import (
     Memory,
     Panels,
     Reduce,
+    Staged,
     Statement,
     Swizzle,
     Tile,
     reads_target,
 )
 from mugraph.lower.order import first_conflict
+from mugraph.lower.staging import arrival, panels_of_iteration, slots
 from mugraph.lower.tiles import same_elements
 from mugraph.lower.warp_groups import PLACE_BYTES, SWIZZLES, blocked, columns_first, group_tiles
 
@@ -44,6 +47,8 @@ def check(kernel: Kernel) -> None:
         for rule, broken in _statement_rules(kernel, statement):
             if broken:
                 raise InvalidGraph(f"{where}: {rule}")
+    if not all(_arrives_in_time(kernel, staged) for staged in kernel.staged):
+        raise InvalidGraph(f"{kernel.name}: a staged input does not fit its slots, or they would be filled too early")
     _check_contents(kernel)
     if kernel.threads > 1:
         _check_threads(kernel)
@@ -121,7 +126,7 @@ def _may_be_swizzled(kernel: Kernel, tile: Tile) -> bool:
 def _check_contents(kernel: Kernel) -> None:
     """Run the statements on the names of buffers alone; two iterations show everything that the loop carries around."""
     body = kernel.body if kernel.loop == 1 else (*kernel.body, *kernel.body)
-    intact: set[str] = set(kernel.inputs)
+    intact: set[str] = {*kernel.inputs, *(staged.buffer for staged in kernel.staged)}
     shared = {buffer.name: buffer for buffer in kernel.buffers if buffer.memory is Memory.SHARED}
     for statement in (*kernel.before, *body, *kernel.after):
         if isinstance(statement, Matmul) and statement.panels is not None and kernel.ring is not None:
@@ -146,6 +151,33 @@ def _collide(first: Buffer, second: Buffer) -> bool:
 def _may_hold(statement: Statement) -> bool:
     """Whether a statement is a product, or starts a sum in registers, or copies one out."""
     return isinstance(statement, Matmul) or (isinstance(statement, Elementwise) and statement.combine is None)
+
+
+def _arrives_in_time(kernel: Kernel, staged: Staged) -> bool:
+    """Whether slots are as large as the tile, whole copies bring it, and none is filled before it has been read."""
+    buffer, source = kernel.buffer(staged.buffer), staged.source
+    readers = [tile for s in kernel.statements for tile in s.sources if tile.buffer == staged.buffer]
+    written = any(s.target.buffer == staged.buffer for s in kernel.statements)
+    elsewhere = any(tile in s.sources for s in (*kernel.before, *kernel.after) for tile in readers)
+    slot = Buffer(staged.buffer, Memory.SHARED, buffer.dtype, math.prod(source.shape))
+    one_slot = replace(kernel, buffers=(*(b for b in kernel.buffers if b is not buffer), slot))
+    run = COPY_BYTES // buffer.dtype.bytes
+    whole = bool(source.shape) and source.strides[-1] == 1 and source.shape[-1] % run == 0
+    if kernel.ring is None:
+        arrives = kernel.loop == 1 and arrival(kernel) is not None
+    else:
+        arrives = not kernel.ring.bulk and panels_of_iteration(kernel) > 0 and not elsewhere
+    return (
+        arrives
+        and buffer.elements == slots(kernel) * slot.elements
+        and source.buffer in kernel.inputs
+        and kernel.buffer(source.buffer).dtype is buffer.dtype
+        and whole
+        and tiles.alignment(source, run, -1) == run
+        and _inside(kernel, source)
+        and not written
+        and all(tile.start == Index() and _inside(one_slot, tile) for tile in readers)
+    )
 
 
 def _panels_fit(kernel: Kernel, product: Matmul, panels: Panels) -> bool:
@@ -211,7 +243,7 @@ def _check_threads(kernel: Kernel) -> None:
         target = statement.target
         if any(tile.buffer == target.buffer and not same_elements(tile, target) for tile in statement.sources):
             raise InvalidGraph(f"{kernel.name}, statement {number}: a thread reads elements that another one writes")
-    ring = next((b for b in kernel.buffers if kernel.ring is not None and b.name == kernel.ring.buffer), None)
-    for buffer in kernel.buffers:
-        if ring is not None and buffer is not ring and buffer.memory is Memory.SHARED and _collide(buffer, ring):
-            raise InvalidGraph(f"{kernel.name}: {buffer.name} lies where panels pass through the ring")
+    for arriving in (buffer for buffer in kernel.buffers if buffer.name in kernel.arriving):
+        for buffer in kernel.buffers:
+            if buffer is not arriving and buffer.memory is Memory.SHARED and _collide(buffer, arriving):
+                raise InvalidGraph(f"{kernel.name}: {buffer.name} lies where copies arrive in {arriving.name}")

@@ -17,12 +17,15 @@ from mugraph.lower.narrowing import with_narrow_factors, with_private_sums
 from mugraph.lower.order import by_depth, with_barriers
 from mugraph.lower.parallel import with_parallel_products, with_parallel_reductions
 from mugraph.lower.register_sums import with_register_sums
+from mugraph.lower.staging import arrival, with_early_inputs, with_staged_inputs
 from mugraph.lower.streams import with_streams
 from mugraph.lower.warp_groups import uses_warp_groups, with_warp_groups
 
 _THREADS_MAX = 256
 """More threads than these leave each too few registers for fragments."""
 _ELEMENTS_PER_THREAD = 4
+_EARLY_BYTES = 1 << 15
+"""Of shared memory, for what a kernel without a loop reads late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +45,17 @@ class Passes:
 ALL_PASSES = Passes()
 
 
-def cooperative(kernel: Kernel, shared_bytes: int, passes: Passes = ALL_PASSES, engines: Engines = NO_ENGINES) -> Kernel:
+def cooperative(
+    kernel: Kernel,
+    shared_bytes: int,
+    passes: Passes = ALL_PASSES,
+    engines: Engines = NO_ENGINES,
+    multiprocessors: int = 0,
+) -> Kernel:
     """The kernel for blocks of many threads that share `shared_bytes` of memory at most, its results unchanged.
 
-    `engines` are the units beside the threads that it may use.
+    `engines` are the units beside the threads that it may use. With no more blocks than `multiprocessors` each has one to
+    itself, and takes what memory it can use; otherwise room is left for a second one where that is possible.
 
     Raises ExceedsMemory where its tiles do not fit.
     """
@@ -55,41 +65,54 @@ def cooperative(kernel: Kernel, shared_bytes: int, passes: Passes = ALL_PASSES, 
     kernel = by_depth(kernel) if passes.order else kernel
     laid = _placed(with_layouts(kernel), passes) if passes.layouts else None
     kernel = laid if laid is not None and laid.shared_bytes <= shared_bytes else _placed(kernel, passes)
-    kernel = _streamed(kernel, shared_bytes, passes, engines)
-    kernel = with_barriers(kernel) if passes.order else replace(kernel, barriers=frozenset(range(len(kernel.statements))))
+    alone = math.prod(kernel.grid) <= multiprocessors
+    kernel = _streamed(kernel, shared_bytes, passes, engines, alone)
+    kernel = _with_barriers(kernel, passes)
+    early = _with_barriers(_placed(with_early_inputs(kernel, _EARLY_BYTES), passes), passes)  # others may share out its elements
+    kernel = early if arrival(early) is not None and 2 * early.shared_bytes <= shared_bytes else kernel
     if kernel.shared_bytes > shared_bytes:
         raise ExceedsMemory(
             f"{kernel.name} needs {kernel.shared_bytes} bytes of shared memory, but a block has {shared_bytes}; "
             "choose a larger grid or more iterations"
         )
-    return kernel
+    return replace(kernel, resident=1 if alone or 2 * kernel.shared_bytes > shared_bytes else 2)
 
 
-def _streamed(kernel: Kernel, shared_bytes: int, passes: Passes, engines: Engines) -> Kernel:
+def _streamed(kernel: Kernel, shared_bytes: int, passes: Passes, engines: Engines, alone: bool) -> Kernel:
     """The kernel with its ring, if it gets one: for warp groups, else for bulk copies, whose rows stay whole, else for warps."""
     if engines.warp_group_rows:
-        grouped = _placed(with_warp_groups(with_streams(kernel, shared_bytes), engines.warp_group_rows), passes)
+        grouped = _placed(with_warp_groups(with_streams(kernel, shared_bytes, alone), engines.warp_group_rows), passes)
         if uses_warp_groups(grouped) and grouped.shared_bytes <= shared_bytes:
             return grouped
-    if engines.bulk_copies:
-        bulk = _placed(with_bulk_copies(with_streams(kernel, shared_bytes, whole_rows=True)), passes)
+    if engines.bulk_row_bytes:
+        streamed = with_streams(kernel, shared_bytes, alone, whole_rows=True)
+        bulk = _placed(with_bulk_copies(streamed, engines.bulk_row_bytes), passes)
         if bulk.ring is not None and bulk.ring.bulk and bulk.shared_bytes <= shared_bytes:
             return bulk
-    return _placed(with_streams(kernel, shared_bytes), passes)
+    streamed = _placed(with_streams(kernel, shared_bytes, alone), passes)
+    taken = -(-streamed.shared_bytes // ALIGNMENT) * ALIGNMENT
+    room = shared_bytes if alone or 2 * taken > shared_bytes else shared_bytes // 2
+    staged = _placed(with_staged_inputs(streamed, room - taken), passes)
+    return staged if staged.shared_bytes <= shared_bytes else streamed
+
+
+def _with_barriers(kernel: Kernel, passes: Passes) -> Kernel:
+    """The kernel with the barriers that its threads need, or with all."""
+    return with_barriers(kernel) if passes.order else replace(kernel, barriers=frozenset(range(len(kernel.statements))))
 
 
 def _placed(kernel: Kernel, passes: Passes) -> Kernel:
-    """The kernel with an offset for each shared buffer; the ring is alive from the first statement to the last.
+    """The kernel with an offset for each shared buffer; what copies arrive in is alive from the first statement to the last.
 
-    It lies at 0, a multiple of whatever its panels want to start at, so that no byte is left out before it.
+    The ring lies at 0, a multiple of whatever its panels want to start at, so that no byte is left out before it.
     """
-    ring = [buffer for buffer in kernel.buffers if kernel.ring is not None and buffer.name == kernel.ring.buffer]
+    ring = [buffer for buffer in kernel.buffers if buffer.name in kernel.arriving]
     others = [buffer for buffer in kernel.buffers if buffer not in ring]
     if not passes.memory:
         return replace(kernel, buffers=_one_after_another([*ring, *others]))
     placed, taken = place(others, kernel.before, kernel.body, kernel.after), sum(_whole_bytes(buffer) for buffer in ring)
     behind = (replace(b, offset=b.offset + taken) if b.memory is Memory.SHARED else b for b in placed)
-    return replace(kernel, buffers=(*behind, *(replace(buffer, offset=0) for buffer in ring)))
+    return replace(kernel, buffers=(*behind, *_one_after_another(ring)))
 
 
 def _one_after_another(buffers: Sequence[Buffer]) -> tuple[Buffer, ...]:

@@ -56,8 +56,19 @@ def reduction_share(kernel: Kernel, statement: Reduce) -> Share:
     return Share(dims, _run(kernel, statement.sources, dims, reduced.size // group), group)
 
 
+def in_one_turn(kernel: Kernel, statement: Reduce) -> bool:
+    """Whether every lane of a reduction takes one run for each of its results and all threads are busy.
+
+    Then thread t takes the runs number t, t + threads, ... of all results one after the other, as in an elementwise statement.
+    """
+    share = reduction_share(kernel, statement)
+    *kept, reduced = share.dims
+    results = math.prod(dim.size for dim in kept)
+    return reduced.size == share.group * share.run and results % (kernel.threads // share.group) == 0
+
+
 def addresses(share: Share, tile: Tile, position: int) -> tuple[object, ...]:
-    """What identifies the elements of an elementwise statement's tile number `position` with the threads that touch them.
+    """What identifies the elements of a statement's tile number `position` with the threads that touch them.
 
     Equal for two tiles exactly when the same thread touches the same elements of both in the same order.
     """

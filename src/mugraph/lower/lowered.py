@@ -228,12 +228,22 @@ class Ring:
 
 
 @dataclass(frozen=True, slots=True)
+class Staged:
+    """A tile of an input that every iteration reads anew: asynchronous copies bring it, row-major, to the slots of a shared
+    buffer in turn, and statements name it by that buffer, from the first element of the iteration's slot on."""
+
+    buffer: str
+    source: Tile
+
+
+@dataclass(frozen=True, slots=True)
 class Kernel:
     """One launch: `inputs` and `outputs` name the device buffers its caller supplies, in order.
 
     A block has `threads` threads; `barriers` are the numbers (in the order of `statements`) of those before which its
-    threads wait for each other. `tensors` says where those of the block graph lie that lie in buffers: one that moves has an
-    entry for each place, in this order. Nothing that runs depends on it.
+    threads wait for each other; `resident` blocks are to run beside each other on a multiprocessor. `tensors` says where those
+    of the block graph lie that lie in buffers: one that moves has an entry for each place, in this order. Nothing that runs
+    depends on it.
     """
 
     name: str
@@ -248,6 +258,8 @@ class Kernel:
     threads: int = 1
     barriers: frozenset[int] = frozenset()
     ring: Ring | None = None
+    staged: tuple[Staged, ...] = ()
+    resident: int = 1
     tensors: tuple[tuple[Value, Tile], ...] = ()
 
     @property
@@ -263,3 +275,9 @@ class Kernel:
     def buffer(self, name: str) -> Buffer:
         """The buffer called `name`."""
         return next(buffer for buffer in self.buffers if buffer.name == name)
+
+    @property
+    def arriving(self) -> frozenset[str]:
+        """The shared buffers that asynchronous copies write, from before the first statement until behind the last."""
+        ring = () if self.ring is None else (self.ring.buffer,)
+        return frozenset((*ring, *(staged.buffer for staged in self.staged)))

@@ -53,11 +53,10 @@ def place(
 def least_shared_bytes(kernel: Kernel) -> int:
     """A proved bound of the shared memory that any placement of the kernel's buffers takes, in bytes, whatever their offsets are.
 
-    Buffers take whole multiples of `ALIGNMENT`; a ring is alive from the first statement to the last.
+    Buffers take whole multiples of `ALIGNMENT`; those that copies arrive in are alive from the first statement to the last.
     """
     alive = lifetimes(kernel.before, kernel.body, kernel.after)
-    if kernel.ring is not None:
-        alive[kernel.ring.buffer] = Lifetime(0, len(kernel.statements) - 1)
+    alive |= {name: Lifetime(0, len(kernel.statements) - 1) for name in kernel.arriving}
     shared = [buffer for buffer in kernel.buffers if buffer.memory is Memory.SHARED]
     return allocate(_requests(shared, alive)).bound * ALIGNMENT
 

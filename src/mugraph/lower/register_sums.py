@@ -85,10 +85,14 @@ def _in_registers(kernel: Kernel, buffer: Buffer, target: Tile) -> Kernel:
     def renamed(tile: Tile) -> Tile:
         return replace(tile, buffer=held.name) if tile.buffer == buffer.name else tile
 
+    def filled(statement: Statement) -> Statement:
+        """A fill with zeros as the fragments of the sum; all else as it is."""
+        return replace(statement, target=renamed(target)) if statement.target.buffer == buffer.name else statement
+
     return replace(
         kernel,
         buffers=(*kernel.buffers, held),
-        before=tuple(with_tiles(statement, renamed) for statement in kernel.before),
+        before=tuple(map(filled, kernel.before)),
         body=tuple(with_tiles(statement, renamed) for statement in kernel.body),
         after=(Elementwise(target, (renamed(target),), Source(0)), *kernel.after),
         tensors=tuple((value, place) for value, tile in kernel.tensors for place in dict.fromkeys((renamed(tile), tile))),

@@ -31,16 +31,18 @@ _RUN_BYTES = 128
 _MOST_STAGES = 4
 
 
-def with_streams(kernel: Kernel, shared_bytes: int, whole_rows: bool = False) -> Kernel:
+def with_streams(kernel: Kernel, shared_bytes: int, alone: bool = False, whole_rows: bool = False) -> Kernel:
     """The kernel with the factors of its products streamed, as deep as `shared_bytes` of shared memory allow.
 
-    With `whole_rows`, rows of panels are not swizzled, so that one copy may move a whole row.
+    A block `alone` on its multiprocessor has nobody who computes while it waits: its panels are deeper, and it takes all the
+    memory. With `whole_rows`, rows of panels are not swizzled, so that one copy may move a whole row.
     A kernel whose products cannot stream, or whose other buffers leave no room for two slots, is returned as it is.
     """
     dtype = _streamed_type(kernel)
     if dtype is None:
         return kernel
-    largest = max(elements_of(panels) for panels in _all_panels(_streamed(kernel, dtype, _PANEL_BYTES, whole_rows)))
+    size = 2 * _PANEL_BYTES - 1 if alone else _PANEL_BYTES
+    largest = max(elements_of(panels) for panels in _all_panels(_streamed(kernel, dtype, size, whole_rows)))
     # Slots have one size: smaller panels would leave theirs half empty.
     streamed = _streamed(kernel, dtype, largest * dtype.bytes, whole_rows)
     slot = max(elements_of(panels) for panels in _all_panels(streamed))
@@ -51,8 +53,9 @@ def with_streams(kernel: Kernel, shared_bytes: int, whole_rows: bool = False) ->
         if isinstance(product, Matmul) and product.panels is not None
     )
     room = shared_bytes - kernel.shared_bytes
-    beside_another = max(shared_bytes // 2 - kernel.shared_bytes, 2 * slot * dtype.bytes)  # leaves room for a second block
-    stages = min(_MOST_STAGES, steps + 1, min(room, beside_another) // (slot * dtype.bytes))
+    if not alone:
+        room = min(room, max(shared_bytes // 2 - kernel.shared_bytes, 2 * slot * dtype.bytes))  # leaves some for a second block
+    stages = min(_MOST_STAGES, steps + 1, room // (slot * dtype.bytes))
     if stages < 2:
         return kernel
     ring = Buffer(RING, Memory.SHARED, dtype, stages * slot)

@@ -70,6 +70,17 @@ def group_tiles(target: Shape, threads: int) -> WarpTiles | None:
     return WarpTiles(1, size // COLUMNS, bands, columns // size, 1, GROUP)
 
 
+def held_registers(kernel: Kernel) -> int:
+    """Registers of a lane that the fragments of all buffers in registers take."""
+    found = 0
+    for buffer in kernel.buffers:
+        if buffer.memory is Memory.REGISTERS:
+            tiles = (tile for s in kernel.statements for tile in (s.target, *s.sources) if tile.buffer == buffer.name)
+            split = tiles_of(kernel, next(tiles))
+            found += split.down * split.across * 4
+    return found
+
+
 def tiles_of(kernel: Kernel, tile: Tile) -> WarpTiles:
     """How warps share out a sum in registers: as groups do in kernels that have products of groups with such sums."""
     products = (s for s in kernel.statements if isinstance(s, Matmul) and _is_held(kernel, s.target))

@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from mugraph.errors import InvalidInput
 from mugraph.lower.fragments import on_matrix_units
-from mugraph.runtime.arrays import Arrays, torch_arrays
+from mugraph.runtime.arrays import Arrays, cuda_arrays
 from mugraph.runtime.cpu import Cpu
 from mugraph.runtime.machine import Timed
 
@@ -36,16 +38,16 @@ class NvidiaGpu:
         return Cpu(matrix_units=on_matrix_units)
 
     def arrays(self, inputs: Sequence[Any]) -> Arrays:
-        """CUDA tensors of PyTorch."""
+        """CUDA tensors of PyTorch, all on one GPU."""
         if any(type(array).__module__.partition(".")[0] != "torch" for array in inputs):
             raise InvalidInput(f"kernels for {self.architecture} take torch tensors on a CUDA device")
-        return torch_arrays("cuda")
+        return cuda_arrays(inputs)
 
     def moved(self, inputs: Sequence[Any]) -> list[Any]:
         """The inputs as tensors on the current GPU."""
         import torch
 
-        return [torch.as_tensor(array).cuda() for array in inputs]
+        return [torch.as_tensor(np.require(a, requirements="W") if isinstance(a, np.ndarray) else a).cuda() for a in inputs]
 
     def timed(self, call: Callable[[], object]) -> Timed:
         """The call captured into a CUDA graph."""

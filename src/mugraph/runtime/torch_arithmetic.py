@@ -1,15 +1,16 @@
-"""The arithmetic of PyTorch: pre-defined kernels computed by torch's own operators, in the tensors' own types."""
+"""The arithmetic of PyTorch: pre-defined kernels computed by torch's own operators, in the tensors' own types and places."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.dtypes import DType
+from mugraph.ir.graph import Shape
 from mugraph.ir.ops import ROUNDINGS
 from mugraph.ir.scalar import Scalar
 
@@ -17,7 +18,7 @@ _TORCH_NAMES = {DType.FP16: "float16", DType.BF16: "bfloat16", DType.FP32: "floa
 
 
 class TorchArithmetic:
-    """`mugraph.ir.arithmetic.Arithmetic` on CPU tensors; constants have rank 0 and never widen a result."""
+    """`mugraph.ir.arithmetic.Arithmetic` on tensors of one device; constants have rank 0, no device and never widen a result."""
 
     def __init__(self, torch: ModuleType) -> None:
         self.torch = torch
@@ -62,15 +63,58 @@ class TorchArithmetic:
         return function(x)
 
     def view(self, x: Any, move: Callable[[Array], Array]) -> Any:
-        return self._moved([x], lambda arrays: move(arrays[0]))
+        return _moved(move(_as_array(_Moving(self.torch, x))))
 
     def join(self, xs: Sequence[Any], combine: Callable[[Sequence[Array]], Array]) -> Any:
-        return self._moved([x.to(xs[0].dtype) for x in xs], combine)
+        return _moved(combine([_as_array(_Moving(self.torch, self._beside(x, xs[0]))) for x in xs]))
 
-    def _moved(self, xs: Sequence[Any], move: Callable[[Sequence[Array]], Array]) -> Any:
-        """Move data in NumPy without copying it there and back; the bits of bf16, which NumPy lacks, pass as integers."""
-        dtype = xs[0].dtype
-        foreign = dtype is self.torch.bfloat16
-        arrays = [(x.view(self.torch.int16) if foreign else x).numpy() for x in xs]
-        result = self.torch.from_numpy(np.asarray(move(arrays)))
-        return result.view(dtype) if foreign else result
+    def _beside(self, x: Any, first: Any) -> Any:
+        """A tensor with the type and place of another; of a constant only its value is taken, so that nothing is copied."""
+        if x.device == first.device:
+            return x.to(first.dtype)
+        return self.torch.full((), float(x), dtype=first.dtype, device=first.device)
+
+
+class _Moving:
+    """A tensor as moves of data see it: by the protocol through which NumPy's functions take arrays of others."""
+
+    def __init__(self, torch: ModuleType, tensor: Any) -> None:
+        self.torch, self.tensor = torch, tensor
+
+    @property
+    def shape(self) -> Shape:
+        return tuple(self.tensor.shape)
+
+    @property
+    def ndim(self) -> int:
+        return int(self.tensor.dim())
+
+    def reshape(self, shape: Sequence[int]) -> _Moving:
+        return _Moving(self.torch, self.tensor.reshape(tuple(shape)))
+
+    def transpose(self, permutation: Sequence[int]) -> _Moving:
+        return _Moving(self.torch, self.tensor.permute(tuple(permutation)))
+
+    def __getitem__(self, place: Any) -> _Moving:
+        return _Moving(self.torch, self.tensor[place])
+
+    def __array_function__(self, function: Any, types: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        move = _MOVES.get(function)
+        return NotImplemented if move is None else _Moving(self.torch, move(self.torch, *args, **kwargs))
+
+
+def _as_array(moving: _Moving) -> Array:
+    return cast("Array", moving)  # moves use no more of NumPy's than that
+
+
+def _moved(moving: Any) -> Any:
+    return moving.tensor
+
+
+_MOVES: Mapping[Any, Callable[..., Any]] = {
+    np.tile: lambda torch, x, times: x.tensor.repeat(*times),
+    np.broadcast_to: lambda torch, x, shape: x.tensor.expand(shape),
+    np.concatenate: lambda torch, parts, axis: torch.cat([part.tensor for part in parts], dim=axis),
+    np.stack: lambda torch, parts, axis: torch.stack([part.tensor for part in parts], dim=axis),
+}
+"""The functions of NumPy that move data without computing, by what does the same in torch."""

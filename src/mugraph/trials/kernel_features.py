@@ -27,7 +27,8 @@ def _is_replicated(kernel: Kernel) -> bool:
 def _grid_steps(kernel: Kernel, buffer: str) -> list[tuple[int, ...]]:
     """How far the windows of a buffer move along each dimension of the grid."""
     unmoved = (0,) * len(kernel.grid)
-    return [tile.start.grid or unmoved for s in kernel.statements for tile in s.sources if tile.buffer == buffer]
+    windows = (*(tile for s in kernel.statements for tile in s.sources), *(staged.source for staged in kernel.staged))
+    return [tile.start.grid or unmoved for tile in windows if tile.buffer == buffer]
 
 
 def _is_padded(kernel: Kernel) -> bool:
@@ -55,6 +56,7 @@ FEATURES: Mapping[str, Callable[[Kernel], bool]] = {
     "replicas": _is_replicated,
     "padding": _is_padded,
     "ring": lambda kernel: kernel.ring is not None,
+    "staged inputs": lambda kernel: bool(kernel.staged),
     "bulk copies": lambda kernel: kernel.ring is not None and kernel.ring.bulk,
     "warp groups": uses_warp_groups,
     "swizzle": lambda kernel: any(tile.swizzle is not None for tile in _tiles(kernel)),

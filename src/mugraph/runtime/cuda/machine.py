@@ -13,8 +13,8 @@ from mugraph.lower import ALL_PASSES, Launch, Passes, cooperative, lower
 from mugraph.lower.device_layouts import with_device_layouts
 from mugraph.lower.lowered import Kernel
 from mugraph.lower.thread_graphs import Rule
-from mugraph.runtime.cuda.launch import LaunchShape, LoadedKernel
-from mugraph.runtime.cuda.nvrtc import SOURCE_NAME, Cubin, compile_cubin, compiler_version
+from mugraph.runtime.cuda.launch import Launcher, LaunchShape
+from mugraph.runtime.cuda.nvrtc import SOURCE_NAME, compile_cubin, compiler_version
 from mugraph.runtime.gpu import NvidiaGpu
 from mugraph.runtime.machine import Functions
 from mugraph.store import Store
@@ -35,6 +35,7 @@ class Cuda(NvidiaGpu):
 
     passes: Passes = ALL_PASSES
     engines: Engines = NO_ENGINES
+    multiprocessors: int = 0
 
     @classmethod
     def of(cls, target: str) -> Cuda:
@@ -46,12 +47,19 @@ class Cuda(NvidiaGpu):
     def described(cls, target: str) -> Cuda:
         """The same, where it need only print."""
         device = device_for(target)
-        return cls(target.split(":")[1], device.shared_memory_bytes, engines=device.engines)
+        return cls(
+            target.split(":")[1], device.shared_memory_bytes, engines=device.engines, multiprocessors=device.multiprocessors
+        )
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        """The architecture and its units."""
-        return {"architecture": self.architecture, "shared_bytes": self.shared_bytes, "engines": asdict(self.engines)}
+        """The architecture, its units, and how many multiprocessors its device has."""
+        return {
+            "architecture": self.architecture,
+            "shared_bytes": self.shared_bytes,
+            "engines": asdict(self.engines),
+            "multiprocessors": self.multiprocessors,
+        }
 
     @property
     def imitation(self) -> EmulatedCuda:
@@ -64,22 +72,22 @@ class Cuda(NvidiaGpu):
         """The launches of a kernel graph, by node; raises ExceedsMemory where a block's tiles do not fit."""
         launches = lower(graph) if self.passes.thread_graphs else lower(graph, rules=(_NEVER,))
         launches = with_device_layouts(graph, launches) if self.passes.layouts else launches
-        return {
-            index: replace(launch, kernel=cooperative(launch.kernel, self.shared_bytes, self.passes, self.engines))
-            for index, launch in launches.items()
-        }
+        return {index: replace(launch, kernel=self._cooperative(launch.kernel)) for index, launch in launches.items()}
+
+    def _cooperative(self, kernel: Kernel) -> Kernel:
+        return cooperative(kernel, self.shared_bytes, self.passes, self.engines, self.multiprocessors)
 
     def print(self, kernels: Sequence[Kernel]) -> dict[str, str]:
         """One CUDA C++ file."""
         return {SOURCE_NAME: print_program(kernels)} if kernels else {}
 
     def load(self, kernels: Sequence[Kernel], sources: Mapping[str, str], cache_directory: Path | None) -> Functions:
-        """Functions that launch the kernels on torch's current stream; a GPU is needed when the first one is called."""
+        """Functions that launch the kernels on torch's current stream; a GPU is needed when the first one is loaded."""
         if not kernels:
             return {}
         store = Store.of(None) if cache_directory is None else Store(cache_directory)
         cubin = compile_cubin(sources[SOURCE_NAME], self.architecture, store)
-        return {kernel.name: _Launcher(cubin, kernel.name, launch_shape(kernel)) for kernel in kernels}
+        return {kernel.name: Launcher(cubin, kernel.name, launch_shape(kernel)) for kernel in kernels}
 
 
 def launch_shape(kernel: Kernel) -> LaunchShape:
@@ -88,16 +96,3 @@ def launch_shape(kernel: Kernel) -> LaunchShape:
     for count in kernel.grid:
         blocks *= count
     return LaunchShape((blocks,), kernel.threads, kernel.shared_bytes)
-
-
-class _Launcher:
-    """A compiled kernel that is loaded when it is first called."""
-
-    def __init__(self, cubin: Cubin, name: str, shape: LaunchShape) -> None:
-        self.cubin, self.name, self.shape = cubin, name, shape
-        self._loaded: LoadedKernel | None = None
-
-    def __call__(self, *addresses: int) -> None:
-        if self._loaded is None:
-            self._loaded = LoadedKernel(self.cubin, self.name, self.shape)
-        self._loaded(addresses)

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 
 from mugraph.lower.dims import Dim
 from mugraph.lower.lanes import elementwise_share, reduction_share
 from mugraph.lower.lowered import Combine, Elementwise, Reduce, Tile
+from mugraph.lower.warp_groups import held_registers
 from mugraph.targets.cuda.source import KernelText, number, write_expression
 from mugraph.targets.source import scaled
 
 _NEUTRAL = {Combine.SUM: 0.0, Combine.MAX: -math.inf}
+_UNROLLED_VALUES = 64
+_FEWEST_VALUES = 16
+"""Registers of a thread that operands of unrolled turns may take, and at least: sums that the kernel holds meanwhile count."""
 _COMBINED = {Combine.SUM: "{} + {}", Combine.MAX: "max({}, {})"}
 
 
@@ -27,7 +31,7 @@ def print_elementwise(text: KernelText, statement: Elementwise) -> None:
     elements = math.prod(dim.size for dim in dims)
     with text.block():
         _pointers(text, statement)
-        with text.block(f"for (int e = thread; e < {elements // run}; e += {text.threads})"):
+        with each_turn(text, "e", "thread", elements // run, text.threads, run * (1 + len(statement.sources))):
             _coordinates(text, "e", dims, run)
             loads = [_load(text, f"x{n}", tile, n + 1, dims, run) for n, tile in enumerate(statement.sources)]
             address = _address(text, "target", statement.target, 0, dims)
@@ -57,7 +61,7 @@ def print_reduction(text: KernelText, statement: Reduce) -> None:
             depth = len(kept)
             text.line(f"float total = {number(_NEUTRAL[statement.combine])};")
             start, step = (f"thread % {group} * {run}", group * run) if group > 1 else ("0", run)
-            with text.block(f"for (int i{depth} = {start}; i{depth} < {reduced.size}; i{depth} += {step})"):
+            with each_turn(text, f"i{depth}", start, reduced.size, step, run * len(statement.sources)):
                 dims = [*kept, reduced]
                 loads = [_load(text, f"x{n}", tile, n + 1, dims, run) for n, tile in enumerate(statement.sources)]
                 with _each(text, run):
@@ -70,6 +74,26 @@ def print_reduction(text: KernelText, statement: Reduce) -> None:
             with text.block(f"if (wanted < {results}" + (f" && thread % {group} == 0)" if group > 1 else ")")):
                 total = combined.format(f"to_float(*({address}))", "total") if statement.accumulate else "total"
                 text.line(f"*({address}) = from_float<{dtype}_t>({total});")
+
+
+@contextmanager
+def each_turn(text: KernelText, counter: str, start: str, end: int, step: int, values: int) -> Iterator[None]:
+    """A loop over `counter` from `start`, below `step`, to `end` by `step`; a turn holds `values` values in registers.
+
+    Where all threads take the same number of turns the compiler is told it, and unrolls them: the loads of several turns are
+    on their way together, for none waits for what another one stores.
+    """
+    turns = end // step
+    if end % step == 0 and turns > 1:
+        free = max(_FEWEST_VALUES, _UNROLLED_VALUES - text.kernel.resident * held_registers(text.kernel))
+        unrolled = max(1, min(turns, free // values))
+        text.line(f"#pragma unroll {unrolled}")
+        with text.block(f"for (int turn = 0; turn < {turns}; ++turn)"):
+            text.line(f"const int {counter} = {start} + turn * {step};")
+            yield
+    else:
+        with text.block(f"for (int {counter} = {start}; {counter} < {end}; {counter} += {step})"):
+            yield
 
 
 def _halvings(group: int) -> Iterator[int]:

@@ -28,6 +28,10 @@ from mugraph.targets.cuda.panels import panel_offsets, write_panel_pointers
 from mugraph.targets.cuda.source import KernelText, swizzle_type
 from mugraph.targets.source import scaled, sum_of
 
+_ALTERNATING = 4
+"""Up to so many fragments of sums, a warp has two sets of them in turn: a product need not wait for the one before it."""
+_FRAGMENT_REGISTERS = 48
+"""Registers of a thread for fragments of factors that lie where their loads take long."""
 _GROUP_DEPTH = 64
 """Most values of k whose part of the left factor a group holds in registers at once."""
 
@@ -63,6 +67,7 @@ class _Work:
             write_place(text, self.split, "warp" if self.in_registers else "task")
             write_batch_offsets(text, {"a": product.left, "b": product.right})
             sum_ = self.declare_sum()
+            text.line(f"#pragma unroll {self.steps_together}")
             with text.block(f"for (int k = 0; k < {depth}; k += {DEPTH})"):
                 self.multiply(sum_, product.left, product.right)
             self.finish(sum_)
@@ -76,6 +81,9 @@ class _Work:
         active = self.split.busy < text.threads // WARP
         write_place(text, self.split, own_task(self.split))
         sum_ = self.declare_sum()
+        alternating = not panels.grouped and panels.depth > DEPTH and self.split.down * self.split.across <= _ALTERNATING
+        if alternating:
+            text.line(f"float other[{self.split.down}][{self.split.across}][4] = {{}};")
         with text.block(f"for (int panel = 0; panel < {product.left.shape[-1] // panels.depth}; ++panel)"):
             write_panel_pointers(text, product, panels)
             left, right = panels.left or product.left, panels.right or product.right
@@ -87,9 +95,20 @@ class _Work:
                 else:
                     text.line("#pragma unroll")
                     with text.block(f"for (int k = 0; k < {panels.depth}; k += {DEPTH})"):
-                        self.multiply(sum_, left, right, "_panel")
+                        if alternating:
+                            text.line(f"auto &into = k / {DEPTH} % 2 == 0 ? {sum_} : other;")
+                        self.multiply("into" if alternating else sum_, left, right, "_panel")
         with text.block(f"if (warp < {self.split.busy})" if active else ""):
+            if alternating:
+                write_each_fragment(text, self.split)
+                text.line(f"    {sum_}[i][j][h] += other[i][j][h];")
             self.finish(sum_)
+
+    @property
+    def steps_together(self) -> int:
+        """How many steps of 16 values of k have their fragments in registers at once, so that loads do not wait for products."""
+        each = (4 * self.split.down + 2 * self.split.across) * (2 if self.product.tf32 else 1)
+        return max(1, _FRAGMENT_REGISTERS // each)
 
     @property
     def in_registers(self) -> bool:

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 
 from mugraph.errors import UnsupportedOperator
 from mugraph.lower.lowered import Elementwise, Kernel, Matmul, Memory, Reduce, Statement
+from mugraph.lower.staging import arrival
 from mugraph.targets.cuda.held import declare_held_sums, print_held, touches_registers
 from mugraph.targets.cuda.loops import print_elementwise, print_reduction
 from mugraph.targets.cuda.products import print_product
-from mugraph.targets.cuda.ring import write_ring
+from mugraph.targets.cuda.ring import write_arrival, write_ring
 from mugraph.targets.cuda.source import KernelText
 from mugraph.targets.source import packaged_text
 
@@ -30,7 +31,9 @@ def print_program(kernels: Sequence[Kernel]) -> str:
 def _print_kernel(kernel: Kernel) -> str:
     _require_printable(kernel)
     text = KernelText(kernel)
-    with text.block(f'extern "C" __global__ void __launch_bounds__({kernel.threads}, 1) {kernel.name}({_parameters(kernel)})'):
+    with text.block(
+        f'extern "C" __global__ void __launch_bounds__({kernel.threads}, {kernel.resident}) {kernel.name}({_parameters(kernel)})'
+    ):
         text.line("const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;")
         _print_coordinates(text)
         _print_memory(text)
@@ -39,6 +42,7 @@ def _print_kernel(kernel: Kernel) -> str:
         body, after = len(kernel.before), len(kernel.before) + len(kernel.body)
         _print_part(text, kernel.before, 0)
         if kernel.body:
+            write_arrival(text)
             with text.block(f"for (long l = 0; l < {kernel.loop}; ++l)"):
                 _print_part(text, kernel.body, body)
         _print_part(text, kernel.after, after)
@@ -80,6 +84,8 @@ def _print_part(text: KernelText, statements: Sequence[Statement], first: int) -
     """Write the statements of a part, whose numbers count from `first`, and the barriers before them."""
     for number, statement in enumerate(statements, first):
         if number in text.kernel.barriers:
+            if text.kernel.ring is None and text.kernel.staged and number == arrival(text.kernel):
+                text.line("cp_async_wait<0>();")
             text.line("__syncthreads();")
         match statement:
             case Matmul():

@@ -11,20 +11,27 @@ from collections.abc import Callable, Iterator, Sequence
 
 from mugraph.lower.bulk_copies import places, row_elements
 from mugraph.lower.fragments import WARP
-from mugraph.lower.lowered import Matmul, Panels, Statement, Tile
+from mugraph.lower.lowered import Kernel, Matmul, Panels, Statement, Tile
+from mugraph.lower.staging import slots
 from mugraph.lower.streams import COPY_BYTES
+from mugraph.lower.tiles import row_major
 from mugraph.lower.warp_groups import blocked, uses_warp_groups
+from mugraph.targets.cuda.loops import each_turn
 from mugraph.targets.cuda.source import KernelText
 from mugraph.targets.source import index_terms, scaled, sum_of
 
+_COPY_VALUES = 16
+"""Registers that an unrolled copy takes, whose addresses the compiler keeps for all branches and panels."""
 Write = Callable[[KernelText, Matmul, Panels], None]
 """Writes the copies of panel number `p` of a product's factors into `slot`."""
 
 
 def write_ring(text: KernelText) -> None:
-    """Declare `slot`, the one in use, and `next_panel`, which makes it the next panel's; issue the first panels' copies."""
+    """Declare `slot`, the one in use, and `next_panel`, which makes it the next panel's; issue the first copies."""
     ring = text.kernel.ring
     if ring is None:
+        if text.kernel.staged:
+            _write_first_iteration(text)
         return
     if ring.bulk:
         _write_bulk_ring(text)
@@ -43,6 +50,8 @@ def _write_thread_ring(text: KernelText) -> None:
         _write_fetch(text, _write_thread_copies)
         text.line("cp_async_commit();")
     _declare_slot(text)
+    if text.kernel.staged:
+        _write_first_iteration(text)
     with text.block("const auto next_panel = [&]()", end=";"):
         text.line(f"cp_async_wait<{ring.stages - 2}>();")
         if uses_warp_groups(text.kernel):
@@ -54,11 +63,55 @@ def _write_thread_ring(text: KernelText) -> None:
     text.line("    fetch(panel);")
 
 
+def _write_first_iteration(text: KernelText) -> None:
+    """What the first iteration reads beside its products, ahead of all panels."""
+    with text.block():
+        text.line("const long l = 0;")
+        _write_staged_copies(text)
+        text.line("cp_async_commit();")
+
+
+def write_arrival(text: KernelText) -> None:
+    """Wait for what the first iteration reads beside its products; later ones have waited for a panel that came with theirs."""
+    kernel = text.kernel
+    if not kernel.staged or kernel.ring is None:
+        return
+    text.line(f"cp_async_wait<{kernel.ring.stages - 1}>();")
+    if not _meet_before_staged(kernel):
+        text.line("__syncthreads();")
+
+
+def _meet_before_staged(kernel: Kernel) -> bool:
+    """Whether the loop's threads meet anyway before they read what is staged."""
+    names = {staged.buffer for staged in kernel.staged}
+    for number, statement in enumerate(kernel.body, len(kernel.before)):
+        if number in kernel.barriers or (isinstance(statement, Matmul) and statement.panels is not None):
+            return True
+        if any(tile.buffer in names for tile in statement.sources):
+            break
+    return False
+
+
+def _write_staged_copies(text: KernelText) -> None:
+    """The copies for iteration `l`."""
+    for staged in text.kernel.staged:
+        source, run = staged.source, COPY_BYTES // text.dtype(staged.source).bytes
+        place = Tile(staged.buffer, source.shape, row_major(source.shape))
+        runs = source.shape[-1] // run
+        count = slots(text.kernel)
+        slot = staged.buffer if count == 1 else f"{staged.buffer} + l % {count} * {math.prod(source.shape)}"
+        with each_turn(text, "e", "thread", _rows(place) * runs, text.threads, values=_COPY_VALUES):
+            text.line(f"const int row = e / {runs}, at = e % {runs} * {run};")
+            target = sum_of([slot, *_row_terms(place, place), "at"])
+            origin = sum_of([source.buffer, *index_terms(source.start), *_row_terms(source, place, "(long)"), "at"])
+            text.line(f"cp_async<{COPY_BYTES}>({target}, {origin});")
+
+
 def _write_thread_copies(text: KernelText, product: Matmul, panels: Panels) -> None:
     for factor, place, inner in _copied(product, panels):
         run = COPY_BYTES // text.dtype(factor).bytes
         runs, rows = row_elements(place) // run, _rows(place)
-        with text.block(f"for (int e = thread; e < {rows * runs}; e += {text.threads})"):
+        with each_turn(text, "e", "thread", rows * runs, text.threads, values=_COPY_VALUES):
             text.line(f"const int row = e / {runs}, at = e % {runs} * {run};")
             source, target = _ends(text, factor, place, inner, panels.depth, at=["at"])
             text.line(f"cp_async<{COPY_BYTES}>({target}, {source});")
@@ -121,12 +174,15 @@ def _write_fetch(text: KernelText, write: Write) -> None:
     text.line(f"auto *const slot = {ring.buffer} + panel % {ring.stages} * {ring.slot};")
     text.line("const long l = 0;")
     _write_part(text, kernel.before, 1, write)
-    _write_part(text, kernel.body, kernel.loop, write)
+    _write_part(text, kernel.body, kernel.loop, write, staged=bool(kernel.staged))
     _write_part(text, kernel.after, 1, write)
 
 
-def _write_part(text: KernelText, statements: Sequence[Statement], times: int, write: Write) -> None:
-    """The copies of panel number `panel` if it belongs to a part that runs `times` times; what is left of it otherwise."""
+def _write_part(text: KernelText, statements: Sequence[Statement], times: int, write: Write, staged: bool = False) -> None:
+    """The copies of panel number `panel` if it belongs to a part that runs `times` times; what is left of it otherwise.
+
+    With the last panel of an iteration comes what the next one reads where it is `staged`.
+    """
     streamed = [(s, s.panels) for s in statements if isinstance(s, Matmul) and s.panels is not None]
     counts = [product.left.shape[-1] // panels.depth for product, panels in streamed]
     if not streamed:
@@ -138,7 +194,17 @@ def _write_part(text: KernelText, statements: Sequence[Statement], times: int, w
             with text.block(f"if (0 <= p && p < {count})"):
                 write(text, product, panels)
             text.line(f"p -= {count};")
+        if staged and times > 1:
+            with text.block(f"if (p == -1 && l + 1 < {times})"):
+                _write_next_iteration(text)
     text.line(f"panel -= {sum(counts) * times};")
+
+
+def _write_next_iteration(text: KernelText) -> None:
+    text.line("const long next = l + 1;")
+    with text.block():
+        text.line("const long l = next;")
+        _write_staged_copies(text)
 
 
 def _copied(product: Matmul, panels: Panels) -> list[tuple[Tile, Tile, int]]:

@@ -10,6 +10,7 @@ import numpy as np
 from mugraph.ir.dtypes import DType
 from mugraph.lower.expressions import Apply, Constant, Expression, Source, subexpressions
 from mugraph.lower.lowered import Buffer, Kernel, Tile
+from mugraph.lower.staging import slots
 from mugraph.targets.source import Text, index_terms, literal, sum_of
 
 
@@ -43,10 +44,13 @@ class KernelText(Text):
         return pointer if place == "0" else f"{pointer} + {place}"
 
     def pointer(self, name: str, tile: Tile, written: bool = False) -> None:
-        """Declare `name`, a pointer to the tile's first element in this block and iteration, or in the ring's slot in use."""
+        """Declare `name`, a pointer to the tile's first element in this block and iteration, or where copies have brought it."""
         const = "" if written else "const "
         ring = self.kernel.ring
         base = "slot" if ring is not None and tile.buffer == ring.buffer else tile.buffer
+        if any(staged.buffer == tile.buffer for staged in self.kernel.staged):
+            count = slots(self.kernel)
+            base = tile.buffer if count == 1 else f"{tile.buffer} + l % {count} * {self.buffer(tile).elements // count}"
         self.line(f"{const}{self.dtype(tile)}_t *{name} = {sum_of([base, *index_terms(tile.start)])};")
 
 

@@ -1,0 +1,142 @@
+"""Inputs on their way before they are needed: what a loop reads beside its products, and what a kernel without a loop reads late.
+
+A statement that loads a tile of device memory itself waits for it, and with it its whole block: the ring is full meanwhile, and
+then memory is idle. Such tiles are copied like panels, asynchronously, to slots of their own: while one is read, others are
+filled.
+
+The copies for iteration l are issued together with those of the panel before its first one, panel l P - 1 where an iteration has
+P, so who has waited for that panel has waited for them too. It is fetched behind the barrier before panel l P - stages is used,
+in iteration l - a with a = ceil(stages / P): all threads have done with iterations before that one. So a slots may still be
+read, and with one more, a + 1, none is filled too early.
+
+Without a loop, tiles that are first read behind a barrier are copied from the start, so that their way through memory does not
+begin when they are needed. They have one slot, and are waited for at the last barrier before their first reader.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from mugraph.lower import tiles
+from mugraph.lower.lowered import Buffer, Elementwise, Index, Kernel, Matmul, Memory, Reduce, Staged, Statement, Tile
+from mugraph.lower.streams import COPY_BYTES
+
+_MOST_COPIES = 4
+"""Of a thread, for a tile that is read late: with more, the copies themselves hold up what is read first."""
+
+
+def with_staged_inputs(kernel: Kernel, room: int) -> Kernel:
+    """The kernel with the tiles staged that its loop reads anew in every iteration, the largest first, within `room` bytes.
+
+    A kernel without a ring in its loop that its threads fill is returned as it is.
+    """
+    if kernel.ring is None or kernel.ring.bulk or kernel.loop == 1 or not panels_of_iteration(kernel):
+        return kernel
+    found: dict[Tile, Buffer] = {}
+    sources = {_dense(source) for statement in _readers(kernel) for source in statement.sources if _arrives_alone(kernel, source)}
+    for tile in sorted(sources, key=lambda tile: (-math.prod(tile.shape), tile.buffer, tile.start.parts)):
+        dtype = kernel.buffer(tile.buffer).dtype
+        buffer = Buffer(f"staged{len(found)}", Memory.SHARED, dtype, slots(kernel) * math.prod(tile.shape))
+        if buffer.bytes <= room:
+            found[tile] = buffer
+            room -= buffer.bytes
+    staged = tuple(Staged(buffer.name, tile) for tile, buffer in found.items())
+    names = {each.source: each.buffer for each in staged}
+    body = tuple(_from_slots(statement, names) for statement in kernel.body)
+    return replace(kernel, body=body, buffers=(*kernel.buffers, *found.values()), staged=staged)
+
+
+def with_early_inputs(kernel: Kernel, room: int) -> Kernel:
+    """The kernel, whose barriers are known, with the tiles staged that it first reads behind one, within `room` bytes.
+
+    A kernel with a loop or a ring is returned as it is.
+    """
+    if kernel.ring is not None or kernel.loop > 1 or not kernel.barriers:
+        return kernel
+    first = min(kernel.barriers)
+    early = {_dense(source) for statement in kernel.statements[:first] for source in statement.sources}
+    found: dict[Tile, Buffer] = {}
+    for statement in kernel.statements[first:]:
+        for source in statement.sources if not isinstance(statement, Matmul) else ():
+            tile = _dense(source)
+            if _comes_in_copies(kernel, source) and tile not in early and tile not in found:
+                buffer = Buffer(f"staged{len(found)}", Memory.SHARED, kernel.buffer(tile.buffer).dtype, math.prod(tile.shape))
+                if buffer.bytes <= min(room, kernel.threads * COPY_BYTES * _MOST_COPIES):
+                    found[tile] = buffer
+                    room -= buffer.bytes
+    names = {tile: buffer.name for tile, buffer in found.items()}
+    before, body, after = (tuple(_from_slots(s, names) for s in part) for part in (kernel.before, kernel.body, kernel.after))
+    staged = tuple(Staged(name, tile) for tile, name in names.items())
+    return replace(kernel, before=before, body=body, after=after, buffers=(*kernel.buffers, *found.values()), staged=staged)
+
+
+def arrival(kernel: Kernel) -> int | None:
+    """The number of the barrier at which a kernel without a ring waits for what is staged; None where no such barrier stands."""
+    names = {staged.buffer for staged in kernel.staged}
+    readers = (n for n, statement in enumerate(kernel.statements) if any(tile.buffer in names for tile in statement.sources))
+    first = next(readers, None)
+    return None if first is None else max((barrier for barrier in kernel.barriers if barrier <= first), default=None)
+
+
+def panels_of_iteration(kernel: Kernel) -> int:
+    """Panels that pass through the ring in one iteration."""
+    products = [s for s in kernel.body if isinstance(s, Matmul)]
+    return sum(product.left.shape[-1] // product.panels.depth for product in products if product.panels is not None)
+
+
+def slots(kernel: Kernel) -> int:
+    """Slots for each staged input: one without a ring."""
+    if kernel.ring is None:
+        return 1
+    return 1 + math.ceil(kernel.ring.stages / panels_of_iteration(kernel))
+
+
+def _readers(kernel: Kernel) -> list[Elementwise | Reduce]:
+    return [statement for statement in kernel.body if isinstance(statement, (Elementwise, Reduce))]
+
+
+def _arrives_alone(kernel: Kernel, tile: Tile) -> bool:
+    """Whether a tile is another one in every iteration, and comes in whole copies."""
+    return tile.start.loop != 0 and _comes_in_copies(kernel, tile)
+
+
+def _comes_in_copies(kernel: Kernel, tile: Tile) -> bool:
+    """Whether a tile is an input's, whose innermost rows are whole copies."""
+    if tile.buffer not in kernel.inputs:
+        return False
+    dense, run = _dense(tile), COPY_BYTES // kernel.buffer(tile.buffer).dtype.bytes
+    if not dense.shape or dense.strides[-1] != 1 or dense.shape[-1] % run or len(set(dense.strides)) < dense.rank:
+        return False
+    return tiles.alignment(dense, run, -1) == run
+
+
+def _dense(tile: Tile) -> Tile:
+    """The elements of a tile once each, its dimensions in the order of their strides and joined where they line up."""
+    steps = [(stride, size) for size, stride in zip(tile.shape, tile.strides, strict=True) if size > 1 and stride]
+    steps.sort(reverse=True)
+    sizes, strides = tuple(size for _, size in steps), tuple(stride for stride, _ in steps)
+    joined = tiles.merged(replace(tile, shape=sizes, strides=strides))
+    return replace(tile, shape=tuple(size for size, _ in joined), strides=tuple(stride for _, stride in joined))
+
+
+def _from_slots(statement: Statement, names: dict[Tile, str]) -> Statement:
+    if isinstance(statement, Matmul):
+        return statement
+    return replace(statement, sources=tuple(_slot(source, names) for source in statement.sources))
+
+
+def _slot(tile: Tile, names: dict[Tile, str]) -> Tile:
+    """The tile where it is staged, from the slot's first element on; as it is where it is not."""
+    dense = _dense(tile)
+    if dense not in names:
+        return tile
+    steps = tuple(zip(dense.strides, tiles.row_major(dense.shape), strict=True))
+
+    def moved(stride: int) -> int:
+        """A step in the slot: of the dimension with the longest steps that are no longer."""
+        device, shared = next((device, shared) for device, shared in steps if device <= stride)
+        return stride // device * shared
+
+    strides = tuple(moved(stride) if size > 1 and stride else 0 for size, stride in zip(tile.shape, tile.strides, strict=True))
+    return replace(tile, buffer=names[dense], strides=strides, start=Index())
