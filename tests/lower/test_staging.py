@@ -143,3 +143,19 @@ def test_barriers_are_those_of_the_kernel_that_reads_what_is_staged() -> None:
     kernel = kernel_of(builder.build(builder.graph_defined(body, [x, x])))
     assert kernel.staged
     check(kernel)
+
+
+def test_two_blocks_fit_where_two_are_promised() -> None:
+    """With what a multiprocessor keeps for each beside."""
+    for graph in (norm(4), norm(8, inner=2048), rms_norm_linear(rows=128, inner=512, columns=96, grid=2, loop=4)):
+        for shared_bytes in (101_376, 166_912, 232_448):
+            kernel = kernel_of(graph, shared_bytes, multiprocessors=0)
+            assert kernel.resident == 1 or 2 * (kernel.shared_bytes + 1024) <= shared_bytes + 1024
+            check(kernel)
+
+
+def test_a_block_that_is_alone_streams_what_others_do() -> None:
+    graph = rms_norm_linear(rows=16, inner=768, columns=320, grid=2, loop=1)
+    alone, beside = (kernel_of(graph, 101_376, multiprocessors) for multiprocessors in (4, 0))
+    assert beside.ring is not None
+    assert alone.ring is not None

@@ -12,7 +12,7 @@ from mugraph.lower.bulk_copies import with_bulk_copies
 from mugraph.lower.fragments import WARP
 from mugraph.lower.layouts import with_layouts
 from mugraph.lower.lowered import Buffer, Kernel, Matmul, Memory, Reduce, Statement
-from mugraph.lower.memory import ALIGNMENT, place
+from mugraph.lower.memory import beside_another, place, whole_bytes
 from mugraph.lower.narrowing import with_narrow_factors, with_private_sums
 from mugraph.lower.order import by_depth, with_barriers
 from mugraph.lower.parallel import with_parallel_products, with_parallel_reductions
@@ -69,13 +69,13 @@ def cooperative(
     kernel = _streamed(kernel, shared_bytes, passes, engines, alone)
     kernel = _with_barriers(kernel, passes)
     early = _with_barriers(_placed(with_early_inputs(kernel, _EARLY_BYTES), passes), passes)  # others may share out its elements
-    kernel = early if arrival(early) is not None and 2 * early.shared_bytes <= shared_bytes else kernel
+    kernel = early if arrival(early) is not None and early.shared_bytes <= beside_another(shared_bytes) else kernel
     if kernel.shared_bytes > shared_bytes:
         raise ExceedsMemory(
             f"{kernel.name} needs {kernel.shared_bytes} bytes of shared memory, but a block has {shared_bytes}; "
             "choose a larger grid or more iterations"
         )
-    return replace(kernel, resident=1 if alone or 2 * kernel.shared_bytes > shared_bytes else 2)
+    return replace(kernel, resident=1 if alone or kernel.shared_bytes > beside_another(shared_bytes) else 2)
 
 
 def _streamed(kernel: Kernel, shared_bytes: int, passes: Passes, engines: Engines, alone: bool) -> Kernel:
@@ -90,8 +90,10 @@ def _streamed(kernel: Kernel, shared_bytes: int, passes: Passes, engines: Engine
         if bulk.ring is not None and bulk.ring.bulk and bulk.shared_bytes <= shared_bytes:
             return bulk
     streamed = _placed(with_streams(kernel, shared_bytes, alone), passes)
-    taken = -(-streamed.shared_bytes // ALIGNMENT) * ALIGNMENT
-    room = shared_bytes if alone or 2 * taken > shared_bytes else shared_bytes // 2
+    if streamed.shared_bytes > shared_bytes:
+        return kernel
+    taken = whole_bytes(streamed.shared_bytes)
+    room = shared_bytes if alone or taken > beside_another(shared_bytes) else beside_another(shared_bytes)
     staged = _placed(with_staged_inputs(streamed, room - taken), passes)
     return staged if staged.shared_bytes <= shared_bytes else streamed
 
@@ -110,7 +112,7 @@ def _placed(kernel: Kernel, passes: Passes) -> Kernel:
     others = [buffer for buffer in kernel.buffers if buffer not in ring]
     if not passes.memory:
         return replace(kernel, buffers=_one_after_another([*ring, *others]))
-    placed, taken = place(others, kernel.before, kernel.body, kernel.after), sum(_whole_bytes(buffer) for buffer in ring)
+    placed, taken = place(others, kernel.before, kernel.body, kernel.after), sum(whole_bytes(buffer.bytes) for buffer in ring)
     behind = (replace(b, offset=b.offset + taken) if b.memory is Memory.SHARED else b for b in placed)
     return replace(kernel, buffers=(*behind, *_one_after_another(ring)))
 
@@ -121,13 +123,9 @@ def _one_after_another(buffers: Sequence[Buffer]) -> tuple[Buffer, ...]:
     for buffer in buffers:
         if buffer.memory is Memory.SHARED:
             buffer = replace(buffer, offset=end)
-            end += _whole_bytes(buffer)
+            end += whole_bytes(buffer.bytes)
         found.append(buffer)
     return tuple(found)
-
-
-def _whole_bytes(buffer: Buffer) -> int:
-    return -(-buffer.bytes // ALIGNMENT) * ALIGNMENT
 
 
 def block_threads(kernel: Kernel) -> int:

@@ -229,8 +229,9 @@ class Ring:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A tile of an input that every iteration reads anew: asynchronous copies bring it, row-major, to the slots of a shared
-    buffer in turn, and statements name it by that buffer, from the first element of the iteration's slot on."""
+    """A tile of an input that asynchronous copies bring, row-major, to a shared buffer: one that every iteration reads anew to
+    slots in turn, one that a kernel without a loop reads late to the only slot. Statements name it by that buffer, from the first
+    element of the slot on."""
 
     buffer: str
     source: Tile

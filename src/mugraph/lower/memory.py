@@ -10,6 +10,18 @@ from mugraph.lower.lowered import Buffer, Kernel, Memory, Statement
 
 ALIGNMENT = 64
 """Bytes: one cache line, and the widest vector."""
+RESERVED_BYTES = 1 << 10
+"""Of shared memory, which a multiprocessor keeps for each block beside what the block asks for (NVIDIA: sm_80 on)."""
+
+
+def beside_another(shared_bytes: int) -> int:
+    """The most that each of two blocks may take on a multiprocessor whose blocks may take `shared_bytes`."""
+    return (shared_bytes - RESERVED_BYTES) // 2
+
+
+def whole_bytes(size: int) -> int:
+    """The size that a buffer takes."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 @dataclass(frozen=True, slots=True)

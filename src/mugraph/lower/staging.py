@@ -20,6 +20,7 @@ from dataclasses import replace
 
 from mugraph.lower import tiles
 from mugraph.lower.lowered import Buffer, Elementwise, Index, Kernel, Matmul, Memory, Reduce, Staged, Statement, Tile
+from mugraph.lower.memory import whole_bytes
 from mugraph.lower.streams import COPY_BYTES
 
 _MOST_COPIES = 4
@@ -35,12 +36,14 @@ def with_staged_inputs(kernel: Kernel, room: int) -> Kernel:
         return kernel
     found: dict[Tile, Buffer] = {}
     sources = {_dense(source) for statement in _readers(kernel) for source in statement.sources if _arrives_alone(kernel, source)}
-    for tile in sorted(sources, key=lambda tile: (-math.prod(tile.shape), tile.buffer, tile.start.parts)):
+    for tile in sorted(
+        sources, key=lambda tile: (-math.prod(tile.shape), tile.buffer, tile.start.parts, tile.shape, tile.strides)
+    ):
         dtype = kernel.buffer(tile.buffer).dtype
         buffer = Buffer(f"staged{len(found)}", Memory.SHARED, dtype, slots(kernel) * math.prod(tile.shape))
-        if buffer.bytes <= room:
+        if whole_bytes(buffer.bytes) <= room:
             found[tile] = buffer
-            room -= buffer.bytes
+            room -= whole_bytes(buffer.bytes)
     staged = tuple(Staged(buffer.name, tile) for tile, buffer in found.items())
     names = {each.source: each.buffer for each in staged}
     body = tuple(_from_slots(statement, names) for statement in kernel.body)
@@ -62,9 +65,9 @@ def with_early_inputs(kernel: Kernel, room: int) -> Kernel:
             tile = _dense(source)
             if _comes_in_copies(kernel, source) and tile not in early and tile not in found:
                 buffer = Buffer(f"staged{len(found)}", Memory.SHARED, kernel.buffer(tile.buffer).dtype, math.prod(tile.shape))
-                if buffer.bytes <= min(room, kernel.threads * COPY_BYTES * _MOST_COPIES):
+                if whole_bytes(buffer.bytes) <= min(room, kernel.threads * COPY_BYTES * _MOST_COPIES):
                     found[tile] = buffer
-                    room -= buffer.bytes
+                    room -= whole_bytes(buffer.bytes)
     names = {tile: buffer.name for tile, buffer in found.items()}
     before, body, after = (tuple(_from_slots(s, names) for s in part) for part in (kernel.before, kernel.body, kernel.after))
     staged = tuple(Staged(name, tile) for tile, name in names.items())
@@ -106,7 +109,8 @@ def _comes_in_copies(kernel: Kernel, tile: Tile) -> bool:
     if tile.buffer not in kernel.inputs:
         return False
     dense, run = _dense(tile), COPY_BYTES // kernel.buffer(tile.buffer).dtype.bytes
-    if not dense.shape or dense.strides[-1] != 1 or dense.shape[-1] % run or len(set(dense.strides)) < dense.rank:
+    moving = [stride for size, stride in zip(tile.shape, tile.strides, strict=True) if size > 1 and stride]
+    if not dense.shape or dense.strides[-1] != 1 or dense.shape[-1] % run or len(set(moving)) < len(moving):
         return False
     return tiles.alignment(dense, run, -1) == run
 

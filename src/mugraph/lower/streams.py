@@ -15,6 +15,7 @@ from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
 from mugraph.lower.fragments import DEPTH, WARP, on_matrix_units, stays_in_registers
 from mugraph.lower.lowered import Buffer, Kernel, Matmul, Memory, Panels, Ring, Statement, Tile
+from mugraph.lower.memory import beside_another
 from mugraph.lower.panel_layouts import elements_of, laid_out
 from mugraph.lower.shared_panels import others_read, with_shared_panels
 from mugraph.lower.vector_units import sums_stay_in_registers
@@ -34,14 +35,29 @@ _MOST_STAGES = 4
 def with_streams(kernel: Kernel, shared_bytes: int, alone: bool = False, whole_rows: bool = False) -> Kernel:
     """The kernel with the factors of its products streamed, as deep as `shared_bytes` of shared memory allow.
 
-    A block `alone` on its multiprocessor has nobody who computes while it waits: its panels are deeper, and it takes all the
-    memory. With `whole_rows`, rows of panels are not swizzled, so that one copy may move a whole row.
+    A block `alone` on its multiprocessor has nobody who computes while it waits: its panels may be deeper, and it takes all the
+    memory; others leave room for a second block where two slots need no more. With `whole_rows`, rows of panels are not swizzled,
+    so that one copy may move a whole row.
     A kernel whose products cannot stream, or whose other buffers leave no room for two slots, is returned as it is.
     """
     dtype = _streamed_type(kernel)
     if dtype is None:
         return kernel
-    size = 2 * _PANEL_BYTES - 1 if alone else _PANEL_BYTES
+    if alone:
+        deep = _with_panels(kernel, dtype, 2 * _PANEL_BYTES - 1, shared_bytes, whole_rows)
+        return deep or _with_panels(kernel, dtype, _PANEL_BYTES, shared_bytes, whole_rows) or kernel
+    half = max(beside_another(shared_bytes), kernel.shared_bytes)
+    return (
+        _with_panels(kernel, dtype, _PANEL_BYTES, half, whole_rows)
+        or _with_panels(kernel, dtype, _PANEL_BYTES, shared_bytes, whole_rows, most=2)
+        or kernel
+    )
+
+
+def _with_panels(
+    kernel: Kernel, dtype: DType, size: int, shared_bytes: int, whole_rows: bool, most: int = _MOST_STAGES
+) -> Kernel | None:
+    """The kernel with a ring for panels of about `size` bytes and `most` stages, None where there is no room for two of them."""
     largest = max(elements_of(panels) for panels in _all_panels(_streamed(kernel, dtype, size, whole_rows)))
     # Slots have one size: smaller panels would leave theirs half empty.
     streamed = _streamed(kernel, dtype, largest * dtype.bytes, whole_rows)
@@ -52,12 +68,9 @@ def with_streams(kernel: Kernel, shared_bytes: int, alone: bool = False, whole_r
         for product in part
         if isinstance(product, Matmul) and product.panels is not None
     )
-    room = shared_bytes - kernel.shared_bytes
-    if not alone:
-        room = min(room, max(shared_bytes // 2 - kernel.shared_bytes, 2 * slot * dtype.bytes))  # leaves some for a second block
-    stages = min(_MOST_STAGES, steps + 1, room // (slot * dtype.bytes))
+    stages = min(most, steps + 1, (shared_bytes - kernel.shared_bytes) // (slot * dtype.bytes))
     if stages < 2:
-        return kernel
+        return None
     ring = Buffer(RING, Memory.SHARED, dtype, stages * slot)
     return with_shared_panels(replace(streamed, buffers=(*kernel.buffers, ring), ring=Ring(RING, stages, slot)))
 
