@@ -68,8 +68,7 @@ def cooperative(
     alone = math.prod(kernel.grid) <= multiprocessors
     kernel = _streamed(kernel, shared_bytes, passes, engines, alone)
     kernel = _with_barriers(kernel, passes)
-    early = _with_barriers(_placed(with_early_inputs(kernel, _EARLY_BYTES), passes), passes)  # others may share out its elements
-    kernel = early if arrival(early) is not None and early.shared_bytes <= beside_another(shared_bytes) else kernel
+    kernel = _with_early_inputs(kernel, shared_bytes, passes)
     if kernel.shared_bytes > shared_bytes:
         raise ExceedsMemory(
             f"{kernel.name} needs {kernel.shared_bytes} bytes of shared memory, but a block has {shared_bytes}; "
@@ -96,6 +95,18 @@ def _streamed(kernel: Kernel, shared_bytes: int, passes: Passes, engines: Engine
     room = shared_bytes if alone or taken > beside_another(shared_bytes) else beside_another(shared_bytes)
     staged = _placed(with_staged_inputs(streamed, room - taken), passes)
     return staged if staged.shared_bytes <= shared_bytes else streamed
+
+
+def _with_early_inputs(kernel: Kernel, shared_bytes: int, passes: Passes) -> Kernel:
+    """The kernel with what it reads late staged, where that leaves room for a second block and a barrier before its readers.
+
+    Threads share out elements by where they lie, so the staged kernel has barriers of its own.
+    """
+    early = with_early_inputs(kernel, _EARLY_BYTES)
+    if early is kernel:
+        return kernel
+    early = _with_barriers(_placed(early, passes), passes)
+    return early if arrival(early) is not None and early.shared_bytes <= beside_another(shared_bytes) else kernel
 
 
 def _with_barriers(kernel: Kernel, passes: Passes) -> Kernel:

@@ -30,6 +30,16 @@ class Share:
     run: int
     group: int = 1
 
+    def in_one_turn(self, threads: int) -> bool:
+        """Whether every lane of a reduction takes one run for each of its results and all `threads` are busy.
+
+        Then thread t takes the runs number t, t + threads, ... of all results one after the other, as of an elementwise
+        statement.
+        """
+        *kept, reduced = self.dims
+        results = math.prod(dim.size for dim in kept)
+        return reduced.size == self.group * self.run and results % (threads // self.group) == 0
+
 
 def elementwise_share(kernel: Kernel, statement: Elementwise) -> Share:
     """Runs along the dimension in which most memory traffic is consecutive."""
@@ -54,17 +64,6 @@ def reduction_share(kernel: Kernel, statement: Reduce) -> Share:
     wanted = max(1, kernel.threads // _power(results))
     group = min(WARP, wanted, _power(reduced.size))
     return Share(dims, _run(kernel, statement.sources, dims, reduced.size // group), group)
-
-
-def in_one_turn(kernel: Kernel, statement: Reduce) -> bool:
-    """Whether every lane of a reduction takes one run for each of its results and all threads are busy.
-
-    Then thread t takes the runs number t, t + threads, ... of all results one after the other, as in an elementwise statement.
-    """
-    share = reduction_share(kernel, statement)
-    *kept, reduced = share.dims
-    results = math.prod(dim.size for dim in kept)
-    return reduced.size == share.group * share.run and results % (kernel.threads // share.group) == 0
 
 
 def addresses(share: Share, tile: Tile, position: int) -> tuple[object, ...]:

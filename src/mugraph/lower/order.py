@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from mugraph.lower.lanes import addresses, elementwise_share, in_one_turn, reduction_share
+from mugraph.lower.lanes import addresses, elementwise_share, reduction_share
 from mugraph.lower.lowered import Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile, reads_target
 
 
@@ -107,8 +107,10 @@ def _owners(kernel: Kernel, statement: Statement, tile: Tile) -> tuple[object, .
             return addresses(elementwise_share(kernel, statement), tile, (statement.target, *statement.sources).index(tile))
         case Reduce() if tile is statement.target and math.prod(tile.shape) == 1:
             return (tile.buffer, tile.start, (), 1)
-        case Reduce() if tile is not statement.target and in_one_turn(kernel, statement):
-            return addresses(reduction_share(kernel, statement), tile, (statement.target, *statement.sources).index(tile))
+        case Reduce() if tile is not statement.target:
+            share = reduction_share(kernel, statement)
+            if share.in_one_turn(kernel.threads):
+                return addresses(share, tile, (statement.target, *statement.sources).index(tile))
     return None
 
 

@@ -16,10 +16,11 @@ begin when they are needed. They have one slot, and are waited for at the last b
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 
 from mugraph.lower import tiles
-from mugraph.lower.lowered import Buffer, Elementwise, Index, Kernel, Matmul, Memory, Reduce, Staged, Statement, Tile
+from mugraph.lower.lowered import Buffer, Index, Kernel, Matmul, Memory, Staged, Statement, Tile
 from mugraph.lower.memory import whole_bytes
 from mugraph.lower.streams import COPY_BYTES
 
@@ -34,20 +35,11 @@ def with_staged_inputs(kernel: Kernel, room: int) -> Kernel:
     """
     if kernel.ring is None or kernel.ring.bulk or kernel.loop == 1 or not panels_of_iteration(kernel):
         return kernel
-    found: dict[Tile, Buffer] = {}
-    sources = {_dense(source) for statement in _readers(kernel) for source in statement.sources if _arrives_alone(kernel, source)}
-    for tile in sorted(
-        sources, key=lambda tile: (-math.prod(tile.shape), tile.buffer, tile.start.parts, tile.shape, tile.strides)
-    ):
-        dtype = kernel.buffer(tile.buffer).dtype
-        buffer = Buffer(f"staged{len(found)}", Memory.SHARED, dtype, slots(kernel) * math.prod(tile.shape))
-        if whole_bytes(buffer.bytes) <= room:
-            found[tile] = buffer
-            room -= whole_bytes(buffer.bytes)
-    staged = tuple(Staged(buffer.name, tile) for tile, buffer in found.items())
-    names = {each.source: each.buffer for each in staged}
-    body = tuple(_from_slots(statement, names) for statement in kernel.body)
-    return replace(kernel, body=body, buffers=(*kernel.buffers, *found.values()), staged=staged)
+    readers = (statement for statement in kernel.body if not isinstance(statement, Matmul))
+    changing = {_dense(source) for reader in readers for source in reader.sources if _arrives_alone(kernel, source)}
+    order = sorted(changing, key=lambda tile: (tile.buffer, tile.start.parts, tile.shape, tile.strides))
+    largest_first = sorted(order, key=lambda tile: -math.prod(tile.shape))
+    return _with_staged(kernel, largest_first, room)
 
 
 def with_early_inputs(kernel: Kernel, room: int) -> Kernel:
@@ -59,19 +51,29 @@ def with_early_inputs(kernel: Kernel, room: int) -> Kernel:
         return kernel
     first = min(kernel.barriers)
     early = {_dense(source) for statement in kernel.statements[:first] for source in statement.sources}
-    found: dict[Tile, Buffer] = {}
-    for statement in kernel.statements[first:]:
-        for source in statement.sources if not isinstance(statement, Matmul) else ():
-            tile = _dense(source)
-            if _comes_in_copies(kernel, source) and tile not in early and tile not in found:
-                buffer = Buffer(f"staged{len(found)}", Memory.SHARED, kernel.buffer(tile.buffer).dtype, math.prod(tile.shape))
-                if whole_bytes(buffer.bytes) <= min(room, kernel.threads * COPY_BYTES * _MOST_COPIES):
-                    found[tile] = buffer
-                    room -= whole_bytes(buffer.bytes)
-    names = {tile: buffer.name for tile, buffer in found.items()}
-    before, body, after = (tuple(_from_slots(s, names) for s in part) for part in (kernel.before, kernel.body, kernel.after))
-    staged = tuple(Staged(name, tile) for tile, name in names.items())
-    return replace(kernel, before=before, body=body, after=after, buffers=(*kernel.buffers, *found.values()), staged=staged)
+    readers = (statement for statement in kernel.statements[first:] if not isinstance(statement, Matmul))
+    late = (_dense(source) for reader in readers for source in reader.sources if _comes_in_copies(kernel, source))
+    few = kernel.threads * COPY_BYTES * _MOST_COPIES
+    return _with_staged(kernel, (tile for tile in dict.fromkeys(late) if tile not in early), room, few)
+
+
+def _with_staged(kernel: Kernel, candidates: Iterable[Tile], room: int, most: int | None = None) -> Kernel:
+    """The kernel with those of some tiles staged, in their order, that fit into `room` bytes and take at most `most`."""
+    staged: dict[Tile, str] = {}
+    buffers = list(kernel.buffers)
+    for tile in candidates:
+        dtype = kernel.buffer(tile.buffer).dtype
+        buffer = Buffer(f"staged{len(staged)}", Memory.SHARED, dtype, slots(kernel) * math.prod(tile.shape))
+        size = whole_bytes(buffer.bytes)
+        if size <= room and (most is None or size <= most):
+            staged[tile] = buffer.name
+            buffers.append(buffer)
+            room -= size
+    if not staged:
+        return kernel
+    before, body, after = (tuple(_from_slots(s, staged) for s in part) for part in (kernel.before, kernel.body, kernel.after))
+    places = tuple(Staged(name, tile) for tile, name in staged.items())
+    return replace(kernel, before=before, body=body, after=after, buffers=tuple(buffers), staged=places)
 
 
 def arrival(kernel: Kernel) -> int | None:
@@ -93,10 +95,6 @@ def slots(kernel: Kernel) -> int:
     if kernel.ring is None:
         return 1
     return 1 + math.ceil(kernel.ring.stages / panels_of_iteration(kernel))
-
-
-def _readers(kernel: Kernel) -> list[Elementwise | Reduce]:
-    return [statement for statement in kernel.body if isinstance(statement, (Elementwise, Reduce))]
 
 
 def _arrives_alone(kernel: Kernel, tile: Tile) -> bool:

@@ -18,6 +18,7 @@ import numpy as np
 from mugraph.ir.arithmetic import Arithmetic, Array
 from mugraph.ir.ops import LOWEST, ROUNDINGS
 from mugraph.ir.scalar import Scalar
+from mugraph.verifier.factors import shape_of
 
 V = TypeVar("V")
 
@@ -210,11 +211,11 @@ class Characters(Generic[V]):
 
     def max(self, x: Product[V], axis: int) -> Product[V]:
         """max(c x) = c max(x) for c > 0, and max(f(x)) = f(max(x)) for increasing f."""
-        shape = self.shape(x.value)
+        shape = shape_of(self.inner, x.value)
         if shape is not None and shape[axis] == 1:
             return x
         rest = self.times(x, _absolute(x.scale).reciprocal())
-        if rest.image is not None and self.shape(rest.image[1].value) == shape:
+        if rest.image is not None and shape_of(self.inner, rest.image[1].value) == shape:
             name, operand = rest.image
             found = self.again(name, self.max(operand, axis))
         else:
@@ -234,7 +235,7 @@ class Characters(Generic[V]):
 
     def ones(self, x: Product[V]) -> Product[V]:
         """The constant 1, with as many dimensions as x."""
-        rank = len(self.shape(x.value) or ())
+        rank = len(shape_of(self.inner, x.value) or ())
         return Product(self.inner.view(self.inner.constant(_ONE), lambda array: np.reshape(array, (1,) * rank)), ())
 
     def collected(self, start: Product[V], over: Sequence[Product[V]], under: Sequence[Product[V]], scale: Scalar) -> Product[V]:
@@ -246,7 +247,7 @@ class Characters(Generic[V]):
         return self.times(start, scale)
 
     def view(self, x: Product[V], move: Callable[[Array], Array]) -> Product[V]:
-        value, shape = self.inner.view(x.value, move), self.shape(x.value)
+        value, shape = self.inner.view(x.value, move), shape_of(self.inner, x.value)
         if shape is None:
             return self.atom(value)
 
@@ -262,7 +263,7 @@ class Characters(Generic[V]):
 
     def join(self, xs: Sequence[Product[V]], combine: Callable[[Sequence[Array]], Array]) -> Product[V]:
         """Products of as many factors are such a product together; others the multiple that they have in common."""
-        value, shapes = self.inner.join([x.value for x in xs], combine), [self.shape(x.value) or () for x in xs]
+        value, shapes = self.inner.join([x.value for x in xs], combine), [shape_of(self.inner, x.value) or () for x in xs]
         if len({(len(x.over), len(x.under), x.scale) for x in xs}) > 1:
             return self.total(value, _content([x.scale for x in xs]))
 
@@ -279,17 +280,6 @@ class Characters(Generic[V]):
 
         over, under = (tuple(map(factor, zip(*parts, strict=True))) for parts in ([x.over for x in xs], [x.under for x in xs]))
         return Product(value, over, under, xs[0].scale)
-
-    def shape(self, value: V) -> tuple[int, ...] | None:
-        """The shape of a tensor of the inner arithmetic, which shows its arrays to views only; None where it has none."""
-        shapes: list[tuple[int, ...]] = []
-
-        def note(array: Array) -> Array:
-            shapes.append(array.shape)
-            return array
-
-        self.inner.view(value, note)
-        return shapes[0] if shapes else None
 
 
 def _content(scales: Sequence[Scalar]) -> Scalar:

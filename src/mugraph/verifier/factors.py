@@ -66,7 +66,7 @@ class Factored(Generic[V]):
     def sqrt(self, x: Product[V]) -> Product[V]:
         if x.scale.value < 0:  # sqrt(-x) is no multiple of sqrt(x): where one is defined, the other is not
             return self.atom(self.inner.sqrt(x.value))
-        ones = (1,) * len(self.shape(x.value) or ())
+        ones = (1,) * len(shape_of(self.inner, x.value) or ())
         root = self.inner.view(self.inner.constant(Scalar(x.scale.value, root=True)), lambda array: np.reshape(array, ones))
         for factor in x.over:
             root = self.inner.mul(root, self.inner.sqrt(factor))
@@ -89,7 +89,7 @@ class Factored(Generic[V]):
     def view(self, x: Product[V], move: Callable[[Array], Array]) -> Product[V]:
         if len(x.over) + len(x.under) <= 1 and x.over != () and x.over[0] is x.value:
             return self.atom(self.inner.view(x.value, move))
-        shape = self.shape(x.value)
+        shape = shape_of(self.inner, x.value)
         if shape is None:
             return self.atom(x.value)
 
@@ -117,16 +117,17 @@ class Factored(Generic[V]):
             return self.atom(value)
         return Product(value, over, under, scale)
 
-    def shape(self, value: V) -> tuple[int, ...] | None:
-        """The shape of a tensor of the inner arithmetic, which shows its arrays to views only; None where it has none."""
-        shapes: list[tuple[int, ...]] = []
 
-        def note(array: Array) -> Array:
-            shapes.append(array.shape)
-            return array
+def shape_of(arith: Arithmetic[V], value: V) -> tuple[int, ...] | None:
+    """The shape of a tensor of an arithmetic, which shows its arrays to views only; None where it has none."""
+    shapes: list[tuple[int, ...]] = []
 
-        self.inner.view(value, note)
-        return shapes[0] if shapes else None
+    def note(array: Array) -> Array:
+        shapes.append(array.shape)
+        return array
+
+    arith.view(value, note)
+    return shapes[0] if shapes else None
 
 
 class Scaled(Factored[V]):

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from mugraph.lower.bulk_copies import places, row_elements
 from mugraph.lower.fragments import WARP
 from mugraph.lower.lowered import Kernel, Matmul, Panels, Statement, Tile
-from mugraph.lower.staging import slots
 from mugraph.lower.streams import COPY_BYTES
 from mugraph.lower.tiles import row_major
 from mugraph.lower.warp_groups import blocked, uses_warp_groups
@@ -95,26 +95,29 @@ def _meet_before_staged(kernel: Kernel) -> bool:
 def _write_staged_copies(text: KernelText) -> None:
     """The copies for iteration `l`."""
     for staged in text.kernel.staged:
-        source, run = staged.source, COPY_BYTES // text.dtype(staged.source).bytes
+        source = staged.source
         place = Tile(staged.buffer, source.shape, row_major(source.shape))
-        runs = source.shape[-1] // run
-        count = slots(text.kernel)
-        slot = staged.buffer if count == 1 else f"{staged.buffer} + l % {count} * {math.prod(source.shape)}"
-        with each_turn(text, "e", "thread", _rows(place) * runs, text.threads, values=_COPY_VALUES):
-            text.line(f"const int row = e / {runs}, at = e % {runs} * {run};")
-            target = sum_of([slot, *_row_terms(place, place), "at"])
+        with _each_copy(text, place):
+            target = sum_of([text.base(place), *_row_terms(place, place), "at"])
             origin = sum_of([source.buffer, *index_terms(source.start), *_row_terms(source, place, "(long)"), "at"])
             text.line(f"cp_async<{COPY_BYTES}>({target}, {origin});")
 
 
 def _write_thread_copies(text: KernelText, product: Matmul, panels: Panels) -> None:
     for factor, place, inner in _copied(product, panels):
-        run = COPY_BYTES // text.dtype(factor).bytes
-        runs, rows = row_elements(place) // run, _rows(place)
-        with each_turn(text, "e", "thread", rows * runs, text.threads, values=_COPY_VALUES):
-            text.line(f"const int row = e / {runs}, at = e % {runs} * {run};")
+        with _each_copy(text, place):
             source, target = _ends(text, factor, place, inner, panels.depth, at=["at"])
             text.line(f"cp_async<{COPY_BYTES}>({target}, {source});")
+
+
+@contextmanager
+def _each_copy(text: KernelText, place: Tile) -> Iterator[None]:
+    """A loop over a thread's share of the copies of a place: to element `at` of row `row`."""
+    run = COPY_BYTES // text.dtype(place).bytes
+    runs = row_elements(place) // run
+    with each_turn(text, "e", "thread", _rows(place) * runs, text.threads, values=_COPY_VALUES):
+        text.line(f"const int row = e / {runs}, at = e % {runs} * {run};")
+        yield
 
 
 # bulk copies --------------------------------------------------------------------------------------------------------------

@@ -46,12 +46,15 @@ class KernelText(Text):
     def pointer(self, name: str, tile: Tile, written: bool = False) -> None:
         """Declare `name`, a pointer to the tile's first element in this block and iteration, or where copies have brought it."""
         const = "" if written else "const "
+        self.line(f"{const}{self.dtype(tile)}_t *{name} = {sum_of([self.base(tile), *index_terms(tile.start)])};")
+
+    def base(self, tile: Tile) -> str:
+        """Where the elements of a tile's buffer begin: of the ring the slot in use, of a staged input that of iteration `l`."""
         ring = self.kernel.ring
-        base = "slot" if ring is not None and tile.buffer == ring.buffer else tile.buffer
-        if any(staged.buffer == tile.buffer for staged in self.kernel.staged):
-            count = slots(self.kernel)
-            base = tile.buffer if count == 1 else f"{tile.buffer} + l % {count} * {self.buffer(tile).elements // count}"
-        self.line(f"{const}{self.dtype(tile)}_t *{name} = {sum_of([base, *index_terms(tile.start)])};")
+        if ring is not None and tile.buffer == ring.buffer:
+            return "slot"
+        count = slots(self.kernel) if any(staged.buffer == tile.buffer for staged in self.kernel.staged) else 1
+        return tile.buffer if count == 1 else f"{tile.buffer} + l % {count} * {self.buffer(tile).elements // count}"
 
 
 def swizzle_type(tile: Tile) -> str:
