@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from gpu_check import compared
 from kept import Record, records
 from mugraph.devices import NO_ENGINES, Engines, device_for
 from mugraph.frontend import trace
@@ -67,9 +68,7 @@ def on_gpu(name: str, inputs: tuple[Any, ...], built: dict[str, Executable], dty
     found: dict[str, dict[str, Any]] = {}
     timed = {}
     for which, executable in built.items():
-        (result,) = executable(*tensors)
-        error = ((result.double() - exact).abs().max() / exact.abs().max()).item()
-        found[which] = {"relative_error": error, "right": error < LARGEST_ERROR[DType(dtype)]}
+        found[which] = compared(executable, tensors, exact, DType(dtype))
         timed[which] = executable.machine.timed(partial(executable, *tensors))
     for _ in range(ROUNDS):
         for which, call in timed.items():

@@ -25,9 +25,9 @@ from mugraph.devices.registry import GPU_BACKENDS
 from mugraph.errors import MugraphError
 from mugraph.frontend import trace
 from mugraph.frontend.workloads import WORKLOADS
-from mugraph.ir import Graph
+from mugraph.ir import DType, Graph
 from mugraph.lower import construct
-from mugraph.runtime import build
+from mugraph.runtime import Executable, build
 from mugraph.search import search
 from mugraph.trials.kernel_errors import LARGEST_ERROR
 
@@ -54,13 +54,18 @@ def record(workload: str, dtype: str, batch: int, size: str, target: str) -> Rec
 def checked(graph: Graph, inputs: Sequence[torch.Tensor], exact: torch.Tensor, target: str) -> Record:
     """The error of a candidate relative to the largest result."""
     try:
-        (result,) = build(graph, target)(*inputs)
-        error = ((result.double() - exact).abs().max() / exact.abs().max()).item()
+        return compared(build(graph, target), inputs, exact, graph.inputs()[0].output.dtype)
     except MugraphError as refusal:
         return {"refused": str(refusal)}
     except Exception as fault:  # a fault on the GPU comes as whatever PyTorch or the driver's bindings raise
         return {"failed": f"{type(fault).__name__}: {fault}"[:300]}
-    return {"relative_error": error, "right": error < LARGEST_ERROR[graph.inputs()[0].output.dtype]}
+
+
+def compared(executable: Executable, inputs: Sequence[torch.Tensor], exact: torch.Tensor, dtype: DType) -> Record:
+    """The error of a result, and whether it is right for a program in `dtype`."""
+    (result,) = executable(*inputs)
+    error = ((result.double() - exact).abs().max() / exact.abs().max()).item()
+    return {"relative_error": error, "right": error < LARGEST_ERROR[dtype]}
 
 
 def is_right(entry: Record) -> bool:

@@ -23,13 +23,15 @@ import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from gpu_check import this_target
-from kept import Case, Record, records
+from gpu_check import compared, this_target
+from gpu_times import contestants
+from kept import Case, Record, missing, records
 from mugraph.baselines import COMPILE_MODES
 from mugraph.devices import device_for, roofline_seconds
 from mugraph.devices.registry import GPU_BACKENDS
@@ -39,13 +41,11 @@ from mugraph.frontend.workloads import WORKLOADS
 from mugraph.handwritten import in_place_of
 from mugraph.ir.serialize import graph_from_json, graph_to_json
 from mugraph.lower import construct
-from mugraph.runtime import Executable, build
+from mugraph.runtime import build
 from mugraph.search import search
 from mugraph.search.enumeration.cost import predicted_seconds
 from mugraph.trials.kernel_errors import LARGEST_ERROR
 from mugraph.trials.paper_graphs import WRITTEN_FOR
-
-from gpu_times import BY_LIBRARY  # isort: skip
 
 PAPER = Path(__file__).parent.parent / "examples" / "paper"
 CALLS = 32
@@ -87,10 +87,21 @@ def proposed(workload: str, norm: str | None, dtype: str, batch: int, size: str,
     return result
 
 
-def record(workload: str, norm: str | None, dtype: str, batch: int, size: str, target: str, most: int) -> Record:
-    """The errors and times of all contestants of a combination."""
-    known = _PREPARED.get((workload, norm, dtype, batch, size))
-    entries = proposed(workload, norm, dtype, batch, size, target, most) if known is None else known
+def record(
+    workload: str,
+    norm: str | None,
+    dtype: str,
+    batch: int,
+    size: str,
+    target: str,
+    most: int,
+    *,
+    prepared: Mapping[tuple[object, ...], list[Record]],
+    modes: Sequence[str],
+) -> Record:
+    """The errors and times of all contestants of a combination: what is `prepared` of it, and PyTorch in some modes."""
+    case = (workload, norm, dtype, batch, size, target, most)
+    entries = prepared.get(case) or proposed(*case)
     function, host = WORKLOADS[workload].function(norm), WORKLOADS[workload].inputs(batch, dtype, size)
     roofline = roofline_seconds(trace(function, host).graph, device_for(target))
     inputs = tuple(tensor.cuda() for tensor in host)
@@ -102,24 +113,17 @@ def record(workload: str, norm: str | None, dtype: str, batch: int, size: str, t
             continue
         try:
             executable = build(graph, target)
-            entry |= _compared(executable, inputs, exact, graph.inputs()[0].output.dtype)
+            entry |= compared(executable, inputs, exact, graph.inputs()[0].output.dtype)
         except Exception as fault:  # a fault on the GPU comes as whatever PyTorch or the driver's bindings raise
             entry["failed"] = f"{type(fault).__name__}: {fault}"[:300]
         else:
             calls[entry["name"]] = executable
-    refused: dict[str, str] = {}
-    for name, offer in rivals(workload, function).items():
-        try:
-            offer(*inputs)
-        except Exception as error:  # whatever the compiler stack raises is the reason
-            refused[name] = f"{type(error).__name__}: {error}"[:200]
-        else:
-            calls[name] = offer
+    offers, refused = contestants(workload, function, inputs, modes)
+    calls |= offers
     times = {"warm": timed(calls, [inputs], refused), "cold": timed(calls, copies(inputs), refused)}
     for entry in entries:
         entry |= {how: seconds[entry["name"]] for how, seconds in times.items() if entry["name"] in seconds}
-    named = {entry["name"] for entry in entries}
-    rest = {name: {how: times[how].get(name) for how in times} for name in calls if name not in named}
+    rest = {name: {how: times[how].get(name) for how in times} for name in offers}
     properties = torch.cuda.get_device_properties(0)
     return {
         "device": properties.name,
@@ -130,19 +134,6 @@ def record(workload: str, norm: str | None, dtype: str, batch: int, size: str, t
         "refused": refused,
         **ranking([entry for entry in entries if entry["name"].isdigit() and "cold" in entry]),
     }
-
-
-def _compared(executable: Executable, inputs: Sequence[torch.Tensor], exact: torch.Tensor, dtype: Any) -> Record:
-    (result,) = executable(*inputs)
-    error = ((result.double() - exact).abs().max() / exact.abs().max()).item()
-    return {"relative_error": error, "right": error < LARGEST_ERROR[dtype]}
-
-
-def rivals(workload: str, function: Call) -> dict[str, Call]:
-    """What PyTorch offers."""
-    offered: dict[str, Call] = {"torch eager": function}
-    offered |= {name: torch.compile(function, mode=COMPILE_MODES[name]) for name in _MODES}
-    return offered | (dict([BY_LIBRARY[workload]]) if workload in BY_LIBRARY else {})
 
 
 def copies(inputs: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, ...]]:
@@ -244,8 +235,13 @@ def wrong(found: Sequence[Record]) -> list[str]:
     ]
 
 
-_PREPARED: dict[tuple[object, ...], list[Record]] = {}
-_MODES: list[str] = []
+def ahead(cases: Sequence[Case], jobs: int) -> dict[tuple[object, ...], list[Record]]:
+    """What is `proposed` for cases, made by `jobs` processes, by their values; nothing with one, which makes it as it comes."""
+    if jobs == 1:
+        return {}
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+        running = {tuple(case.values()): pool.submit(proposed, **case) for case in cases}
+        return {case: done.result() for case, done in running.items()}
 
 
 def main() -> None:
@@ -262,7 +258,6 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="processes that search and compile ahead")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
-    _MODES.extend(options.modes)
     target = this_target(options.backend)
     cases: list[Case] = [
         {
@@ -278,12 +273,8 @@ def main() -> None:
         for norm in WORKLOADS[workload].norm_names[: None if options.norms else 1]
         if options.size in WORKLOADS[workload].sizes
     ]
-    if options.jobs > 1:
-        with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn")) as pool:
-            running = [(case, pool.submit(proposed, **case)) for case in cases]
-            for case, done in running:
-                _PREPARED[tuple(case[name] for name in ("workload", "norm", "dtype", "batch", "size"))] = done.result()
-    found = records(cases, record, options.output, summary)
+    prepared = ahead(missing(cases, options.output), options.jobs)
+    found = records(cases, partial(record, prepared=prepared, modes=options.modes), options.output, summary)
     print(json.dumps(summary(found), indent=1))
     print("wrong:", wrong(found))
     sys.exit(1 if wrong(found) else 0)

@@ -57,10 +57,11 @@ def record(workload: str, dtype: str, batch: int, size: str, target: str) -> Rec
     inputs = tensors if target == "cpu" else tuple(tensor.cuda() for tensor in tensors)
     best = mugraph.superoptimize(function, inputs, target)
     machine = best.executable.machine
-    calls, refused = contestants(workload, function, inputs)
+    offers, refused = contestants(workload, function, inputs)
+    calls = {name: partial(offer, *inputs) for name, offer in ({"mugraph": best} | offers).items()}
     with torch.no_grad():
-        warm, refused_warm = timed({"mugraph": partial(best, *inputs), **calls}, machine, None)
-        cold, refused_cold = timed({"mugraph": partial(best, *inputs), **calls}, machine, flush(inputs[0].device.type))
+        warm, refused_warm = timed(calls, machine, None)
+        cold, refused_cold = timed(calls, machine, flush(inputs[0].device.type))
     baselines = {name: seconds for name, seconds in warm.items() if name != "mugraph"}
     return {
         "device": device.name,
@@ -76,12 +77,12 @@ def record(workload: str, dtype: str, batch: int, size: str, target: str) -> Rec
 
 
 def contestants(
-    workload: str, function: Function, inputs: Sequence[torch.Tensor]
-) -> tuple[dict[str, Callable[[], object]], dict[str, str]]:
-    """What PyTorch offers for a workload, called once, and the reasons of what cannot run."""
-    offered = {"torch eager": function} | {name: torch.compile(function, mode=mode) for name, mode in COMPILE_MODES.items()}
+    workload: str, function: Function, inputs: Sequence[torch.Tensor], modes: Sequence[str] = tuple(COMPILE_MODES)
+) -> tuple[dict[str, Function], dict[str, str]]:
+    """What PyTorch offers for a workload in some modes, called once, and the reasons of what cannot run."""
+    offered = {"torch eager": function} | {name: torch.compile(function, mode=COMPILE_MODES[name]) for name in modes}
     offered |= dict([BY_LIBRARY[workload]] if workload in BY_LIBRARY else [])
-    calls: dict[str, Callable[[], object]] = {}
+    offers: dict[str, Function] = {}
     refused: dict[str, str] = {}
     for name, offer in offered.items():
         try:
@@ -89,8 +90,8 @@ def contestants(
         except Exception as error:  # whatever the compiler stack raises is the reason
             refused[name] = f"{type(error).__name__}: {error}"[:200]
         else:
-            calls[name] = partial(offer, *inputs)
-    return calls, refused
+            offers[name] = offer
+    return offers, refused
 
 
 def flush(device: str) -> Callable[[], object]:

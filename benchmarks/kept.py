@@ -51,12 +51,10 @@ def records(
     After each new record `output` is written: `summary` of those by these sources, and all records. Cases are made by `jobs`
     processes, where `make` has to be a function of a module.
     """
-    known = json.loads(output.read_text(encoding="utf-8"))["records"] if output is not None and output.exists() else []
-    found: dict[str, Record] = {_key(record, cases[0]): record for record in known}
-    wanted = [_key(case, case) for case in cases]
-    missing = [case for case, key in zip(cases, wanted, strict=True) if found.get(key, {}).get("sources") != sources()]
-    print(f"{len(cases) - len(missing)} of {len(cases)} records are there already", file=sys.stderr, flush=True)
-    for case, record in _made(missing, make, jobs):
+    found, wanted = _known(cases, output), [_key(case, case) for case in cases]
+    to_make = missing(cases, output)
+    print(f"{len(cases) - len(to_make)} of {len(cases)} records are there already", file=sys.stderr, flush=True)
+    for case, record in _made(to_make, make, jobs):
         found[_key(case, case)] = case | {"sources": sources()} | record
         print(json.dumps(found[_key(case, case)]), file=sys.stderr, flush=True)
         if output is not None:
@@ -65,6 +63,18 @@ def records(
             current = [record for record in ordered if record["sources"] == sources()]
             output.write_text(_text(summary(current), ordered), encoding="utf-8")
     return [found[key] for key in wanted]
+
+
+def missing(cases: Sequence[Case], output: Path | None) -> list[Case]:
+    """The cases of which `output` has no record by these sources."""
+    found = _known(cases, output)
+    return [case for case in cases if found.get(_key(case, case), {}).get("sources") != sources()]
+
+
+def _known(cases: Sequence[Case], output: Path | None) -> dict[str, Record]:
+    """All records that `output` has, by their keys."""
+    known = json.loads(output.read_text(encoding="utf-8"))["records"] if output is not None and output.exists() else []
+    return {_key(record, cases[0]): record for record in known}
 
 
 def _text(summary: Any, ordered: Sequence[Record]) -> str:
