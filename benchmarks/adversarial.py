@@ -5,8 +5,8 @@
     python benchmarks/evidence.py adversarial --seconds 600            # stop after ten minutes of processor time
     python benchmarks/evidence.py adversarial --judge                  # check what the families claim, too, at points
 
-By construction a pair is equal, different, equal on a part of the inputs, or defined nowhere (`mugraph.trials.pairs`). Wrong are:
-equivalent where there is a difference, or without the part on which it is so; different where there is none, or by a
+By construction a pair is equal, different, equal on a part of the inputs, or defined nowhere (`mugraph.testing.pairs`). Wrong
+are: equivalent where there is a difference, or without the part on which it is so; different where there is none, or by a
 witness that does not hold; a crash. Exit code 1 where an answer was wrong. Records go to `benchmarks/results/adversarial.json`,
 by family, with a hash of the sources they were made by: those of other sources are made anew.
 """
@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any
 
 import mugraph
-from mugraph.trials.adversarial import FAULTS, Result, answer, row, summary
-from mugraph.trials.pairs import FAMILIES, Family, Pair
+from mugraph.testing.adversarial import FAULTS, Result, answer, row, summary
+from mugraph.testing.pairs import FAMILIES, Family, Pair
 
 Record = dict[str, Any]
 
@@ -123,7 +123,7 @@ def _spread(pairs: list[Pair], most: int | None) -> list[Pair]:
 
 def _contradicted(pairs: Sequence[Pair]) -> list[str]:
     """Pairs that are not what their family claims."""
-    from mugraph.trials.judgement import contradicted
+    from mugraph.testing.judgement import contradicted
 
     found = [(pair, contradicted(pair)) for pair in pairs]
     return [f"{pair.note}: {pair.truth}, but {shown}" for pair, shown in found if shown is not None]
@@ -133,8 +133,8 @@ def _tampered(count: int) -> Record:
     """What became of folders that were tampered with, equally many of each result."""
     if not count:
         return {"folders": 0}
-    from mugraph.trials.tampered import reactions, saved_results
-    from mugraph.trials.tampered import summary as counted
+    from mugraph.testing.tampered import reactions, saved_results
+    from mugraph.testing.tampered import summary as counted
 
     with tempfile.TemporaryDirectory() as temporary:
         folders = list(saved_results(Path(temporary)))

@@ -27,8 +27,8 @@ from mugraph.ir import Graph
 from mugraph.lower import construct
 from mugraph.runtime.cuda.machine import Cuda
 from mugraph.search import search
-from mugraph.trials.kernel_faults import planted, try_faults
-from mugraph.trials.kernel_features import features
+from mugraph.testing.kernel_faults import planted, try_faults
+from mugraph.testing.kernel_features import features
 
 TARGETS = ("cuda:sm_80", "cuda:sm_90")
 KINDS = ("barrier", "wait", "mask", "layout", "swizzle", "overlap")

@@ -34,11 +34,11 @@ from mugraph.lower import construct
 from mugraph.lower.memory import least_shared_bytes
 from mugraph.runtime import Executable
 from mugraph.runtime.cuda.emulated import EmulatedCuda
-from mugraph.runtime.cuda.figures import kernel_figures
 from mugraph.runtime.cuda.machine import Cuda
+from mugraph.runtime.cuda.resources import kernel_figures
 from mugraph.search import search
-from mugraph.trials.kernel_errors import LARGEST_ERROR, relative_error
-from mugraph.trials.kernel_features import FEATURES, features
+from mugraph.testing.kernel_errors import LARGEST_ERROR, relative_error
+from mugraph.testing.kernel_features import FEATURES, features
 
 SEARCHED = "cuda:sm_90"
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")

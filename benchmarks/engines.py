@@ -29,10 +29,10 @@ from mugraph.frontend.workloads import WORKLOADS
 from mugraph.ir import DType
 from mugraph.lower import construct
 from mugraph.runtime import Executable
-from mugraph.runtime.cuda.figures import kernel_figures
 from mugraph.runtime.cuda.machine import Cuda
+from mugraph.runtime.cuda.resources import kernel_figures
 from mugraph.search import search
-from mugraph.trials.kernel_errors import LARGEST_ERROR
+from mugraph.testing.kernel_errors import LARGEST_ERROR
 
 VARIANTS = {
     "threads alone": NO_ENGINES,

@@ -7,7 +7,7 @@
 Subjects are the six workloads in small and 50 random LAX programs, each as it is written and as the search's kernels compute it.
 Every mutant is compared with its program by the verifier's tests and by the paper's own test (p = 227, q = 113, once), and some
 (`verdicts`) by all that `mugraph.verify` does. A mutant that is accepted is compared again by exact fractions or wide floats
-(`mugraph.trials.agree`): it must be no mistake at all, and one that is called different must be one. Rewrites must agree in all
+(`mugraph.testing.agree`): it must be no mistake at all, and one that is called different must be one. Rewrites must agree in all
 tests; those that agree without a bound are counted. Times are process times of one core. Results go to
 `benchmarks/results/evidence.json`.
 """
@@ -35,19 +35,19 @@ import adversarial
 from mugraph.algebra.fields import FieldArithmetic, FieldPair, FieldValue
 from mugraph.devices import device_for
 from mugraph.errors import MugraphError
-from mugraph.forms import form_of, of_form
 from mugraph.frontend import trace
 from mugraph.frontend.workloads import WORKLOADS
 from mugraph.ir.graph import Graph, Value
 from mugraph.lower.thread_graphs import construct
 from mugraph.runtime import build
-from mugraph.samples import runner, torch_runner
 from mugraph.search import search
-from mugraph.trials import Mutant, ProgramSpace, accepted_by_paper, agree, mutants, random_program, retiled, rewritten
+from mugraph.select.inputs import runner, torch_runner
+from mugraph.select.structure_key import form_of, of_form
+from mugraph.testing import Mutant, ProgramSpace, accepted_by_paper, agree, mutants, random_program, retiled, rewritten
 from mugraph.verifier import Verdict, by_random_tests, float_check, verify_graphs
-from mugraph.verifier.batched import evaluate_batched
 from mugraph.verifier.prover import verify
 from mugraph.verifier.reference import Reference
+from mugraph.verifier.vectorized_eval import evaluate_batched
 
 Result = TypeVar("Result")
 

@@ -4,7 +4,7 @@
     python benchmarks/forms.py --target cpu "two products"          # one of them for this machine
     python benchmarks/forms.py --construct factoring --json
 
-Every program is searched as it is written and in the form that is chosen by hand (`mugraph.trials.forms`), each in a process
+Every program is searched as it is written and in the form that is chosen by hand (`mugraph.testing.forms`), each in a process
 that knows nothing yet. The best plan of the chosen form is no worse than that form itself, one kernel for an operator or fused
 as far as that pays; a program is lost where the best plan of the written one is predicted to take longer than that. Times are
 those of the cost model. Results go to `benchmarks/results/forms.json`, one entry for each target. Exits with 1 if any is lost
@@ -26,7 +26,7 @@ from mugraph.devices import Device, device_for
 from mugraph.ir.graph import Graph
 from mugraph.search import Options, SearchResult, search
 from mugraph.search.structures import KNOWN
-from mugraph.trials.forms import CASES, OUT_OF_REACH
+from mugraph.testing.forms import CASES, OUT_OF_REACH
 
 FILE = Path(__file__).parent / "results" / "forms.json"
 ROUNDING = 1e-9

@@ -32,20 +32,20 @@ import torch
 from gpu_check import compared, this_target
 from gpu_times import contestants
 from kept import Case, Record, missing, records
-from mugraph.baselines import COMPILE_MODES
 from mugraph.devices import device_for, roofline_seconds
 from mugraph.devices.registry import GPU_BACKENDS
 from mugraph.errors import MugraphError
 from mugraph.frontend import trace
+from mugraph.frontend.handwritten import in_place_of
 from mugraph.frontend.workloads import WORKLOADS
-from mugraph.handwritten import in_place_of
 from mugraph.ir.serialize import graph_from_json, graph_to_json
 from mugraph.lower import construct
 from mugraph.runtime import build
+from mugraph.runtime.baselines import COMPILE_MODES
 from mugraph.search import search
-from mugraph.search.enumeration.cost import predicted_seconds
-from mugraph.trials.kernel_errors import LARGEST_ERROR
-from mugraph.trials.paper_graphs import WRITTEN_FOR
+from mugraph.search.algorithm1.cost import predicted_seconds
+from mugraph.testing.kernel_errors import LARGEST_ERROR
+from mugraph.testing.paper_graphs import WRITTEN_FOR
 
 PAPER = Path(__file__).parent.parent / "examples" / "paper"
 CALLS = 32

@@ -22,12 +22,12 @@ import torch.nn.functional as F
 import mugraph
 from gpu_check import asked
 from kept import Record, records
-from mugraph.baselines import COMPILE_MODES
 from mugraph.devices import device_for, roofline_seconds
 from mugraph.frontend import trace
 from mugraph.frontend.workload_functions import EPSILON
 from mugraph.frontend.workloads import WORKLOADS
 from mugraph.runtime import measure
+from mugraph.runtime.baselines import COMPILE_MODES
 from mugraph.runtime.machine import Machine
 
 FLUSHED_BYTES = {"cuda": 256 << 20, "cpu": 64 << 20}

@@ -37,9 +37,9 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 
 from mugraph.devices import device_for
 from mugraph.devices.host import available_cores
-from mugraph.dynamo import compilations
-from mugraph.frontend.arrangements import with_arrangements
+from mugraph.frontend.block_permutations import with_arrangements
 from mugraph.frontend.partition import Partition, partition
+from mugraph.integrations.torch_compile import compilations
 
 RESULTS = Path(__file__).parent / "results"
 EXAMPLES = Path(__file__).parents[1] / "examples" / "models"

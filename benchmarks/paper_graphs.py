@@ -3,7 +3,7 @@
     python benchmarks/paper_graphs.py --output benchmarks/results/paper-graphs.json
 
 Each is checked, compared with its program, compiled for every target, and of the GPU kernels some blocks are run on the emulator.
-Both graphs are costed by one roofline for each kernel (`mugraph.search.enumeration.cost`), with what it consists of: launches,
+Both graphs are costed by one roofline for each kernel (`mugraph.search.algorithm1.cost`), with what it consists of: launches,
 blocks, bytes through device memory, bytes that blocks load, operations. `proposed` says whether the search, in the space around
 the paper's muGraph, finds one that computes the same in the same way, and at which cost by its own model; `place`, where that one
 stands among the candidates of the whole search. Exits with 1 where a muGraph is not run. A run that is repeated makes what is
@@ -25,19 +25,19 @@ from typing import Any
 import mugraph
 from kept import Record, records
 from mugraph import SearchSpace
-from mugraph.describe import gpu_figures
 from mugraph.devices import device_for
 from mugraph.errors import MugraphError
 from mugraph.frontend import trace
-from mugraph.handwritten import in_place_of
+from mugraph.frontend.handwritten import in_place_of
 from mugraph.ir.evaluate import loop_nodes
 from mugraph.ir.graph import Graph, Level
 from mugraph.ir.liveness import peak_bytes
 from mugraph.ir.ops import OPERATORS, Scope, apply_call
+from mugraph.results.summary import gpu_figures
 from mugraph.search import Candidate, Options, search
-from mugraph.search.enumeration.cost import predicted_seconds
-from mugraph.trials.paper_graphs import WRITTEN_FOR
-from mugraph.trials.ways import way
+from mugraph.search.algorithm1.cost import predicted_seconds
+from mugraph.testing.paper_graphs import WRITTEN_FOR
+from mugraph.testing.ways import way
 
 PAPER = Path(__file__).parent.parent / "examples" / "paper"
 PATIENT = Options(closure_seconds=120.0)

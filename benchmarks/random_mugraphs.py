@@ -28,8 +28,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from kept import Record, records
 from mugraph.ir.validity import check
-from mugraph.trials.mugraph_features import FEATURES, IMPOSSIBLE, features
-from mugraph.trials.mugraph_runs import COMPILERS, FAULTS, TARGETS, Ending, Outcome, compiled, machine_of, outcome, trial_of_seed
+from mugraph.testing.mugraph_features import FEATURES, IMPOSSIBLE, features
+from mugraph.testing.mugraph_runs import COMPILERS, FAULTS, TARGETS, Ending, Outcome, compiled, machine_of, outcome, trial_of_seed
 
 RESULT = Path(__file__).parent / "results" / "random-mugraphs.json"
 COMPILED_EVERY = 10

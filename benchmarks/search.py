@@ -45,14 +45,14 @@ from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Graph
 from mugraph.ir.serialize import graph_from_json, graph_to_json
 from mugraph.search import Options, Progress, SearchResult, search
-from mugraph.search.enumeration import EnumerationOptions, EnumerationResult, enumerate_graphs
-from mugraph.search.enumeration.cost import predicted_seconds
+from mugraph.search.algorithm1 import EnumerationOptions, EnumerationResult, enumerate_graphs
+from mugraph.search.algorithm1.cost import predicted_seconds
 from mugraph.search.structures import KNOWN
-from mugraph.trials import ProgramSpace, random_program
+from mugraph.testing import ProgramSpace, random_program
 from mugraph.verifier import verify_graphs
-from mugraph.verifier.batched import evaluate_batched
 from mugraph.verifier.float_inputs import random_inputs
 from mugraph.verifier.floats import errors_against
+from mugraph.verifier.vectorized_eval import evaluate_batched
 from plots import power_law, scatter
 
 RESULTS = Path(__file__).parent / "results"

@@ -26,9 +26,9 @@ from mugraph.frontend.workloads import WORKLOADS
 from mugraph.ir import Graph
 from mugraph.lower import construct
 from mugraph.runtime import Executable, build
-from mugraph.runtime.triton.figures import triton_figures
 from mugraph.runtime.triton.interpreted import InterpretedTriton
 from mugraph.runtime.triton.machine import Triton
+from mugraph.runtime.triton.resources import triton_figures
 from mugraph.search import search
 
 SEARCHED = "triton:sm_90"

@@ -16,7 +16,7 @@ import torch
 
 from mugraph.ir import DType, Graph, GraphBuilder, Level
 from mugraph.lower.workspace import Workspace, plan_workspace
-from mugraph.runtime import Executable, build, steps
+from mugraph.runtime import Executable, build, call_plan
 
 SHAPES = ((64, 64), (256, 256), (1024, 1024), (4096, 2048))
 OPERATORS = ("tanh", "exp", "sigmoid", "tanh", "exp", "sigmoid")
@@ -53,7 +53,7 @@ def pairs(shape: tuple[int, int], seconds: float) -> list[tuple[float, float]]:
 
 def planned_without(executable: Executable) -> Executable:
     """The executable with its call planned with memory of its own for each tensor."""
-    with mock.patch.object(steps, "plan_workspace", return_value=Workspace({}, 0, 0)):
+    with mock.patch.object(call_plan, "plan_workspace", return_value=Workspace({}, 0, 0)):
         executable(*(torch.randn(node.output.shape) for node in executable.graph.inputs()))
     return executable
 

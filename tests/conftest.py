@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from mugraph import seeds
+from mugraph.support import seeds
 
 os.environ["MUGRAPH_CACHE"] = "off"
 

@@ -14,14 +14,17 @@ from typing import Any
 import pytest
 
 import mugraph
-from mugraph import baselines, folder, outcomes, recall
 from mugraph.cli import main
 from mugraph.cli.cache import KINDS
 from mugraph.cli.summary import dropped
-from mugraph.result import Rejection
+from mugraph.integrations import piece_optimizer
+from mugraph.results import serialization
+from mugraph.results.result import Rejection
+from mugraph.runtime import baselines
 from mugraph.runtime.cuda import nvrtc
-from mugraph.search import notes
-from mugraph.store import Store
+from mugraph.search import structure_cache
+from mugraph.select import result_cache
+from mugraph.support.store import Store
 
 PROGRAM = """
 import torch
@@ -292,7 +295,7 @@ def test_defects_are_reported_as_such(monkeypatch: pytest.MonkeyPatch, capsys: p
     def broken(path: Path, trust_sources: bool) -> None:
         raise ZeroDivisionError("a defect")
 
-    monkeypatch.setattr(folder, "load", broken)
+    monkeypatch.setattr(serialization, "load", broken)
     assert main(["show", "anything"]) == 2
     assert "ZeroDivisionError" in error_line(capsys)
 
@@ -356,7 +359,7 @@ def test_kinds_that_do_not_exist_are_refused(
         assert main(["cache", command, "results"]) == 2
         assert "'results'" in (line := error_line(capsys))
         assert "result, structures, duel, cubin, kernel" in line
-    assert {recall.KIND, notes.KIND, outcomes.KIND, nvrtc.KIND} == set(KINDS) - {"kernel"}
+    assert {result_cache.KIND, structure_cache.KIND, piece_optimizer.KIND, nvrtc.KIND} == set(KINDS) - {"kernel"}
     assert len(listed(capsys, "result")) == 1
     assert listed(capsys, "duel") == []
 

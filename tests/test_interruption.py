@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import mugraph
-from mugraph.progress import Event
-from mugraph.store import Store
+from mugraph.support.progress import Event
+from mugraph.support.store import Store
 
 
 def normalised_product(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:

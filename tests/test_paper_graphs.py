@@ -13,13 +13,13 @@ import mugraph
 from mugraph import SearchSpace
 from mugraph.devices import device_for
 from mugraph.frontend import trace
-from mugraph.handwritten import in_place_of
+from mugraph.frontend.handwritten import in_place_of
 from mugraph.ir.graph import Graph
 from mugraph.ir.text import parse_graph
 from mugraph.ir.validity import check
 from mugraph.search import search
-from mugraph.trials.paper_graphs import WRITTEN_FOR
-from mugraph.trials.ways import way
+from mugraph.testing.paper_graphs import WRITTEN_FOR
+from mugraph.testing.ways import way
 from mugraph.verifier import verify_graphs
 
 TARGETS = ("cpu", "cuda:sm_80", "cuda:sm_90")

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from zoo import MODELS, SIZES, build
 
-from mugraph.dynamo import compilations
+from mugraph.integrations.torch_compile import compilations
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def main() -> None:
     chosen = parser.parse_args()
 
     logging.basicConfig(level=logging.WARNING)
-    logging.getLogger("mugraph.dynamo").setLevel(logging.INFO)
+    logging.getLogger("mugraph.torch_compile").setLevel(logging.INFO)
     model = build(chosen.model, chosen.size, chosen.layers).to(getattr(torch, chosen.dtype))
     prompt = torch.randint(7, SIZES[chosen.size].vocabulary, (1, 16))
     fast = torch.compile(model, backend="mugraph", options={"budget": chosen.budget})

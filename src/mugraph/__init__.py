@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mugraph.api import optimize_graph, superoptimize, verify
-    from mugraph.dynamic import Dim, superoptimize_dynamic
     from mugraph.errors import MugraphError
-    from mugraph.folder import load
     from mugraph.frontend.onnx import from_onnx
+    from mugraph.integrations.dynamic_shapes import Dim, superoptimize_dynamic
+    from mugraph.integrations.torch_operator import torch_operator
     from mugraph.ir.graph import Graph
     from mugraph.ir.program import Program
-    from mugraph.result import Superoptimized
+    from mugraph.results.result import Superoptimized
+    from mugraph.results.serialization import load
     from mugraph.search import SearchSpace
 
 __version__ = "0.1.0"
@@ -36,21 +37,23 @@ __all__ = [
     "optimize_graph",
     "superoptimize",
     "superoptimize_dynamic",
+    "torch_operator",
     "verify",
 ]
 
 _HOMES = {
-    "Dim": "mugraph.dynamic",
+    "Dim": "mugraph.integrations.dynamic_shapes",
     "Graph": "mugraph.ir.graph",
     "MugraphError": "mugraph.errors",
     "Program": "mugraph.ir.program",
     "SearchSpace": "mugraph.search",
-    "Superoptimized": "mugraph.result",
+    "Superoptimized": "mugraph.results.result",
     "from_onnx": "mugraph.frontend.onnx",
-    "load": "mugraph.folder",
+    "load": "mugraph.results.serialization",
     "optimize_graph": "mugraph.api",
     "superoptimize": "mugraph.api",
-    "superoptimize_dynamic": "mugraph.dynamic",
+    "superoptimize_dynamic": "mugraph.integrations.dynamic_shapes",
+    "torch_operator": "mugraph.integrations.torch_operator",
     "verify": "mugraph.api",
 }
 

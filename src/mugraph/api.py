@@ -11,28 +11,28 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, cast, get_args
 
-from mugraph.calling import Calling, Positional, arguments_of
-from mugraph.comparison import compared
-from mugraph.deadline import Deadline
 from mugraph.devices import device_for
 from mugraph.errors import BudgetExceeded, InvalidInput, NotEquivalent
-from mugraph.forms import of_form
 from mugraph.frontend import load_tracer, trace
-from mugraph.handwritten import in_place_of
+from mugraph.frontend.calling import Calling, Positional, arguments_of
+from mugraph.frontend.comparison import compared
+from mugraph.frontend.handwritten import in_place_of
 from mugraph.ir.graph import Graph, Level
 from mugraph.ir.program import Program
 from mugraph.ir.readings import readings
-from mugraph.progress import Event, ProgressCallback, Reporter, silent
-from mugraph.proposals import Engine, Found, Inquiry, engine_of
-from mugraph.qualify import Contestant, Evidence, Proved, Qualifier
-from mugraph.recall import Memory
-from mugraph.result import Report, Superoptimized
-from mugraph.samples import random_tensors, torch_runner
+from mugraph.results.result import Report, Superoptimized
 from mugraph.search import Candidate, SearchReport, SearchResult, SearchSpace
+from mugraph.search.algorithm1.cost import predicted_seconds
 from mugraph.search.constraints import EVERYTHING
-from mugraph.search.enumeration.cost import predicted_seconds
 from mugraph.search.parallel import Workers, check_workers
-from mugraph.store import Mode, Store
+from mugraph.select.inputs import random_tensors, torch_runner
+from mugraph.select.pipeline import Contestant, Evidence, Proved, Qualifier
+from mugraph.select.proposals import Engine, Found, Inquiry, engine_of
+from mugraph.select.result_cache import Memory
+from mugraph.select.structure_key import of_form
+from mugraph.support.deadline import Deadline
+from mugraph.support.progress import Event, ProgressCallback, Reporter, silent
+from mugraph.support.store import Mode, Store
 from mugraph.verifier import Verdict, prover, verify_graphs
 from mugraph.verifier.certificate import digest as graph_digest
 from mugraph.verifier.floats import Runner
@@ -68,7 +68,7 @@ def superoptimize(
     measurement, proof) with the best so far. `workers` processes search beside each other,
     or the cores of a Ray cluster ("ray", "ray://HOST:PORT"); what is found does not depend on them. With `profile`
     candidates are measured on this machine and ordered by measured time, otherwise, and for a target that can only be
-    compiled for here, by predicted time. `progress` gets `mugraph.progress.Event`s; True prints them on stderr.
+    compiled for here, by predicted time. `progress` gets `mugraph.support.progress.Event`s; True prints them on stderr.
     `max_error` bounds the probability that a graph which is not equivalent is accepted (paper, section 5). Where the verifier's
     theorem gives no bound, candidates are dropped; with `evidence="tested"` those are kept which agree in all tests, in float64
     and in high precision, and the certificate says that no error is claimed. `seed` is that of all random tests: by default the
@@ -78,11 +78,12 @@ def superoptimize(
     is better than the original, the result runs that, as always.
 
     The result is kept for later processes in the user's cache directory, and an earlier one for the same program, device
-    and options is compiled and compared with float64 instead of searching again (`mugraph.recall`). `cache` is a store of
-    yours, or a mode of the user's: "on", "off", "read-only", "force" to search again; None means what $MUGRAPH_CACHE says.
+    and options is compiled and compared with float64 instead of searching again (`mugraph.select.result_cache`). `cache` is a
+    store of yours, or a mode of the user's: "on", "off", "read-only", "force" to search again; None means what
+    $MUGRAPH_CACHE says.
 
     `like` is a muGraph that was fastest at other sizes: only proposals of its form are compiled and proved, and with
-    `profile` measured (`mugraph.dynamic`).
+    `profile` measured (`mugraph.integrations.dynamic_shapes`).
 
     Every candidate was proved equivalent at full size and agrees with float64 arithmetic. When nothing better than the
     original is found, the result runs the original and its `found` is False.

@@ -20,7 +20,6 @@ import numpy as np
 import pytest
 
 import mugraph.checker
-from mugraph.artefacts import printed_again
 from mugraph.checker import PARTS, CheckReport, Rejected, check_folder, fields
 from mugraph.checker.bound import Sizes
 from mugraph.checker.files import graph_digest
@@ -32,11 +31,12 @@ from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.program import ProgramTensor
 from mugraph.ir.serialize import graph_from_json, graph_to_json
 from mugraph.lower.thread_graphs import construct
+from mugraph.results.bindings import printed_again
 from mugraph.runtime.cpu import Cpu
-from mugraph.trials import agree
+from mugraph.testing import agree
 from mugraph.verifier import FloatReport, float_check, verify_graphs
-from mugraph.verifier.batched import evaluate_batched
 from mugraph.verifier.certificate import digest
+from mugraph.verifier.vectorized_eval import evaluate_batched
 from verifier import characters, maxima
 from verifier.graphs import (
     attention,

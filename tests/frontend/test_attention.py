@@ -16,11 +16,11 @@ from mugraph.errors import UnsupportedOperator
 from mugraph.frontend import trace
 from mugraph.frontend.masks import causal_mask, hides_a_row
 from mugraph.frontend.partition import Partition, partition
-from mugraph.frontend.stitch import Kernels, runnable, stitched
+from mugraph.frontend.splice import Kernels, runnable, stitched
 from mugraph.lower.thread_graphs import construct
 from mugraph.runtime import build
-from mugraph.samples import runner
 from mugraph.search import search
+from mugraph.select.inputs import runner
 from mugraph.verifier.floats import float_check
 
 Function = Callable[..., Any]
@@ -161,7 +161,7 @@ def test_layers_look_at_their_mask_once(monkeypatch: pytest.MonkeyPatch) -> None
     def layers(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         return masked(torch.cos(masked(q, k, v, mask)), k, v, mask)
 
-    monkeypatch.setattr("mugraph.frontend.stitch.hides_a_row", looking)
+    monkeypatch.setattr("mugraph.frontend.splice.hides_a_row", looking)
     mask = additive(VISIBLE)
     with torch.no_grad():
         module = make_fx(layers, tracing_mode="fake")(QUERIES, KEYS, VALUES, mask)

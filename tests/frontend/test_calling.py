@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from mugraph.calling import Positional, structure_of
 from mugraph.errors import InvalidInput, ShapeMismatch
 from mugraph.frontend import trace
+from mugraph.frontend.calling import Positional, structure_of
 from mugraph.frontend.restore import Traced
 
 from .agreement import assert_agrees, random

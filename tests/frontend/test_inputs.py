@@ -12,9 +12,9 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from mugraph.calling import Positional, structure_of
 from mugraph.errors import InvalidInput, MugraphError, ShapeMismatch, UnsupportedOperator
 from mugraph.frontend import trace
+from mugraph.frontend.calling import Positional, structure_of
 from mugraph.frontend.restore import Traced
 
 from .agreement import random, run

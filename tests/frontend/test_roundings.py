@@ -12,7 +12,7 @@ import torch
 from torch import fx, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-import mugraph.dynamo
+import mugraph.integrations.torch_compile
 from mugraph.errors import UnsupportedOperator
 from mugraph.frontend import trace
 from mugraph.frontend.casts import note_roundings
@@ -290,7 +290,7 @@ def test_compiled_pieces_keep_the_rounding() -> None:
     with torch.inference_mode():
         result, wanted = compiled(x, w), function(x, w)
     torch._dynamo.reset()
-    assert mugraph.dynamo.compilations[-1].results
+    assert mugraph.integrations.torch_compile.compilations[-1].results
     assert wanted.abs().max() > 1e-4
     torch.testing.assert_close(result, wanted, rtol=0, atol=float(wanted.abs().max()) / 20)
 

@@ -11,7 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from mugraph.frontend.partition import partition
 from mugraph.frontend.sharing import viewed, with_views_of_results
-from mugraph.frontend.stitch import stitched
+from mugraph.frontend.splice import stitched
 from mugraph.runtime import build
 
 Function = Callable[..., tuple[torch.Tensor, ...]]

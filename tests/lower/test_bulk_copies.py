@@ -13,7 +13,7 @@ from mugraph.ir import DType, Graph
 from mugraph.lower import cooperative, lower
 from mugraph.lower.bulk_copies import places
 from mugraph.lower.check import check
-from mugraph.lower.lowered import Kernel, Matmul, Tile
+from mugraph.lower.tile_form import Kernel, Matmul, Tile
 
 SHARED_BYTES = 100_000
 BULK = Engines(bulk_row_bytes=128)

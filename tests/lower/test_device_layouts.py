@@ -14,7 +14,7 @@ from mugraph.lower.access_costs import accesses_of
 from mugraph.lower.device_layouts import with_device_layouts
 from mugraph.lower.layouts import tiles_of, times_of
 from mugraph.lower.lower import Launch
-from mugraph.lower.lowered import Kernel, Tile
+from mugraph.lower.tile_form import Kernel, Tile
 from targets.test_cuda import ERRORS, emulated, machine
 
 pytest.importorskip("highspy", reason="layouts are chosen by the HiGHS solver")

@@ -21,7 +21,7 @@ from mugraph.lower.access_costs import accesses_of
 from mugraph.lower.check import check
 from mugraph.lower.expressions import Source
 from mugraph.lower.layouts import swizzle_of, with_layouts
-from mugraph.lower.lowered import Buffer, Elementwise, Kernel, Matmul, Memory, Swizzle, Tile
+from mugraph.lower.tile_form import Buffer, Elementwise, Kernel, Matmul, Memory, Swizzle, Tile
 from mugraph.lower.traffic import sectors, wavefronts
 from mugraph.runtime.cuda.emulator import Emulation, emulate
 from mugraph.runtime.cuda.machine import launch_shape

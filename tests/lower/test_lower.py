@@ -11,7 +11,7 @@ from mugraph.errors import InvalidGraph
 from mugraph.ir import DType, Graph, GraphBuilder, Level
 from mugraph.lower import lower
 from mugraph.lower.check import check
-from mugraph.lower.lowered import Combine, Elementwise, Kernel, Matmul, Memory, Reduce
+from mugraph.lower.tile_form import Combine, Elementwise, Kernel, Matmul, Memory, Reduce
 from runtime.block_graphs import many_kernels
 
 

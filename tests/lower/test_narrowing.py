@@ -10,8 +10,8 @@ from mugraph.lower import construct, lower
 from mugraph.lower.check import check
 from mugraph.lower.expressions import TF32, Apply, Source
 from mugraph.lower.fragments import on_matrix_units
-from mugraph.lower.lowered import Elementwise, Kernel, Matmul, Memory
 from mugraph.lower.narrowing import with_narrow_factors, with_rounded_factors
+from mugraph.lower.tile_form import Elementwise, Kernel, Matmul, Memory
 
 
 def narrowed(graph: Graph) -> Kernel:

@@ -12,8 +12,8 @@ from mugraph.errors import InvalidGraph
 from mugraph.ir import DType, Graph, GraphBuilder, Level
 from mugraph.lower import cooperative, lower
 from mugraph.lower.check import check
-from mugraph.lower.lowered import Kernel, Matmul
 from mugraph.lower.staging import arrival, panels_of_iteration, slots
+from mugraph.lower.tile_form import Kernel, Matmul
 
 
 def norm(loop: int, inner: int = 1024) -> Graph:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.graph import Shape
 from mugraph.lower import tiles
-from mugraph.lower.lowered import Tile
+from mugraph.lower.tile_form import Tile
 
 shapes = st.lists(st.sampled_from((1, 2, 3, 4, 6)), min_size=1, max_size=4).map(tuple)
 

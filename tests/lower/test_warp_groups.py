@@ -14,7 +14,7 @@ from mugraph.ir import DType, Graph
 from mugraph.lower import cooperative, lower
 from mugraph.lower.bulk_copies import row_elements
 from mugraph.lower.check import check
-from mugraph.lower.lowered import Kernel, Matmul, Memory, Panels, Statement, Swizzle, Tile
+from mugraph.lower.tile_form import Kernel, Matmul, Memory, Panels, Statement, Swizzle, Tile
 from mugraph.lower.warp_groups import PLACE_BYTES, group_tiles, tiles_of, uses_warp_groups
 
 GROUPS = Engines(warp_group_rows=1)

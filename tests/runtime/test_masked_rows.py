@@ -22,7 +22,7 @@ from mugraph.runtime.cuda.machine import Cuda
 from mugraph.runtime.triton.interpreted import InterpretedTriton
 from mugraph.runtime.triton.machine import Triton
 from mugraph.search import search
-from mugraph.verifier.batched import evaluate_batched
+from mugraph.verifier.vectorized_eval import evaluate_batched
 
 TORCH = {DType.FP32: torch.float32, DType.FP16: torch.float16, DType.BF16: torch.bfloat16}
 TOLERANCE = {DType.FP32: 1e-4, DType.FP16: 2e-2, DType.BF16: 1e-1}

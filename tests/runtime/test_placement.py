@@ -16,7 +16,7 @@ from mugraph.ir import DType, Graph, GraphBuilder, Level, Value
 from mugraph.ir.graph import VIEWS
 from mugraph.ir.text import parse_graph
 from mugraph.lower import construct
-from mugraph.lower.lowered import Kernel, Memory, Tile
+from mugraph.lower.tile_form import Kernel, Memory, Tile
 from mugraph.runtime import build
 from mugraph.runtime.cpu import Cpu
 from mugraph.runtime.cuda.machine import Cuda

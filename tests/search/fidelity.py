@@ -14,20 +14,20 @@ from mugraph.algebra.fields import FieldArithmetic, FieldValue
 from mugraph.devices import device_for
 from mugraph.ir import Graph
 from mugraph.ir.arithmetic import Array
+from mugraph.ir.axes import AxisProgram, axis_program
 from mugraph.ir.evaluate import loop_nodes
 from mugraph.ir.graph import ACCUMULATORS, VIEWS, Node, Value
 from mugraph.ir.ops import Scope, apply_call, operator
-from mugraph.search.axes import AxisProgram, axis_program
+from mugraph.search.algorithm1.engine import Enumerator
+from mugraph.search.algorithm1.kernel import ScheduledKernel
+from mugraph.search.algorithm1.options import EnumerationOptions
+from mugraph.search.algorithm1.schedules import BlockSchedule
 from mugraph.search.closure.context import Context
 from mugraph.search.closure.extraction import ExtractionLimits, Extractor
-from mugraph.search.closure.lifting import Fmaps, loops_to_some_end, with_loop, worthwhile
-from mugraph.search.closure.recipe import Recipe
+from mugraph.search.closure.loop_insertion import Fmaps, loops_to_some_end, with_loop, worthwhile
 from mugraph.search.closure.saturation import Closure, Limits, Saturation, TinyInputs
+from mugraph.search.closure.sketch import Recipe
 from mugraph.search.closure.tiers import Tier
-from mugraph.search.enumeration.engine import Enumerator
-from mugraph.search.enumeration.kernel import ScheduledKernel
-from mugraph.search.enumeration.options import EnumerationOptions
-from mugraph.search.enumeration.schedules import BlockSchedule
 from mugraph.search.scheduling.emission import Output, Schedule, emit_block
 
 PARTS = 2

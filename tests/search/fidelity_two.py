@@ -11,21 +11,21 @@ import numpy as np
 from mugraph.algebra.fields import FieldArithmetic
 from mugraph.devices import device_for
 from mugraph.ir import Graph
+from mugraph.ir.axes import AxisProgram, axis_program
 from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.dtypes import DType
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.graph import Level
 from mugraph.ir.ops import GRAPH_DEFINED
-from mugraph.search.axes import AxisProgram, axis_program
+from mugraph.search.algorithm1.engine import Enumerator
+from mugraph.search.algorithm1.options import EnumerationOptions
 from mugraph.search.closure.context import Context
 from mugraph.search.closure.extraction import ExtractionLimits, Extractor
-from mugraph.search.closure.recipe import Recipe
 from mugraph.search.closure.saturation import Closure, Limits, Saturation, TinyInputs
+from mugraph.search.closure.sketch import Recipe
 from mugraph.search.closure.tiers import Tier
-from mugraph.search.enumeration.engine import Enumerator
-from mugraph.search.enumeration.options import EnumerationOptions
-from mugraph.search.planning.cuts import Cut, stored_slots
-from mugraph.search.planning.derivations import as_program
+from mugraph.search.partition.cuts import Cut, stored_slots
+from mugraph.search.partition.derivations import as_program
 from mugraph.search.scheduling.emission import Output, Schedule, emit_block
 
 from .fidelity import BlockKernel, Exclusion, Reader, Signature

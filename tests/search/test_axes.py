@@ -7,9 +7,9 @@ import time
 import pytest
 
 from mugraph.errors import UnsupportedOperator
+from mugraph.ir.axes import axis_program
 from mugraph.ir.graph import Graph
 from mugraph.ir.program import Program
-from mugraph.search.axes import axis_program
 
 from .programs import finished, grouped_heads, rmsnorm, self_attention
 

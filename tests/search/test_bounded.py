@@ -11,21 +11,21 @@ import pytest
 from mugraph.algebra.fields import FieldArithmetic
 from mugraph.devices import device_for
 from mugraph.ir import Graph
+from mugraph.ir.axes import AxisProgram, axis_program
 from mugraph.ir.ops import OPERATORS, Call, Operator
 from mugraph.ir.program import Program
 from mugraph.search import search
-from mugraph.search.axes import AxisProgram, axis_program
 from mugraph.search.closure.bounded import BoundedSaturation, deepened
 from mugraph.search.closure.context import Context
 from mugraph.search.closure.extraction import ExtractionLimits, Extractor
 from mugraph.search.closure.landmarks import Landmarks
-from mugraph.search.closure.lifting import Fmaps, with_loop
-from mugraph.search.closure.neutral import without_neutral_maxima
-from mugraph.search.closure.recipe import Recipe, Step
+from mugraph.search.closure.loop_insertion import Fmaps, with_loop
+from mugraph.search.closure.redundant_max import without_neutral_maxima
 from mugraph.search.closure.saturation import Closure, Limits, Saturation, TinyInputs
+from mugraph.search.closure.sketch import Recipe, Step
 from mugraph.search.closure.tiers import Tier, distinct_tiers, tiers_to
 from mugraph.search.report import SearchReport, TierReport
-from mugraph.trials.programs import random_program
+from mugraph.testing.programs import random_program
 
 from .parallel.items import PATIENT
 from .programs import attention, finished, lora, ntrans, rmsnorm

@@ -13,8 +13,8 @@ from mugraph.errors import InvalidInput
 from mugraph.ir.graph import Graph
 from mugraph.ir.text import parse_graph
 from mugraph.search import search
+from mugraph.search.algorithm1 import EnumerationOptions, enumerate_graphs
 from mugraph.search.constraints import Frame
-from mugraph.search.enumeration import EnumerationOptions, enumerate_graphs
 
 CPU, H100 = device_for("cpu"), device_for("cuda:sm_90")
 

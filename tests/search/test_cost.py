@@ -12,16 +12,16 @@ from mugraph.devices import Device, device_for
 from mugraph.ir import DType, Graph
 from mugraph.ir.liveness import peak_bytes
 from mugraph.ir.program import Program
-from mugraph.search.closure.recipe import Recipe, Step
 from mugraph.search.closure.saturation import Leaf
+from mugraph.search.closure.sketch import Recipe, Step
 from mugraph.search.closure.tiers import Tier
-from mugraph.search.engine import Search
-from mugraph.search.planning.derivations import as_program
-from mugraph.search.planning.roofline import Roofline
+from mugraph.search.driver import Search
+from mugraph.search.partition.derivations import as_program
+from mugraph.search.partition.lower_bounds import Roofline
 from mugraph.search.scheduling.cost import GENERATED_EFFICIENCY, IndexSpace, RecipeCost
+from mugraph.search.scheduling.cost_table import CostTable
 from mugraph.search.scheduling.emission import Output, emit_block
 from mugraph.search.scheduling.schedule import Scheduler
-from mugraph.search.scheduling.table import CostTable
 
 from .programs import PAPER, finished
 

@@ -13,14 +13,14 @@ from mugraph.ir import Graph, Level
 from mugraph.ir.program import Program
 from mugraph.ir.validity import check
 from mugraph.lower.thread_graphs import construct
+from mugraph.search.algorithm1 import EnumerationOptions, EnumerationResult, enumerate_graphs
+from mugraph.search.algorithm1.block import BlockPlan
+from mugraph.search.algorithm1.construct import LOWEST, Constructor, Phase, TensorType, Types
+from mugraph.search.algorithm1.emission import Launch
+from mugraph.search.algorithm1.kernel import KernelGenerator
+from mugraph.search.algorithm1.options import operators_for
+from mugraph.search.algorithm1.schedules import block_schedules
 from mugraph.search.closure.tiers import Tier, TierAlgebra
-from mugraph.search.enumeration import EnumerationOptions, EnumerationResult, enumerate_graphs
-from mugraph.search.enumeration.block import BlockPlan
-from mugraph.search.enumeration.construct import LOWEST, Constructor, Phase, TensorType, Types
-from mugraph.search.enumeration.emission import Launch
-from mugraph.search.enumeration.kernel import KernelGenerator
-from mugraph.search.enumeration.options import operators_for
-from mugraph.search.enumeration.schedules import block_schedules
 
 from .programs import chain, finished, outputs
 

@@ -15,9 +15,9 @@ import pytest
 
 from mugraph.errors import UndefinedInField
 from mugraph.ir import Graph
+from mugraph.ir.axes import axis_program
 from mugraph.ir.program import Program, ProgramTensor
-from mugraph.search.axes import axis_program
-from mugraph.search.enumeration.engine import FieldTest
+from mugraph.search.algorithm1.engine import FieldTest
 
 from .fidelity import PARTS, Exclusion, Family, Signature, by_algorithm_1, by_closure, descriptions, families
 from .programs import finished

@@ -7,7 +7,7 @@ import pytest
 
 from mugraph.devices import device_for
 from mugraph.search import search
-from mugraph.trials.forms import CASES, OUT_OF_REACH
+from mugraph.testing.forms import CASES, OUT_OF_REACH
 
 from .programs import outputs
 

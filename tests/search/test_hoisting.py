@@ -11,12 +11,12 @@ import pytest
 import mugraph
 from mugraph.checker import check_folder
 from mugraph.devices import device_for
+from mugraph.ir.axes import AxisProgram, axis_program
 from mugraph.ir.graph import Graph
 from mugraph.ir.program import Program, ProgramTensor
 from mugraph.search import search
-from mugraph.search.axes import AxisProgram, axis_program
 from mugraph.search.closure.hoisting import hoisted
-from mugraph.search.engine import Search
+from mugraph.search.driver import Search
 from mugraph.verifier import by_random_tests
 
 Function = Callable[..., ProgramTensor | tuple[ProgramTensor, ...]]

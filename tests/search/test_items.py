@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mugraph.devices import device_for
+from mugraph.ir.axes import AxisProgram, axis_program
 from mugraph.ir.dtypes import DType
-from mugraph.search.axes import AxisProgram, axis_program
 from mugraph.search.closure.tiers import Tier
-from mugraph.search.engine import Search
-from mugraph.search.items import NOTHING, Item, Options, canonical, reading
+from mugraph.search.driver import Search
 from mugraph.search.structures import KNOWN
-from mugraph.search.work import Work
+from mugraph.search.tasks import NOTHING, Item, Options, canonical, reading
+from mugraph.search.work_model import Work
 
 from .programs import gated_mlp, rmsnorm
 

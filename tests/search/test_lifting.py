@@ -12,6 +12,7 @@ import torch
 from mugraph.algebra.fields import FieldArithmetic
 from mugraph.devices import device_for
 from mugraph.ir import Graph
+from mugraph.ir.axes import AxisProgram, axis_program
 from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.graph import Level
 from mugraph.ir.program import Program
@@ -21,15 +22,14 @@ from mugraph.runtime.cuda.emulated import EmulatedCuda
 from mugraph.runtime.cuda.machine import Cuda
 from mugraph.runtime.executable import Executable
 from mugraph.search import search
-from mugraph.search.axes import AxisProgram, axis_program
+from mugraph.search.algorithm1.engine import FieldTest
 from mugraph.search.closure.context import Context
 from mugraph.search.closure.extraction import ExtractionLimits, Extractor
-from mugraph.search.closure.lifting import Fmaps, is_linear, loops_to_some_end, with_loop
-from mugraph.search.closure.neutral import without_neutral_maxima
-from mugraph.search.closure.recipe import Recipe
+from mugraph.search.closure.loop_insertion import Fmaps, is_linear, loops_to_some_end, with_loop
+from mugraph.search.closure.redundant_max import without_neutral_maxima
 from mugraph.search.closure.saturation import Closure, Limits, Saturation, TinyInputs
+from mugraph.search.closure.sketch import Recipe
 from mugraph.search.closure.tiers import Tier
-from mugraph.search.enumeration.engine import FieldTest
 from mugraph.search.scheduling.emission import Output, Schedule, emit_block
 
 from .programs import PAPER, chain, finished, lora, normalized, outputs, random_inputs, rmsnorm

@@ -18,8 +18,8 @@ from mugraph.runtime.cuda.emulated import EmulatedCuda
 from mugraph.runtime.cuda.machine import Cuda
 from mugraph.runtime.executable import Executable
 from mugraph.search import Options, search
-from mugraph.search.engine import Search
-from mugraph.search.planning.padding import Padding, factors, worthwhile_paddings
+from mugraph.search.driver import Search
+from mugraph.search.partition.padding import Padding, factors, worthwhile_paddings
 
 from .programs import attention, finished, outputs, random_inputs, rmsnorm
 

@@ -14,11 +14,11 @@ from mugraph.ir import DType, Graph
 from mugraph.ir.program import Program
 from mugraph.search import search
 from mugraph.search.closure.tiers import Tier
-from mugraph.search.engine import Search
-from mugraph.search.planning.cuts import CutSpace, in_normal_order
-from mugraph.search.planning.plans import CUT_GAIN
-from mugraph.search.planning.selection import CANDIDATES
-from mugraph.search.planning.variants import Parts, Variants
+from mugraph.search.driver import Search
+from mugraph.search.partition.cuts import CutSpace, in_normal_order
+from mugraph.search.partition.plans import CUT_GAIN
+from mugraph.search.partition.selection import CANDIDATES
+from mugraph.search.partition.variants import Parts, Variants
 
 from .programs import PAPER, chain, finished, outputs, rmsnorm
 

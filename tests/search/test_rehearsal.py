@@ -12,25 +12,25 @@ from mugraph.algebra.fields import FieldArithmetic
 from mugraph.devices import Device, device_for
 from mugraph.ir import Graph
 from mugraph.ir.arithmetic import Array
+from mugraph.ir.axes import AxisProgram, axis_program
 from mugraph.ir.dtypes import DType
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.program import Program, ProgramTensor
-from mugraph.search.axes import AxisProgram, axis_program
 from mugraph.search.closure.context import Context
 from mugraph.search.closure.extraction import ExtractionLimits, Extractor
-from mugraph.search.closure.neutral import without_neutral_maxima
-from mugraph.search.closure.recipe import Recipe
+from mugraph.search.closure.redundant_max import without_neutral_maxima
+from mugraph.search.closure.safe_softmax import Stabilizer
 from mugraph.search.closure.saturation import Closure, Limits, Saturation, TinyInputs
-from mugraph.search.closure.stabilize import Stabilizer
+from mugraph.search.closure.sketch import Recipe
 from mugraph.search.closure.tiers import Tier
-from mugraph.search.engine import Search
-from mugraph.search.items import Options
+from mugraph.search.driver import Search
 from mugraph.search.kernels import Kernel
-from mugraph.search.planning.plans import Plan, Stage
-from mugraph.search.planning.rehearsal import Rehearsal
-from mugraph.search.planning.selection import most_promising, orders_lost
+from mugraph.search.partition.plans import Plan, Stage
+from mugraph.search.partition.rounding_model import Rehearsal
+from mugraph.search.partition.selection import most_promising, orders_lost
 from mugraph.search.scheduling.emission import Output, Schedule
+from mugraph.search.tasks import Options
 
 from .programs import attention, finished, lora, rmsnorm
 

@@ -12,11 +12,11 @@ import pytest
 from mugraph.devices import Device, device_for
 from mugraph.ir import Graph
 from mugraph.search.closure.tiers import Tier
-from mugraph.search.engine import Search
+from mugraph.search.driver import Search
 from mugraph.search.scheduling.cost import RecipeCost
-from mugraph.search.scheduling.leaders import Leaders
+from mugraph.search.scheduling.cost_table import CostTable, in_femtoseconds
 from mugraph.search.scheduling.schedule import Scheduled, Scheduler
-from mugraph.search.scheduling.table import CostTable, in_femtoseconds
+from mugraph.search.scheduling.top_k import Leaders
 
 from .programs import attention, gated_mlp, rmsnorm
 

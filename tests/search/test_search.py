@@ -15,12 +15,12 @@ from mugraph.ir import Graph
 from mugraph.ir.program import Program
 from mugraph.ir.validity import check
 from mugraph.search import Options, Progress, search
-from mugraph.search.closure.recipe import Recipe
+from mugraph.search.closure.sketch import Recipe
 from mugraph.search.closure.tiers import Tier
-from mugraph.search.engine import Search, SearchResult
+from mugraph.search.driver import Search, SearchResult
 from mugraph.search.report import Pruning
 from mugraph.search.structures import KNOWN
-from mugraph.trials import ProgramSpace, random_program
+from mugraph.testing import ProgramSpace, random_program
 from mugraph.verifier import verify_graphs
 
 from .programs import (

@@ -10,12 +10,12 @@ import pytest
 from mugraph.algebra.fields import FieldArithmetic, NestingArithmetic
 from mugraph.devices import device_for
 from mugraph.ir import Graph
+from mugraph.ir.axes import axis_program
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.program import Program
 from mugraph.search import search
-from mugraph.search.axes import axis_program
-from mugraph.search.closure.neutral import without_neutral_maxima
+from mugraph.search.closure.redundant_max import without_neutral_maxima
 from mugraph.search.closure.saturation import TinyInputs
 
 from .programs import attention, finished, heads_and_projection, random_inputs

@@ -8,13 +8,13 @@ import random
 import pytest
 
 from mugraph.devices import device_for
+from mugraph.ir.axes import axis_program
 from mugraph.ir.dtypes import DType
-from mugraph.search.axes import axis_program
-from mugraph.search.closure.recipe import Recipe, Step
 from mugraph.search.closure.saturation import Leaf
+from mugraph.search.closure.sketch import Recipe, Step
 from mugraph.search.closure.tiers import Tier
-from mugraph.search.items import Item, Options, canonical
-from mugraph.search.work import Work
+from mugraph.search.tasks import Item, Options, canonical
+from mugraph.search.work_model import Work
 
 from .programs import rmsnorm
 

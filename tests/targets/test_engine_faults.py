@@ -18,7 +18,7 @@ from mugraph.runtime import Executable
 from mugraph.runtime.cuda.emulated import EmulatedCuda
 from mugraph.runtime.cuda.emulator import Fault
 from mugraph.runtime.cuda.machine import Cuda
-from mugraph.trials.kernel_faults import try_faults
+from mugraph.testing.kernel_faults import try_faults
 from targets.test_cuda import ERRORS, emulated
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator compiles kernels with g++")

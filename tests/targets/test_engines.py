@@ -12,8 +12,8 @@ from mugraph.ir import DType
 from mugraph.lower.warp_groups import uses_warp_groups
 from mugraph.runtime import Executable
 from mugraph.runtime.cuda.emulated import EmulatedCuda
-from mugraph.runtime.cuda.figures import kernel_figures
 from mugraph.runtime.cuda.machine import Cuda
+from mugraph.runtime.cuda.resources import kernel_figures
 from runtime.block_graphs import many_kernels
 from targets.test_cuda import ERRORS, emulated, products
 

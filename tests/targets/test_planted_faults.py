@@ -25,7 +25,7 @@ from mugraph.runtime.cuda.emulated import EmulatedCuda
 from mugraph.runtime.cuda.machine import Cuda
 from mugraph.runtime.cuda.nvrtc import SOURCE_NAME
 from mugraph.search import search
-from mugraph.trials.kernel_faults import plants, try_faults
+from mugraph.testing.kernel_faults import plants, try_faults
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator compiles kernels with g++")
 

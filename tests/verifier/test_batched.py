@@ -11,7 +11,7 @@ from mugraph.algebra.fields import FieldArithmetic
 from mugraph.ir import DType, Graph, GraphBuilder, Level
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
-from mugraph.verifier.batched import evaluate_batched
+from mugraph.verifier.vectorized_eval import evaluate_batched
 
 from .graphs import FP32, fused_rmsnorm, linear_with_bias, online_attention, rmsnorm, scaled_sums
 

@@ -21,13 +21,13 @@ from mugraph.ir.arithmetic import Array
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.program import ProgramTensor
 from mugraph.search import search
-from mugraph.verifier.batched import evaluate_batched
 from mugraph.verifier.bounds import Difference, Function, Terms, difference_of
+from mugraph.verifier.degree_bounds import Fraction as Bounds
+from mugraph.verifier.degree_bounds import Magnitudes
 from mugraph.verifier.factors import Factored
-from mugraph.verifier.magnitudes import Fraction as Bounds
-from mugraph.verifier.magnitudes import Magnitudes
+from mugraph.verifier.parallel_axes import shared_slice
 from mugraph.verifier.semantics import beyond_rational
-from mugraph.verifier.slices import shared_slice
+from mugraph.verifier.vectorized_eval import evaluate_batched
 
 from .graphs import FP32, attention, fused_rmsnorm, online_attention, program, rmsnorm
 

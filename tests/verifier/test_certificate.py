@@ -16,7 +16,7 @@ from mugraph.ir import Graph
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.verifier import Certificate, float_check, recheck, verify_graphs
-from mugraph.verifier.batched import evaluate_batched
+from mugraph.verifier.vectorized_eval import evaluate_batched
 
 from .graphs import fused_rmsnorm, program, rmsnorm
 

@@ -20,10 +20,10 @@ from mugraph.ir.arithmetic import Array
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.serialize import graph_to_json
 from mugraph.verifier import by_random_tests, verify_graphs
-from mugraph.verifier.batched import evaluate_batched
 from mugraph.verifier.certificate import Certificate
 from mugraph.verifier.characters import Characters
 from mugraph.verifier.factors import evaluate_products
+from mugraph.verifier.vectorized_eval import evaluate_batched
 
 from .characters import DIFFERENT, EQUAL, SHAPES, Function, T, absolute, brain, leaky, logarithm, norm, pair, relu, top
 from .graphs import program

@@ -11,8 +11,8 @@ from mugraph.ir.arithmetic import Array
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.program import ProgramTensor
 from mugraph.ir.scalar import Scalar
-from mugraph.verifier.batched import evaluate_batched
 from mugraph.verifier.factors import Factored
+from mugraph.verifier.vectorized_eval import evaluate_batched
 
 from .graphs import program
 

@@ -12,7 +12,7 @@ import mugraph
 from mugraph.errors import InvalidInput, TargetUnavailable
 from mugraph.ir import DType, Graph, GraphBuilder, Level
 from mugraph.ir.program import Program, ProgramTensor
-from mugraph.trials import ProgramSpace, agree, mutants, random_program
+from mugraph.testing import ProgramSpace, agree, mutants, random_program
 from mugraph.verifier import Outcome, prove, prover
 from mugraph.verifier.bounds import difference_of
 from mugraph.verifier.semantics import Semantics

@@ -14,7 +14,7 @@ from mugraph.algebra.fields import FieldValue
 from mugraph.errors import UndefinedInField
 from mugraph.ir import Scalar
 from mugraph.ir.program import ProgramTensor
-from mugraph.trials import agree, mutants
+from mugraph.testing import agree, mutants
 from mugraph.verifier import random_tests, verify_graphs
 from mugraph.verifier.bounds import difference_of
 from mugraph.verifier.roots import MOST_RADICANDS, RootedArithmetic, Signs, TooManyRadicands

@@ -10,8 +10,8 @@ from mugraph.ir import DType, Graph
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.program import Program, ProgramTensor
 from mugraph.search import search
-from mugraph.verifier.batched import evaluate_batched
 from mugraph.verifier.rounding import RoundedArithmetic
+from mugraph.verifier.vectorized_eval import evaluate_batched
 
 KEYS, WIDTH = 8, 8
 

@@ -17,7 +17,7 @@ from mugraph.ir.program import ProgramTensor
 from mugraph.ir.validity import check
 from mugraph.lower.thread_graphs import construct
 from mugraph.verifier import verify_graphs
-from mugraph.verifier.slices import NotParallel, shared_slice, take_slice
+from mugraph.verifier.parallel_axes import NotParallel, shared_slice, take_slice
 
 from .graphs import (
     FP32,

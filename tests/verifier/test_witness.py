@@ -11,7 +11,7 @@ import pytest
 
 from mugraph.ir.graph import Graph
 from mugraph.ir.program import ProgramTensor
-from mugraph.trials.rewrites import rewritten
+from mugraph.testing.rewrites import rewritten
 from mugraph.verifier import witness as module
 from mugraph.verifier.balls import NotEnclosed
 from mugraph.verifier.points import Point

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from mugraph.calling import Positional
 from mugraph.frontend import trace
+from mugraph.frontend.calling import Positional
 from mugraph.frontend.workloads import WORKLOADS, workload
 from mugraph.ir.graph import Graph
 from mugraph.ir.text import parse_graph
-from mugraph.result import Candidate, Rejection, Report, Superoptimized
+from mugraph.results.result import Candidate, Rejection, Report, Superoptimized
 from mugraph.runtime import build
 from mugraph.search.report import Pruning, SearchReport, TierReport
 from mugraph.verifier import verify_graphs

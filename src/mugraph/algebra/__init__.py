@@ -3,6 +3,6 @@
 from mugraph.algebra.expressions import Algebra
 from mugraph.algebra.indexed import IndexedAlgebra, IndexedOracle
 from mugraph.algebra.normal_form import Expr, ExpressionTooLarge
-from mugraph.algebra.oracle import Oracle
+from mugraph.algebra.subexpression import Oracle
 
 __all__ = ["Algebra", "Expr", "ExpressionTooLarge", "IndexedAlgebra", "IndexedOracle", "Oracle"]

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from mugraph.algebra.expressions import Algebra
 from mugraph.algebra.normal_form import ABSENT, Atom, Expr, Monomial, Term
-from mugraph.algebra.oracle import Oracle
+from mugraph.algebra.subexpression import Oracle
 
 
 class Occurrence(NamedTuple):

@@ -29,8 +29,8 @@ def search(
     traceback: Traceback = False,
 ) -> int:
     """The paper's Table 4: both engines against the limit of block operators."""
-    from mugraph.ablation import Ablation, table, to_json
-    from mugraph.progress import Event, Reporter
+    from mugraph.experiments.search_ablation import Ablation, table, to_json
+    from mugraph.support.progress import Event, Reporter
 
     ablation = Ablation(shape, seconds, workers)
     cells = []
@@ -58,8 +58,8 @@ def optimizer(
     from mugraph.cli.subjects import resolve
     from mugraph.devices import device_for
     from mugraph.errors import InvalidInput
+    from mugraph.experiments.optimizer_ablation import ablate, table, to_json
     from mugraph.frontend import trace
-    from mugraph.optimizer_ablation import ablate, table, to_json
     from mugraph.search import search as search_program
 
     subject = resolve(workload, batch, dtype, size, None)

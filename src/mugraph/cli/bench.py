@@ -15,9 +15,9 @@ from mugraph.cli.options import Json, Traceback, TrustSources
 from mugraph.errors import InvalidInput, TargetUnavailable
 
 if TYPE_CHECKING:
-    from mugraph.baselines import Comparison
     from mugraph.cli.subjects import Subject
-    from mugraph.result import Superoptimized
+    from mugraph.results.result import Superoptimized
+    from mugraph.runtime.baselines import Comparison
 
 
 def bench(
@@ -48,9 +48,9 @@ def bench(
 
 def _timed(folder: Path, rounds: int, trust_sources: bool, trust_origin: bool) -> tuple[Superoptimized, Comparison]:
     """The saved result, and its times beside those of the function it came from."""
-    from mugraph.baselines import compare
-    from mugraph.folder import load
     from mugraph.frontend import trace
+    from mugraph.results.serialization import load
+    from mugraph.runtime.baselines import compare
     from mugraph.verifier.certificate import digest
 
     opt = load(folder, trust_sources)

@@ -11,7 +11,7 @@ import typer
 
 from mugraph.cli.options import Json, Traceback
 from mugraph.errors import InvalidInput
-from mugraph.store import Entry, Store, cache_directory
+from mugraph.support.store import Entry, Store, cache_directory
 
 _OBJECT = "kernel"
 """What compiled kernels are called among the kinds of documents."""

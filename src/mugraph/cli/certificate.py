@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from mugraph import __version__
-from mugraph.artefacts import check_sources
-from mugraph.calling import structure_of
 from mugraph.checker import CheckReport, Examination, Part, Status, examine
 from mugraph.checker.files import Saved
 from mugraph.cli.subjects import Subject, resolve
-from mugraph.comparison import as_stored
-from mugraph.describe import passing_text
 from mugraph.errors import InvalidInput, MugraphError, TargetUnavailable
-from mugraph.folder import check_manifest, read_manifest
+from mugraph.frontend.calling import structure_of
+from mugraph.frontend.comparison import as_stored
 from mugraph.ir.graph import Graph
 from mugraph.ir.program import Program
 from mugraph.ir.serialize import graph_from_json
+from mugraph.results.bindings import check_sources
+from mugraph.results.serialization import check_manifest, read_manifest
+from mugraph.results.summary import passing_text
 from mugraph.verifier import verify_graphs
 
 _EXIT = {"accepted": 0, "rejected": 1, "undecided": 3}

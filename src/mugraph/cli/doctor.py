@@ -117,8 +117,8 @@ def _threads() -> Finding:
 
 
 def _cache() -> Finding:
-    from mugraph.private import NotPrivate, make_private
-    from mugraph.store import cache_directory
+    from mugraph.support.private_directories import NotPrivate, make_private
+    from mugraph.support.store import cache_directory
 
     directory = cache_directory()
     try:

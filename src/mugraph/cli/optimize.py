@@ -33,9 +33,9 @@ from mugraph.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from mugraph.progress import ProgressCallback
-    from mugraph.qualify import Evidence as KindOfEvidence
     from mugraph.search import SearchSpace
+    from mugraph.select.pipeline import Evidence as KindOfEvidence
+    from mugraph.support.progress import ProgressCallback
 
 
 class _Settings(TypedDict):
@@ -83,13 +83,13 @@ def optimize(
 ) -> int:
     """Discover, verify and compile fused kernels."""
     from mugraph.api import evidence_of, optimize_graph, superoptimize
-    from mugraph.baselines import compare
     from mugraph.cli.spaces import space_of
     from mugraph.cli.subjects import resolve
     from mugraph.cli.summary import optimization_json, print_optimization
-    from mugraph.folder import check_replaceable
-    from mugraph.progress import Event, Reporter
-    from mugraph.proposals import engine_of
+    from mugraph.results.serialization import check_replaceable
+    from mugraph.runtime.baselines import compare
+    from mugraph.select.proposals import engine_of
+    from mugraph.support.progress import Event, Reporter
 
     with contextlib.redirect_stdout(sys.stderr):  # what the user's code prints is no part of the answer
         subject = resolve(workload, batch, dtype, size, norm)

@@ -25,7 +25,7 @@ def show(
     import sys
 
     from mugraph.cli.summary import print_result, result_json
-    from mugraph.folder import load
+    from mugraph.results.serialization import load
 
     opt = load(folder, trust_sources)
     if html is not None:

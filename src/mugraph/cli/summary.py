@@ -11,12 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from mugraph import __version__
-from mugraph.baselines import OURS, Comparison
 from mugraph.cli.subjects import Subject
-from mugraph.describe import bound_text, compared_text, floats_text, gpu_figures, outcome_text, seconds_text, spot_check_text
 from mugraph.devices import device_for, roofline_seconds
 from mugraph.ir.graph import Graph
-from mugraph.result import Rejection, Superoptimized
+from mugraph.results.result import Rejection, Superoptimized
+from mugraph.results.summary import (
+    bound_text,
+    compared_text,
+    floats_text,
+    gpu_figures,
+    outcome_text,
+    seconds_text,
+    spot_check_text,
+)
+from mugraph.runtime.baselines import OURS, Comparison
 
 _NUMBER = re.compile(r"\d[\d.]*(e[+-]\d+)?")
 

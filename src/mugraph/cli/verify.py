@@ -80,7 +80,7 @@ def _compare(first: str, second: str, asked: _Question, json_output: bool) -> in
     """Compare two functions; the exit code is that of the answer."""
     from mugraph.api import verify as decide
     from mugraph.cli.subjects import resolve
-    from mugraph.describe import verdict_lines
+    from mugraph.results.summary import verdict_lines
 
     with contextlib.redirect_stdout(sys.stderr):  # what the user's code prints is no part of the answer
         left, right = resolve(first), resolve(second)

@@ -28,7 +28,7 @@ from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from mugraph.errors import UnsupportedOperator
-from mugraph.frontend.pieces import is_static
+from mugraph.frontend.node_traits import is_static
 
 _FACTORIES: frozenset[Callable[..., Any]] = frozenset(
     getattr(torch, name + suffix) for name in ("empty", "full", "ones", "rand", "randn", "zeros") for suffix in ("", "_like")

@@ -17,9 +17,9 @@ from torch import fx
 
 from mugraph.errors import MugraphError
 from mugraph.frontend.casts import note_roundings
-from mugraph.frontend.levels import levels_of
 from mugraph.frontend.masks import mask_of
-from mugraph.frontend.pieces import Inspector, Traits, alone, described, isolated, mutates, program_of, tensor_of
+from mugraph.frontend.node_traits import Inspector, Traits, alone, described, isolated, mutates, program_of, tensor_of
+from mugraph.frontend.topological_levels import levels_of
 from mugraph.frontend.work import Work, share, work_of_call, work_of_program
 from mugraph.ir.graph import Graph, Tensor
 

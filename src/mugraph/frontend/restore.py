@@ -19,7 +19,7 @@ from torch.utils._pytree import TreeSpec, keystr, tree_flatten, tree_flatten_wit
 from mugraph.errors import InvalidInput, ShapeMismatch
 from mugraph.frontend.origins import Origin
 from mugraph.ir.graph import Graph
-from mugraph.picking import picked
+from mugraph.support.picking import picked
 
 _NOT_A_TENSOR = object()
 _VALUES = (

@@ -16,7 +16,7 @@ from torch import fx
 from torch.utils.flop_counter import flop_registry
 
 from mugraph.errors import MugraphError
-from mugraph.frontend.pieces import bytes_of, is_static, isolated, program_of
+from mugraph.frontend.node_traits import bytes_of, is_static, isolated, program_of
 from mugraph.ir import ops
 from mugraph.ir.graph import Graph
 

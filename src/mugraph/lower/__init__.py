@@ -1,7 +1,7 @@
 """From muGraphs to the lowered form: thread graphs, tiles, statements, shared memory, threads and barriers."""
 
-from mugraph.lower.cooperative import ALL_PASSES, Passes, cooperative
 from mugraph.lower.lower import Launch, kernel_windows, lower, needed_nodes, require_fp32
+from mugraph.lower.pipeline import ALL_PASSES, Passes, cooperative
 from mugraph.lower.thread_graphs import construct
 
 __all__ = [

@@ -15,8 +15,8 @@ from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
 from mugraph.lower.dims import Dim
 from mugraph.lower.fragments import PAIR, WARP, comes_by_ldmatrix, on_matrix_units, warp_tiles
-from mugraph.lower.lanes import WIDEST_ACCESS, elementwise_share, reduction_share
-from mugraph.lower.lowered import Buffer, Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile, reads_target
+from mugraph.lower.thread_mapping import WIDEST_ACCESS, elementwise_share, reduction_share
+from mugraph.lower.tile_form import Buffer, Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile, reads_target
 from mugraph.lower.traffic import NONE, Traffic, traffic_of
 from mugraph.lower.vector_units import rows_together, run_along_k
 from mugraph.lower.warp_accesses import (

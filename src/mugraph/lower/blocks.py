@@ -28,9 +28,9 @@ from mugraph.lower.expressions import (
     expression_of,
     renumbered,
 )
-from mugraph.lower.lowered import Buffer, Combine, Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile
 from mugraph.lower.memory import place
 from mugraph.lower.phases import Phase, phases
+from mugraph.lower.tile_form import Buffer, Combine, Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile
 
 _PASSED_THROUGH = VIEWS | {"cast"}
 

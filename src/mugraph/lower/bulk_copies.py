@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from mugraph.lower.lowered import Kernel, Matmul, Panels, Tile
+from mugraph.lower.tile_form import Kernel, Matmul, Panels, Tile
 
 COPY_BYTES = 16
 """Both ends and the size of a bulk copy are multiples of it."""

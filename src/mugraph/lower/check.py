@@ -19,7 +19,9 @@ from mugraph.lower import tiles
 from mugraph.lower.bulk_copies import COPY_BYTES, MOST_BYTES, places, row_elements
 from mugraph.lower.fragments import COLUMNS
 from mugraph.lower.layouts import swizzle_of
-from mugraph.lower.lowered import (
+from mugraph.lower.order import first_conflict
+from mugraph.lower.staging import arrival, panels_of_iteration, slots
+from mugraph.lower.tile_form import (
     Buffer,
     Elementwise,
     Index,
@@ -34,8 +36,6 @@ from mugraph.lower.lowered import (
     Tile,
     reads_target,
 )
-from mugraph.lower.order import first_conflict
-from mugraph.lower.staging import arrival, panels_of_iteration, slots
 from mugraph.lower.tiles import same_elements
 from mugraph.lower.warp_groups import PLACE_BYTES, SWIZZLES, blocked, columns_first, group_tiles
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 
 from mugraph.ir.graph import Graph, Value
 from mugraph.lower.choices import Relation, choose
-from mugraph.lower.cooperative import block_threads
 from mugraph.lower.layouts import Dimensions, Layout, common_dimensions, relaid, relations_of, tiles_of, times_of
 from mugraph.lower.lower import DimensionOrder, Launch, kernel_windows
-from mugraph.lower.lowered import Kernel
+from mugraph.lower.pipeline import block_threads
+from mugraph.lower.tile_form import Kernel
 
 _ORDER_COST = 1e-3
 """Sectors that leaving row-major order must save."""

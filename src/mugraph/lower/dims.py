@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mugraph.lower.lowered import Elementwise, Reduce
+from mugraph.lower.tile_form import Elementwise, Reduce
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Shape
 from mugraph.lower import tiles
-from mugraph.lower.lowered import Buffer, Matmul, Memory, Tile
+from mugraph.lower.tile_form import Buffer, Matmul, Memory, Tile
 
 WARP = 32
 """Threads that run in step and exchange registers."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from mugraph.lower.access_costs import accesses_of
 from mugraph.lower.choices import Relation, choose
-from mugraph.lower.lowered import Buffer, Kernel, Memory, Statement, Swizzle, Tile, with_tiles
+from mugraph.lower.tile_form import Buffer, Kernel, Memory, Statement, Swizzle, Tile, with_tiles
 
 _CHUNK = 16
 """Bytes that swizzles keep together, and that rows are padded by: the widest access of a lane, so that it stays whole."""

@@ -16,8 +16,8 @@ from mugraph.ir.ops import GRAPH_DEFINED
 from mugraph.lower import tiles
 from mugraph.lower.blocks import lower_block, view
 from mugraph.lower.flattening import flattened
-from mugraph.lower.lowered import Buffer, Kernel, Memory, Tile
 from mugraph.lower.thread_graphs import RULES, Rule, construct
+from mugraph.lower.tile_form import Buffer, Kernel, Memory, Tile
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mugraph.lower.allocation import Request, allocate
-from mugraph.lower.lowered import Buffer, Kernel, Memory, Statement
+from mugraph.lower.tile_form import Buffer, Kernel, Memory, Statement
 
 ALIGNMENT = 64
 """Bytes: one cache line, and the widest vector."""

@@ -16,8 +16,8 @@ from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
 from mugraph.lower.exponents import shifted
 from mugraph.lower.expressions import TF32, Apply, Expression, Source, renumbered, subexpressions
-from mugraph.lower.lowered import Buffer, Combine, Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile, reads_target
 from mugraph.lower.memory import place
+from mugraph.lower.tile_form import Buffer, Combine, Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile, reads_target
 
 
 def with_narrow_factors(kernel: Kernel) -> Kernel:

@@ -11,8 +11,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from mugraph.lower.lanes import addresses, elementwise_share, reduction_share
-from mugraph.lower.lowered import Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile, reads_target
+from mugraph.lower.thread_mapping import addresses, elementwise_share, reduction_share
+from mugraph.lower.tile_form import Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile, reads_target
 
 
 def by_depth(kernel: Kernel) -> Kernel:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from mugraph.lower.access_costs import copy_traffic, factor_traffic
 from mugraph.lower.layouts import Dimensions, Layout
-from mugraph.lower.lowered import Buffer, Index, Matmul, Memory, Panels, Tile
+from mugraph.lower.tile_form import Buffer, Index, Matmul, Memory, Panels, Tile
 
 
 def laid_out(product: Matmul, panels: Panels, threads: int, whole_rows: bool) -> Panels:

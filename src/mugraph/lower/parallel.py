@@ -10,7 +10,7 @@ from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
 from mugraph.lower.expressions import Source
 from mugraph.lower.fragments import WARP, on_matrix_units
-from mugraph.lower.lowered import Buffer, Combine, Kernel, Matmul, Memory, Reduce, Statement, Tile
+from mugraph.lower.tile_form import Buffer, Combine, Kernel, Matmul, Memory, Reduce, Statement, Tile
 from mugraph.lower.tiles import row_major
 from mugraph.lower.vector_units import tasks_of
 

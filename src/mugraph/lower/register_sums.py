@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from mugraph.lower.expressions import Constant, Source
 from mugraph.lower.fragments import WARP, stays_in_registers
-from mugraph.lower.lowered import Buffer, Elementwise, Kernel, Matmul, Memory, Statement, Tile, with_tiles
+from mugraph.lower.tile_form import Buffer, Elementwise, Kernel, Matmul, Memory, Statement, Tile, with_tiles
 
 
 def with_register_sums(kernel: Kernel) -> Kernel:

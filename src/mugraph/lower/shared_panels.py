@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from mugraph.lower.lowered import Elementwise, Kernel, Matmul, Reduce, Statement, Tile
 from mugraph.lower.order import depends
+from mugraph.lower.tile_form import Elementwise, Kernel, Matmul, Reduce, Statement, Tile
 
 
 def with_shared_panels(kernel: Kernel) -> Kernel:

@@ -20,9 +20,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from mugraph.lower import tiles
-from mugraph.lower.lowered import Buffer, Index, Kernel, Matmul, Memory, Staged, Statement, Tile
 from mugraph.lower.memory import whole_bytes
 from mugraph.lower.streams import COPY_BYTES
+from mugraph.lower.tile_form import Buffer, Index, Kernel, Matmul, Memory, Staged, Statement, Tile
 
 _MOST_COPIES = 4
 """Of a thread, for a tile that is read late: with more, the copies themselves hold up what is read first."""

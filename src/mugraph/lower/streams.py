@@ -14,10 +14,10 @@ from dataclasses import replace
 from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
 from mugraph.lower.fragments import DEPTH, WARP, on_matrix_units, stays_in_registers
-from mugraph.lower.lowered import Buffer, Kernel, Matmul, Memory, Panels, Ring, Statement, Tile
 from mugraph.lower.memory import beside_another
 from mugraph.lower.panel_layouts import elements_of, laid_out
 from mugraph.lower.shared_panels import others_read, with_shared_panels
+from mugraph.lower.tile_form import Buffer, Kernel, Matmul, Memory, Panels, Ring, Statement, Tile
 from mugraph.lower.vector_units import sums_stay_in_registers
 
 RING = "ring"

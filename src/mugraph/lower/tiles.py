@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mugraph.ir.graph import Shape
-from mugraph.lower.lowered import Tile
+from mugraph.lower.tile_form import Tile
 
 
 def row_major(shape: Shape) -> tuple[int, ...]:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mugraph.lower.lanes import WIDEST_ACCESS
-from mugraph.lower.lowered import Buffer, Memory, Tile
+from mugraph.lower.thread_mapping import WIDEST_ACCESS
+from mugraph.lower.tile_form import Buffer, Memory, Tile
 from mugraph.lower.warp_accesses import Places
 
 _BANKS, _WORD = 32, 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from mugraph.lower import tiles
-from mugraph.lower.lowered import Matmul, Tile
+from mugraph.lower.tile_form import Matmul, Tile
 
 VECTOR_ROWS = 4
 """Rows that one thread computes: each element of the right factor serves them all."""

@@ -17,8 +17,8 @@ from mugraph.lower import tiles
 from mugraph.lower.bulk_copies import row_elements
 from mugraph.lower.fragments import COLUMNS, ROWS, WARP, WarpTiles, on_matrix_units, warp_tiles
 from mugraph.lower.layouts import swizzle_of
-from mugraph.lower.lowered import Index, Kernel, Matmul, Memory, Panels, Statement, Tile
 from mugraph.lower.panel_layouts import elements_of
+from mugraph.lower.tile_form import Index, Kernel, Matmul, Memory, Panels, Statement, Tile
 
 GROUP = 4
 """Warps of a group."""

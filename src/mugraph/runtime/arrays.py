@@ -18,8 +18,8 @@ from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Shape, Tensor
 from mugraph.ir.ops import Call, operator
 from mugraph.lower.tiles import row_major
-from mugraph.picking import picked
 from mugraph.runtime.torch_arithmetic import TorchArithmetic
+from mugraph.support.picking import picked
 
 Recognizer = Callable[[Sequence[Any]], "list[int] | None"]
 """Gives the addresses of the arrays of a call, or None where they must be read one by one."""
@@ -348,7 +348,7 @@ class TorchArrays:
         return self.torch.from_numpy(full).to(self.device, self.dtypes[tensor.dtype])
 
 
-_INSTEAD = "register the result as an operator of PyTorch (mugraph.torch_operator.torch_operator), or call the original function"
+_INSTEAD = "register the result as an operator of PyTorch (mugraph.torch_operator), or call the original function"
 
 NUMPY: Arrays = NumpyArrays()
 

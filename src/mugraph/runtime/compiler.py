@@ -18,7 +18,7 @@ from pathlib import Path
 
 from mugraph.errors import CompilationFailed, TargetUnavailable
 from mugraph.runtime.objects import kept_object, loaded_object, rebuilt_object
-from mugraph.store import cache_directory
+from mugraph.support.store import cache_directory
 from mugraph.targets.cpu import Vectors
 
 _FLAGS = (

@@ -11,8 +11,8 @@ from typing import Any
 from mugraph.errors import InvalidInput
 from mugraph.ir.graph import Graph
 from mugraph.lower import Launch, lower
-from mugraph.lower.lowered import Kernel, Matmul
 from mugraph.lower.narrowing import with_rounded_factors
+from mugraph.lower.tile_form import Kernel, Matmul
 from mugraph.runtime.arrays import Arrays, arrays_of
 from mugraph.runtime.compiler import find_compiler, load_shared
 from mugraph.runtime.machine import Functions, Timed

@@ -9,13 +9,13 @@ from typing import Any
 
 from mugraph.errors import InvalidInput, TargetUnavailable
 from mugraph.ir.graph import Graph
-from mugraph.lower.lowered import Kernel
+from mugraph.lower.tile_form import Kernel
 from mugraph.runtime.arrays import Arrays, Recognizer, RunInputs, torch_arrays
+from mugraph.runtime.call_plan import Run, planned
 from mugraph.runtime.cpu import Cpu
 from mugraph.runtime.gpu import NvidiaGpu
 from mugraph.runtime.machine import Machine
 from mugraph.runtime.placement import Placement, placement_of
-from mugraph.runtime.steps import Run, planned
 
 _RECOGNIZED = 4
 """Kinds of inputs that an executable recognizes, the latest first: on several GPUs, with and without inference mode."""
@@ -26,7 +26,7 @@ def build(graph: Graph, target: str = "cpu", cache_directory: Path | None = None
 
     Raises TargetUnavailable for a target that cannot be compiled for here, InvalidGraph and UnsupportedOperator for
     graphs the target cannot run. Objects are cached in `cache_directory` (by default the user's, see
-    `mugraph.store.cache_directory`).
+    `mugraph.support.store.cache_directory`).
     """
     return Executable(graph, machine_for(target), cache_directory=cache_directory)
 

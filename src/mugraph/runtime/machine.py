@@ -11,7 +11,7 @@ from mugraph.lower.lower import DimensionOrder
 from mugraph.runtime.arrays import Arrays
 
 if TYPE_CHECKING:
-    from mugraph.runtime.imitation import Imitation
+    from mugraph.runtime.emulation import Imitation
 
 Functions = Mapping[str, Callable[..., None]]
 """By kernel name, what runs it: called with the addresses of its buffers, inputs first."""

@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 
 from mugraph.errors import StorageError
-from mugraph.private import PRIVATE_FILE, check_private, make_private
+from mugraph.support.private_directories import PRIVATE_FILE, check_private, make_private
 
 _DIGEST_BYTES = 32
 _log = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from mugraph.ir.serialize import graph_to_json
 from mugraph.ir.text import Path, format_graph
 from mugraph.lower import kernel_windows, needed_nodes, tiles
 from mugraph.lower.lower import DimensionOrder
-from mugraph.lower.lowered import Buffer, Index, Kernel, Matmul, Memory, Tile
+from mugraph.lower.tile_form import Buffer, Index, Kernel, Matmul, Memory, Tile
 from mugraph.lower.workspace import Workspace, plan_workspace
 from mugraph.runtime.machine import Launched
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from mugraph.search.axes import AxisProgram
-from mugraph.search.planning.cuts import SHARED_OUT
+from mugraph.ir.axes import AxisProgram
+from mugraph.search.partition.cuts import SHARED_OUT
 
 
 def left_out(program: AxisProgram, loop_axes: Sequence[int], kernels: int) -> Iterator[str]:

@@ -14,11 +14,11 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, cast
 
 from mugraph.errors import InvalidInput
+from mugraph.ir.axes import Slots
 from mugraph.ir.graph import Graph, Node, Value
 from mugraph.ir.parse import LOOP_NAME, REPLICA, axis_name
-from mugraph.search.axes import Slots
-from mugraph.search.closure.recipe import Recipe, Step
-from mugraph.search.items import Options
+from mugraph.search.closure.sketch import Recipe, Step
+from mugraph.search.tasks import Options
 
 MOST_BLOCKS = 1 << 16
 """Of a grid; no device runs more at a time than a few thousand."""

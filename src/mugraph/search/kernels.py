@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from mugraph.devices import Device
+from mugraph.ir.axes import AxisProgram, AxisSet, Slots
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Tensor
-from mugraph.search.axes import AxisProgram, AxisSet, Slots
-from mugraph.search.closure.recipe import Recipe
+from mugraph.search.closure.sketch import Recipe
 from mugraph.search.closure.tiers import Tier, distinct_tiers, seen_in
 from mugraph.search.constraints import ANY_SCHEDULE, EVERYTHING, OUTPUT, Frame, SearchSpace
-from mugraph.search.items import NOTHING, Item, Options, canonical, reading
 from mugraph.search.parallel import Executor, Serial, Task
 from mugraph.search.report import Pruning, TierReport
 from mugraph.search.scheduling.cost import RecipeCost
@@ -25,7 +24,8 @@ from mugraph.search.scheduling.emission import Output, Schedule
 from mugraph.search.scheduling.schedule import Scheduled, Scheduler
 from mugraph.search.scheduling.space import Sizes, cuttable
 from mugraph.search.structures import KNOWN, Key, Structure, StructureCache
-from mugraph.search.work import Work
+from mugraph.search.tasks import NOTHING, Item, Options, canonical, reading
+from mugraph.search.work_model import Work
 
 _PART_SHARE = 0.1
 """Part of the time of a closure that finer algebra has for a part of a program: there are many, and most take much less."""
@@ -243,7 +243,8 @@ def _costs_of(
 def _output_slots(program: AxisProgram, recipe: Recipe) -> tuple[Slots, ...]:
     """Dimensions of a kernel's outputs: the program's, and for a maximum the recipe exports those that all of them share.
 
-    Whoever reads the maximum counts on these dimensions (`mugraph.search.planning.splits`): one without some of them is repeated.
+    Whoever reads the maximum counts on these dimensions (`mugraph.search.partition.splits`): one without some of them is
+    repeated.
     """
     outputs = tuple(slots for _, slots in program.outputs)
     shared = tuple(slot for slot in outputs[0] if all(slot in slots for slots in outputs))

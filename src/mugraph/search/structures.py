@@ -1,8 +1,8 @@
 """Structures found so far: what a context of a program holds, whatever the sizes of its axes.
 
 Closures and derivations know no sizes, so a second batch size, dtype or device repeats only the schedules. Structures are
-kept for the life of the process, and longer where there is a shelf (`mugraph.search.notes`); one that a deadline cut short
-serves whoever would not have given it more time.
+kept for the life of the process, and longer where there is a shelf (`mugraph.search.structure_cache`); one that a deadline
+cut short serves whoever would not have given it more time.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from mugraph.search.axes import AxisProgram
-from mugraph.search.closure.recipe import RecipeTuple
+from mugraph.ir.axes import AxisProgram
+from mugraph.search.closure.sketch import RecipeTuple
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.report import Pruning, TierReport
 

@@ -15,9 +15,9 @@ from mugraph.algebra.families import Q_TRIES, FieldFamily
 from mugraph.algebra.fields import P_BITS
 from mugraph.ir.graph import Graph
 from mugraph.verifier.characters import Characters
+from mugraph.verifier.degree_bounds import Applications, Fraction, Magnitudes, Polynomial
 from mugraph.verifier.factors import Factored, Remembering, Scaled, evaluate_products
 from mugraph.verifier.known_values import NOTHING, Known, magnitude
-from mugraph.verifier.magnitudes import Applications, Fraction, Magnitudes, Polynomial
 from mugraph.verifier.roots import MOST_RADICANDS
 from mugraph.verifier.semantics import Semantics
 

@@ -16,10 +16,10 @@ from mugraph.ir.arithmetic import Array
 from mugraph.ir.graph import Graph, Tensor
 from mugraph.ir.scalar import Scalar
 from mugraph.verifier.balls import Ball, Balls, State
-from mugraph.verifier.batched import Pulse, evaluate_batched
 from mugraph.verifier.intervals import FloatBalls
+from mugraph.verifier.parallel_axes import Axis, shared_slice, slice_of
 from mugraph.verifier.precise import PreciseBalls
-from mugraph.verifier.slices import Axis, shared_slice, slice_of
+from mugraph.verifier.vectorized_eval import Pulse, evaluate_batched
 
 DIGITS = {256: 1 << 21, 1280: 1 << 18, 5120: 1 << 15}
 """Binary digits after the point, and how many elements of two graphs' tensors are computed with so many: 256 take about a

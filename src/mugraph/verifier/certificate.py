@@ -18,7 +18,7 @@ from mugraph.ir.graph import Graph
 from mugraph.ir.serialize import graph_to_json
 from mugraph.verifier.bounds import Difference, Function, Terms
 from mugraph.verifier.float_report import FloatReport
-from mugraph.verifier.slices import Axis
+from mugraph.verifier.parallel_axes import Axis
 
 FORMAT = 5
 

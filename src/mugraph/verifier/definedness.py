@@ -15,11 +15,11 @@ from mugraph.ir.arithmetic import Array
 from mugraph.ir.dtypes import DType
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Graph
-from mugraph.verifier.batched import evaluate_batched
 from mugraph.verifier.float_inputs import random_inputs
+from mugraph.verifier.parallel_axes import shared_slice
 from mugraph.verifier.rounding import operator_errors
 from mugraph.verifier.signs import total
-from mugraph.verifier.slices import shared_slice
+from mugraph.verifier.vectorized_eval import evaluate_batched
 
 _MANY = 64
 """Elements of an input that normal numbers hardly ever give one sign."""

@@ -15,7 +15,7 @@ import numpy as np
 from mugraph.ir.arithmetic import Arithmetic, Array
 from mugraph.ir.graph import Graph
 from mugraph.ir.scalar import Scalar
-from mugraph.verifier.batched import evaluate_batched
+from mugraph.verifier.vectorized_eval import evaluate_batched
 
 V = TypeVar("V")
 

@@ -13,7 +13,7 @@ import numpy as np
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.dtypes import round_to
 from mugraph.ir.graph import Graph, Shape
-from mugraph.verifier.domains import positive_inputs
+from mugraph.verifier.positive_inputs import positive_inputs
 
 SCALES = (1e-3, 1e-1, 1.0, 10.0, 1e3)
 """Standard deviations of normal inputs."""

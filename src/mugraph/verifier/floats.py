@@ -15,12 +15,12 @@ from mugraph.errors import BudgetExceeded
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph
-from mugraph.verifier.batched import Pulse, evaluate_batched
 from mugraph.verifier.float_inputs import SCALES, Kind, arrays_for, fill, kinds
 from mugraph.verifier.float_report import TOLERANCES, FloatReport, ScaleError
+from mugraph.verifier.parallel_axes import shared_slice, slices_at
 from mugraph.verifier.reference import Reference
 from mugraph.verifier.rounding import RoundedArithmetic, operator_errors, relative_error
-from mugraph.verifier.slices import shared_slice, slices_at
+from mugraph.verifier.vectorized_eval import Pulse, evaluate_batched
 
 _UNEXPLAINED = 10.0
 """What errs this many times as much as any of its operators owes it to something else."""

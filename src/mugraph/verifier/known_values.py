@@ -15,7 +15,7 @@ from mugraph.algebra.fields import FieldPair, FieldValue
 from mugraph.algebra.modular import Residues, multiply
 from mugraph.errors import InvalidInput
 from mugraph.ir.arithmetic import Array
-from mugraph.verifier.magnitudes import Fraction, Polynomial
+from mugraph.verifier.degree_bounds import Fraction, Polynomial
 
 Known = Mapping[int, Array]
 """Values of inputs by number: float64 arrays of the inputs' shapes."""

@@ -17,7 +17,7 @@ from mpmath import libmp
 
 from mugraph.ir.arithmetic import Array
 from mugraph.verifier.balls import Ball, Balls, State, matrix_spread, matrix_state, spread
-from mugraph.verifier.batched import Pulse
+from mugraph.verifier.vectorized_eval import Pulse
 
 _LARGEST = 1 << 14
 """Binary digits before the point: what needs more is unknown, since computing with it takes long."""

@@ -17,6 +17,7 @@ import numpy as np
 
 from mugraph.errors import InvalidGraph, MugraphError, ShapeMismatch, UnsupportedOperator
 from mugraph.ir.arithmetic import Array
+from mugraph.ir.axes import AxisProgram, axis_program
 from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.dead_nodes import without_dead_nodes
 from mugraph.ir.evaluate import evaluate
@@ -24,7 +25,6 @@ from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Graph, Level, Node, Tensor, Value, attributes_of
 from mugraph.ir.ops import Kind, operator
 from mugraph.ir.retiling import untiled
-from mugraph.search.axes import AxisProgram, axis_program
 from mugraph.verifier.certificate import Outcome
 from mugraph.verifier.domain import common_domain
 from mugraph.verifier.identities import simplified

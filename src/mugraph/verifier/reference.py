@@ -1,7 +1,8 @@
 """A program in float64, evaluated slice by slice where it treats slices alike, so that temporaries stay in the cache.
 
-All such axes (`mugraph.verifier.slices`) let a few different slices stand for many: inputs in which they repeat give outputs in
-which they repeat, and a kernel that runs on all of them can be compared with a reference that was computed for the few.
+All such axes (`mugraph.verifier.parallel_axes`) let a few different slices stand for many: inputs in which they repeat give
+outputs in which they repeat, and a kernel that runs on all of them can be compared with a reference that was computed for the
+few.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from mugraph.ir.arithmetic import Array
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Graph, Shape
 from mugraph.ir.sizes import divisors
-from mugraph.verifier.batched import Pulse, evaluate_batched
-from mugraph.verifier.slices import Axis, shared_slice, slice_of, take_slices
+from mugraph.verifier.parallel_axes import Axis, shared_slice, slice_of, take_slices
+from mugraph.verifier.vectorized_eval import Pulse, evaluate_batched
 
 _SMALLEST = 1 << 14
 """Slices of fewer elements cost more calls than they save time."""

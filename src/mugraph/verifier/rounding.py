@@ -14,7 +14,7 @@ from mugraph.ir.dtypes import DType, round_to
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Graph, Shape
 from mugraph.ir.scalar import Scalar
-from mugraph.verifier.batched import evaluate_batched
+from mugraph.verifier.vectorized_eval import evaluate_batched
 
 
 class RoundedArithmetic(FloatArithmetic):

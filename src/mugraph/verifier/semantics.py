@@ -7,7 +7,7 @@ from enum import StrEnum
 from mugraph.ir.graph import Graph
 from mugraph.ir.ops import ROUNDINGS, Kind, operator
 from mugraph.ir.scalar import Scalar
-from mugraph.verifier.batched import is_selection
+from mugraph.verifier.vectorized_eval import is_selection
 
 
 class Semantics(StrEnum):

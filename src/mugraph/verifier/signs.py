@@ -22,7 +22,7 @@ from mugraph.ir.dead_nodes import without_dead_nodes
 from mugraph.ir.formulas import Binding, Formula, Writing
 from mugraph.ir.graph import Graph
 from mugraph.ir.scalar import Scalar
-from mugraph.verifier.batched import evaluate_batched
+from mugraph.verifier.vectorized_eval import evaluate_batched
 
 _LONGEST = 72
 """Characters after which a formula is replaced by the inputs it is made of."""

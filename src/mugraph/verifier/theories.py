@@ -15,9 +15,9 @@ from importlib.util import find_spec
 from typing import Any
 
 from mugraph.errors import TargetUnavailable
+from mugraph.ir.axes import AxisProgram, AxisSet
 from mugraph.ir.ops import Kind, operator
 from mugraph.ir.scalar import Scalar
-from mugraph.search.axes import AxisProgram, AxisSet
 from mugraph.verifier.properties import REDUCTIONS, Expression, Property
 
 _MILLISECONDS = 400

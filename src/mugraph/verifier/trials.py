@@ -15,7 +15,6 @@ from mugraph.algebra.fields import FieldArithmetic, FieldPair, FieldValue
 from mugraph.errors import UndefinedInField
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.graph import Graph, Shape
-from mugraph.verifier.batched import evaluate_batched
 from mugraph.verifier.bounds import REDRAWS, REDRAWS_FOR_SQUARES
 from mugraph.verifier.certificate import Round, digest
 from mugraph.verifier.characters import Characters
@@ -27,6 +26,7 @@ from mugraph.verifier.laws import LawfulArithmetic
 from mugraph.verifier.residues import Residues, residues_needed
 from mugraph.verifier.roots import RootedArithmetic, Signs
 from mugraph.verifier.semantics import Semantics
+from mugraph.verifier.vectorized_eval import evaluate_batched
 
 _SQUARE_DRAWS = 24
 _FEW_RADICANDS = 6

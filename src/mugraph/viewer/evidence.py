@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mugraph.describe import bound_text, outcome_text, spot_check_text
 from mugraph.ir.graph import Graph
-from mugraph.result import Candidate
+from mugraph.results.result import Candidate
+from mugraph.results.summary import bound_text, outcome_text, spot_check_text
 from mugraph.verifier import Certificate, FloatReport
 from mugraph.verifier.bounds import Difference, Terms
 from mugraph.verifier.float_report import TOLERANCES

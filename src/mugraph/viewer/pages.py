@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from mugraph.describe import bound_text, compared_text, gpu_figures, seconds_text
 from mugraph.devices import device_for, roofline_seconds
 from mugraph.ir.graph import Graph
-from mugraph.result import Candidate, Superoptimized
-from mugraph.viewer import evidence, figures
+from mugraph.results.result import Candidate, Superoptimized
+from mugraph.results.summary import bound_text, compared_text, gpu_figures, seconds_text
+from mugraph.viewer import evidence, tables
 from mugraph.viewer.drawing import draw, svg
 from mugraph.viewer.environment import environment
 from mugraph.viewer.highlighting import highlighted
@@ -70,14 +70,14 @@ def page(opt: Superoptimized) -> str:
             tolerances="" if certificate.floats is None else evidence.tolerances_text(certificate.floats),
             candidates=list(_candidates(opt)),
             spot_checked=any(candidate.spot_check is not None for candidate in opt.candidates),
-            dropped=figures.dropped_rows(report),
+            dropped=tables.dropped_rows(report),
             gpu_kernels=gpu_figures(opt),
-            tiers=figures.tier_rows(report.search),
-            tier_columns=list(figures.TIER_COUNTS.values()),
-            pruned=figures.pruned_rows(report.search),
+            tiers=tables.tier_rows(report.search),
+            tier_columns=list(tables.TIER_COUNTS.values()),
+            pruned=tables.pruned_rows(report.search),
             not_searched=report.search.get("not_searched", ()),
             paddings=report.search.get("paddings", ()),
-            times=figures.times(report),
+            times=tables.times(report),
             sources={name: highlighted(name, source) for name, source in opt.sources.items()},
         )
     )
@@ -139,10 +139,10 @@ def _thread_graphs(graph: Graph, around: Operands, kernel: str) -> Iterator[Body
             yield BodyView(name, summary, _drawing(node.body, f"The {name} of {kernel}", labels.operands(index)))
 
 
-def _candidates(opt: Superoptimized) -> Iterator[tuple[figures.CandidateRow, Markup]]:
+def _candidates(opt: Superoptimized) -> Iterator[tuple[tables.CandidateRow, Markup]]:
     """The rows of the verified muGraphs, each with its drawing."""
     for number, candidate in enumerate(opt.candidates, start=1):
-        row = figures.candidate_row(number, candidate, runs=opt.found and candidate.graph == opt.graph)
+        row = tables.candidate_row(number, candidate, runs=opt.found and candidate.graph == opt.graph)
         yield row, _nested(candidate, number)
 
 

@@ -15,8 +15,8 @@ from mugraph.errors import InvalidInput, MugraphError, TargetUnavailable
 from mugraph.frontend.workloads import WORKLOADS
 from mugraph.ir import DType
 from mugraph.runtime import build
-from mugraph.runtime.cuda.figures import kernel_figures
 from mugraph.runtime.cuda.machine import Cuda
+from mugraph.runtime.cuda.resources import kernel_figures
 
 pytest.importorskip("cuda.core")
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")

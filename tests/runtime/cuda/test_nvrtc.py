@@ -10,7 +10,7 @@ import pytest
 from mugraph.errors import CompilationFailed, InvalidInput, TargetUnavailable
 from mugraph.runtime.cuda import compile_cubin, nvrtc
 from mugraph.runtime.cuda.launch import LaunchShape, LoadedKernel
-from mugraph.store import Store
+from mugraph.support.store import Store
 from runtime.cuda.kernels import matmul, root_mean_square
 
 pytest.importorskip("cuda.core", reason="compiling CUDA needs cuda-core")

@@ -11,7 +11,7 @@ pytest.importorskip("triton")
 from lower.graphs import rms_norm_linear
 from mugraph.ir import DType
 from mugraph.runtime import build
-from mugraph.runtime.triton.figures import triton_figures
+from mugraph.runtime.triton.resources import triton_figures
 
 GRAPH = rms_norm_linear(rows=16, inner=256, columns=64, dtype=DType.FP16)
 

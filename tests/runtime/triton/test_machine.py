@@ -19,9 +19,9 @@ from mugraph.frontend.workloads import WORKLOADS
 from mugraph.ir import DType, Graph, GraphBuilder, Level
 from mugraph.runtime import Executable, build
 from mugraph.runtime.cuda.launch import LaunchShape
-from mugraph.runtime.triton.figures import triton_figures
 from mugraph.runtime.triton.machine import SOURCE_NAME, Triton, launcher
 from mugraph.runtime.triton.modules import module_of
+from mugraph.runtime.triton.resources import triton_figures
 
 pytest.importorskip("triton", reason="kernels are compiled by Triton; pip install 'mugraph[triton]'")
 

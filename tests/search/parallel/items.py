@@ -8,14 +8,14 @@ from functools import cache
 from mugraph.algebra.fields import FieldArithmetic
 from mugraph.devices import device_for
 from mugraph.ir import Graph
+from mugraph.ir.axes import axis_program
 from mugraph.ir.dtypes import DType
-from mugraph.search.axes import axis_program
-from mugraph.search.closure.neutral import without_neutral_maxima
+from mugraph.search.closure.redundant_max import without_neutral_maxima
 from mugraph.search.closure.saturation import TinyInputs
 from mugraph.search.closure.tiers import Tier
-from mugraph.search.items import Item, Options, canonical
 from mugraph.search.structures import Structure
-from mugraph.search.work import Work
+from mugraph.search.tasks import Item, Options, canonical
+from mugraph.search.work_model import Work
 
 from ..programs import attention
 

@@ -10,10 +10,10 @@ import pytest
 
 from mugraph.errors import InvalidInput, UndefinedInField
 from mugraph.search.closure.tiers import Tier
-from mugraph.search.items import NOTHING, Item
 from mugraph.search.parallel import Searchable, Serial, executor_for
 from mugraph.search.parallel.pool import Pool
 from mugraph.search.structures import Structure
+from mugraph.search.tasks import NOTHING, Item
 
 from ..programs import rmsnorm
 from .items import items_of

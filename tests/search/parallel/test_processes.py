@@ -15,7 +15,7 @@ from mugraph.devices import device_for
 from mugraph.search import search
 from mugraph.search.parallel.processes import Processes
 from mugraph.search.structures import KNOWN, Structure
-from mugraph.trials.forms import CASES
+from mugraph.testing.forms import CASES
 
 from ..programs import PAPER
 from .items import PATIENT, attention_items

@@ -14,13 +14,13 @@ import numpy as np
 from mugraph.ir.graph import Graph
 from mugraph.lower import Launch
 from mugraph.lower.check import check
-from mugraph.lower.lowered import Buffer, Kernel
-from mugraph.lower.lowered import Memory as Place
+from mugraph.lower.tile_form import Buffer, Kernel
+from mugraph.lower.tile_form import Memory as Place
 from mugraph.lower.warp_groups import PLACE_BYTES
 from mugraph.runtime.cuda.emulator import Array, Finding, emulate, prepare
 from mugraph.runtime.cuda.machine import Cuda, launch_shape
 from mugraph.runtime.cuda.nvrtc import SOURCE_NAME
-from mugraph.runtime.imitation import Imitation, Memory
+from mugraph.runtime.emulation import Imitation, Memory
 from mugraph.runtime.machine import Functions
 
 _GAP = 4096

@@ -11,13 +11,13 @@ from mugraph.devices import NO_ENGINES, Engines, device_for
 from mugraph.ir.graph import Graph
 from mugraph.lower import ALL_PASSES, Launch, Passes, cooperative, lower
 from mugraph.lower.device_layouts import with_device_layouts
-from mugraph.lower.lowered import Kernel
 from mugraph.lower.thread_graphs import Rule
+from mugraph.lower.tile_form import Kernel
 from mugraph.runtime.cuda.launch import Launcher, LaunchShape
 from mugraph.runtime.cuda.nvrtc import SOURCE_NAME, compile_cubin, compiler_version
 from mugraph.runtime.gpu import NvidiaGpu
 from mugraph.runtime.machine import Functions
-from mugraph.store import Store
+from mugraph.support.store import Store
 from mugraph.targets.cuda import print_program
 
 if TYPE_CHECKING:

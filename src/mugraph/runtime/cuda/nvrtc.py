@@ -12,7 +12,7 @@ from functools import cache
 from types import ModuleType
 
 from mugraph.errors import CompilationFailed, InvalidInput, TargetUnavailable
-from mugraph.store import Store
+from mugraph.support.store import Store
 from mugraph.targets.cuda.device import ptx_functions
 
 SOURCE_NAME = "kernels.cu"

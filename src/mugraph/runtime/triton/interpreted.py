@@ -22,7 +22,7 @@ import numpy as np
 from mugraph.errors import CompilationFailed, TargetUnavailable
 from mugraph.ir.dtypes import DType, round_to
 from mugraph.ir.graph import Graph
-from mugraph.runtime.imitation import Imitation, Memory
+from mugraph.runtime.emulation import Imitation, Memory
 from mugraph.runtime.machine import Functions
 from mugraph.runtime.triton.machine import SOURCE_NAME, Triton
 from mugraph.targets.triton import TileKernel, TileLaunch

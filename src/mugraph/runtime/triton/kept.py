@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from mugraph.errors import StorageError
-from mugraph.private import make_private
-from mugraph.store import cache_directory
+from mugraph.support.private_directories import make_private
+from mugraph.support.store import cache_directory
 
 _log = logging.getLogger(__name__)
 

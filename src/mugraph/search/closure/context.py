@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from mugraph.search.axes import AxisProgram
+from mugraph.ir.axes import AxisProgram
 
 _TILE = 2
 _REDUCED_TILE = 3

@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Generic
 
 from mugraph.ir.arithmetic import Arithmetic, V
+from mugraph.ir.axes import AxisSet
 from mugraph.ir.ops import OPERATORS, Call
-from mugraph.search.axes import AxisSet
 from mugraph.search.closure.context import Context, bits
-from mugraph.search.closure.recipe import Recipe, Step
 from mugraph.search.closure.saturation import Leaf, scalar_value
+from mugraph.search.closure.sketch import Recipe, Step
 
 _NO_CALL = Call("", (), {})
 

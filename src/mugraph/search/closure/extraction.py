@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from mugraph.search.closure.context import bits
-from mugraph.search.closure.fewest import FewestOperators, Nodes
-from mugraph.search.closure.recipe import Recipe, Recipes
+from mugraph.search.closure.min_operators import FewestOperators, Nodes
 from mugraph.search.closure.saturation import Closure, Edge
+from mugraph.search.closure.sketch import Recipe, Recipes
 
 EdgeCost = Callable[[Edge], float]
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
+from mugraph.ir.axes import AxisProgram, Term, pruned
 from mugraph.ir.scalar import Scalar
-from mugraph.search.axes import AxisProgram, Term, pruned
 
 _ONE, _MINUS_ONE = Scalar.of(1), Scalar.of(-1)
 _INCREASING = frozenset({"relu", "sigmoid", "tanh", "exp", "log", "sqrt"})

@@ -4,7 +4,7 @@ A node is a tensor *value* (its fingerprint on random finite-field inputs at tin
 expression; hyperedges are the operators that make it. Equal tensors reached by different algebra share a node, as in an e-graph,
 but no rewrite rules are needed: equality is observed. The expression check (paper, section 4.3) keeps the closure finite.
 Every graph over these edges that ends in a node whose value is the program's output is a candidate;
-`mugraph.search.closure.extraction` enumerates them. For-loops are put in afterwards (`mugraph.search.closure.lifting`).
+`mugraph.search.closure.extraction` enumerates them. For-loops are put in afterwards (`mugraph.search.closure.loop_insertion`).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from mugraph.algebra import Expr
 from mugraph.algebra.fields import FieldArithmetic, FieldValue
 from mugraph.errors import UndefinedInField
 from mugraph.ir.arithmetic import Arithmetic, V
+from mugraph.ir.axes import AxisProgram, Slots, Term
 from mugraph.ir.ops import OPERATORS, Call, Kind
 from mugraph.ir.scalar import Scalar
-from mugraph.search.axes import AxisProgram, Slots, Term
 from mugraph.search.closure.context import Context, bits
 from mugraph.search.closure.tiers import Expressions, Tier
 from mugraph.search.report import Pruning

@@ -15,8 +15,8 @@ from enum import StrEnum
 from functools import lru_cache
 
 from mugraph.algebra import Expr, IndexedAlgebra, IndexedOracle
+from mugraph.ir.axes import AxisProgram, Term
 from mugraph.ir.ops import OPERATORS, Call, Operator, operator
-from mugraph.search.axes import AxisProgram, Term
 from mugraph.search.closure.context import Context
 
 

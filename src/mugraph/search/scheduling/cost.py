@@ -1,7 +1,7 @@
 """The cost model of one recipe on a described device, as far as it depends on neither sizes nor schedules.
 
 What the kernel transfers, computes and keeps in a block's memory are sums over *index spaces*, with coefficients that
-are read off the recipe. `mugraph.search.scheduling.table` makes seconds and bytes of them, for schedules at real sizes.
+are read off the recipe. `mugraph.search.scheduling.cost_table` makes seconds and bytes of them, for schedules at real sizes.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import NamedTuple
 import numpy as np
 
 from mugraph.devices import Device
+from mugraph.ir.axes import AxisSet, Slots
 from mugraph.ir.dtypes import DType
 from mugraph.ir.liveness import live_ranges
 from mugraph.ir.ops import OPERATORS, Call
-from mugraph.search.axes import AxisSet, Slots
-from mugraph.search.closure.recipe import Recipe, Step, sums
+from mugraph.search.closure.sketch import Recipe, Step, sums
 from mugraph.search.scheduling.emission import Output
 from mugraph.search.scheduling.space import cuttable
 

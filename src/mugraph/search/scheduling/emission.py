@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from mugraph.ir.axes import AxisSet, Slots
 from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import AttributeValue, Graph, Level, Tensor, Value
 from mugraph.ir.ops import LEAST
 from mugraph.ir.scalar import Scalar
-from mugraph.search.axes import AxisSet, Slots
-from mugraph.search.closure.recipe import Recipe, Step
+from mugraph.search.closure.sketch import Recipe, Step
 
 Dims = tuple[int | None, ...]
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mugraph.search.axes import AxisSet
+from mugraph.ir.axes import AxisSet
 from mugraph.search.constraints import ANY_SCHEDULE, Frame
 from mugraph.search.scheduling.cost import RecipeCost
+from mugraph.search.scheduling.cost_table import CostTable, cost_tables, in_femtoseconds
 from mugraph.search.scheduling.emission import Schedule
-from mugraph.search.scheduling.leaders import Leaders
 from mugraph.search.scheduling.space import Floats, Grids, Indices, Schedules, Sizes, grids_over, schedule_space
-from mugraph.search.scheduling.table import CostTable, cost_tables, in_femtoseconds
+from mugraph.search.scheduling.top_k import Leaders
 
 _AT_FIRST = 64
 """Schedules whose exact cost is computed first; then four times as many of those that may still lead, and so on."""

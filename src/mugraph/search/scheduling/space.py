@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from mugraph.ir.axes import AxisSet, Slots
 from mugraph.ir.sizes import divisors
-from mugraph.search.axes import AxisSet, Slots
 from mugraph.search.constraints import ANY_SCHEDULE, MOST_BLOCKS, Frame
 from mugraph.search.scheduling.emission import Schedule
 

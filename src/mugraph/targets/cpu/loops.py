@@ -9,9 +9,9 @@ from __future__ import annotations
 from mugraph.ir.ops import operator
 from mugraph.lower.dims import Dim, loops_of
 from mugraph.lower.expressions import Apply, Constant, Expression, Source, subexpressions
-from mugraph.lower.lowered import Combine, Elementwise, Reduce, Tile
+from mugraph.lower.tile_form import Combine, Elementwise, Reduce, Tile
+from mugraph.targets.c_text import literal, scaled, sum_of
 from mugraph.targets.cpu.source import Writer
-from mugraph.targets.source import literal, scaled, sum_of
 
 _NEUTRAL = {Combine.SUM: "0.0f", Combine.MAX: "-__builtin_inff()"}
 _COMBINED = {Combine.SUM: "{} + {}", Combine.MAX: "vec_max({}, {})"}

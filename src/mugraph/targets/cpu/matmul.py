@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
-from mugraph.lower.lowered import Matmul
+from mugraph.lower.tile_form import Matmul
 from mugraph.targets.cpu.pairs import InnerPairs, OuterPairs
 from mugraph.targets.cpu.products import Inner, Outer, Product
 from mugraph.targets.cpu.source import Writer

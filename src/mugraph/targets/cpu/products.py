@@ -14,11 +14,11 @@ from functools import partial
 
 from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
-from mugraph.lower.lowered import Matmul, Tile
+from mugraph.lower.tile_form import Matmul, Tile
+from mugraph.targets.c_text import scaled, sum_of
 from mugraph.targets.cpu.folds import fold_all
 from mugraph.targets.cpu.register_tiles import Run, inner_tile, outer_tile, runs
 from mugraph.targets.cpu.source import Writer
-from mugraph.targets.source import scaled, sum_of
 
 _FORESEEN = 2048
 """Bytes between rows from which the hardware no longer prefetches the next row by itself."""

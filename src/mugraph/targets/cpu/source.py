@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mugraph.ir.dtypes import DType
-from mugraph.lower.lowered import Tile
-from mugraph.targets.source import Text, index_terms, sum_of
+from mugraph.lower.tile_form import Tile
+from mugraph.targets.c_text import Text, index_terms, sum_of
 
 
 @dataclass(frozen=True, slots=True)

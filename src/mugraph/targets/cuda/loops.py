@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 from mugraph.lower.dims import Dim
-from mugraph.lower.lanes import elementwise_share, reduction_share
-from mugraph.lower.lowered import Combine, Elementwise, Reduce, Tile
+from mugraph.lower.thread_mapping import elementwise_share, reduction_share
+from mugraph.lower.tile_form import Combine, Elementwise, Reduce, Tile
 from mugraph.lower.warp_groups import held_registers
+from mugraph.targets.c_text import scaled
 from mugraph.targets.cuda.source import KernelText, number, write_expression
-from mugraph.targets.source import scaled
 
 _NEUTRAL = {Combine.SUM: 0.0, Combine.MAX: -math.inf}
 _UNROLLED_VALUES = 64

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mugraph.lower.fragments import COLUMNS, ROWS, WarpTiles
-from mugraph.lower.lowered import Tile
+from mugraph.lower.tile_form import Tile
+from mugraph.targets.c_text import scaled, sum_of
 from mugraph.targets.cuda.source import KernelText
-from mugraph.targets.source import scaled, sum_of
 
 
 def write_batch_offsets(text: KernelText, matrices: Mapping[str, Tile], moved: Mapping[str, str] | None = None) -> None:

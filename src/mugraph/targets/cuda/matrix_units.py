@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from mugraph.lower.bulk_copies import row_elements
 from mugraph.lower.fragments import COLUMNS, DEPTH, PAIR, ROWS, WARP, WarpTiles, comes_by_ldmatrix, warp_tiles
-from mugraph.lower.lowered import Matmul, Memory, Panels, Tile
+from mugraph.lower.tile_form import Matmul, Memory, Panels, Tile
 from mugraph.lower.tiles import run_along
 from mugraph.lower.warp_groups import ROW_COUNT, columns_first, group_tiles
+from mugraph.targets.c_text import scaled, sum_of
 from mugraph.targets.cuda.matrices import (
     FRAGMENT_PLACE,
     covers,
@@ -26,7 +27,6 @@ from mugraph.targets.cuda.matrices import (
 )
 from mugraph.targets.cuda.panels import panel_offsets, write_panel_pointers
 from mugraph.targets.cuda.source import KernelText, swizzle_type
-from mugraph.targets.source import scaled, sum_of
 
 _ALTERNATING = 4
 """Up to so many fragments of sums, a warp has two sets of them in turn: a product need not wait for the one before it."""

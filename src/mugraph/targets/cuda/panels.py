@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mugraph.lower.lowered import Matmul, Panels
+from mugraph.lower.tile_form import Matmul, Panels
+from mugraph.targets.c_text import scaled
 from mugraph.targets.cuda.source import KernelText
-from mugraph.targets.source import scaled
 
 
 def write_panel_pointers(text: KernelText, product: Matmul, panels: Panels) -> None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mugraph.errors import UnsupportedOperator
-from mugraph.lower.lowered import Elementwise, Kernel, Matmul, Memory, Reduce, Statement
 from mugraph.lower.staging import arrival
-from mugraph.targets.cuda.held import declare_held_sums, print_held, touches_registers
+from mugraph.lower.tile_form import Elementwise, Kernel, Matmul, Memory, Reduce, Statement
+from mugraph.targets.c_text import packaged_text
+from mugraph.targets.cuda.async_pipeline import write_arrival, write_ring
 from mugraph.targets.cuda.loops import print_elementwise, print_reduction
 from mugraph.targets.cuda.products import print_product
-from mugraph.targets.cuda.ring import write_arrival, write_ring
+from mugraph.targets.cuda.register_accumulators import declare_held_sums, print_held, touches_registers
 from mugraph.targets.cuda.source import KernelText
-from mugraph.targets.source import packaged_text
 
 _FARTHEST = 2**31 - 1
 """Elements that indices within a tile can count: they are ints, only starts of tiles are longs."""

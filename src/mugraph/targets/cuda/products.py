@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from mugraph.lower import tiles
 from mugraph.lower.fragments import on_matrix_units
-from mugraph.lower.lowered import Matmul
+from mugraph.lower.tile_form import Matmul
 from mugraph.targets.cuda.matrix_units import write_matrix_product
 from mugraph.targets.cuda.source import KernelText
 from mugraph.targets.cuda.vector_units import write_vector_product

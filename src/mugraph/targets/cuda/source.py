@@ -9,9 +9,9 @@ import numpy as np
 
 from mugraph.ir.dtypes import DType
 from mugraph.lower.expressions import Apply, Constant, Expression, Source, subexpressions
-from mugraph.lower.lowered import Buffer, Kernel, Tile
 from mugraph.lower.staging import slots
-from mugraph.targets.source import Text, index_terms, literal, sum_of
+from mugraph.lower.tile_form import Buffer, Kernel, Tile
+from mugraph.targets.c_text import Text, index_terms, literal, sum_of
 
 
 @dataclass(slots=True)

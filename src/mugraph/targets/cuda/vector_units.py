@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from mugraph.lower.lowered import Matmul, Panels, Tile
+from mugraph.lower.tile_form import Matmul, Panels, Tile
 from mugraph.lower.vector_units import rounds_of, rows_together, run_along_k, tasks_of
+from mugraph.targets.c_text import scaled
 from mugraph.targets.cuda.matrices import write_batch_offsets, write_result
 from mugraph.targets.cuda.panels import panel_offsets, write_panel_pointers
 from mugraph.targets.cuda.source import KernelText
-from mugraph.targets.source import scaled
 
 
 def write_vector_product(text: KernelText, product: Matmul) -> None:

@@ -16,9 +16,9 @@ from mugraph.ir.ops import GRAPH_DEFINED, Scope, apply_call, partition_of
 from mugraph.lower import tiles
 from mugraph.lower.exponents import LOWEST, is_maximum_of, least_of, shifted
 from mugraph.lower.expressions import Expression, Source, apply_row, constant_of, expression_of
-from mugraph.lower.lowered import Tile
 from mugraph.lower.phases import Phase, phases
-from mugraph.targets.source import index_terms, sum_of
+from mugraph.lower.tile_form import Tile
+from mugraph.targets.c_text import index_terms, sum_of
 from mugraph.targets.triton.expressions import number, scalar, unwrapped, write_expression
 from mugraph.targets.triton.kernel import TileKernel
 from mugraph.targets.triton.products import product

@@ -20,7 +20,7 @@ from mugraph.ir.ops import GRAPH_DEFINED
 from mugraph.lower import construct, kernel_windows, require_fp32
 from mugraph.lower.flattening import flattened
 from mugraph.lower.lower import DimensionOrder
-from mugraph.lower.lowered import Tile
+from mugraph.lower.tile_form import Tile
 
 _WARPS = (4, 8, 16)
 _TILE_REGISTERS = 80

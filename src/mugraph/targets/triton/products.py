@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Shape
-from mugraph.lower.lowered import Matmul
+from mugraph.lower.tile_form import Matmul
 from mugraph.targets.triton.tile import ELEMENT_TYPES, TileText, aligned, axis_of, held, padded, sizes
 
 _LEAST_DEPTH = 16

@@ -6,7 +6,7 @@ import math
 
 from mugraph.ir.graph import Shape
 from mugraph.lower.tiles import row_major
-from mugraph.targets.source import scaled, sum_of
+from mugraph.targets.c_text import scaled, sum_of
 from mugraph.targets.triton.tile import along, held, padded, place, sizes
 
 

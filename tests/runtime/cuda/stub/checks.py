@@ -15,10 +15,10 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from mugraph.calling import Positional
 from mugraph.errors import InvalidInput, LaunchFailed, MugraphError, ShapeMismatch, TargetUnavailable
 from mugraph.frontend import trace
-from mugraph.result import Superoptimized
+from mugraph.frontend.calling import Positional
+from mugraph.results.result import Superoptimized
 from mugraph.runtime.arrays import torch_arrays
 from mugraph.runtime.cuda.launch import Launcher, LaunchShape, LoadedKernel
 from mugraph.runtime.cuda.nvrtc import Cubin

@@ -13,9 +13,9 @@ from mugraph.errors import CompilationFailed, TargetUnavailable
 from mugraph.runtime.compiler import first_error
 from mugraph.runtime.cuda.nvrtc import SOURCE_NAME
 from mugraph.runtime.objects import kept_object
-from mugraph.store import cache_directory
+from mugraph.support.store import cache_directory
+from mugraph.targets.c_text import packaged_text
 from mugraph.targets.cuda.device import interface
-from mugraph.targets.source import packaged_text
 
 _text = partial(packaged_text, __package__)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
+from mugraph.targets.c_text import packaged_text
 from mugraph.targets.cuda.device.wgmma import wgmma_products
-from mugraph.targets.source import packaged_text
 
 
 @cache

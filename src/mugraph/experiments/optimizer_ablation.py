@@ -1,0 +1,115 @@
+"""The ablation of the paper's Figure 13: what the kernels of a muGraph take when one optimization is left out.
+
+Without a GPU there are no times: what stands for them are the figures that each optimization is to lower, counted for
+one block of every kernel from its lowered form, and taken from the assembler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from mugraph.devices import device_for
+from mugraph.errors import ExceedsMemory
+from mugraph.ir.graph import Graph
+from mugraph.lower import ALL_PASSES, Passes
+from mugraph.lower.access_costs import accesses_of
+from mugraph.lower.tile_form import Kernel, Matmul
+from mugraph.runtime import Executable
+from mugraph.runtime.cuda.machine import Cuda
+from mugraph.runtime.cuda.resources import kernel_figures
+
+PAPER = "the paper's Figure 13 (GQA, batch 1, A100): leaving one out makes the kernel 5% to 70% slower"
+FULL = "all optimizations"
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """The kernels of a muGraph together, each weighed by one of its blocks."""
+
+    barriers: int
+    """That a block runs through."""
+    wavefronts: float
+    """Turns of shared memory that a block's accesses to its tiles take, conflicts included (estimated)."""
+    shared_bytes: int
+    """Of the kernel that has most."""
+    resident_blocks: int
+    """Of that kernel on one multiprocessor, as far as shared memory goes."""
+    registers: int
+    """Of the kernel that has most."""
+    spill_bytes: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.barriers} barriers, {self.wavefronts:.0f} wavefronts, {self.shared_bytes} bytes shared "
+            f"({self.resident_blocks} blocks a multiprocessor), {self.registers} registers, {self.spill_bytes} bytes spilled"
+        )
+
+
+def ablate(graph: Graph, target: str) -> Iterator[tuple[str, Variant | None]]:
+    """The figures with all optimizations, then with each left out; None where the kernels do not fit the device without it.
+
+    Raises TargetUnavailable for a target other than cuda, or without its compiler.
+    """
+    machine = Cuda.of(target)
+    shared_bytes = device_for(target).shared_memory_bytes
+    for name, passes in variants():
+        try:
+            yield name, _variant(Executable(graph, replace(machine, passes=passes)), shared_bytes)
+        except ExceedsMemory:
+            yield name, None
+
+
+def variants() -> Iterator[tuple[str, Passes]]:
+    """All passes, then all but one for each."""
+    yield FULL, ALL_PASSES
+    for optimization in fields(Passes):
+        yield f"no {optimization.name.replace('_', ' ')}", replace(ALL_PASSES, **{optimization.name: False})
+
+
+def to_json(rows: Sequence[tuple[str, Variant | None]]) -> dict[str, Any]:
+    """The rows as JSON values."""
+    return {"paper": PAPER, "variants": {name: None if variant is None else asdict(variant) for name, variant in rows}}
+
+
+def table(rows: Sequence[tuple[str, Variant | None]]) -> str:
+    """The rows as text, one a line."""
+    width = max(len(name) for name, _ in rows)
+    lines = [f"{name:<{width}}  {'does not fit' if variant is None else variant}" for name, variant in rows]
+    return "\n".join([*lines, f"({PAPER})"])
+
+
+def _variant(executable: Executable, shared_bytes: int) -> Variant:
+    kernels = [launch.kernel for launch in executable.machine.lower(executable.graph).values()]
+    figures = kernel_figures(executable)
+    largest = max(kernel.shared_bytes for kernel in kernels)
+    return Variant(
+        barriers=sum(map(_barriers, kernels)),
+        wavefronts=sum(map(_wavefronts, kernels)),
+        shared_bytes=largest,
+        resident_blocks=shared_bytes // max(largest, 1) if largest > 1024 else shared_bytes // 1024,
+        registers=max(kernel.registers for kernel in figures),
+        spill_bytes=sum(kernel.spill_bytes for kernel in figures),
+    )
+
+
+def _barriers(kernel: Kernel) -> int:
+    """Barriers before statements and panels that one block meets."""
+    body = range(len(kernel.before), len(kernel.before) + len(kernel.body))
+    total = 0
+    for number, statement in enumerate(kernel.statements):
+        panels = 0
+        if isinstance(statement, Matmul) and statement.panels is not None:
+            panels = statement.left.shape[-1] // statement.panels.depth
+        total += (panels + (number in kernel.barriers)) * (kernel.loop if number in body else 1)
+    return total
+
+
+def _wavefronts(kernel: Kernel) -> float:
+    total = 0.0
+    for statements, times in ((kernel.before, 1), (kernel.body, kernel.loop), (kernel.after, 1)):
+        for statement in statements:
+            for accesses in accesses_of(kernel, statement):
+                total += times * accesses.traffic(accesses.tiles).wavefronts
+    return total

@@ -1,0 +1,156 @@
+"""From a call's arguments to a flat list of tensors, and from the kernels' outputs back to the function's structure."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Any, Protocol
+
+import numpy as np
+
+from mugraph.errors import InvalidInput, ShapeMismatch
+from mugraph.ir.graph import Graph, Shape
+from mugraph.support.picking import picked
+
+
+class Calling(Protocol):
+    """How a program is called; `mugraph.frontend.Traced` is one for PyTorch callables."""
+
+    def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The tensors of a call, one per input of the program's graph; raises ShapeMismatch naming the argument."""
+        ...
+
+    def plain(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any] | None:
+        """What `flatten` gives for the call if its tensors fit, which is not checked; None where it takes more to say."""
+        ...
+
+    @property
+    def captured(self) -> Sequence[Any]:
+        """The last inputs, which calls do not give but the function brings along, as they are now."""
+        ...
+
+    def unflatten(self, outputs: Sequence[Any], inputs: Sequence[Any] = ()) -> Any:
+        """The graph's outputs in the structure the function returns; `inputs` are what `flatten` gave for the call."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Positional:
+    """One tensor per input of `graph`, in order; outputs arranged as `structure` (see `structure_of`) says."""
+
+    graph: Graph
+    structure: Any
+    _inputs: tuple[tuple[str, Shape], ...] = field(init=False, repr=False, compare=False)
+    """Name and shape of every input: calls are many."""
+    _arrange: Callable[[Sequence[Any]], Any] | None = field(init=False, repr=False, compare=False)
+    """`structure` as a function of the outputs, where it is one or a tuple of them."""
+
+    def __post_init__(self) -> None:
+        shapes = (node.output.shape for node in self.graph.inputs())
+        object.__setattr__(self, "_inputs", tuple(zip(self.graph.input_names, shapes, strict=True)))
+        object.__setattr__(self, "_arrange", _arrangement(self.structure))
+
+    @classmethod
+    def of(cls, graph: Graph) -> Positional:
+        """The calling of a program without a Python function: a lone output as it is, several as a tuple."""
+        outputs = [{"output": number} for number in range(len(graph.outputs))]
+        return cls(graph, outputs[0] if len(outputs) == 1 else {"tuple": outputs})
+
+    def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The arguments, checked against the inputs' shapes; raises InvalidInput for anything that has none."""
+        if kwargs or len(args) != len(self._inputs):
+            names = ", ".join(name for name, _ in self._inputs)
+            raise InvalidInput(f"call with {len(self._inputs)} tensors in this order: {names}")
+        for (name, shape), value in zip(self._inputs, args, strict=True):
+            if not hasattr(value, "shape"):
+                raise InvalidInput(f"input {name} must be a tensor, not {type(value).__name__}")
+            if value.shape != shape:
+                raise ShapeMismatch(f"input {name} has shape {list(value.shape)}, optimized for {list(shape)}")
+        return list(args)
+
+    def plain(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any] | None:
+        """The arguments, if there are no others."""
+        return None if kwargs else args
+
+    @property
+    def captured(self) -> Sequence[Any]:
+        """None: every input is an argument."""
+        return ()
+
+    def unflatten(self, outputs: Sequence[Any], inputs: Sequence[Any] = ()) -> Any:
+        """The outputs in the recorded structure."""
+        if self._arrange is not None:
+            return self._arrange(outputs)
+        return _fill(self.structure, outputs)
+
+
+def _arrangement(structure: Any) -> Callable[[Sequence[Any]], Any] | None:
+    match structure:
+        case {"output": int(number)}:
+            return itemgetter(number)
+        case {"tuple": list(items)} if all(type(item) is dict and item.keys() == {"output"} for item in items):
+            return picked([item["output"] for item in items])
+    return None
+
+
+def arguments_of(example_inputs: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """Positional and keyword arguments: a tuple or list is the former, a mapping the latter, anything else one argument."""
+    if isinstance(example_inputs, Mapping):
+        return (), example_inputs
+    if isinstance(example_inputs, (tuple, list)):
+        return example_inputs, {}
+    return (example_inputs,), {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """Stands for the output of that number, or a copy of it, while a structure is described."""
+
+    number: int
+    copied: bool = False
+
+    def clone(self) -> _Slot:
+        """The same output in memory of its own."""
+        return _Slot(self.number, copied=True)
+
+
+def structure_of(calling: Calling, outputs: int) -> Any:
+    """What `calling` makes of its outputs, as JSON: {'output': number}, {'copy': number} and {'constant': value} inside
+    {'tuple': [...]}, {'list': [...]} and {'dict': {...}}.
+
+    Raises InvalidInput for containers that JSON cannot describe.
+    """
+    return _describe(calling.unflatten([_Slot(number) for number in range(outputs)]))
+
+
+def _describe(value: Any) -> Any:
+    if isinstance(value, _Slot):
+        return {"copy" if value.copied else "output": value.number}
+    if value is None or type(value) in (bool, int, float, str):
+        return {"constant": value}
+    if type(value) is tuple:
+        return {"tuple": [_describe(item) for item in value]}
+    if type(value) is list:
+        return {"list": [_describe(item) for item in value]}
+    if type(value) is dict and all(isinstance(key, str) for key in value):
+        return {"dict": {key: _describe(item) for key, item in value.items()}}
+    raise InvalidInput(f"an output of type {type(value).__name__} cannot be saved; return tensors, tuples, lists or dicts")
+
+
+def _fill(structure: Any, outputs: Sequence[Any]) -> Any:
+    match structure:
+        case {"output": int(number)} if 0 <= number < len(outputs):
+            return outputs[number]
+        case {"copy": int(number)} if 0 <= number < len(outputs):
+            return copy.copy(outputs[number]) if isinstance(outputs[number], np.ndarray) else outputs[number].clone()
+        case {"constant": value}:
+            return value
+        case {"tuple": list(items)}:
+            return tuple(_fill(item, outputs) for item in items)
+        case {"list": list(items)}:
+            return [_fill(item, outputs) for item in items]
+        case {"dict": dict(items)}:
+            return {key: _fill(item, outputs) for key, item in items.items()}
+    raise InvalidInput(f"{structure!r} does not describe a structure of outputs")

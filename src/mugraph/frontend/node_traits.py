@@ -1,0 +1,207 @@
+"""Operators of a torch graph as the partitioner sees them: which can be part of a program, and what they do there.
+
+Nothing is decided by an operator's name: each call is converted alone (`mugraph.frontend.conversion`), and its traits are
+read off the operators of the table it becomes. What cannot be converted stays with torch, for the reason the frontend gives.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from mugraph.errors import MugraphError
+from mugraph.frontend.aten import ROWS
+from mugraph.frontend.attention import WATCHED_ROWS
+from mugraph.frontend.casts import rounds
+from mugraph.frontend.conversion import Signature, convert
+from mugraph.frontend.permuted_blocks import ARRANGED_ROWS, TINY_MATRIX, arranged
+from mugraph.frontend.torch_dtypes import DTYPES
+from mugraph.ir.graph import FREE, Graph
+from mugraph.ir.ops import OPERATORS, Kind
+
+_ROWS = {**ROWS, **WATCHED_ROWS, **ARRANGED_ROWS}
+_BOTTLENECK = 4
+"""Two contractions in a row stay together where the second's inner dimension is at most the first's over this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """A matrix product: its inner dimension, and how many products run side by side."""
+
+    inner: int
+    batch: int
+
+    def feeds(self, later: Contraction) -> bool:
+        """Whether one kernel can sensibly compute `later` from this: in a common batch, or through a narrow tensor.
+
+        Otherwise every block of the later product would need the whole of the earlier one.
+        """
+        return self.batch == later.batch > 1 or _BOTTLENECK * later.inner <= self.inner
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What a call does: the contractions in it, whether it reduces, its exponentials, and whether it computes at all."""
+
+    contractions: tuple[Contraction, ...] = ()
+    reduces: bool = False
+    exponentials: int = 0
+    computes: bool = False
+
+    @property
+    def pinned(self) -> bool:
+        """Whether moving the call to another kernel changes more than what is read and written."""
+        return bool(self.contractions) or self.exponentials > 0
+
+
+class Inspector:
+    """The traits of calls on one kind of device (`cpu`, `cuda`), each kind of call converted once."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self._known: dict[str, Traits | str] = {}
+
+    def inspect(self, node: fx.Node) -> Traits | str:
+        """The traits of a call, or why it stays with torch."""
+        if node.target is operator.getitem:
+            producer = node.args[0]
+            taken = isinstance(producer, fx.Node) and isinstance(self.inspect(producer), Traits)
+            return Traits() if taken else "part of a result that stays with torch"
+        complaint = _complaint(node, self.device)
+        if complaint is not None:
+            return complaint
+        key = _key(node)
+        if key not in self._known:
+            self._known[key] = _converted(node)
+        return self._known[key]
+
+
+def isolated(nodes: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> tuple[fx.Graph, list[fx.Node]]:
+    """The nodes, in topological order, as a graph of their own with placeholders x0, x1, ...; and what they stand for."""
+    inside = set(nodes)
+    inputs = list(dict.fromkeys(source for node in nodes for source in node.all_input_nodes if source not in inside))
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for number, source in enumerate(inputs):
+        copies[source] = graph.placeholder(f"x{number}")
+        copies[source].meta["val"] = source.meta["val"]
+    for node in nodes:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    graph.output(tuple(copies[node] for node in outputs))
+    return graph, inputs
+
+
+def program_of(graph: fx.Graph) -> tuple[Graph, list[int]]:
+    """The kernel graph of an isolated graph, and which of its outputs each output is. Raises UnsupportedOperator.
+
+    After the inputs of the graph come causal masks, if there are any (see `mugraph.frontend.masks`).
+    """
+    (result,) = (node for node in graph.nodes if node.op == "output")
+    names = {node.name: node.name for node in graph.nodes if node.op == "placeholder"}
+    return convert(graph, Signature(names, {}), list(result.args[0]), _ROWS)
+
+
+def described(graph: fx.Graph) -> str:
+    """A graph as a text that is the same for those with the same program: calls by number, tensors as conversion sees them."""
+    names = {node: f"%{number}" for number, node in enumerate(graph.nodes)}
+    return "\n".join(
+        f"{node.op} {node.target} {fx.map_arg((node.args, node.kwargs), names.__getitem__)} {node.meta.get('val')} {rounds(node)}"
+        for node in graph.nodes
+    )
+
+
+def tensor_of(node: fx.Node) -> torch.Tensor | None:
+    """The tensor without data that a node gives; None for what is no lone tensor."""
+    value = node.meta.get("val")
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def alone(node: fx.Node) -> bool:
+    """Whether a call gives one tensor, as opposed to several or a part of several, which stay together."""
+    return tensor_of(node) is not None and node.target is not operator.getitem
+
+
+def bytes_of(node: fx.Node) -> int:
+    """Bytes of the tensor that a node gives, sizes that vary as they were when recorded; 0 where it is none."""
+    tensor = tensor_of(node)
+    return 0 if tensor is None else math.prod(map(_recorded, tensor.shape)) * tensor.element_size()
+
+
+def mutates(node: fx.Node) -> bool:
+    """Whether a call writes to one of its operands, or may: nothing is known of operators that run other graphs."""
+    if isinstance(node.target, torch._ops.OpOverload):
+        return bool(node.target._schema.is_mutable)
+    return isinstance(node.target, torch._ops.HigherOrderOperator)
+
+
+def _complaint(node: fx.Node, device: str) -> str | None:
+    """What keeps a call out of programs whatever its operator is."""
+    if not (isinstance(node.target, torch._ops.OpOverload) or node.target is arranged) or mutates(node):
+        return "it is no function of tensors alone"
+    for source in [*node.all_input_nodes, node]:
+        value = source.meta.get("val")
+        for tensor in value if isinstance(value, (tuple, list)) else (value,):
+            if not isinstance(tensor, torch.Tensor):
+                return "it depends on a number that is computed or varies"
+            if tensor.dtype not in DTYPES:
+                return f"a tensor in it is {tensor.dtype}"
+            if not is_static(tensor):
+                return "its shape varies; torch.compile(dynamic=False) optimizes every size on its own"
+            if tensor.device.type != device or tensor.layout is not torch.strided:
+                return f"its tensors are {tensor.layout} on {tensor.device}"
+    return None
+
+
+def _recorded(size: int | torch.SymInt) -> int:
+    """A size as it was when recorded, without promising anything of it; 0 where nobody knew."""
+    return size if isinstance(size, int) else size.node.hint or 0
+
+
+def is_static(tensor: torch.Tensor) -> bool:
+    """Whether the tensor's shape is known."""
+    return all(isinstance(size, int) for size in tensor.shape)
+
+
+def _key(node: fx.Node) -> str:
+    """What the conversion of a call depends on."""
+
+    def described(source: fx.Node) -> str:
+        tensor = source.meta["val"]
+        return f"{tensor.dtype}{list(tensor.shape)}"
+
+    arguments = fx.map_arg((node.args, node.kwargs), described)
+    numbers = [use.args[1] for use in node.users if use.target is operator.getitem]
+    return f"{node.target} {arguments} {node.meta['val']} {numbers}"
+
+
+def _converted(node: fx.Node) -> Traits | str:
+    parts = [use for use in node.users if use.users] if tensor_of(node) is None else []
+    if tensor_of(node) is None and not (parts and all(use.target is operator.getitem for use in node.users)):
+        return "it gives several tensors at once"
+    try:
+        program, _ = program_of(isolated([node, *parts], parts or [node])[0])
+    except MugraphError as error:
+        return str(error)
+    return _traits(program)
+
+
+def _traits(program: Graph) -> Traits:
+    contractions: list[Contraction] = []
+    kinds: list[Kind] = []
+    reduces = any(node.op in ("sum", "max") for node in program.nodes)
+    for node in program.kernels():
+        kinds.append(OPERATORS[node.op].kind)
+        if node.op != "matmul":
+            continue
+        left = program.tensor(node.inputs[0]).shape
+        if math.prod(left) <= TINY_MATRIX:
+            reduces = True
+        else:
+            contractions.append(Contraction(left[-1], math.prod(node.output.shape[:-2])))
+    computes = any(node.op not in FREE and node.op != "repeat" for node in program.nodes)
+    return Traits(tuple(contractions), reduces, kinds.count(Kind.EXPONENTIATION), computes)

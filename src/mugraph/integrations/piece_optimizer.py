@@ -1,0 +1,203 @@
+"""What becomes of the pieces of torch graphs: each distinct program is optimized once, and kept where its kernels beat torch."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
+
+import torch
+from torch import fx
+from torch.utils._python_dispatch import _disable_current_modes
+
+from mugraph.api import check_evidence, superoptimize
+from mugraph.devices import device_for
+from mugraph.devices.host import available_cores
+from mugraph.errors import InvalidInput, MugraphError
+from mugraph.frontend.node_traits import tensor_of
+from mugraph.frontend.partition import Piece
+from mugraph.frontend.splice import as_torch, runnable
+from mugraph.ir.graph import Graph
+from mugraph.results.result import Superoptimized
+from mugraph.runtime.duel import Duel, duel
+from mugraph.select.pipeline import Evidence
+from mugraph.select.structure_key import form_of
+from mugraph.support.deadline import Deadline
+from mugraph.support.store import Mode, Store, digest_of
+from mugraph.verifier.certificate import digest
+
+_log = logging.getLogger("mugraph.torch_compile")
+KIND = "duel"
+_BUSY = 2.0
+"""A load per core at which threads wait so long for each other that a duel is only good for the day."""
+
+Keep = Literal["faster", "all"]
+Known = dict[tuple[object, ...], Graph]
+"""By the form of a program, the muGraph that was best for it at some sizes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What `torch.compile(..., backend="mugraph", options={...})` may say.
+
+    `budget` is in seconds for the pieces of one graph together, shared evenly by the distinct ones (None: no limit). `keep` is
+    "faster" to run a piece by its kernels only where they were measured to beat torch, "all" to do so wherever there are any.
+    Of a graph with symbolic sizes, up to `sizes` sizes that keep coming get kernels. With `strict` a piece that cannot be
+    optimized is an error instead of a line in the log. `cache` is one of `mugraph.support.store.Mode` (None: as
+    $MUGRAPH_CACHE says). The others are as in `mugraph.superoptimize`.
+    """
+
+    target: str = "cpu"
+    budget: float | None = 40.0
+    keep: Keep = "faster"
+    sizes: int = 8
+    strict: bool = False
+    cache: str | None = None
+    seed: int | None = None
+    max_error: float = 2**-40
+    evidence: Evidence = "bounded"
+
+    def __post_init__(self) -> None:
+        if self.keep not in get_args(Keep):
+            raise InvalidInput(f"option keep={self.keep!r}: use one of {', '.join(get_args(Keep))}")
+        if not isinstance(self.sizes, int) or self.sizes < 0:
+            raise InvalidInput(f"option sizes={self.sizes!r}: use a number of sizes, at least 0")
+        if not isinstance(self.strict, bool):
+            raise InvalidInput(f"option strict={self.strict!r}: use True or False")
+        if self.cache is not None:
+            Mode.parse(self.cache)
+        Deadline(self.budget)
+        check_evidence(self.seed, self.max_error, self.evidence)
+        device_for(self.target)
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any] | None) -> Options:
+        """Options from what the user wrote; raises InvalidInput naming what is wrong, TargetUnavailable for an unknown target."""
+        known = [field.name for field in fields(cls)]
+        for name in options or {}:
+            if name not in known:
+                raise InvalidInput(f"unknown option {name!r} of backend mugraph; use {', '.join(known)}")
+        return cls(**(options or {}))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was found for a program (None: it could not be optimized), and why torch runs it ("": kernels do)."""
+
+    result: Superoptimized | None
+    reason: str = ""
+
+
+class Optimizer:
+    """Programs optimized under the same options, each once in a process."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self._outcomes: dict[str, Outcome] = {}
+        self._one_at_a_time = threading.Lock()
+
+    def outcomes(self, pieces: Sequence[Piece], known: Known) -> list[Outcome]:
+        """What becomes of each of a graph's pieces; raises MugraphError in strict mode where one cannot be optimized.
+
+        A program whose form is in `known` is scheduled as the muGraph there, and not measured; the others' join it in the end.
+        """
+        keys = [digest(piece.program) for piece in pieces]
+        budget = self.options.budget
+        share = None if budget is None else budget / max(len(set(keys)), 1)
+        for key, piece in zip(keys, pieces, strict=True):
+            with self._one_at_a_time:
+                if key not in self._outcomes:
+                    with _disable_current_modes():  # Dynamo's, under which tensors have no data
+                        self._outcomes[key] = self._tried(piece, share, known)
+        outcomes = [self._outcomes[key] for key in keys]
+        for piece, outcome in zip(pieces, outcomes, strict=True):
+            if outcome.result is not None:
+                known.setdefault(form_of(piece.program), outcome.result.graph)
+        return outcomes
+
+    def _tried(self, piece: Piece, budget: float | None, known: Known) -> Outcome:
+        try:
+            result = self._optimized(piece, budget, known.get(form_of(piece.program)))
+            return Outcome(result, self._objection(piece, result))
+        except Exception as error:  # one piece's failure is no reason to lose the others
+            if self.options.strict:
+                raise
+            if not isinstance(error, MugraphError):
+                _log.warning("optimizing a piece failed; please report this", exc_info=True)
+            return Outcome(None, f"{type(error).__name__}: {error}")
+
+    def _optimized(self, piece: Piece, budget: float | None, like: Graph | None) -> Superoptimized:
+        options = self.options
+        return superoptimize(
+            piece.program,
+            target=options.target,
+            budget=budget,
+            seed=options.seed,
+            evidence=options.evidence,
+            profile=like is None,
+            max_error=options.max_error,
+            cache=options.cache,
+            like=like,
+        )
+
+    def _objection(self, piece: Piece, result: Superoptimized) -> str:
+        """Why torch runs the piece all the same."""
+        if not result.found:
+            return "no kernels for it were found"
+        if self.options.keep == "all":
+            return ""
+        outcome = self._duel(piece, result)
+        return "" if outcome.clear else f"its kernels are not clearly faster than torch ({outcome.speedup:.2f}x)"
+
+    def _duel(self, piece: Piece, result: Superoptimized) -> Duel:
+        """The kernels against torch, as this process measured them or an earlier one that had the machine to itself."""
+        store = Store.of(self.options.cache)
+        strides = str([_recorded(node).stride() for node in piece.inputs])
+        here = (repr(device_for(self.options.target)), torch.__version__, str(torch.get_num_threads()))
+        key = digest_of(digest(piece.program), strides, result.executable.digest, *here)
+        kept = store.get(KIND, key)
+        if kept is not None:
+            with suppress(KeyError, TypeError, ValueError):  # a document that is none: it is measured again
+                return Duel.from_json(kept)
+        outcome = against_torch(piece, result)
+        if not _busy():
+            store.put(KIND, key, outcome.to_json())
+        return outcome
+
+
+@functools.cache
+def optimizer(options: Options) -> Optimizer:
+    """The optimizer of this process for these options."""
+    return Optimizer(options)
+
+
+def against_torch(piece: Piece, result: Superoptimized) -> Duel:
+    """The kernels as challengers of torch, on random tensors with the strides of the piece's inputs."""
+    tensors, machine = [_like(_recorded(node)) for node in piece.inputs], result.executable.machine
+    with torch.inference_mode():
+        ours = machine.timed(functools.partial(runnable(piece, result.executable), *tensors))
+        theirs = machine.timed(functools.partial(as_torch(piece).forward, *tensors))
+        return duel(ours.run, theirs.run)
+
+
+def _busy() -> bool:
+    """Whether this machine has had more to do for a minute than this process and its compilers."""
+    return hasattr(os, "getloadavg") and os.getloadavg()[0] > _BUSY * available_cores()
+
+
+def _recorded(node: fx.Node) -> torch.Tensor:
+    tensor = tensor_of(node)
+    assert tensor is not None, "the inputs of a piece are tensors"
+    return tensor
+
+
+def _like(recorded: torch.Tensor) -> torch.Tensor:
+    """Standard normal numbers in the shape, dtype and strides of a tensor."""
+    reach = 1 + sum((size - 1) * stride for size, stride in zip(recorded.shape, recorded.stride(), strict=True))
+    memory = torch.randn(reach, dtype=recorded.dtype, device=recorded.device)  # expanded tensors cannot be written to
+    return memory.as_strided(recorded.shape, recorded.stride())

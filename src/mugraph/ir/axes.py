@@ -1,0 +1,422 @@
+"""Logical axes of a program: which dimensions of which tensors run together.
+
+Dimensions are unified through the operators, and a reshape refines a dimension into a product of axes. In terms of
+its axes a program is size-free: tensors are functions on sets of axes, views disappear, and every remaining operator is
+elementwise, a contraction or a reduction. The search works on this form, so one search serves all sizes.
+
+When one tensor is needed along two different axes at once (`x @ x.T`), the conflicting operand is read a second time
+under fresh axes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from mugraph.errors import UnsupportedOperator
+from mugraph.ir.graph import Graph, Node, Shape, Value
+from mugraph.ir.ops import operator
+from mugraph.ir.scalar import Scalar
+
+Slots = tuple[tuple[int, ...], ...]
+"""For each dimension of a tensor, the axes it is the product of, slowest varying first (none for size 1)."""
+
+AxisSet = frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One operation of a program in axis form.
+
+    `op` is 'load' (`source` = index of the program input, `slots` = how its dimensions read as axes), 'constant'
+    (`scalar`), 'contract' or 'sum' or 'max' (over `reduced`), or an elementwise row of the operator table.
+    `axes` are the axes the result depends on.
+    """
+
+    op: str
+    inputs: tuple[int, ...]
+    axes: AxisSet
+    reduced: AxisSet = frozenset()
+    source: int = -1
+    slots: Slots = ()
+    scalar: Scalar | None = None
+
+
+@dataclass(frozen=True)
+class AxisProgram:
+    """A program in axis form: `terms` in topological order, `outputs` as (term, slots), `sizes` of the axes.
+
+    `finer` are further sets of axes that may be reduced together. The outputs of a `projective` program are wanted only up
+    to a common factor per row, which its kernels choose and export (`mugraph.search.partition.splits`).
+    """
+
+    terms: tuple[Term, ...]
+    outputs: tuple[tuple[int, Slots], ...]
+    sizes: tuple[int, ...]
+    finer: frozenset[AxisSet] = frozenset()
+    projective: bool = False
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.terms, self.outputs, self.sizes, self.finer, self.projective))
+
+    def __reduce__(self) -> tuple[type[AxisProgram], tuple[object, ...]]:
+        """What travels between processes: not the hash, because strings hash differently in each of them."""
+        return AxisProgram, (self.terms, self.outputs, self.sizes, self.finer, self.projective)
+
+    def loads(self) -> Iterator[tuple[int, Term]]:
+        """The terms that read program inputs."""
+        return ((index, term) for index, term in enumerate(self.terms) if term.op == "load")
+
+    @property
+    def reductions(self) -> frozenset[AxisSet]:
+        """The sets of axes that some operation reduces together."""
+        return self.finer | {term.reduced for term in self.terms if term.reduced}
+
+    @cached_property
+    def structure(self) -> AxisProgram:
+        """The program without its sizes, which is all that closures depend on."""
+        return self.with_sizes((0,) * len(self.sizes))
+
+    def with_sizes(self, sizes: tuple[int, ...]) -> AxisProgram:
+        """The program with axes of other sizes."""
+        return replace(self, sizes=sizes)
+
+
+_MOST_COPIES = 256
+"""Operators that are computed again under fresh axes: each may have operands of that kind, and chains of them double."""
+
+_MOST_AXES = getattr(np, "MAXDIMS", 64) - 2
+"""NumPy's dimensions, but for those of a for-loop and of parts: every axis is one of the tiny tensors that are compared."""
+
+
+class _Conflict(Exception):
+    """One tensor would carry the same axis on two of its dimensions."""
+
+
+Factors = tuple[int, ...]
+
+
+@dataclass
+class _Unifier:
+    """Union-find over factors of dimensions; a factor may also be refined into a product of factors."""
+
+    sizes: list[int] = field(default_factory=list)
+    bound: dict[int, Factors] = field(default_factory=dict)
+
+    def fresh(self, size: int) -> Factors:
+        if size == 1:
+            return ()
+        self.sizes.append(size)
+        return (len(self.sizes) - 1,)
+
+    def resolve(self, factors: Factors) -> Factors:
+        result: list[int] = []
+        for factor in factors:
+            result.extend(self.resolve(self.bound[factor]) if factor in self.bound else (factor,))
+        return tuple(result)
+
+    def unify(self, left: Factors, right: Factors, where: str) -> None:
+        """Make two factor lists of equal product the same, refining where one boundary falls inside a factor."""
+        pending, other = list(self.resolve(left)), list(self.resolve(right))
+        while pending and other:
+            a, b = pending.pop(0), other.pop(0)
+            if a == b:
+                continue
+            if self.sizes[a] > self.sizes[b]:
+                pending, other, a, b = other, pending, b, a
+            if self.sizes[b] % self.sizes[a]:
+                raise UnsupportedOperator(
+                    f"{where}: a dimension of size {self.sizes[b]} does not regroup along {self.sizes[a]}; "
+                    "keep reshapes to splits and merges of whole dimensions"
+                )
+            rest = self.fresh(self.sizes[b] // self.sizes[a])
+            self.bound[b] = (a, *rest)
+            other[:0] = rest
+            pending, other = list(self.resolve(tuple(pending))), list(self.resolve(tuple(other)))
+
+    def snapshot(self) -> tuple[int, dict[int, Factors]]:
+        return len(self.sizes), dict(self.bound)
+
+    def restore(self, state: tuple[int, dict[int, Factors]]) -> None:
+        del self.sizes[state[0] :]
+        self.bound = dict(state[1])
+
+
+@dataclass
+class _Draft:
+    """A term whose axes are still factors; `dims` are the factors of each dimension, `support` those it depends on."""
+
+    op: str
+    inputs: tuple[int, ...]
+    dims: tuple[Factors, ...]
+    support: Factors
+    reduced: Factors = ()
+    source: int = -1
+    scalar: Scalar | None = None
+
+
+class _Analysis:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.unifier = _Unifier()
+        self.drafts: list[_Draft] = []
+        self.of_value: dict[Value, int] = {}
+        self.checked = 0
+        """How many factors were bound when all drafts were last seen to be without conflict."""
+        self.input_index = {Value(i): n for n, i in enumerate(i for i, node in enumerate(graph.nodes) if node.op == "input")}
+
+    def run(self) -> AxisProgram:
+        for index, node in enumerate(self.graph.nodes):
+            self.of_value[Value(index)] = self.visit(Value(index), node)
+        return self.finish()
+
+    def visit(self, value: Value, node: Node) -> int:
+        """Add the node on its operands' drafts; on a conflict, with a copy of one operand under fresh axes."""
+        operands = [self.of_value[v] for v in node.inputs]
+        state, count = self.unifier.snapshot(), len(self.drafts)
+        attempts: list[int | None] = [None, *reversed(range(len(operands)))]
+        for copied in attempts:
+            try:
+                chosen = list(operands)
+                if copied is not None:
+                    chosen[copied] = self.copy(node.inputs[copied])
+                result = self.add(value, node, chosen)
+                self.check_distinct(count)
+                return result
+            except _Conflict:
+                self.unifier.restore(state)
+                del self.drafts[count:]
+        raise UnsupportedOperator(f"{node.op}: one operand would need the same axis on two dimensions (a diagonal)")
+
+    def copy(self, value: Value) -> int:
+        """The computation of `value` once more, from inputs read under fresh axes."""
+        copied: list[int] = []
+        stack = [(value, False)]
+        while stack:
+            value, operands_copied = stack.pop()
+            node = self.graph.nodes[value.node]
+            if operands_copied:
+                first = len(copied) - len(node.inputs)
+                copied[first:] = [self.add(value, node, copied[first:])]
+                continue
+            if len(self.drafts) > len(self.graph.nodes) + _MOST_COPIES:
+                raise UnsupportedOperator(
+                    f"{node.op}: tensors are needed along so many axes at once that more than {_MOST_COPIES} operators would be "
+                    "computed again; search the program in parts"
+                )
+            stack.append((value, True))
+            stack.extend((operand, False) for operand in reversed(node.inputs))
+        return copied.pop()
+
+    def check_distinct(self, new: int) -> None:
+        """Raise _Conflict where a draft has an axis twice: one of those from `new` on, or any if axes were put together."""
+        together = len(self.unifier.bound)
+        for draft in self.drafts[new if together == self.checked else 0 :]:
+            flat = [factor for dim in draft.dims for factor in self.unifier.resolve(dim)]
+            if len(flat) != len(set(flat)):
+                raise _Conflict
+        self.checked = together
+
+    def push(self, draft: _Draft) -> int:
+        self.drafts.append(draft)
+        return len(self.drafts) - 1
+
+    def align(self, dims: Sequence[tuple[Factors, ...]], where: str) -> tuple[Factors, ...]:
+        """Broadcast dimension lists together, right-aligned; the dimensions of the result."""
+        rank = max(map(len, dims), default=0)
+        result: list[Factors] = []
+        for position in range(-rank, 0):
+            present = [d[position] for d in dims if len(d) >= -position and self.unifier.resolve(d[position])]
+            for other in present[1:]:
+                self.unifier.unify(present[0], other, where)
+            result.append(present[0] if present else ())
+        return tuple(result)
+
+    def add(self, value: Value, node: Node, operands: Sequence[int]) -> int:
+        drafts = [self.drafts[i] for i in operands]
+        dims = [draft.dims for draft in drafts]
+        support = _together(drafts)
+        row = operator(node.op)
+        if node.op == "input":
+            factors = tuple(self.unifier.fresh(size) for size in node.output.shape)
+            flat = tuple(f for dim in factors for f in dim)
+            return self.push(_Draft("load", (), factors, flat, source=self.input_index[value]))
+        if node.op == "constant":
+            scalar = node["value"]
+            assert isinstance(scalar, Scalar)
+            return self.push(_Draft("constant", (), (), (), scalar=scalar))
+        if row.elementwise:
+            return self.push(_Draft(node.op, tuple(operands), self.align(dims, node.op), support))
+        if node.op == "matmul":
+            return self.contract(operands, node.op)
+        if node.op == "concat_matmul":
+            first = self.contract([operands[0], operands[2]], node.op)
+            second = self.contract([operands[1], operands[3]], node.op)
+            pair = [self.drafts[first], self.drafts[second]]
+            joint = self.align([pair[0].dims, pair[1].dims], node.op)
+            return self.push(_Draft("add", (first, second), joint, _together(pair)))
+        if node.op in ("sum", "max"):
+            return self.reduce(node, operands[0])
+        moved = self.moved(node, drafts[0])
+        return self.push(_Draft("view", tuple(operands), moved, support))
+
+    def contract(self, operands: Sequence[int], where: str) -> int:
+        left, right = self.drafts[operands[0]], self.drafts[operands[1]]
+        self.unifier.unify(left.dims[-1], right.dims[-2], where)
+        batch = self.align([left.dims[:-2], right.dims[:-2]], where)
+        dims = (*batch, left.dims[-2], right.dims[-1])
+        support = _together([left, right])
+        return self.push(_Draft("contract", tuple(operands), dims, support, reduced=left.dims[-1]))
+
+    def reduce(self, node: Node, operand: int) -> int:
+        draft = self.drafts[operand]
+        dim, size = node.integer("dim"), node.integer("size")
+        whole = draft.dims[dim]
+        total = math.prod(self.unifier.sizes[f] for f in self.unifier.resolve(whole))
+        kept, reduced = self.unifier.fresh(total // size), self.unifier.fresh(size)
+        self.unifier.unify(whole, kept + reduced, node.op)
+        dims = (*draft.dims[:dim], kept, *draft.dims[dim + 1 :])
+        return self.push(_Draft(node.op, (operand,), dims, draft.support, reduced=reduced))
+
+    def moved(self, node: Node, draft: _Draft) -> tuple[Factors, ...]:
+        """The dimensions after a view."""
+        if node.op == "cast":
+            return draft.dims
+        if node.op == "transpose":
+            return tuple(draft.dims[dim] for dim in node.integers("permutation"))
+        if node.op == "reshape":
+            new = tuple(self.unifier.fresh(size) for size in node.output.shape)
+            self.unifier.unify(
+                tuple(f for dim in draft.dims for f in dim),
+                tuple(f for dim in new for f in dim),
+                f"reshape to {list(_shape(node))}",
+            )
+            return new
+        if node.op == "repeat":
+            dim, times = node.integer("dim"), node.integer("times")
+            return (*draft.dims[:dim], self.unifier.fresh(times) + draft.dims[dim], *draft.dims[dim + 1 :])
+        raise UnsupportedOperator(f"operator {node.op!r} cannot stand in a program to be searched")
+
+    def finish(self) -> AxisProgram:
+        """Number the axes, drop views and what no output needs, and share equal terms."""
+        roots = [self.of_value[value] for value in self.graph.outputs]
+        number: dict[int, int] = {}
+        terms: list[Term] = []
+        known: dict[Term, int] = {}
+        done: dict[int, int] = {}
+
+        def axes(factors: Factors) -> tuple[int, ...]:
+            return tuple(number.setdefault(factor, len(number)) for factor in self.unifier.resolve(factors))
+
+        def intern(term: Term) -> int:
+            if term not in known:
+                known[term] = len(terms)
+                terms.append(term)
+            return known[term]
+
+        def intern_draft(draft: _Draft) -> int:
+            inputs = tuple(done[i] for i in draft.inputs)
+            if draft.op == "view":
+                return inputs[0]
+            if draft.op == "load":
+                slots = tuple(axes(dim) for dim in draft.dims)
+                return intern(Term("load", (), frozenset(axes(draft.support)), source=draft.source, slots=slots))
+            if draft.op == "constant":
+                return intern(Term("constant", (), frozenset(), scalar=draft.scalar))
+            depends = frozenset[int]().union(*(terms[i].axes for i in inputs))
+            reduced = frozenset(axes(draft.reduced))
+            if not reduced:
+                if draft.op in ("sum", "max"):
+                    return inputs[0]
+                op = "mul" if draft.op == "contract" else draft.op
+                return intern(Term(op, inputs, depends))
+            return intern_reduction(draft.op, inputs, depends, reduced)
+
+        def intern_reduction(op: str, inputs: tuple[int, ...], depends: AxisSet, reduced: AxisSet) -> int:
+            """A reduction over axes of which the operand may be independent: those count as a factor (or vanish)."""
+            absent = math.prod(self.axis_size(number, axis) for axis in reduced - depends)
+            partial = [i for i in inputs if not reduced <= terms[i].axes]
+            if op == "contract" and partial:
+                product = intern(Term("mul", inputs, depends))
+                return intern_reduction("sum", (product,), depends, reduced)
+            result = inputs[0]
+            if reduced & depends:
+                result = intern(Term(op, inputs, depends - reduced, reduced & depends))
+            if op == "sum" and absent > 1:
+                factor = intern(Term("constant", (), frozenset(), scalar=Scalar.of(absent)))
+                result = intern(Term("mul", (result, factor), terms[result].axes))
+            return result
+
+        for index in operands_first(roots, lambda index: self.drafts[index].inputs):
+            done[index] = intern_draft(self.drafts[index])
+        outputs = [(done[root], self.drafts[root].dims) for root in roots]
+        finished = tuple((term, tuple(axes(dim) for dim in dims)) for term, dims in outputs)
+        sizes = [0] * len(number)
+        for factor, axis in number.items():
+            sizes[axis] = self.unifier.sizes[factor]
+        if len(sizes) > _MOST_AXES:
+            raise UnsupportedOperator(
+                f"the program has dimensions of {len(sizes)} kinds, more than the {_MOST_AXES} that can be told apart; search it "
+                "in parts"
+            )
+        return AxisProgram(tuple(terms), finished, tuple(sizes))
+
+    def axis_size(self, number: dict[int, int], axis: int) -> int:
+        return next(self.unifier.sizes[factor] for factor, index in number.items() if index == axis)
+
+
+def operands_first(roots: Iterable[int], operands: Callable[[int], Sequence[int]]) -> list[int]:
+    """What `roots` are made from, and they themselves, each once and after its operands; however long the chains are."""
+    placed: dict[int, None] = {}
+    for root in roots:
+        stack = [(root, iter(operands(root)))]
+        while stack:
+            index, rest = stack[-1]
+            missing = next((operand for operand in rest if operand not in placed), None)
+            if missing is None:
+                placed[index] = None
+                stack.pop()
+            else:
+                stack.append((missing, iter(operands(missing))))
+    return list(placed)
+
+
+def _together(drafts: Sequence[_Draft]) -> Factors:
+    """The factors that some draft depends on, each once: a tensor may be an operand of any number of others."""
+    return tuple(dict.fromkeys(factor for draft in drafts for factor in draft.support))
+
+
+def _shape(node: Node) -> Shape:
+    return node.output.shape
+
+
+def axis_program(graph: Graph) -> AxisProgram:
+    """The axis form of a kernel graph of pre-defined operators.
+
+    Raises UnsupportedOperator for reshapes that do not respect dimensions, for diagonals, where too much would have to be read
+    again under other axes, and where there are too many axes.
+    """
+    return _Analysis(graph).run()
+
+
+def pruned(program: AxisProgram) -> AxisProgram:
+    """The program without terms its outputs do not need."""
+    needed: set[int] = set()
+    stack = [term for term, _ in program.outputs]
+    while stack:
+        index = stack.pop()
+        if index not in needed:
+            needed.add(index)
+            stack.extend(program.terms[index].inputs)
+    kept = sorted(needed)
+    moved = {old: new for new, old in enumerate(kept)}
+    terms = tuple(replace(program.terms[i], inputs=tuple(moved[j] for j in program.terms[i].inputs)) for i in kept)
+    return replace(program, terms=terms, outputs=tuple((moved[term], slots) for term, slots in program.outputs))

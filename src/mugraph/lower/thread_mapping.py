@@ -1,0 +1,106 @@
+"""How the threads of a block share the elements of statements: what printers print, and what costs and barriers rely on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mugraph.lower.dims import Dim, loops_of
+from mugraph.lower.fragments import WARP
+from mugraph.lower.tile_form import Elementwise, Kernel, Memory, Reduce, Tile
+
+WIDEST_ACCESS = 16
+"""Bytes of the widest load or store of one thread; device buffers start at multiples of it."""
+_LONGEST_RUN = 8
+"""Elements: a widest access of 16-bit numbers."""
+_DEVICE_WEIGHT = 4
+"""How many tiles in shared memory one in device memory counts for, when the fastest dimension is chosen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The runs that threads take: thread t the runs number t, t + threads, ..., counted with the last of `dims` fastest.
+
+    A run is `run` elements along the last dimension. For a reduction the last dimension is the reduced one, whose runs a
+    group of `group` neighbouring lanes takes in turn for each result.
+    """
+
+    dims: tuple[Dim, ...]
+    run: int
+    group: int = 1
+
+    def in_one_turn(self, threads: int) -> bool:
+        """Whether every lane of a reduction takes one run for each of its results and all `threads` are busy.
+
+        Then thread t takes the runs number t, t + threads, ... of all results one after the other, as of an elementwise
+        statement.
+        """
+        *kept, reduced = self.dims
+        results = math.prod(dim.size for dim in kept)
+        return reduced.size == self.group * self.run and results % (threads // self.group) == 0
+
+
+def elementwise_share(kernel: Kernel, statement: Elementwise) -> Share:
+    """Runs along the dimension in which most memory traffic is consecutive."""
+    tiles = (statement.target, *statement.sources)
+
+    def consecutive(dim: Dim) -> int:
+        shared = (kernel.buffer(tile.buffer).memory is Memory.SHARED for tile in tiles)
+        weights = (1 if here else _DEVICE_WEIGHT for here in shared)
+        return sum(weight for weight, stride in zip(weights, dim.strides, strict=True) if stride == 1)
+
+    dims = loops_of(statement)
+    fastest = max(dims, key=consecutive)
+    ordered = (*(dim for dim in dims if dim is not fastest), fastest)
+    return Share(ordered, _run(kernel, tiles, ordered, math.prod(dim.size for dim in dims) // kernel.threads))
+
+
+def reduction_share(kernel: Kernel, statement: Reduce) -> Share:
+    """As many lanes for each result as keep all threads busy, up to a warp."""
+    dims = tuple(loops_of(statement))
+    *kept, reduced = dims
+    results = math.prod(dim.size for dim in kept)
+    wanted = max(1, kernel.threads // _power(results))
+    group = min(WARP, wanted, _power(reduced.size))
+    return Share(dims, _run(kernel, statement.sources, dims, reduced.size // group), group)
+
+
+def addresses(share: Share, tile: Tile, position: int) -> tuple[object, ...]:
+    """What identifies the elements of a statement's tile number `position` with the threads that touch them.
+
+    Equal for two tiles exactly when the same thread touches the same elements of both in the same order.
+    """
+    joined: list[tuple[int, int]] = []
+    for dim in share.dims:
+        size, stride = dim.size, dim.strides[position]
+        if joined and joined[-1][1] == size * stride:
+            joined[-1] = (joined[-1][0] * size, stride)
+        elif size > 1:
+            joined.append((size, stride))
+    return (tile.buffer, tile.start, tuple(joined), share.run)
+
+
+def _run(kernel: Kernel, tiles: Sequence[Tile], dims: Sequence[Dim], share: int) -> int:
+    """Elements that a thread takes at once along the last dimension: what alignment allows, no more than its `share`."""
+    *others, last = dims
+    first = len(last.strides) - len(tiles)
+    run = math.gcd(last.size, _LONGEST_RUN)
+    for position, tile in enumerate(tiles, first):
+        if last.strides[position] == 0:
+            continue
+        if last.strides[position] != 1:
+            return 1
+        widest = WIDEST_ACCESS // kernel.buffer(tile.buffer).dtype.bytes
+        steps = (dim.strides[position] for dim in others)
+        aligned = math.gcd(widest, tile.start.constant, tile.start.loop, *tile.start.grid, *steps)
+        several = aligned == widest and tile.swizzle is None  # chunks of a swizzled tile do not follow each other
+        run = run if several else min(run, aligned)
+    while run > max(share, 1):
+        run //= 2
+    return run
+
+
+def _power(size: int) -> int:
+    """The power of two from `size` on."""
+    return 1 << (size - 1).bit_length()

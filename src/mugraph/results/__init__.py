@@ -1,0 +1,1 @@
+"""What an optimization returns: the result as data and as a callable, in words, and on disk."""

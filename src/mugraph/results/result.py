@@ -1,0 +1,280 @@
+"""What an optimization returns: the verified muGraphs, how they were found, and a callable that runs the best one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+from mugraph.errors import StorageError
+from mugraph.frontend.calling import Calling
+from mugraph.ir.graph import Graph
+from mugraph.ir.serialize import graph_from_json, graph_to_json
+from mugraph.runtime import Executable
+from mugraph.select.emulated_blocks import SpotCheck
+from mugraph.support.schema import expect
+from mugraph.verifier import Certificate
+
+if TYPE_CHECKING:
+    from mugraph.results.cuda_graphs import Graphed
+
+_SECONDS = (float, None)
+_MEASURED = {"cost": _SECONDS, "latency": _SECONDS}
+_REPORT = {
+    **dict.fromkeys(("found", "interrupted", "recalled"), bool),
+    **dict.fromkeys(("compile_seconds", "measure_seconds", "verify_seconds", "total_seconds"), float),
+    **dict.fromkeys(("proposed", "seed"), int),
+    "original_latency": _SECONDS,
+    "space": (str, None),
+    "rejected": [{"stage": str, "reason": str, "cost": _SECONDS}],
+    "search": {"seconds": float, "first_found_seconds": _SECONDS, "states": int, "exhausted": bool, "exhausted_what": str},
+}
+_SEARCH = {
+    "pruned": {str: int},
+    "paddings": [str],
+    "not_searched": [str],
+    "tiers": [
+        {
+            **dict.fromkeys(("closures", "states", "edges", "derivations"), int),
+            "tier": str,
+            "exhausted": bool,
+            "bound": (int, None),
+        }
+    ],
+}
+"""What a search may say besides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A muGraph that was proved equivalent to the program and agrees with float64 arithmetic."""
+
+    graph: Graph
+    cost: float | None
+    """Seconds the cost model predicts on the target; None for the original program."""
+    latency: float | None
+    """Median of the measured seconds per call; None when it was not profiled."""
+    certificate: Certificate
+    spot_check: SpotCheck | None = None
+    """What running its printed kernels here showed, where the target's machine is not; None where that was not called for."""
+
+    @property
+    def max_relative_error(self) -> float | None:
+        """Largest error against float64 for standard normal inputs, relative to the output's largest magnitude; None for an
+        original program when the budget left no time to measure it."""
+        return None if self.certificate.floats is None else self.certificate.floats.max_relative_error
+
+    @property
+    def error_ratio(self) -> float | None:
+        """That error relative to the one the original program makes in its own precision; None where it makes none."""
+        return None if self.certificate.floats is None else self.certificate.floats.error_ratio
+
+    def to_json(self) -> dict[str, Any]:
+        """The candidate as JSON values."""
+        return {**self.measurements(), "graph": graph_to_json(self.graph), "certificate": self.certificate.to_json()}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Candidate:
+        """The candidate `to_json` wrote; raises KeyError, TypeError, InvalidInput or InvalidGraph for anything else."""
+        graph, certificate = graph_from_json(values["graph"]), Certificate.from_json(values["certificate"])
+        return cls.measured(graph, certificate, values)
+
+    @classmethod
+    def measured(cls, graph: Graph, certificate: Certificate, values: Mapping[str, Any]) -> Candidate:
+        """A candidate with the `measurements` in a JSON object; raises TypeError where they are none."""
+        expect(values, _MEASURED, "a candidate")
+        spot_check = values.get("spot_check")
+        checked = None if spot_check is None else SpotCheck.from_json(spot_check)
+        return cls(graph, values["cost"], values["latency"], certificate, checked)
+
+    def measurements(self) -> dict[str, Any]:
+        """All but the graph and its certificate, as JSON values."""
+        spot_check = None if self.spot_check is None else self.spot_check.to_json()
+        return {"cost": self.cost, "latency": self.latency, "spot_check": spot_check}
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A muGraph the search proposed and that was dropped."""
+
+    stage: str
+    """`compile`, `verify`, `float`, or `text` where the printed kernels failed when they were run without their machine."""
+    reason: str
+    cost: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How a result came about. All times are wall-clock seconds."""
+
+    found: bool
+    """Whether a muGraph better than the original program was found; otherwise the result runs the original."""
+    search: dict[str, Any]
+    """The search's own report, as JSON values."""
+    proposed: int
+    """muGraphs the search proposed."""
+    rejected: tuple[Rejection, ...]
+    compile_seconds: float
+    measure_seconds: float
+    verify_seconds: float
+    total_seconds: float
+    """Of the whole call."""
+    original_latency: float | None
+    """Measured seconds of the original program run operator by operator; None when it was not profiled."""
+    seed: int
+    """Of everything random in the call but proofs, whose certificates record their own."""
+    interrupted: bool = False
+    """Whether Ctrl-C ended a stage: the result is the best so far."""
+    recalled: bool = False
+    """Whether the result was kept from an earlier run, which all numbers then speak of."""
+    space: str | None = None
+    """The part of the search space that was asked for, in words; None for all of it."""
+
+    @property
+    def seconds(self) -> float:
+        """Time of the search."""
+        return float(self.search["seconds"])
+
+    @property
+    def first_found_seconds(self) -> float | None:
+        """Time until the search had its first muGraph; None when it found none."""
+        seconds = self.search["first_found_seconds"]
+        return None if seconds is None else float(seconds)
+
+    @property
+    def states(self) -> int:
+        """Tensors the search visited; prefixes of graphs, if it enumerated graphs."""
+        return int(self.search["states"])
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the search covered the space that `exhausted_what` describes completely."""
+        return bool(self.search["exhausted"])
+
+    @property
+    def exhausted_what(self) -> str:
+        """The covered space in words."""
+        covered = str(self.search["exhausted_what"])
+        return covered if self.space is None else f"{covered}, within the space asked for: {self.space}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Report:
+        """The report `to_json` wrote; raises KeyError or TypeError for anything else."""
+        expect(values, _REPORT, "report")
+        expect(values["search"], {name: form for name, form in _SEARCH.items() if name in values["search"]}, "report.search")
+        return cls(**{**values, "rejected": tuple(Rejection(**item) for item in values["rejected"])})
+
+
+class Shared:
+    """What copies share: compiled kernels that nothing changes. Models that hold such can be copied, and not pickled."""
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: Mapping[int, Any]) -> Self:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise StorageError(
+            f"a {type(self).__name__} holds compiled kernels and cannot be pickled; use save(folder) and mugraph.load(folder)"
+        )
+
+
+class Superoptimized(Shared):
+    """The result of `mugraph.superoptimize`: call it like the function it replaces.
+
+    Outputs have the shapes, dtypes and structure of the original's. The kernels never modify their inputs, and calls
+    from several threads do not disturb each other. There is no gradient. Copies (`copy.deepcopy`) are the result itself.
+    """
+
+    def __init__(
+        self,
+        program: Graph,
+        best: Candidate,
+        candidates: tuple[Candidate, ...],
+        report: Report,
+        executable: Executable,
+        calling: Calling,
+        target: str,
+        origin: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.program = program
+        """The original, as a kernel graph of pre-defined operators."""
+        self.best = best
+        self.candidates = candidates
+        """Verified muGraphs, best first; empty when none was found."""
+        self.report = report
+        self.executable = executable
+        self.calling = calling
+        self.target = target
+        """What `graph` was compiled for."""
+        self.origin = dict(origin or {})
+        """Where the program came from, as JSON values: kept for `mugraph bench` on a saved result."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the best muGraph; raises ShapeMismatch or InvalidInput when called with other tensors than optimized for."""
+        inputs = self.calling.plain(args, kwargs)
+        outputs = None if inputs is None else self.executable.recognized(inputs)
+        if inputs is None or outputs is None:
+            inputs = self.calling.flatten(args, kwargs)
+            outputs = self.executable(*inputs)
+        return self.calling.unflatten(outputs, inputs)
+
+    def graphed(self, device: int | None = None, *, static_outputs: bool = False) -> Graphed:
+        """The result as a CUDA graph on a GPU, by default torch's current one; see `mugraph.results.cuda_graphs.Graphed`.
+
+        Arguments are copied into tensors of the graph. Outputs are copied from others, or, with `static_outputs`, are these,
+        which the next call overwrites. Raises InvalidInput for a result that is not for GPUs, TargetUnavailable without one.
+        """
+        from mugraph.results.cuda_graphs import Graphed  # it stands on top of results, and so imports this module
+
+        return Graphed(self, device, static_outputs)
+
+    @property
+    def graph(self) -> Graph:
+        """The muGraph that runs: the best one, at kernel level."""
+        return self.best.graph
+
+    @property
+    def found(self) -> bool:
+        """Whether `graph` is a discovered muGraph rather than the original program."""
+        return self.report.found
+
+    @property
+    def certificate(self) -> Certificate:
+        """What was proved about `graph`, and with which error bound."""
+        return self.best.certificate
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """Generated source by file name."""
+        return dict(self.executable.sources)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the result as a folder of JSON and sources, which `mugraph.load` reads (`mugraph.results.serialization`)."""
+        from mugraph.results.serialization import save  # it reads results back, and so imports this module
+
+        return save(self, Path(path))
+
+    def to_html(self) -> str:
+        """The result as one self-contained HTML page: muGraph, evidence, costs, sources; see `mugraph.viewer`."""
+        from mugraph.viewer import page  # it stands on top of results, and so imports this module
+
+        return page(self)
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: the page of `to_html` in a frame."""
+        from mugraph.viewer import notebook_html
+
+        return notebook_html(self)
+
+    def __repr__(self) -> str:
+        kernels = len(self.graph.kernels())
+        return (
+            f"<Superoptimized for {self.target}: {kernels} kernel{'s' * (kernels != 1)}, {'found' if self.found else 'original'}>"
+        )

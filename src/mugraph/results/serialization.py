@@ -1,0 +1,254 @@
+"""Results on disk: a folder of JSON and generated sources, every file listed with its hash. Never pickle, never eval.
+
+mugraph.json      the manifest: format, version, target, what the printer depended on, and the sha256 of every other file
+graph.json        the muGraph that runs          program.json   the original program
+certificate.json  what was proved, how           report.json    search statistics, candidates, calling convention
+placement.json    layouts, offsets of buffers    sources/       the generated kernels
+
+The hashes tell accidents from what was written, and are no signature. So nothing that runs rests on them: sources and placement
+are printed again from the muGraph (`mugraph.results.bindings`), and the muGraph is tested against the program. Nothing in the
+folder ties down that the program is the user's function, which `mugraph verify --certificate DIR FILE.py:f` decides, nor the
+times, costs and statistics in report.json, nor `version` and `origin`, from which nothing follows without the user's word.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from mugraph import __version__
+from mugraph.errors import InvalidInput, StorageError
+from mugraph.frontend.calling import Positional, structure_of
+from mugraph.ir.graph import Graph
+from mugraph.ir.serialize import graph_from_json, graph_to_json
+from mugraph.results.bindings import PLACEMENT, check_sources, contradiction, printed
+from mugraph.results.result import Candidate, Report, Superoptimized
+from mugraph.runtime import Executable, build
+from mugraph.runtime.executable import machine_for
+from mugraph.verifier import Certificate
+from mugraph.verifier.certificate import digest as graph_digest
+
+MANIFEST = "mugraph.json"
+_FORMAT = 3
+_DOCUMENTS = ("program.json", "graph.json", "certificate.json", "report.json", PLACEMENT)
+_LARGEST = 2**28
+"""Bytes of a file: far more than any result has."""
+
+
+def save(result: Superoptimized, path: Path) -> Path:
+    """Write `result` to the folder `path`, all of it or nothing; returns the folder.
+
+    An older result there is replaced; any other folder or file raises InvalidInput. A disk that is full or read-only
+    raises StorageError and leaves what was there.
+    """
+    path = path.absolute()
+    check_replaceable(path)
+    files = _contents(result)
+    hashes = {name: _digest(text.encode()) for name, text in files.items()}
+    manifest = {
+        "format": _FORMAT,
+        "version": __version__,
+        "target": result.target,
+        "printer": dict(result.executable.machine.parameters),
+        "origin": result.origin,
+        "files": hashes,
+    }
+    with _storage_errors("write", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+        try:
+            new = staging / "new"
+            for name, text in {**files, MANIFEST: _json(manifest)}.items():
+                (new / name).parent.mkdir(parents=True, exist_ok=True)
+                (new / name).write_bytes(text.encode())
+            _exchange(path, new, staging / "old")
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+    return path
+
+
+def load(path: str | Path, trust_sources: bool = False) -> Superoptimized:
+    """Read back the folder `Superoptimized.save` wrote, and compile its muGraph for this machine.
+
+    The result is called with one tensor per input of its program, in order: the function's tensors first, then the
+    parameters of a module. The saved sources must be what the muGraph gives when it is printed again, and the muGraph is tested
+    against the program for up to a second, before anything is compiled. `trust_sources` instead compiles the sources as
+    they are, which is right for folders that nobody else could write to, and needed for those of another version.
+
+    Raises InvalidInput naming the file when a file was changed, is missing, contradicts another or is from another format;
+    UntrustedSources for sources that are not those of the muGraph; StorageError when a file cannot be read.
+    """
+    path = Path(path)
+    manifest = read_manifest(path)
+    files = {name: _read_checked(path, name, digest) for name, digest in manifest["files"].items()}
+    program = graph_from_json(_parse(path, files, "program.json"))
+    graph = graph_from_json(_parse(path, files, "graph.json"))
+    record = _parse(path, files, "report.json")
+    certificate = Certificate.from_json(_parse(path, files, "certificate.json"))
+    try:
+        candidates = tuple(Candidate.from_json(item) for item in record["candidates"])
+        best = Candidate.measured(graph, certificate, record["best"])
+        report = Report.from_json(record["report"])
+        calling = Positional(program, record["structure"])
+    except (KeyError, TypeError) as error:
+        raise InvalidInput(f"{path / 'report.json'} is incomplete or malformed ({error}); optimize and save again") from None
+    _check_proof(path, program, graph, certificate)
+    executable = _executable(path, manifest, files, graph, trust_sources)
+    return Superoptimized(program, best, candidates, report, executable, calling, manifest["target"], manifest["origin"])
+
+
+def _check_proof(path: Path, program: Graph, graph: Graph, certificate: Certificate) -> None:
+    """Raise InvalidInput unless a certificate accepts these graphs, and tests agree now.
+
+    A certificate may also say that they agree without a bound, which is what whoever saved the result had asked for.
+    """
+    if (certificate.left, certificate.right) != (graph_digest(program), graph_digest(graph)):
+        raise InvalidInput(f"{path / 'certificate.json'} does not speak of the graphs beside it; optimize and save again")
+    if program == graph:
+        return
+    if not (certificate.accepted or certificate.agreed):
+        raise InvalidInput(f"{path / 'certificate.json'} does not accept graph.json; optimize and save again")
+    if why := contradiction(program, graph, certificate.max_error):
+        raise InvalidInput(f"{path / 'graph.json'} does not compute program.json ({why}); do not use this result")
+
+
+def _executable(
+    path: Path, manifest: Mapping[str, Any], files: Mapping[str, str], graph: Graph, trust_sources: bool
+) -> Executable:
+    """The muGraph compiled: from what this machine prints of it, or from the saved sources where the user trusts them."""
+    sources = {name.removeprefix("sources/"): text for name, text in files.items() if name.startswith("sources/")}
+    if trust_sources:
+        return Executable(graph, machine_for(manifest["target"]), sources)
+    check_sources({name: text.encode() for name, text in files.items()}, graph, manifest, path)
+    return build(graph, manifest["target"])
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest of a saved result; raises InvalidInput when `path` is not one."""
+    if not (path / MANIFEST).is_file():
+        raise InvalidInput(f"{path} is not a saved mugraph result (no {MANIFEST} in it); save one with opt.save or -o")
+    with _storage_errors("read", path / MANIFEST):
+        content = (path / MANIFEST).read_bytes()
+    manifest: Any = _parse(path, {MANIFEST: _text(path / MANIFEST, content)}, MANIFEST)
+    check_manifest(path, manifest)
+    return dict(manifest)
+
+
+def check_manifest(path: Path, manifest: Any) -> None:
+    """Raise InvalidInput for what is no manifest, or one of another format than this version writes."""
+    number = manifest.get("format") if isinstance(manifest, dict) else None
+    forms = {"files": dict, "origin": dict, "target": str, "version": str, "printer": dict}
+    formed = isinstance(manifest, dict) and all(type(manifest.get(name)) is kind for name, kind in forms.items())
+    if type(number) is not int or (number == _FORMAT and not formed):
+        raise InvalidInput(f"{path / MANIFEST} is not a manifest of format {_FORMAT}; optimize and save again with this version")
+    if number == _FORMAT:
+        return
+    version = manifest.get("version", "of unknown version")
+    age, remedy = ("a newer", "use that") if number > _FORMAT else ("an older", "optimize and save again with this one")
+    raise InvalidInput(f"{path / MANIFEST} was written by {age} mugraph ({version}, format {number}, here {_FORMAT}); {remedy}")
+
+
+def check_replaceable(path: Path) -> None:
+    """Raise InvalidInput when `path` holds anything but an older result or an empty folder."""
+    if path.is_dir() and ((path / MANIFEST).is_file() or not any(path.iterdir())):
+        return
+    if path.exists():
+        raise InvalidInput(f"{path} exists and is not a mugraph result; choose another folder or remove it yourself")
+
+
+def _contents(result: Superoptimized) -> dict[str, str]:
+    """Text of every file but the manifest, by its path in the folder."""
+    record = {
+        "report": result.report.to_json(),
+        "structure": structure_of(result.calling, len(result.program.outputs)),
+        "best": result.best.measurements(),
+        "candidates": [candidate.to_json() for candidate in result.candidates],
+    }
+    files = {
+        "program.json": _json(graph_to_json(result.program)),
+        "graph.json": _json(graph_to_json(result.graph)),
+        "certificate.json": _json(result.certificate.to_json()),
+        "report.json": _json(record),
+    }
+    return files | printed(result.sources, result.executable.placement)
+
+
+def _exchange(path: Path, new: Path, old: Path) -> None:
+    """Put `new` at `path`, moving what is there to `old`; on failure `path` is as it was."""
+    existed = path.exists()
+    if existed:
+        os.rename(path, old)
+    try:
+        os.rename(new, path)
+    except OSError:
+        if existed:
+            os.rename(old, path)
+        raise
+
+
+def _read_checked(path: Path, name: str, digest: str) -> str:
+    """The text of a file of a result, read once: what is hashed is what is used."""
+    place = PurePosixPath(name)
+    if place.is_absolute() or ".." in place.parts:
+        raise InvalidInput(f"{path / MANIFEST} names {name!r}, which lies outside the folder; do not use this result")
+    if name not in _DOCUMENTS and (place.parts[:1] != ("sources",) or place.as_posix() != name):
+        raise InvalidInput(f"{path / MANIFEST} names {name!r}, which is no file of a result; do not use it")
+    file = path / name
+    if not file.is_file():
+        raise InvalidInput(f"{file} is missing; optimize and save again")
+    with _storage_errors("read", file):
+        if file.stat().st_size > _LARGEST:
+            raise InvalidInput(f"{file} has more than {_LARGEST} bytes, which no file of a result has; do not use it")
+        content = file.read_bytes()
+    if _digest(content) != digest:
+        raise InvalidInput(f"{file} was changed after it was saved (its sha256 differs); optimize and save again")
+    return _text(file, content)
+
+
+def _text(file: Path, content: bytes) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise InvalidInput(f"{file} is not UTF-8 text; optimize and save again") from None
+
+
+def _parse(path: Path, files: Mapping[str, str], name: str) -> Any:
+    try:
+        return json.loads(files[name], object_pairs_hook=_without_repetition)
+    except KeyError:
+        raise InvalidInput(f"{path / MANIFEST} does not list {name}; optimize and save again") from None
+    except (ValueError, RecursionError) as error:  # of JSON, of too many digits, of a repeated name
+        raise InvalidInput(f"{path / name} is not JSON ({error}); optimize and save again") from None
+
+
+def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object; readers of JSON disagree on which of two entries of one name counts."""
+    entries = dict(pairs)
+    if len(entries) != len(pairs):
+        raise ValueError("a name stands twice in an object")
+    return entries
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=1) + "\n"
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+@contextmanager
+def _storage_errors(verb: str, path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"cannot {verb} {path}: {error.strerror or error}; check its permissions and the disk's space"
+        ) from error

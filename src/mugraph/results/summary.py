@@ -1,0 +1,117 @@
+"""Results in words: what the command line and the viewer both say of bounds, errors, times and GPU kernels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from mugraph.results.result import Candidate, Superoptimized
+from mugraph.select.emulated_blocks import SpotCheck
+from mugraph.verifier import Certificate, FloatReport, Outcome, Verdict
+
+if TYPE_CHECKING:
+    from mugraph.runtime.cuda.resources import KernelFigures
+
+
+def outcome_text(certificate: Certificate) -> str:
+    """What a certificate says of a muGraph, in the words of verdicts; rounding is no part of it."""
+    match certificate.outcome:
+        case Outcome.EQUIVALENT if certificate.untested:
+            return "the program itself, as it was written"
+        case Outcome.EQUIVALENT:
+            return "equivalent to the program in exact arithmetic, at full size"
+        case Outcome.DIFFERENT:
+            return "DIFFERENT from the program"
+        case Outcome.UNDECIDED if certificate.agreed:
+            return "not proved equivalent to the program, but all tests agree"
+    return "NOT shown to be equivalent to the program"
+
+
+def bound_text(certificate: Certificate) -> str:
+    """A certificate's error bound."""
+    if certificate.untested:
+        return "there was nothing to prove"
+    if certificate.error_bound is None:
+        return certificate.reason
+    return passing_text(certificate.error_bound)
+
+
+def passing_text(error_bound: float) -> str:
+    """The probability that tests accept a wrong graph."""
+    if error_bound == 0:
+        return "the tests compute both graphs exactly"
+    return f"a wrong graph would pass with probability at most 2^{math.log2(error_bound):.0f}"
+
+
+def verdict_lines(verdict: Verdict) -> list[str]:
+    """What follows the answer to whether two functions are one program: the rest of its line, and lines below it."""
+    if not verdict.equivalent:
+        return [f": {verdict.reason.removeprefix('undecided: ')}", *_conditions(verdict)]
+    proved = f"; by {', '.join(verdict.properties)}, and for the rest" if verdict.properties else ";"
+    return [f"{proved} {bound_text(verdict.certificate)}", *_conditions(verdict)]
+
+
+def _conditions(verdict: Verdict) -> Iterator[str]:
+    if verdict.question:
+        yield f"asked: {verdict.question}"
+    if verdict.domain:
+        yield f"only where both are defined: {verdict.domain}"
+    for constant, written in verdict.certificate.readings:
+        yield f"the constant {written!r} was read as {constant}"
+
+
+def floats_text(floats: FloatReport) -> str:
+    """What the comparison with float64 found, in two to four lines."""
+    ratio = "" if floats.error_ratio is None else f", {floats.error_ratio:.1f} times the original program's own"
+    lines = [f"largest error against float64, relative to the output: {floats.max_relative_error:.1e}{ratio}"]
+    finite = [entry for entry in floats.scales if math.isfinite(max(entry.errors))]
+    if finite:
+        worst = max(finite, key=lambda entry: max(entry.errors))
+        own = f", the original program's own {max(worst.baseline or ()):.1e}" if worst.exceeds(floats.dtypes) else ""
+        lines.append(f"of {len(floats.scales)} kinds of inputs the worst is {worst.inputs}: {max(worst.errors):.1e}{own}")
+    if beyond := [entry.inputs for entry in floats.scales if entry not in finite]:
+        allowed = ", where the original program's own is not either" if floats.stable else ""
+        lines.append(f"not finite for {' and '.join(beyond)}{allowed}")
+    if floats.blamed and floats.max_relative_error > 0:
+        lines.append(f"most of it: {floats.blamed}")
+    return "\n".join(lines)
+
+
+def compared_text(candidate: Candidate) -> str:
+    """What the errors against float64 are those of, where it is not the kernels themselves; empty where it is."""
+    return (
+        "" if candidate.spot_check is None else "these are the errors of the same muGraph compiled for a CPU, in the GPU's place"
+    )
+
+
+def spot_check_text(check: SpotCheck) -> str:
+    """What running blocks of the printed kernels without their machine showed, or why that was not done, in one line."""
+    missed = f"not run on the {check.on}: {check.missed}"
+    if not check.ran:
+        return f"the printed kernels were {missed}"
+    ran = f"{check.ran} of {check.blocks} blocks of the printed kernels were run on the {check.on}"
+    if check.largest_error is None:
+        return f"{ran}: no fault, but nothing was compared: {check.missed}"
+    return f"{ran}: no fault, largest error {check.largest_error:.1e}" + (f"; {missed}" if check.missed else "")
+
+
+def seconds_text(seconds: float) -> str:
+    """A time with the unit that fits it."""
+    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+        if seconds * scale >= 1 or unit == "us":
+            return f"{seconds * scale:.3g} {unit}"
+    raise AssertionError("unreachable: microseconds take every rest")
+
+
+def gpu_figures(opt: Superoptimized) -> Sequence[KernelFigures]:
+    """What the generated kernels take of a GPU; empty for other targets."""
+    if opt.target.startswith("cuda:"):
+        from mugraph.runtime.cuda.resources import kernel_figures  # loads NVRTC
+
+        return kernel_figures(opt.executable)
+    if opt.target.startswith("triton:"):
+        from mugraph.runtime.triton.resources import triton_figures  # loads Triton
+
+        return triton_figures(opt.executable)
+    return ()

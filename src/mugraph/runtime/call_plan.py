@@ -1,0 +1,198 @@
+"""A call of a kernel graph, planned once for an array library: what every call repeats is little more than the kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from mugraph.errors import InvalidInput
+from mugraph.ir.graph import VIEWS, Graph, Node, Value
+from mugraph.ir.ops import GRAPH_DEFINED, apply_call
+from mugraph.lower import needed_nodes
+from mugraph.lower.workspace import Workspace, plan_workspace
+from mugraph.runtime.arrays import Arrays
+from mugraph.runtime.machine import Launched
+from mugraph.support.picking import picked
+
+Slots = list[Any]
+"""The arrays of a call, the inputs first, with a place for every other value and what else there is; then all their addresses in
+the same order, of those that kernels read or write."""
+Step = Callable[[Slots], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a call does: read the inputs, run the steps, return the outputs, which share no memory with anything else."""
+
+    names: tuple[str, ...]
+    readers: tuple[Callable[[Any], Any], ...]
+    pointer: Callable[[Any], int]
+    steps: tuple[Step, ...]
+    outputs: Callable[[Slots], Sequence[Any]]
+    blank: tuple[None, ...]
+    """Places for what is no input."""
+
+    def read(self, arrays: Sequence[Any]) -> list[Any]:
+        """The inputs as kernels read them; raises InvalidInput and ShapeMismatch for arrays that do not fit."""
+        if len(arrays) != len(self.readers):
+            raise InvalidInput(f"expected {len(self.names)} inputs ({', '.join(self.names)}), got {len(arrays)}")
+        return [read(array) for read, array in zip(self.readers, arrays, strict=True)]
+
+    def __call__(self, inputs: Sequence[Any], addresses: Sequence[int]) -> list[Any]:
+        """The outputs for inputs that were read, and their addresses."""
+        slots = [*inputs, *self.blank, *addresses, *self.blank]
+        for step in self.steps:
+            step(slots)
+        return [*self.outputs(slots)]
+
+
+def planned(graph: Graph, launches: Mapping[int, Launched], functions: Mapping[str, Callable[..., None]], library: Arrays) -> Run:
+    """How to call a kernel graph with arrays of `library`; views that only kernels read are strides inside these."""
+    inputs = [index for index, node in enumerate(graph.nodes) if node.op == "input"]
+    others = [Value(i, n) for i, node in enumerate(graph.nodes) if node.op != "input" for n in range(len(node.outputs))]
+    numbers = {value: number for number, value in enumerate([*map(Value, inputs), *others])}
+    slots = Places(numbers, len(numbers) + len(graph.outputs))
+    dense = {*graph.outputs, *(value for launch in launches.values() for value in launch.inputs)}
+    workspace, nodes = plan_workspace(graph), needed_nodes(graph)
+    steps: list[Step] = [_allocation(library, workspace, slots)] if workspace.offsets else []
+    for generated, group in groupby(nodes, lambda index: graph.nodes[index].op == GRAPH_DEFINED):
+        if generated:
+            steps.append(_kernels(graph, [launches[index] for index in group], functions, library, slots, workspace))
+            continue
+        for index in group:
+            read = [value for value in graph.nodes[index].inputs if value in workspace.offsets]
+            steps.extend(_window(graph, value, library, slots, workspace) for value in read)
+            steps.append(_pre_defined(graph, index, library, slots, Value(index) in dense))
+    outputs: list[int] = []
+    taken = set(map(Value, inputs))
+    for value in graph.outputs:
+        owner = _owner(graph, value)
+        outputs.append(len(numbers) + len(outputs) if owner in taken else numbers[value])
+        if owner in taken:
+            steps.append(_copy(library, numbers[value], outputs[-1]))
+        taken.add(owner)
+    names = tuple(str(graph.nodes[index]["name"]) for index in inputs)
+    readers = tuple(library.reader(name, graph.nodes[index].output) for name, index in zip(names, inputs, strict=True))
+    return Run(names, readers, library.pointer, tuple(steps), picked(outputs), (None,) * (slots.count - len(inputs)))
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where in the slots of a call what stands: the array of a value by its number, the workspace behind them and the copies of
+    outputs."""
+
+    numbers: Mapping[Value, int]
+    workspace: int
+
+    @property
+    def count(self) -> int:
+        """Of the arrays; as many addresses follow."""
+        return self.workspace + 1
+
+    def address(self, value: Value) -> int:
+        """Where the address of a value's array stands."""
+        return self.count + self.numbers[value]
+
+
+def _owner(graph: Graph, value: Value) -> Value:
+    """The value whose memory a value may lie in: what it is a view of."""
+    node = graph.nodes[value.node]
+    return _owner(graph, node.inputs[0]) if node.op in VIEWS else value
+
+
+def _allocation(library: Arrays, workspace: Workspace, slots: Places) -> Step:
+    """Allocate the workspace; what lies in it has its addresses then."""
+    allocate, pointer, space = library.workspace(workspace.bytes), library.pointer, slots.workspace
+    inside = [(slots.address(value), offset) for value, offset in workspace.offsets.items()]
+
+    def step(arrays: Slots) -> None:
+        arrays[space] = made = allocate()
+        start = pointer(made)
+        for number, offset in inside:
+            arrays[number] = start + offset
+
+    return step
+
+
+def _kernels(
+    graph: Graph,
+    launches: Sequence[Launched],
+    functions: Mapping[str, Callable[..., None]],
+    library: Arrays,
+    slots: Places,
+    workspace: Workspace,
+) -> Step:
+    """Run compiled kernels one after another, their outputs allocated but for those in the workspace; they need addresses."""
+    pointer = library.pointer
+    made = [value for launch in launches for value in launch.outputs if value not in workspace.offsets]
+    outputs = [(slots.numbers[value], slots.address(value), library.allocator(graph.tensor(value))) for value in made]
+    operands = [[slots.address(value) for value in (*launch.inputs, *launch.outputs)] for launch in launches]
+    places = [*dict.fromkeys(place for taken in operands for place in taken)]
+    calls = [
+        (functions[launch.kernel.name], [*map(places.index, taken)]) for launch, taken in zip(launches, operands, strict=True)
+    ]
+    run, addresses = library.launches(calls), picked(places)
+
+    def step(arrays: Slots) -> None:
+        for number, address, allocate in outputs:
+            arrays[number] = array = allocate()
+            arrays[address] = pointer(array)
+        run(*addresses(arrays))
+
+    return step
+
+
+def _window(graph: Graph, value: Value, library: Arrays, slots: Places, workspace: Workspace) -> Step:
+    """A tensor in the workspace as an array, which the array library reads."""
+    offset, tensor, space, target = workspace.offsets[value], graph.tensor(value), slots.workspace, slots.numbers[value]
+
+    def step(arrays: Slots) -> None:
+        arrays[target] = library.window(arrays[space], offset, tensor)
+
+    return step
+
+
+def _copy(library: Arrays, source: int, target: int) -> Step:
+    """An array of its own with the values of another."""
+
+    def step(arrays: Slots) -> None:
+        arrays[target] = library.copy(arrays[source])
+
+    return step
+
+
+def _pre_defined(graph: Graph, index: int, library: Arrays, slots: Places, dense: bool) -> Step:
+    """Run a node with the array library; only kernels and callers need views to be `dense`, and addresses."""
+    compute = _computation(graph, graph.nodes[index], library)
+    if dense and graph.nodes[index].op in VIEWS:
+        compute = _then(library.contiguous, compute)
+    target, operands = slots.numbers[Value(index)], [slots.numbers[value] for value in graph.nodes[index].inputs]
+    address, pointer = slots.address(Value(index)), library.pointer
+
+    def step(arrays: Slots) -> None:
+        arrays[target] = made = compute(*[arrays[number] for number in operands])
+        if dense:
+            arrays[address] = pointer(made)
+
+    return step
+
+
+def _computation(graph: Graph, node: Node, library: Arrays) -> Callable[..., Any]:
+    """Views and matmul by the library's own functions, everything else by its row of the operator table."""
+    operands = [graph.tensor(value) for value in node.inputs]
+    match node.op:
+        case "reshape":
+            return lambda x: library.reshape(x, node.output.shape)
+        case "transpose":
+            order = node.integers("permutation")
+            return lambda x: library.transpose(x, order)
+        case "matmul" if len({tensor.dtype for tensor in (*operands, node.output)}) == 1:
+            return library.matmul
+    call = apply_call(node.op, operands, dict(node.attributes))
+    return lambda *xs: library.compute(call, xs, node.output)
+
+
+def _then(last: Callable[[Any], Any], first: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *xs: last(first(*xs))

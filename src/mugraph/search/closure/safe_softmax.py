@@ -1,0 +1,190 @@
+"""Safe exponentials, derived: shift exponents by a row maximum where a common factor on the row provably cancels.
+
+exp overflows in real programs, and maxima are outside LAX. If multiplying all exponentials of a row by one random unit
+leaves every output unchanged in the field, the exponent may be shifted by any row value: the running maximum is
+generated and the accumulators on the way are rescaled (online softmax). The maximum of a part of a row, a tile of a for-loop or a
+partial result, is at least the lowest number: where a mask fills the part with -inf, it is shifted by a number, as the program's
+row is. A whole row of -inf is 0 / 0 in the program, too. A recipe whose factor does not cancel is left as it is, and must survive
+the floating-point check unshifted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from mugraph.algebra.fields import FieldArithmetic, FieldValue
+from mugraph.ir.axes import AxisProgram, AxisSet
+from mugraph.ir.ops import LOWEST
+from mugraph.search.closure.context import Context
+from mugraph.search.closure.evaluation import Evaluator
+from mugraph.search.closure.saturation import Leaf, TinyInputs
+from mugraph.search.closure.sketch import Recipe, Step
+
+
+@dataclass(frozen=True, slots=True)
+class _Shift:
+    """An exponential whose rows may be shifted: the step, the axes of its row value, and the accumulators it scales.
+
+    `partial` says that what the kernel sees of a row at once may be a part of it.
+    """
+
+    exponential: int
+    row: AxisSet
+    accumulators: tuple[int, ...]
+    partial: bool
+
+
+class Stabilizer:
+    """Evaluates recipes of one program and context at tiny sizes, to see which factors cancel."""
+
+    def __init__(self, program: AxisProgram, context: Context, arith: FieldArithmetic, inputs: TinyInputs) -> None:
+        self.program, self.context, self.arith, self.inputs = program, context, arith, inputs
+        values = inputs.evaluate(program, context, arith)
+        loads = {Leaf(term.source, term.slots): values[index] for index, term in program.loads()}
+        self.meaning = Evaluator(context, arith, loads.__getitem__)
+        self._units: dict[int, FieldValue] = {}
+        self._computed: dict[tuple[Step, int | None], tuple[int, FieldValue]] = {}
+        """What was computed so far, numbered: steps whose inputs are such numbers, and the row by which they were scaled."""
+
+    def stabilize(self, recipe: Recipe) -> Recipe:
+        """The recipe with every shiftable exponential shifted."""
+        while True:
+            shift = next(filter(None, (self.shift_of(recipe, i) for i in exponentials(recipe))), None)
+            if shift is None:
+                return recipe
+            recipe, _ = _shifted(recipe, shift)
+
+    def export(self, recipe: Recipe) -> Recipe | None:
+        """The recipe shifted by a row maximum that becomes its last output; None unless every output scales with its row.
+
+        For projective programs: whoever reads the outputs rescales them by the exported maximum.
+        """
+        unsafe = exponentials(recipe)
+        shift = self.shift_of(recipe, unsafe[0], projective=True) if len(unsafe) == 1 else None
+        if shift is None:
+            return None
+        shifted, maximum = _shifted(recipe, shift)
+        step = shifted.steps[maximum]
+        if not step.in_loop:
+            return replace(shifted, goals=(*shifted.goals, maximum))
+        if recipe.loop_axis in step.axes:
+            return None
+        steps = (*shifted.steps, Step("accumulate_max", (maximum,), step.axes, False))
+        return replace(shifted, steps=steps, goals=(*shifted.goals, len(steps) - 1))
+
+    def shift_of(self, recipe: Recipe, index: int, projective: bool = False) -> _Shift | None:
+        """How the exponential at `index` may be shifted; None when it may not.
+
+        The outputs must not change under the shift; those of a projective program must all change by its factor.
+        """
+        steps = recipe.steps
+        downstream = _downstream(recipe, index)
+        reduced: AxisSet = frozenset()
+        for step in downstream:
+            if more := (steps[step].reduced & steps[index].axes) - reduced:
+                reduced |= more
+                if (shift := self._shift_along(recipe, index, downstream, reduced, projective)) is not None:
+                    return shift
+        return None
+
+    def _shift_along(
+        self, recipe: Recipe, index: int, downstream: Sequence[int], reduced: AxisSet, projective: bool
+    ) -> _Shift | None:
+        """The shift by a row value over the axes `reduced`, as few as possible: rows of their own stay in range each."""
+        steps = recipe.steps
+        row = steps[index].axes - reduced
+        scale = self._row_units(row)
+        plain, scaled = self.run(recipe), self.run(recipe, index, row)
+        for goal in recipe.goals:
+            if not _same(self.arith.mul(plain[goal], scale) if projective else plain[goal], scaled[goal]):
+                return None
+            if projective and not row <= steps[goal].axes:
+                return None
+        affected = tuple(i for i in downstream if steps[i].op in ("accumulate", "concat"))
+        if recipe.loop_axis in reduced and steps[index].in_loop and not steps[index].whole:
+            if any(steps[i].op == "rescale" for i in downstream):
+                return None  # an accumulator follows the running maximum of one exponential only
+            for accumulator in affected:
+                once = self.arith.mul(plain[accumulator], scale)
+                if steps[accumulator].op == "concat" or not _same(scaled[accumulator], once):
+                    return None
+            return _Shift(index, row, affected, partial=True)
+        return _Shift(index, row, (), partial=projective)
+
+    def _row_units(self, row: AxisSet) -> FieldValue:
+        """A random unit for every row."""
+        mask = self.context.mask(row)
+        if mask not in self._units:
+            shape = tuple(size if mask >> part & 1 else 1 for part, size in enumerate(self.context.shape))
+            unit = self.arith.random(shape, np.random.default_rng((self.inputs.seed, 1 + mask)))
+            self._units[mask] = FieldValue(unit.p, None)
+        return self._units[mask]
+
+    def run(self, recipe: Recipe, scaled: int | None = None, row: AxisSet = frozenset()) -> list[FieldValue]:
+        """All step values at tiny sizes, with the rows of step `scaled` multiplied by random units."""
+        values: list[FieldValue] = []
+        numbers: list[int] = []
+        for index, step in enumerate(recipe.steps):
+            known = (
+                step.reading(tuple([numbers[i] for i in step.inputs])),
+                self.context.mask(row) if index == scaled else None,
+            )
+            if known not in self._computed:
+                value = self.meaning.value(recipe, step, [values[i] for i in step.inputs])
+                value = self.arith.mul(value, self._row_units(row)) if index == scaled else value
+                self._computed[known] = len(self._computed), value
+            number, value = self._computed[known]
+            numbers.append(number)
+            values.append(value)
+        return values
+
+
+def exponentials(recipe: Recipe) -> list[int]:
+    """The exponentials of a recipe that no row maximum keeps in range."""
+    shifted = {i for i, s in enumerate(recipe.steps) if s.op == "exp" and _is_shift(recipe, s.inputs[0])}
+    return [i for i, step in enumerate(recipe.steps) if step.op == "exp" and i not in shifted]
+
+
+def _is_shift(recipe: Recipe, index: int) -> bool:
+    step = recipe.steps[index]
+    return (
+        step.op == "sub" and recipe.steps[step.inputs[1]].op == "max" and recipe.steps[step.inputs[1]].inputs[0] == step.inputs[0]
+    )
+
+
+def _downstream(recipe: Recipe, index: int) -> list[int]:
+    reached = {index}
+    for position in range(index + 1, len(recipe.steps)):
+        if reached.intersection(recipe.steps[position].inputs):
+            reached.add(position)
+    return sorted(reached - {index})
+
+
+def _shifted(recipe: Recipe, shift: _Shift) -> tuple[Recipe, int]:
+    """Insert the row maximum before the exponential, and rescale the accumulators it reaches; also the maximum's step."""
+    steps: list[Step] = []
+    moved: dict[int, int] = {}
+    maximum = -1
+    for index, step in enumerate(recipe.steps):
+        inputs = tuple([moved[i] for i in step.inputs])
+        if index == shift.exponential:
+            (exponent,) = inputs
+            least = LOWEST if shift.partial else None
+            steps.append(Step("max", (exponent,), shift.row, step.in_loop, step.axes - shift.row, scalar=least))
+            maximum = len(steps) - 1
+            steps.append(Step("sub", (exponent, maximum), step.axes, step.in_loop, whole=step.whole))
+            inputs = (len(steps) - 1,)
+        if index in shift.accumulators:
+            step = replace(step, op="rescale")
+            inputs = (*inputs, maximum)
+        steps.append(step.reading(inputs))
+        moved[index] = len(steps) - 1
+    return replace(recipe, steps=tuple(steps), goals=tuple(moved[goal] for goal in recipe.goals)), maximum
+
+
+def _same(x: FieldValue, y: FieldValue) -> bool:
+    left, right = np.broadcast_arrays(x.p, y.p)
+    return bool(np.array_equal(left, right))

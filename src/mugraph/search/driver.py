@@ -1,0 +1,316 @@
+"""The search: tiers of abstraction from coarse to fine, all contexts of each, cuts into several kernels; anytime.
+
+The result is a ranked list of muGraphs, each a valid kernel graph whose outputs equal the program's on random
+finite-field inputs at tiny sizes. Evidence at full size is the verifier's part.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+from mugraph.algebra.fields import NestingArithmetic
+from mugraph.devices import Device
+from mugraph.errors import BudgetExceeded, UndefinedInField
+from mugraph.ir.axes import AxisProgram, axis_program
+from mugraph.ir.builder import GraphBuilder
+from mugraph.ir.graph import Graph, Level, Tensor, Value
+from mugraph.ir.liveness import peak_bytes
+from mugraph.search.closure.context import Context
+from mugraph.search.closure.hoisting import hoisted
+from mugraph.search.closure.redundant_max import without_neutral_maxima
+from mugraph.search.closure.saturation import TinyInputs
+from mugraph.search.closure.tiers import Tier, distinct_tiers
+from mugraph.search.conditions import left_out
+from mugraph.search.constraints import EVERYTHING, SearchSpace
+from mugraph.search.kernels import Kernel, KernelSearch
+from mugraph.search.parallel import Workers, executor_for
+from mugraph.search.partition.padding import worthwhile_paddings
+from mugraph.search.partition.plans import Library, Plan, PlanSearch, Stage
+from mugraph.search.partition.refinement import refined
+from mugraph.search.partition.rounding_model import Rehearsal
+from mugraph.search.partition.selection import most_promising, orders_lost
+from mugraph.search.report import Progress, Pruning, SearchReport
+from mugraph.search.scheduling.emission import Positions, emit_block
+from mugraph.search.scheduling.operands import read_once
+from mugraph.search.structure_cache import Notes, Shelf
+from mugraph.search.tasks import Options
+
+WRITING_SHARE = 0.03
+"""Part of a budget for writing out the muGraphs that were found."""
+
+_CLOSURE_SHARE = 0.1
+"""Part of a budget one closure may use, so that a program too large for one kernel still gets cut in time."""
+
+_WHOLE_SHARE = 0.4
+"""Part of the time of a finer tier for closures of the whole program; where these are too large, parts have what is left."""
+
+_TIER_SHARE = 0.6
+"""Part of what is left of a budget after which finer tiers have their turn, whatever is left to do in a coarser one."""
+
+_AT_ONCE = 0.1
+"""Part of the time of a closure after which the program's own recipe is offered, if nothing else is known by then."""
+
+_DRAWS = 4
+"""Of tiny inputs, until a program has a value: a denominator that is zero in all of them is zero for most inputs."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A muGraph equal to the program, and its predicted seconds on the device."""
+
+    graph: Graph
+    cost: float
+
+
+@dataclass
+class SearchResult:
+    """Candidates, best predicted first, and what the search covered."""
+
+    candidates: list[Candidate]
+    report: SearchReport
+
+
+@dataclass
+class Search:
+    """One run of the search over a program for a device."""
+
+    program: Graph
+    device: Device
+    budget: float | None = None
+    progress: Callable[[Progress], None] | None = None
+    options: Options = field(default_factory=Options)
+    workers: Workers = 1
+    shelf: Shelf | None = None
+    space: SearchSpace = EVERYTHING
+    hoisting: bool = False
+    """Whether factors are taken out of functions before the search."""
+
+    def __post_init__(self) -> None:
+        self.options = self.space.within(self.options)
+        self.started = time.perf_counter()
+        self.deadline = float("inf") if self.budget is None else self.started + (1 - WRITING_SHARE) * self.budget
+        whole = axis_program(self.program)
+        plain, seed = _plain(whole.structure, self.options.seed)
+        other = hoisted(plain)
+        self.hoistable = other is not plain
+        """Whether the program has another form with factors taken out of functions."""
+        self.axes = (other if self.hoisting else plain).with_sizes(whole.sizes)
+        self.options = replace(self.options, seed=seed)
+        self.input_tensors = [node.output for node in self.program.inputs()]
+        self.dtype = self.program.output_tensors[0].dtype
+        self.report = SearchReport(max_kernels=self.options.max_kernels, block_operators=self.options.block_operators)
+        self.best: dict[Plan, float] = {}
+        self.early: set[Plan] = set()
+        """Plans offered before the coarsest tier was searched, which it has not come to yet."""
+        self.bodies: dict[tuple[Kernel, tuple[Tensor, ...]], Graph] = {}
+        self.produces = tuple(-1 - index for index in range(len(self.axes.outputs)))
+        share = _CLOSURE_SHARE * self.budget if self.budget is not None else float("inf")
+        self.kernels = self._kernels(min(self.options.closure_seconds, share))
+        self.plans = PlanSearch(self.kernels, len(self.input_tensors))
+
+    def _kernels(self, closure_seconds: float) -> KernelSearch:
+        """A search for kernels that gives closures so many seconds."""
+        kernels = KernelSearch(
+            self.axes.structure,
+            self.device,
+            self.dtype,
+            self._tensor,
+            self.options,
+            self.deadline,
+            self._tick,
+            self.space,
+            self.program.input_names,
+        )
+        kernels.closure_seconds = closure_seconds
+        return kernels
+
+    def run(self) -> SearchResult:
+        """Search until everything within the limits is exhausted, the budget is spent, or the user interrupts."""
+        executor = self.kernels.executor = executor_for(self.workers, time.time() + self.deadline - time.perf_counter())
+        notes = Notes(self.shelf, self.axes, self.options) if self.shelf is not None else None
+        if notes is not None:
+            notes.recall(self.kernels.known)
+        try:
+            self._run_tiers()
+        except KeyboardInterrupt:
+            self.report.interrupted = True
+        except (RecursionError, UndefinedInField):
+            if not self.best:
+                raise
+            for report in self.kernels.reports.values():  # what was found before is not lost
+                report.cut_short()
+        finally:
+            executor.close()
+        if notes is not None:
+            notes.keep(self.kernels.found)
+        self.report.tiers = [replace(self.kernels.report(tier)) for tier in distinct_tiers(self.axes)]
+        self.report.cuts_tried = self.plans.cuts_tried
+        self.report.left_out += self.kernels.pruned + Counter({Pruning.FLOOR: self.plans.cuts_pruned})
+        self.report.conditions = list(left_out(self.axes, self.kernels.loop_axes(self.axes), self.options.max_kernels))
+        candidates = self._candidates()
+        self.report.paddings = self._paddings(candidates)
+        self.report.seconds = time.perf_counter() - self.started
+        if not candidates and time.perf_counter() > self.deadline:
+            raise BudgetExceeded(f"no muGraph was found within {self.budget:g} s; raise the budget")
+        return SearchResult(candidates, self.report)
+
+    def _run_tiers(self) -> None:
+        coarsest, *finer = distinct_tiers(self.axes)
+        self._offer_early(coarsest)
+        self.plans.cut_deadline = self.started + self.options.cut_seconds if self.budget is None else self._share(len(finer))
+        self._run_tier(coarsest)
+        searched = self.kernels.report(coarsest)
+        if searched.saturated == searched.closures and self.kernels.now() <= self.kernels.deadline:
+            self.best = {plan: seconds for plan, seconds in self.best.items() if plan not in self.early} or self.best
+        for number, tier in enumerate(finer, start=1):
+            if self.budget is None:
+                seconds = self.options.finer_tier_seconds
+                self.kernels.deadline = self.plans.cut_deadline = self.kernels.now() + seconds
+                self.kernels.closure_seconds = min(self.options.closure_seconds, _WHOLE_SHARE * seconds)
+            else:
+                self.plans.cut_deadline = self._share(len(finer) - number)
+            if self.kernels.now() > self.kernels.deadline:
+                break
+            self._run_tier(tier)
+
+    def _share(self, tiers: int) -> float:
+        """Until when several kernels are looked for in a tier, if so many finer ones shall have a part of the budget, too."""
+        now = self.kernels.now()
+        return self.deadline if not tiers else now + _TIER_SHARE * max(0.0, self.deadline - now)
+
+    def _offer_early(self, tier: Tier) -> None:
+        """Kernels of a program whose closure is not saturated at once: there are some before it is, or if it never will be."""
+        hurried = self._kernels(_AT_ONCE * self.kernels.closure_seconds)
+        if not hurried.structure(self.axes, tier, None).saturated:
+            for kernel in hurried.kernels(self.axes, tier, self.produces):
+                plan = Plan((Stage(self.produces, kernel),))
+                self._found(plan, tier)
+                self.early.add(plan)
+
+    def _run_tier(self, tier: Tier) -> None:
+        self._tick(tier.value, 0)
+        best = min(self.best.values(), default=float("inf"))
+        self.plans.cuts_complete = True
+        for plan in self.plans.plans(self.axes, tier, self.options.max_kernels, self.produces, best):
+            self._found(plan, tier)
+            self.early.discard(plan)
+        self.kernels.report(tier).cuts_complete = self.plans.cuts_complete
+
+    def _found(self, plan: Plan, tier: Tier) -> None:
+        self.best.setdefault(plan, plan.seconds)
+        if self.report.first_found_seconds is None:
+            self._graph(plan)
+            self.report.first_found_seconds = time.perf_counter() - self.started
+            self._announce_finer_tiers(tier)
+
+    def _announce_finer_tiers(self, tier: Tier) -> None:
+        """Work for those who would be idle while this process follows the cuts of the coarsest tier."""
+        contexts = (None, *self.kernels.loop_axes(self.axes))
+        tiers = distinct_tiers(self.axes)
+        for finer in tiers[tiers.index(tier) + 1 :]:
+            self.kernels.announce(self.axes, finer, contexts)
+
+    def _tick(self, stage: str, states: int) -> None:
+        if self.progress is not None:
+            total = states + sum(report.states for report in self.kernels.reports.values())
+            best = min(self.best.values(), default=None)
+            self.progress(Progress(stage, total, len(self.best), best, time.perf_counter() - self.started))
+
+    # results ---------------------------------------------------------------------------------------------------------
+
+    def _candidates(self) -> list[Candidate]:
+        """The most promising plans as graphs, each graph once; others take the place of what fits neither memory nor space."""
+        graphs: dict[Plan, Graph] = {}
+        rehearsal = Rehearsal(self.axes, len(self.input_tensors), self.plans.read_as)
+        refinements = refined(most_promising(self.best, rehearsal.errors), rehearsal, self.kernels)
+        left = dict.fromkeys(itertools.chain(self.best, refinements))
+        while True:
+            chosen = most_promising(left, rehearsal.errors)
+            new = [plan for plan in chosen if plan not in graphs]
+            if not new:
+                orders = orders_lost([rehearsal.errors(plan) for plan in left])
+                imprecise = [plan for plan, lost in zip(left, orders, strict=True) if lost != 0]
+                self.report.left_out[Pruning.PRECISION] += sum(plan not in chosen for plan in imprecise)
+                return [Candidate(graphs[plan], plan.seconds) for plan in chosen]
+            for plan in new:
+                graph = self._graph(plan)
+                fits = peak_bytes(graph) <= self.device.device_memory_bytes
+                self.report.left_out[Pruning.MEMORY] += not fits
+                asked_for = self.space.holds(graph)
+                self.report.left_out[Pruning.SPACE] += not asked_for
+                if fits and asked_for and graph not in graphs.values():
+                    graphs[plan] = graph
+                else:
+                    del left[plan]
+
+    def _paddings(self, candidates: Sequence[Candidate]) -> list[str]:
+        """Dimensions that had better be padded, unless there is no time left to find out."""
+        if self.report.interrupted or time.perf_counter() > self.deadline:
+            return []
+        self.kernels.deadline = self.deadline  # whatever time the finer tiers had
+        best = min((candidate.cost for candidate in candidates), default=float("inf"))
+        found = worthwhile_paddings(self.axes, self.program.input_names, self.plans, self.produces, best)
+        return [str(padding) for padding in found]
+
+    def _tensor(self, source: int) -> Tensor:
+        """The device tensor of a source: a program input, an intermediate of some cut, or as -1-i the program's output i."""
+        if source < 0:
+            return self.program.output_tensors[-1 - source]
+        return self.input_tensors[source] if source < len(self.input_tensors) else self.plans.tensors[source]
+
+    def _graph(self, plan: Plan) -> Graph:
+        """The kernel graph of a plan."""
+        builder = GraphBuilder(Level.KERNEL)
+        values: dict[int, Value] = {}
+        for index, node in enumerate(self.program.inputs()):
+            values[index] = builder.append(node)
+        for stage in plan.stages:
+            values.update(zip(stage.produces, self._launch(builder, stage, values), strict=True))
+            values.update((read, values[output]) for output, read in self.plans.read_as.items() if output in values)
+        outputs = [self._final(builder, values[-1 - index], index) for index in range(len(self.axes.outputs))]
+        return builder.build(outputs)
+
+    def _launch(self, builder: GraphBuilder, stage: Stage, values: dict[int, Value]) -> Sequence[Value]:
+        if isinstance(stage.kernel, Library):
+            return [self._library(builder, stage.kernel, values)]
+        kernel = stage.kernel
+        operands = [values[leaf.source] for leaf in kernel.recipe.leaves]
+        sources = [builder.tensor(value) for value in operands]
+        key = kernel, tuple(sources)
+        if key not in self.bodies:
+            self.bodies[key] = emit_block(kernel.recipe, kernel.schedule, kernel.sizes, sources, kernel.outputs)
+        return builder.graph_defined(*read_once(self.bodies[key], operands, sources))
+
+    def _library(self, builder: GraphBuilder, kernel: Library, values: dict[int, Value]) -> Value:
+        positions = Positions(builder)
+        pair = [positions.fine(values[load.source], load.slots, kernel.sizes.__getitem__) for load in (kernel.left, kernel.right)]
+        left, right = positions.oriented(pair[0], pair[1], kernel.reduced)
+        product = positions.contract("matmul", [(left, right)], kernel.reduced)
+        return positions.coarse(product, kernel.outputs[0], kernel.sizes.__getitem__)
+
+    def _final(self, builder: GraphBuilder, value: Value, index: int) -> Value:
+        """Library kernels compute in their operands' dtype; an output has the program's."""
+        dtype = self.program.output_tensors[index].dtype
+        return value if builder.tensor(value).dtype is dtype else builder.add("cast", value, dtype=dtype)
+
+
+@lru_cache(maxsize=256)
+def _plain(structure: AxisProgram, seed: int) -> tuple[AxisProgram, int]:
+    """A program without sizes and neutral maxima, and the first seed from `seed` on that draws inputs where it has a value.
+
+    Which maxima are neutral does not depend on sizes. Raises UndefinedInField where the program has no value in a few draws.
+    """
+    undefined: UndefinedInField | None = None
+    for draw in range(seed, seed + _DRAWS):
+        arith, inputs = NestingArithmetic(seed=draw), TinyInputs(draw)
+        try:
+            inputs.evaluate(structure, Context.of(structure, None), arith)
+            return without_neutral_maxima(structure, arith, inputs), draw
+        except UndefinedInField as error:
+            undefined = error
+    raise UndefinedInField(f"the program has no value for any of {_DRAWS} draws of its inputs: {undefined}")

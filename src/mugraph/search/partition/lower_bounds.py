@@ -1,0 +1,109 @@
+"""Lower bounds of launches: each tensor crosses device memory once, contractions run at the best rate there is.
+
+No kernel the cost model (`mugraph.search.scheduling.cost_table`) knows for a derivation is predicted to be faster, so what such a
+bound prunes could not have won.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from mugraph.devices import Device
+from mugraph.ir.axes import AxisProgram, AxisSet, Term
+from mugraph.ir.dtypes import DType
+from mugraph.ir.graph import Tensor
+from mugraph.search.closure.sketch import Recipe, sums
+from mugraph.search.scheduling.cost import GENERATED_EFFICIENCY
+from mugraph.search.scheduling.cost_table import NOT_HIDDEN
+
+LIBRARY_EFFICIENCY = 0.8
+"""Share of the device's matmul rate a vendor library reaches (MKL and oneDNN: 0.84 to 0.91 at 2048 cubed)."""
+
+BEST_EFFICIENCY = max(GENERATED_EFFICIENCY, LIBRARY_EFFICIENCY)
+"""Share of the device's matmul rate that no product exceeds."""
+
+LIBRARY_FULL_ROWS = 32
+"""Rows (and columns) from which a library reaches that share; below, in proportion (MKL at 8 rows: 0.18)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """Seconds of memory traffic, arithmetic and launches on a device; products are of elements of `dtype`."""
+
+    device: Device
+    dtype: DType
+    tensor_of: Callable[[int], Tensor]
+
+    def seconds(self, memory: float, compute: float, launches: int = 1) -> float:
+        """All launches together; `memory` and `compute` are sums of their seconds. Never more than the sum of each one's."""
+        return max(memory, compute) + NOT_HIDDEN * min(memory, compute) + launches * self.device.launch_seconds
+
+    def transfer(self, elements: int, dtype: DType) -> float:
+        """Reading or writing a device tensor once."""
+        return elements * dtype.bytes / self.device.memory_bandwidth
+
+    def reading(self, source: int) -> float:
+        """Reading a program input or an intermediate once."""
+        tensor = self.tensor_of(source)
+        return self.transfer(tensor.elements, tensor.dtype)
+
+    def compute(self, program: AxisProgram, term: Term, alone: bool) -> float:
+        """The arithmetic of one term; only contractions count. A library may do one that has a launch `alone`."""
+        if term.op != "contract":
+            return 0.0
+        library = self.library_efficiency(program, term) if alone else 0.0
+        return flops(program, term) / (max(GENERATED_EFFICIENCY, library) * self.device.matmul_flops[self.dtype])
+
+    def library_efficiency(self, program: AxisProgram, product: Term) -> float:
+        """Share of the device's matmul rate a library reaches on one product: less on few rows or columns."""
+        sides = (program.terms[i].axes & product.axes for i in product.inputs)
+        filled = [min(1.0, math.prod(program.sizes[axis] for axis in side) / LIBRARY_FULL_ROWS) for side in sides]
+        return LIBRARY_EFFICIENCY * math.prod(filled)
+
+    def of(self, program: AxisProgram, produces: tuple[int, ...], libraries: bool = False) -> float:
+        """The program in one launch; with `libraries`, as if they did its contractions for nothing but the time they take."""
+        alone = libraries or sum(term.op not in ("load", "constant") for term in program.terms) == 1
+        compute = sum(self.compute(program, term, alone) for term in program.terms)
+        return self.seconds(self.memory(program, produces), compute)
+
+    def of_launches(self, program: AxisProgram, recipe: Recipe, produces: tuple[int, ...], efficiency: float) -> float:
+        """No two launches or more that a derivation is cut into take less; products run at most at `efficiency`."""
+        read = sum(map(self.reading, {leaf.source for leaf in recipe.leaves}))
+        products = sum(2.0 * math.prod(program.sizes[axis] for axis in axes) for axes in _products(recipe))
+        compute = products / (efficiency * self.device.matmul_flops[self.dtype])
+        return self.seconds(read + self.writing(program, produces), compute, launches=2)
+
+    def memory(self, program: AxisProgram, produces: tuple[int, ...]) -> float:
+        """Reading each of a program's inputs and writing its outputs once."""
+        return sum(map(self.reading, {term.source for _, term in program.loads()})) + self.writing(program, produces)
+
+    def writing(self, program: AxisProgram, produces: tuple[int, ...]) -> float:
+        """Writing each of a program's outputs once."""
+        dtypes = (self.tensor_of(source).dtype for source in produces)
+        return sum(
+            self.transfer(elements(program, term), dtype) for (term, _), dtype in zip(program.outputs, dtypes, strict=False)
+        )
+
+
+@lru_cache(maxsize=1 << 14)
+def _products(recipe: Recipe) -> tuple[AxisSet, ...]:
+    """The axes that each product of a derivation runs over."""
+    return tuple(
+        step.axes | axes
+        for step in recipe.steps
+        if step.op in ("contract", "concat_contract")
+        for axes in sums(step.op, step.reduced, [recipe.steps[operand].axes for operand in step.inputs])
+    )
+
+
+def flops(program: AxisProgram, product: Term) -> float:
+    """Operations of a contraction."""
+    return 2.0 * math.prod(program.sizes[axis] for axis in product.axes | product.reduced)
+
+
+def elements(program: AxisProgram, term: int) -> int:
+    """Elements of a term's tensor."""
+    return math.prod(program.sizes[axis] for axis in program.terms[term].axes)

@@ -1,0 +1,127 @@
+"""What is cut into several kernels: every derivation of a program, in the order of a bound for all of its cuts.
+
+Where a closure is too large for a tier, there are no derivations of the whole program. Then the program is taken in two, at
+every tensor that may be stored, and the derivations of both parts are put together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from mugraph.algebra.fields import NestingArithmetic
+from mugraph.ir.axes import AxisProgram, Term, pruned
+from mugraph.search.closure.context import Context
+from mugraph.search.closure.saturation import TinyInputs
+from mugraph.search.closure.sketch import Recipe
+from mugraph.search.partition.cuts import Cut, CutSpace, in_normal_order, stored_slots
+from mugraph.search.partition.derivations import as_program
+from mugraph.search.partition.lower_bounds import BEST_EFFICIENCY, Roofline
+
+_AT_ONCE = 8
+"""Derivations whose cuts are put in one order at first; then twice as many, and so on."""
+
+_OF_A_PART = 4
+"""Derivations of each of two parts that are put together with those of the other, cheapest first."""
+
+Bounded = tuple[float, Callable[[], AxisProgram]]
+"""Seconds that no cut of a derivation is below, and the derivation as a program."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Finds the derivations of a part of a program, cheapest first, and numbers the tensor that it stores."""
+
+    recipes: Callable[[AxisProgram], Sequence[Recipe]]
+    store: Callable[[AxisProgram], int]
+
+    def forms(self, part: AxisProgram) -> list[AxisProgram]:
+        """The part as it is written, and its cheapest derivations."""
+        recipes = self.recipes(part)[:_OF_A_PART]
+        forms = [part.structure, *(as_program(recipe, part.structure) for recipe in recipes)]
+        return [form.with_sizes(part.sizes) for form in dict.fromkeys(forms)]
+
+
+@dataclass(frozen=True)
+class Variants:
+    """The derivations of `program`, whose outputs are `produces`.
+
+    `recipes` are those of the tier without a for-loop, cheapest first; where these are not all, there are `parts`.
+    """
+
+    program: AxisProgram
+    produces: tuple[int, ...]
+    recipes: Sequence[Recipe]
+    parts: Parts | None
+    roofline: Roofline
+    seed: int
+    _seen: set[AxisProgram] = field(default_factory=set)
+
+    def batches(self, below: float = math.inf) -> Iterator[list[Bounded]]:
+        """The program as it is written, then its other derivations in the order of their bounds.
+
+        Nothing is derived of its parts unless two launches could take less than `below` seconds.
+        """
+        written = in_normal_order(self.program.structure)
+        moved = self.roofline.seconds(self.roofline.memory(self.program, self.produces), 0.0, launches=2)
+        of_parts = self._put_together(written) if moved < below else ()
+        others = sorted((*self._derived(), *of_parts), key=lambda each: each[0])
+        forms: Iterator[Bounded] = itertools.chain([(0.0, lambda: written)], others)
+        for size in (_AT_ONCE << count for count in itertools.count()):
+            batch = list(itertools.islice(forms, size))
+            if not batch:
+                return
+            yield batch
+
+    def spaces(self, batch: Sequence[Bounded], below: float) -> Iterator[CutSpace]:
+        """The cuts of those derivations that some cut could be `below` so many seconds of, each derivation once."""
+        for form in (form() for floor, form in batch if floor < below):
+            if form not in self._seen:
+                self._seen.add(form)
+                yield self._space(form.with_sizes(self.program.sizes))
+
+    def _space(self, form: AxisProgram) -> CutSpace:
+        context = Context.of(self.program, None)
+        values = TinyInputs(self.seed).evaluate(form, context, NestingArithmetic(seed=self.seed))
+        digests = [hashlib.blake2b(repr(value.p.shape).encode() + value.p.tobytes()).digest() for value in values]
+        return CutSpace(form, self.roofline, self.produces, digests)
+
+    def _derived(self) -> Iterator[Bounded]:
+        for recipe in self.recipes:
+            floor = self.roofline.of_launches(self.program, recipe, self.produces, BEST_EFFICIENCY)
+            yield floor, lambda recipe=recipe: as_program(recipe, self.program.structure)  # type: ignore[misc]
+
+    def _put_together(self, written: AxisProgram) -> Iterator[Bounded]:
+        """Derivations of the program in two parts."""
+        if self.parts is None:
+            return
+        whole = written.with_sizes(self.program.sizes)
+        outputs = tuple(dict.fromkeys(term for term, _ in whole.outputs))
+        for term in CutSpace(whole, self.roofline, self.produces).cut_points():
+            if term in outputs:
+                continue
+            cut = Cut(whole, ((term,), outputs), 0.0)
+            before = cut.part((term,), {})
+            source = self.parts.store(before)
+            after = cut.part(outputs, {term: (source, stored_slots(whole, term))})
+            for made, rest in itertools.product(self.parts.forms(before), self.parts.forms(after)):
+                form = _composed(made, rest, source)
+                floor = self.roofline.of(form, self.produces, libraries=True) + self.roofline.device.launch_seconds
+                yield floor, lambda form=form: form.structure  # type: ignore[misc]
+
+
+def _composed(made: AxisProgram, rest: AxisProgram, source: int) -> AxisProgram:
+    """One program of two, of which the second loads from `source` what the first makes."""
+    terms: list[Term] = list(made.terms)
+    moved: list[int] = []
+    for term in rest.terms:
+        if term.op == "load" and term.source == source:
+            moved.append(made.outputs[0][0])
+        else:
+            terms.append(replace(term, inputs=tuple(moved[operand] for operand in term.inputs)))
+            moved.append(len(terms) - 1)
+    outputs = tuple((moved[term], slots) for term, slots in rest.outputs)
+    return in_normal_order(pruned(replace(rest, terms=tuple(terms), outputs=outputs)))

@@ -1,0 +1,101 @@
+"""What a search proposes for a program: by which engine, in which part of the search space, and in how much time."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal, cast, get_args
+
+from mugraph.devices import Device
+from mugraph.errors import BudgetExceeded, InvalidInput, UndefinedInField, UnsupportedOperator
+from mugraph.ir.graph import Graph
+from mugraph.search import Progress, SearchReport, SearchResult, SearchSpace
+from mugraph.search import search as closure_search
+from mugraph.search.algorithm1 import EnumerationOptions, EnumerationResult, enumerate_graphs
+from mugraph.search.long_programs import LONG
+from mugraph.search.parallel import Workers, local_processes
+from mugraph.search.report import Pruning
+from mugraph.search.structure_cache import Shelf
+from mugraph.support.deadline import Deadline
+from mugraph.support.progress import Event, ProgressCallback, silent
+
+_SEARCH_SHARE = 0.5
+"""The part of a budget the search may use; compiling, measuring and verifying take the rest."""
+
+_LONG_SEARCH_SHARE = 0.3
+"""That part for programs that are searched in stretches, each candidate of which has many kernels to be compiled and proved."""
+
+_EXPLAINING_SECONDS = 5.0
+"""For the search without one of the limits of a space in which nothing was found."""
+
+Engine = Literal["closure", "enumerate"]
+Found = SearchResult | EnumerationResult
+
+
+def engine_of(name: str) -> Engine:
+    """The search engine called `name`; raises InvalidInput naming the known ones otherwise."""
+    for engine in get_args(Engine):
+        if name == engine:
+            return cast(Engine, engine)
+    raise InvalidInput(f"unknown search engine {name!r}; use one of {', '.join(get_args(Engine))}")
+
+
+@dataclass(frozen=True, slots=True)
+class Inquiry:
+    """A search that is asked for."""
+
+    program: Graph
+    device: Device
+    engine: Engine
+    space: SearchSpace
+    workers: Workers
+    shelf: Shelf
+
+    def found(self, deadline: Deadline, tell: ProgressCallback) -> Found:
+        """What is found in this part of what is left of a budget; raises InvalidInput where a space was searched in vain."""
+        long = len(self.program.kernels()) > LONG
+        result = self._search(deadline.share(_LONG_SEARCH_SHARE if long else _SEARCH_SHARE), deadline, tell)
+        if self.space and not result.candidates and result.report.exhausted:
+            raise InvalidInput(f"no muGraph of the program was found in the space asked for{self._why(result)}")
+        return result
+
+    def _search(self, budget: float | None, deadline: Deadline, tell: ProgressCallback) -> Found:
+        begun = deadline.elapsed
+        if engine_of(self.engine) == "enumerate":
+            limit, processes = math.inf if budget is None else budget, local_processes(self.workers)
+            options = EnumerationOptions(time_limit=limit, processes=processes).within(self.space)
+            return enumerate_graphs(self.program, self.device, options)
+
+        def report(moment: Progress) -> None:
+            best = "" if moment.best is None else f", best predicted {moment.best * 1e3:.3g} ms"
+            tell(Event("search", f"{moment.stage}, {moment.states} tensors, {moment.found} muGraphs{best}", deadline.elapsed))
+
+        try:
+            return closure_search(
+                self.program,
+                self.device,
+                budget=budget,
+                progress=report,
+                workers=self.workers,
+                shelf=self.shelf,
+                space=self.space,
+            )
+        except BudgetExceeded:
+            return SearchResult([], SearchReport(seconds=deadline.elapsed - begun))
+        except (UndefinedInField, UnsupportedOperator) as error:  # out of the search's reach: the program runs as it is
+            return SearchResult([], SearchReport(seconds=deadline.elapsed - begun, refused=str(error)))
+        except RecursionError:
+            too_long = "its chains of operators are too long to search"
+            return SearchResult([], SearchReport(seconds=deadline.elapsed - begun, refused=too_long))
+
+    def _why(self, result: Found) -> str:
+        """The limits of which each alone keeps everything out, and that of the device."""
+        reasons = []
+        for name, wider in self.space.relaxations():
+            without = replace(self, space=wider)
+            if without._search(_EXPLAINING_SECONDS, Deadline(_EXPLAINING_SECONDS), silent).candidates:
+                reasons.append(f"without its limit on {name} there are some")
+        if isinstance(result, SearchResult) and (large := result.report.pruned[Pruning.MEMORY]):
+            limit = f"{self.device.shared_memory_bytes} bytes of shared memory that a block has on {self.device.name}"
+            reasons.append(f"{large} schedules in it need more than the {limit}")
+        return "; ".join((f": {self.space}", *reasons))

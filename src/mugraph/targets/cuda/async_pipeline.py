@@ -1,0 +1,240 @@
+"""The ring of panels: which asynchronous copies each step of the kernel's products issues, and the wait for a panel.
+
+Panels are numbered in the order of their use. Before panel t is used, its copies are waited for, all threads meet, and the
+copies of panel t + stages - 1 are issued into the slot that panel t - 1 has left.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from mugraph.lower.bulk_copies import places, row_elements
+from mugraph.lower.fragments import WARP
+from mugraph.lower.streams import COPY_BYTES
+from mugraph.lower.tile_form import Kernel, Matmul, Panels, Statement, Tile
+from mugraph.lower.tiles import row_major
+from mugraph.lower.warp_groups import blocked, uses_warp_groups
+from mugraph.targets.c_text import index_terms, scaled, sum_of
+from mugraph.targets.cuda.loops import each_turn
+from mugraph.targets.cuda.source import KernelText
+
+_COPY_VALUES = 16
+"""Registers that an unrolled copy takes, whose addresses the compiler keeps for all branches and panels."""
+Write = Callable[[KernelText, Matmul, Panels], None]
+"""Writes the copies of panel number `p` of a product's factors into `slot`."""
+
+
+def write_ring(text: KernelText) -> None:
+    """Declare `slot`, the one in use, and `next_panel`, which makes it the next panel's; issue the first copies."""
+    ring = text.kernel.ring
+    if ring is None:
+        if text.kernel.staged:
+            _write_first_iteration(text)
+        return
+    if ring.bulk:
+        _write_bulk_ring(text)
+    else:
+        _write_thread_ring(text)
+
+
+# copies by all threads ----------------------------------------------------------------------------------------------------
+
+
+def _write_thread_ring(text: KernelText) -> None:
+    """Every thread copies its share of a panel, 16 bytes at a time, and waits for that before it meets the others."""
+    ring = text.kernel.ring
+    assert ring is not None
+    with text.block("const auto fetch = [&](int panel)", end=";"):
+        _write_fetch(text, _write_thread_copies)
+        text.line("cp_async_commit();")
+    _declare_slot(text)
+    if text.kernel.staged:
+        _write_first_iteration(text)
+    with text.block("const auto next_panel = [&]()", end=";"):
+        text.line(f"cp_async_wait<{ring.stages - 2}>();")
+        if uses_warp_groups(text.kernel):
+            text.line("proxy_fence();")
+        text.line("__syncthreads();")
+        text.line(f"fetch(used + {ring.stages - 1});")
+        text.line(f"slot = {ring.buffer} + used++ % {ring.stages} * {ring.slot};")
+    text.line(f"for (int panel = 0; panel < {ring.stages - 1}; ++panel)")
+    text.line("    fetch(panel);")
+
+
+def _write_first_iteration(text: KernelText) -> None:
+    """What the first iteration reads beside its products, ahead of all panels."""
+    with text.block():
+        text.line("const long l = 0;")
+        _write_staged_copies(text)
+        text.line("cp_async_commit();")
+
+
+def write_arrival(text: KernelText) -> None:
+    """Wait for what the first iteration reads beside its products; later ones have waited for a panel that came with theirs."""
+    kernel = text.kernel
+    if not kernel.staged or kernel.ring is None:
+        return
+    text.line(f"cp_async_wait<{kernel.ring.stages - 1}>();")
+    if not _meet_before_staged(kernel):
+        text.line("__syncthreads();")
+
+
+def _meet_before_staged(kernel: Kernel) -> bool:
+    """Whether the loop's threads meet anyway before they read what is staged."""
+    names = {staged.buffer for staged in kernel.staged}
+    for number, statement in enumerate(kernel.body, len(kernel.before)):
+        if number in kernel.barriers or (isinstance(statement, Matmul) and statement.panels is not None):
+            return True
+        if any(tile.buffer in names for tile in statement.sources):
+            break
+    return False
+
+
+def _write_staged_copies(text: KernelText) -> None:
+    """The copies for iteration `l`."""
+    for staged in text.kernel.staged:
+        source = staged.source
+        place = Tile(staged.buffer, source.shape, row_major(source.shape))
+        with _each_copy(text, place):
+            target = sum_of([text.base(place), *_row_terms(place, place), "at"])
+            origin = sum_of([source.buffer, *index_terms(source.start), *_row_terms(source, place, "(long)"), "at"])
+            text.line(f"cp_async<{COPY_BYTES}>({target}, {origin});")
+
+
+def _write_thread_copies(text: KernelText, product: Matmul, panels: Panels) -> None:
+    for factor, place, inner in _copied(product, panels):
+        with _each_copy(text, place):
+            source, target = _ends(text, factor, place, inner, panels.depth, at=["at"])
+            text.line(f"cp_async<{COPY_BYTES}>({target}, {source});")
+
+
+@contextmanager
+def _each_copy(text: KernelText, place: Tile) -> Iterator[None]:
+    """A loop over a thread's share of the copies of a place: to element `at` of row `row`."""
+    run = COPY_BYTES // text.dtype(place).bytes
+    runs = row_elements(place) // run
+    with each_turn(text, "e", "thread", _rows(place) * runs, text.threads, values=_COPY_VALUES):
+        text.line(f"const int row = e / {runs}, at = e % {runs} * {run};")
+        yield
+
+
+# bulk copies --------------------------------------------------------------------------------------------------------------
+
+
+def _write_bulk_ring(text: KernelText) -> None:
+    """The lanes of the first warp issue the copies of a panel, a row each in turn; a slot's barrier counts their bytes.
+
+    Every thread waits for the count itself: even phases of a slot's barrier are those of its first, third, ... panel.
+    """
+    ring = text.kernel.ring
+    assert ring is not None
+    text.line(f"mbarrier_t *const arrived = (mbarrier_t *)({ring.buffer} + {ring.stages * ring.slot});")
+    with text.block("const auto fetch = [&](int panel)", end=";"):
+        text.line(f"mbarrier_t *const count = arrived + panel % {ring.stages};")
+        _write_fetch(text, _write_bulk_copies)
+    _declare_slot(text)
+    with text.block("const auto next_panel = [&]()", end=";"):
+        text.line("__syncthreads();")
+        text.line("if (warp == 0)")
+        text.line(f"    fetch(used + {ring.stages - 1});")
+        text.line(f"mbarrier_wait(arrived + used % {ring.stages}, used / {ring.stages} % 2);")
+        text.line(f"slot = {ring.buffer} + used++ % {ring.stages} * {ring.slot};")
+    with text.block("if (warp == 0)"):
+        with text.block("if (lane == 0)"):
+            text.line(f"for (int stage = 0; stage < {ring.stages}; ++stage)")
+            text.line("    mbarrier_init(arrived + stage, 1);")
+            text.line("proxy_fence();")
+        text.line("__syncwarp();")
+        text.line(f"for (int panel = 0; panel < {ring.stages - 1}; ++panel)")
+        text.line("    fetch(panel);")
+
+
+def _write_bulk_copies(text: KernelText, product: Matmul, panels: Panels) -> None:
+    elements = sum(math.prod(place.shape) for place in places(panels))
+    text.line("if (lane == 0)")
+    text.line(f"    mbarrier_arrive_expect(count, {elements * product.dtype.bytes});")
+    for factor, place, inner in _copied(product, panels):
+        with text.block(f"for (int row = lane; row < {_rows(place)}; row += {WARP})"):
+            source, target = _ends(text, factor, place, inner, panels.depth)
+            text.line(f"bulk_copy({target}, {source}, {row_elements(place) * product.dtype.bytes}, count);")
+
+
+# what both share ----------------------------------------------------------------------------------------------------------
+
+
+def _declare_slot(text: KernelText) -> None:
+    assert text.kernel.ring is not None
+    text.line(f"auto *slot = {text.kernel.ring.buffer};")
+    text.line("int used = 0;")
+
+
+def _write_fetch(text: KernelText, write: Write) -> None:
+    """The copies of panel number `panel`; none beyond the last one."""
+    kernel, ring = text.kernel, text.kernel.ring
+    assert ring is not None
+    text.line(f"auto *const slot = {ring.buffer} + panel % {ring.stages} * {ring.slot};")
+    text.line("const long l = 0;")
+    _write_part(text, kernel.before, 1, write)
+    _write_part(text, kernel.body, kernel.loop, write, staged=bool(kernel.staged))
+    _write_part(text, kernel.after, 1, write)
+
+
+def _write_part(text: KernelText, statements: Sequence[Statement], times: int, write: Write, staged: bool = False) -> None:
+    """The copies of panel number `panel` if it belongs to a part that runs `times` times; what is left of it otherwise.
+
+    With the last panel of an iteration comes what the next one reads where it is `staged`.
+    """
+    streamed = [(s, s.panels) for s in statements if isinstance(s, Matmul) and s.panels is not None]
+    counts = [product.left.shape[-1] // panels.depth for product, panels in streamed]
+    if not streamed:
+        return
+    with text.block(f"if (0 <= panel && panel < {sum(counts) * times})"):
+        text.line(f"const long l = panel / {sum(counts)};")
+        text.line(f"int p = panel % {sum(counts)};")
+        for (product, panels), count in zip(streamed, counts, strict=True):
+            with text.block(f"if (0 <= p && p < {count})"):
+                write(text, product, panels)
+            text.line(f"p -= {count};")
+        if staged and times > 1:
+            with text.block(f"if (p == -1 && l + 1 < {times})"):
+                _write_next_iteration(text)
+    text.line(f"panel -= {sum(counts) * times};")
+
+
+def _write_next_iteration(text: KernelText) -> None:
+    text.line("const long next = l + 1;")
+    with text.block():
+        text.line("const long l = next;")
+        _write_staged_copies(text)
+
+
+def _copied(product: Matmul, panels: Panels) -> list[tuple[Tile, Tile, int]]:
+    """The factors that are copied, their places in the slot, and which of their dimensions k is."""
+    right = blocked(product.right, panels.right) if panels.grouped and panels.right is not None else product.right
+    found = ((product.left, panels.left, -1), (right, panels.right, -2))
+    return [(factor, place, inner) for factor, place, inner in found if place is not None]
+
+
+def _rows(place: Tile) -> int:
+    """Rows of a panel, those of all matrices of a batch."""
+    return math.prod(place.shape) // row_elements(place)
+
+
+def _row_terms(tile: Tile, place: Tile, cast: str = "") -> Iterator[str]:
+    """Where row `row` of a panel starts in a tile of the dimensions of its `place`, the last but the row's own fastest."""
+    along = -1 if place.strides[-1] == 1 else -2
+    inner = 1
+    for dim in reversed(range(-place.rank, 0)):
+        if dim != along and place.shape[dim] > 1:
+            index = "row" if inner == 1 else f"(row / {inner})"
+            inner *= place.shape[dim]
+            yield scaled(tile.strides[dim], cast + (index if inner == _rows(place) else f"({index} % {place.shape[dim]})"))
+
+
+def _ends(text: KernelText, factor: Tile, place: Tile, inner: int, depth: int, at: Sequence[str] = ()) -> tuple[str, str]:
+    """The addresses of row `row` of panel `p` of a factor, or of its element `at`: where it is copied from, and where to."""
+    moved = scaled(factor.strides[inner] * depth, "p")
+    source = sum_of([factor.buffer, *index_terms(factor.start), moved, *_row_terms(factor, place, "(long)"), *at])
+    return source, text.element(f"slot + {place.start.constant}", place, [*_row_terms(place, place), *at])

@@ -1,0 +1,250 @@
+"""Random muGraphs on every target: what they mean in float64, beside what their kernels compute.
+
+A run ends in one of four ways: `equal`, within what rounding explains; `refused`, by a typed error before anything ran; `wrong`,
+with another result or with a fault that an emulator found; or `crashed`. The last two must not be. Where a target's compiler is
+here and its machine is not, its kernels can be `compiled` besides.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from mugraph.errors import CompilationFailed, InvalidGraph, MugraphError
+from mugraph.ir.arithmetic import Array
+from mugraph.ir.dtypes import DType, round_to
+from mugraph.ir.evaluate import evaluate
+from mugraph.ir.float_arithmetic import FloatArithmetic
+from mugraph.ir.graph import Graph, Value
+from mugraph.ir.ops import ROUNDINGS
+from mugraph.runtime import Executable
+from mugraph.runtime.cpu import Cpu
+from mugraph.runtime.cuda.emulated import EmulatedCuda
+from mugraph.runtime.cuda.machine import Cuda
+from mugraph.runtime.executable import machine_for
+from mugraph.runtime.machine import Machine
+from mugraph.runtime.triton.interpreted import InterpretedTriton
+from mugraph.runtime.triton.machine import Triton
+from mugraph.testing.kernel_errors import LARGEST_ERROR
+from mugraph.testing.mugraphs import LARGE, SMALL, Space, random_mugraph
+
+TARGETS = ("cpu", "cuda", "triton")
+"""Where kernels run: on this host, on the emulator of CUDA, and in Triton's interpreter."""
+COMPILERS = ("cuda", "triton")
+ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
+"""Of GPUs, in turn."""
+
+_TYPES = (
+    (DType.FP32,),
+    (DType.FP16,),
+    (DType.BF16,),
+    (DType.FP16, DType.FP32),
+    (DType.BF16, DType.FP32),
+    (DType.FP16, DType.BF16, DType.FP32),
+)
+_KERNELS = 4
+_UNITS = {DType.FP64: 2.0**-53, DType.FP32: 2.0**-24, DType.FP16: 2.0**-11, DType.BF16: 2.0**-8}
+"""Largest relative error of rounding to a type."""
+_LEAST_NORMAL = {DType.FP16: 2.0**-14}
+_MULTIPLE = 8
+"""Beyond the bound of its type, a result may err this many times as much as when every operator errs by a unit of its type."""
+_DETERMINED = 0.05
+"""An output that rounding may change by more than this part of its largest element says nothing of a kernel."""
+_TORCH = {DType.FP16: torch.float16, DType.BF16: torch.bfloat16, DType.FP32: torch.float32, DType.FP64: torch.float64}
+
+
+class Ending(StrEnum):
+    """How a run ended."""
+
+    EQUAL = "equal"
+    REFUSED = "refused"
+    WRONG = "wrong"
+    CRASHED = "crashed"
+    COMPILED = "compiled"
+
+
+FAULTS = (Ending.WRONG, Ending.CRASHED)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended, its largest error beside the one allowed, and the message of what went wrong or was refused."""
+
+    ending: Ending
+    share: float = 0.0
+    message: str = ""
+
+    @property
+    def reason(self) -> str:
+        """The message without numbers and names, so that messages of one kind are the same."""
+        return re.sub(r"\d+", "N", re.sub(r"\([^()]*\)", "(...)", self.message))
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A muGraph, inputs for it, its exact outputs for these, and by how much of its largest element each may be off."""
+
+    graph: Graph
+    inputs: tuple[Array, ...]
+    exact: tuple[Array, ...]
+    allowed: tuple[float, ...]
+
+
+def trial_of_seed(seed: int) -> Trial:
+    """The trial of a number: up to four kernels, of any types that kernels take, one in 50 with fp64 among them."""
+    rng = random.Random(seed)
+    dtypes = (DType.FP32, DType.FP64) if rng.random() < 0.02 else rng.choice(_TYPES)
+    space = replace(LARGE if rng.random() < 0.35 else SMALL, dtypes=dtypes, layouts=rng.random() < 0.3)
+    return random_trial(rng, rng.randint(1, _KERNELS), space)
+
+
+def random_trial(rng: random.Random, kernels: int, space: Space) -> Trial:
+    """A random muGraph, whose tensors in memory are within the range of their types, its outputs no work of rounding."""
+    while True:
+        trial = trial_of(random_mugraph(rng, kernels, space), rng.randrange(2**32))
+        if trial is not None:
+            return trial
+
+
+def trial_of(graph: Graph, seed: int) -> Trial | None:
+    """A muGraph with standard normal inputs; None where these leave the range of a type or rounding decides an output."""
+    normal = np.random.default_rng(seed)
+    tensors = [node.output for node in graph.inputs()]
+    inputs = tuple(round_to(t.dtype, normal.standard_normal(t.shape)).astype(np.float64) for t in tensors)
+    everything = [Value(index, number) for index, node in enumerate(graph.nodes) for number in range(len(node.outputs))]
+    values = evaluate(graph.with_nodes(graph.nodes, tuple(everything)), inputs, FloatArithmetic())
+    if not all(
+        graph.tensor(value).dtype.holds(2 * np.asarray(array)).all() for value, array in zip(everything, values, strict=True)
+    ):
+        return None
+    exact = tuple(np.asarray(values[everything.index(value)]) for value in graph.outputs)
+    coarsest = max(_types(graph), key=_UNITS.__getitem__)
+    lost = [0.0] * len(exact)
+    for _ in range(2):
+        perturbed = evaluate(graph, inputs, _Perturbed(_UNITS[coarsest], normal))
+        lost = [max(pair) for pair in zip(lost, errors(graph, perturbed, exact), strict=True)]
+    allowed = tuple(max(LARGEST_ERROR.get(coarsest, LARGEST_ERROR[DType.FP32]), _MULTIPLE * each) for each in lost)
+    return Trial(graph, inputs, exact, allowed) if max(allowed) <= _DETERMINED else None
+
+
+def _types(graph: Graph) -> set[DType]:
+    """The types that numbers of a muGraph are rounded to."""
+    nodes = [node for _, node in graph.walk()]
+    return {t.dtype for node in nodes for t in node.outputs} | {
+        d for d, op in ROUNDINGS.items() for node in nodes if node.op == op
+    }
+
+
+def errors(graph: Graph, results: Sequence[Array], exact: Sequence[Array]) -> list[float]:
+    """The largest error of each output, relative to its largest element; infinite where a result is not finite."""
+    found = []
+    for value, result, wanted in zip(graph.outputs, results, exact, strict=True):
+        largest = max(float(np.abs(wanted).max()), _LEAST_NORMAL.get(graph.tensor(value).dtype, 1e-6))
+        error = float(np.abs(np.asarray(result) - wanted).max()) / largest
+        found.append(error if np.isfinite(error) else np.inf)
+    return found
+
+
+class _Perturbed(FloatArithmetic):
+    """float64, but every operator errs by up to a unit of a coarser type, at random, and so do factors of products."""
+
+    def __init__(self, unit: float, normal: np.random.Generator) -> None:
+        super().__init__()
+        self.unit, self.normal = unit, normal
+
+    def off(self, x: Array) -> Array:
+        return np.asarray(x * (1 + self.unit * self.normal.uniform(-1, 1, np.shape(x))))
+
+    def add(self, x: Array, y: Array) -> Array:
+        return self.off(super().add(x, y))
+
+    def sub(self, x: Array, y: Array) -> Array:
+        return self.off(super().sub(x, y))
+
+    def mul(self, x: Array, y: Array) -> Array:
+        return self.off(super().mul(x, y))
+
+    def div(self, x: Array, y: Array) -> Array:
+        return self.off(super().div(x, y))
+
+    def exp(self, x: Array) -> Array:
+        return self.off(super().exp(x))
+
+    def sqrt(self, x: Array) -> Array:
+        return self.off(super().sqrt(x))
+
+    def sum(self, x: Array, axis: int) -> Array:
+        return self.off(super().sum(self.off(x), axis))
+
+    def matmul(self, x: Array, y: Array) -> Array:
+        return self.off(super().matmul(self.off(x), self.off(y)))
+
+    def opaque(self, name: str, x: Array) -> Array:
+        return self.off(super().opaque(name, self.off(x)))
+
+
+def machine_of(target: str, turn: int = 0) -> Machine:
+    """What a target's kernels run on here; `turn` chooses the architecture of a GPU and the order of its warps."""
+    if target == "cpu":
+        return Cpu()
+    architecture = ARCHITECTURES[turn % len(ARCHITECTURES)]
+    if target == "cuda":
+        return EmulatedCuda(Cuda.described(f"cuda:{architecture}"), seed=turn)
+    return InterpretedTriton(Triton.described(f"triton:{architecture}"))
+
+
+def outcome(trial: Trial, machine: Machine) -> Outcome:
+    """How a muGraph fares on a machine."""
+    executable = _built(trial.graph, machine)
+    if isinstance(executable, Outcome):
+        return executable
+    try:
+        return _compared(trial, executable)
+    except Exception as error:  # whatever it is, it is what is looked for
+        return Outcome(Ending.CRASHED, message=f"{type(error).__name__}: {error}")
+
+
+def compiled(graph: Graph, compiler: str, turn: int = 0) -> Outcome:
+    """Whether a target's own compiler takes the kernels of a muGraph."""
+    made = _built(graph, machine_for(f"{compiler}:{ARCHITECTURES[turn % len(ARCHITECTURES)]}"))
+    return made if isinstance(made, Outcome) else Outcome(Ending.COMPILED)
+
+
+def _built(graph: Graph, machine: Machine) -> Executable | Outcome:
+    """A valid muGraph's kernels, or how they were refused; that it or its lowered form is invalid, or its text, is a defect."""
+    with tempfile.TemporaryDirectory(prefix="mugraph-") as folder:
+        try:
+            return Executable(graph, machine, cache_directory=Path(folder))
+        except Exception as error:  # as above
+            is_defect = type(error) is InvalidGraph or isinstance(error, CompilationFailed)
+            is_refusal = isinstance(error, MugraphError) and not is_defect
+            return Outcome(Ending.REFUSED if is_refusal else Ending.CRASHED, message=f"{type(error).__name__}: {error}")
+
+
+def _compared(trial: Trial, executable: Executable) -> Outcome:
+    dtypes = [node.output.dtype for node in trial.graph.inputs()]
+    given = [torch.from_numpy(array).to(_TORCH[dtype]) for array, dtype in zip(trial.inputs, dtypes, strict=True)]
+    results: list[Any] = executable(*given)
+    if findings := getattr(executable.machine, "findings", []):
+        return Outcome(Ending.WRONG, message=str(findings[0]))
+    for value, result in zip(trial.graph.outputs, results, strict=True):
+        tensor = trial.graph.tensor(value)
+        if tuple(result.shape) != tensor.shape or result.dtype is not _TORCH[tensor.dtype]:
+            return Outcome(
+                Ending.WRONG, message=f"a result of shape {list(result.shape)} and {result.dtype} in place of {tensor}"
+            )
+    if not all(np.array_equal(tensor.double().numpy(), array) for tensor, array in zip(given, trial.inputs, strict=True)):
+        return Outcome(Ending.WRONG, message="an input was written to")
+    found = errors(trial.graph, [result.double().numpy() for result in results], trial.exact)
+    share = max(error / allowed for error, allowed in zip(found, trial.allowed, strict=True))
+    message = f"outputs err by {[f'{error:.2g}' for error in found]} of their largest" if share > 1 else ""
+    return Outcome(Ending.WRONG if share > 1 else Ending.EQUAL, share, message)

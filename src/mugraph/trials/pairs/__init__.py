@@ -1,6 +1,0 @@
-"""Pairs of PyTorch functions that are equal, or nearly miss being so, over every construct that a verdict may stumble on."""
-
-from mugraph.trials.pairs import bindings, elementwise, matrices, numbers, reductions
-from mugraph.trials.pairs.pair import FAMILIES, Family, Pair, Truth
-
-__all__ = ["FAMILIES", "Family", "Pair", "Truth", "bindings", "elementwise", "matrices", "numbers", "reductions"]

@@ -1,0 +1,454 @@
+"""torch.compile(backend="mugraph"): results are those of eager PyTorch, and the log says what was not optimized."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+import re
+import subprocess
+import sys
+import time
+import unittest.mock
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.backends.common import aot_autograd
+
+import mugraph.integrations.torch_compile
+from mugraph import api
+from mugraph.errors import UnsupportedOperator
+from mugraph.frontend.splice import as_torch
+from mugraph.integrations import piece_optimizer
+from mugraph.integrations.torch_compile import Compiled, compilations
+from mugraph.runtime import Executable
+from mugraph.runtime.duel import Duel
+
+ALL: dict[str, Any] = {"keep": "all", "budget": 20.0}
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    compilations.clear()
+    piece_optimizer.optimizer.cache_clear()
+    yield
+    torch._dynamo.reset()
+
+
+class Mlp(nn.Module):
+    """Root-mean-square norm, linear layers and a residual."""
+
+    def __init__(self, width: int = 32, inner: int = 64) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.RMSNorm(width), nn.Linear(width, inner), nn.Linear(inner, width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x of shape [rows, width]."""
+        result: torch.Tensor = x + self.down(torch.nn.functional.silu(self.up(self.norm(x))))
+        return result
+
+
+def compiled(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    function: Callable[..., Any] = torch.compile(fn, backend="mugraph", options={**ALL, **options})
+    return function
+
+
+def last() -> Compiled:
+    return compilations[-1]
+
+
+def test_the_backend_is_found_without_an_import() -> None:
+    code = "import torch, sys; assert 'mugraph' in torch._dynamo.list_backends(); assert 'mugraph' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_halves_of_a_rotary_embedding_are_exchanged_by_kernels() -> None:
+    def rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        return x * cos + torch.cat((-x[..., 8:], x[..., :8]), dim=-1) * sin
+
+    inputs = (torch.randn(2, 4, 16), torch.randn(4, 16), torch.randn(4, 16))
+    fast = compiled(rotated, strict=True)
+    with torch.inference_mode():
+        torch.testing.assert_close(fast(*inputs), rotated(*inputs), rtol=1e-6, atol=1e-6)
+    assert len(last().partition.pieces) == 1
+    assert last().partition.left == ()
+
+
+def test_a_model_runs_as_kernels_and_gives_what_eager_gives() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(Mlp(), Mlp(), nn.Softmax(-1)).eval()
+    fast, x = compiled(model), torch.randn(4, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x), model(x), rtol=1e-5, atol=1e-5)
+    assert len(last().partition.pieces) >= 4
+    assert len(set(map(id, last().results.values()))) < len(last().results), "layers share their kernels"
+    assert last().partition.byte_share > 0.8
+
+
+def test_only_gradients_and_mutation_need_aot_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = unittest.mock.Mock(wraps=aot_autograd)
+    monkeypatch.setattr(mugraph.integrations.torch_compile, "aot_autograd", asked)
+    model, x = Mlp(), torch.randn(4, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(model)(x), model(x), rtol=1e-5, atol=1e-5)
+    assert asked.call_count == 0
+    torch._dynamo.reset()
+    compiled(model)(x).sum().backward()
+    assert asked.call_count == 1
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(lambda y: y.add_(1).sum())(x.clone()), (x + 1).sum(), rtol=1e-5, atol=1e-5)
+    assert asked.call_count == 2
+
+
+def test_parameters_changed_in_place_are_seen() -> None:
+    model, x = Mlp().eval(), torch.randn(4, 32)
+    fast = compiled(model)
+    with torch.no_grad():
+        fast(x)
+        model.down.weight.mul_(2)
+        torch.testing.assert_close(fast(x), model(x), rtol=1e-5, atol=1e-5)
+    assert len(compilations) == 1
+
+
+def test_half_precision_is_as_exact_as_eager() -> None:
+    torch.manual_seed(0)
+    model, x = Mlp().eval().bfloat16(), torch.randn(4, 32).bfloat16()
+    fast = compiled(model)
+    with torch.no_grad():
+        ours, eager, exact = fast(x), model(x), model.double()(x.double())
+    assert ours.dtype is torch.bfloat16
+    assert (ours.double() - exact).abs().max() <= 2 * (eager.double() - exact).abs().max()
+
+
+def test_a_training_step_is_left_to_torch(caplog: pytest.LogCaptureFixture) -> None:
+    torch.manual_seed(0)
+    model, x = Mlp(), torch.randn(4, 32)
+    with caplog.at_level(logging.INFO, logger="mugraph"):
+        compiled(model)(x).square().sum().backward()
+    got = [parameter.grad for parameter in model.parameters()]
+    model.zero_grad()
+    model(x).square().sum().backward()
+    for ours, wanted in zip(got, (parameter.grad for parameter in model.parameters()), strict=True):
+        torch.testing.assert_close(ours, wanted)
+    assert "needs gradients is run by torch" in caplog.text
+    assert not compilations
+
+
+def test_a_graph_break_and_an_unsupported_operator_do_no_harm(caplog: pytest.LogCaptureFixture) -> None:
+    model = Mlp().eval()
+
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        x = torch.cumsum(model(x), -1)
+        torch._dynamo.graph_break()
+        return torch.sort(model(x), -1).values
+
+    x = torch.randn(4, 32)
+    with torch.no_grad(), caplog.at_level(logging.DEBUG, logger="mugraph"):
+        torch.testing.assert_close(compiled(broken)(x), broken(x), rtol=1e-4, atol=1e-4)
+    assert len(compilations) == 2
+    assert "left to torch: 1 x aten.cumsum.default: operator aten.cumsum" in caplog.text
+
+
+def test_sizes_that_change_are_right() -> None:
+    model = Mlp().eval()
+    fast = compiled(model)
+    with torch.no_grad():
+        for rows in (4, 7, 1, 4, 9):
+            x = torch.randn(rows, 32)
+            torch.testing.assert_close(fast(x), model(x), rtol=1e-5, atol=1e-5)
+
+
+def test_symbolic_sizes_that_keep_coming_are_run_by_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    optimize = unittest.mock.Mock(side_effect=api.superoptimize)
+    monkeypatch.setattr(piece_optimizer, "superoptimize", optimize)
+    model = Mlp().eval()
+    fast: Any = torch.compile(model, backend="mugraph", dynamic=True, options={**ALL, "strict": True})
+
+    def call(rows: int) -> None:
+        x = torch.randn(rows, 32)
+        torch.testing.assert_close(fast(x), model(x), rtol=1e-5, atol=1e-5)
+
+    with torch.no_grad():
+        for rows in (4, 7, 5, 4, 7):
+            call(rows)
+        assert [done.partition.pieces for done in compilations] == [()], "one graph, without kernels for any size"
+        call(4)
+        assert len(last().partition.pieces) == 2
+        assert last().partition.left == ()
+        for rows in (7, 4, 5, 5, 7):
+            call(rows)
+    assert len(compilations) == 4, "the graph, and three sizes"
+    likes = [call.kwargs["like"] is not None for call in optimize.call_args_list]
+    assert likes == [False, False, True, True, True, True]
+
+
+def test_every_size_in_one_graph_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    optimize = unittest.mock.Mock(side_effect=api.superoptimize)
+    monkeypatch.setattr(piece_optimizer, "superoptimize", optimize)
+
+    def function(*tensors: torch.Tensor) -> list[torch.Tensor]:
+        return [torch.softmax(x @ w, -1) for x, w in (tensors[:2], tensors[2:])]
+
+    with torch.no_grad():
+        compiled(function)(torch.randn(4, 32), torch.randn(32, 16), torch.randn(8, 64), torch.randn(64, 24))
+    assert len(optimize.call_args_list) == 2
+    assert all(call.kwargs["profile"] and call.kwargs["like"] is None for call in optimize.call_args_list)
+
+
+def test_growing_sizes_get_no_kernels() -> None:
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(q @ k.transpose(-1, -2), -1) @ v
+
+    fast = compiled(attend)
+    with torch.no_grad():
+        for length in range(2, 12):
+            q, k, v = torch.randn(2, 1, 16), torch.randn(2, length, 16), torch.randn(2, length, 16)
+            torch.testing.assert_close(fast(q, k, v), attend(q, k, v), rtol=1e-5, atol=1e-5)
+    assert len(compilations) == 2, "for the first size, and for all others"
+
+
+def test_inputs_with_strides_and_outputs_that_are_views_are_right() -> None:
+    def function(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        y = torch.softmax(x @ w, -1) * 2
+        return y.t(), y[:2], (x.t() * 3 + 1)
+
+    x, w = torch.randn(32, 4).t(), torch.randn(64, 32)[::2]
+    with torch.no_grad():
+        for ours, wanted in zip(compiled(function)(x, w), function(x, w), strict=True):
+            torch.testing.assert_close(ours, wanted, rtol=1e-5, atol=1e-5)
+            assert ours.stride() == wanted.stride()
+
+
+def test_results_that_are_equal_may_be_changed_one_by_one() -> None:
+    def function(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return torch.softmax(x @ w, -1), torch.softmax(x @ w, -1) * 1.0, x * 1.0
+
+    x, w = torch.randn(4, 32), torch.randn(32, 16)
+    with torch.no_grad():
+        wanted, results = function(x, w), compiled(function)(x, w)
+        before = x.clone()
+        for result, expected in zip(results, wanted, strict=True):
+            torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-5)
+            result.zero_()
+        torch.testing.assert_close(x, before)
+
+
+def test_a_view_that_is_returned_beside_its_tensor_shares_its_memory() -> None:
+    def broken(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        product = (x * x).sum(-1, keepdim=True) * (x @ w)
+        heads = product.view(4, 2, 8)
+        lengths = (heads * heads).sum(-1).sqrt()
+        torch._dynamo.graph_break()
+        heads.add_(1.0)
+        return product, lengths
+
+    inputs = (torch.randn(4, 32), torch.randn(32, 16))
+    fast = compiled(broken)
+    with torch.no_grad():
+        torch.testing.assert_close(fast(*inputs), broken(*inputs), rtol=1e-4, atol=1e-4)
+    assert compilations[0].partition.pieces
+
+
+def test_results_that_are_expanded_are_expanded() -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        product = (x * x).sum(-1, keepdim=True) * (x @ w)
+        several = product.unsqueeze(0).expand(3, 4, 16)
+        return several, (several * several).sum(-1).sqrt()
+
+    inputs = (torch.randn(4, 32), torch.randn(32, 16))
+    fast = compiled(fn)
+    with torch.no_grad():
+        ours, wanted = fast(*inputs), fn(*inputs)
+    torch.testing.assert_close(ours, wanted, rtol=1e-4, atol=1e-4)
+    assert [result.stride() for result in ours] == [result.stride() for result in wanted]
+    assert last().partition.pieces
+
+
+def test_inputs_changed_in_place_are_changed() -> None:
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = torch.softmax(x @ w, -1)
+        x.mul_(2)
+        return y + torch.softmax(x @ w, -1)
+
+    x, w = torch.randn(4, 32), torch.randn(32, 16)
+    ours, theirs = x.clone(), x.clone()
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(function)(ours, w), function(theirs, w), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_random_numbers_are_those_of_eager() -> None:
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.bernoulli(torch.softmax(x @ w, -1)) + torch.rand_like(x) @ w
+
+    x, w = torch.randn(4, 32), torch.randn(32, 16)
+    fast = compiled(function)
+    with torch.no_grad():
+        torch.manual_seed(3)
+        ours = fast(x, w)
+        torch.manual_seed(3)
+        torch.testing.assert_close(ours, function(x, w), rtol=1e-5, atol=1e-5)
+
+
+def test_eight_threads_may_call_one_function() -> None:
+    model = Mlp().eval()
+    fast, inputs = compiled(model), [torch.randn(4, 32) for _ in range(8)]
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            for _ in range(10):
+                result: torch.Tensor = fast(x)
+        return result
+
+    with ThreadPoolExecutor(8) as pool:
+        for x, ours in zip(inputs, pool.map(call, inputs), strict=True):
+            torch.testing.assert_close(ours, model(x).detach(), rtol=1e-5, atol=1e-5)
+
+
+def _refuse(*args: Any, **kwargs: Any) -> Any:
+    raise UnsupportedOperator("not today")
+
+
+def _break(*args: Any, **kwargs: Any) -> Any:
+    raise ZeroDivisionError("a defect")
+
+
+@pytest.mark.parametrize(("failure", "text"), [(_refuse, "not today"), (_break, "a defect")])
+def test_a_piece_that_cannot_be_optimized_falls_back_or_is_an_error(
+    failure: Callable[..., Any], text: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(piece_optimizer, "superoptimize", failure)
+    model, x = Mlp().eval(), torch.randn(4, 32)
+    with torch.no_grad():
+        with caplog.at_level(logging.INFO, logger="mugraph"):
+            torch.testing.assert_close(compiled(model)(x), model(x))
+        assert re.search(f"stays with torch: .*{text}", caplog.text)
+        assert last().partition.pieces == ()
+        torch._dynamo.reset()
+        with pytest.raises(Exception, match=text):
+            compiled(model, strict=True)(x)
+
+
+def test_a_graph_that_cannot_be_split_is_run_by_torch_or_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(mugraph.integrations.torch_compile, "partition", _break)
+    model, x = Mlp().eval(), torch.randn(4, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(model)(x), model(x))
+        assert "optimizing a graph failed, torch runs it" in caplog.text
+        torch._dynamo.reset()
+        with pytest.raises(Exception, match="a defect"):
+            compiled(model, strict=True)(x)
+
+
+def test_kernels_that_do_not_beat_torch_are_not_used(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(piece_optimizer, "against_torch", lambda piece, result: Duel(rounds=20, won=2, speedup=0.5))
+    model, x = nn.Sequential(Mlp(), Mlp()).eval(), torch.randn(4, 32)
+    with torch.no_grad(), caplog.at_level(logging.INFO, logger="mugraph"):
+        torch.testing.assert_close(compiled(model, keep="faster")(x), model(x))
+    assert caplog.text.count("stays with torch: its kernels") == 2, "a line for each of two kinds of pieces, not for each piece"
+    assert "(2 such pieces)" in caplog.text
+    assert "its kernels are not clearly faster than torch (0.50x)" in caplog.text
+    assert last().partition.pieces == ()
+
+
+def test_slow_kernels_lose_against_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Executable.__call__
+
+    def slow(self: Executable, *arrays: Any) -> list[Any]:
+        time.sleep(0.003)
+        return run(self, *arrays)
+
+    monkeypatch.setattr(Executable, "__call__", slow)
+    model, x = Mlp().eval(), torch.randn(4, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(model, keep="faster", strict=True)(x), model(x))
+    assert last().partition.pieces == ()
+
+
+def test_kernels_that_beat_a_slow_torch_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(piece: Any) -> Any:
+        module = as_torch(piece)
+        forward = module.forward
+
+        def delayed(*tensors: Any) -> Any:
+            time.sleep(0.003)
+            return forward(*tensors)
+
+        module.forward = delayed
+        return module
+
+    monkeypatch.setattr(piece_optimizer, "as_torch", slow)
+    model, x = Mlp().eval(), torch.randn(4, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(model, keep="faster", strict=True)(x), model(x), rtol=1e-5, atol=1e-5)
+    assert last().partition.pieces
+
+
+@pytest.mark.parametrize("load", [0.0, 1000.0])
+def test_a_measured_speed_is_kept_unless_the_machine_was_busy(
+    load: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
+    monkeypatch.setenv("MUGRAPH_CACHE_DIR", str(tmp_path))
+    measured = unittest.mock.Mock(return_value=Duel(rounds=20, won=20, speedup=2.0))
+    monkeypatch.setattr(piece_optimizer, "against_torch", measured)
+    model, x = Mlp().eval(), torch.randn(4, 32)
+    with torch.no_grad():
+        for _ in range(2):
+            compiled(model, keep="faster", cache="on")(x)
+            torch._dynamo.reset()
+            piece_optimizer.optimizer.cache_clear()
+    assert measured.call_count == (2 if load else 1) * len(compilations[0].results)
+    assert len(compilations[0].results) == len(compilations[1].results)
+
+
+def test_pieces_that_read_expanded_tensors_are_measured() -> None:
+    def normalised(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.rms_norm(x, (32,)) @ w
+
+    x, w = torch.randn(1, 32).expand(4, 32), torch.randn(32, 16)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(normalised, keep="faster", strict=True)(x, w), normalised(x, w), rtol=1e-4, atol=1e-4)
+
+
+def test_tensors_elsewhere_than_on_the_target_stay_with_torch(caplog: pytest.LogCaptureFixture) -> None:
+    model, x = nn.Sequential(Mlp(), Mlp()).eval(), torch.randn(4, 32)
+    with torch.no_grad(), caplog.at_level(logging.DEBUG, logger="mugraph"):
+        torch.testing.assert_close(compiled(model, target="cuda:sm_90")(x), model(x))
+    assert last().partition.pieces == ()
+    assert "torch.strided on cpu" in caplog.text
+
+
+def test_modes_are_refused() -> None:
+    with pytest.raises(Exception, match="no mode 'reduce-overhead'"), torch.no_grad():
+        torch.compile(Mlp(), backend="mugraph", mode="reduce-overhead")(torch.randn(4, 32))
+
+
+def test_equal_pieces_of_two_models_are_optimized_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    optimize = unittest.mock.Mock(side_effect=api.superoptimize)
+    monkeypatch.setattr(piece_optimizer, "superoptimize", optimize)
+    with torch.no_grad():
+        for model in (Mlp(), Mlp()):
+            compiled(model.eval())(torch.randn(4, 32))
+            torch._dynamo.reset()
+    assert len(compilations) == 2
+    assert optimize.call_count == len(compilations[0].partition.pieces)
+
+
+def test_a_compiled_model_can_be_copied_and_compiled_anew() -> None:
+    model, x = Mlp().eval(), torch.randn(4, 32)
+    fast: Any = compiled(model)
+    with torch.no_grad():
+        fast(x)
+        twin = copy.deepcopy(model)
+        twin.down.weight.mul_(2)
+        torch.testing.assert_close(compiled(twin)(x), twin(x), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(fast(x), model(x), rtol=1e-5, atol=1e-5)

@@ -1,0 +1,85 @@
+"""Duels: the faster of two callables is found, equals are not told apart, and stalled calls decide nothing."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from mugraph.runtime.duel import Duel, duel
+
+
+class Clock:
+    """A time that passes only in the callables it makes: each takes the next of its durations, in seconds."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(time, "perf_counter", lambda: self.now)
+
+    def taking(self, durations: Iterator[float]) -> Callable[[], None]:
+        def call() -> None:
+            self.now += next(durations)
+
+        return call
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def test_the_faster_one_wins_clearly(clock: Clock) -> None:
+    outcome = duel(clock.taking(itertools.repeat(0.001)), clock.taking(itertools.repeat(0.0011)))
+    assert outcome.clear
+    assert outcome.won == outcome.rounds
+    assert outcome.speedup == pytest.approx(1.1)
+
+
+def test_the_slower_one_does_not_win(clock: Clock) -> None:
+    outcome = duel(clock.taking(itertools.repeat(0.0011)), clock.taking(itertools.repeat(0.001)))
+    assert not outcome.clear
+    assert outcome.won == 0
+
+
+def test_equals_are_not_told_apart(clock: Clock) -> None:
+    def noisy() -> Iterator[float]:
+        return itertools.cycle([0.001, 0.001, 0.001, 0.00101, 0.00101, 0.00101, 0.001])
+
+    assert not duel(clock.taking(noisy()), clock.taking(noisy())).clear
+    assert not duel(clock.taking(itertools.repeat(0.001)), clock.taking(itertools.repeat(0.001))).clear
+
+
+@pytest.mark.parametrize("stalls", [0.1, 10.0])
+def test_a_call_in_four_that_stalls_changes_nothing(clock: Clock, stalls: float) -> None:
+    defender = itertools.cycle([0.001, 0.001, 0.001, stalls])
+    outcome = duel(clock.taking(itertools.repeat(0.0011)), clock.taking(defender), seconds=1e9)
+    assert not outcome.clear
+    assert outcome.speedup == pytest.approx(1 / 1.1)
+
+
+def test_kernels_that_mostly_stall_do_not_win(clock: Clock) -> None:
+    challenger = itertools.cycle([0.0005, 0.1, 0.1])
+    assert not duel(clock.taking(challenger), clock.taking(itertools.repeat(0.001)), seconds=1e9).clear
+
+
+def test_a_duel_ends_with_its_time_but_not_before_the_fewest_rounds(clock: Clock) -> None:
+    slow = duel(clock.taking(itertools.repeat(5.0)), clock.taking(itertools.repeat(5.0)), seconds=0.5)
+    quick = duel(clock.taking(itertools.repeat(0.02)), clock.taking(itertools.repeat(0.02)), seconds=1.5)
+    assert slow.rounds == 8
+    assert 10 <= quick.rounds <= 15
+
+
+@pytest.mark.parametrize(("won", "clear"), [(8, False), (12, False), (13, True), (16, True)])
+def test_a_few_rounds_more_than_half_are_chance(won: int, clear: bool) -> None:
+    assert Duel(rounds=16, won=won, speedup=1.5).clear is clear
+    assert not Duel(rounds=16, won=won, speedup=0.9).clear
+
+
+def test_duels_are_read_as_they_were_written() -> None:
+    outcome = Duel(20, 15, 1.25)
+    assert Duel.from_json(outcome.to_json()) == outcome
+    for values in ({}, {"rounds": 1, "won": 1, "speedup": None}, {"rounds": "many", "won": 1, "speedup": 1.0}):
+        with pytest.raises((KeyError, TypeError, ValueError)):
+            Duel.from_json(values)
