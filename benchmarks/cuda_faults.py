@@ -25,8 +25,8 @@ from mugraph.frontend import trace
 from mugraph.frontend.workloads import WORKLOADS
 from mugraph.ir import Graph
 from mugraph.lower import construct
-from mugraph.runtime.cuda.machine import Cuda
 from mugraph.search import search
+from mugraph.targets.cuda.machine import Cuda
 from mugraph.testing.kernel_faults import planted, try_faults
 from mugraph.testing.kernel_features import features
 

@@ -33,10 +33,9 @@ from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.lower import construct
 from mugraph.lower.memory import least_shared_bytes
 from mugraph.runtime import Executable
-from mugraph.runtime.cuda.emulated import EmulatedCuda
-from mugraph.runtime.cuda.machine import Cuda
-from mugraph.runtime.cuda.resources import kernel_figures
 from mugraph.search import search
+from mugraph.targets.cuda.emulated import EmulatedCuda
+from mugraph.targets.cuda.machine import Cuda
 from mugraph.testing.kernel_errors import LARGEST_ERROR, relative_error
 from mugraph.testing.kernel_features import FEATURES, features
 
@@ -77,7 +76,7 @@ def compiled(graph: Graph, architecture: str) -> Record:
         started = time.process_time()
         executable = Executable(graph, Cuda.of(f"cuda:{architecture}"))
         seconds = time.process_time() - started
-        figures = [asdict(figure) for figure in kernel_figures(executable)]
+        figures = [asdict(figure) for figure in executable.resources]
     except MugraphError as error:
         return {"refused": str(error)}
     least = map(least_shared_bytes, executable.kernels)

@@ -29,9 +29,8 @@ from mugraph.frontend.workloads import WORKLOADS
 from mugraph.ir import DType
 from mugraph.lower import construct
 from mugraph.runtime import Executable
-from mugraph.runtime.cuda.machine import Cuda
-from mugraph.runtime.cuda.resources import kernel_figures
 from mugraph.search import search
+from mugraph.targets.cuda.machine import Cuda
 from mugraph.testing.kernel_errors import LARGEST_ERROR
 
 VARIANTS = {
@@ -55,7 +54,7 @@ def record(workload: str, dtype: str, batch: int, target: str) -> Record:
     measured = on_gpu(workload, inputs, built, dtype) if torch.cuda.is_available() else {}
     return {
         "variants": {
-            which: {"kernels": [asdict(figures) for figures in kernel_figures(executable)], **measured.get(which, NOT_MEASURED)}
+            which: {"kernels": [asdict(figures) for figures in executable.resources], **measured.get(which, NOT_MEASURED)}
             for which, executable in built.items()
         }
     }

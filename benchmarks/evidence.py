@@ -41,8 +41,8 @@ from mugraph.ir.graph import Graph, Value
 from mugraph.lower.thread_graphs import construct
 from mugraph.runtime import build
 from mugraph.search import search
-from mugraph.select.inputs import runner, torch_runner
-from mugraph.select.structure_key import form_of, of_form
+from mugraph.selection.inputs import runner, torch_runner
+from mugraph.selection.structure_key import form_of, of_form
 from mugraph.testing import Mutant, ProgramSpace, accepted_by_paper, agree, mutants, random_program, retiled, rewritten
 from mugraph.verifier import Verdict, by_random_tests, float_check, verify_graphs
 from mugraph.verifier.prover import verify

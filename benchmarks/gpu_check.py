@@ -21,7 +21,6 @@ import torch
 
 from kept import Case, Record, records
 from mugraph.devices import device_for
-from mugraph.devices.registry import GPU_BACKENDS
 from mugraph.errors import MugraphError
 from mugraph.frontend import trace
 from mugraph.frontend.workloads import WORKLOADS
@@ -103,7 +102,7 @@ def asked(description: str | None, dtypes: Sequence[str], batches: Sequence[int]
     parser.add_argument("--dtypes", nargs="+", default=dtypes, choices=[dtype.value for dtype in LARGEST_ERROR])
     parser.add_argument("--batches", nargs="+", type=int, default=batches)
     parser.add_argument("--size", default="full", help="size of the workloads: full or small")
-    parser.add_argument("--backend", choices=GPU_BACKENDS, default="cuda")
+    parser.add_argument("--backend", choices=("cuda", "triton"), default="cuda")
     parser.add_argument("--target", default=None, help="cpu, or the current GPU where it is left out")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--jobs", type=int, default=1, help="processes, each of them new for every combination: none for times")

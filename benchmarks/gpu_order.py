@@ -33,7 +33,6 @@ from gpu_check import compared, this_target
 from gpu_times import contestants
 from kept import Case, Record, missing, records
 from mugraph.devices import device_for, roofline_seconds
-from mugraph.devices.registry import GPU_BACKENDS
 from mugraph.errors import MugraphError
 from mugraph.frontend import trace
 from mugraph.frontend.handwritten import in_place_of
@@ -251,7 +250,7 @@ def main() -> None:
     parser.add_argument("--dtypes", nargs="+", default=["bf16"], choices=[dtype.value for dtype in LARGEST_ERROR])
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 16])
     parser.add_argument("--size", default="full", help="size of the workloads")
-    parser.add_argument("--backend", choices=GPU_BACKENDS, default="cuda")
+    parser.add_argument("--backend", choices=("cuda", "triton"), default="cuda")
     parser.add_argument("--most", type=int, default=16, help="candidates of a workload")
     parser.add_argument("--modes", nargs="*", default=["torch.compile"], choices=list(COMPILE_MODES))
     parser.add_argument("--norms", action="store_true", help="every norm that a workload can have")

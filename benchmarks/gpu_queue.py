@@ -52,7 +52,7 @@ _TRITON = ("--backend", "triton")
 _CHECK, _TIMES, _ORDER = "benchmarks/gpu_check.py", "benchmarks/gpu_times.py", "benchmarks/gpu_order.py"
 _AT_ONCE = ("--jobs", str(max(1, (os.cpu_count() or 2) - 2)))
 QUEUE = (
-    Entry("emulator", ("-m", "pytest", "-q", "tests/runtime/cuda/test_on_gpu.py"), 180),
+    Entry("emulator", ("-m", "pytest", "-q", "tests/targets/cuda/test_on_gpu.py"), 180),
     Entry("small", (_CHECK, *_AT_ONCE, "--size", "small", "--output", "{results}/small.json"), 300),
     Entry("order", (_ORDER, *_AT_ONCE, "--most", "8", "--output", "{results}/order.json"), 600),
     Entry("memcheck", (_CHECK, "--size", "small", "--output", "{results}/memcheck.json"), 600, _sanitizer("memcheck")),

@@ -28,7 +28,7 @@ from mugraph.frontend.workload_functions import EPSILON
 from mugraph.frontend.workloads import WORKLOADS
 from mugraph.runtime import measure
 from mugraph.runtime.baselines import COMPILE_MODES
-from mugraph.runtime.machine import Machine
+from mugraph.targets.machine import Machine
 
 FLUSHED_BYTES = {"cuda": 256 << 20, "cpu": 64 << 20}
 """More than any cache behind which device memory lies."""

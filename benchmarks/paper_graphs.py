@@ -33,7 +33,6 @@ from mugraph.ir.evaluate import loop_nodes
 from mugraph.ir.graph import Graph, Level
 from mugraph.ir.liveness import peak_bytes
 from mugraph.ir.ops import OPERATORS, Scope, apply_call
-from mugraph.results.summary import gpu_figures
 from mugraph.search import Candidate, Options, search
 from mugraph.search.algorithm1.cost import predicted_seconds
 from mugraph.testing.paper_graphs import WRITTEN_FOR
@@ -92,7 +91,7 @@ def compiled(graph: str, function: Callable[..., Any], inputs: Sequence[Any], ta
         "reason": opt.certificate.reason,
         "latency": opt.best.latency,
         "spot_check": None if opt.best.spot_check is None else opt.best.spot_check.to_json(),
-        "gpu_kernels": [asdict(figures) for figures in gpu_figures(opt)],
+        "gpu_kernels": [asdict(figures) for figures in opt.executable.resources],
     }
 
 

@@ -26,10 +26,9 @@ from mugraph.frontend.workloads import WORKLOADS
 from mugraph.ir import Graph
 from mugraph.lower import construct
 from mugraph.runtime import Executable, build
-from mugraph.runtime.triton.interpreted import InterpretedTriton
-from mugraph.runtime.triton.machine import Triton
-from mugraph.runtime.triton.resources import triton_figures
 from mugraph.search import search
+from mugraph.targets.triton.interpreted import InterpretedTriton
+from mugraph.targets.triton.machine import Triton
 
 SEARCHED = "triton:sm_90"
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
@@ -43,7 +42,7 @@ def compiled(graph: Graph) -> dict[str, Any]:
             started = time.perf_counter()
             executable = build(graph, f"triton:{architecture}")
             seconds = time.perf_counter() - started
-            found[architecture] = {"seconds": seconds, "kernels": [asdict(figures) for figures in triton_figures(executable)]}
+            found[architecture] = {"seconds": seconds, "kernels": [asdict(figures) for figures in executable.resources]}
         except MugraphError as error:
             found[architecture] = {"refused": str(error)}
     return found

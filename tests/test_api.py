@@ -22,7 +22,7 @@ from mugraph.errors import InvalidInput, ShapeMismatch, StorageError, TargetUnav
 from mugraph.ir.graph import Graph
 from mugraph.search import Candidate as Proposal
 from mugraph.search import SearchReport, SearchResult
-from mugraph.select import pipeline
+from mugraph.selection import pipeline
 from mugraph.support.progress import Event
 
 
@@ -131,7 +131,7 @@ def test_what_fails_verification_is_never_returned(monkeypatch: pytest.MonkeyPat
 
     proposals = mugraph.superoptimize(wrong, inputs(), profile=False).candidates
     lie = SearchResult([Proposal(candidate.graph, 1e-9) for candidate in proposals], SearchReport())
-    monkeypatch.setattr("mugraph.select.proposals.closure_search", lambda *args, **kwargs: lie)
+    monkeypatch.setattr("mugraph.selection.proposals.closure_search", lambda *args, **kwargs: lie)
     opt = mugraph.superoptimize(normalised_product, inputs())
     assert not opt.found
     assert opt.candidates == ()
@@ -192,7 +192,7 @@ def test_programs_too_deep_for_the_search_run_as_they_are(monkeypatch: pytest.Mo
     def deep(*args: object, **options: object) -> None:
         raise RecursionError
 
-    monkeypatch.setattr("mugraph.select.proposals.closure_search", deep)
+    monkeypatch.setattr("mugraph.selection.proposals.closure_search", deep)
     program = mugraph.Program()
     program.output(program.input("x", (2, 4)).relu() + 1)
     opt = mugraph.superoptimize(program, profile=False, cache="off")

@@ -21,10 +21,10 @@ from mugraph.integrations import piece_optimizer
 from mugraph.results import serialization
 from mugraph.results.result import Rejection
 from mugraph.runtime import baselines
-from mugraph.runtime.cuda import nvrtc
 from mugraph.search import structure_cache
-from mugraph.select import result_cache
+from mugraph.selection import result_cache
 from mugraph.support.store import Store
+from mugraph.targets.cuda import nvrtc
 
 PROGRAM = """
 import torch

@@ -25,11 +25,11 @@ from mugraph.search import Candidate, SearchReport, SearchResult, SearchSpace
 from mugraph.search.algorithm1.cost import predicted_seconds
 from mugraph.search.constraints import EVERYTHING
 from mugraph.search.parallel import Workers, check_workers
-from mugraph.select.inputs import random_tensors, torch_runner
-from mugraph.select.pipeline import Contestant, Evidence, Proved, Qualifier
-from mugraph.select.proposals import Engine, Found, Inquiry, engine_of
-from mugraph.select.result_cache import Memory
-from mugraph.select.structure_key import of_form
+from mugraph.selection.inputs import random_tensors, torch_runner
+from mugraph.selection.pipeline import Contestant, Evidence, Proved, Qualifier
+from mugraph.selection.proposals import Engine, Found, Inquiry, engine_of
+from mugraph.selection.result_cache import Memory
+from mugraph.selection.structure_key import of_form
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import Event, ProgressCallback, Reporter, silent
 from mugraph.support.store import Mode, Store
@@ -78,7 +78,7 @@ def superoptimize(
     is better than the original, the result runs that, as always.
 
     The result is kept for later processes in the user's cache directory, and an earlier one for the same program, device
-    and options is compiled and compared with float64 instead of searching again (`mugraph.select.result_cache`). `cache` is a
+    and options is compiled and compared with float64 instead of searching again (`mugraph.selection.result_cache`). `cache` is a
     store of yours, or a mode of the user's: "on", "off", "read-only", "force" to search again; None means what
     $MUGRAPH_CACHE says.
 

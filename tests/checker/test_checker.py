@@ -32,7 +32,7 @@ from mugraph.ir.program import ProgramTensor
 from mugraph.ir.serialize import graph_from_json, graph_to_json
 from mugraph.lower.thread_graphs import construct
 from mugraph.results.bindings import printed_again
-from mugraph.runtime.cpu import Cpu
+from mugraph.targets.cpu.machine import Cpu
 from mugraph.testing import agree
 from mugraph.verifier import FloatReport, float_check, verify_graphs
 from mugraph.verifier.certificate import digest

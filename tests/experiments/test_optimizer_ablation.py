@@ -13,8 +13,8 @@ from mugraph.errors import TargetUnavailable
 from mugraph.experiments.optimizer_ablation import FULL, Variant, ablate, variants
 from mugraph.ir import DType
 from mugraph.lower import Passes
-from mugraph.runtime.cuda.emulated import EmulatedCuda
-from mugraph.runtime.cuda.machine import Cuda
+from mugraph.targets.cuda.emulated import EmulatedCuda
+from mugraph.targets.cuda.machine import Cuda
 from targets.test_cuda import ERRORS, emulated
 
 ATTENTION = attention(queries=16, keys=256, width=64, loop=4, dtype=DType.FP16)

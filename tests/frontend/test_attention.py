@@ -20,7 +20,7 @@ from mugraph.frontend.splice import Kernels, runnable, stitched
 from mugraph.lower.thread_graphs import construct
 from mugraph.runtime import build
 from mugraph.search import search
-from mugraph.select.inputs import runner
+from mugraph.selection.inputs import runner
 from mugraph.verifier.floats import float_check
 
 Function = Callable[..., Any]

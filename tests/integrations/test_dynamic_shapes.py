@@ -18,7 +18,7 @@ from mugraph.integrations.dynamic_shapes import DynamicSuperoptimized
 from mugraph.ir.program import Program
 from mugraph.lower.thread_graphs import construct
 from mugraph.search import search
-from mugraph.select.structure_key import form_of, of_form
+from mugraph.selection.structure_key import form_of, of_form
 
 BATCH = Dim("batch", 2, 12)
 

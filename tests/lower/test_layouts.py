@@ -23,9 +23,9 @@ from mugraph.lower.expressions import Source
 from mugraph.lower.layouts import swizzle_of, with_layouts
 from mugraph.lower.tile_form import Buffer, Elementwise, Kernel, Matmul, Memory, Swizzle, Tile
 from mugraph.lower.traffic import sectors, wavefronts
-from mugraph.runtime.cuda.emulator import Emulation, emulate
-from mugraph.runtime.cuda.machine import launch_shape
 from mugraph.targets.cuda import print_program
+from mugraph.targets.cuda.emulator import Emulation, emulate
+from mugraph.targets.cuda.machine import launch_shape
 
 pytest.importorskip("highspy", reason="layouts are chosen by the HiGHS solver")
 

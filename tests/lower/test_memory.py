@@ -17,8 +17,8 @@ from mugraph.lower import Passes, construct, cooperative, lower
 from mugraph.lower.expressions import Source
 from mugraph.lower.memory import ALIGNMENT, Lifetime, least_shared_bytes, lifetimes, place
 from mugraph.lower.tile_form import Buffer, Elementwise, Memory, Tile
-from mugraph.runtime.cuda.machine import Cuda
 from mugraph.search import search
+from mugraph.targets.cuda.machine import Cuda
 from runtime.block_graphs import many_kernels
 
 

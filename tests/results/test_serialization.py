@@ -24,8 +24,8 @@ from mugraph.cli import main
 from mugraph.errors import InvalidInput, MugraphError, StorageError, UntrustedSources
 from mugraph.results.bindings import PLACEMENT
 from mugraph.results.serialization import MANIFEST
-from mugraph.runtime.cpu import Cpu
 from mugraph.targets.cpu import Vectors
+from mugraph.targets.cpu.machine import Cpu
 
 
 def scores(q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:

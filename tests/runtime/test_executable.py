@@ -16,14 +16,14 @@ import pytest
 from lower.graphs import attention, chain_of_kernels, rms_norm_linear
 from lower.test_workspace import random_kernels
 from mugraph.errors import InvalidInput, ShapeMismatch, TargetUnavailable
+from mugraph.host.arrays import NUMPY, torch_arrays
 from mugraph.ir import DType, Graph, GraphBuilder, Level, Scalar, Tensor
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.lower import construct
 from mugraph.runtime import Executable, build
-from mugraph.runtime.arrays import NUMPY, torch_arrays
-from mugraph.runtime.cpu import Cpu
+from mugraph.targets.cpu.machine import Cpu
 
 FP32 = DType.FP32
 

@@ -17,11 +17,11 @@ from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.lower.thread_graphs import construct
 from mugraph.runtime import Executable, build
-from mugraph.runtime.cuda.emulated import EmulatedCuda
-from mugraph.runtime.cuda.machine import Cuda
-from mugraph.runtime.triton.interpreted import InterpretedTriton
-from mugraph.runtime.triton.machine import Triton
 from mugraph.search import search
+from mugraph.targets.cuda.emulated import EmulatedCuda
+from mugraph.targets.cuda.machine import Cuda
+from mugraph.targets.triton.interpreted import InterpretedTriton
+from mugraph.targets.triton.machine import Triton
 from mugraph.verifier.vectorized_eval import evaluate_batched
 
 TORCH = {DType.FP32: torch.float32, DType.FP16: torch.float16, DType.BF16: torch.bfloat16}

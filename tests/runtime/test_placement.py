@@ -18,11 +18,11 @@ from mugraph.ir.text import parse_graph
 from mugraph.lower import construct
 from mugraph.lower.tile_form import Kernel, Memory, Tile
 from mugraph.runtime import build
-from mugraph.runtime.cpu import Cpu
-from mugraph.runtime.cuda.machine import Cuda
-from mugraph.runtime.machine import Machine
 from mugraph.runtime.placement import Placement, placement_of
 from mugraph.targets.cpu import Vectors
+from mugraph.targets.cpu.machine import Cpu
+from mugraph.targets.cuda.machine import Cuda
+from mugraph.targets.machine import Machine
 
 GRAPHS: dict[str, Callable[[], Graph]] = {
     "rms norm": lambda: construct(rms_norm_linear(16, 256, 128, dtype=DType.FP16)),

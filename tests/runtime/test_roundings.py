@@ -11,8 +11,8 @@ import pytest
 from mugraph.errors import UnsupportedOperator
 from mugraph.ir import DType, Graph, GraphBuilder, Level
 from mugraph.runtime import Executable, build
-from mugraph.runtime.cpu import Cpu
 from mugraph.targets.cpu import Vectors
+from mugraph.targets.cpu.machine import Cpu
 
 pytest.importorskip("torch", reason="roundings are compared with PyTorch's")
 import torch
@@ -70,8 +70,8 @@ def test_compiled_c_rounds(name: str, vectors: Vectors) -> None:
 def test_emulated_cuda_rounds(name: str) -> None:
     if shutil.which("g++") is None:
         pytest.skip("the emulator compiles kernels with g++")
-    from mugraph.runtime.cuda.emulated import EmulatedCuda
-    from mugraph.runtime.cuda.machine import Cuda
+    from mugraph.targets.cuda.emulated import EmulatedCuda
+    from mugraph.targets.cuda.machine import Cuda
 
     check(name, lambda graph: Executable(graph, EmulatedCuda(Cuda.of("cuda:sm_90"))), rows=128)
 
@@ -79,8 +79,8 @@ def test_emulated_cuda_rounds(name: str) -> None:
 @pytest.mark.parametrize("name", NARROW)
 def test_interpreted_triton_rounds(name: str) -> None:
     pytest.importorskip("triton")
-    from mugraph.runtime.triton.interpreted import InterpretedTriton
-    from mugraph.runtime.triton.machine import Triton
+    from mugraph.targets.triton.interpreted import InterpretedTriton
+    from mugraph.targets.triton.machine import Triton
 
     check(name, lambda graph: Executable(graph, InterpretedTriton(Triton.of("triton:sm_90"))), rows=16)
 
@@ -88,7 +88,7 @@ def test_interpreted_triton_rounds(name: str) -> None:
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
 def test_triton_leaves_the_roundings_in_machine_code(architecture: str) -> None:
     pytest.importorskip("triton")
-    from mugraph.runtime.triton.machine import Triton
+    from mugraph.targets.triton.machine import Triton
 
     def ptx(name: str) -> str:
         machine = Triton.of(f"triton:{architecture}")

@@ -18,8 +18,6 @@ from mugraph.ir.graph import Level
 from mugraph.ir.program import Program
 from mugraph.lower.thread_graphs import construct
 from mugraph.runtime import build
-from mugraph.runtime.cuda.emulated import EmulatedCuda
-from mugraph.runtime.cuda.machine import Cuda
 from mugraph.runtime.executable import Executable
 from mugraph.search import search
 from mugraph.search.algorithm1.engine import FieldTest
@@ -31,6 +29,8 @@ from mugraph.search.closure.saturation import Closure, Limits, Saturation, TinyI
 from mugraph.search.closure.sketch import Recipe
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.scheduling.emission import Output, Schedule, emit_block
+from mugraph.targets.cuda.emulated import EmulatedCuda
+from mugraph.targets.cuda.machine import Cuda
 
 from .programs import PAPER, chain, finished, lora, normalized, outputs, random_inputs, rmsnorm
 

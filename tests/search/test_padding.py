@@ -14,12 +14,12 @@ from mugraph.ir import Graph
 from mugraph.ir.program import Program
 from mugraph.lower.thread_graphs import construct
 from mugraph.runtime import build
-from mugraph.runtime.cuda.emulated import EmulatedCuda
-from mugraph.runtime.cuda.machine import Cuda
 from mugraph.runtime.executable import Executable
 from mugraph.search import Options, search
 from mugraph.search.driver import Search
 from mugraph.search.partition.padding import Padding, factors, worthwhile_paddings
+from mugraph.targets.cuda.emulated import EmulatedCuda
+from mugraph.targets.cuda.machine import Cuda
 
 from .programs import attention, finished, outputs, random_inputs, rmsnorm
 

@@ -14,8 +14,8 @@ from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.ops import OPERATORS
 from mugraph.runtime import Executable, build
-from mugraph.runtime.cpu import Cpu
 from mugraph.targets.cpu import Vectors
+from mugraph.targets.cpu.machine import Cpu
 from mugraph.targets.cpu.register_tiles import inner_tile, outer_tile
 from runtime.block_graphs import many_kernels
 

@@ -14,8 +14,8 @@ from lower.graphs import attention, rms_norm_linear
 from lower.test_staging import normed_twice
 from mugraph.ir import DType, Graph
 from mugraph.runtime import Executable
-from mugraph.runtime.cuda.emulated import EmulatedCuda
-from mugraph.runtime.cuda.machine import Cuda
+from mugraph.targets.cuda.emulated import EmulatedCuda
+from mugraph.targets.cuda.machine import Cuda
 from targets.test_cuda import ERRORS, emulated
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator compiles kernels with g++")

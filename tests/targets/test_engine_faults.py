@@ -15,9 +15,9 @@ from mugraph.devices import Engines
 from mugraph.frontend.torch_dtypes import DTYPES
 from mugraph.ir import DType
 from mugraph.runtime import Executable
-from mugraph.runtime.cuda.emulated import EmulatedCuda
-from mugraph.runtime.cuda.emulator import Fault
-from mugraph.runtime.cuda.machine import Cuda
+from mugraph.targets.cuda.emulated import EmulatedCuda
+from mugraph.targets.cuda.emulator import Fault
+from mugraph.targets.cuda.machine import Cuda
 from mugraph.testing.kernel_faults import try_faults
 from targets.test_cuda import ERRORS, emulated
 

@@ -11,9 +11,8 @@ from mugraph.devices import Engines
 from mugraph.ir import DType
 from mugraph.lower.warp_groups import uses_warp_groups
 from mugraph.runtime import Executable
-from mugraph.runtime.cuda.emulated import EmulatedCuda
-from mugraph.runtime.cuda.machine import Cuda
-from mugraph.runtime.cuda.resources import kernel_figures
+from mugraph.targets.cuda.emulated import EmulatedCuda
+from mugraph.targets.cuda.machine import Cuda
 from runtime.block_graphs import many_kernels
 from targets.test_cuda import ERRORS, emulated, products
 
@@ -65,7 +64,7 @@ def test_kernels_compile_without_spills(architecture: str, schedule: str) -> Non
     pytest.importorskip("cuda.core")
     engines = GROUPS if architecture == "sm_90" else BULK
     executable = Executable(SCHEDULES[schedule](DType.BF16), Cuda(architecture, 200_000, engines=engines))
-    (figures,) = kernel_figures(executable)
+    (figures,) = executable.resources
     assert figures.spill_bytes == 0
     assert figures.registers * figures.threads <= 65536
     assert len(figures.engines) == 1

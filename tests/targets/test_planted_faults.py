@@ -21,10 +21,10 @@ from mugraph.ir import DType
 from mugraph.lower import construct
 from mugraph.lower.check import check
 from mugraph.lower.memory import lifetimes
-from mugraph.runtime.cuda.emulated import EmulatedCuda
-from mugraph.runtime.cuda.machine import Cuda
-from mugraph.runtime.cuda.nvrtc import SOURCE_NAME
 from mugraph.search import search
+from mugraph.targets.cuda.emulated import EmulatedCuda
+from mugraph.targets.cuda.machine import Cuda
+from mugraph.targets.cuda.nvrtc import SOURCE_NAME
 from mugraph.testing.kernel_faults import plants, try_faults
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator compiles kernels with g++")

@@ -16,9 +16,9 @@ from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.text import parse_graph
 from mugraph.ir.validity import check
 from mugraph.runtime import Executable
-from mugraph.runtime.cpu import Cpu
-from mugraph.runtime.cuda.emulated import EmulatedCuda
-from mugraph.runtime.triton.interpreted import InterpretedTriton
+from mugraph.targets.cpu.machine import Cpu
+from mugraph.targets.cuda.emulated import EmulatedCuda
+from mugraph.targets.triton.interpreted import InterpretedTriton
 from mugraph.testing.mugraph_features import FEATURES, IMPOSSIBLE, features
 from mugraph.testing.mugraph_runs import Ending, Trial, errors, machine_of, outcome, trial_of, trial_of_seed
 from mugraph.testing.mugraphs import LARGE, SMALL, Space, random_mugraph

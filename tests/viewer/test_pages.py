@@ -12,7 +12,7 @@ import pytest
 
 import mugraph
 from mugraph.ir.text import parse_graph
-from mugraph.select.emulated_blocks import SpotCheck
+from mugraph.results.spot_check import SpotCheck
 from mugraph.viewer import notebook_html, page
 from mugraph.viewer.environment import style
 

@@ -58,7 +58,7 @@ def _torch() -> Finding:
 
 
 def _triton() -> Finding:
-    from mugraph.runtime.triton.modules import triton_version
+    from mugraph.targets.triton.modules import triton_version
 
     try:
         compiler = triton_version()
@@ -68,7 +68,7 @@ def _triton() -> Finding:
 
 
 def _cuda() -> Finding:
-    from mugraph.runtime.cuda.nvrtc import compiler_version
+    from mugraph.targets.cuda.nvrtc import compiler_version
 
     try:
         compiler = compiler_version()
@@ -78,7 +78,7 @@ def _cuda() -> Finding:
 
 
 def _compiler() -> Finding:
-    from mugraph.runtime.compiler import find_compiler
+    from mugraph.targets.cpu.compiler import find_compiler
 
     try:
         compiler = find_compiler()

@@ -34,7 +34,7 @@ from mugraph.cli.options import (
 
 if TYPE_CHECKING:
     from mugraph.search import SearchSpace
-    from mugraph.select.pipeline import Evidence as KindOfEvidence
+    from mugraph.selection.pipeline import Evidence as KindOfEvidence
     from mugraph.support.progress import ProgressCallback
 
 
@@ -88,7 +88,7 @@ def optimize(
     from mugraph.cli.summary import optimization_json, print_optimization
     from mugraph.results.serialization import check_replaceable
     from mugraph.runtime.baselines import compare
-    from mugraph.select.proposals import engine_of
+    from mugraph.selection.proposals import engine_of
     from mugraph.support.progress import Event, Reporter
 
     with contextlib.redirect_stdout(sys.stderr):  # what the user's code prints is no part of the answer

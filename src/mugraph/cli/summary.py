@@ -19,7 +19,6 @@ from mugraph.results.summary import (
     bound_text,
     compared_text,
     floats_text,
-    gpu_figures,
     outcome_text,
     seconds_text,
     spot_check_text,
@@ -58,7 +57,7 @@ def result_json(opt: Superoptimized) -> dict[str, Any]:
         "latency": opt.best.latency,
         "roofline": roofline_seconds(opt.program, device_for(opt.target)),
         "placement": opt.executable.placement.to_json(),
-        "gpu_kernels": [asdict(figures) for figures in gpu_figures(opt)],
+        "gpu_kernels": [asdict(figures) for figures in opt.executable.resources],
         "candidates": len(opt.candidates),
         "rejected": [f"{rejection.stage}: {rejection.reason}" for rejection in report.rejected],
         "compile_seconds": report.compile_seconds,
@@ -144,11 +143,11 @@ def print_result(opt: Superoptimized) -> None:
     elif opt.best.cost is not None:
         bound = seconds_text(roofline_seconds(opt.program, device_for(opt.target)))
         print(f"predicted {seconds_text(opt.best.cost)} per call on {opt.target}; no schedule can take less than {bound}")
-    _print_gpu_figures(opt)
+    _print_resources(opt)
 
 
-def _print_gpu_figures(opt: Superoptimized) -> None:
-    for kernel in gpu_figures(opt):
+def _print_resources(opt: Superoptimized) -> None:
+    for kernel in opt.executable.resources:
         blocks = " x ".join(map(str, kernel.grid))
         print(
             f"{kernel.name}: {blocks} blocks of {kernel.threads} threads, {kernel.registers} registers, "

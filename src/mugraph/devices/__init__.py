@@ -2,7 +2,7 @@
 
 from mugraph.devices.device import Device
 from mugraph.devices.engines import NO_ENGINES, Engines
-from mugraph.devices.registry import device_for, known_targets
 from mugraph.devices.roofline import roofline_seconds
+from mugraph.devices.targets import device_for, known_targets
 
 __all__ = ["NO_ENGINES", "Device", "Engines", "device_for", "known_targets", "roofline_seconds"]

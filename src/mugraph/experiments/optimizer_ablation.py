@@ -17,8 +17,7 @@ from mugraph.lower import ALL_PASSES, Passes
 from mugraph.lower.access_costs import accesses_of
 from mugraph.lower.tile_form import Kernel, Matmul
 from mugraph.runtime import Executable
-from mugraph.runtime.cuda.machine import Cuda
-from mugraph.runtime.cuda.resources import kernel_figures
+from mugraph.targets.cuda.machine import Cuda
 
 PAPER = "the paper's Figure 13 (GQA, batch 1, A100): leaving one out makes the kernel 5% to 70% slower"
 FULL = "all optimizations"
@@ -82,7 +81,7 @@ def table(rows: Sequence[tuple[str, Variant | None]]) -> str:
 
 def _variant(executable: Executable, shared_bytes: int) -> Variant:
     kernels = [launch.kernel for launch in executable.machine.lower(executable.graph).values()]
-    figures = kernel_figures(executable)
+    figures = executable.resources
     largest = max(kernel.shared_bytes for kernel in kernels)
     return Variant(
         barriers=sum(map(_barriers, kernels)),

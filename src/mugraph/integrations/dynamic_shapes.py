@@ -18,7 +18,7 @@ from mugraph.api import superoptimize
 from mugraph.errors import InvalidInput, ShapeMismatch, StorageError
 from mugraph.frontend.calling import arguments_of
 from mugraph.results.result import Shared, Superoptimized
-from mugraph.select.pipeline import Evidence
+from mugraph.selection.pipeline import Evidence
 
 if TYPE_CHECKING:
     import torch

@@ -25,8 +25,8 @@ from mugraph.frontend.splice import as_torch, runnable
 from mugraph.ir.graph import Graph
 from mugraph.results.result import Superoptimized
 from mugraph.runtime.duel import Duel, duel
-from mugraph.select.pipeline import Evidence
-from mugraph.select.structure_key import form_of
+from mugraph.selection.pipeline import Evidence
+from mugraph.selection.structure_key import form_of
 from mugraph.support.deadline import Deadline
 from mugraph.support.store import Mode, Store, digest_of
 from mugraph.verifier.certificate import digest

@@ -15,8 +15,8 @@ from typing import Any
 from mugraph import __version__
 from mugraph.errors import UntrustedSources
 from mugraph.ir.graph import Graph
-from mugraph.runtime.executable import recorded_machine
 from mugraph.runtime.placement import Placement, placement_of
+from mugraph.targets.machine import recorded_machine
 from mugraph.verifier import by_random_tests
 from mugraph.verifier.certificate import Tests
 

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from mugraph.errors import InvalidInput
+from mugraph.host.arrays import torch_arrays
 from mugraph.results.result import Shared, Superoptimized
-from mugraph.runtime.arrays import torch_arrays
-from mugraph.runtime.cuda.launch import gpu_index
-from mugraph.runtime.gpu import NvidiaGpu
+from mugraph.targets.gpu import NvidiaGpu, gpu_index
 
 
 class Graphed(Shared):

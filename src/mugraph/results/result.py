@@ -11,8 +11,8 @@ from mugraph.errors import StorageError
 from mugraph.frontend.calling import Calling
 from mugraph.ir.graph import Graph
 from mugraph.ir.serialize import graph_from_json, graph_to_json
+from mugraph.results.spot_check import SpotCheck
 from mugraph.runtime import Executable
-from mugraph.select.emulated_blocks import SpotCheck
 from mugraph.support.schema import expect
 from mugraph.verifier import Certificate
 

@@ -31,7 +31,7 @@ from mugraph.ir.serialize import graph_from_json, graph_to_json
 from mugraph.results.bindings import PLACEMENT, check_sources, contradiction, printed
 from mugraph.results.result import Candidate, Report, Superoptimized
 from mugraph.runtime import Executable, build
-from mugraph.runtime.executable import machine_for
+from mugraph.targets.machine import machine_for
 from mugraph.verifier import Certificate
 from mugraph.verifier.certificate import digest as graph_digest
 

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-from mugraph.results.result import Candidate, Superoptimized
-from mugraph.select.emulated_blocks import SpotCheck
+from mugraph.results.result import Candidate
+from mugraph.results.spot_check import SpotCheck
 from mugraph.verifier import Certificate, FloatReport, Outcome, Verdict
-
-if TYPE_CHECKING:
-    from mugraph.runtime.cuda.resources import KernelFigures
 
 
 def outcome_text(certificate: Certificate) -> str:
@@ -102,16 +98,3 @@ def seconds_text(seconds: float) -> str:
         if seconds * scale >= 1 or unit == "us":
             return f"{seconds * scale:.3g} {unit}"
     raise AssertionError("unreachable: microseconds take every rest")
-
-
-def gpu_figures(opt: Superoptimized) -> Sequence[KernelFigures]:
-    """What the generated kernels take of a GPU; empty for other targets."""
-    if opt.target.startswith("cuda:"):
-        from mugraph.runtime.cuda.resources import kernel_figures  # loads NVRTC
-
-        return kernel_figures(opt.executable)
-    if opt.target.startswith("triton:"):
-        from mugraph.runtime.triton.resources import triton_figures  # loads Triton
-
-        return triton_figures(opt.executable)
-    return ()

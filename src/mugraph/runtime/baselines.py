@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mugraph.runtime import measure
-from mugraph.runtime.cpu import Cpu
-from mugraph.runtime.machine import Machine, Timed
+from mugraph.targets.cpu.machine import Cpu
+from mugraph.targets.machine import Machine, Timed
 
 OURS = "mugraph"
 _MEASURING_SECONDS = 20.0

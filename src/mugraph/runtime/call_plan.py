@@ -8,13 +8,13 @@ from itertools import groupby
 from typing import Any
 
 from mugraph.errors import InvalidInput
+from mugraph.host.arrays import Arrays
 from mugraph.ir.graph import VIEWS, Graph, Node, Value
 from mugraph.ir.ops import GRAPH_DEFINED, apply_call
 from mugraph.lower import needed_nodes
 from mugraph.lower.workspace import Workspace, plan_workspace
-from mugraph.runtime.arrays import Arrays
-from mugraph.runtime.machine import Launched
 from mugraph.support.picking import picked
+from mugraph.targets.machine import Launched
 
 Slots = list[Any]
 """The arrays of a call, the inputs first, with a place for every other value and what else there is; then all their addresses in

@@ -7,15 +7,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mugraph.errors import InvalidInput, TargetUnavailable
+from mugraph.devices.targets import TARGETS, load
+from mugraph.host.arrays import Arrays, Recognizer, RunInputs, torch_arrays
 from mugraph.ir.graph import Graph
 from mugraph.lower.tile_form import Kernel
-from mugraph.runtime.arrays import Arrays, Recognizer, RunInputs, torch_arrays
 from mugraph.runtime.call_plan import Run, planned
-from mugraph.runtime.cpu import Cpu
-from mugraph.runtime.gpu import NvidiaGpu
-from mugraph.runtime.machine import Machine
 from mugraph.runtime.placement import Placement, placement_of
+from mugraph.targets.emulator import Emulator
+from mugraph.targets.gpu import NvidiaGpu, gpu_index
+from mugraph.targets.machine import Machine, machine_for
+from mugraph.targets.resources import KernelResources
 
 _RECOGNIZED = 4
 """Kinds of inputs that an executable recognizes, the latest first: on several GPUs, with and without inference mode."""
@@ -29,44 +30,6 @@ def build(graph: Graph, target: str = "cpu", cache_directory: Path | None = None
     `mugraph.support.store.cache_directory`).
     """
     return Executable(graph, machine_for(target), cache_directory=cache_directory)
-
-
-def machine_for(target: str) -> Machine:
-    """The machine of a target's name; raises TargetUnavailable where there is none."""
-    if target == "cpu":
-        return Cpu()
-    if target.startswith("cuda:"):
-        from mugraph.runtime.cuda.machine import Cuda  # NVRTC is only loaded for those who ask for it
-
-        return Cuda.of(target)
-    if target.startswith("triton:"):
-        from mugraph.runtime.triton.machine import Triton  # so is Triton
-
-        return Triton.of(target)
-    raise TargetUnavailable(f"target {target!r} has no code generator; use 'cpu', 'cuda:sm_90' or 'triton:sm_90'")
-
-
-def recorded_machine(target: str, parameters: Mapping[str, Any]) -> Machine:
-    """The machine for a target that says `parameters` of itself, which prints the same text anywhere and need not run here.
-
-    Raises TargetUnavailable for an unknown target, InvalidInput for what no machine of this version says.
-    """
-    machine: Machine
-    if target == "cpu":
-        machine = Cpu.with_parameters(parameters)
-    elif target.startswith("cuda:"):
-        from mugraph.runtime.cuda.machine import Cuda  # as above
-
-        machine = Cuda.described(target)
-    elif target.startswith("triton:"):
-        from mugraph.runtime.triton.machine import Triton  # as above
-
-        machine = Triton.described(target)
-    else:
-        return machine_for(target)
-    if machine.parameters != parameters:
-        raise InvalidInput(f"no machine for {target} describes itself as {dict(parameters)}; optimize again")
-    return machine
 
 
 def digest(sources: Mapping[str, str]) -> str:
@@ -111,6 +74,15 @@ class Executable:
         return placement_of(self.graph, self.launches)
 
     @property
+    def resources(self) -> Sequence[KernelResources]:
+        """What each generated kernel takes of a GPU, in order of launch; empty for other machines."""
+        place = TARGETS[self.machine.name].resources
+        if place is None or not self.sources or isinstance(self.machine, Emulator):
+            return ()
+        resources: Sequence[KernelResources] = load(place)(self.machine, tuple(self.launches.values()), self.sources)
+        return resources
+
+    @property
     def digest(self) -> str:
         """The digest of `sources`."""
         return digest(self.sources)
@@ -133,8 +105,6 @@ class Executable:
         Raises TargetUnavailable where there is no such GPU, LaunchFailed where its driver refuses.
         """
         if isinstance(self.machine, NvidiaGpu):
-            from mugraph.runtime.cuda.launch import gpu_index  # only those who have one need what it imports
-
             self._run(torch_arrays(f"cuda:{gpu_index(device)}"))
 
     def _read(self, arrays: Sequence[Any]) -> list[Any]:

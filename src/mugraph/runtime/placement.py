@@ -24,7 +24,7 @@ from mugraph.lower import kernel_windows, needed_nodes, tiles
 from mugraph.lower.lower import DimensionOrder
 from mugraph.lower.tile_form import Buffer, Index, Kernel, Matmul, Memory, Tile
 from mugraph.lower.workspace import Workspace, plan_workspace
-from mugraph.runtime.machine import Launched
+from mugraph.targets.machine import Launched
 
 Json = dict[str, Any]
 

@@ -21,9 +21,9 @@ from mugraph.ir.graph import Graph
 from mugraph.lower.memory import lifetimes
 from mugraph.lower.tile_form import Kernel, Memory
 from mugraph.runtime import Executable
-from mugraph.runtime.cuda.emulated import EmulatedCuda
-from mugraph.runtime.cuda.machine import Cuda
-from mugraph.runtime.cuda.nvrtc import SOURCE_NAME
+from mugraph.targets.cuda.emulated import EmulatedCuda
+from mugraph.targets.cuda.machine import Cuda
+from mugraph.targets.cuda.nvrtc import SOURCE_NAME
 from mugraph.testing.kernel_errors import LARGEST_ERROR, relative_error
 
 

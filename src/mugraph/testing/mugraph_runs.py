@@ -27,13 +27,12 @@ from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Graph, Value
 from mugraph.ir.ops import ROUNDINGS
 from mugraph.runtime import Executable
-from mugraph.runtime.cpu import Cpu
-from mugraph.runtime.cuda.emulated import EmulatedCuda
-from mugraph.runtime.cuda.machine import Cuda
-from mugraph.runtime.executable import machine_for
-from mugraph.runtime.machine import Machine
-from mugraph.runtime.triton.interpreted import InterpretedTriton
-from mugraph.runtime.triton.machine import Triton
+from mugraph.targets.cpu.machine import Cpu
+from mugraph.targets.cuda.emulated import EmulatedCuda
+from mugraph.targets.cuda.machine import Cuda
+from mugraph.targets.machine import Machine, machine_for
+from mugraph.targets.triton.interpreted import InterpretedTriton
+from mugraph.targets.triton.machine import Triton
 from mugraph.testing.kernel_errors import LARGEST_ERROR
 from mugraph.testing.mugraphs import LARGE, SMALL, Space, random_mugraph
 

@@ -16,7 +16,7 @@ from markupsafe import Markup
 from mugraph.devices import device_for, roofline_seconds
 from mugraph.ir.graph import Graph
 from mugraph.results.result import Candidate, Superoptimized
-from mugraph.results.summary import bound_text, compared_text, gpu_figures, seconds_text
+from mugraph.results.summary import bound_text, compared_text, seconds_text
 from mugraph.viewer import evidence, tables
 from mugraph.viewer.drawing import draw, svg
 from mugraph.viewer.environment import environment
@@ -71,7 +71,7 @@ def page(opt: Superoptimized) -> str:
             candidates=list(_candidates(opt)),
             spot_checked=any(candidate.spot_check is not None for candidate in opt.candidates),
             dropped=tables.dropped_rows(report),
-            gpu_kernels=gpu_figures(opt),
+            gpu_kernels=opt.executable.resources,
             tiers=tables.tier_rows(report.search),
             tier_columns=list(tables.TIER_COUNTS.values()),
             pruned=tables.pruned_rows(report.search),

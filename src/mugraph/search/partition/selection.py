@@ -18,7 +18,7 @@ from mugraph.search.partition.plans import WORTH_MEASURING, Library, Plan
 from mugraph.search.partition.rounding_model import NO_ERROR, Errors
 
 CANDIDATES = 16
-"""As many as are compiled and measured (`mugraph.select.pipeline`)."""
+"""As many as are compiled and measured (`mugraph.selection.pipeline`)."""
 
 _PER_STRUCTURE = 4
 """Schedules of one structure, which predictions rank well."""

@@ -10,7 +10,7 @@ from mugraph.targets.cuda.device.wgmma import wgmma_products
 
 @cache
 def interface() -> str:
-    """Declarations and documentation of every device function; `mugraph.runtime.cuda` holds the emulated definitions."""
+    """Declarations and documentation of every device function; `mugraph.targets.cuda` holds the emulated definitions."""
     return packaged_text(__package__, "interface.h")
 
 

@@ -1,0 +1,109 @@
+"""The table of targets: one row for each kind of machine that kernels are made for, and the modules that make and run them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any
+
+from mugraph.devices.device import Device
+from mugraph.devices.engines import NO_ENGINES
+from mugraph.devices.host import host_cpu
+from mugraph.devices.registry import architectures, gpu
+from mugraph.errors import TargetUnavailable
+
+_TRITON_REGISTER_PARTS = 4
+"""Triton keeps a block's tiles in registers, where they must leave room for what threads compute with them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """How kernels are made and run for devices whose names begin with `name`, as in `cuda:sm_90`.
+
+    Modules are given as `module:attribute` and imported when they are first needed: what prints C should not load NVRTC.
+    """
+
+    name: str
+    device: Callable[[str], Device | None]
+    """The device of what stands behind the colon of a target's name; None where it names none."""
+    machine: str
+    """A class with the interface `mugraph.targets.machine.Machine`."""
+    emulator: str | None = None
+    """A subclass of `mugraph.targets.emulator.Emulator`, which runs printed kernels on a host without the machine."""
+    resources: str | None = None
+    """A function from a machine, launches and sources to the `mugraph.targets.resources.KernelResources` of each kernel."""
+    architectures: Callable[[], tuple[str, ...]] = lambda: ()
+    """What may stand behind the colon."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name of a target of this kind."""
+        return tuple(f"{self.name}:{architecture}" for architecture in self.architectures()) or (self.name,)
+
+
+def load(place: str) -> Any:
+    """What stands at `module:attribute`."""
+    module, _, attribute = place.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def _host(rest: str) -> Device | None:
+    return None if rest else host_cpu()
+
+
+def _triton_gpu(architecture: str) -> Device | None:
+    device = gpu(architecture)
+    if device is None:
+        return None
+    return replace(device, shared_memory_bytes=device.register_bytes // _TRITON_REGISTER_PARTS, engines=NO_ENGINES)
+
+
+TARGETS = {
+    row.name: row
+    for row in (
+        Target("cpu", _host, "mugraph.targets.cpu.machine:Cpu"),
+        Target(
+            "cuda",
+            gpu,
+            "mugraph.targets.cuda.machine:Cuda",
+            "mugraph.targets.cuda.emulated:EmulatedCuda",
+            "mugraph.targets.cuda.resources:kernel_resources",
+            architectures,
+        ),
+        Target(
+            "triton",
+            _triton_gpu,
+            "mugraph.targets.triton.machine:Triton",
+            "mugraph.targets.triton.interpreted:InterpretedTriton",
+            "mugraph.targets.triton.resources:kernel_resources",
+            architectures,
+        ),
+    )
+}
+
+
+def target_row(target: str) -> Target:
+    """The row of a target's name; raises TargetUnavailable, naming the known targets, where there is none."""
+    name = str(target).partition(":")[0]
+    if name not in TARGETS:
+        raise _unknown(target)
+    return TARGETS[name]
+
+
+def device_for(target: str) -> Device:
+    """The device a target names: `cpu` is this host, `cuda:sm_90` or `triton:sm_90` the usual GPU of that architecture,
+    `cuda:sm_90:h200` a particular one. Raises TargetUnavailable naming the known targets otherwise."""
+    device = target_row(target).device(str(target).partition(":")[2])
+    if device is None:
+        raise _unknown(target)
+    return replace(device, target=target)
+
+
+def known_targets() -> tuple[str, ...]:
+    """Every name `device_for` accepts."""
+    return tuple(name for row in TARGETS.values() for name in row.names)
+
+
+def _unknown(target: str) -> TargetUnavailable:
+    return TargetUnavailable(f"unknown target {target!r}; use one of {', '.join(known_targets())}")

@@ -1,0 +1,386 @@
+"""The two kinds of arrays kernels run on, torch tensors and NumPy arrays, behind one small interface."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from types import ModuleType
+from typing import Any, Protocol, cast
+
+import numpy as np
+
+from mugraph.errors import InvalidInput, ShapeMismatch
+from mugraph.host.torch_arithmetic import TorchArithmetic
+from mugraph.ir.arithmetic import Array
+from mugraph.ir.dtypes import DType
+from mugraph.ir.float_arithmetic import FloatArithmetic
+from mugraph.ir.graph import Shape, Tensor
+from mugraph.ir.ops import Call, operator
+from mugraph.lower.tiles import row_major
+from mugraph.support.picking import picked
+
+Recognizer = Callable[[Sequence[Any]], "list[int] | None"]
+"""Gives the addresses of the arrays of a call, or None where they must be read one by one."""
+
+
+RunInputs = Callable[[Sequence[Any], Sequence[int]], list[Any]]
+"""Gives the outputs for inputs and their addresses."""
+
+
+class GpuFunction(Protocol):
+    """A function that launches a kernel on a GPU, which knows how several of its kind are launched at once."""
+
+    def together(self, calls: Sequence[tuple[Callable[..., None], Sequence[int]]], device: int) -> Callable[..., None]:
+        """All of them on the GPU of that index, each with the addresses of these numbers."""
+        ...
+
+
+class Arrays(Protocol):
+    """What the runtime needs of an array library; `Any` stands for its array type."""
+
+    def expect_values(self, arrays: Sequence[Any]) -> None:
+        """Raise InvalidInput where arrays stand for others: while a function is traced, mapped or differentiated."""
+        ...
+
+    def allocator(self, tensor: Tensor) -> Callable[[], Any]:
+        """What makes arrays for `tensor`, without values."""
+        ...
+
+    def workspace(self, size: int) -> Callable[[], Any]:
+        """What makes arrays of `size` bytes, without values."""
+        ...
+
+    def window(self, workspace: Any, offset: int, tensor: Tensor) -> Any:
+        """The array for `tensor` that begins at a byte of a workspace."""
+        ...
+
+    @property
+    def pointer(self) -> Callable[[Any], int]:
+        """The address of an array's memory."""
+        ...
+
+    def launches(self, calls: Sequence[tuple[Callable[..., None], Sequence[int]]]) -> Callable[..., None]:
+        """Functions of a machine one after another on the device of these arrays, each with those of a call's addresses whose
+        numbers stand beside it; raises what loading them there raises."""
+        ...
+
+    def on_device(self, run: RunInputs) -> RunInputs:
+        """The same with the device of these arrays as the current one."""
+        ...
+
+    def recognizer(self, arrays: Sequence[Any]) -> Recognizer | None:
+        """What recognizes inputs that cannot be told from `arrays`, which were read in place; None where nothing is faster than
+        reading them."""
+        ...
+
+    def reader(self, name: str, tensor: Tensor) -> Callable[[Any], Any]:
+        """What makes an input contiguous; it raises ShapeMismatch or InvalidInput naming the input when it does not fit."""
+        ...
+
+    def reshape(self, array: Any, shape: Shape) -> Any: ...
+    def transpose(self, array: Any, permutation: Sequence[int]) -> Any: ...
+    def contiguous(self, array: Any) -> Any: ...
+    def copy(self, array: Any) -> Any: ...
+    def matmul(self, left: Any, right: Any) -> Any: ...
+    def compute(self, call: Call, operands: Sequence[Any], tensor: Tensor) -> Any:
+        """A pre-defined kernel, by its row of the operator table; `tensor` is what comes out."""
+        ...
+
+    def to_numpy(self, array: Any) -> Array:
+        """The values in float32 (float64 if they are)."""
+        ...
+
+    def from_numpy(self, array: Array, tensor: Tensor) -> Any: ...
+
+
+def arrays_of(inputs: Sequence[Any]) -> Arrays:
+    """The library that the inputs belong to; raises InvalidInput for anything but torch tensors and NumPy arrays."""
+    libraries = {_library_of(kind) for kind in map(type, inputs)}
+    if len(libraries) == 1:
+        (library,) = libraries
+        if library is not None:
+            return library
+    kinds = ", ".join(sorted({type(array).__name__ for array in inputs}))
+    raise InvalidInput(f"inputs must be all torch tensors or all NumPy arrays, not {kinds}")
+
+
+@functools.cache
+def _library_of(kind: type) -> Arrays | None:
+    if kind in (np.ndarray, np.memmap):
+        return NUMPY
+    return torch_arrays() if kind.__module__.partition(".")[0] == "torch" else None
+
+
+def _mismatch(name: str, shape: Sequence[int], tensor: Tensor) -> ShapeMismatch:
+    return ShapeMismatch(f"input {name!r} has shape {list(shape)}; this muGraph was built for {list(tensor.shape)}")
+
+
+def _wrong_type(name: str, dtype: Any, tensor: Tensor) -> InvalidInput:
+    return InvalidInput(f"input {name!r} is {dtype}; this muGraph was built for {tensor.dtype}")
+
+
+class NumpyArrays:
+    """NumPy arrays; bf16 has no NumPy type, so such graphs take torch tensors only."""
+
+    def __init__(self) -> None:
+        self.dtypes: dict[DType, np.dtype[Any]] = {
+            DType.FP16: np.dtype(np.float16),
+            DType.FP32: np.dtype(np.float32),
+            DType.FP64: np.dtype(np.float64),
+        }
+
+    def dtype(self, dtype: DType) -> np.dtype[Any]:
+        if dtype not in self.dtypes:
+            raise InvalidInput(f"NumPy has no {dtype} arrays; pass torch tensors")
+        return self.dtypes[dtype]
+
+    def expect_values(self, arrays: Sequence[Array]) -> None:
+        """NumPy's have them."""
+
+    def allocator(self, tensor: Tensor) -> Callable[[], Array]:
+        return functools.partial(np.empty, tensor.shape, self.dtype(tensor.dtype))
+
+    def workspace(self, size: int) -> Callable[[], Array]:
+        return functools.partial(np.empty, size, np.uint8)
+
+    def window(self, workspace: Array, offset: int, tensor: Tensor) -> Array:
+        return workspace[offset : offset + tensor.bytes].view(self.dtype(tensor.dtype)).reshape(tensor.shape)
+
+    @property
+    def pointer(self) -> Callable[[Array], int]:
+        return _ADDRESS
+
+    def launches(self, calls: Sequence[tuple[Callable[..., None], Sequence[int]]]) -> Callable[..., None]:
+        return _one_by_one(calls)
+
+    def on_device(self, run: RunInputs) -> RunInputs:
+        return run
+
+    def recognizer(self, arrays: Sequence[Array]) -> None:
+        """Their readers are as fast as anything."""
+
+    def reader(self, name: str, tensor: Tensor) -> Callable[[Array], Array]:
+        dtype = self.dtype(tensor.dtype)
+
+        def read(array: Array) -> Array:
+            if array.shape != tensor.shape:
+                raise _mismatch(name, array.shape, tensor)
+            if array.dtype != dtype:
+                raise _wrong_type(name, array.dtype, tensor)
+            return self.contiguous(array)
+
+        return read
+
+    def reshape(self, array: Array, shape: Shape) -> Array:
+        return array.reshape(shape)
+
+    def transpose(self, array: Array, permutation: Sequence[int]) -> Array:
+        return array.transpose(permutation)
+
+    def contiguous(self, array: Array) -> Array:
+        return np.ascontiguousarray(array) if array.ndim else array
+
+    def copy(self, array: Array) -> Array:
+        return array.copy()
+
+    def matmul(self, left: Array, right: Array) -> Array:
+        return np.asarray(np.matmul(left, right))
+
+    def compute(self, call: Call, operands: Sequence[Array], tensor: Tensor) -> Array:
+        wide = np.float64 if tensor.dtype is DType.FP64 else np.float32
+        arithmetic = FloatArithmetic(wide)
+        return self.from_numpy(operator(call.op).compute(arithmetic, call, [array.astype(wide) for array in operands]), tensor)
+
+    def to_numpy(self, array: Array) -> Array:
+        return array if array.dtype == np.float64 else array.astype(np.float32)
+
+    def from_numpy(self, array: Array, tensor: Tensor) -> Array:
+        return np.require(np.broadcast_to(array, tensor.shape), self.dtype(tensor.dtype), "C")
+
+
+class TorchArrays:
+    """Tensors of PyTorch on one device: `cpu`, or `cuda:1`; `cuda` is where calls without any tensor on a GPU are refused."""
+
+    def __init__(self, torch: ModuleType, device: str = "cpu") -> None:
+        self.torch, self.device = torch, device
+        self.kind, _, index = device.partition(":")
+        self.index = int(index) if index else None
+        self.alignment = 1 if self.kind == "cpu" else 16  # bytes, of the widest load of a GPU
+        self.dtypes = {
+            DType.FP16: torch.float16,
+            DType.BF16: torch.bfloat16,
+            DType.FP32: torch.float32,
+            DType.FP64: torch.float64,
+        }
+        self.matmul: Callable[[Any, Any], Any] = torch.matmul
+        self.pointer: Callable[[Any], int] = torch.Tensor.data_ptr
+        self.kinds = {torch.Tensor, torch.nn.Parameter, torch.nn.Buffer}
+        self.forward_ad = importlib.import_module("torch.autograd.forward_ad")
+        self.guards = importlib.import_module("torch._C._dynamo.guards")
+
+    def expect_values(self, arrays: Sequence[Any]) -> None:
+        functorch = self.torch._C._functorch
+        if functorch.maybe_current_level() is not None:
+            raise InvalidInput(f"kernels cannot be mapped or differentiated (torch.vmap, torch.func); {_INSTEAD}")
+        tracing = self.torch._C._get_dispatch_mode(self.torch._C._TorchDispatchModeKey.PROXY) is not None
+        if other := next((kind for kind in map(type, arrays) if kind not in self.kinds), None):
+            raise InvalidInput(f"a {other.__name__} has no values that kernels could read; {_INSTEAD}")
+        if tracing:
+            raise InvalidInput(f"kernels cannot be traced; {_INSTEAD}")
+        if self.forward_ad._current_level >= 0 and any(map(self.is_dual, arrays)):
+            raise InvalidInput("kernels have no derivative, and an input has a tangent; call the original function")
+
+    def is_dual(self, array: Any) -> bool:
+        """Whether a tensor has a tangent of forward-mode differentiation."""
+        return self.forward_ad.unpack_dual(array).tangent is not None
+
+    def launches(self, calls: Sequence[tuple[Callable[..., None], Sequence[int]]]) -> Callable[..., None]:
+        if self.index is None:
+            return _one_by_one(calls)
+        return cast("GpuFunction", calls[0][0]).together(calls, self.index)
+
+    def on_device(self, run: RunInputs) -> RunInputs:
+        if self.index is None:
+            return run
+        index, current, switched = self.index, self.torch._C._cuda_getDevice, self.torch.cuda.device
+
+        def on_this_device(inputs: Sequence[Any], addresses: Sequence[int]) -> list[Any]:
+            if current() == index:
+                return run(inputs, addresses)
+            with switched(index):
+                return run(inputs, addresses)
+
+        return on_this_device
+
+    def recognizer(self, arrays: Sequence[Any]) -> Recognizer | None:
+        """By the guards of `torch.compile`: type, dispatch keys (which tell of layout, negation and modes), dtype, device, shape,
+        strides and whether gradients are required, of all tensors at once."""
+        guards = getattr(self.guards, "TensorGuards", None)
+        if guards is None or not arrays or any(array.requires_grad for array in arrays):  # who calls detaches these first
+            return None
+        check: Callable[..., bool] = guards(*arrays, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+        count, misaligned, pointer = len(arrays), self.alignment - 1, self.pointer
+        modes, differentiation = self.torch._C._len_torch_dispatch_stack, self.forward_ad
+
+        def recognized(arrays: Sequence[Any]) -> list[int] | None:
+            if len(arrays) != count or differentiation._current_level >= 0 or modes() or not check(*arrays):
+                return None
+            addresses = [*map(pointer, arrays)]
+            if misaligned:
+                for address in addresses:
+                    if address & misaligned:
+                        return None
+            return addresses
+
+        return recognized
+
+    def allocator(self, tensor: Tensor) -> Callable[[], Any]:
+        return self._empty(tensor.shape, self.dtypes[tensor.dtype])
+
+    def workspace(self, size: int) -> Callable[[], Any]:
+        return self._empty((size,), self.torch.uint8)
+
+    def _empty(self, shape: Shape, dtype: Any) -> Callable[[], Any]:
+        """The allocation that code of `torch.compile` calls, where there is one: `torch.empty` takes three times as long."""
+        empty = getattr(self.guards, f"_empty_strided_{self.kind}", None)
+        if empty is None:
+            return functools.partial(self.torch.empty, shape, dtype=dtype, device=self.device)
+        return functools.partial(empty, shape, row_major(shape), dtype)
+
+    def window(self, workspace: Any, offset: int, tensor: Tensor) -> Any:
+        return workspace[offset : offset + tensor.bytes].view(self.dtypes[tensor.dtype]).view(tensor.shape)
+
+    def reader(self, name: str, tensor: Tensor) -> Callable[[Any], Any]:
+        shape, dtype, strided, alignment = tensor.shape, self.dtypes[tensor.dtype], self.torch.strided, self.alignment
+        here = self.torch.device(self.device)
+
+        def read(array: Any) -> Any:
+            usual = array.shape == shape and array.dtype is dtype and array.layout is strided and array.device == here
+            in_place = usual and array.is_contiguous() and not array.is_neg() and not array._is_zerotensor()
+            if in_place and (alignment == 1 or array.data_ptr() % alignment == 0):
+                return array
+            return self._fitted(array, name, tensor)
+
+        return read
+
+    def _fitted(self, array: Any, name: str, tensor: Tensor) -> Any:
+        if array.shape != tensor.shape:
+            raise _mismatch(name, array.shape, tensor)
+        if array.dtype is not self.dtypes[tensor.dtype]:
+            raise _wrong_type(name, array.dtype, tensor)
+        if array.device.type != self.kind or (self.index is not None and array.device.index != self.index):
+            raise self._elsewhere(array, name)
+        if array.layout is not self.torch.strided:
+            raise InvalidInput(f"input {name!r} is {array.layout}; pass a dense tensor")
+        dense = array.contiguous().resolve_neg()  # memory of the imaginary part of a conjugate has the other sign
+        if dense._is_zerotensor():  # torch's way to write down a gradient of 0: it has no memory at all
+            dense = dense.clone()
+        return dense if self.alignment == 1 or dense.data_ptr() % self.alignment == 0 else dense.clone()
+
+    def _elsewhere(self, array: Any, name: str) -> InvalidInput:
+        remedy = f"move it with .to({self.device!r})"
+        if self.index is not None:
+            where = f"other inputs on {self.device}; all tensors of a call lie on one GPU"
+            return InvalidInput(f"input {name!r} is on {array.device}, and {where}: {remedy}")
+        where = f"this target takes tensors on {self.kind}"
+        return InvalidInput(f"input {name!r} is on {array.device}; {where}: {remedy}, or optimize for another target")
+
+    def reshape(self, array: Any, shape: Shape) -> Any:
+        return array.reshape(shape)
+
+    def transpose(self, array: Any, permutation: Sequence[int]) -> Any:
+        return array.permute(tuple(permutation))
+
+    def contiguous(self, array: Any) -> Any:
+        return array.contiguous()
+
+    def copy(self, array: Any) -> Any:
+        return array.detach().clone()
+
+    def compute(self, call: Call, operands: Sequence[Any], tensor: Tensor) -> Any:
+        with self.torch.no_grad():
+            result = operator(call.op).compute(TorchArithmetic(self.torch), call, [array.detach() for array in operands])
+        return result.to(self.dtypes[tensor.dtype]).expand(tensor.shape).contiguous()
+
+    def to_numpy(self, array: Any) -> Array:
+        wide = array if array.dtype is self.torch.float64 else array.float()
+        return np.asarray(wide.detach().cpu().numpy())
+
+    def from_numpy(self, array: Array, tensor: Tensor) -> Any:
+        whole = array if array.shape == tensor.shape else np.broadcast_to(array, tensor.shape)  # which cannot be written to
+        full = np.require(whole, requirements=["C", "W"])
+        return self.torch.from_numpy(full).to(self.device, self.dtypes[tensor.dtype])
+
+
+_INSTEAD = "register the result as an operator of PyTorch (mugraph.torch_operator), or call the original function"
+
+NUMPY: Arrays = NumpyArrays()
+
+
+_ADDRESS: Callable[[Array], int] = attrgetter("ctypes.data")
+
+
+def _one_by_one(calls: Sequence[tuple[Callable[..., None], Sequence[int]]]) -> Callable[..., None]:
+    """The functions themselves, as they run where they are called."""
+    bound = [(function, picked(numbers)) for function, numbers in calls]
+
+    def run(*addresses: int) -> None:
+        for function, operands in bound:
+            function(*operands(addresses))
+
+    return run
+
+
+@functools.cache
+def torch_arrays(device: str = "cpu") -> Arrays:
+    """The interface of PyTorch's tensors on a device, as `cpu` or `cuda:1`; imports torch."""
+    return TorchArrays(importlib.import_module("torch"), device)
+
+
+def cuda_arrays(inputs: Sequence[Any]) -> Arrays:
+    """The interface of tensors on the GPU of the first input that lies on one; readers refuse the others."""
+    indices = (array.get_device() for array in inputs if getattr(array, "is_cuda", False))
+    index = next(indices, None)
+    return torch_arrays("cuda" if index is None else f"cuda:{index}")

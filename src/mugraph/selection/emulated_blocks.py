@@ -1,0 +1,294 @@
+"""The printed text of a candidate's kernels where their GPU is not: blocks of each, run here at full size, against float64.
+
+Proofs speak of the muGraph, and comparisons with float64 of a stand-in compiled for this host. Neither reads the text that a GPU
+would run. So a few blocks of each kernel's grid are run as they are printed, by an emulator of the machine: the first, the last
+and some others. They must write the elements that are theirs and no other ones, within the rounding errors of the type.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from mugraph.errors import CompilationFailed, MugraphError
+from mugraph.ir.arithmetic import Array
+from mugraph.ir.dtypes import DType
+from mugraph.ir.evaluate import block_slices, evaluate_block, loop_nodes
+from mugraph.ir.float_arithmetic import FloatArithmetic
+from mugraph.ir.graph import Graph, Value
+from mugraph.ir.ops import apply_call, operator
+from mugraph.results.spot_check import SpotCheck
+from mugraph.runtime import Executable
+from mugraph.selection.inputs import runner
+from mugraph.support.deadline import Deadline
+from mugraph.targets.emulator import Emulator, Memory, emulator_of
+from mugraph.targets.machine import Launched
+from mugraph.verifier.float_inputs import random_inputs
+from mugraph.verifier.float_report import MULTIPLE, TOLERANCES
+
+_SECONDS = 1.0
+"""For the blocks of one candidate's kernels, shared evenly by these: none but the first of each is begun later."""
+_LONGEST = 5.0
+"""A block that is expected to take longer, its kernel's tensors copied for it, is not begun."""
+_BLOCKS = 8
+"""Of each kernel, at most."""
+
+
+def spot_check(executable: Executable, seed: int = 0, deadline: Deadline | None = None) -> SpotCheck | None:
+    """Run blocks of every generated kernel on standard normal inputs; None where there is nothing to run, or the machine is here.
+
+    A kernel that reads another's result reads it as its stand-in on this host computes it. It errs where its error is above
+    the tolerance of the coarsest type it computes in and more than 10 times the stand-in's on the same elements.
+    """
+    emulator = emulator_for(executable)
+    if emulator is None:
+        return None
+    check = _Check(executable, emulator, seed, deadline or Deadline(None))
+    check.run()
+    return check.report()
+
+
+def emulator_for(executable: Executable) -> Emulator | None:
+    """What blocks of the printed kernels are run by; None where there are none, or their machine is here."""
+    machine = executable.machine
+    return None if machine.available or not executable.launches else emulator_of(machine)
+
+
+class _FaultFound(Exception):
+    """What is wrong with a kernel."""
+
+
+@dataclass(slots=True)
+class _Check:
+    executable: Executable
+    emulator: Emulator
+    seed: int
+    deadline: Deadline
+    values: dict[Value, Array] = field(default_factory=dict)
+    """What the kernels read and their stand-ins make, rounded to the types in the muGraph."""
+    ran: int = 0
+    errors: list[float] = field(default_factory=list)
+    missed: list[str] = field(default_factory=list)
+    fault: str = ""
+
+    @property
+    def graph(self) -> Graph:
+        return self.executable.graph
+
+    def report(self) -> SpotCheck:
+        blocks = sum(math.prod(self._body(index).grid) for index in self.executable.launches)
+        return SpotCheck(
+            self.emulator.title, self.ran, blocks, max(self.errors, default=None), "; ".join(self.missed), self.fault
+        )
+
+    def run(self) -> None:
+        if self.deadline.passed:
+            self.missed.append("the budget ended")
+            return
+        try:
+            self.emulator.prepare(self.executable.sources)
+            self.values = _values(self.executable, self.seed)
+        except MugraphError as error:
+            self.missed.append(str(error))
+            return
+        for index, launch in self.executable.launches.items():
+            try:
+                self._run_kernel(index, launch, _SECONDS / len(self.executable.launches))
+            except (CompilationFailed, _FaultFound) as error:
+                self.fault = str(error)
+                return
+            except MugraphError as error:
+                self.missed.append(f"{launch.kernel.name}: {error}")
+
+    def _run_kernel(self, index: int, launch: Launched, seconds: float) -> None:
+        """Run blocks of a kernel, as many as its time allows; raises _FaultFound, and what the emulator raises."""
+        body, name = self._body(index), launch.kernel.name
+        graph = self.graph
+        tensors = [graph.tensor(value) for value in (*launch.inputs, *launch.outputs)]
+        copied = sum(tensor.elements * self.emulator.runs_as(tensor.dtype).bytes for tensor in tensors)
+        longest = _block_seconds(body, self.emulator) + copied * self.emulator.seconds_per_byte
+        if longest > _LONGEST:
+            self.missed.append(f"{name}: one of its blocks would take about {longest:.0f} s with its tensors")
+            return
+        if not self.deadline.allows(longest):
+            self.missed.append(f"{name}: the budget ended")
+            return
+        blocks = _chosen(math.prod(body.grid), self.seed)
+        inputs = [self._stored(launch, value) for value in launch.inputs]
+        outputs = [_unwritten(graph.tensor(value).elements, self._type(value)) for value in launch.outputs]
+        left = self.deadline.remaining
+        limit = seconds if left is None else min(seconds, left)
+        ran = self.emulator.run_blocks(launch.kernel, self.executable.sources, [*inputs, *outputs], blocks, limit)
+        self.ran += ran
+        if self.emulator.findings:
+            first, *more = self.emulator.findings
+            raise _FaultFound(f"{first}{f', and {len(more)} findings more' if more else ''}")
+        for number, (value, memory) in enumerate(zip(launch.outputs, outputs, strict=True)):
+            order = launch.orders.get(value)
+            stored = (memory if order is None else order.restored(memory)).reshape(graph.tensor(value).shape)
+            exact = self._exact(index, number, blocks[:ran])
+            _expect_written(name, number, stored, exact)
+            self._compare(f"{name}: output {number}", value, _decoded(stored, self._type(value)), exact)
+
+    def _exact(self, index: int, number: int, blocks: Sequence[int]) -> list[_Part]:
+        """What the blocks make of an output in float64, and where it belongs."""
+        node, body = self.graph.nodes[index], self._body(index)
+        operands = [self._operand(value) for value in node.inputs]
+        shape = node.outputs[number].shape
+        parts = []
+        for block in blocks:
+            at = tuple(int(place) for place in np.unravel_index(block, body.grid))
+            with np.errstate(all="ignore"):
+                made = evaluate_block(body, at, operands, _Widening())[number]
+            parts.append(_Part(block, block_slices(body, number, at, shape), np.asarray(made)))
+        return parts
+
+    def _compare(self, what: str, value: Value, results: Array, exact: Sequence[_Part]) -> None:
+        """Raise _FaultFound where results err by more than rounding explains, relative to the output's largest element."""
+        own, dtype = self.values[value], self._type(value)
+        tolerance = max(TOLERANCES[self.emulator.runs_as(each)] for each in _types(self._body(value.node)))
+        finite = np.abs(own[np.isfinite(own)])
+        largest = float(np.max(finite, initial=0.0)) or 1.0
+        compared = [part for part in exact if dtype.holds(part.values).any()]
+        if not compared:
+            self.missed.append(f"{what} has no finite value to compare for normal inputs")
+        for part in compared:
+            error = _error(part.values, results[part.place], dtype) / largest
+            if error < math.inf:
+                self.errors.append(error)
+            theirs = _error(part.values, own[part.place], dtype) / largest
+            if error > tolerance and theirs < math.inf and error > MULTIPLE * theirs:
+                raise _FaultFound(
+                    f"{what} errs in block {part.block} by {error:.3g} of its largest value, its stand-in by {theirs:.3g}"
+                )
+
+    def _operand(self, value: Value) -> Array:
+        """A value that a body reads: one that lies in memory, or a view of such."""
+        if value in self.values:
+            return self.values[value]
+        node = self.graph.nodes[value.node]
+        call = apply_call(node.op, [self.graph.tensor(each) for each in node.inputs], dict(node.attributes))
+        made: Array = operator(node.op).compute(FloatArithmetic(), call, [self._operand(each) for each in node.inputs])
+        return made
+
+    def _stored(self, launch: Launched, value: Value) -> Memory:
+        """An operand as it lies in device memory."""
+        memory = _encoded(self.values[value].reshape(-1), self._type(value))
+        order = launch.orders.get(value)
+        return np.ascontiguousarray(memory if order is None else order.stored(memory))
+
+    def _type(self, value: Value) -> DType:
+        return self.emulator.runs_as(self.graph.tensor(value).dtype)
+
+    def _body(self, index: int) -> Graph:
+        body = self.graph.nodes[index].body
+        assert body is not None, "generated kernels are printed from bodies"
+        return body
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What a block makes of an output: where it belongs, and its values in float64."""
+
+    block: int
+    place: tuple[slice, ...]
+    values: Array
+
+
+class _Widening(FloatArithmetic):
+    """float64 of arrays of any type, of which only the parts that are read are converted."""
+
+    def view(self, x: Array, move: Callable[[Array], Array]) -> Array:
+        return np.asarray(move(x), np.float64)
+
+
+def _values(executable: Executable, seed: int) -> dict[Value, Array]:
+    """What the kernels read for standard normal inputs, and make, by their stand-ins on this host."""
+    graph = executable.graph
+    arrays = random_inputs(graph, seed)
+    values = {Value(index): array for index, array in zip(_inputs(graph), arrays, strict=True)}
+    touched = (value for launch in executable.launches.values() for value in (*launch.inputs, *launch.outputs))
+    others = tuple(dict.fromkeys(value for value in touched if value not in values))
+    run = runner(Executable(replace(graph, outputs=others), executable.machine.stand_in))
+    return values | dict(zip(others, run(*arrays), strict=True))
+
+
+def _inputs(graph: Graph) -> list[int]:
+    return [index for index, node in enumerate(graph.nodes) if node.op == "input"]
+
+
+def _types(body: Graph) -> set[DType]:
+    return {tensor.dtype for node in body.nodes for tensor in node.outputs}
+
+
+def _chosen(blocks: int, seed: int) -> list[int]:
+    """The first block of a grid, the last, and some others."""
+    some = np.random.default_rng([seed, 0xB10C]).integers(blocks, size=_BLOCKS)
+    return list(dict.fromkeys([0, blocks - 1, *map(int, some)]))[:_BLOCKS]
+
+
+def _block_seconds(body: Graph, emulator: Emulator) -> float:
+    """About how long one block takes."""
+    inside, seconds = loop_nodes(body), 0.0
+    for index, node in enumerate(body.nodes):
+        operands = [body.tensor(value) for value in node.inputs]
+        work = sum(tensor.elements for tensor in (*operands, *node.outputs))
+        if node.op == "matmul":
+            work += node.output.elements * operands[0].shape[-1]
+        tiles = 1 if node.body is None else len(node.body.nodes)
+        times = body.loop if index in inside else 1
+        seconds += times * tiles * (work * emulator.seconds_per_operation + emulator.seconds_per_tile)
+    return seconds
+
+
+def _expect_written(kernel: str, number: int, stored: Memory, exact: Sequence[_Part]) -> None:
+    """Raise _FaultFound unless blocks have written what is theirs and nothing else; NaN may look as if it was not written."""
+    written = np.asarray(stored != _NEVER[stored.itemsize])
+    for part in exact:
+        missing = int(np.sum(~written[part.place] & np.isfinite(part.values)))
+        if missing:
+            raise _FaultFound(f"{kernel}: block {part.block} leaves {missing} of its elements of output {number} unwritten")
+        written[part.place] = False
+    others = int(np.sum(written))
+    if others:
+        blocks = ", ".join(str(part.block) for part in exact)
+        raise _FaultFound(f"{kernel}: {others} elements of output {number} that belong to other blocks are written by {blocks}")
+
+
+def _error(exact: Array, results: Array, dtype: DType) -> float:
+    """The largest deviation, infinity for a result that is not finite where the type can hold the exact one."""
+    held = dtype.holds(exact)
+    if not np.isfinite(results[held]).all():
+        return math.inf
+    return float(np.max(np.abs(results[held] - exact[held]), initial=0.0))
+
+
+_NEVER = {2: np.uint16(0xFFFF), 4: np.uint32(0xFFFFFFFF)}
+"""What outputs hold where nothing was written, by the bytes of an element: a NaN."""
+
+
+_HIGH_HALF = int(np.array([1], np.uint32).view(np.uint16)[0])
+"""Where the upper half of 32 bits lies: in the second 16 of them, unless the last byte comes first."""
+
+
+def _unwritten(elements: int, dtype: DType) -> Memory:
+    return np.full(elements, _NEVER[dtype.bytes], np.uint16 if dtype.bytes == 2 else np.uint32)
+
+
+def _encoded(values: Array, dtype: DType) -> Memory:
+    """The bits of numbers of a type, in one dimension."""
+    if dtype is DType.BF16:
+        return np.ascontiguousarray(np.asarray(values, np.float32).view(np.uint16)[_HIGH_HALF::2])
+    return (
+        np.asarray(values, np.float16).view(np.uint16) if dtype is DType.FP16 else np.asarray(values, np.float32).view(np.uint32)
+    )
+
+
+def _decoded(memory: Memory, dtype: DType) -> Array:
+    """Numbers of a type from their bits."""
+    if dtype is DType.BF16:
+        return np.asarray((memory.astype(np.uint32) << 16).view(np.float32))
+    return memory.view(np.float16 if dtype is DType.FP16 else np.float32)

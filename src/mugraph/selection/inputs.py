@@ -1,0 +1,88 @@
+"""Random tensors for a program, and kernels run on NumPy arrays: bf16, which NumPy lacks, travels as float32 or in torch."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mugraph.errors import InvalidInput
+from mugraph.host.arrays import NUMPY, Arrays, torch_arrays
+from mugraph.ir.arithmetic import Array
+from mugraph.ir.dtypes import DType
+from mugraph.ir.graph import Graph
+from mugraph.runtime import Executable
+from mugraph.verifier.float_inputs import random_inputs
+from mugraph.verifier.floats import Runner
+
+if TYPE_CHECKING:
+    from mugraph.frontend.restore import Traced
+
+
+def random_tensors(program: Graph, seed: int) -> list[Any]:
+    """One tensor per input of a kernel graph, of standard normal numbers; NumPy arrays unless there is bf16."""
+    return _converted(program, random_inputs(program, seed), _library(program))
+
+
+def runner(executable: Executable) -> Runner:
+    """The kernels as the float check runs them: float arrays in (rounded to the inputs' dtypes), float arrays out."""
+    library, machine = _library(executable.graph), executable.machine
+
+    def run(*arrays: Array) -> Sequence[Array]:
+        operands = machine.moved(_converted(executable.graph, arrays, library))
+        return [machine.arrays(operands).to_numpy(output) for output in executable(*operands)]
+
+    return run
+
+
+def torch_runner(fn: Callable[..., Any], traced: Traced) -> Runner | None:
+    """The PyTorch function itself, to compare rounding errors with; None where it closes over tensors that are not a
+    module's, which cannot be replaced by others. The runner raises InvalidInput where the function cannot be run after all."""
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    names = [source.name for source in traced.sources]
+    if names and not (isinstance(fn, torch.nn.Module) and all(_holds(fn, name) for name in names)):
+        return None
+    library = torch_arrays()
+
+    def run(*arrays: Array) -> Sequence[Array]:
+        tensors = _converted(traced.graph, arrays, library)
+        own, captured = tensors[: len(tensors) - len(names)], dict(zip(names, tensors[len(tensors) - len(names) :], strict=True))
+        call = functools.partial(_call_with, fn, captured) if names else fn
+        with torch.no_grad():
+            try:
+                returned = tree_leaves(traced.arguments.call(call, own))
+            except Exception as error:  # tracing lets pass what computing does not, such as products of two dtypes
+                why = f"{type(error).__name__}: {error}".splitlines()[0]
+                raise InvalidInput(f"{traced.name} cannot be run on tensors like its example inputs: {why}") from error
+        places = {number: leaf for leaf, number in zip(returned, traced.results.numbers, strict=True) if number is not None}
+        return [library.to_numpy(places[number]) for number in range(len(traced.graph.outputs))]
+
+    return run
+
+
+def _holds(module: Any, name: str) -> bool:
+    """Whether a tensor of that name can be replaced for a call."""
+    import torch
+
+    try:
+        return isinstance(operator.attrgetter(name)(module), torch.Tensor)
+    except AttributeError:
+        return False
+
+
+def _call_with(module: Any, parameters: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+    from torch.func import functional_call
+
+    return functional_call(module, dict(parameters), args, kwargs)
+
+
+def _library(program: Graph) -> Arrays:
+    tensors = [node.output for node in program.inputs()] + list(program.output_tensors)
+    return torch_arrays() if any(tensor.dtype is DType.BF16 for tensor in tensors) else NUMPY
+
+
+def _converted(program: Graph, arrays: Sequence[Array], library: Arrays) -> list[Any]:
+    return [library.from_numpy(array, node.output) for node, array in zip(program.inputs(), arrays, strict=True)]

@@ -1,0 +1,357 @@
+"""From muGraphs the search proposes to muGraphs worth running: compiled, measured, proved, checked against float64.
+
+Measuring comes before proving, because proving at full size takes seconds: the fastest are proved first, and only as
+many as are kept. What was not proved is never returned.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from mugraph.devices.host import available_cores
+from mugraph.errors import BudgetExceeded, MugraphError
+from mugraph.ir.graph import Graph
+from mugraph.ir.readings import readings
+from mugraph.lower.thread_graphs import construct
+from mugraph.results.result import Candidate, Rejection
+from mugraph.results.spot_check import SpotCheck
+from mugraph.runtime import Executable, build, measure
+from mugraph.selection.emulated_blocks import emulator_for, spot_check
+from mugraph.selection.inputs import runner
+from mugraph.selection.structure_key import form_of
+from mugraph.support.deadline import Deadline
+from mugraph.support.progress import Event, ProgressCallback
+from mugraph.support.seeds import seed_or_fresh
+from mugraph.verifier import Certificate, FloatReport, Verdict, by_random_tests, float_check, verify_graphs
+from mugraph.verifier.certificate import Tests
+from mugraph.verifier.definedness import undefined_operator
+from mugraph.verifier.floats import Runner
+
+_COMPILED = 16
+"""Proposals that are compiled and timed roughly, best predicted cost first."""
+_FINALISTS = 5
+"""Proposals that are timed carefully before proving."""
+_KEPT = 3
+"""Proposals that are proved, fastest first."""
+_PROVING_SECONDS = 10.0
+"""No further proof starts after this time once one candidate is kept: big programs do not wait for the runners-up."""
+_HOPELESS = 3.0
+"""The original program is not timed carefully when one run of it takes this many times as long as a candidate's."""
+_ROUGH_ROUNDS, _CAREFUL_ROUNDS = 2, 20
+_MEASURING_SECONDS = 3.0
+"""After this time no further round starts."""
+_COMPILING_SHARE, _MEASURING_SHARE = 0.3, 0.2
+"""Of what is left of the budget."""
+
+_Stage = Literal["compile", "measure", "verify"]
+
+Evidence = Literal["bounded", "tested"]
+"""What candidates are kept for: equivalence with a bound on the error, or also agreement in tests for which there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    """A muGraph, its predicted seconds, its kernels, and the median and least seconds per call (infinity until measured)."""
+
+    graph: Graph
+    cost: float | None
+    executable: Executable
+    latency: float = math.inf
+    least: float = math.inf
+
+    def clearly_faster_than(self, other: Contestant) -> bool:
+        """Whether a typical call takes less than even the quickest of the other: busy machines stretch single calls."""
+        return self.latency < other.least
+
+
+@dataclass(frozen=True, slots=True)
+class Proved:
+    """A contestant with the evidence that it computes the program."""
+
+    entry: Contestant
+    certificate: Certificate
+    floats: FloatReport | None
+    """None where the budget left no time for it, which only the program itself needs not have."""
+    spot_check: SpotCheck | None = None
+
+    def candidate(self) -> Candidate:
+        """What the user gets of it."""
+        latency = self.entry.latency if math.isfinite(self.entry.latency) else None
+        return Candidate(
+            self.entry.graph, self.entry.cost, latency, replace(self.certificate, floats=self.floats), self.spot_check
+        )
+
+
+@dataclass
+class Qualifier:
+    """The stages that one program's proposals go through, with the times and rejections for the report."""
+
+    program: Graph
+    target: str
+    deadline: Deadline
+    progress: ProgressCallback
+    seed: int | None
+    max_error: float
+    evidence: Evidence
+    baseline: Runner | None
+    """The user's own function, whose rounding errors and range are the measure for candidates."""
+    sampling_seed: int = field(init=False)
+    """Of everything that is random but proofs, whose certificates record their own."""
+    seconds: dict[_Stage, float] = field(default_factory=lambda: {"compile": 0.0, "measure": 0.0, "verify": 0.0})
+    rejected: list[Rejection] = field(default_factory=list)
+    interrupted: bool = False
+    """Whether Ctrl-C ended a stage before its end."""
+
+    def __post_init__(self) -> None:
+        self.sampling_seed = seed_or_fresh(self.seed)
+
+    def original(self) -> Contestant:
+        """The program itself, run operator by operator."""
+        with self._timed("compile"):
+            return Contestant(self.program, None, build(self.program, self.target))
+
+    def compile(self, proposals: Sequence[tuple[Graph, float]]) -> list[Contestant]:
+        """Thread graphs and kernels for the first of the proposals: (muGraph, predicted seconds), best first."""
+        return self._compiled(list(itertools.islice(self._defined(proposals), _COMPILED)))
+
+    def compile_and_prove(self, proposals: Sequence[tuple[Graph, float]]) -> list[Proved]:
+        """The first few proposals that compile and are proved: where nothing is measured, those behind them are not needed."""
+        kept: list[Proved] = []
+        enough = Deadline(_PROVING_SECONDS)
+        tried = itertools.islice(self._defined(proposals), _COMPILED)
+        while some := list(itertools.islice(tried, _KEPT - len(kept))):
+            kept += self.prove(self._compiled(some), _KEPT - len(kept))
+            if self.interrupted or self.deadline.passed or (kept and enough.passed):
+                break
+        return kept
+
+    def _compiled(self, proposals: Sequence[tuple[Graph, float]]) -> list[Contestant]:
+        """None are begun that the deadline would cut off if they take as long as those before."""
+        compiled: list[Contestant] = []
+        limit, longest = Deadline(self._share(_COMPILING_SHARE)), 0.0
+        cores = available_cores()
+        with self._stage("compile"), ThreadPoolExecutor(cores) as threads:  # the C compiler is a process of its own
+            for start in range(0, len(proposals), cores):
+                if self.deadline.passed or not self.deadline.allows(longest) or (compiled and limit.passed):
+                    break
+                self.tell("compile", f"candidate {start + 1} of {len(proposals)}")
+                begun = self.deadline.elapsed
+                for built in threads.map(self._built, proposals[start : start + cores]):
+                    if isinstance(built, Contestant):
+                        compiled.append(built)
+                    else:
+                        self.rejected.append(built)
+                longest = max(longest, self.deadline.elapsed - begun)
+        return compiled
+
+    def rank(self, compiled: Sequence[Contestant], inputs: Sequence[Any]) -> list[Contestant]:
+        """Fastest first: the front runners by a careful measurement, the rest by a rough one."""
+        rough: list[Contestant] = []
+        finalists: list[Contestant] = []
+        limit, longest = Deadline(self._share(_MEASURING_SHARE)), 0.0
+        with self._stage("measure"):
+            self.tell("measure", f"{len(compiled)} candidates")
+            for entry in compiled:
+                if self.deadline.passed or not self.deadline.allows(longest) or (rough and limit.passed):
+                    break
+                begun = self.deadline.elapsed
+                rough += _measured([entry], inputs, _ROUGH_ROUNDS)
+                longest = max(longest, self.deadline.elapsed - begun)
+            finalists = _fastest_first(self._carefully(_fastest_first(rough)[:_FINALISTS], inputs))
+        measured = {id(entry.executable) for entry in finalists}
+        others = [entry for entry in _fastest_first(rough) if id(entry.executable) not in measured]
+        return [*finalists, *others, *compiled[len(rough) :]]
+
+    def prove(self, ranked: Sequence[Contestant], most: int = _KEPT) -> list[Proved]:
+        """The first few, at `most`, that agree with float64 and are equivalent to the program, in the order given.
+
+        Once there is one, no proof is begun that the deadline would cut off if it takes as long as those before.
+        """
+        kept: list[Proved] = []
+        enough, longest = Deadline(_PROVING_SECONDS), 0.0
+        with self._stage("verify"):
+            for entry in ranked:
+                if len(kept) == most or self.deadline.passed or (kept and (enough.passed or not self.deadline.allows(longest))):
+                    break
+                begun = self.deadline.elapsed
+                proved = self._proved(entry, f"candidate {len(kept) + 1}")
+                longest = max(longest, self.deadline.elapsed - begun)
+                if proved is not None:
+                    kept.append(proved)
+        return kept
+
+    def settle(self, kept: Sequence[Proved], original: Contestant, inputs: Sequence[Any]) -> tuple[list[Proved], Contestant]:
+        """The kept ones, fastest first, and the original, all timed in the same rounds.
+
+        As they are where less is left of the budget than the original may take without being hopeless, and where there is a
+        budget and nothing to compare the original with.
+        """
+        entries = [proved.entry for proved in kept]
+        if not entries and self.deadline.budget is not None:
+            return [], original
+        needed = _HOPELESS * min((entry.latency for entry in entries if math.isfinite(entry.latency)), default=0.0)
+        with self._stage("measure"):
+            if not (self.deadline.passed or self.interrupted) and self.deadline.allows(needed):
+                self.tell("measure", "the verified candidates and the original program")
+                (original,) = _measured([original], inputs, rounds=1, warmup=0)
+                if entries and original.latency > _HOPELESS * min(entry.latency for entry in entries):
+                    entries = self._carefully(entries, inputs)
+                else:
+                    *entries, original = self._carefully([*entries, original], inputs)
+        timed = [replace(proved, entry=entry) for proved, entry in zip(kept, entries, strict=True)]
+        return sorted(timed, key=lambda proved: proved.entry.latency), original
+
+    def as_it_is(self, original: Contestant) -> Proved:
+        """The original program with its evidence, whatever its own error against float64 is."""
+        floats: FloatReport | None = None
+        certificate = self._verdict(original).certificate
+        with self._stage("verify"), suppress(BudgetExceeded):
+            floats = self.floats(original)
+        return Proved(original, certificate, floats)
+
+    def contradicted(self, entry: Contestant, seconds: float) -> str:
+        """What is wrong with a muGraph, by as many tests of its proof as fit the time, at least one; empty if nothing."""
+        verdict = self._verdict(entry, seconds)
+        return "" if verdict.certificate.tests in (Tests.AGREED, Tests.UNFINISHED) else verdict.reason
+
+    def _defined(self, proposals: Sequence[tuple[Graph, float]]) -> Iterator[tuple[Graph, float]]:
+        """The proposals that have a result where the program has one; of each form of the others, the first is reported."""
+        seen: dict[object, str] = {}
+        for graph, cost in proposals:
+            form = form_of(graph)
+            if form not in seen and (undefined := undefined_operator(self.program, graph, self.sampling_seed)):
+                self.rejected.append(Rejection("float", f"undefined where the program is not: {undefined}", cost))
+                seen[form] = undefined
+            if not seen.setdefault(form, ""):
+                yield graph, cost
+
+    def built(self, graph: Graph, cost: float) -> Contestant:
+        """Thread graphs and kernels for one muGraph; raises what lowering, printing and compiling raise."""
+        fused = construct(graph)
+        return Contestant(fused, cost, build(fused, self.target))
+
+    def _built(self, proposal: tuple[Graph, float]) -> Contestant | Rejection:
+        graph, cost = proposal
+        try:
+            return self.built(graph, cost)
+        except MugraphError as error:
+            return Rejection("compile", str(error), cost)
+
+    def _proved(self, entry: Contestant, name: str) -> Proved | None:
+        """The entry with its evidence; None, with the reason among the rejections, when it fails or the budget ends."""
+        self.tell("verify", f"{name} against float64")
+        try:
+            floats = self.floats(entry, complete=False)
+        except BudgetExceeded as error:
+            self.rejected.append(Rejection("float", str(error), entry.cost))
+            return None
+        if not floats.stable:
+            self.rejected.append(Rejection("float", floats.reason, entry.cost))
+            return None
+        emulator = emulator_for(entry.executable)
+        work = "proof at full size" if emulator is None else f"proof, and kernels on the {emulator.title}"
+        self.tell("verify", f"{name}, {work}")
+        with ThreadPoolExecutor(1) as beside:  # what runs the text is a compiler and compiled code
+            running = beside.submit(self.spot_checked, entry)
+            verdict = self._verdict(entry)
+            checked = running.result()
+        if not (verdict.equivalent or (self.evidence == "tested" and verdict.certificate.agreed)):
+            self.rejected.append(Rejection("verify", _why_not(verdict), entry.cost))
+            return None
+        if checked is not None and checked.fault:
+            self.rejected.append(Rejection("text", checked.fault, entry.cost))
+            return None
+        return Proved(entry, verdict.certificate, floats, checked)
+
+    def spot_checked(self, entry: Contestant) -> SpotCheck | None:
+        """What the printed text does here where its machine is not; None for targets that run here."""
+        return spot_check(entry.executable, self.sampling_seed, self.deadline)
+
+    def floats(self, entry: Contestant, *, complete: bool = True) -> FloatReport:
+        """The float check of the kernels, or of their stand-ins on this host where the target cannot run here."""
+        machine = entry.executable.machine
+        executable = entry.executable if machine.available else Executable(entry.graph, machine.stand_in)
+        budget = self.deadline.remaining
+        run, seed = runner(executable), self.sampling_seed
+        return float_check(
+            run, self.program, baseline=self.baseline, seed=seed, graph=entry.graph, budget=budget, complete=complete
+        )
+
+    def _verdict(self, entry: Contestant, seconds: float = math.inf) -> Verdict:
+        """What tests show of an entry; where those without a bound are to count, it is looked at in high precision, too."""
+        left = self.deadline.remaining
+        budget = min(seconds, math.inf if left is None else left)
+        ask = verify_graphs if self.evidence == "tested" else by_random_tests
+        verdict = ask(self.program, entry.graph, max_error=self.max_error, seed=self.seed, budget=budget)
+        return replace(verdict, certificate=replace(verdict.certificate, readings=readings(self.program)))
+
+    def _carefully(self, entries: Sequence[Contestant], inputs: Sequence[Any]) -> list[Contestant]:
+        """The entries timed in many interleaved rounds, in their order; as they are if not even one round is affordable."""
+        seconds = self._share(_MEASURING_SHARE)
+        warmup_and_round = 2 * sum(entry.latency for entry in entries if math.isfinite(entry.latency))
+        if warmup_and_round > seconds:
+            return list(entries)
+        return _measured(entries, inputs, _CAREFUL_ROUNDS, budget=min(_MEASURING_SECONDS, seconds))
+
+    def _share(self, fraction: float) -> float:
+        """Seconds that are that part of what is left of the budget."""
+        left = self.deadline.share(fraction)
+        return math.inf if left is None else left
+
+    @contextmanager
+    def _stage(self, stage: _Stage) -> Iterator[None]:
+        """Time a stage. Ctrl-C ends it, and what it has found until then stands."""
+        with self._timed(stage):
+            try:
+                yield
+            except KeyboardInterrupt:
+                self.interrupted = True
+
+    @contextmanager
+    def _timed(self, stage: _Stage) -> Iterator[None]:
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[stage] += time.monotonic() - started
+
+    def tell(self, stage: str, text: str) -> None:
+        """Report where a stage stands."""
+        self.progress(Event(stage, text, self.deadline.elapsed))
+
+
+def _why_not(verdict: Verdict) -> str:
+    """Why a candidate is dropped."""
+    if not verdict.certificate.agreed:
+        return verdict.reason
+    return f'{verdict.reason}; evidence="tested" keeps such candidates'
+
+
+def _measured(
+    entries: Sequence[Contestant],
+    inputs: Sequence[Any],
+    rounds: int,
+    *,
+    warmup: int = 1,
+    budget: float = _MEASURING_SECONDS,
+) -> list[Contestant]:
+    if not entries:
+        return []
+    operands = entries[0].executable.machine.moved(inputs)
+    timed = [entry.executable.machine.timed(functools.partial(entry.executable, *operands)) for entry in entries]
+    times = measure({str(number): one.run for number, one in enumerate(timed)}, rounds, warmup=warmup, budget=budget)
+    seconds = [[taken / one.times for taken in times[str(number)]] for number, one in enumerate(timed)]
+    return [replace(entry, latency=statistics.median(s), least=min(s)) for entry, s in zip(entries, seconds, strict=True)]
+
+
+def _fastest_first(entries: Sequence[Contestant]) -> list[Contestant]:
+    return sorted(entries, key=lambda entry: entry.latency)

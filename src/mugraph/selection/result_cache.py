@@ -1,0 +1,128 @@
+"""Results of earlier runs: kept by what was asked for, and trusted only as far as they can be checked again.
+
+A kept result is a muGraph with its certificate and the hash of its sources. Nothing kept is ever executed: the sources are
+printed again from the muGraph, must have that hash, and the kernels are compared with float64 before they are used. The
+certificate must speak of this program and this muGraph, and the proof behind it is repeated as far as it fits a second: most
+do whole, and of the others at least one random test at full size is run.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mugraph import __version__
+from mugraph.devices import Device
+from mugraph.errors import InvalidInput, MugraphError
+from mugraph.frontend.calling import Calling
+from mugraph.ir.graph import Graph
+from mugraph.results.result import Candidate, Report, Superoptimized
+from mugraph.runtime import build
+from mugraph.selection.pipeline import Contestant, Qualifier
+from mugraph.support.store import Store, digest_of
+from mugraph.verifier.certificate import digest as graph_digest
+
+KIND = "result"
+_UNHURRIED = 6
+"""A call that took at most this part of its budget had time enough: no stage is given less than a fifth of what is left."""
+_PROVING_SECONDS = 1.0
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The place in a store where the result for one program, device and choice of settings is kept.
+
+    `settings` are all that decide the result but the `budget` in seconds (None: no limit): a result that was found
+    within less than is now allowed is not good enough, unless its search had come to an end and no later stage was hurried.
+    """
+
+    store: Store
+    program: Graph
+    device: Device
+    settings: Mapping[str, Any]
+    budget: float | None
+
+    @property
+    def key(self) -> str:
+        """What identifies the question, this version of mugraph included."""
+        settings = json.dumps(dict(self.settings), sort_keys=True)
+        return digest_of(graph_digest(self.program), repr(self.device), settings, __version__, _package_digest())
+
+    def keep(self, result: Superoptimized) -> None:
+        """Keep a result for later runs, unless there is none for lack of time: they go on from the structures found so far."""
+        document = {
+            "best": result.best.to_json(),
+            "candidates": [candidate.to_json() for candidate in result.candidates],
+            "report": result.report.to_json(),
+            "sources": result.executable.digest,
+            "budget": self.budget,
+        }
+        if result.found or _unhurried(document):
+            self.store.put(KIND, self.key, document)
+
+    def recalled(self, qualifier: Qualifier, calling: Calling) -> Superoptimized | None:
+        """The kept result, compiled and compared with float64 here; None, with a line in the log, if it is no good."""
+        document = self.store.get(KIND, self.key)
+        if document is None:
+            return None
+        try:
+            if not _sufficient(document, self.budget):
+                return None
+            return self._checked(document, qualifier, calling)
+        except (KeyError, TypeError, MugraphError) as error:
+            _log.warning("the cache's result %s is of no use (%s); searching again", self.key, error)
+            return None
+
+    def _checked(self, document: Mapping[str, Any], qualifier: Qualifier, calling: Calling) -> Superoptimized:
+        best = Candidate.from_json(document["best"])
+        certificate = best.certificate
+        if (certificate.left, certificate.right) != (graph_digest(self.program), graph_digest(best.graph)):
+            raise InvalidInput("its certificate speaks of other graphs")
+        report = replace(Report.from_json(document["report"]), recalled=True)
+        if report.found and not (certificate.accepted or (qualifier.evidence == "tested" and certificate.agreed)):
+            raise InvalidInput("its certificate accepts nothing")
+        executable = build(best.graph, qualifier.target)
+        if executable.digest != document["sources"]:
+            raise InvalidInput("its muGraph gives other sources now")
+        entry = Contestant(best.graph, best.cost, executable)
+        qualifier.tell("recall", "testing the proof of the result of an earlier run again")
+        contradiction = qualifier.contradicted(entry, _PROVING_SECONDS) if report.found else ""
+        if contradiction:
+            raise InvalidInput(f"its muGraph does not compute the program: {contradiction}")
+        qualifier.tell("recall", "comparing the result of an earlier run with float64 again")
+        floats = qualifier.floats(entry)
+        if report.found and not floats.stable:
+            raise InvalidInput(f"it disagrees with float64 here: {floats.reason}")
+        checked = best.spot_check
+        if report.found and (checked is None or checked.missed):
+            checked = qualifier.spot_checked(entry)
+        if checked is not None and checked.fault:
+            raise InvalidInput(f"its kernels are not right: {checked.fault}")
+        best = replace(best, certificate=replace(certificate, floats=floats), spot_check=checked)
+        candidates = tuple(Candidate.from_json(item) for item in document["candidates"])
+        return Superoptimized(self.program, best, candidates, report, executable, calling, qualifier.target)
+
+
+def _sufficient(document: Mapping[str, Any], budget: float | None) -> bool:
+    kept = document["budget"]
+    return _unhurried(document) or (budget is not None and budget <= kept)
+
+
+def _unhurried(document: Mapping[str, Any]) -> bool:
+    """Whether more time would have changed nothing."""
+    kept, report = document["budget"], document["report"]
+    return kept is None or bool(report["search"]["exhausted"] and _UNHURRIED * report["total_seconds"] <= kept)
+
+
+@functools.cache
+def _package_digest() -> str:
+    """A hash of mugraph's own files: whatever of it changes, results are found anew."""
+    package = Path(__file__).parents[1]
+    files = sorted(file for file in package.rglob("*") if file.is_file() and file.suffix not in (".pyc", ".pyo"))
+    return digest_of(*(part for file in files for part in (str(file.relative_to(package)), digest_of(file.read_bytes().hex()))))

@@ -1,0 +1,107 @@
+"""The C compiler: find one, learn the host's vector unit from it, compile shared objects into a cache, and load them."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import hashlib
+import importlib.util
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+
+from mugraph.errors import CompilationFailed, TargetUnavailable
+from mugraph.host.objects import kept_object, loaded_object, rebuilt_object
+from mugraph.support.store import cache_directory
+from mugraph.targets.cpu import Vectors
+
+_FLAGS = (
+    "-O3",
+    "-march=native",
+    "-std=gnu11",
+    "-fPIC",
+    "-shared",
+    "-w",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fno-strict-aliasing",
+)
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """A C compiler's command, and the macros it predefines for this host (they name its version and vector unit)."""
+
+    command: tuple[str, ...]
+    macros: str
+
+    @property
+    def vectors(self) -> Vectors:
+        """The widest vector unit the compiler uses for this host."""
+        if "__AVX512F__" in self.macros:
+            return Vectors(lanes=16, registers=32, bf16_pairs="__AVX512BF16__" in self.macros)
+        if "__AVX__" in self.macros:
+            return Vectors(lanes=8, registers=16)
+        return Vectors(lanes=4, registers=32 if "__aarch64__" in self.macros else 16)
+
+    def key(self, source: str) -> str:
+        """Name of the shared object of a source: a hash of the source, the flags, the compiler and the host."""
+        parts = (source, *_FLAGS, *self.command, self.macros)
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+
+
+@cache
+def find_compiler() -> Compiler:
+    """The system's C compiler, or the one of the `ziglang` package; raises TargetUnavailable when there is neither."""
+    for command in _commands():
+        found = subprocess.run([*command, "-march=native", "-dM", "-E", "-x", "c", os.devnull], capture_output=True, text=True)
+        if found.returncode == 0:
+            return Compiler(command, found.stdout)
+    raise TargetUnavailable("target cpu needs a C compiler: install gcc or clang, or run `pip install ziglang`")
+
+
+def _commands() -> list[tuple[str, ...]]:
+    found = [(path,) for path in map(shutil.which, ("cc", "gcc", "clang")) if path]
+    zig = [(sys.executable, "-m", "ziglang", "cc")] if importlib.util.find_spec("ziglang") else []
+    return [*found, *zig]
+
+
+def load_shared(source: str, cache: Path | None = None) -> ctypes.CDLL:
+    """A C source, compiled unless the cache holds its object, and loaded; an object that the loader refuses is compiled again.
+
+    A cache that cannot be used (read-only, full, open to others) is replaced by a folder of this process, with a warning in
+    the log. Raises CompilationFailed when the compiler rejects the source, TargetUnavailable when there is no compiler.
+    """
+    compiler = find_compiler()
+    path = (cache or cache_directory()) / "objects" / f"{compiler.key(source)}.so"
+    compiled = partial(_compile, compiler, source)
+    try:
+        return loaded_object(kept_object(path, compiled), path)
+    except OSError as error:
+        _log.warning("the compiled object %s cannot be loaded (%s); it is compiled again", path, error)
+        return loaded_object(rebuilt_object(path, compiled), path)
+
+
+def _compile(compiler: Compiler, source: str, path: Path) -> None:
+    text = path.with_name("kernels.c")
+    text.write_text(source, encoding="utf-8")
+    done = subprocess.run([*compiler.command, *_FLAGS, str(text), "-o", str(path)], capture_output=True, text=True)
+    if "No space left" in done.stderr:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    if done.returncode != 0:
+        kept = Path(tempfile.mkdtemp(prefix="mugraph-")) / "kernels.c"
+        kept.write_text(source, encoding="utf-8")
+        reason = first_error(done.stderr)
+        raise CompilationFailed(f"{compiler.command[0]} rejected a generated kernel ({reason}); please report it with {kept}")
+
+
+def first_error(messages: str) -> str:
+    """The line of a compiler's messages that says what is wrong."""
+    return next((line for line in messages.splitlines() if "error" in line), "no message")

@@ -1,0 +1,107 @@
+"""This host as a target: C compiled into one shared object, run on torch's thread pool."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from mugraph.errors import InvalidInput
+from mugraph.host.arrays import Arrays, arrays_of
+from mugraph.host.thread_pool import load_thread_pool
+from mugraph.ir.graph import Graph
+from mugraph.lower import Launch, lower
+from mugraph.lower.narrowing import with_rounded_factors
+from mugraph.lower.tile_form import Kernel, Matmul
+from mugraph.targets.cpu import Vectors, print_program
+from mugraph.targets.cpu.compiler import find_compiler, load_shared
+from mugraph.targets.machine import Functions, Timed
+
+SOURCE_NAME = "kernels.c"
+LANES = (4, 8, 16)
+"""Floats in a vector register, of the units there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    """Kernels for a vector unit: by default the widest of this host.
+
+    `matrix_units` says which products the matrix units of a GPU multiply, whose kernels stand in for that GPU's in numerical
+    checks: factors are rounded as these units round them.
+    """
+
+    name: ClassVar[str] = "cpu"
+
+    vectors: Vectors | None = None
+    matrix_units: Callable[[Matmul], bool] | None = None
+
+    @classmethod
+    def of(cls, target: str) -> Cpu:
+        """This host."""
+        return cls()
+
+    @classmethod
+    def recorded(cls, target: str, parameters: Mapping[str, Any]) -> Cpu:
+        """The machine that says this of itself; raises InvalidInput for what is no vector unit."""
+        kinds = {name: type(value) for name, value in parameters.items()}
+        if kinds != {"lanes": int, "registers": int, "bf16_pairs": bool} or parameters["lanes"] not in LANES:
+            raise InvalidInput(f"{dict(parameters)} describes no vector unit that kernels are printed for; optimize again")
+        return cls(Vectors(**parameters))
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """Its vector unit."""
+        return asdict(self.vectors or find_compiler().vectors)
+
+    @property
+    def available(self) -> bool:
+        """Always: what is compiled for this host runs here."""
+        return True
+
+    @property
+    def stand_in(self) -> Cpu:
+        """Itself."""
+        return self
+
+    def lower(self, graph: Graph) -> dict[int, Launch]:
+        """The launches of a kernel graph, by node."""
+        launches = lower(graph)
+        if self.matrix_units is None:
+            return launches
+        return {
+            index: replace(launch, kernel=with_rounded_factors(launch.kernel, self.matrix_units))
+            for index, launch in launches.items()
+        }
+
+    def print(self, kernels: Sequence[Kernel]) -> dict[str, str]:
+        """One C file."""
+        return {SOURCE_NAME: print_program(kernels, self.vectors or find_compiler().vectors)} if kernels else {}
+
+    def load(self, kernels: Sequence[Kernel], sources: Mapping[str, str], cache_directory: Path | None) -> Functions:
+        """The functions of the shared object."""
+        if not kernels:
+            return {}
+        load_thread_pool()
+        library = load_shared(sources[SOURCE_NAME], cache_directory)
+        return {kernel.name: _function(library, kernel) for kernel in kernels}
+
+    def arrays(self, inputs: Sequence[Any]) -> Arrays:
+        """CPU tensors of PyTorch, or NumPy arrays."""
+        return arrays_of(inputs)
+
+    def moved(self, inputs: Sequence[Any]) -> list[Any]:
+        """The inputs themselves."""
+        return list(inputs)
+
+    def timed(self, call: Callable[[], object]) -> Timed:
+        """The call itself: it returns when its kernels are done."""
+        return Timed(call)
+
+
+def _function(library: ctypes.CDLL, kernel: Kernel) -> Any:
+    function = getattr(library, kernel.name)
+    function.restype = None
+    function.argtypes = [ctypes.c_void_p] * (len(kernel.inputs) + len(kernel.outputs))
+    return function

@@ -1,0 +1,99 @@
+"""From kernel text to a library of this machine: the host's C++ compiler, with race instrumentation and our own callbacks."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sys
+from functools import cache, partial
+from pathlib import Path
+
+from mugraph.errors import CompilationFailed, TargetUnavailable
+from mugraph.host.objects import kept_object
+from mugraph.support.store import cache_directory
+from mugraph.targets.c_text import packaged_text
+from mugraph.targets.cpu.compiler import first_error
+from mugraph.targets.cuda.device import interface
+from mugraph.targets.cuda.nvrtc import SOURCE_NAME
+
+_text = partial(packaged_text, __package__)
+
+_MACHINE = ("fibers.cpp", "block.cpp", "memory.cpp", "units.cpp", "mbarriers.cpp", "wgmma.cpp", "wavefronts.cpp", "launch.cpp")
+_HEADERS = ("fibers.h", "block.h", "memory.h", "findings.h", "units.h", "mbarriers.h", "wgmma.h", "wavefronts.h")
+_MACHINE_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-r", "-nostdlib")
+_KERNEL_FLAGS = (
+    "-std=c++17",
+    # More optimization merges accesses, and a merged access is not the one a GPU makes.
+    "-O1",
+    "-g1",
+    "-fPIC",
+    "-w",
+    "-fsanitize=thread",
+    # Variables a kernel forgot to set hold about -1.7e38 instead of a lucky zero.
+    "-ftrivial-auto-var-init=pattern",
+)
+
+
+def build_library(source: str, folder: Path) -> Path:
+    """The shared library of kernels and the emulator, written into `folder`.
+
+    Raises TargetUnavailable without a C++ compiler, CompilationFailed when it rejects the kernels.
+    """
+    text, code, library = folder / "emulated.cpp", folder / "kernels.o", folder / "kernels.so"
+    machine = folder / "emulator.o"
+    machine.write_bytes(_machine())
+    text.write_text(emulated_text(source), encoding="utf-8")
+    _run(_KERNEL_FLAGS, "-c", str(text), "-o", str(code))
+    _run(("-shared",), str(code), str(machine), "-o", str(library))
+    return library
+
+
+def emulated_text(source: str) -> str:
+    """What the host compiler gets: the same interface and kernels as the GPU's compiler, between emulated definitions."""
+    return f'{_text("builtins.h")}\n{interface()}\n{_text("functions.h")}\n#line 1 "{SOURCE_NAME}"\n{source}'
+
+
+def source_lines(library: Path, sites: list[int]) -> list[int | None]:
+    """The line of the kernel text that each instruction, given by its place in the library, was made from."""
+    found: list[int | None] = [None] * len(sites)
+    tool = shutil.which("addr2line")
+    if tool is None:
+        return found
+    for number, site in enumerate(sites):
+        # A site is where a call returns to; the call stands just before it. Inlined device functions come first.
+        done = subprocess.run([tool, "-i", "-e", str(library), hex(site - 1)], capture_output=True, text=True)
+        lines = (line.split(" ")[0].rpartition(":") for line in done.stdout.splitlines())
+        found[number] = next((int(line) for file, _, line in lines if file.endswith(SOURCE_NAME) and line.isdigit()), None)
+    return found
+
+
+@cache
+def _compiler() -> str:
+    path = shutil.which("g++")
+    if path is None or sys.platform != "linux":
+        raise TargetUnavailable("checking CUDA kernels on a CPU needs g++ on Linux: install it (Debian: g++), or use a container")
+    return path
+
+
+@cache
+def _machine() -> bytes:
+    """The compiled emulator, an object file, kept in the user's cache by its sources and the compiler."""
+    compiler = _compiler()
+    version = subprocess.run([compiler, "-v"], capture_output=True, text=True).stderr
+    texts = [_text(name) for name in (*_HEADERS, *_MACHINE)]
+    key = hashlib.sha256("\0".join((compiler, version, *_MACHINE_FLAGS, *texts)).encode()).hexdigest()
+    return kept_object(cache_directory() / "objects" / f"emulator-{key[:32]}.o", _compile_machine)
+
+
+def _compile_machine(path: Path) -> None:
+    for name in (*_HEADERS, *_MACHINE):
+        path.with_name(name).write_text(_text(name), encoding="utf-8")
+    _run(_MACHINE_FLAGS, *(str(path.with_name(name)) for name in _MACHINE), "-o", str(path))
+
+
+def _run(flags: tuple[str, ...], *arguments: str) -> None:
+    done = subprocess.run([_compiler(), *flags, *arguments], capture_output=True, text=True)
+    if done.returncode != 0:
+        reason = first_error(done.stderr)
+        raise CompilationFailed(f"{_compiler()} rejected CUDA kernels to be checked on a CPU: {reason}")

@@ -1,0 +1,95 @@
+"""NVIDIA GPUs as a target: CUDA C++ compiled by NVRTC here, launched where there is a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from mugraph.devices import NO_ENGINES, Engines, device_for
+from mugraph.ir.graph import Graph
+from mugraph.lower import ALL_PASSES, Launch, Passes, cooperative, lower
+from mugraph.lower.device_layouts import with_device_layouts
+from mugraph.lower.thread_graphs import Rule
+from mugraph.lower.tile_form import Kernel
+from mugraph.support.store import Store
+from mugraph.targets.cuda import print_program
+from mugraph.targets.cuda.nvrtc import SOURCE_NAME, compile_cubin, compiler_version
+from mugraph.targets.gpu import NvidiaGpu
+from mugraph.targets.launch import Launcher, LaunchShape
+from mugraph.targets.machine import Functions
+
+_NEVER = Rule("never", lambda link: False)
+
+
+@dataclass(frozen=True, slots=True)
+class Cuda(NvidiaGpu):
+    """CUDA C++ for GPUs of one architecture.
+
+    `engines` are the units beside the threads that kernels may use; a target's machine has all that its devices have.
+    """
+
+    name: ClassVar[str] = "cuda"
+
+    passes: Passes = ALL_PASSES
+    engines: Engines = NO_ENGINES
+    multiprocessors: int = 0
+
+    @classmethod
+    def of(cls, target: str) -> Cuda:
+        """The machine of a target such as `cuda:sm_90`; raises TargetUnavailable for an unknown one, or without a compiler."""
+        compiler_version()
+        return cls.described(target)
+
+    @classmethod
+    def described(cls, target: str) -> Cuda:
+        """The same, where it need only print."""
+        device = device_for(target)
+        return cls(
+            target.split(":")[1], device.shared_memory_bytes, engines=device.engines, multiprocessors=device.multiprocessors
+        )
+
+    @classmethod
+    def recorded(cls, target: str, parameters: Mapping[str, Any]) -> Cuda:
+        """The machine of a target; what it says of itself follows from the name."""
+        return cls.described(target)
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """The architecture, its units, and how many multiprocessors its device has."""
+        return {
+            "architecture": self.architecture,
+            "shared_bytes": self.shared_bytes,
+            "engines": asdict(self.engines),
+            "multiprocessors": self.multiprocessors,
+        }
+
+    def lower(self, graph: Graph) -> dict[int, Launch]:
+        """The launches of a kernel graph, by node; raises ExceedsMemory where a block's tiles do not fit."""
+        launches = lower(graph) if self.passes.thread_graphs else lower(graph, rules=(_NEVER,))
+        launches = with_device_layouts(graph, launches) if self.passes.layouts else launches
+        return {index: replace(launch, kernel=self._cooperative(launch.kernel)) for index, launch in launches.items()}
+
+    def _cooperative(self, kernel: Kernel) -> Kernel:
+        return cooperative(kernel, self.shared_bytes, self.passes, self.engines, self.multiprocessors)
+
+    def print(self, kernels: Sequence[Kernel]) -> dict[str, str]:
+        """One CUDA C++ file."""
+        return {SOURCE_NAME: print_program(kernels)} if kernels else {}
+
+    def load(self, kernels: Sequence[Kernel], sources: Mapping[str, str], cache_directory: Path | None) -> Functions:
+        """Functions that launch the kernels on torch's current stream; a GPU is needed when the first one is loaded."""
+        if not kernels:
+            return {}
+        store = Store.of(None) if cache_directory is None else Store(cache_directory)
+        cubin = compile_cubin(sources[SOURCE_NAME], self.architecture, store)
+        return {kernel.name: Launcher(cubin, kernel.name, launch_shape(kernel)) for kernel in kernels}
+
+
+def launch_shape(kernel: Kernel) -> LaunchShape:
+    """How a lowered kernel is launched: its printer numbers the blocks along one dimension."""
+    blocks = 1
+    for count in kernel.grid:
+        blocks *= count
+    return LaunchShape((blocks,), kernel.threads, kernel.shared_bytes)

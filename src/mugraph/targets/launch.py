@@ -1,0 +1,260 @@
+"""Loading compiled kernels onto GPUs and launching them on PyTorch's current streams, by the driver's own bindings.
+
+What every call repeats is little: it finds its launches prepared but for the addresses, writes these, and calls the driver once
+for each kernel.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import struct
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, partial
+from types import ModuleType
+from typing import Any, NamedTuple, cast
+
+from mugraph.errors import LaunchFailed, MugraphError, TargetUnavailable
+from mugraph.targets.cuda.nvrtc import Cubin
+from mugraph.targets.gpu import gpu_index
+
+_STREAMS = 32
+"""Streams for which launches are kept prepared: PyTorch has 32 of a priority on a device, and other libraries bring theirs."""
+_POINTER = 8
+_LOST = "it or a kernel before it failed on the GPU, of which this process can use nothing more; start another"
+_REMEDIES = {
+    "CUDA_ERROR_OUT_OF_MEMORY": "free memory of the device, for example by torch.cuda.empty_cache()",
+    "CUDA_ERROR_INVALID_IMAGE": "the driver cannot read the machine code; update the driver, or optimize again",
+    "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES": "a block asks for more than a multiprocessor has; optimize for this device",
+    **dict.fromkeys(("CUDA_ERROR_LAUNCH_FAILED", "CUDA_ERROR_ILLEGAL_ADDRESS", "CUDA_ERROR_MISALIGNED_ADDRESS"), _LOST),
+    **dict.fromkeys(("CUDA_ERROR_ILLEGAL_INSTRUCTION", "CUDA_ERROR_LAUNCH_TIMEOUT", "CUDA_ERROR_HARDWARE_STACK_ERROR"), _LOST),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchShape:
+    """Blocks of the grid (one to three dimensions), threads of a block, bytes of dynamic shared memory of a block."""
+
+    grid: tuple[int, ...]
+    threads: int
+    shared_bytes: int
+
+
+class Launcher:
+    """A compiled kernel for any GPU of its architecture; on each it is loaded when it is first needed there.
+
+    `scratch` is the number of pointers that the kernel takes after its operands, to memory that it does not use.
+    """
+
+    def __init__(self, cubin: Cubin, name: str, shape: LaunchShape, scratch: int = 0) -> None:
+        self.cubin, self.name, self.shape, self.scratch = cubin, name, shape, scratch
+        self._loaded: dict[int, LoadedKernel] = {}
+        self._loading = threading.Lock()
+
+    def on(self, device: int) -> LoadedKernel:
+        """The kernel loaded onto the GPU of that index; raises what `LoadedKernel` raises."""
+        with self._loading:
+            if device not in self._loaded:
+                self._loaded[device] = LoadedKernel(self.cubin, self.name, self.shape, device, self.scratch)
+            return self._loaded[device]
+
+    @staticmethod
+    def together(calls: Sequence[tuple[Callable[..., None], Sequence[int]]], device: int) -> Callable[..., None]:
+        """Launchers, each with the numbers of the addresses that it takes, as one call on the GPU of that index."""
+        return Launches([(cast("Launcher", launcher).on(device), numbers) for launcher, numbers in calls]).call
+
+    def __call__(self, *addresses: int) -> None:
+        """Launch on torch's current device."""
+        self.on(gpu_index())(*addresses)
+
+
+class LoadedKernel:
+    """A kernel on one GPU, whose machine code stays loaded while the process runs: CUDA graphs may hold it.
+
+    Calling it with the device addresses of its operands launches it as `Launches` do.
+    """
+
+    def __init__(self, cubin: Cubin, name: str, shape: LaunchShape, device: int | None = None, scratch: int = 0) -> None:
+        """Load onto the GPU of that index, by default torch's current one.
+
+        Raises TargetUnavailable when there is no GPU, its blocks have too little shared memory or the code is for another
+        one, and LaunchFailed where the driver cannot load it.
+        """
+        driver = _driver()
+        self.device, self.shape, self.scratch = gpu_index(device), shape, scratch
+        self.what = what = f"kernel {name} on cuda:{self.device}"
+        handle = _done(driver.cuDeviceGet(self.device), what, "finding the device")
+        self.context = _done(driver.cuDevicePrimaryCtxRetain(handle), what, "asking for its context")
+        with _loading(self.context, what):
+            library = _library(cubin, what)
+            kernel = _done(driver.cuLibraryGetKernel(library, name.encode()), what, "finding it in its machine code")
+            _allow_shared_memory(kernel, handle, shape.shared_bytes, what)
+            self.function = _done(driver.cuKernelGetFunction(kernel), what, "loading it")
+            _done(driver.cuFuncLoad(self.function), what, "loading it")
+        self._alone: Callable[..., None] | None = None
+
+    def __call__(self, *addresses: int) -> None:
+        if self._alone is None:
+            self._alone = Launches([(self, range(len(addresses)))]).call
+        self._alone(*addresses)
+
+
+class Launches:
+    """Kernels on one GPU, one after another: each takes some of the device addresses that `call` is given.
+
+    It enqueues a launch of each on torch's current stream of that GPU, which must be torch's current device, and returns at
+    once: it allocates no memory of the device and waits for nothing, so it may be captured into a CUDA graph. Several threads may
+    call it. Raises LaunchFailed where the driver refuses.
+    """
+
+    def __init__(self, calls: Sequence[tuple[LoadedKernel, Sequence[int]]]) -> None:
+        self._kernels = [kernel for kernel, _ in calls]
+        self._operands = [tuple(numbers) for _, numbers in calls]
+        self._count = 1 + max((number for numbers in self._operands for number in numbers), default=-1)
+        self._prepared: dict[int, list[_Prepared]] = {}
+        self.call = self._call()
+
+    def _call(self) -> Callable[..., None]:
+        device, current_stream, launch = self._kernels[0].device, _raw_stream(), _driver().cuLaunchKernelEx
+
+        def call(*addresses: int) -> None:
+            stream = current_stream(device)
+            free = self._prepared.get(stream)
+            if free is None:
+                free = self._new_stream(stream)
+            prepared = free.pop() if free else self._prepare(stream)
+            write, launches, _ = prepared
+            write(*addresses)
+            for arguments in launches:
+                (error,) = launch(*arguments)
+                if error:
+                    self._again(error, launches.index(arguments), arguments)
+            free.append(prepared)
+
+        return call
+
+    def _new_stream(self, stream: int) -> list[_Prepared]:
+        """Where what is prepared for launches on a stream is kept; that of other streams is forgotten when there are many."""
+        kept = self._prepared if len(self._prepared) < _STREAMS else {}
+        free: list[_Prepared] = []
+        self._prepared = {**kept, stream: free}
+        return free
+
+    def _prepare(self, stream: int) -> _Prepared:
+        values = (ctypes.c_uint64 * (self._count + 1))()  # the last is the null pointer that scratch memory is
+        start = ctypes.addressof(values)
+        launches, tables = [], []
+        for kernel, operands in zip(self._kernels, self._operands, strict=True):
+            places = (*operands, *(self._count for _ in range(kernel.scratch)))
+            table = (ctypes.c_void_p * len(places))(*(start + _POINTER * place for place in places))
+            tables.append(table)
+            launches.append((_configuration(kernel.shape, stream), kernel.function, ctypes.addressof(table), 0))
+        return _Prepared(partial(struct.Struct(f"={self._count}Q").pack_into, values, 0), tuple(launches), tables)
+
+    def _again(self, error: Any, number: int, arguments: tuple[Any, ...]) -> None:
+        """Launch where the driver did not: in a thread that has used the GPU for nothing yet, no context is current."""
+        driver, kernel = _driver(), self._kernels[number]
+        if error == driver.CUresult.CUDA_ERROR_INVALID_CONTEXT:
+            _done(driver.cuCtxSetCurrent(kernel.context), kernel.what, "making its context current")
+            (error,) = driver.cuLaunchKernelEx(*arguments)
+        _done((error,), kernel.what, "launching it")
+
+
+class _Prepared(NamedTuple):
+    """Launches on a stream but for the addresses. It is used by one call at a time: between writing and launching others run."""
+
+    write: Callable[..., None]
+    """Writes the addresses of a call to where the launches find them."""
+    launches: tuple[tuple[Any, ...], ...]
+    """What the driver is given for each."""
+    tables: Sequence[Any]
+    """Pointers to the addresses that each kernel takes, which the launches have the addresses of."""
+
+
+def _configuration(shape: LaunchShape, stream: int) -> Any:
+    driver = _driver()
+    made = driver.CUlaunchConfig()
+    made.gridDimX, made.gridDimY, made.gridDimZ = (*shape.grid, 1, 1)[:3]
+    made.blockDimX, made.blockDimY, made.blockDimZ = shape.threads, 1, 1
+    made.sharedMemBytes, made.hStream = shape.shared_bytes, driver.CUstream(stream)
+    return made
+
+
+@cache
+def _driver() -> ModuleType:
+    """The driver's interface; raises TargetUnavailable without its bindings."""
+    try:
+        from cuda.bindings import driver
+    except ImportError as error:
+        raise TargetUnavailable(
+            f"kernels are launched with cuda-bindings, which does not import ({error}); run `pip install cuda-bindings`"
+        ) from None
+    module: ModuleType = driver
+    return module
+
+
+def _raw_stream() -> Callable[[int], int]:
+    """What gives the handle of torch's current stream on a device."""
+    import torch
+
+    raw: Callable[[int], int] = torch._C._cuda_getCurrentRawStream
+    return raw
+
+
+@contextmanager
+def _loading(context: Any, what: str) -> Iterator[None]:
+    """In a context; what a thread may not do while a CUDA graph is captured it may here, as nothing of it belongs into one."""
+    driver = _driver()
+    _done(driver.cuCtxPushCurrent(context), what, "making its context current")
+    usual = _done(driver.cuThreadExchangeStreamCaptureMode(_relaxed()), what, "loading it")
+    try:
+        yield
+    finally:
+        driver.cuThreadExchangeStreamCaptureMode(usual)
+        driver.cuCtxPopCurrent()
+
+
+def _relaxed() -> Any:
+    return _driver().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+
+
+_libraries: dict[bytes, Any] = {}
+_reading = threading.Lock()
+
+
+def _library(cubin: Cubin, what: str) -> Any:
+    """The driver's handle of machine code, which it reads once for all devices."""
+    key = hashlib.sha256(cubin.code).digest()
+    with _reading:
+        if key not in _libraries:
+            loaded = _driver().cuLibraryLoadData(cubin.code, [], [], 0, [], [], 0)
+            _libraries[key] = _done(loaded, what, f"reading its machine code for {cubin.architecture}")
+        return _libraries[key]
+
+
+def _allow_shared_memory(kernel: Any, device: Any, size: int, what: str) -> None:
+    """Above 48 KB a kernel must ask for its dynamic shared memory once on each device, before the first launch."""
+    driver = _driver()
+    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    (error,) = driver.cuKernelSetAttribute(attribute, size, kernel, device)
+    if error == driver.CUresult.CUDA_ERROR_INVALID_VALUE:
+        raise TargetUnavailable(f"{what}: the GPU cannot give a block {size} bytes of shared memory; optimize for this device")
+    _done((error,), what, "asking for shared memory")
+
+
+def _done(answer: tuple[Any, ...], what: str, doing: str) -> Any:
+    """What the driver gives with its answer; raises LaunchFailed, or TargetUnavailable where the code is for another GPU."""
+    error, *values = answer
+    if error:
+        raise _failure(error, what, doing)
+    return values[0] if values else None
+
+
+def _failure(error: Any, what: str, doing: str) -> MugraphError:
+    if error == _driver().CUresult.CUDA_ERROR_NO_BINARY_FOR_GPU:
+        return TargetUnavailable(f"{what}: {doing} failed, as this GPU is of another architecture; optimize for this one")
+    remedy = _REMEDIES.get(error.name)
+    return LaunchFailed(f"{what}: {doing} failed with {error.name}" + (f"; {remedy}" if remedy else ""))

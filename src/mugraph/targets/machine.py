@@ -1,0 +1,132 @@
+"""What a target needs to run lowered kernels, behind one small interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, Self
+
+from mugraph.devices.targets import load, target_row
+from mugraph.errors import InvalidInput
+from mugraph.host.arrays import Arrays
+from mugraph.ir.graph import Graph, Value
+from mugraph.lower.lower import DimensionOrder
+
+Functions = Mapping[str, Callable[..., None]]
+"""By kernel name, what runs it: called with the addresses of its buffers, inputs first."""
+
+
+class Timed(NamedTuple):
+    """A call as it is measured: `run` makes it `times` times and returns when all are done."""
+
+    run: Callable[[], object]
+    times: int = 1
+
+
+class Launched(Protocol):
+    """The launch of a kernel, whatever kernels a target makes: what the kernel is called, and what it reads and writes."""
+
+    @property
+    def kernel(self) -> Any:
+        """What `Machine.print` and `Machine.load` of the same target take; it has a `name`."""
+        ...
+
+    @property
+    def body(self) -> Graph:
+        """The block graph that it was made from: that of its node, or what passes made of it."""
+        ...
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        """The kernel graph's values whose memory it reads."""
+        ...
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """The kernel graph's values that it makes."""
+        ...
+
+    @property
+    def orders(self) -> Mapping[Value, DimensionOrder]:
+        """How those of them lie in memory that are not row-major."""
+        ...
+
+
+class Machine(Protocol):
+    """A target: how graphs are lowered for it, printed, loaded, and on which arrays they run."""
+
+    @property
+    def name(self) -> str:
+        """Of the target's row in `mugraph.devices.targets.TARGETS`."""
+        ...
+
+    @property
+    def available(self) -> bool:
+        """Whether kernels can run here, and not only be compiled."""
+        ...
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """What the text it prints depends on besides the graph, as JSON values."""
+        ...
+
+    @property
+    def stand_in(self) -> Machine:
+        """A machine of this host whose kernels round where this one's do: for numerical checks where these cannot run."""
+        ...
+
+    def lower(self, graph: Graph) -> Mapping[int, Launched]:
+        """The launches of a kernel graph, by node."""
+        ...
+
+    def print(self, kernels: Sequence[Any]) -> dict[str, str]:
+        """The sources of kernels, by file name; raises UnsupportedOperator for what the target cannot compute."""
+        ...
+
+    def load(self, kernels: Sequence[Any], sources: Mapping[str, str], cache_directory: Path | None) -> Functions:
+        """Compile sources; raises CompilationFailed, and TargetUnavailable without a compiler."""
+        ...
+
+    def arrays(self, inputs: Sequence[Any]) -> Arrays:
+        """The library of the inputs; raises InvalidInput for arrays that the target does not run on."""
+        ...
+
+    def moved(self, inputs: Sequence[Any]) -> list[Any]:
+        """The inputs where the target's kernels read them."""
+        ...
+
+    def timed(self, call: Callable[[], object]) -> Timed:
+        """What measures a call."""
+        ...
+
+
+class TargetMachine(Machine, Protocol):
+    """What a row of the table of targets names: the class of a machine, from the target's name."""
+
+    @classmethod
+    def of(cls, target: str) -> Self:
+        """The machine of a target such as `cuda:sm_90`; raises TargetUnavailable where nothing can be compiled for it."""
+        ...
+
+    @classmethod
+    def recorded(cls, target: str, parameters: Mapping[str, Any]) -> Self:
+        """The machine that described itself by `parameters`; it need only print. Raises InvalidInput for what none says."""
+        ...
+
+
+def machine_for(target: str) -> Machine:
+    """The machine of a target's name; raises TargetUnavailable where there is none."""
+    machine: type[TargetMachine] = load(target_row(target).machine)
+    return machine.of(target)
+
+
+def recorded_machine(target: str, parameters: Mapping[str, Any]) -> Machine:
+    """The machine for a target that says `parameters` of itself, which prints the same text anywhere and need not run here.
+
+    Raises TargetUnavailable for an unknown target, InvalidInput for what no machine of this version says.
+    """
+    kind: type[TargetMachine] = load(target_row(target).machine)
+    machine = kind.recorded(target, parameters)
+    if machine.parameters != parameters:
+        raise InvalidInput(f"no machine for {target} describes itself as {dict(parameters)}; optimize again")
+    return machine

@@ -1,0 +1,385 @@
+"""Printed kernels run where their GPU is not: sound ones pass at full size, and a fault in the text is not handed out."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+
+import mugraph
+from lower.graphs import rms_norm_linear
+from lower.test_device_layouts import chain
+from mugraph.cli.summary import print_result
+from mugraph.devices import device_for
+from mugraph.errors import MugraphError, TargetUnavailable
+from mugraph.frontend import trace
+from mugraph.frontend.workloads import WORKLOADS
+from mugraph.ir import DType, Graph, GraphBuilder, Level, Value
+from mugraph.ir.evaluate import block_slices, evaluate, evaluate_block
+from mugraph.ir.float_arithmetic import FloatArithmetic
+from mugraph.lower import construct
+from mugraph.lower.lower import DimensionOrder
+from mugraph.results.spot_check import SpotCheck
+from mugraph.results.summary import spot_check_text
+from mugraph.runtime import Executable, build
+from mugraph.search import search
+from mugraph.selection.emulated_blocks import spot_check
+from mugraph.support.deadline import Deadline
+from mugraph.support.store import Store
+from mugraph.targets.cuda.emulated import EmulatedCuda
+from mugraph.targets.cuda.emulator import toolchain
+from mugraph.targets.cuda.machine import Cuda
+from mugraph.targets.cuda.nvrtc import SOURCE_NAME
+from mugraph.targets.triton.interpreted import InterpretedTriton
+from mugraph.targets.triton.machine import Triton
+from mugraph.testing.kernel_faults import plants
+from mugraph.verifier.float_report import TOLERANCES
+from runtime.block_graphs import many_kernels
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator compiles kernels with g++")
+
+Edit = Callable[[str], str]
+ON_CUDA, ON_TRITON = "cuda:sm_90", "triton:sm_90"
+
+
+class UncompiledCuda(Cuda):
+    """What prints and is imitated as Cuda, without a compiler for the GPU."""
+
+    def load(self, *_: object) -> dict[str, Callable[..., None]]:
+        return {}
+
+
+class UncompiledTriton(Triton):
+    """The same for Triton."""
+
+    def load(self, *_: object) -> dict[str, Callable[..., None]]:
+        return {}
+
+
+def executable(graph: Graph, target: str = ON_CUDA) -> Executable:
+    device = device_for(ON_CUDA)
+    if target == ON_CUDA:
+        return Executable(construct(graph), UncompiledCuda("sm_90", device.shared_memory_bytes, engines=device.engines))
+    pytest.importorskip("triton", reason="the interpreter is Triton's; pip install 'mugraph[triton]'")
+    return Executable(construct(graph), UncompiledTriton("sm_90", device.shared_memory_bytes))
+
+
+def checked(graph: Graph, target: str = ON_CUDA) -> SpotCheck:
+    found = spot_check(executable(graph, target))
+    assert found is not None
+    return found
+
+
+def plant(monkeypatch: pytest.MonkeyPatch, edit: Edit) -> None:
+    """Change every text between its printing and its run, on either emulator."""
+    monkeypatch.setattr(EmulatedCuda, "of", lambda machine: EmulatedCuda(machine, seed=1, edit=edit))
+    monkeypatch.setattr(InterpretedTriton, "of", lambda machine: InterpretedTriton(machine, edit=edit))
+
+
+def replaced(pattern: str, replacement: str) -> Edit:
+    def edit(text: str) -> str:
+        changed, count = re.subn(pattern, replacement, text)
+        assert count > 0, pattern
+        return changed
+
+    return edit
+
+
+def constant(text: str, _: str) -> str:
+    return text
+
+
+# --- sound kernels -----------------------------------------------------------------------------------------------------
+
+
+def check_workload(name: str, dtype: DType, target: str, candidates: int) -> None:
+    inputs = WORKLOADS[name].inputs(8, dtype, "full")
+    found = search(trace(WORKLOADS[name].function(), inputs).graph, device_for(target)).candidates[:candidates]
+    assert found
+    for candidate in found:
+        result = checked(candidate.graph, target)
+        assert not result.fault
+        assert not result.missed
+        assert result.largest_error is not None
+        assert 0 < result.largest_error < TOLERANCES[dtype]
+        kernels = sum(node.body is not None for node in candidate.graph.kernels())
+        assert result.blocks >= result.ran >= 2 * kernels
+
+
+@pytest.mark.parametrize("target", [ON_CUDA, ON_TRITON])
+def test_the_best_kernels_of_a_workload_at_full_size_pass(target: str) -> None:
+    check_workload("rmsnorm", DType.BF16, target, candidates=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [ON_CUDA, ON_TRITON])
+@pytest.mark.parametrize("dtype", [DType.FP16, DType.BF16, DType.FP32])
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_kernels_of_all_workloads_at_full_size_pass(name: str, dtype: DType, target: str) -> None:
+    check_workload(name, dtype, target, candidates=3)
+
+
+@pytest.mark.parametrize("target", [ON_CUDA, ON_TRITON])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_random_kernels_pass(seed: int, target: str) -> None:
+    result = checked(many_kernels(seed, 4, DType.FP32), target)
+    assert not result.fault
+    assert not result.missed
+
+
+@pytest.mark.parametrize("target", [ON_CUDA, ON_TRITON])
+def test_kernels_of_tensors_without_dimensions_pass(target: str) -> None:
+    kernel = GraphBuilder(Level.KERNEL)
+    x = kernel.input("x", (), DType.FP16)
+    block = GraphBuilder(Level.BLOCK, grid=())
+    number = block.iterator(0, kernel.tensor(x), (), None)
+    result = block.add("mul", block.add("exp", number), block.constant(2, DType.FP16))
+    graph = kernel.build(kernel.graph_defined(block.build([block.add("output_saver", result, omap=())]), [x]))
+    assert not checked(graph, target).fault
+
+
+def test_tensors_between_kernels_are_read_and_written_in_the_order_they_lie_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("highspy", reason="layouts are chosen by the HiGHS solver")
+    graph = chain(transposed=True)
+    launches = executable(graph).launches.values()
+    assert [len(launch.orders) for launch in launches] == [1, 1]
+    assert not checked(graph).fault
+    monkeypatch.setattr(DimensionOrder, "stored", lambda self, elements: elements.reshape(-1))
+    assert "errs in block" in checked(graph).fault
+
+
+def test_orders_of_dimensions_are_undone() -> None:
+    order, elements = DimensionOrder((2, 3, 4), (2, 0, 1)), np.arange(24)
+    stored = order.stored(elements)
+    assert stored.tolist() == elements.reshape(2, 3, 4).transpose(2, 0, 1).reshape(-1).tolist()
+    assert order.restored(stored).tolist() == elements.tolist()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_blocks_make_their_slices_of_the_outputs(seed: int) -> None:
+    graph = many_kernels(seed, 1, DType.FP64)
+    rng = np.random.default_rng(seed)
+    inputs = [rng.standard_normal(node.output.shape) for node in graph.inputs()]
+    (index,) = (index for index, node in enumerate(graph.nodes) if node.body is not None)
+    node, body = graph.nodes[index], graph.nodes[index].body
+    assert body is not None
+    whole = evaluate(replace(graph, outputs=tuple(Value(index, n) for n in range(len(node.outputs)))), inputs, FloatArithmetic())
+    places = [index for index, node in enumerate(graph.nodes) if node.op == "input"]
+    operands = [inputs[places.index(value.node)] for value in node.inputs]
+    for block in np.ndindex(*body.grid):
+        for number, made in enumerate(evaluate_block(body, block, operands, FloatArithmetic())):
+            np.testing.assert_array_equal(whole[number][block_slices(body, number, block, node.outputs[number].shape)], made)
+
+
+# --- faults ------------------------------------------------------------------------------------------------------------
+
+RMS_NORM = rms_norm_linear(rows=8, inner=4096, columns=4096, grid=128, loop=4, dtype=DType.BF16)
+
+
+def test_planted_faults_are_noticed_at_full_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = executable(RMS_NORM)
+    by_kind: dict[str, list[str]] = {}
+    for each in plants([launch.kernel for launch in built.launches.values()], built.sources[SOURCE_NAME]):
+        if each.kind != "mask":  # what stores behind a buffer may hit another that nobody reads any more
+            by_kind.setdefault(each.kind, []).append(each.text)
+    assert {"barrier", "wait", "layout", "swizzle", "overlap"} <= by_kind.keys()
+    for kind, texts in by_kind.items():
+        for text in (texts[0], texts[-1]):
+            plant(monkeypatch, partial(constant, text))
+            result = spot_check(built)
+            assert result is not None
+            assert result.fault, kind
+
+
+CUDA_FAULTS = {
+    "a dropped store": (r"\*\(target \+ 4096 [^;]*;", "", "leaves 256 of its elements of output 0 unwritten|never written"),
+    "a store for some threads": (r"(\*\(target \+ 4096 )", r"if (i1 < 24) \1", "leaves 64 of its elements of output 0 unwritten"),
+    "the next block's part": (r"out0 \+ 32 \* g0", "out0 + 32 * (g0 ^ 1)", "leaves 256 of its elements of output 0 unwritten"),
+    "a part of the next block too": (
+        r"(\*\(target \+ 4096 [^;]*;)",
+        r"\1 if (g0 == 0 && e < 8) target[32 + e] = {0};",
+        "8 elements of output 0 that belong",
+    ),
+    "columns of another block": (r"in2 \+ 32 \* g0", "in2 + 64 * (g0 % 64)", "errs in block 127 by"),
+    "a wrong stride": (r"4096 \* \(long\)row", "4095 * (long)row", "misaligned|not aligned"),
+    "an iteration too few": (r"l < 4; \+\+l", "l < 3; ++l", "errs in block 0 by"),
+    "no barrier": (r"__syncthreads\(\);", "", "with no barrier between them|reads what nobody"),
+}
+
+
+@pytest.mark.parametrize("fault", CUDA_FAULTS)
+def test_faults_of_cuda_are_named(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    pattern, replacement, reason = CUDA_FAULTS[fault]
+    plant(monkeypatch, replaced(pattern, replacement))
+    found = checked(RMS_NORM).fault
+    assert re.search(reason, found)
+    assert found.startswith("kernel_3")
+
+
+TRITON_FAULTS = {
+    "a name that means two things": (r"(W_2 = )", r"X_0 = \1", "rejected kernel_3"),
+    "a number overwritten by another": (r"( +)(square_3 = )", r"\1G_1 = i1024\n\1\2", "errs in block 0 by"),
+    "a dropped store": (r"tl\.store\(", "(lambda *_: None)(", "rejected kernel_3|unwritten"),
+    "the next block's part": (
+        r"t3_ptr \+ 32 \* g0",
+        "t3_ptr + 32 * (g0 ^ 1)",
+        "leaves 256 of its elements of output 0 unwritten",
+    ),
+    "columns of another block": (r"W_ptr \+ 32 \* g0", "W_ptr + 64 * (g0 % 64)", "errs in block 127 by"),
+    "a wrong stride": (r"(t3_ptr .*)\* 4096", r"\1* 4095", "unwritten"),
+    "an iteration too few": (r"tl\.range\(4,", "tl.range(3,", "errs in block 0 by"),
+    "a store behind the end": (r"t3_ptr \+ 32 \* g0", "t3_ptr + 33 * g0", "writes outside|unwritten"),
+}
+
+
+@pytest.mark.parametrize("fault", TRITON_FAULTS)
+def test_faults_of_triton_are_named(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    pattern, replacement, reason = TRITON_FAULTS[fault]
+    plant(monkeypatch, replaced(pattern, replacement))
+    assert re.search(reason, checked(RMS_NORM, ON_TRITON).fault)
+
+
+def test_results_that_no_type_can_hold_are_not_compared() -> None:
+    """exp of fp16 numbers up to about 6, squared twice: beyond 65504."""
+    kernel = GraphBuilder(Level.KERNEL)
+    x = kernel.input("x", (64, 256), DType.FP16)
+    block = GraphBuilder(Level.BLOCK, grid=(4,))
+    tile = block.add("exp", block.iterator(0, kernel.tensor(x), (0,), None))
+    for _ in range(3):
+        tile = block.add("square", tile)
+    graph = kernel.build(kernel.graph_defined(block.build([block.add("output_saver", tile, omap=(0,))]), [x]))
+    result = checked(graph)
+    assert not result.fault
+    assert result.largest_error is not None
+    assert result.largest_error < 1e-3
+
+
+def divided_by_roots(x_shape: tuple[int, ...], *, of_differences: bool = False) -> Graph:
+    """x / sqrt(v) of a whole row at once, where v is an input or, `of_differences`, v - x."""
+    kernel = GraphBuilder(Level.KERNEL)
+    x, v = (kernel.input(name, x_shape, DType.FP32) for name in "xv")
+    block = GraphBuilder(Level.BLOCK, grid=(4,))
+    x_tile, v_tile = (block.iterator(number, kernel.tensor(value), (0,), None) for number, value in enumerate((x, v)))
+    under = block.add("sub", v_tile, x_tile) if of_differences else v_tile
+    rows = block.add("sum", block.add("div", x_tile, block.add("sqrt", under)), dim=1, size=x_shape[1])
+    return kernel.build(kernel.graph_defined(block.build([block.add("output_saver", rows, omap=(0,))]), [x, v]))
+
+
+def test_results_are_finite_where_roots_are_taken_of_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = checked(divided_by_roots((64, 256)))
+    assert not result.missed
+    assert result.largest_error is not None
+    assert 0 < result.largest_error < TOLERANCES[DType.FP32]
+    plant(monkeypatch, replaced(r"sqrtf?\(", "1.5f + ("))
+    assert "errs in block" in checked(divided_by_roots((64, 256))).fault
+
+
+def test_what_has_no_finite_value_is_not_called_right() -> None:
+    result = checked(divided_by_roots((64, 256), of_differences=True))
+    assert result.ran > 0
+    assert result.largest_error is None
+    assert "no finite value" in result.missed
+    assert "nothing was compared" in spot_check_text(result)
+
+
+# --- what is not run ---------------------------------------------------------------------------------------------------
+
+
+def test_without_a_compiler_the_report_says_that_nothing_was_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_compiler() -> str:
+        raise TargetUnavailable("no g++ here")
+
+    monkeypatch.setattr(toolchain, "_compiler", no_compiler)
+    result = checked(rms_norm_linear(rows=7, inner=48, columns=40, dtype=DType.FP16))
+    assert (result.ran, result.largest_error, result.fault) == (0, None, "")
+    assert spot_check_text(result) == "the printed kernels were not run on the CUDA emulator: no g++ here"
+
+
+def test_blocks_that_would_take_long_are_not_begun() -> None:
+    graph = rms_norm_linear(rows=64, inner=1 << 19, columns=64, grid=1, loop=1 << 13, dtype=DType.BF16)
+    result = checked(graph)
+    assert result.ran == 0
+    assert re.fullmatch(r"kernel_3: one of its blocks would take about \d+ s with its tensors", result.missed)
+
+
+def test_nothing_is_begun_when_the_budget_has_ended() -> None:
+    result = spot_check(executable(rms_norm_linear(dtype=DType.FP16)), deadline=Deadline(0.0))
+    assert result is not None
+    assert (result.ran, result.missed) == (0, "the budget ended")
+
+
+def test_targets_that_run_here_are_not_imitated() -> None:
+    graph = rms_norm_linear()
+    assert spot_check(build(construct(graph), "cpu")) is None
+    assert spot_check(Executable(construct(graph), EmulatedCuda(Cuda("sm_90", 100_000)))) is None
+    kernel = GraphBuilder(Level.KERNEL)
+    alone = kernel.build([kernel.add("exp", kernel.input("x", (4, 8), DType.FP16))])
+    assert spot_check(executable(alone)) is None
+
+
+# --- what the user gets ------------------------------------------------------------------------------------------------
+
+
+def program() -> mugraph.Program:
+    p = mugraph.Program()
+    x, w = p.input("x", (8, 64), "fp16"), p.input("w", (64, 128), "fp16")
+    p.output((x / (x.square().mean(-1, keepdim=True) + 1.5)) @ w)
+    return p
+
+
+def test_a_candidate_whose_text_is_wrong_is_dropped_and_the_next_one_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = mugraph.superoptimize(program(), target=ON_CUDA)
+    assert sound.found
+    assert sound.best.spot_check is not None
+    assert sound.best.spot_check.ran > 0
+    wrong = sound.sources[SOURCE_NAME]
+    plant(monkeypatch, lambda text: replaced(r"__syncthreads\(\);", "")(text) if text == wrong else text)
+    opt = mugraph.superoptimize(program(), target=ON_CUDA)
+    assert opt.found
+    assert opt.sources[SOURCE_NAME] != wrong
+    (dropped,) = (rejection for rejection in opt.report.rejected if rejection.stage == "text")
+    assert dropped.cost == sound.best.cost
+    assert re.match(r"kernel_\d+, line \d+: .*no barrier between them", dropped.reason)
+
+
+def test_what_was_run_is_kept_and_what_was_not_is_made_up_for(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    store = Store(tmp_path)  # type: ignore[arg-type]
+    with monkeypatch.context() as without:
+        without.setattr(EmulatedCuda, "of", lambda machine: NoEmulator(machine))
+        first = mugraph.superoptimize(program(), target=ON_CUDA, cache=store)
+    assert first.best.spot_check is not None
+    assert first.best.spot_check.missed == "not today"
+    again = mugraph.superoptimize(program(), target=ON_CUDA, cache=store)
+    assert again.report.recalled
+    assert again.best.spot_check is not None
+    assert again.best.spot_check.ran > 0
+    assert not again.best.spot_check.missed
+
+
+class NoEmulator(EmulatedCuda):
+    """An emulator that cannot be built."""
+
+    def prepare(self, sources: object) -> None:
+        raise MugraphError("not today")
+
+
+def test_the_evidence_is_saved_and_read_back(tmp_path: object, capsys: pytest.CaptureFixture[str]) -> None:
+    told: list[str] = []
+    opt = mugraph.superoptimize(program(), target=ON_CUDA, progress=lambda event: told.append(event.text))
+    assert "candidate 1, proof, and kernels on the CUDA emulator" in told
+    assert opt.best.spot_check is not None
+    folder = opt.save(f"{tmp_path}/out")
+    assert mugraph.load(folder).best.spot_check == opt.best.spot_check
+    record = json.loads((folder / "report.json").read_text())["best"]["spot_check"]
+    assert record == opt.best.spot_check.to_json()
+    assert "blocks of the printed kernels were run on the CUDA emulator: no fault" in spot_check_text(opt.best.spot_check)
+    print_result(opt)
+    assert "these are the errors of the same muGraph compiled for a CPU" in capsys.readouterr().out
+    with pytest.raises(TypeError, match="ran"):
+        SpotCheck.from_json({**record, "ran": "many"})

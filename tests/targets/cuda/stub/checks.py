@@ -1,0 +1,430 @@
+"""Loading and launching on a driver that records: run by test_stub.py in a process of their own, which has this driver."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from mugraph.errors import InvalidInput, LaunchFailed, MugraphError, ShapeMismatch, TargetUnavailable
+from mugraph.frontend import trace
+from mugraph.frontend.calling import Positional
+from mugraph.host.arrays import torch_arrays
+from mugraph.results.result import Superoptimized
+from mugraph.targets.cuda.nvrtc import Cubin
+from mugraph.targets.launch import Launcher, LaunchShape, LoadedKernel
+from targets.cuda.stub import torch_side
+from targets.cuda.stub.programs import SHAPE, TARGET, built
+from targets.cuda.stub.torch_side import DRIVER, at_offset, on
+
+FOLDER = Path(os.environ["STUB_KERNELS"])
+LARGE = LaunchShape(grid=(4, 2), threads=128, shared_bytes=100_000)
+
+
+class Launch(ctypes.Structure):
+    """A launch as the driver was asked for it."""
+
+    _fields_ = (
+        *(("kernel", ctypes.c_char * 64), ("device", ctypes.c_int), ("stream", ctypes.c_uint64)),
+        *(("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("shared", ctypes.c_uint)),
+        ("operands", ctypes.c_uint64 * 16),
+    )
+
+
+DTYPES = torch_arrays().dtypes  # type: ignore[attr-defined]
+DRIVER.stub_launch.restype = ctypes.POINTER(Launch)
+
+
+def launches() -> list[Any]:
+    return [DRIVER.stub_launch(number).contents for number in range(DRIVER.stub_launches())]
+
+
+@pytest.fixture(autouse=True)
+def _stub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    torch_side.install()
+    DRIVER.stub_forget()
+    yield
+    torch_side.streams.update({0: 0, 1: 0})
+    torch_side.exchange_device(0)
+
+
+def fail(call: str, error: int, times: int = 1) -> None:
+    DRIVER.stub_fail(call.encode(), error, times)
+
+
+def rows() -> torch.Tensor:
+    return torch.randn(SHAPE)
+
+
+def copy_rows() -> None:
+    """From now on, launches copy as much as `rows` has."""
+    DRIVER.stub_copies(4 * SHAPE[0] * SHAPE[1])
+
+
+def held(tensor: Any) -> torch.Tensor:
+    inside: torch.Tensor = tensor.held
+    return inside
+
+
+def cubin(text: str) -> Cubin:
+    return Cubin(text.encode(), "sm_90a", "")
+
+
+@pytest.mark.parametrize("current", [0, 1])
+def test_a_launch_goes_to_the_device_of_the_tensors_on_its_current_stream(current: int) -> None:
+    executable = built("one", FOLDER)
+    (kernel,) = executable.kernels
+    torch_side.exchange_device(current)
+    DRIVER.stub_operands(4)
+    expected = []
+    for device, stream in [(0, 0), (1, 0x2001), (0, 0x1001), (1, 0), (1, 0x2002)]:
+        torch_side.streams[device] = stream
+        inputs = [on(device, torch.randn(node.output.shape).half()) for node in executable.graph.inputs()]
+        (output,) = executable(*inputs)
+        assert output.device == torch.device("cuda", device)
+        expected.append((device, stream, [tensor.data_ptr() for tensor in (*inputs, output)]))
+        assert (torch_side.current_device(), DRIVER.stub_device()) == (current, current)
+    assert [(launch.device, launch.stream, launch.operands[:4]) for launch in launches()] == expected
+    for launch in launches():
+        assert launch.kernel.decode() == kernel.name
+        assert [*launch.grid] == [kernel.grid[0], 1, 1]
+        assert ([*launch.block], launch.shared) == ([kernel.threads, 1, 1], kernel.shared_bytes)
+
+
+def test_the_machine_code_is_read_once_and_loaded_on_each_device_when_it_is_needed() -> None:
+    copy_rows()
+    executable = built("three", FOLDER)
+    assert DRIVER.stub_loads() == 0
+    for device in (0, 1, 0, 1):
+        x = on(device, rows())
+        assert torch.equal(held(executable(x)[0]), held(x))
+    assert DRIVER.stub_loads() <= 1
+    assert [launch.device for launch in launches()] == [0] * 3 + [1] * 3 + [0] * 3 + [1] * 3
+
+
+def test_tensors_on_two_devices_are_refused_by_name() -> None:
+    executable = built("mixed", FOLDER)
+    x, w = torch.randn(64, 64), torch.randn(64, 64)
+    executable(on(0, x), on(0, w))
+    executable(on(1, x), on(1, w))
+    before = len(launches())
+    with pytest.raises(InvalidInput, match=r"'w' is on cuda:1, and other inputs on cuda:0; .* move it with .to\('cuda:0'\)"):
+        executable(on(0, x), on(1, w))
+    with pytest.raises(InvalidInput, match=r"input 'x' is on cpu, and other inputs on cuda:1; .* move it with .to\('cuda:1'\)"):
+        executable(x, on(1, w))
+    with pytest.raises(InvalidInput, match=r"input 'x' is on cpu; this target takes tensors on cuda: move it with .to\('cuda'\)"):
+        executable(x, w)
+    assert len(launches()) == before
+
+
+def test_many_streams_are_told_apart_and_not_all_kept() -> None:
+    executable = built("one", FOLDER)
+    DRIVER.stub_operands(4)
+    inputs = [on(0, torch.randn(node.output.shape).half()) for node in executable.graph.inputs()]
+    handles = [0x1000 + 16 * number for number in range(100)] * 2
+    for handle in handles:
+        torch_side.streams[0] = handle
+        executable(*inputs)
+    assert [launch.stream for launch in launches()] == handles
+
+
+def test_shared_memory_is_asked_for_on_each_device_before_the_first_launch() -> None:
+    kernel = Launcher(cubin("shared"), "with_shared", LARGE)
+    kernel.on(1)
+    assert [DRIVER.stub_allowed(b"with_shared", device) for device in (0, 1)] == [0, 100_000]
+    first = kernel.on(0)
+    assert launches() == []
+    x = rows()
+    first(x.data_ptr(), x.data_ptr())
+    (launch,) = launches()
+    assert ([*launch.grid], [*launch.block], launch.shared) == ([4, 2, 1], [128, 1, 1], 100_000)
+
+
+def test_a_gpu_with_too_little_shared_memory_is_refused() -> None:
+    with pytest.raises(TargetUnavailable, match="kernel k on cuda:1: the GPU cannot give a block 240000 bytes of shared memory"):
+        LoadedKernel(cubin("too much"), "k", LaunchShape((1,), 32, 240_000), 1)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "kind", "message"),
+    [
+        (
+            "cuLibraryLoadData",
+            2,
+            LaunchFailed,
+            "reading its machine code for sm_90a failed with CUDA_ERROR_OUT_OF_MEMORY; free mem",
+        ),
+        ("cuLibraryLoadData", 200, LaunchFailed, "failed with CUDA_ERROR_INVALID_IMAGE; the driver cannot read the machine code"),
+        ("cuKernelGetFunction", 2, LaunchFailed, "loading it failed with CUDA_ERROR_OUT_OF_MEMORY"),
+        ("cuKernelGetFunction", 209, TargetUnavailable, "this GPU is of another architecture; optimize for this one"),
+        ("cuKernelSetAttribute", 999, LaunchFailed, "asking for shared memory failed with CUDA_ERROR_UNKNOWN$"),
+        (
+            "cuLaunchKernelEx",
+            719,
+            LaunchFailed,
+            "launching it failed with CUDA_ERROR_LAUNCH_FAILED; it or a kernel before",
+        ),
+        ("cuLaunchKernelEx", 700, LaunchFailed, "launching it failed with CUDA_ERROR_ILLEGAL_ADDRESS; it or a kernel before it"),
+        ("cuLaunchKernelEx", 701, LaunchFailed, "a block asks for more than a multiprocessor has; optimize for this device"),
+        ("cuLaunchKernelEx", 2, LaunchFailed, "launching it failed with CUDA_ERROR_OUT_OF_MEMORY; free memory"),
+    ],
+)
+def test_what_the_driver_refuses_names_the_kernel_and_is_tried_again(
+    call: str, error: int, kind: type[MugraphError], message: str
+) -> None:
+    copy_rows()
+    kernel = Launcher(cubin(f"{call} {error}"), "failing_kernel", LARGE)
+    x, y = rows(), rows()
+    fail(call, error)
+    with pytest.raises(kind, match=f"^kernel failing_kernel on cuda:0: .*{message}") as caught:
+        kernel(x.data_ptr(), y.data_ptr())
+    assert "\n" not in str(caught.value)
+    assert launches() == []
+    kernel(x.data_ptr(), y.data_ptr())
+    assert torch.equal(x, y)
+
+
+def test_a_device_that_is_not_there_is_refused() -> None:
+    with pytest.raises(TargetUnavailable, match="there is no cuda:2; PyTorch sees 2 devices"):
+        built("one", FOLDER).load(2)
+
+
+def in_thread(call: Callable[[], object]) -> None:
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if raised:
+        raise raised[0]
+
+
+@pytest.mark.parametrize("device", [0, 1])
+def test_a_thread_without_a_context_launches_and_loads(device: int) -> None:
+    executable, x = built("two", FOLDER), on(device, rows())
+    in_thread(lambda: executable(x))
+    in_thread(lambda: executable(x))
+    built("two", FOLDER)(x)
+    assert [launch.device for launch in launches()] == [device] * 6
+
+
+def test_threads_never_launch_with_each_others_arguments() -> None:
+    copy_rows()
+    executable = built("three", FOLDER)
+    wrong: list[int] = []
+
+    def calls(number: int) -> None:
+        for _ in range(100):
+            x = on(number % 2, torch.full(SHAPE, float(number)))
+            (y,) = executable(x)
+            if not torch.equal(held(x), held(y)):
+                wrong.append(number)
+
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=calls, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(usual)
+    assert wrong == []
+    assert len(launches()) == 8 * 100 * 3
+
+
+def test_calls_that_look_alike_are_recognized_and_others_are_not() -> None:
+    executable = built("two", FOLDER)
+    x = on(1, rows())
+    assert executable.recognized((x,)) is None
+    executable(x)
+    assert executable.recognized((on(1, rows()),)) is not None
+    for other in (on(0, rows()), on(1, rows()).half(), on(1, rows()[:32]), on(1, rows().T.contiguous()), at_offset(x, 1), rows()):
+        assert executable.recognized((other,)) is None
+    assert executable.recognized((x, x)) is None
+    assert executable.recognized(()) is None
+    with pytest.raises(ShapeMismatch, match="'X' has shape"):
+        executable(on(1, rows()[:32]))
+    with pytest.raises(InvalidInput, match=r"'X' is torch\.float16"):
+        executable(on(1, rows()).half())
+    with pytest.raises(InvalidInput, match="cannot be traced"):
+        make_fx(lambda y: executable(x)[0] + y)(rows())
+    with pytest.raises(InvalidInput, match="cannot be mapped"):
+        torch.vmap(lambda y: executable(x)[0] + y)(rows())
+
+
+def test_tensors_that_kernels_cannot_read_in_place_are_copied_each_time() -> None:
+    executable = built("two", FOLDER)
+    executable(on(0, rows()))
+    misaligned, turned = at_offset(on(0, rows()), 1), on(0, rows().T.contiguous()).T
+    for given in (misaligned, turned):
+        for _ in range(2):
+            DRIVER.stub_forget()
+            copy_rows()
+            (y,) = executable(given)
+            first, _ = launches()
+            assert first.operands[0] % 16 == 0
+            assert first.operands[0] != given.data_ptr()
+            assert torch.equal(held(y), held(given))
+
+
+def test_kernels_and_libraries_take_turns() -> None:
+    executable = built("mixed", FOLDER)
+    DRIVER.stub_copies(4 * 64 * 64)
+    x, w = torch.randn(64, 64), torch.randn(64, 64)
+    for device in (0, 1, 1):
+        (y,) = executable(on(device, x), on(device, w))
+        assert y.device == torch.device("cuda", device)
+        torch.testing.assert_close(held(y), x @ w)
+
+
+def test_pointers_to_scratch_memory_follow_the_operands() -> None:
+    x, y = rows(), rows()
+    DRIVER.stub_operands(4)
+    Launcher(cubin("scratch"), "k", LARGE, scratch=2)(x.data_ptr(), y.data_ptr())
+    (launch,) = launches()
+    assert launch.operands[:4] == [x.data_ptr(), y.data_ptr(), 0, 0]
+
+
+def test_the_first_call_may_be_captured() -> None:
+    copy_rows()
+    x, graph = on(1, rows()), torch_side.Graph()
+    fresh = Launcher(cubin("never seen"), "k", LARGE)
+    with torch.cuda.device(1), torch_side.capture(graph):
+        (y,) = built("two", FOLDER)(x)
+        fresh(x.data_ptr(), x.data_ptr())
+    assert {launch.stream for launch in launches()} == {torch_side.Stream().handle + 0x1000}
+    assert not torch.equal(held(x), held(y))
+    graph.replay()
+    assert torch.equal(held(x), held(y))
+
+
+def test_loading_is_what_the_first_call_would_do() -> None:
+    copy_rows()
+    executable = built("two", FOLDER)
+    executable.load(1)
+    fail("cuLibraryLoadData", 2, times=100)
+    fail("cuKernelGetFunction", 2, times=100)
+    x = on(1, rows())
+    assert torch.equal(held(executable(x)[0]), held(x))
+    with pytest.raises(LaunchFailed, match="on cuda:0"):
+        executable(on(0, rows()))
+
+
+def traced(function: Callable[..., Any], *inputs: torch.Tensor) -> Any:
+    """How to call a program: PyTorch's tracing asks more of GPUs than is there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "is_available", lambda: False)
+        return trace(function, inputs)
+
+
+def result(name: str, calling: Any = None) -> Superoptimized:
+    """What a search for the program might have returned, without its evidence."""
+    executable = built(name, FOLDER)
+    graph = executable.graph
+    unknown = cast("Any", None)
+    return Superoptimized(graph, unknown, (), unknown, executable, calling or Positional.of(graph), TARGET)
+
+
+def test_a_graphed_result_copies_its_inputs_and_its_outputs() -> None:
+    graphed = result("two").graphed(1)
+    copy_rows()
+    first, second = on(1, rows()), on(1, rows())
+    results = graphed(first), graphed(second)
+    assert [tensor.device.index for tensor in results] == [1, 1]
+    assert torch.equal(held(results[0]), held(first))
+    assert torch.equal(held(results[1]), held(second))
+    (static,) = graphed.inputs
+    static.copy_(first)
+    assert torch.equal(held(graphed(static)), held(first))
+    with pytest.raises(
+        InvalidInput, match=r"'X' is on cuda:0, and the graph was captured on cuda:1: move it with .to\('cuda:1'\)"
+    ):
+        graphed(on(0, rows()))
+    with pytest.raises(ShapeMismatch, match="X has shape"):
+        graphed(on(1, rows()[:32]))
+
+
+def test_static_outputs_are_the_graphs_own() -> None:
+    copy_rows()
+    graphed = result("two").graphed(static_outputs=True)
+    first, second = on(0, rows()), on(0, rows())
+    before, after = graphed(first), graphed(second)
+    assert before is after
+    assert torch.equal(held(before), held(second))
+
+
+def test_parameters_are_read_where_they_lie_and_may_not_be_replaced() -> None:
+    module = torch.nn.Linear(64, 64, bias=False)
+    opt = result("mixed", traced(module, torch.randn(64, 64)))
+    module.weight = torch.nn.Parameter(on(0, module.weight.detach()))
+    graphed = opt.graphed(0)
+    x = on(0, torch.randn(64, 64))
+    graphed(x)
+    graphed(x)
+    module.weight = torch.nn.Parameter(on(0, torch.randn(64, 64)))
+    with pytest.raises(InvalidInput, match=r"w is another tensor than when the CUDA graph was captured; call graphed\(\) again"):
+        graphed(x)
+
+
+def best(call: Callable[[], object], times: int = 200) -> float:
+    """The least seconds of a call: of many short loops some meet no other process."""
+    found = float("inf")
+    for _ in range(60):
+        start = time.perf_counter()
+        for _ in range(times):
+            call()
+        found = min(found, (time.perf_counter() - start) / times)
+    return found
+
+
+def nothing(*arguments: object) -> object:
+    return arguments
+
+
+def calibration() -> float:
+    """Seconds that this host takes for a call of a function of Python's."""
+    return best(lambda: nothing(1, 2, 3)) / 2
+
+
+@pytest.mark.parametrize(("name", "budget"), [("one", 180), ("three", 230)])
+def test_the_host_has_a_budget(name: str, budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In calls of a function of Python's, which take some 50 ns: twice what was measured. Without what allocating takes, which is
+    PyTorch's business: each output is made once and given again."""
+    guards: Any = torch._C._dynamo.guards
+    made: dict[Any, Any] = {}
+
+    def allocate(shape: Any, strides: Any, dtype: Any) -> Any:
+        if (shape, dtype) not in made:
+            made[shape, dtype] = on(0, torch.empty(shape, dtype=dtype))
+        return made[shape, dtype]
+
+    monkeypatch.setattr(guards, "_empty_strided_cuda", allocate)
+    opt = result(name)
+    inputs = [on(0, torch.randn(node.output.shape).to(DTYPES[node.output.dtype])) for node in opt.program.inputs()]
+    DRIVER.stub_records(0)
+    opt(*inputs)
+    assert opt.executable.recognized(inputs) is not None
+    seconds, unit = best(lambda: opt(*inputs)), calibration()
+    recognized = best(lambda: opt.executable._recognized[0][0](inputs))
+    slow = best(lambda: torch.empty(SHAPE, device="cpu"))
+    fast = best(lambda: guards._empty_strided_cpu(SHAPE, (256, 1), torch.float32))
+    print(f"{name}: {1e6 * seconds:.2f} us of the host, {seconds / unit:.0f} calls of a function; ", end="")
+    print(f"recognizing inputs {1e6 * recognized:.2f}, allocating on the CPU {1e6 * fast:.2f}, by torch.empty {1e6 * slow:.2f}")
+    assert seconds < budget * unit

@@ -1,0 +1,88 @@
+"""The cuda target on a machine without a GPU: optimize, compile, report, save, read back; only running is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import mugraph
+from lower.graphs import attention, rms_norm_linear
+from mugraph.cli import main
+from mugraph.errors import InvalidInput, MugraphError, TargetUnavailable
+from mugraph.frontend.workloads import WORKLOADS
+from mugraph.ir import DType
+from mugraph.runtime import build
+from mugraph.targets.cuda.machine import Cuda
+
+pytest.importorskip("cuda.core")
+without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize("dtype", [DType.FP32, DType.FP16, DType.BF16])
+def test_kernels_compile_without_spills(architecture: str, dtype: DType) -> None:
+    for graph in (
+        rms_norm_linear(rows=16, inner=1024, columns=256, grid=4, loop=4, dtype=dtype),
+        attention(queries=16, keys=256, width=64, loop=4, dtype=dtype),
+    ):
+        (figures,) = build(graph, f"cuda:{architecture}").resources
+        assert figures.spill_bytes == 0
+        assert 0 < figures.registers <= 65536 // figures.threads
+
+
+def test_an_unknown_architecture_is_refused() -> None:
+    with pytest.raises(TargetUnavailable, match="sm_35"):
+        Cuda.of("cuda:sm_35")
+
+
+@without_gpu
+def test_running_needs_a_gpu() -> None:
+    executable = build(rms_norm_linear(), "cuda:sm_90")
+    assert not executable.machine.available
+    with pytest.raises(InvalidInput, match="cuda"):
+        executable(*(torch.zeros(node.output.shape) for node in executable.graph.inputs()))
+
+
+@without_gpu
+def test_a_result_for_a_gpu_is_verified_and_travels(tmp_path: Path) -> None:
+    rmsnorm = WORKLOADS["rmsnorm"]
+    inputs = rmsnorm.inputs(dtype="fp16", size="small")
+    opt = mugraph.superoptimize(rmsnorm.function(), inputs, "cuda:sm_90")
+    assert opt.found
+    assert opt.certificate.accepted
+    assert opt.best.latency is None
+    again = mugraph.load(opt.save(tmp_path / "result"))
+    assert again.sources == opt.sources
+    assert "__global__" in opt.sources["kernels.cu"]
+    with pytest.raises(MugraphError, match="cuda"):
+        again(*inputs)
+
+
+@pytest.mark.slow
+@without_gpu
+def test_a_normalization_is_fused_in_fp16_at_full_size() -> None:
+    """It multiplies before it divides, so that numbers arise that fp16 does not hold."""
+    rmsnorm = WORKLOADS["rmsnorm"]
+    opt = mugraph.superoptimize(rmsnorm.function(), rmsnorm.inputs(dtype="fp16"), "cuda:sm_90")
+    (kernel,) = opt.best.graph.kernels()
+    assert kernel.body is not None
+    assert "multiply_fragments<tf32_t>" in opt.sources["kernels.cu"]
+
+
+@without_gpu
+def test_the_command_line_reports_what_kernels_take_and_times_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    folder = str(tmp_path / "lora")
+    options = ["--size", "small", "--dtype", "bf16", "--target", "cuda:sm_80", "-o", folder]
+    assert main(["optimize", "lora", *options, "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["verified"]
+    assert record["latency"] is None
+    assert record["predicted"] > record["roofline"] > 0
+    assert record["gpu_kernels"]
+    assert all(kernel["spill_bytes"] == 0 for kernel in record["gpu_kernels"])
+    assert all(kernel["engines"] == [] for kernel in record["gpu_kernels"]), "this architecture has threads alone"
+    assert main(["bench", folder]) == 2
+    assert "cuda:sm_80" in capsys.readouterr().err

@@ -1,0 +1,93 @@
+"""Compiling CUDA kernels without a GPU: figures of the assembler, refusals, the cache."""
+
+from __future__ import annotations
+
+import builtins
+from pathlib import Path
+
+import pytest
+
+from mugraph.errors import CompilationFailed, InvalidInput, TargetUnavailable
+from mugraph.support.store import Store
+from mugraph.targets.cuda import nvrtc
+from mugraph.targets.cuda.nvrtc import compile_cubin
+from mugraph.targets.launch import LaunchShape, LoadedKernel
+from targets.cuda.kernels import matmul, root_mean_square
+
+pytest.importorskip("cuda.core", reason="compiling CUDA needs cuda-core")
+
+OFF = Store(mode="off")
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize("element", ["fp16_t", "bf16_t"])
+def test_a_tensor_core_kernel_compiles_without_spills(architecture: str, element: str) -> None:
+    cubin = compile_cubin(matmul(element) + root_mean_square(element), architecture, OFF)
+    assert cubin.code.startswith(b"\x7fELF")
+    assert cubin.resources.keys() == {"matmul", "root_mean_square"}
+    for resources in cubin.resources.values():
+        assert 8 <= resources.registers <= 128
+        assert resources.spill_bytes == resources.stack_bytes == resources.shared_bytes == 0
+
+
+def test_spills_and_static_shared_memory_are_reported() -> None:
+    source = """
+    extern "C" __global__ void __launch_bounds__(1024) greedy(const float *x, float *y) {
+        __shared__ float s[1024];
+        float values[128];
+        for (int i = 0; i < 128; ++i) values[i] = x[i * 1024 + threadIdx.x];
+        s[threadIdx.x] = values[0];
+        __syncthreads();
+        float sum = s[threadIdx.x ^ 1];
+        for (int i = 0; i < 128; ++i) for (int j = 0; j < 128; ++j) sum += values[i] * values[j] * values[(i + j) % 128];
+        y[threadIdx.x] = sum;
+    }"""
+    resources = compile_cubin(source, "sm_80", OFF).resources["greedy"]
+    assert resources.registers <= 64
+    assert resources.spill_bytes > 0
+    assert resources.shared_bytes == 4096
+
+
+def test_accelerated_instructions_need_their_architecture() -> None:
+    source = 'extern "C" __global__ void k() { asm volatile("wgmma.fence.sync.aligned;"); }'
+    assert compile_cubin(source, "sm_90", OFF).architecture == "sm_90a"
+    for architecture in ("sm_80", "sm_100"):
+        with pytest.raises(CompilationFailed, match=f"{architecture}.*wgmma.fence"):
+            compile_cubin(source, architecture, OFF)
+
+
+def test_errors_name_the_line_of_the_kernels() -> None:
+    with pytest.raises(CompilationFailed, match=r'kernels.cu\(2\): error: identifier "missing" is undefined'):
+        compile_cubin('\nextern "C" __global__ void k(float *x) { x[0] = missing; }', "sm_80", OFF)
+    with pytest.raises(InvalidInput, match="'sm_70'; use one of sm_80"):
+        compile_cubin("", "sm_70", OFF)
+
+
+def test_results_are_kept_by_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path)
+    first = compile_cubin(matmul("bf16_t"), "sm_80", store)
+    monkeypatch.setattr(nvrtc, "_compile", lambda text, architecture: pytest.fail("compiled again"))
+    assert compile_cubin(matmul("bf16_t"), "sm_80", store) == first
+    with pytest.raises(pytest.fail.Exception, match="compiled again"):
+        compile_cubin(matmul("fp16_t"), "sm_80", store)
+    with pytest.raises(pytest.fail.Exception, match="compiled again"):
+        compile_cubin(matmul("bf16_t"), "sm_90", store)
+
+
+def test_without_cuda_core_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without_cuda(name: str, *arguments: object, **options: object) -> object:
+        if name.startswith("cuda"):
+            raise ImportError(f"No module named {name!r}")
+        return real(name, *arguments, **options)  # type: ignore[arg-type]  # the signature of __import__ is a stub's business
+
+    monkeypatch.setattr(builtins, "__import__", without_cuda)
+    with pytest.raises(TargetUnavailable, match=r"pip install 'mugraph\[cuda\]'"):
+        compile_cubin("", "sm_80", OFF)
+
+
+def test_launching_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(TargetUnavailable, match="needs an NVIDIA GPU"):
+        LoadedKernel(compile_cubin(matmul("bf16_t"), "sm_80", OFF), "matmul", LaunchShape((1,), 64, 0))

@@ -1,0 +1,135 @@
+"""Finding a compiler, the object cache, and what happens when either fails."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from mugraph.errors import CompilationFailed, TargetUnavailable
+from mugraph.host.objects import kept_object
+from mugraph.targets.cpu import compiler
+from mugraph.targets.cpu.compiler import find_compiler, load_shared
+
+SOURCE = "int answer(void) { return 42; }\n"
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda whole: b"",
+    "something else": lambda whole: b"not an object",
+    "cut off": lambda whole: whole[: len(whole) // 2],
+    "without its hash": lambda whole: whole[:-32],
+    "one bit": lambda whole: whole[:5000] + bytes([whole[5000] ^ 1]) + whole[5001:],
+    "zeros at the end": lambda whole: whole[:-4096] + bytes(4096),
+}
+
+
+def the_object(cache: Path) -> Path:
+    (path,) = (cache / "objects").glob("*.so")
+    return path
+
+
+def test_the_object_is_compiled_once(tmp_path: Path) -> None:
+    assert load_shared(SOURCE, tmp_path).answer() == 42
+    written = the_object(tmp_path).stat().st_mtime_ns
+    assert load_shared(SOURCE, tmp_path).answer() == 42
+    assert the_object(tmp_path).stat().st_mtime_ns == written
+
+
+def test_nothing_but_the_object_is_left_in_the_cache_and_nobody_else_may_read_it(tmp_path: Path) -> None:
+    usual = os.umask(0)
+    try:
+        load_shared(SOURCE, tmp_path / "new" / "cache")
+    finally:
+        os.umask(usual)
+    path = the_object(tmp_path / "new" / "cache")
+    assert [file for file in tmp_path.rglob("*") if file.is_file()] == [path]
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert {folder.stat().st_mode & 0o777 for folder in (path.parent, path.parent.parent)} == {0o700}
+
+
+def test_another_source_has_another_object(tmp_path: Path) -> None:
+    load_shared(SOURCE, tmp_path)
+    load_shared(SOURCE + "\n", tmp_path)
+    assert len(list((tmp_path / "objects").iterdir())) == 2
+
+
+def test_a_cache_that_cannot_be_written_is_replaced_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    with caplog.at_level(logging.WARNING):
+        for source in (SOURCE, SOURCE, f"static {SOURCE}int other(void) {{ return answer(); }}"):
+            library = load_shared(source, blocked)
+    assert library.other() == 42
+    assert caplog.text.count("cannot use the cache") == 1
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=DAMAGES.keys())
+def test_a_damaged_object_is_compiled_again(tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
+    """In another process: a truncated object that is mapped ends it with a bus error, which nothing catches."""
+    load_shared(SOURCE, tmp_path)
+    path = the_object(tmp_path)
+    whole = path.read_bytes()
+    path.write_bytes(DAMAGES[damage](whole))
+    script = "import sys; from pathlib import Path; from mugraph.targets.cpu.compiler import load_shared\n"
+    script += f"assert load_shared({SOURCE!r}, Path(sys.argv[1])).answer() == 42"
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stderr.count("is damaged") == 1
+    assert len(path.read_bytes()) == len(whole)
+
+
+def test_an_object_under_the_name_of_another_is_not_loaded(tmp_path: Path) -> None:
+    load_shared(SOURCE, tmp_path)
+    path = the_object(tmp_path)
+    other = "int answer(void) { return 43; }\n"
+    wrong = path.with_name(f"{find_compiler().key(other)}.so")
+    path.rename(wrong)
+    assert load_shared(other, tmp_path).answer() == 43
+
+
+def test_what_happens_to_the_file_of_a_loaded_object_does_not_matter(tmp_path: Path) -> None:
+    library = load_shared(SOURCE, tmp_path)
+    os.truncate(the_object(tmp_path), 0)
+    assert library.answer() == 42
+
+
+def test_an_object_with_its_hash_that_the_loader_refuses_is_compiled_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "objects" / f"{find_compiler().key(SOURCE)}.so"
+    kept_object(path, lambda file: none(file.write_bytes(b"no object")))
+    assert load_shared(SOURCE, tmp_path).answer() == 42
+    assert "cannot be loaded" in caplog.text
+
+
+def none(value: object) -> None:
+    """For functions that return something nobody asks for."""
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o702])
+def test_nothing_is_loaded_from_a_directory_that_others_can_write_to(
+    tmp_path: Path, mode: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    load_shared(SOURCE, tmp_path)
+    (tmp_path / "objects").chmod(mode)
+    with mock.patch.object(compiler, "_compile", side_effect=compiler._compile) as compiled:
+        assert load_shared(SOURCE, tmp_path).answer() == 42
+    assert compiled.call_count == 1
+    assert f"run `chmod go-w {tmp_path / 'objects'}`" in caplog.text
+
+
+def test_a_rejected_source_is_kept_and_named(tmp_path: Path) -> None:
+    with pytest.raises(CompilationFailed, match="please report") as caught:
+        load_shared("int broken(", tmp_path)
+    kept = Path(str(caught.value).rsplit(" ", 1)[1])
+    assert kept.read_text() == "int broken("
+
+
+def test_without_a_compiler_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "_commands", list)
+    with pytest.raises(TargetUnavailable, match="pip install ziglang"):
+        find_compiler.__wrapped__()
