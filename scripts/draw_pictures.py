@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mugraph.ir.graph import Graph
 from mugraph.ir.text import parse_graph
-from mugraph.viewer import picture
+from mugraph.results.viewer import picture
 
 PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
 HEADINGS = ("The program, one operator after the other", "The discovered muGraph, one kernel")

@@ -19,7 +19,7 @@ from mugraph.cli.cache import KINDS
 from mugraph.cli.summary import dropped
 from mugraph.integrations import piece_optimizer
 from mugraph.results import serialization
-from mugraph.results.result import Rejection
+from mugraph.results.data import Rejection
 from mugraph.runtime import baselines
 from mugraph.search import structure_cache
 from mugraph.selection import result_cache

@@ -11,14 +11,18 @@ from pathlib import Path
 
 import mugraph
 
-PACKAGES = Path(mugraph.__file__).parent
+ROOT = Path(mugraph.__file__).parent
 PAGE = Path(__file__).parent.parent / "docs" / "architecture.md"
-WITHOUT_A_LAYER = {"trials"}
-"""What nobody runs but tests and benchmarks."""
+FOR_ALL = {"errors", "version"}
+"""What every module may import."""
+NOT_DRAWN = {"testing"}
+"""What nobody runs but tests and benchmarks: it may import all."""
+FACES = {"__init__", "__main__"}
+"""Names for what stands in other modules."""
 
 
 def drawn() -> dict[str, set[str]]:
-    """The packages that each may import, by the first diagram of the page: all that arrows lead to."""
+    """What each box may import, by the first diagram of the page: all that arrows lead to."""
     diagram = re.search(r"```mermaid\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert diagram is not None
     below: dict[str, set[str]] = {}
@@ -31,29 +35,53 @@ def drawn() -> dict[str, set[str]]:
     return below
 
 
-def imports() -> Iterator[tuple[str, str]]:
-    """(importing file, imported package) wherever a package of mugraph imports another."""
-    for package in packages():
-        for file in sorted((PACKAGES / package).rglob("*.py")):
-            for node in ast.walk(ast.parse(file.read_text())):
-                names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-                if isinstance(node, ast.ImportFrom) and node.module is not None:
-                    names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-                for imported in {name.split(".")[1] for name in names if name.startswith("mugraph.")} & packages():
-                    if imported != package:
-                        yield str(file.relative_to(PACKAGES)), imported
+def modules() -> dict[str, Path]:
+    """Every module of mugraph by its name without `mugraph.`; packages have the names of their folders."""
+    files = sorted(ROOT.rglob("*.py"))
+    names = (".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for file in files)
+    return dict(zip(names, files, strict=True))
 
 
-def packages() -> set[str]:
-    return {file.parent.name for file in PACKAGES.glob("*/__init__.py")}
+def box_of(module: str) -> str:
+    """The box of the diagram that a module stands in."""
+    return module.partition(".")[0]
 
 
-def test_the_diagram_knows_every_package() -> None:
-    assert packages() - WITHOUT_A_LAYER <= drawn().keys()
+def imports(module: str, known: dict[str, Path]) -> Iterator[str]:
+    """The modules of mugraph that one imports anywhere in its text, late imports and those for type checkers included."""
+    for node in ast.walk(ast.parse(known[module].read_text())):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            inside = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = [name if name.removeprefix("mugraph.") in known else node.module for name in inside]
+        yield from (name.removeprefix("mugraph.") for name in names if name.startswith("mugraph."))
 
 
-def test_packages_import_only_what_arrows_lead_to() -> None:
-    below = drawn()
-    found = [(file, imported) for file, imported in imports() if file.partition("/")[0] not in WITHOUT_A_LAYER]
-    assert len(found) > 100
-    assert [pair for pair in found if pair[1] not in below[pair[0].partition("/")[0]]] == []
+def test_the_diagram_knows_every_package_and_module() -> None:
+    boxes = {box_of(module) for module in modules()} - FOR_ALL - NOT_DRAWN - FACES
+    assert boxes == drawn().keys()
+
+
+def test_modules_import_only_what_arrows_lead_to() -> None:
+    below, known = drawn(), modules()
+    pairs = [(module, name) for module in known if box_of(module) not in NOT_DRAWN | FACES for name in imports(module, known)]
+    assert len(pairs) > 1000
+    wrong = [
+        (module, name)
+        for module, name in pairs
+        if box_of(name) not in FOR_ALL | {box_of(module)} and box_of(name) not in below.get(box_of(module), ())
+    ]
+    assert wrong == []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    known = modules()
+    graph = {module: {name for name in imports(module, known) if name != module} for module in known if module not in FACES}
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
+
+
+def test_few_modules_stand_at_the_root() -> None:
+    assert {module for module, file in modules().items() if file.parent == ROOT and file.name != "__init__.py"} <= {
+        *("__main__", "api"),
+        *FOR_ALL,
+    }

@@ -11,6 +11,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from mugraph.version import __version__
+
 if TYPE_CHECKING:
     from mugraph.api import optimize_graph, superoptimize, verify
     from mugraph.errors import MugraphError
@@ -19,11 +21,9 @@ if TYPE_CHECKING:
     from mugraph.integrations.torch_operator import torch_operator
     from mugraph.ir.graph import Graph
     from mugraph.ir.program import Program
-    from mugraph.results.result import Superoptimized
-    from mugraph.results.serialization import load
+    from mugraph.results.superoptimized import Superoptimized, load
     from mugraph.search import SearchSpace
 
-__version__ = "0.1.0"
 __all__ = [
     "Dim",
     "Graph",
@@ -47,9 +47,9 @@ _HOMES = {
     "MugraphError": "mugraph.errors",
     "Program": "mugraph.ir.program",
     "SearchSpace": "mugraph.search",
-    "Superoptimized": "mugraph.results.result",
+    "Superoptimized": "mugraph.results.superoptimized",
     "from_onnx": "mugraph.frontend.onnx",
-    "load": "mugraph.results.serialization",
+    "load": "mugraph.results.superoptimized",
     "optimize_graph": "mugraph.api",
     "superoptimize": "mugraph.api",
     "superoptimize_dynamic": "mugraph.integrations.dynamic_shapes",

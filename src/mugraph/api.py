@@ -20,7 +20,8 @@ from mugraph.frontend.handwritten import in_place_of
 from mugraph.ir.graph import Graph, Level
 from mugraph.ir.program import Program
 from mugraph.ir.readings import readings
-from mugraph.results.result import Report, Superoptimized
+from mugraph.results.data import Report
+from mugraph.results.superoptimized import Superoptimized
 from mugraph.search import Candidate, SearchReport, SearchResult, SearchSpace
 from mugraph.search.algorithm1.cost import predicted_seconds
 from mugraph.search.constraints import EVERYTHING

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from mugraph.ir import DType, Graph, GraphBuilder, Level
-from mugraph.results.result import Rejection
+from mugraph.results.data import Rejection
 from mugraph.runtime import build
 from mugraph.selection import pipeline
 from mugraph.selection.inputs import random_tensors

@@ -17,7 +17,7 @@ import torch
 
 from mugraph import Program, Superoptimized, superoptimize
 from mugraph.devices import device_for
-from mugraph.results.result import Candidate
+from mugraph.results.data import Candidate
 from mugraph.runtime import build
 from mugraph.search import search as closure_search
 from mugraph.selection import result_cache

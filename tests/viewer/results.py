@@ -10,7 +10,8 @@ from mugraph.frontend.calling import Positional
 from mugraph.frontend.workloads import WORKLOADS, workload
 from mugraph.ir.graph import Graph
 from mugraph.ir.text import parse_graph
-from mugraph.results.result import Candidate, Rejection, Report, Superoptimized
+from mugraph.results.data import Candidate, Rejection, Report
+from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime import build
 from mugraph.search.report import Pruning, SearchReport, TierReport
 from mugraph.verifier import verify_graphs

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mugraph.cli import main
-from mugraph.viewer import page
+from mugraph.results.viewer import page
 
 from .results import result
 

@@ -13,8 +13,8 @@ from ir.graphs import kernel_graphs, rmsnorm_mugraph
 from mugraph.ir.evaluate import loop_nodes
 from mugraph.ir.graph import Graph, Value
 from mugraph.ir.text import parse_graph
-from mugraph.viewer.drawing import draw, svg
-from mugraph.viewer.labels import Labels, Role, bytes_words
+from mugraph.results.viewer.drawing import draw, svg
+from mugraph.results.viewer.labels import Labels, Role, bytes_words
 
 from .results import NAMES, discovered, program
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mugraph.viewer.layered import Arrangement, Box, Edge, arrange
+from mugraph.results.viewer.layered import Arrangement, Box, Edge, arrange
 
 Problem = tuple[list[tuple[float, float]], list[Edge], list[int]]
 

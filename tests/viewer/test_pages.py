@@ -13,8 +13,8 @@ import pytest
 import mugraph
 from mugraph.ir.text import parse_graph
 from mugraph.results.spot_check import SpotCheck
-from mugraph.viewer import notebook_html, page
-from mugraph.viewer.environment import style
+from mugraph.results.viewer import notebook_html, page
+from mugraph.results.viewer.environment import style
 
 from .results import NAMES, result, result_of
 

@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 import pytest
 
 from mugraph.ir.validity import check
+from mugraph.results.viewer import picture
 from mugraph.verifier import verify_graphs
-from mugraph.viewer import picture
 
 from .results import discovered, program
 

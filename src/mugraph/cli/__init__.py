@@ -12,10 +12,10 @@ from typing import Annotated
 
 import typer
 
-from mugraph import __version__
 from mugraph.cli import ablate, bench, cache, doctor, optimize, show, verify
 from mugraph.cli.options import Settings
 from mugraph.errors import MugraphError
+from mugraph.version import __version__
 
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 """The base of typer's complaints about arguments, which it does not export."""

@@ -16,7 +16,7 @@ from mugraph.errors import InvalidInput, TargetUnavailable
 
 if TYPE_CHECKING:
     from mugraph.cli.subjects import Subject
-    from mugraph.results.result import Superoptimized
+    from mugraph.results.superoptimized import Superoptimized
     from mugraph.runtime.baselines import Comparison
 
 
@@ -49,7 +49,7 @@ def bench(
 def _timed(folder: Path, rounds: int, trust_sources: bool, trust_origin: bool) -> tuple[Superoptimized, Comparison]:
     """The saved result, and its times beside those of the function it came from."""
     from mugraph.frontend import trace
-    from mugraph.results.serialization import load
+    from mugraph.results.superoptimized import load
     from mugraph.runtime.baselines import compare
     from mugraph.verifier.certificate import digest
 

@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mugraph import __version__
 from mugraph.checker import CheckReport, Examination, Part, Status, examine
 from mugraph.checker.files import Saved
 from mugraph.cli.subjects import Subject, resolve
@@ -26,6 +25,7 @@ from mugraph.results.bindings import check_sources
 from mugraph.results.serialization import check_manifest, read_manifest
 from mugraph.results.summary import passing_text
 from mugraph.verifier import verify_graphs
+from mugraph.version import __version__
 
 _EXIT = {"accepted": 0, "rejected": 1, "undecided": 3}
 _NOBODYS = Part(Status.NOT_CHECKED, "nothing in a folder says whose function program.json is; `--certificate DIR FILE.py:f` does")

@@ -25,7 +25,7 @@ def show(
     import sys
 
     from mugraph.cli.summary import print_result, result_json
-    from mugraph.results.serialization import load
+    from mugraph.results.superoptimized import load
 
     opt = load(folder, trust_sources)
     if html is not None:

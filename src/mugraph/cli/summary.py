@@ -10,11 +10,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from mugraph import __version__
 from mugraph.cli.subjects import Subject
 from mugraph.devices import device_for, roofline_seconds
 from mugraph.ir.graph import Graph
-from mugraph.results.result import Rejection, Superoptimized
+from mugraph.results.data import Rejection
 from mugraph.results.summary import (
     bound_text,
     compared_text,
@@ -23,7 +22,9 @@ from mugraph.results.summary import (
     seconds_text,
     spot_check_text,
 )
+from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.baselines import OURS, Comparison
+from mugraph.version import __version__
 
 _NUMBER = re.compile(r"\d[\d.]*(e[+-]\d+)?")
 

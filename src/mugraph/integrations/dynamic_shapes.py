@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from mugraph.api import superoptimize
 from mugraph.errors import InvalidInput, ShapeMismatch, StorageError
 from mugraph.frontend.calling import arguments_of
-from mugraph.results.result import Shared, Superoptimized
+from mugraph.results.data import Shared
+from mugraph.results.superoptimized import Superoptimized
 from mugraph.selection.pipeline import Evidence
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from mugraph.frontend.sharing import with_views_of_results
 from mugraph.frontend.splice import stitched
 from mugraph.integrations.piece_optimizer import Known, Options, optimizer
 from mugraph.integrations.symbolic_sizes import SizedGraph
-from mugraph.results.result import Superoptimized
+from mugraph.results.superoptimized import Superoptimized
 
 _log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mugraph.errors import InvalidInput
 from mugraph.frontend import require_torch
 from mugraph.ir.graph import Graph
-from mugraph.results.result import Superoptimized
+from mugraph.results.superoptimized import Superoptimized
 
 if TYPE_CHECKING:
     from torch._library.custom_ops import CustomOpDef

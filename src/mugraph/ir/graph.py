@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import singledispatch
 from typing import NamedTuple
 
 from mugraph.errors import ShapeMismatch
@@ -127,6 +128,12 @@ def attributes_of(mapping: Mapping[str, AttributeValue]) -> Attributes:
     return tuple(sorted(mapping.items()))
 
 
+@singledispatch
+def text_of(graph: object) -> str:
+    """A graph as text; `mugraph.ir.text`, which reads graphs and so is not imported here, registers how."""
+    raise NotImplementedError
+
+
 @dataclass(frozen=True, slots=True)
 class Graph:
     """Nodes in topological order, and the values that are the graph's outputs.
@@ -203,9 +210,7 @@ class Graph:
         return replace(self, nodes=nodes, outputs=outputs)
 
     def __str__(self) -> str:
-        from mugraph.ir.text import format_graph  # the printer imports this module
-
-        return format_graph(self)
+        return text_of(self)
 
 
 FREE = frozenset({"input", "constant", "input_iterator", "output_saver", "reshape", "transpose", "cast"})

@@ -32,7 +32,7 @@ from types import MappingProxyType
 
 from mugraph.ir.dtypes import DType
 from mugraph.ir.evaluate import loop_nodes
-from mugraph.ir.graph import AttributeValue, Graph, Value
+from mugraph.ir.graph import AttributeValue, Graph, Value, text_of
 from mugraph.ir.parse import KEYWORDS, LOOP_NAME, REPLICA, axis_name, implied_attributes, parse_graph
 from mugraph.ir.scalar import Scalar
 
@@ -43,6 +43,7 @@ Path = tuple[int, ...]
 _NAME = re.compile(r"[A-Za-z_][\w.]*", re.ASCII)
 
 
+@text_of.register
 def format_graph(graph: Graph, comments: Mapping[Path, str] = MappingProxyType({})) -> str:
     """The graph and all bodies in it, one node per line, without a final newline; `comments` end the lines of nodes."""
     return "\n".join((f"{_header(graph)} {{", *_body_lines(graph, None, comments, ()), "}"))

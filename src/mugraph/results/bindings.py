@@ -12,13 +12,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from mugraph import __version__
 from mugraph.errors import UntrustedSources
 from mugraph.ir.graph import Graph
 from mugraph.runtime.placement import Placement, placement_of
 from mugraph.targets.machine import recorded_machine
 from mugraph.verifier import by_random_tests
 from mugraph.verifier.certificate import Tests
+from mugraph.version import __version__
 
 PLACEMENT = "placement.json"
 PROVING_SECONDS = 1.0

@@ -8,7 +8,7 @@ from typing import Any
 
 from mugraph.errors import InvalidInput
 from mugraph.host.arrays import torch_arrays
-from mugraph.results.result import Shared, Superoptimized
+from mugraph.results.data import Result, Shared
 from mugraph.targets.gpu import NvidiaGpu, gpu_index
 
 
@@ -22,7 +22,7 @@ class Graphed(Shared):
     wait for each other on the host; they must be on one stream, since the graph has its tensors once.
     """
 
-    def __init__(self, result: Superoptimized, device: int | None = None, static_outputs: bool = False) -> None:
+    def __init__(self, result: Result, device: int | None = None, static_outputs: bool = False) -> None:
         """Capture a call on a GPU, by default torch's current one.
 
         Raises InvalidInput for a result that is not for GPUs, or whose captured tensors are on another device, TargetUnavailable

@@ -21,19 +21,21 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
-from mugraph import __version__
 from mugraph.errors import InvalidInput, StorageError
 from mugraph.frontend.calling import Positional, structure_of
 from mugraph.ir.graph import Graph
 from mugraph.ir.serialize import graph_from_json, graph_to_json
 from mugraph.results.bindings import PLACEMENT, check_sources, contradiction, printed
-from mugraph.results.result import Candidate, Report, Superoptimized
+from mugraph.results.data import Candidate, Report, Result
 from mugraph.runtime import Executable, build
 from mugraph.targets.machine import machine_for
 from mugraph.verifier import Certificate
 from mugraph.verifier.certificate import digest as graph_digest
+from mugraph.version import __version__
+
+R = TypeVar("R", bound=Result)
 
 MANIFEST = "mugraph.json"
 _FORMAT = 3
@@ -42,7 +44,7 @@ _LARGEST = 2**28
 """Bytes of a file: far more than any result has."""
 
 
-def save(result: Superoptimized, path: Path) -> Path:
+def save(result: Result, path: Path) -> Path:
     """Write `result` to the folder `path`, all of it or nothing; returns the folder.
 
     An older result there is replaced; any other folder or file raises InvalidInput. A disk that is full or read-only
@@ -74,18 +76,8 @@ def save(result: Superoptimized, path: Path) -> Path:
     return path
 
 
-def load(path: str | Path, trust_sources: bool = False) -> Superoptimized:
-    """Read back the folder `Superoptimized.save` wrote, and compile its muGraph for this machine.
-
-    The result is called with one tensor per input of its program, in order: the function's tensors first, then the
-    parameters of a module. The saved sources must be what the muGraph gives when it is printed again, and the muGraph is tested
-    against the program for up to a second, before anything is compiled. `trust_sources` instead compiles the sources as
-    they are, which is right for folders that nobody else could write to, and needed for those of another version.
-
-    Raises InvalidInput naming the file when a file was changed, is missing, contradicts another or is from another format;
-    UntrustedSources for sources that are not those of the muGraph; StorageError when a file cannot be read.
-    """
-    path = Path(path)
+def read(kind: type[R], path: Path, trust_sources: bool) -> R:
+    """The result in the folder `path`, as one of a kind; raises what `mugraph.load` raises."""
     manifest = read_manifest(path)
     files = {name: _read_checked(path, name, digest) for name, digest in manifest["files"].items()}
     program = graph_from_json(_parse(path, files, "program.json"))
@@ -101,7 +93,7 @@ def load(path: str | Path, trust_sources: bool = False) -> Superoptimized:
         raise InvalidInput(f"{path / 'report.json'} is incomplete or malformed ({error}); optimize and save again") from None
     _check_proof(path, program, graph, certificate)
     executable = _executable(path, manifest, files, graph, trust_sources)
-    return Superoptimized(program, best, candidates, report, executable, calling, manifest["target"], manifest["origin"])
+    return kind(program, best, candidates, report, executable, calling, manifest["target"], manifest["origin"])
 
 
 def _check_proof(path: Path, program: Graph, graph: Graph, certificate: Certificate) -> None:
@@ -163,7 +155,7 @@ def check_replaceable(path: Path) -> None:
         raise InvalidInput(f"{path} exists and is not a mugraph result; choose another folder or remove it yourself")
 
 
-def _contents(result: Superoptimized) -> dict[str, str]:
+def _contents(result: Result) -> dict[str, str]:
     """Text of every file but the manifest, by its path in the folder."""
     record = {
         "report": result.report.to_json(),

@@ -22,7 +22,7 @@ from mugraph.errors import BudgetExceeded, MugraphError
 from mugraph.ir.graph import Graph
 from mugraph.ir.readings import readings
 from mugraph.lower.thread_graphs import construct
-from mugraph.results.result import Candidate, Rejection
+from mugraph.results.data import Candidate, Rejection
 from mugraph.results.spot_check import SpotCheck
 from mugraph.runtime import Executable, build, measure
 from mugraph.selection.emulated_blocks import emulator_for, spot_check

@@ -16,16 +16,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mugraph import __version__
 from mugraph.devices import Device
 from mugraph.errors import InvalidInput, MugraphError
 from mugraph.frontend.calling import Calling
 from mugraph.ir.graph import Graph
-from mugraph.results.result import Candidate, Report, Superoptimized
+from mugraph.results.data import Candidate, Report
+from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime import build
 from mugraph.selection.pipeline import Contestant, Qualifier
 from mugraph.support.store import Store, digest_of
 from mugraph.verifier.certificate import digest as graph_digest
+from mugraph.version import __version__
 
 KIND = "result"
 _UNHURRIED = 6

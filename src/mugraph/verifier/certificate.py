@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
 from typing import Any
 
-from mugraph import __version__
 from mugraph.algebra.families import FieldFamily
 from mugraph.algebra.fields import FieldPair
 from mugraph.errors import InvalidInput
@@ -19,6 +18,7 @@ from mugraph.ir.serialize import graph_to_json
 from mugraph.verifier.bounds import Difference, Function, Terms
 from mugraph.verifier.float_report import FloatReport
 from mugraph.verifier.parallel_axes import Axis
+from mugraph.version import __version__
 
 FORMAT = 5
 

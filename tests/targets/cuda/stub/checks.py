@@ -19,7 +19,7 @@ from mugraph.errors import InvalidInput, LaunchFailed, MugraphError, ShapeMismat
 from mugraph.frontend import trace
 from mugraph.frontend.calling import Positional
 from mugraph.host.arrays import torch_arrays
-from mugraph.results.result import Superoptimized
+from mugraph.results.superoptimized import Superoptimized
 from mugraph.targets.cuda.nvrtc import Cubin
 from mugraph.targets.launch import Launcher, LaunchShape, LoadedKernel
 from targets.cuda.stub import torch_side

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from mugraph.ir.graph import Graph
-from mugraph.results.result import Candidate, Report
+from mugraph.results.data import Candidate, Report
 from mugraph.results.summary import seconds_text
-from mugraph.viewer.labels import extent
+from mugraph.results.viewer.labels import extent
 
 
 @dataclass(frozen=True, slots=True)

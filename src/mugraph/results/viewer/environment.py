@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 @cache
 def environment() -> Environment:
     """The templates of this package; a name that the page does not supply is an error."""
-    loader = PackageLoader("mugraph.viewer")
+    loader = PackageLoader("mugraph.results.viewer")
     return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
 
 

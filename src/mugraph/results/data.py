@@ -1,11 +1,10 @@
-"""What an optimization returns: the verified muGraphs, how they were found, and a callable that runs the best one."""
+"""The data of a result: the verified muGraphs, how they were found, and the best one compiled."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import Any, NoReturn, Self
 
 from mugraph.errors import StorageError
 from mugraph.frontend.calling import Calling
@@ -15,9 +14,6 @@ from mugraph.results.spot_check import SpotCheck
 from mugraph.runtime import Executable
 from mugraph.support.schema import expect
 from mugraph.verifier import Certificate
-
-if TYPE_CHECKING:
-    from mugraph.results.cuda_graphs import Graphed
 
 _SECONDS = (float, None)
 _MEASURED = {"cost": _SECONDS, "latency": _SECONDS}
@@ -185,12 +181,8 @@ class Shared:
         )
 
 
-class Superoptimized(Shared):
-    """The result of `mugraph.superoptimize`: call it like the function it replaces.
-
-    Outputs have the shapes, dtypes and structure of the original's. The kernels never modify their inputs, and calls
-    from several threads do not disturb each other. There is no gradient. Copies (`copy.deepcopy`) are the result itself.
-    """
+class Result(Shared):
+    """A program, the muGraphs that were verified for it, and the best one compiled, to be called like the function."""
 
     def __init__(
         self,
@@ -225,16 +217,6 @@ class Superoptimized(Shared):
             outputs = self.executable(*inputs)
         return self.calling.unflatten(outputs, inputs)
 
-    def graphed(self, device: int | None = None, *, static_outputs: bool = False) -> Graphed:
-        """The result as a CUDA graph on a GPU, by default torch's current one; see `mugraph.results.cuda_graphs.Graphed`.
-
-        Arguments are copied into tensors of the graph. Outputs are copied from others, or, with `static_outputs`, are these,
-        which the next call overwrites. Raises InvalidInput for a result that is not for GPUs, TargetUnavailable without one.
-        """
-        from mugraph.results.cuda_graphs import Graphed  # it stands on top of results, and so imports this module
-
-        return Graphed(self, device, static_outputs)
-
     @property
     def graph(self) -> Graph:
         """The muGraph that runs: the best one, at kernel level."""
@@ -254,27 +236,3 @@ class Superoptimized(Shared):
     def sources(self) -> dict[str, str]:
         """Generated source by file name."""
         return dict(self.executable.sources)
-
-    def save(self, path: str | Path) -> Path:
-        """Write the result as a folder of JSON and sources, which `mugraph.load` reads (`mugraph.results.serialization`)."""
-        from mugraph.results.serialization import save  # it reads results back, and so imports this module
-
-        return save(self, Path(path))
-
-    def to_html(self) -> str:
-        """The result as one self-contained HTML page: muGraph, evidence, costs, sources; see `mugraph.viewer`."""
-        from mugraph.viewer import page  # it stands on top of results, and so imports this module
-
-        return page(self)
-
-    def _repr_html_(self) -> str:
-        """What notebooks show: the page of `to_html` in a frame."""
-        from mugraph.viewer import notebook_html
-
-        return notebook_html(self)
-
-    def __repr__(self) -> str:
-        kernels = len(self.graph.kernels())
-        return (
-            f"<Superoptimized for {self.target}: {kernels} kernel{'s' * (kernels != 1)}, {'found' if self.found else 'original'}>"
-        )

@@ -15,13 +15,13 @@ from markupsafe import Markup
 
 from mugraph.devices import device_for, roofline_seconds
 from mugraph.ir.graph import Graph
-from mugraph.results.result import Candidate, Superoptimized
+from mugraph.results.data import Candidate, Result
 from mugraph.results.summary import bound_text, compared_text, seconds_text
-from mugraph.viewer import evidence, tables
-from mugraph.viewer.drawing import draw, svg
-from mugraph.viewer.environment import environment
-from mugraph.viewer.highlighting import highlighted
-from mugraph.viewer.labels import MEMORY, ROLE_WORDS, Labels, Operands, extent
+from mugraph.results.viewer import evidence, tables
+from mugraph.results.viewer.drawing import draw, svg
+from mugraph.results.viewer.environment import environment
+from mugraph.results.viewer.highlighting import highlighted
+from mugraph.results.viewer.labels import MEMORY, ROLE_WORDS, Labels, Operands, extent
 
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 """Characters that HTML does not have, and those that would turn the text after them around."""
@@ -46,7 +46,7 @@ class Figure:
     note: str
 
 
-def page(opt: Superoptimized) -> str:
+def page(opt: Result) -> str:
     """The page of a result, as the text of an HTML file in UTF-8."""
     best, certificate, report = opt.best, opt.certificate, opt.report
     text = (
@@ -84,20 +84,20 @@ def page(opt: Superoptimized) -> str:
     return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def notebook_html(opt: Superoptimized) -> str:
+def notebook_html(opt: Result) -> str:
     """The page in a frame of its own, so that its styles and the notebook's do not meet; the frame may run no scripts."""
     framed = html.escape(page(opt))
     return f'<iframe title="mugraph result" sandbox="" srcdoc="{framed}" style="width:100%;height:44em;border:0"></iframe>'
 
 
-def _headline(opt: Superoptimized) -> str:
+def _headline(opt: Result) -> str:
     if not opt.found:
         return "Nothing better than the original program was found: the result runs the original, operator by operator."
     kernels = len(opt.graph.kernels())
     return f"{len(opt.program.kernels())} operators became {kernels} kernel{'s' * (kernels != 1)} for {opt.target}."
 
 
-def _figures(opt: Superoptimized) -> Iterator[Figure]:
+def _figures(opt: Result) -> Iterator[Figure]:
     best, report = opt.best, opt.report
     floor = seconds_text(roofline_seconds(opt.program, device_for(opt.target)))
     if best.latency is not None:
@@ -139,7 +139,7 @@ def _thread_graphs(graph: Graph, around: Operands, kernel: str) -> Iterator[Body
             yield BodyView(name, summary, _drawing(node.body, f"The {name} of {kernel}", labels.operands(index)))
 
 
-def _candidates(opt: Superoptimized) -> Iterator[tuple[tables.CandidateRow, Markup]]:
+def _candidates(opt: Result) -> Iterator[tuple[tables.CandidateRow, Markup]]:
     """The rows of the verified muGraphs, each with its drawing."""
     for number, candidate in enumerate(opt.candidates, start=1):
         row = tables.candidate_row(number, candidate, runs=opt.found and candidate.graph == opt.graph)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 from mugraph.ir.graph import Graph
-from mugraph.viewer.drawing import Drawing, draw, svg_root
-from mugraph.viewer.environment import style
+from mugraph.results.viewer.drawing import Drawing, draw, svg_root
+from mugraph.results.viewer.environment import style
 
 _MARGIN, _BETWEEN, _HEADING = 20.0, 48.0, 32.0
 

@@ -13,8 +13,8 @@ from xml.etree import ElementTree
 from mugraph.ir.evaluate import loop_nodes
 from mugraph.ir.graph import Graph, Level, Value
 from mugraph.ir.parse import LOOP_NAME
-from mugraph.viewer.labels import Label, Labels, Operands
-from mugraph.viewer.layered import Box, Edge, Point, arrange
+from mugraph.results.viewer.labels import Label, Labels, Operands
+from mugraph.results.viewer.layered import Box, Edge, Point, arrange
 
 _CHARACTER, _LINE = 7.3, 16.0
 """Pixels of a monospaced character of 12 pixels, and of a line."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mugraph.ir.graph import Graph
-from mugraph.results.result import Candidate
+from mugraph.results.data import Candidate
 from mugraph.results.summary import bound_text, outcome_text, spot_check_text
 from mugraph.verifier import Certificate, FloatReport
 from mugraph.verifier.bounds import Difference, Terms

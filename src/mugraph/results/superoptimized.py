@@ -1,0 +1,58 @@
+"""What users hold: a result to call, to save and to look at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mugraph.results.cuda_graphs import Graphed
+from mugraph.results.data import Result
+from mugraph.results.serialization import read, save
+from mugraph.results.viewer import notebook_html, page
+
+
+class Superoptimized(Result):
+    """The result of `mugraph.superoptimize`: call it like the function it replaces.
+
+    Outputs have the shapes, dtypes and structure of the original's. The kernels never modify their inputs, and calls
+    from several threads do not disturb each other. There is no gradient. Copies (`copy.deepcopy`) are the result itself.
+    """
+
+    def graphed(self, device: int | None = None, *, static_outputs: bool = False) -> Graphed:
+        """The result as a CUDA graph on a GPU, by default torch's current one; see `mugraph.results.cuda_graphs.Graphed`.
+
+        Arguments are copied into tensors of the graph. Outputs are copied from others, or, with `static_outputs`, are these,
+        which the next call overwrites. Raises InvalidInput for a result that is not for GPUs, TargetUnavailable without one.
+        """
+        return Graphed(self, device, static_outputs)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the result as a folder of JSON and sources, which `mugraph.load` reads (`mugraph.results.serialization`)."""
+        return save(self, Path(path))
+
+    def to_html(self) -> str:
+        """The result as one self-contained HTML page: muGraph, evidence, costs, sources; see `mugraph.results.viewer`."""
+        return page(self)
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: the page of `to_html` in a frame."""
+        return notebook_html(self)
+
+    def __repr__(self) -> str:
+        kernels = len(self.graph.kernels())
+        return (
+            f"<Superoptimized for {self.target}: {kernels} kernel{'s' * (kernels != 1)}, {'found' if self.found else 'original'}>"
+        )
+
+
+def load(path: str | Path, trust_sources: bool = False) -> Superoptimized:
+    """Read back the folder `Superoptimized.save` wrote, and compile its muGraph for this machine.
+
+    The result is called with one tensor per input of its program, in order: the function's tensors first, then the
+    parameters of a module. The saved sources must be what the muGraph gives when it is printed again, and the muGraph is tested
+    against the program for up to a second, before anything is compiled. `trust_sources` instead compiles the sources as
+    they are, which is right for folders that nobody else could write to, and needed for those of another version.
+
+    Raises InvalidInput naming the file when a file was changed, is missing, contradicts another or is from another format;
+    UntrustedSources for sources that are not those of the muGraph; StorageError when a file cannot be read.
+    """
+    return read(Superoptimized, Path(path), trust_sources)
