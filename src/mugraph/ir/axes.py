@@ -10,6 +10,7 @@ under fresh axes.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,8 @@ import numpy as np
 
 from mugraph.errors import UnsupportedOperator
 from mugraph.ir.graph import Graph, Node, Shape, Value
-from mugraph.ir.ops import operator
+from mugraph.ir.index_maps import Index, IndexMaps, Structure, contraction_maps, elementwise_maps
+from mugraph.ir.ops import Call, operator
 from mugraph.ir.scalar import Scalar
 
 Slots = tuple[tuple[int, ...], ...]
@@ -95,6 +97,10 @@ _MOST_COPIES = 256
 
 _MOST_AXES = getattr(np, "MAXDIMS", 64) - 2
 """NumPy's dimensions, but for those of a for-loop and of parts: every axis is one of the tiny tensors that are compared."""
+
+
+_OPS: dict[Structure, str | None] = {Structure.REDUCTION: None, Structure.VIEW: "view"}
+"""What terms are called that are made of operators with such a structure, besides elementwise ones; None: as these are."""
 
 
 class _Conflict(Exception):
@@ -229,21 +235,7 @@ class _Analysis:
         self.drafts.append(draft)
         return len(self.drafts) - 1
 
-    def align(self, dims: Sequence[tuple[Factors, ...]], where: str) -> tuple[Factors, ...]:
-        """Broadcast dimension lists together, right-aligned; the dimensions of the result."""
-        rank = max(map(len, dims), default=0)
-        result: list[Factors] = []
-        for position in range(-rank, 0):
-            present = [d[position] for d in dims if len(d) >= -position and self.unifier.resolve(d[position])]
-            for other in present[1:]:
-                self.unifier.unify(present[0], other, where)
-            result.append(present[0] if present else ())
-        return tuple(result)
-
     def add(self, value: Value, node: Node, operands: Sequence[int]) -> int:
-        drafts = [self.drafts[i] for i in operands]
-        dims = [draft.dims for draft in drafts]
-        support = _together(drafts)
         row = operator(node.op)
         if node.op == "input":
             factors = tuple(self.unifier.fresh(size) for size in node.output.shape)
@@ -253,57 +245,63 @@ class _Analysis:
             scalar = node["value"]
             assert isinstance(scalar, Scalar)
             return self.push(_Draft("constant", (), (), (), scalar=scalar))
-        if row.elementwise:
-            return self.push(_Draft(node.op, tuple(operands), self.align(dims, node.op), support))
-        if node.op == "matmul":
-            return self.contract(operands, node.op)
-        if node.op == "concat_matmul":
-            first = self.contract([operands[0], operands[2]], node.op)
-            second = self.contract([operands[1], operands[3]], node.op)
-            pair = [self.drafts[first], self.drafts[second]]
-            joint = self.align([pair[0].dims, pair[1].dims], node.op)
-            return self.push(_Draft("add", (first, second), joint, _together(pair)))
-        if node.op in ("sum", "max"):
-            return self.reduce(node, operands[0])
-        moved = self.moved(node, drafts[0])
-        return self.push(_Draft("view", tuple(operands), moved, support))
+        shapes = tuple(self.graph.tensor(v).shape for v in node.inputs)
+        if row.products:
+            return self.contractions(row.products, shapes, operands, node)
+        if node.body is not None or not (row.elementwise or row.structure in _OPS):
+            raise UnsupportedOperator(f"operator {node.op!r} cannot stand in a program to be searched")
+        maps = row.index_maps(Call(node.op, shapes, dict(node.attributes)), node.output.shape)
+        return self.applied(_OPS.get(row.structure, node.op) or node.op, maps, operands, node.op)
 
-    def contract(self, operands: Sequence[int], where: str) -> int:
-        left, right = self.drafts[operands[0]], self.drafts[operands[1]]
-        self.unifier.unify(left.dims[-1], right.dims[-2], where)
-        batch = self.align([left.dims[:-2], right.dims[:-2]], where)
-        dims = (*batch, left.dims[-2], right.dims[-1])
-        support = _together([left, right])
-        return self.push(_Draft("contract", tuple(operands), dims, support, reduced=left.dims[-1]))
+    def contractions(
+        self, products: Sequence[tuple[int, int]], shapes: Sequence[Shape], operands: Sequence[int], node: Node
+    ) -> int:
+        """The products of pairs of operands, added up."""
+        shape, sums = node.output.shape, []
+        for left, right in products:
+            maps = contraction_maps([(0, 1)])([shapes[left], shapes[right]], shape)
+            sums.append(self.applied("contract", maps, [operands[left], operands[right]], node.op))
+        return functools.reduce(lambda a, b: self.applied("add", elementwise_maps([shape, shape], shape), [a, b], node.op), sums)
 
-    def reduce(self, node: Node, operand: int) -> int:
-        draft = self.drafts[operand]
-        dim, size = node.integer("dim"), node.integer("size")
-        whole = draft.dims[dim]
-        total = math.prod(self.unifier.sizes[f] for f in self.unifier.resolve(whole))
-        kept, reduced = self.unifier.fresh(total // size), self.unifier.fresh(size)
-        self.unifier.unify(whole, kept + reduced, node.op)
-        dims = (*draft.dims[:dim], kept, *draft.dims[dim + 1 :])
-        return self.push(_Draft(node.op, (operand,), dims, draft.support, reduced=reduced))
+    def applied(self, op: str, maps: IndexMaps | None, operands: Sequence[int], where: str) -> int:
+        """An operation at all points of its index maps, whose iterators become factors: those of operands put together."""
+        assert maps is not None
+        drafts = [self.drafts[i] for i in operands]
+        factors: dict[int, Factors] = {}
+        for draft, indices in zip(drafts, maps.operands, strict=True):
+            for dim, index in zip(draft.dims, indices, strict=True):
+                digits = maps.whole(index)
+                if digits is None:
+                    raise UnsupportedOperator(
+                        f"{where}: a dimension of size {self.size(dim)} is regrouped across its ends; "
+                        "keep reshapes to splits and merges of whole dimensions"
+                    )
+                if len(digits) == 1:
+                    self.meet(factors, digits[0], dim, where)
+                elif digits:
+                    parts = tuple(f for digit in digits for f in self.factors(factors, digit, maps))
+                    self.unifier.unify(dim, parts, where)
+        dims = tuple(self.index_factors(factors, maps, index) for index in maps.result)
+        reduced = tuple(f for iterator in sorted(maps.reduced) for f in factors.get(iterator, ()))
+        return self.push(_Draft(op, tuple(operands), dims, _together(drafts), reduced=reduced))
 
-    def moved(self, node: Node, draft: _Draft) -> tuple[Factors, ...]:
-        """The dimensions after a view."""
-        if node.op == "cast":
-            return draft.dims
-        if node.op == "transpose":
-            return tuple(draft.dims[dim] for dim in node.integers("permutation"))
-        if node.op == "reshape":
-            new = tuple(self.unifier.fresh(size) for size in node.output.shape)
-            self.unifier.unify(
-                tuple(f for dim in draft.dims for f in dim),
-                tuple(f for dim in new for f in dim),
-                f"reshape to {list(_shape(node))}",
-            )
-            return new
-        if node.op == "repeat":
-            dim, times = node.integer("dim"), node.integer("times")
-            return (*draft.dims[:dim], self.unifier.fresh(times) + draft.dims[dim], *draft.dims[dim + 1 :])
-        raise UnsupportedOperator(f"operator {node.op!r} cannot stand in a program to be searched")
+    def size(self, dim: Factors) -> int:
+        return math.prod(self.unifier.sizes[f] for f in self.unifier.resolve(dim))
+
+    def meet(self, factors: dict[int, Factors], iterator: int, dim: Factors, where: str) -> None:
+        """A dimension that an iterator runs over: the first gives it its factors, others are made the same."""
+        if iterator in factors:
+            self.unifier.unify(factors[iterator], dim, where)
+        else:
+            factors[iterator] = dim
+
+    def factors(self, factors: dict[int, Factors], iterator: int, maps: IndexMaps) -> Factors:
+        return factors.setdefault(iterator, self.unifier.fresh(maps.sizes[iterator]))
+
+    def index_factors(self, factors: dict[int, Factors], maps: IndexMaps, index: Index) -> Factors:
+        digits = maps.whole(index)
+        assert digits is not None, "results are written at every position once"
+        return tuple(f for digit in digits for f in self.factors(factors, digit, maps))
 
     def finish(self) -> AxisProgram:
         """Number the axes, drop views and what no output needs, and share equal terms."""
@@ -392,10 +390,6 @@ def operands_first(roots: Iterable[int], operands: Callable[[int], Sequence[int]
 def _together(drafts: Sequence[_Draft]) -> Factors:
     """The factors that some draft depends on, each once: a tensor may be an operand of any number of others."""
     return tuple(dict.fromkeys(factor for draft in drafts for factor in draft.support))
-
-
-def _shape(node: Node) -> Shape:
-    return node.output.shape
 
 
 def axis_program(graph: Graph) -> AxisProgram:

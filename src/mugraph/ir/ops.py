@@ -1,7 +1,7 @@
 """The operator table: one row per operator, and everything the rest of mugraph knows about it (paper, Table 1).
 
-A row gives the levels an operator may stand at, its shape rule, its meaning under any `Arithmetic` (floats and finite
-fields alike), its abstract expression, its kind for the verifier's theorem, its cost, and how C-like
+A row gives the levels an operator may stand at, its shape rule, its structure and index maps, its meaning under any `Arithmetic`
+(floats and finite fields alike), its abstract expression, its kind for the verifier's theorem, its cost, and how C-like
 targets print it. Adding an operator is adding a row (see docs/adding-an-operator.md).
 """
 
@@ -19,7 +19,18 @@ import numpy as np
 from mugraph.errors import ShapeMismatch, UnsupportedOperator
 from mugraph.ir.arithmetic import Abstraction, Arithmetic, Array
 from mugraph.ir.dtypes import DType, round_to
-from mugraph.ir.graph import AttributeValue, Level, Shape, Tensor
+from mugraph.ir.graph import AttributeValue, Level, Node, Shape, Tensor
+from mugraph.ir.index_maps import (
+    IndexMaps,
+    MapRule,
+    Structure,
+    contraction_maps,
+    elementwise_maps,
+    grouped_maps,
+    repeated_maps,
+    reshaped_maps,
+    transposed_maps,
+)
 from mugraph.ir.scalar import Scalar
 
 
@@ -101,21 +112,26 @@ _BLOCK_THREAD = frozenset({Level.BLOCK, Level.THREAD})
 class Operator:
     """A row of the table.
 
-    `shape`, `compute` and `express` are the operator's shape rule, meaning and abstract expression. `flops` counts
-    floating-point operations from the call and the output shape. Elementwise operators have `scalar`, a C-family
-    expression over {0}, {1} (functions in it are named as in C's math library or supplied by each target's prelude),
-    and opaque ones a NumPy `reference`. `attributes` names what a node must carry, `optional` what it may carry besides.
+    `structure` and `maps` say at which points it computes, and what it reads and writes at each (`mugraph.ir.index_maps`); leaves
+    and boundaries have no maps, and a contraction lists in `products` the pairs of operands whose products it adds up.
+    `shape`, `compute` and `express` are the operator's shape rule, meaning and abstract expression, `cost` its floating-point
+    operations at each point. Elementwise operators have `scalar`, a C-family expression over {0}, {1} (functions in it are named
+    as in C's math library or supplied by each target's prelude), and opaque ones a NumPy `reference`. `attributes` names what a
+    node must carry, `optional` what it may carry besides.
     """
 
     name: str
     paper: str | None
     arity: int
     kind: Kind
+    structure: Structure
     levels: frozenset[Level]
     shape: ShapeRule
     compute: ComputeRule
     express: AbstractRule
-    flops: Callable[[Call, Shape], int] = lambda call, out: 0
+    maps: Callable[[Call], MapRule] | None = None
+    cost: int = 0
+    products: tuple[tuple[int, int], ...] = ()
     attributes: tuple[str, ...] = ()
     scalar: str | None = None
     reference: Callable[[Array], Array] | None = None
@@ -126,6 +142,20 @@ class Operator:
     def elementwise(self) -> bool:
         """Whether each output element depends on one element of each operand (so it may join a thread graph)."""
         return self.scalar is not None
+
+    def index_maps(self, call: Call, out: Shape) -> IndexMaps | None:
+        """The points at which a call with a result of shape `out` computes; None for leaves and boundaries."""
+        return None if self.maps is None else self.maps(call)(call.shapes, out)
+
+    def flops(self, call: Call, out: Shape) -> int:
+        """Floating-point operations of a call with a result of shape `out`; of an accumulator, in one iteration."""
+        if not self.cost or self.maps is None:
+            return 0
+        if self.structure is Structure.ELEMENTWISE:
+            return self.cost * math.prod(out)
+        if self.products:
+            return self.cost * sum(math.prod(out) * call.shapes[left][-1] for left, _ in self.products)
+        return self.cost * self.maps(call)(call.shapes, out).points
 
     def infer(self, call: Call, inputs: Sequence[Tensor], level: Level) -> Tensor:
         """The output tensor; raises ShapeMismatch when the operands break the operator's specification."""
@@ -153,6 +183,11 @@ def operator(name: str) -> Operator:
         return OPERATORS[name]
     except KeyError:
         raise UnsupportedOperator(f"operator {name!r} is not in the operator table") from None
+
+
+def index_maps_of(node: Node, shapes: Sequence[Shape]) -> IndexMaps | None:
+    """The index maps of a node whose operands have these shapes; None for leaves and boundaries without."""
+    return operator(node.op).index_maps(Call(node.op, tuple(shapes), dict(node.attributes)), node.output.shape)
 
 
 def apply_call(op: str, inputs: Sequence[Tensor], attributes: Mapping[str, AttributeValue], scope: Scope = Scope()) -> Call:
@@ -359,20 +394,27 @@ def _accumulate_expression(algebra: Abstraction[Any], call: Call, xs: Sequence[A
     return algebra.sum(call.scope.loop, xs[0]) if call.attributes["combine"] == "sum" else xs[0]
 
 
-def _per_element(cost: int) -> Callable[[Call, Shape], int]:
-    return lambda call, out: cost * math.prod(out)
+# --- index maps --------------------------------------------------------------------------------------------------------
 
 
-def _per_input(call: Call, out: Shape) -> int:
-    return math.prod(call.shapes[0])
+def _pointwise(call: Call) -> MapRule:
+    return elementwise_maps
 
 
-def _matmul_flops(call: Call, out: Shape) -> int:
-    return 2 * math.prod(out) * call.shapes[0][-1]
+def _groups(call: Call) -> MapRule:
+    return grouped_maps(call.dim())
 
 
-def _concat_matmul_flops(call: Call, out: Shape) -> int:
-    return 2 * math.prod(out) * (call.shapes[0][-1] + call.shapes[1][-1])
+def _turns(call: Call) -> MapRule:
+    return repeated_maps(call.dim()) if call.attributes["combine"] == "concat" else elementwise_maps
+
+
+def _multiplied(products: tuple[tuple[int, int], ...]) -> Callable[[Call], MapRule]:
+    return lambda call: contraction_maps(products)
+
+
+_MATMUL = ((0, 1),)
+_CONCAT_MATMUL = ((0, 2), (1, 3))
 
 
 # --- rows ------------------------------------------------------------------------------------------------------------
@@ -389,9 +431,20 @@ def _elementwise(
     cost: int = 1,
     commutative: bool = False,
 ) -> Operator:
-    flops = _per_element(cost)
     return Operator(
-        name, paper, arity, kind, _KERNEL_BLOCK_THREAD, _broadcast, compute, express, flops, (), scalar, None, commutative
+        name,
+        paper,
+        arity,
+        kind,
+        Structure.ELEMENTWISE,
+        _KERNEL_BLOCK_THREAD,
+        _broadcast,
+        compute,
+        express,
+        _pointwise,
+        cost,
+        scalar=scalar,
+        commutative=commutative,
     )
 
 
@@ -402,21 +455,28 @@ def opaque(name: str, scalar: str, reference: Callable[[Array], Array], paper: s
         paper,
         1,
         Kind.OPAQUE,
+        Structure.ELEMENTWISE,
         _KERNEL_BLOCK_THREAD,
         _broadcast,
         lambda arith, call, xs: arith.opaque(name, xs[0]),
         lambda algebra, call, xs: algebra.opaque(name, xs[0]),
-        _per_element(cost),
-        (),
-        scalar,
-        reference,
+        _pointwise,
+        cost,
+        scalar=scalar,
+        reference=reference,
     )
 
 
-def _data(
-    name: str, paper: str | None, levels: frozenset[Level], shape: ShapeRule, compute: ComputeRule, attributes: tuple[str, ...]
+def _view(
+    name: str,
+    paper: str | None,
+    levels: frozenset[Level],
+    shape: ShapeRule,
+    compute: ComputeRule,
+    maps: Callable[[Call], MapRule],
+    attributes: tuple[str, ...],
 ) -> Operator:
-    return Operator(name, paper, 1, Kind.DATA, levels, shape, compute, _same, attributes=attributes)
+    return Operator(name, paper, 1, Kind.DATA, Structure.VIEW, levels, shape, compute, _same, maps, attributes=attributes)
 
 
 def _leaf_value(arith: Arithmetic[Any], call: Call, xs: Sequence[Any]) -> Any:
@@ -457,44 +517,47 @@ def _log(x: Array) -> Array:
 _ROWS = (
     # leaves and boundaries
     Operator(
-        "input", None, 0, Kind.DATA, frozenset({Level.KERNEL}), lambda call: call.integers("shape"),
+        "input", None, 0, Kind.DATA, Structure.LEAF, frozenset({Level.KERNEL}), lambda call: call.integers("shape"),
         _leaf_value, _same, attributes=("name", "shape", "dtype"),
     ),
     Operator(
-        "constant", None, 0, Kind.DATA, _KERNEL_BLOCK_THREAD, lambda call: (),
+        "constant", None, 0, Kind.DATA, Structure.LEAF, _KERNEL_BLOCK_THREAD, lambda call: (),
         lambda arith, call, xs: arith.constant(_constant_value(call)),
         lambda algebra, call, xs: algebra.constant(str(_constant_value(call))), attributes=("value", "dtype"),
     ),
     Operator(
-        "input_iterator", "InIter", 1, Kind.DATA, _BLOCK_THREAD, _iterator_shape,
+        "input_iterator", "InIter", 1, Kind.DATA, Structure.BOUNDARY, _BLOCK_THREAD, _iterator_shape,
         _leaf_value, _same, attributes=("operand", "imap", "fmap"),
     ),
-    Operator("output_saver", "OutSaver", 1, Kind.DATA, _BLOCK_THREAD, _saver_shape, _leaf_value, _same, attributes=("omap",)),
     Operator(
-        "accumulate", "Accum", 1, Kind.MULTILINEAR, _BLOCK_THREAD, _accumulate_shape,
-        _accumulate, _accumulate_expression, _per_input, ("combine",), optional=("dim",),
+        "output_saver", "OutSaver", 1, Kind.DATA, Structure.BOUNDARY, _BLOCK_THREAD, _saver_shape,
+        _leaf_value, _same, attributes=("omap",),
     ),
     Operator(
-        "accumulate_rescaled", None, 2, Kind.EXPONENTIATION, frozenset({Level.BLOCK}), _rescaled_shape,
-        _accumulate_rescaled, lambda algebra, call, xs: algebra.sum(call.scope.loop, xs[0]), _per_element(4),
+        "accumulate", "Accum", 1, Kind.MULTILINEAR, Structure.BOUNDARY, _BLOCK_THREAD, _accumulate_shape,
+        _accumulate, _accumulate_expression, _turns, 1, attributes=("combine",), optional=("dim",),
+    ),
+    Operator(
+        "accumulate_rescaled", None, 2, Kind.EXPONENTIATION, Structure.BOUNDARY, frozenset({Level.BLOCK}), _rescaled_shape,
+        _accumulate_rescaled, lambda algebra, call, xs: algebra.sum(call.scope.loop, xs[0]), _pointwise, 4,
     ),
     # contractions and reductions
     Operator(
-        "matmul", "Matmul", 2, Kind.MULTILINEAR, _KERNEL_BLOCK_THREAD, _matmul_shape,
-        lambda arith, call, xs: arith.matmul(xs[0], xs[1]), _matmul_expression, _matmul_flops,
+        "matmul", "Matmul", 2, Kind.MULTILINEAR, Structure.CONTRACTION, _KERNEL_BLOCK_THREAD, _matmul_shape,
+        lambda arith, call, xs: arith.matmul(xs[0], xs[1]), _matmul_expression, _multiplied(_MATMUL), 2, _MATMUL,
     ),
     Operator(
-        "concat_matmul", "f(W, X, Y, Z)", 4, Kind.MULTILINEAR, _KERNEL_BLOCK, _concat_matmul_shape,
+        "concat_matmul", "f(W, X, Y, Z)", 4, Kind.MULTILINEAR, Structure.CONTRACTION, _KERNEL_BLOCK, _concat_matmul_shape,
         lambda arith, call, xs: arith.add(arith.matmul(xs[0], xs[2]), arith.matmul(xs[1], xs[3])),
-        _concat_matmul_expression, _concat_matmul_flops,
+        _concat_matmul_expression, _multiplied(_CONCAT_MATMUL), 2, _CONCAT_MATMUL,
     ),
     Operator(
-        "sum", "Sum", 1, Kind.MULTILINEAR, _KERNEL_BLOCK_THREAD, _grouped_shape, _grouped("sum"),
-        lambda algebra, call, xs: algebra.sum(call.integer("size"), xs[0]), _per_input, ("dim", "size"),
+        "sum", "Sum", 1, Kind.MULTILINEAR, Structure.REDUCTION, _KERNEL_BLOCK_THREAD, _grouped_shape, _grouped("sum"),
+        lambda algebra, call, xs: algebra.sum(call.integer("size"), xs[0]), _groups, 1, attributes=("dim", "size"),
     ),
     Operator(
-        "max", None, 1, Kind.OPAQUE, _KERNEL_BLOCK_THREAD, _grouped_shape, _grouped("max"),
-        lambda algebra, call, xs: algebra.opaque("max", xs[0]), _per_input, ("dim", "size"), optional=("least",),
+        "max", None, 1, Kind.OPAQUE, Structure.REDUCTION, _KERNEL_BLOCK_THREAD, _grouped_shape, _grouped("max"),
+        lambda algebra, call, xs: algebra.opaque("max", xs[0]), _groups, 1, attributes=("dim", "size"), optional=("least",),
     ),
     # elementwise, LAX
     _elementwise(
@@ -538,16 +601,20 @@ _ROWS = (
     _rounding(DType.BF16),
     _rounding(DType.FP32),
     # data movement
-    _data(
+    _view(
         "reshape", "Reshape", _KERNEL_BLOCK, _reshape_shape,
-        lambda arith, call, xs: arith.view(xs[0], lambda x: x.reshape(call.integers("shape"))), ("shape",),
+        lambda arith, call, xs: arith.view(xs[0], lambda x: x.reshape(call.integers("shape"))),
+        lambda call: reshaped_maps, ("shape",),
     ),
-    _data(
+    _view(
         "transpose", None, _KERNEL_BLOCK, _transpose_shape,
-        lambda arith, call, xs: arith.view(xs[0], lambda x: x.transpose(call.integers("permutation"))), ("permutation",),
+        lambda arith, call, xs: arith.view(xs[0], lambda x: x.transpose(call.integers("permutation"))),
+        lambda call: transposed_maps(call.integers("permutation")), ("permutation",),
     ),
-    _data("repeat", "Repeat", _KERNEL_BLOCK, _repeat_shape, _repeat, ("dim", "times")),
-    _data("cast", None, _KERNEL_BLOCK_THREAD, lambda call: call.shapes[0], _first, ("dtype",)),
+    _view(
+        "repeat", "Repeat", _KERNEL_BLOCK, _repeat_shape, _repeat, lambda call: repeated_maps(call.dim()), ("dim", "times"),
+    ),
+    _view("cast", None, _KERNEL_BLOCK_THREAD, lambda call: call.shapes[0], _first, _pointwise, ("dtype",)),
 )  # fmt: skip
 
 OPERATORS: dict[str, Operator] = {row.name: row for row in _ROWS}

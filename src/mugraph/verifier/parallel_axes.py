@@ -7,7 +7,6 @@ along an axis independently, the graphs are equal at any size of that axis if an
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -17,8 +16,8 @@ import numpy as np
 from mugraph.errors import MugraphError, ShapeMismatch
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.builder import GraphBuilder
-from mugraph.ir.graph import Graph, Node, Shape, Value
-from mugraph.ir.ops import operator
+from mugraph.ir.graph import ACCUMULATORS, Graph, Node, Shape, Value
+from mugraph.ir.ops import index_maps_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,41 +147,12 @@ def _candidates(graph: Graph) -> Iterator[tuple[int | None, ...]]:
 def _aligned(graph: Graph, node: Node) -> Iterator[tuple[Value, int, int]]:
     """(operand, its dimension, dimension of the result) wherever a single mark on the operand would survive the operator."""
     shapes = [graph.tensor(value).shape for value in node.inputs]
+    maps = index_maps_of(node, shapes) if shapes else None
     for number, (value, shape) in enumerate(zip(node.inputs, shapes, strict=True)):
         for dim, size in enumerate(shape):
-            if size > 1:
-                out = _result_dim(node, shapes, number, dim)
-                if out is not None:
-                    yield value, dim, out
-
-
-def _result_dim(node: Node, shapes: Sequence[Shape], number: int, dim: int) -> int | None:
-    """Where dimension `dim` of operand `number` goes in the result; None where the operator mixes or rearranges its slices."""
-    shape, rank = shapes[number], len(node.outputs[0].shape)
-    match node.op:
-        case "matmul" | "concat_matmul":
-            inner = len(shape) - (1 if number < len(shapes) // 2 else 2)
-            return None if dim == inner else dim - len(shape) + rank
-        case "sum" | "max" | "repeat":
-            return None if dim == node["dim"] else dim
-        case "accumulate":
-            return None if node["combine"] == "concat" and dim == node["dim"] else dim
-        case "transpose":
-            return node.integers("permutation").index(dim)
-        case "reshape":
-            return _same_dim(shape, dim, node.outputs[0].shape)
-        case _ if operator(node.op).elementwise or node.op in ("cast", "accumulate_rescaled"):
-            return dim - len(shape) + rank
-    return None
-
-
-def _same_dim(shape: Shape, dim: int, target: Shape) -> int | None:
-    """The dimension of a reshaped tensor that runs over exactly what dimension `dim` ran over."""
-    before = math.prod(shape[:dim])
-    for position, size in enumerate(target):
-        if size == shape[dim] and math.prod(target[:position]) == before:
-            return position
-    return None
+            out = None if maps is None or size == 1 else maps.carried(number, dim)
+            if out is not None:
+                yield value, dim, out
 
 
 # --- the proof -------------------------------------------------------------------------------------------------------
@@ -326,12 +296,13 @@ class _Pass:
         """The axis in a node's result: all operands that have it must send it to one place, the others must not vary there."""
         shapes = [self.graph.tensor(value).shape for value in node.inputs]
         marks = [self.marks[value] for value in node.inputs]
-        if self.loops_over_axis and node.op in ("accumulate", "accumulate_rescaled"):
+        maps = index_maps_of(node, shapes)
+        if self.loops_over_axis and node.op in ACCUMULATORS:
             return self.accumulated(node, marks[0])
         results: set[_Mark] = set()
         for number, mark in enumerate(marks):
             if mark is not None:
-                dim = None if mark.dim is None else _result_dim(node, shapes, number, mark.dim)
+                dim = None if mark.dim is None or maps is None else maps.carried(number, mark.dim)
                 if dim is None and mark.dim is not None:
                     raise NotParallel(f"{node.op}: the axis is not carried over slice by slice")
                 results.add(mark._replace(dim=dim))
@@ -344,7 +315,8 @@ class _Pass:
             if (
                 result.dim is not None
                 and mark is None
-                and any(size > 1 and _result_dim(node, shapes, number, dim) == result.dim for dim, size in enumerate(shape))
+                and maps is not None
+                and any(size > 1 and maps.carried(number, dim) == result.dim for dim, size in enumerate(shape))
             ):
                 raise NotParallel(f"{node.op}: an operand without the axis tells its slices apart")
         return result
