@@ -134,9 +134,9 @@ def _stored(graph: Graph, types: Collection[DType]) -> Graph:
 def _holds_numbers_of(graph: Graph, value: Value, dtype: DType) -> bool:
     """Whether a value is an input of a type or rounded to it, but for the places of its elements."""
     node = graph.nodes[value.node]
-    while node.op != "input" and node.body is None and operator(node.op).kind is Kind.DATA and len(node.inputs) == 1:
+    while not node.is_input and node.body is None and operator(node.op).kind is Kind.DATA and len(node.inputs) == 1:
         node = graph.nodes[node.inputs[0].node]
-    return node.op == ROUNDINGS[dtype] or (node.op == "input" and dtype.contains(node.output.dtype))
+    return node.op == ROUNDINGS[dtype] or (node.is_input and dtype.contains(node.output.dtype))
 
 
 # --- one function or program ------------------------------------------------------------------------------------------
@@ -411,7 +411,7 @@ class _Joint:
         own = itertools.count()
         moved: dict[Value, Value] = {}
         for index, node in enumerate(side.graph.nodes):
-            if node.op == "input":
+            if node.is_input:
                 moved[Value(index)] = joint[self.numbers[number][next(own)]]
                 continue
             first = builder.append(replace(node, inputs=tuple(moved[value] for value in node.inputs)))

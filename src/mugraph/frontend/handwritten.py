@@ -36,7 +36,7 @@ def _check_outputs(program: Graph, graph: Graph) -> None:
 def _reading(program: Graph, graph: Graph) -> Graph:
     """The graph with the input nodes of the program in front, in their order, and all else behind."""
     sources = {name: Value(number) for number, name in enumerate(program.input_names)}
-    inputs = [node for node in graph.nodes if node.op == "input"]
+    inputs = [node for node in graph.nodes if node.is_input]
     if not all(node["name"] in sources for node in inputs):
         if len(inputs) != len(sources):
             theirs, ours = ", ".join(graph.input_names), ", ".join(sources)
@@ -44,7 +44,7 @@ def _reading(program: Graph, graph: Graph) -> Graph:
         sources = dict(zip(graph.input_names, sources.values(), strict=True))
     nodes, place = list(program.inputs()), dict[int, int]()
     for index, node in enumerate(graph.nodes):
-        if node.op == "input":
+        if node.is_input:
             place[index] = sources[str(node["name"])].node
             _check_input(node, nodes[place[index]])
         else:

@@ -177,7 +177,7 @@ class _Analysis:
         self.of_value: dict[Value, int] = {}
         self.checked = 0
         """How many factors were bound when all drafts were last seen to be without conflict."""
-        self.input_index = {Value(i): n for n, i in enumerate(i for i, node in enumerate(graph.nodes) if node.op == "input")}
+        self.input_index = {Value(i): n for n, i in enumerate(i for i, node in enumerate(graph.nodes) if node.is_input)}
 
     def run(self) -> AxisProgram:
         for index, node in enumerate(self.graph.nodes):
@@ -237,11 +237,11 @@ class _Analysis:
 
     def add(self, value: Value, node: Node, operands: Sequence[int]) -> int:
         row = operator(node.op)
-        if node.op == "input":
+        if node.is_input:
             factors = tuple(self.unifier.fresh(size) for size in node.output.shape)
             flat = tuple(f for dim in factors for f in dim)
             return self.push(_Draft("load", (), factors, flat, source=self.input_index[value]))
-        if node.op == "constant":
+        if node.is_constant:
             scalar = node["value"]
             assert isinstance(scalar, Scalar)
             return self.push(_Draft("constant", (), (), (), scalar=scalar))

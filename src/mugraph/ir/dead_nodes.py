@@ -10,7 +10,7 @@ from mugraph.ir.graph import Graph, Value
 def without_dead_nodes(graph: Graph) -> Graph:
     """The same graph without the nodes no output needs; `input` nodes stay, for they are the graph's signature."""
     needed = graph.needed()
-    kept = [index for index, node in enumerate(graph.nodes) if index in needed or node.op == "input"]
+    kept = [index for index, node in enumerate(graph.nodes) if index in needed or node.is_input]
     place = {index: position for position, index in enumerate(kept)}
 
     def moved(values: tuple[Value, ...]) -> tuple[Value, ...]:

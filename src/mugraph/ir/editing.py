@@ -26,7 +26,7 @@ class Site:
         if self.node.body is not None:
             tensors = [self.builder.tensor(value) for value in chosen]
             return self.builder.graph_defined(edited(self.node.body, {}, tensors), chosen)[0]
-        if self.node.op != "input_iterator":
+        if not self.node.is_iterator:
             return self.builder.add(self.node.op, *chosen, **described)
         operand, imap, fmap = described["operand"], described["imap"], described["fmap"]
         assert isinstance(operand, int)

@@ -27,7 +27,7 @@ def evaluate(graph: Graph, inputs: Sequence[V], arith: Arithmetic[V]) -> list[V]
     values: dict[Value, V] = {}
     remaining = iter(inputs)
     for index, node in enumerate(graph.nodes):
-        if node.op == "input":
+        if node.is_input:
             values[Value(index)] = next(remaining)
         elif node.op == GRAPH_DEFINED:
             for output, result in enumerate(_run_body(graph, node, [values[v] for v in node.inputs], arith)):
@@ -122,9 +122,9 @@ def _step(
     part: tuple[int, ...],
     arith: Arithmetic[V],
 ) -> None:
-    if node.op == "input_iterator":
+    if node.is_iterator:
         values[Value(index)] = _load(body, node, operands, part, arith)
-    elif node.op == "output_saver":
+    elif node.is_saver:
         values[Value(index)] = values[node.inputs[0]]
     elif node.op == GRAPH_DEFINED:
         for output, result in enumerate(_run_body(body, node, [values[v] for v in node.inputs], arith)):
@@ -153,7 +153,7 @@ def constant_nodes(body: Graph) -> frozenset[int]:
     """Indices of the nodes that no iterator reaches: what they make may be read inside the for-loop and after it."""
     found: set[int] = set()
     for index, node in enumerate(body.nodes):
-        if node.op != "input_iterator" and all(value.node in found for value in node.inputs):
+        if not node.is_iterator and all(value.node in found for value in node.inputs):
             found.add(index)
     return frozenset(found)
 

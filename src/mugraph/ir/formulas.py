@@ -86,9 +86,9 @@ def formulas(graph: Graph, names: Sequence[str], operands: Sequence[Formula] = (
 
 
 def _written(graph: Graph, node: Node, name: str, inputs: Sequence[Formula], operands: Sequence[Formula]) -> tuple[Formula, ...]:
-    if node.op == "input":
+    if node.is_input:
         return (Formula(name),)
-    if node.op == "input_iterator":
+    if node.is_iterator:
         operand = node["operand"]
         return (operands[operand] if isinstance(operand, int) and operand < len(operands) else Formula(name),)
     if node.body is not None:

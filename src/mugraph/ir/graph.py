@@ -117,6 +117,26 @@ class Node:
         return tuple(item for item in value if item is not None)
 
     @property
+    def is_input(self) -> bool:
+        """Whether it names a tensor that the program is given."""
+        return self.op == "input"
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether it is an exact number."""
+        return self.op == "constant"
+
+    @property
+    def is_iterator(self) -> bool:
+        """Whether it reads the tile of a parent's operand that a block or thread has in one iteration."""
+        return self.op == "input_iterator"
+
+    @property
+    def is_saver(self) -> bool:
+        """Whether it writes a block's or thread's tile of a parent's output."""
+        return self.op == "output_saver"
+
+    @property
     def output(self) -> Tensor:
         """The only output."""
         (tensor,) = self.outputs
@@ -161,12 +181,12 @@ class Graph:
 
     def inputs(self) -> tuple[Node, ...]:
         """The `input` nodes (kernel level) or `input_iterator` nodes (below), in order."""
-        return tuple(node for node in self.nodes if node.op in ("input", "input_iterator"))
+        return tuple(node for node in self.nodes if node.is_input or node.is_iterator)
 
     @property
     def input_names(self) -> tuple[str, ...]:
         """Names of a kernel graph's inputs, in order."""
-        return tuple(str(node["name"]) for node in self.nodes if node.op == "input")
+        return tuple(str(node["name"]) for node in self.nodes if node.is_input)
 
     def users(self, value: Value) -> tuple[int, ...]:
         """Indices of the nodes that read `value`."""
@@ -189,12 +209,12 @@ class Graph:
 
         Iterators and computations count; savers, views, constants and scalings by constants do not.
         """
-        constants = {Value(index) for index, node in enumerate(self.nodes) if node.op == "constant"}
+        constants = {Value(index) for index, node in enumerate(self.nodes) if node.is_constant}
         count = 0
         for node in self.nodes:
             if node.body is not None:
                 count += node.body.operator_count() - len(node.body.inputs())
-            elif node.op == "input_iterator" or (node.op not in FREE and constants.isdisjoint(node.inputs)):
+            elif node.is_iterator or (node.op not in FREE and constants.isdisjoint(node.inputs)):
                 count += 1
         return count
 

@@ -39,13 +39,13 @@ def _elementwise_only(graph: Graph) -> bool:
 
 
 def _owns_nothing(graph: Graph, node: Node, operands_in_place: bool) -> bool:
-    in_place = operands_in_place and graph.level is Level.BLOCK and node.op == "input_iterator"
+    in_place = operands_in_place and graph.level is Level.BLOCK and node.is_iterator
     return in_place or node.op in ("constant", "output_saver") or _is_view(graph, node)
 
 
 def _stored(graph: Graph, node: Node, streamed: bool) -> int:
     """Bytes of a node's outputs, or of one element of each where they are streamed."""
-    computed = graph.level is not Level.KERNEL and node.op != "input_iterator"
+    computed = graph.level is not Level.KERNEL and not node.is_iterator
     narrowest = DType.FP32.bytes if computed else 1
     return sum(max(tensor.dtype.bytes, narrowest) * (1 if streamed else tensor.elements) for tensor in node.outputs)
 
@@ -75,7 +75,7 @@ def _ranges(graph: Graph) -> tuple[list[int], list[int]]:
     accumulators = [index for index, node in enumerate(graph.nodes) if node.op in ACCUMULATORS]
     births, deaths = live_ranges(reads, accumulators, loop_nodes(graph))
     if graph.level is Level.KERNEL:
-        inputs = {index for index, node in enumerate(graph.nodes) if node.op == "input"}
+        inputs = {index for index, node in enumerate(graph.nodes) if node.is_input}
         for index in inputs | {_owner(graph, value) for value in graph.outputs}:
             deaths[index] = len(graph.nodes) - 1
         for index in inputs:
@@ -87,7 +87,7 @@ def _is_view(graph: Graph, node: Node) -> bool:
     """Whether a node gives its operand's memory: a reshape or transpose, or an operand carried unchanged past the loop."""
     if node.op == "accumulate" and node.get("combine") == "max":
         source = graph.nodes[node.inputs[0].node]
-        return source.op == "input_iterator" and source.get("fmap") is None
+        return source.is_iterator and source.get("fmap") is None
     return node.op in VIEWS
 
 

@@ -61,7 +61,7 @@ class Program:
     def named(self, name: str) -> ProgramTensor | None:
         """The input called `name`, if there is one."""
         for index, node in enumerate(self._builder.nodes):
-            if node.op == "input" and node["name"] == name:
+            if node.is_input and node["name"] == name:
                 return ProgramTensor(self, Value(index))
         return None
 
@@ -361,7 +361,7 @@ class ProgramTensor:
     def _is_of(self, dtype: DType) -> bool:
         """Whether all elements are known to be numbers of `dtype`."""
         node = self.program.node(self)
-        if node.op == "input":
+        if node.is_input:
             return dtype.contains(node.output.dtype)
         if any(node.op == rounding and dtype.contains(narrow) for narrow, rounding in ROUNDINGS.items()):
             return True

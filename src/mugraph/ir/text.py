@@ -59,7 +59,7 @@ def value_names(graph: Graph) -> list[str]:
     names = [f"%{index}" for index in range(len(graph.nodes))]
     taken: set[str] = set()
     for index, node in enumerate(graph.nodes):
-        name = node.get("name") if node.op == "input" else None
+        name = node.get("name") if node.is_input else None
         if isinstance(name, str) and _NAME.fullmatch(name) and name not in taken | KEYWORDS:
             names[index] = name
             taken.add(name)
@@ -99,11 +99,11 @@ def _line(graph: Graph, index: int, names: Sequence[str], operands: Sequence[str
     inputs = [_reference(names, value) for value in node.inputs]
     implied = implied_attributes(node.op, names[index], node.outputs)
     attributes = {key: value for key, value in node.attributes if key not in implied or implied[key] != value}
-    if node.op == "input_iterator":
+    if node.is_iterator:
         inputs.append(_operand_name(attributes.pop("operand", None), operands))
     operator, *extent = (node.op,) if node.body is None else _header(node.body).split(" ", 1)
     words = [operator + (f"({', '.join(inputs)})" if inputs else "")]
-    if node.op == "constant":
+    if node.is_constant:
         words.append(str(attributes.pop("value", "?")))
     maps = _maps(node.op, attributes, graph.loop)
     words += [f"{key}={_literal(value)}" for key, value in attributes.items()]

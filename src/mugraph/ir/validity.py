@@ -108,7 +108,7 @@ def _check_operator(graph: Graph, index: int, operands: Sequence[Tensor] | None)
     if node.body is not None:
         raise _specification(graph, f"{node.op} has a body; only {GRAPH_DEFINED} may", index)
     inputs = [graph.tensor(value) for value in node.inputs]
-    if node.op == "input_iterator":
+    if node.is_iterator:
         if inputs:
             raise _specification(graph, "an input iterator reads an operand of the level above, not a value", index)
         if operands is None:
@@ -229,18 +229,18 @@ def _check_paths(graph: Graph) -> None:
             raise _path_violation(graph, index, "is the second for-loop accumulator on a path")
         if len(counts[index]) > 1:
             raise _path_violation(graph, index, "joins paths that passed a for-loop accumulator with paths that did not")
-        if node.op == "output_saver" and counts[index] == {0}:
+        if node.is_saver and counts[index] == {0}:
             raise _path_violation(graph, index, "saves a value that passed no for-loop accumulator")
 
 
 def _check_savers(graph: Graph) -> None:
     for index, node in enumerate(graph.nodes):
-        if any(graph.nodes[value.node].op == "output_saver" for value in node.inputs):
+        if any(graph.nodes[value.node].is_saver for value in node.inputs):
             raise _path_violation(graph, index, "reads an output saver; a path ends at the saver it passes")
-        if node.op == "output_saver" and Value(index) not in graph.outputs:
+        if node.is_saver and Value(index) not in graph.outputs:
             raise _path_violation(graph, index, "saves a value that is not an output")
     for value in graph.outputs:
-        if graph.nodes[value.node].op != "output_saver":
+        if not graph.nodes[value.node].is_saver:
             raise _path_violation(graph, value.node, "is an output and passed no output saver")
 
 
@@ -248,7 +248,7 @@ def _accumulators_on_paths(graph: Graph) -> list[set[int]]:
     """For each node, the numbers of accumulators on the paths that lead from iterators through it."""
     counts: list[set[int]] = []
     for node in graph.nodes:
-        before: set[int] = {0} if node.op == "input_iterator" else set()
+        before: set[int] = {0} if node.is_iterator else set()
         before.update(*(counts[value.node] for value in node.inputs))
         counts.append({count + (node.op in ACCUMULATORS) for count in before})
     return counts

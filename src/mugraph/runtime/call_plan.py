@@ -50,8 +50,8 @@ class Run:
 
 def planned(graph: Graph, launches: Mapping[int, Launched], functions: Mapping[str, Callable[..., None]], library: Arrays) -> Run:
     """How to call a kernel graph with arrays of `library`; views that only kernels read are strides inside these."""
-    inputs = [index for index, node in enumerate(graph.nodes) if node.op == "input"]
-    others = [Value(i, n) for i, node in enumerate(graph.nodes) if node.op != "input" for n in range(len(node.outputs))]
+    inputs = [index for index, node in enumerate(graph.nodes) if node.is_input]
+    others = [Value(i, n) for i, node in enumerate(graph.nodes) if not node.is_input for n in range(len(node.outputs))]
     numbers = {value: number for number, value in enumerate([*map(Value, inputs), *others])}
     slots = Places(numbers, len(numbers) + len(graph.outputs))
     dense = {*graph.outputs, *(value for launch in launches.values() for value in launch.inputs)}

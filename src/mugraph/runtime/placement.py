@@ -72,7 +72,7 @@ class Placement:
                 value = Value(index, number)
                 shape = tensor.shape
                 order = orders.get(value, DimensionOrder(shape, range(len(shape))))
-                if node.op == "input":
+                if node.is_input:
                     found[value] = DevicePlace("input", order)
                 elif node.op == GRAPH_DEFINED and index in needed:
                     offset = self.workspace.offsets.get(value)

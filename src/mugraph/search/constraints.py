@@ -236,7 +236,7 @@ def _maps_of(graph: Graph, node: Node, body: Graph) -> Iterator[tuple[str, DimMa
         operand = inner.get("operand")
         if isinstance(operand, int):
             source = graph.nodes[node.inputs[operand].node]
-            if source.op == "input":
+            if source.is_input:
                 yield str(source["name"]), _named(_dims(inner, "imap"), inner.get("fmap") if body.loop > 1 else ())
     position = graph.nodes.index(node)
     for number, value in enumerate(body.outputs):

@@ -104,7 +104,7 @@ class Division:
                 if operand in waiting:
                     waiting[operand] -= 1
                     moved -= 0 if waiting[operand] else nodes[operand].output.bytes
-                elif operand not in read and nodes[operand].op != "constant":
+                elif operand not in read and not nodes[operand].is_constant:
                     read.add(operand)
                     moved += nodes[operand].output.bytes
             waiting[index] = len(self.users[index])
@@ -135,7 +135,7 @@ class Division:
         copied = operands_first(run, lambda index: self._made_again(index, inside))
         for index in copied:
             node = self.program.nodes[index]
-            if index not in inside and (node.op == "input" or index not in self.at_hand):
+            if index not in inside and (node.is_input or index not in self.at_hand):
                 placed[index] = builder.input(f"x{len(reads)}", node.output.shape, node.output.dtype)
                 reads.append(Value(index))
             else:
@@ -147,7 +147,7 @@ class Division:
         """The program with each stretch computed by the graph in its place, whose inputs and outputs are the stretch's."""
         builder = GraphBuilder(Level.KERNEL)
         program = self.program
-        given = [index for index, node in enumerate(program.nodes) if node.op == "input"]
+        given = [index for index, node in enumerate(program.nodes) if node.is_input]
         wanted = [value.node for value in program.outputs if value.node in self.at_hand]
         placed: dict[int, Value] = {}
         for index in dict.fromkeys([*given, *operands_first(wanted, self._operands)]):
@@ -173,7 +173,7 @@ def _appended(builder: GraphBuilder, graph: Graph, inputs: Sequence[Value]) -> l
     moved: list[Value] = []
     """For each node, its first output."""
     for node in graph.nodes:
-        if node.op == "input":
+        if node.is_input:
             moved.append(next(operands))
         else:
             read = tuple(Value(moved[value.node].node, moved[value.node].output + value.output) for value in node.inputs)

@@ -217,7 +217,7 @@ def _values(executable: Executable, seed: int) -> dict[Value, Array]:
 
 
 def _inputs(graph: Graph) -> list[int]:
-    return [index for index, node in enumerate(graph.nodes) if node.op == "input"]
+    return [index for index, node in enumerate(graph.nodes) if node.is_input]
 
 
 def _types(body: Graph) -> set[DType]:

@@ -129,7 +129,7 @@ def _of_program(graph: Graph) -> Iterator[str]:
         found.add("several outputs")
     if len(set(graph.outputs)) < len(graph.outputs):
         found.add("an output twice")
-    if any(graph.nodes[value.node].op == "input" for value in graph.outputs):
+    if any(graph.nodes[value.node].is_input for value in graph.outputs):
         found.add("an input as output")
     yield from (f"{Level.KERNEL}: {name}" for name in found)
 
@@ -139,7 +139,7 @@ def _of_maps(body: Graph) -> Iterator[str]:
     counts = body.grid or body.block
     yield f"{len(counts)} dimensions"
     for node in body.nodes:
-        if node.op == "input_iterator":
+        if node.is_iterator:
             imap = node["imap"]
             assert isinstance(imap, tuple)
             cut = [dim for dim, count in zip(imap, counts, strict=True) if count > 1 and dim is not None]
@@ -152,7 +152,7 @@ def _of_maps(body: Graph) -> Iterator[str]:
                 yield "fmap none" if node["fmap"] is None else "fmap cuts"
                 if node["fmap"] in cut:
                     yield "fmap cuts a dim that imap cuts"
-        elif node.op == "output_saver":
+        elif node.is_saver:
             written = [dim for dim, count in zip(node.integers("omap"), counts, strict=True) if count > 1]
             yield from _of_order(written, "omap shares a dim", "omap permutes")
 
@@ -166,7 +166,7 @@ def _of_order(dims: list[int], shared: str, permuted: str) -> Iterator[str]:
 
 def _of_loop(body: Graph) -> Iterator[str]:
     inside = loop_nodes(body)
-    varying = {index for index, node in enumerate(body.nodes) if node.op == "input_iterator" and node["fmap"] is not None}
+    varying = {index for index, node in enumerate(body.nodes) if node.is_iterator and node["fmap"] is not None}
     for index, node in enumerate(body.nodes):
         if any(value.node in varying for value in node.inputs) and node.op not in ACCUMULATORS:
             varying.add(index)
@@ -188,7 +188,7 @@ def _of_borders(node: Node) -> Iterator[str]:
     """What a body reads of its operands, and makes."""
     body = node.body
     assert body is not None
-    read = [inner.integer("operand") for inner in body.nodes if inner.op == "input_iterator"]
+    read = [inner.integer("operand") for inner in body.nodes if inner.is_iterator]
     if len(body.outputs) > 1:
         yield "several outputs"
     if len(set(body.outputs)) < len(body.outputs):

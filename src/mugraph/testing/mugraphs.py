@@ -248,7 +248,7 @@ class _Program(_Growth):
         """The graph whose outputs are all values, or some, which may be views, inputs, and the same twice."""
         if self.rng.random() < 0.3:
             return self.builder.build(pool)
-        computed = [value for value in pool if self.builder.nodes[value.node].op != "input"]
+        computed = [value for value in pool if not self.builder.nodes[value.node].is_input]
         chosen = [computed[-1], *self.rng.choices(computed, k=self.rng.randint(0, 2))]
         if self.rng.random() < 0.1:
             chosen.append(Value(0))

@@ -58,7 +58,7 @@ def _rational(graph: Graph) -> bool:
         return operator(op).kind in (Kind.DATA, Kind.MULTILINEAR, Kind.DIVISION)
 
     computed = all(node.body is not None or exact(node.op) for _, node in graph.walk())
-    constants = [node.get("value") for _, node in graph.walk() if node.op == "constant"]
+    constants = [node.get("value") for _, node in graph.walk() if node.is_constant]
     return computed and not any(isinstance(value, Scalar) and value.root for value in constants)
 
 

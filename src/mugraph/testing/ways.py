@@ -40,7 +40,7 @@ def _ways_of_body(body: Graph, operands: Sequence[int], ways: dict[Hashable, int
         elif node.body is not None:
             made = _ways_of_body(node.body, read, ways)
             names.update((Value(index, number), made[number]) for number in range(len(made)))
-        elif node.op == "output_saver":
+        elif node.is_saver:
             names[Value(index)] = read[0] if body.level is Level.THREAD else _numbered(node.op, read, node["omap"], ways)
         else:
             names[Value(index)] = _numbered(node.op, read, str(node.get("value")) + str(node.get("combine")), ways)

@@ -89,7 +89,7 @@ class NotParallel(MugraphError):
 
 def _next_axis(left: Graph, right: Graph, tried: set[tuple[int | None, ...]]) -> tuple[Graph, Graph, Axis] | None:
     sources = [graph for graph in (left, right) if all(node.body is None for node in graph.nodes)]
-    shapes = [node.output.shape for node in left.nodes if node.op == "input"]
+    shapes = [node.output.shape for node in left.nodes if node.is_input]
     for candidate in (axis for graph in sources for axis in _candidates(graph)):
         if candidate in tried:
             continue
@@ -134,7 +134,7 @@ def _candidates(graph: Graph) -> Iterator[tuple[int | None, ...]]:
         result = Value(index)
         for value, dim, out in _aligned(graph, node):
             classes.unite(_Dim(value, dim), _Dim(result, out))
-    inputs = [Value(index) for index, node in enumerate(graph.nodes) if node.op == "input"]
+    inputs = [Value(index) for index, node in enumerate(graph.nodes) if node.is_input]
     found: dict[_Dim, list[int | None]] = {}
     for number, value in enumerate(inputs):
         for dim, size in enumerate(graph.tensor(value).shape):
@@ -192,12 +192,12 @@ class _Pass:
     def run(self) -> tuple[Graph, list[_Mark | None]]:
         inputs = 0
         for index, node in enumerate(self.graph.nodes):
-            if node.op == "input":
+            if node.is_input:
                 self.input(index, node, self.operands[inputs])
                 inputs += 1
-            elif node.op == "input_iterator":
+            elif node.is_iterator:
                 self.iterator(index, node)
-            elif node.op == "output_saver":
+            elif node.is_saver:
                 self.saver(index, node)
             elif node.body is not None:
                 self.graph_defined(index, node, node.body)
@@ -210,13 +210,13 @@ class _Pass:
         """The grid dimensions that cut the axis in some operand."""
         over: set[int] = set()
         for node in self.graph.nodes:
-            if node.op == "input_iterator" and (mark := self.operand(node)) is not None:
+            if node.is_iterator and (mark := self.operand(node)) is not None:
                 over.update(self.positions(node, "imap", mark.dim))
         return frozenset(over)
 
     def is_looped(self, node: Node) -> bool:
         """Whether a node reads the axis part by part, in the iterations of the for-loop."""
-        if node.op != "input_iterator" or node["fmap"] is None or (mark := self.operand(node)) is None:
+        if not node.is_iterator or node["fmap"] is None or (mark := self.operand(node)) is None:
             return False
         return mark.dim == node["fmap"]
 

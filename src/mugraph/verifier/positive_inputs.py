@@ -18,7 +18,7 @@ def positive_inputs(graph: Graph) -> frozenset[int]:
     """The numbers of the inputs of a kernel graph that stand under a root or a logarithm: they themselves, or their sums, maxima,
     and what positive constants make of them. What is made of several tensors may be negative as it likes."""
     positive = _positive(graph, ())
-    inputs = (index for index, node in enumerate(graph.nodes) if node.op == "input")
+    inputs = (index for index, node in enumerate(graph.nodes) if node.is_input)
     return frozenset(number for number, index in enumerate(inputs) if Value(index) in positive)
 
 

@@ -209,7 +209,7 @@ def _joined(left: Graph, right: Graph) -> Graph:
         remaining = iter(inputs)
         for index, node in enumerate(graph.nodes):
             operands = tuple(moved[value] for value in node.inputs)
-            moved[Value(index)] = next(remaining) if node.op == "input" else builder.append(replace(node, inputs=operands))
+            moved[Value(index)] = next(remaining) if node.is_input else builder.append(replace(node, inputs=operands))
         outputs += [moved[value] for value in graph.outputs]
     return builder.build(outputs)
 
@@ -282,16 +282,16 @@ class _Equalities:
         moved: dict[Value, Value] = {}
         stands_for: dict[int, int] = {}
         for number, members in enumerate(chosen):
-            first = min(members, key=lambda index: (self.graph.nodes[index].op != "input", index))
+            first = min(members, key=lambda index: (not self.graph.nodes[index].is_input, index))
             stands_for.update(dict.fromkeys(members - {first}, first))
-            if self.graph.nodes[first].op != "input":
+            if not self.graph.nodes[first].is_input:
                 moved[Value(first)] = builder.append(_input(f"cut {number}", self.graph.nodes[first].output))
         for index, node in enumerate(self.graph.nodes):
             if index in stands_for:
                 moved[Value(index)] = moved[Value(stands_for[index])]
             elif Value(index) not in moved:
                 moved[Value(index)] = builder.append(replace(node, inputs=tuple(moved[value] for value in node.inputs)))
-        fresh = sum(self.graph.nodes[value].op != "input" for value in {*stands_for.values()})
+        fresh = sum(not self.graph.nodes[value].is_input for value in {*stands_for.values()})
         return builder.build([moved[value] for value in self.graph.outputs]), fresh
 
 
@@ -304,7 +304,7 @@ def _values(graph: Graph) -> dict[int, Array]:
     """What each node is at one random point, in float64, where it is finite; constants apart."""
     rng = np.random.default_rng(0)
     inputs = [rng.standard_normal(node.output.shape) for node in graph.inputs()]
-    wanted = [index for index, node in enumerate(graph.nodes) if node.op != "constant"]
+    wanted = [index for index, node in enumerate(graph.nodes) if not node.is_constant]
     with np.errstate(all="ignore"):
         values = evaluate(graph.with_nodes(graph.nodes, tuple(map(Value, wanted))), inputs, FloatArithmetic())
     return {index: value for index, value in zip(wanted, values, strict=True) if np.isfinite(value).all()}

@@ -31,9 +31,9 @@ def residues_needed(graph: Graph, semantics: Semantics = Semantics.LAWS) -> list
     """
     free_functions = semantics in (Semantics.FREE, Semantics.PROPERTIES) and not beyond_rational(graph) <= {"exp"}
     if free_functions or _nests_exponentials(graph):
-        return [Residues.P | Residues.Q for node in graph.nodes if node.op == "input"]
+        return [Residues.P | Residues.Q for node in graph.nodes if node.is_input]
     needs = _needs(graph, [Residues.P] * len(graph.outputs))
-    return [needs.get(Value(index), Residues.NONE) for index, node in enumerate(graph.nodes) if node.op == "input"]
+    return [needs.get(Value(index), Residues.NONE) for index, node in enumerate(graph.nodes) if node.is_input]
 
 
 def _nests_exponentials(graph: Graph) -> bool:
@@ -51,9 +51,9 @@ def _exponentials(graph: Graph, inputs: Sequence[bool]) -> tuple[list[bool], boo
         if node.body is not None:
             results, deeper = _exponentials(node.body, operands)
             nested = nested or deeper
-        elif node.op == "input":
+        elif node.is_input:
             results = [waiting.pop()]
-        elif node.op == "input_iterator" and isinstance(operand := node["operand"], int):
+        elif node.is_iterator and isinstance(operand := node["operand"], int):
             results = [inputs[operand]]
         elif operator(node.op).kind is Kind.EXPONENTIATION:
             nested = nested or operands[-1]  # the last operand is the exponent
@@ -91,6 +91,6 @@ def _body_operands(body: Graph, results: Sequence[Residues], count: int) -> list
     needs = _needs(body, results)
     operands = [Residues.NONE] * count
     for index, node in enumerate(body.nodes):
-        if node.op == "input_iterator" and isinstance(operand := node["operand"], int):
+        if node.is_iterator and isinstance(operand := node["operand"], int):
             operands[operand] |= needs.get(Value(index), Residues.NONE)
     return operands

@@ -80,6 +80,6 @@ def beyond_rational(graph: Graph) -> frozenset[str]:
     for around, node in graph.walk():
         if node.op == "accumulate" and node["combine"] == "max" and not is_selection(around, node):
             names.add("max")
-        if node.op == "constant" and isinstance(value := node["value"], Scalar) and value.root:
+        if node.is_constant and isinstance(value := node["value"], Scalar) and value.root:
             names.add("sqrt")
     return frozenset(names)

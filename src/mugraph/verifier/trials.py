@@ -156,7 +156,7 @@ class Trials:
 
 def input_shapes(graph: Graph) -> list[Shape]:
     """Shapes of a kernel graph's inputs, in order."""
-    return [node.output.shape for node in graph.nodes if node.op == "input"]
+    return [node.output.shape for node in graph.nodes if node.is_input]
 
 
 def _first_difference(left: Sequence[FieldValue], right: Sequence[FieldValue], pair: FieldPair) -> Counterexample | None:

@@ -45,7 +45,7 @@ def evaluate_batched(
     values: dict[Value, V] = {}
     remaining = iter(inputs)
     for index, node in enumerate(graph.nodes):
-        if node.op == "input":
+        if node.is_input:
             values[Value(index)] = next(remaining)
         else:
             _store(values, index, _compute(graph, node, [values[v] for v in node.inputs], arith, lead, pulse))
@@ -60,7 +60,7 @@ def is_selection(body: Graph, node: Node) -> bool:
         return True
     varying: set[int] = set()
     for index, other in enumerate(body.nodes):
-        if (other.op == "input_iterator" and other["fmap"] is not None) or any(v.node in varying for v in other.inputs):
+        if (other.is_iterator and other["fmap"] is not None) or any(v.node in varying for v in other.inputs):
             varying.add(index)
     return node.inputs[0].node not in varying
 
@@ -158,9 +158,9 @@ class _Body(Generic[V]):
         return result
 
     def step(self, values: dict[Value, V], index: int, node: Node, iteration: int) -> None:
-        if node.op == "input_iterator":
+        if node.is_iterator:
             values[Value(index)] = self.tile(node, iteration)
-        elif node.op == "output_saver":
+        elif node.is_saver:
             values[Value(index)] = values[node.inputs[0]]
         else:
             _store(values, index, self.compute(node, [values[v] for v in node.inputs]))

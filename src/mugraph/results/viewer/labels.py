@@ -78,7 +78,7 @@ class Labels:
     def is_inlined(self, index: int) -> bool:
         """Whether a node is a constant that is written into the boxes of its readers."""
         node, users = self.graph.nodes[index], self.graph.users(Value(index))
-        inlined = node.op == "constant" and Value(index) not in self.graph.outputs
+        inlined = node.is_constant and Value(index) not in self.graph.outputs
         return inlined and all(self.graph.nodes[user].body is None for user in users)
 
     def label(self, index: int) -> Label:
@@ -111,9 +111,9 @@ class Labels:
     def _reference(self, value: Value) -> str:
         """A tensor as the level below speaks of it: by what it is a tile of, or by the operator that makes it."""
         node = self.graph.nodes[value.node]
-        if node.op == "input":
+        if node.is_input:
             return self.names[value.node]
-        if node.op == "input_iterator":
+        if node.is_iterator:
             return self._operand(node)
         return f"{self._title(node) if node.body is not None else node.op} {self._name(value)}"
 
@@ -124,13 +124,13 @@ class Labels:
         return f"operand {operand}"
 
     def _title(self, node: Node) -> str:
-        if node.op == "input":
+        if node.is_input:
             return str(node["name"])
-        if node.op == "input_iterator":
+        if node.is_iterator:
             return self._operand(node)
-        if node.op == "output_saver":
+        if node.is_saver:
             return "output"
-        if node.op == "constant":
+        if node.is_constant:
             return str(node["value"])
         if node.body is not None:
             return "kernel" if self.graph.level is Level.KERNEL else "thread graph"
@@ -152,10 +152,10 @@ class Labels:
 
     def _hover(self, index: int) -> str:
         node = self.graph.nodes[index]
-        known = [f"input {self.names[index]}"] if node.op == "input" else [format_node(self.graph, index)]
+        known = [f"input {self.names[index]}"] if node.is_input else [format_node(self.graph, index)]
         lines = known + [_tensor_words(tensor) for tensor in node.outputs]
         lines += [f"= {formula.text}" for formula in self._formulas[index] if formula.text != self.names[index]]
-        if self._when is not None and node.op != "output_saver":
+        if self._when is not None and not node.is_saver:
             lines.append(_WHEN[self._when[index]] if node.op not in ACCUMULATORS else "collects over the for-loop")
         return "\n".join(lines)
 
@@ -167,7 +167,7 @@ def extent(body: Graph) -> str:
 
 
 def _given_name(node: Node) -> str | None:
-    return str(node["name"]) if node.op == "input" else None
+    return str(node["name"]) if node.is_input else None
 
 
 def _role(node: Node) -> Role:
@@ -187,9 +187,9 @@ def _operator_names(body: Graph) -> str:
 
 def _maps(node: Node, graph: Graph) -> str:
     """The imap and fmap of an iterator, or the omap of a saver: `x→1 i→0`; the replica dimension is φ."""
-    dims = node.get("imap" if node.op == "input_iterator" else "omap", ())
+    dims = node.get("imap" if node.is_iterator else "omap", ())
     pairs = [(axis_name(position), dim) for position, dim in enumerate(dims if isinstance(dims, tuple) else ())]
-    if node.op == "input_iterator" and graph.loop > 1:
+    if node.is_iterator and graph.loop > 1:
         fmap = node.get("fmap")
         pairs.append((LOOP_NAME, fmap if isinstance(fmap, int) else None))
     return "  ".join(f"{axis}→{REPLICA if dim is None else dim}" for axis, dim in pairs)

@@ -20,7 +20,7 @@ from mugraph.targets.triton.tile import ELEMENT_TYPES
 def host_lines(graph: Graph, kernels: Mapping[int, TileKernel]) -> list[str]:
     """The definition of `run`, which takes the graph's inputs and returns the list of its outputs."""
     names = value_names(graph)
-    arguments = [names[Value(index)] for index, node in enumerate(graph.nodes) if node.op == "input"]
+    arguments = [names[Value(index)] for index, node in enumerate(graph.nodes) if node.is_input]
     device = f"{arguments[0]}.device" if arguments else '"cuda"'
     workspace = plan_workspace(graph)
     lines = [f"workspace = torch.empty({workspace.bytes}, dtype=torch.uint8, device={device})"] if workspace.offsets else []

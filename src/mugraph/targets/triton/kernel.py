@@ -125,7 +125,7 @@ def value_names(graph: Graph) -> Mapping[Value, str]:
     """A Python name for each value of a kernel graph: inputs keep theirs, others are numbered by their node."""
     names: dict[Value, str] = {}
     for index, node in enumerate(graph.nodes):
-        if node.op == "input":
+        if node.is_input:
             names[Value(index)] = _identifier(str(node["name"]), set(names.values()))
         else:
             suffixes = [""] if len(node.outputs) == 1 else [f"_{number}" for number in range(len(node.outputs))]

@@ -51,6 +51,6 @@ def _inputs(graph: Graph) -> str:
     rows = [
         f"    ({node.output.shape}, {torch_type(node.output)}),  # {names[Value(index)]}"
         for index, node in enumerate(graph.nodes)
-        if node.op == "input"
+        if node.is_input
     ]
     return "\n".join(["INPUTS = [", *rows, "]\n"])

@@ -99,10 +99,10 @@ class Reader:
         if node.body is not None:
             raise UnsupportedOperator("a graph-defined operator; bring it into one tile first")
         row = operator(node.op)
-        if node.op == "input":
-            number = [index for index, other in enumerate(self.graph.nodes) if other.op == "input"].index(value.node)
+        if node.is_input:
+            number = [index for index, other in enumerate(self.graph.nodes) if other.is_input].index(value.node)
             return power_of(atom("load", number=number, slots=slots))
-        if node.op == "constant":
+        if node.is_constant:
             return _constant(node["value"])
         if row.elementwise:
             return self._elementwise(node, [self.at(operand, self._aligned(operand, slots)) for operand in node.inputs])
