@@ -5,15 +5,13 @@ The theorem that makes one slice stand for all is in docs/theory.md ("Parallel a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from mugraph.checker.files import Json, Rejected
-from mugraph.checker.interpreter import FUNCTIONS
+from mugraph.checker.operators import OPERATORS
 from mugraph.checker.shapes import check_shapes
 
-_ELEMENTWISE = FUNCTIONS | {"add", "sub", "mul", "div", "exp", "square", "sqrt", "cast", "accumulate_rescaled"}
 _INSIDE = -1
 """Instead of a dimension: one block has one slice, so that nothing it does can mix slices."""
 
@@ -176,28 +174,8 @@ def _applied(node: Json, reads: list[Place | None], shapes: list[list[int]]) -> 
 
 def _carried(node: Json, shapes: list[list[int]], number: int, dim: int) -> int | None:
     """The dimension of the result along which dimension `dim` of operand `number` runs; None where it is mixed or split."""
-    op, attributes, rank = node["op"], node["attributes"], len(node["outputs"][0]["shape"])
-    from_right = rank - len(shapes[number]) + dim
-    if op in _ELEMENTWISE:
-        return from_right
-    if op in ("matmul", "concat_matmul"):
-        left = number < len(shapes) // 2
-        return None if dim == len(shapes[number]) - (1 if left else 2) else from_right
-    if op in ("sum", "max", "repeat"):
-        return None if dim == attributes["dim"] else dim
-    if op == "accumulate":
-        return None if attributes["combine"] == "concat" and dim == attributes["dim"] else dim
-    if op == "transpose":
-        return int(attributes["permutation"].index(dim))
-    if op == "reshape":
-        return _same(shapes[number], dim, attributes["shape"])
-    return None
-
-
-def _same(shape: list[int], dim: int, target: list[int]) -> int | None:
-    """The dimension of a reshaped tensor with the same elements before it and as many along it."""
-    same = (d for d, size in enumerate(target) if size == shape[dim] and math.prod(target[:d]) == math.prod(shape[:dim]))
-    return next(same, None)
+    carried = OPERATORS[node["op"]].carried
+    return None if carried is None else carried(node["attributes"], shapes, number, dim, node["outputs"][0]["shape"])
 
 
 def _unequal(node: Json, why: Any) -> Rejected:

@@ -16,8 +16,8 @@ import numpy as np
 
 from mugraph.checker import fields, roots
 from mugraph.checker.files import Json
-from mugraph.checker.interpreter import Array
 from mugraph.checker.properties import outputs
+from mugraph.checker.tensors import Array
 
 REDRAWS = 4
 """Draws that may be thrown away because something was divided by zero."""

@@ -16,7 +16,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from mugraph.checker.interpreter import Array
+from mugraph.checker.tensors import Array
 
 Q_BITS = 62
 """q has one bit more."""

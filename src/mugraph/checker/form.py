@@ -13,7 +13,8 @@ from fractions import Fraction
 from typing import Any
 
 from mugraph.checker.files import Json, Rejected
-from mugraph.checker.interpreter import FUNCTIONS, LEAST
+from mugraph.checker.operators import OPERATORS
+from mugraph.checker.tensors import LEAST
 
 DTYPES = ("fp16", "bf16", "fp32", "fp64")
 LARGEST = 2**48
@@ -21,39 +22,9 @@ LARGEST = 2**48
 MOST_DIMS = 32
 _MOST_GRID = 3
 _INSIDE = {"kernel": "block", "block": "thread"}
-_ANYWHERE = ("kernel", "block", "thread")
+_WITH_BODIES = tuple(_INSIDE)
+_TABLE = "src/mugraph/checker/operators.py"
 _ACCUMULATORS = ("accumulate", "accumulate_rescaled")
-_LEVELS = {
-    "input": ("kernel",),
-    **dict.fromkeys(("input_iterator", "output_saver", "accumulate"), ("block", "thread")),
-    "accumulate_rescaled": ("block",),
-    **dict.fromkeys(("concat_matmul", "reshape", "transpose", "repeat", "graph_defined"), ("kernel", "block")),
-    **dict.fromkeys(("constant", "matmul", "sum", "max", "cast"), _ANYWHERE),
-    **dict.fromkeys(("add", "sub", "mul", "div", "exp", "square", "sqrt", *FUNCTIONS), _ANYWHERE),
-}
-"""Where operators may stand."""
-_OPERANDS = {
-    **dict.fromkeys(("input", "constant", "input_iterator"), 0),
-    **dict.fromkeys(("add", "sub", "mul", "div", "matmul", "accumulate_rescaled"), 2),
-    "concat_matmul": 4,
-}
-"""How many operands an operator has, 1 unless it is listed."""
-_ATTRIBUTES = {
-    "input": {"name", "shape", "dtype"},
-    "constant": {"value", "dtype"},
-    "input_iterator": {"operand", "imap", "fmap"},
-    "output_saver": {"omap"},
-    "accumulate": {"combine"},
-    "sum": {"dim", "size"},
-    "max": {"dim", "size"},
-    "reshape": {"shape"},
-    "transpose": {"permutation"},
-    "repeat": {"dim", "times"},
-    "cast": {"dtype"},
-}
-"""What an operator says besides, nothing unless it is listed."""
-_OPTIONAL = {"accumulate": {"dim"}, "max": {"least"}}
-"""What it may say: concatenating accumulators name a `dim`, and a maximum may be over its elements and the least number."""
 _SCALAR = re.compile(
     r"(?P<sign>-)?(?P<root>sqrt\()?(?P<numerator>\d{1,999})(?:/(?P<denominator>[1-9]\d{0,998}))?(?(root)\))", re.ASCII
 )
@@ -105,7 +76,10 @@ def _check_extent(graph: Json, level: str) -> None:
 def _check_node(graph: Json, node: Any, index: int, level: str, operands: int) -> None:
     _keys(node, "an operator", {"op", "inputs", "outputs", "attributes"}, {"body"})
     op = node["op"]
-    _expect(isinstance(op, str) and level in _LEVELS.get(op, ()), f"unknown operator {op!r} of a {level} graph")
+    row = OPERATORS.get(op) if isinstance(op, str) else None
+    is_body = op == "graph_defined"
+    _expect(row is not None or is_body, f"unknown operator {op!r}: it is not in the checker's own table, `OPERATORS` in {_TABLE}")
+    _expect(level in (_WITH_BODIES if row is None else row.levels), f"operator {op!r} stands in a {level} graph")
     inputs, outputs = node["inputs"], node["outputs"]
     formed = isinstance(inputs, list) and isinstance(outputs, list)
     _expect(formed, f"operator {op!r}: operands or results are not of the form they are saved in")
@@ -113,12 +87,12 @@ def _check_node(graph: Json, node: Any, index: int, level: str, operands: int) -
         _check_value(value, graph["nodes"][:index])
     for output in outputs:
         _check_tensor(output)
-    _expect(("body" in node) == (op == "graph_defined"), f"operator {op!r}: a body belongs to graph_defined, and to nothing else")
+    _expect(("body" in node) == is_body, f"operator {op!r}: a body belongs to graph_defined, and to nothing else")
     _check_attributes(node, op, graph, operands)
-    if "body" in node:
+    if row is None:
         _check_graph(node["body"], _INSIDE[level], len(inputs))
     else:
-        fitting = len(outputs) == 1 and len(inputs) == _OPERANDS.get(op, 1)
+        fitting = len(outputs) == 1 and len(inputs) == row.operands
         _expect(fitting, f"operator {op!r} has {len(inputs)} operands and {len(outputs)} results")
 
 
@@ -143,8 +117,8 @@ def _check_tensor(tensor: Any) -> None:
 
 
 def _check_attributes(node: Json, op: str, graph: Json, operands: int) -> None:
-    attributes = node["attributes"]
-    _keys(attributes, f"attributes of {op}", _ATTRIBUTES.get(op, set()), _OPTIONAL.get(op, set()))
+    attributes, row = node["attributes"], OPERATORS.get(op)
+    _keys(attributes, f"attributes of {op}", *((row.attributes, row.optional) if row is not None else (frozenset(),)))
     for name, value in attributes.items():
         _expect(_FORMS[name](value), f"operator {op!r}: attributes: {name} is not of the form it is saved in")
     parts = len(graph["grid"] or graph["block"])

@@ -15,10 +15,12 @@ from typing import ClassVar
 import numpy as np
 
 from mugraph.checker.files import Json
-from mugraph.checker.interpreter import ROUNDINGS, Array, Domain, Raw, run
+from mugraph.checker.interpreter import run
+from mugraph.checker.operators import ROUNDINGS
+from mugraph.checker.tensors import Array, Domain, Raw
 
 _MOST_PARTS = 6
-_INCREASING = ROUNDINGS | {"relu", "sigmoid", "tanh", "log"}
+_INCREASING = ROUNDINGS.keys() | {"relu", "sigmoid", "tanh", "log"}
 _NEVER_NEGATIVE = frozenset({"relu", "abs", "sigmoid"})
 _SHIFT = "+"
 _UNIT = Fraction(1)
