@@ -10,6 +10,8 @@ from unittest import mock
 
 import pytest
 
+from mugraph.checker.operators import OPERATORS as CHECKED
+from mugraph.devices.targets import TARGETS
 from mugraph.ir.ops import OPERATORS
 
 ROOT = Path(__file__).parent.parent
@@ -29,7 +31,7 @@ def test_python_blocks_run_in_order(page: Path, tmp_path: Path, monkeypatch: pyt
     module = ModuleType("documentation")
     monkeypatch.setitem(sys.modules, module.__name__, module)  # torch.compile looks functions' globals up by name
     text = page.read_text()
-    with mock.patch.dict(OPERATORS):  # a page may add rows to the operator table
+    with mock.patch.dict(OPERATORS), mock.patch.dict(CHECKED), mock.patch.dict(TARGETS):  # a page may add rows to tables
         for block in BLOCK.finditer(text):
             lines_before = "\n" * text.count("\n", 0, block.start(1))
             exec(compile(lines_before + block.group(1), page, "exec"), module.__dict__)
