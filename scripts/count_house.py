@@ -5,7 +5,7 @@
     python scripts/count_house.py --json
 
 Nothing is imported: the files are read. A *circle* is a set of modules that import each other, late imports and those for type
-checkers included. A *comparison* holds an operator's name against something, as in `node.op == "matmul"` or `case "sum":`, outside
+checkers included. A *comparison* holds an operator's name against something, as in `op == "matmul"` or `case "sum":`, outside
 of the operator tables (`ir/ops.py` and the checker's) and of what tests are made with.
 """
 

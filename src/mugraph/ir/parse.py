@@ -5,16 +5,14 @@ It settles syntax and names only; whether the graph is valid is for `mugraph.ir.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from mugraph.errors import InvalidInput
 from mugraph.ir.dtypes import DType
 from mugraph.ir.evaluate import loop_nodes
 from mugraph.ir.graph import AttributeValue, Graph, Layout, Level, Node, Tensor, Value, attributes_of
 from mugraph.ir.ops import GRAPH_DEFINED
-from mugraph.ir.scalar import Scalar
-from mugraph.ir.tokens import Token, tokenize
+from mugraph.ir.tokens import Cursor, Token, tokenize
 
 LOOP_NAME = "i"
 REPLICA = "phi"
@@ -48,49 +46,8 @@ def parse_graph(text: str) -> Graph:
     return graph
 
 
-class _Parser:
-    """A cursor over the tokens; every method reads one construct of the grammar and moves past it."""
-
-    def __init__(self, tokens: Sequence[Token]) -> None:
-        self._tokens, self._position = tokens, 0
-
-    # --- the cursor ---
-
-    def peek(self, ahead: int = 0) -> Token:
-        return self._tokens[min(self._position + ahead, len(self._tokens) - 1)]
-
-    def at(self, text: str, ahead: int = 0) -> bool:
-        return self.peek(ahead).text == text and self.peek(ahead).kind != "string"
-
-    def take(self) -> Token:
-        token = self.peek()
-        self._position += 1
-        return token
-
-    def accept(self, text: str) -> bool:
-        found = self.at(text)
-        self._position += found
-        return found
-
-    def expect(self, kind: str, expected: str, among: Container[str] | None = None) -> Token:
-        token = self.peek()
-        if token.kind != kind or (among is not None and token.text not in among):
-            raise token.error(expected)
-        return self.take()
-
-    def punctuation(self, text: str) -> None:
-        if not self.accept(text):
-            raise self.peek().error(repr(text))
-
-    def listed(self, opening: str, item: Callable[[], _T], closing: str) -> list[_T]:
-        self.punctuation(opening)
-        items: list[_T] = []
-        while not self.at(closing):
-            if items:
-                self.punctuation(",")
-            items.append(item())
-        self.punctuation(closing)
-        return items
+class _Parser(Cursor):
+    """Every method reads one construct of the grammar and moves past it."""
 
     # --- graphs ---
 
@@ -130,7 +87,7 @@ class _Parser:
             name = LOOP_NAME if loop else axis_name(len(sizes))
             self.expect("name", f"dimension {name}", {name})
             self.punctuation("=")
-            sizes.append(self._integer())
+            sizes.append(self.integer())
 
         opening = self.peek()
         self.listed("(", entry, ")")
@@ -168,7 +125,7 @@ class _Parser:
         elif self.at("("):
             inputs = self.listed("(", lambda: self._reference(scope), ")")
         if op.text == "constant":
-            attributes["value"] = self._scalar()
+            attributes["value"] = self.scalar()
         attributes.update(self._attributes())
         if op.text in ("input_iterator", "output_saver"):
             attributes.update(self._maps(op.text))
@@ -178,9 +135,9 @@ class _Parser:
         names: list[str] = []
 
         def operand() -> Value:
-            start = self._position
+            start = self.position
             value = self._reference(scope)
-            names.append("".join(token.text for token in self._tokens[start : self._position]))
+            names.append("".join(token.text for token in self.tokens[start : self.position]))
             return value
 
         inputs = self.listed("(", operand, ")") if self.at("(") else []
@@ -193,7 +150,7 @@ class _Parser:
         token = self.take()
         text = token.text
         if token.kind == "value" and self.accept("."):
-            text += f".{self._integer()}"
+            text += f".{self.integer()}"
         self.punctuation(")")
         if token.kind == "operand":
             return int(text[1:])
@@ -205,16 +162,16 @@ class _Parser:
         token = self.take()
         if token.kind not in ("name", "value") or token.text not in scope.names:
             raise token.error("a value defined above")
-        output = self._integer() if self.accept(".") else 0
+        output = self.integer() if self.accept(".") else 0
         return Value(scope.names[token.text], output)
 
     def _tensor(self, level: Level) -> Tensor:
         name = self.expect("name", f"a type such as fp32[16, 64] ({', '.join(DType)})", set(DType))
-        shape = tuple(self.listed("[", self._integer, "]"))
+        shape = tuple(self.listed("[", self.integer, "]"))
         layout = None
         if self.at("layout"):
             self.take()
-            layout = Layout(tuple(self.listed("(", self._integer, ")")))
+            layout = Layout(tuple(self.listed("(", self.integer, ")")))
         return Tensor(shape, DType(name.text), level, layout)
 
     # --- attributes ---
@@ -235,7 +192,7 @@ class _Parser:
             return tuple(self.listed("(", self._dimension, ")"))
         if self.at("exact") and self.at("(", 1):
             self.take()
-            (scalar,) = self.listed("(", self._scalar, ")")
+            (scalar,) = self.listed("(", self.scalar, ")")
             return scalar
         self.take()
         match token.kind:
@@ -265,28 +222,7 @@ class _Parser:
         return {"imap": tuple(dims), "fmap": fmaps[0] if fmaps else None} if op == "input_iterator" else {"omap": tuple(dims)}
 
     def _dimension(self, absent: str = "none") -> int | None:
-        return None if self.accept(absent) else self._integer()
-
-    def _integer(self) -> int:
-        return int(self.expect("number", "a number").text)
-
-    def _scalar(self) -> Scalar:
-        first = self.peek()
-        text = "-" if self.accept("-") else ""
-        if self.accept("sqrt"):
-            self.punctuation("(")
-            text += f"sqrt({self._rational()})"
-            self.punctuation(")")
-        else:
-            text += self._rational()
-        try:
-            return Scalar.parse(text)
-        except InvalidInput as error:
-            raise first.fail(str(error)) from None
-
-    def _rational(self) -> str:
-        numerator = self.expect("number", "an exact scalar such as 1/4096 or sqrt(1/128)").text
-        return f"{numerator}/{self.expect('number', 'a denominator').text}" if self.accept("/") else numerator
+        return None if self.accept(absent) else self.integer()
 
 
 class _Scope:

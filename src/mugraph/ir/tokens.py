@@ -1,12 +1,15 @@
-"""The words that the text of a muGraph is made of."""
+"""The words that the texts of muGraphs and axis programs are made of, and a cursor over them."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from mugraph.errors import InvalidInput
+from mugraph.ir.scalar import Scalar
 
 _KINDS = {
     "space": r"[ \t\r]+",
@@ -63,3 +66,80 @@ def tokenize(text: str) -> list[Token]:
         if kind == "newline":
             line, start = line + 1, position
     return [*tokens, Token("end", "", line, position - start + 1)]
+
+
+_T = TypeVar("_T")
+
+
+class Cursor:
+    """A place among tokens. What reads a construct moves past it; what does not fit raises InvalidInput with line and column."""
+
+    def __init__(self, tokens: Sequence[Token]) -> None:
+        self.tokens, self.position = tokens, 0
+
+    def peek(self, ahead: int = 0) -> Token:
+        """The next token, or one of those after it."""
+        return self.tokens[min(self.position + ahead, len(self.tokens) - 1)]
+
+    def at(self, text: str, ahead: int = 0) -> bool:
+        """Whether that is a certain word."""
+        return self.peek(ahead).text == text and self.peek(ahead).kind != "string"
+
+    def take(self) -> Token:
+        """The next token, whatever it is."""
+        token = self.peek()
+        self.position += 1
+        return token
+
+    def accept(self, text: str) -> bool:
+        """Move past a word if it stands here; whether it did."""
+        found = self.at(text)
+        self.position += found
+        return found
+
+    def expect(self, kind: str, expected: str, among: Container[str] | None = None) -> Token:
+        """The next token, which must be of a kind (and one of some words); `expected` says what, in the error."""
+        token = self.peek()
+        if token.kind != kind or (among is not None and token.text not in among):
+            raise token.error(expected)
+        return self.take()
+
+    def punctuation(self, text: str) -> None:
+        """Move past a word that must stand here."""
+        if not self.accept(text):
+            raise self.peek().error(repr(text))
+
+    def listed(self, opening: str, item: Callable[[], _T], closing: str) -> list[_T]:
+        """Items with commas between them, in brackets."""
+        self.punctuation(opening)
+        items: list[_T] = []
+        while not self.at(closing):
+            if items:
+                self.punctuation(",")
+            items.append(item())
+        self.punctuation(closing)
+        return items
+
+    def integer(self) -> int:
+        """A number."""
+        return int(self.expect("number", "a number").text)
+
+    def scalar(self) -> Scalar:
+        """An exact scalar."""
+        first = self.peek()
+        text = "-" if self.accept("-") else ""
+        if self.accept("sqrt"):
+            self.punctuation("(")
+            text += f"sqrt({self.rational()})"
+            self.punctuation(")")
+        else:
+            text += self.rational()
+        try:
+            return Scalar.parse(text)
+        except InvalidInput as error:
+            raise first.fail(str(error)) from None
+
+    def rational(self) -> str:
+        """The text of a rational number that is not negative."""
+        numerator = self.expect("number", "an exact scalar such as 1/4096 or sqrt(1/128)").text
+        return f"{numerator}/{self.expect('number', 'a denominator').text}" if self.accept("/") else numerator
