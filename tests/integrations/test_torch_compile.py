@@ -27,7 +27,7 @@ from mugraph.frontend.splice import as_torch
 from mugraph.integrations import piece_optimizer
 from mugraph.integrations.torch_compile import Compiled, compilations
 from mugraph.runtime import Executable
-from mugraph.runtime.duel import Duel
+from mugraph.runtime.benchmarking import Duel
 
 ALL: dict[str, Any] = {"keep": "all", "budget": 20.0}
 

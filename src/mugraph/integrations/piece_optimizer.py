@@ -24,7 +24,7 @@ from mugraph.frontend.partition import Piece
 from mugraph.frontend.splice import as_torch, runnable
 from mugraph.ir.graph import Graph
 from mugraph.results.superoptimized import Superoptimized
-from mugraph.runtime.duel import Duel, duel
+from mugraph.runtime.benchmarking import Duel, duel
 from mugraph.selection.pipeline import Evidence
 from mugraph.selection.structure_key import form_of
 from mugraph.support.deadline import Deadline

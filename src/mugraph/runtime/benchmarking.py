@@ -1,4 +1,5 @@
-"""Which of two callables is the faster on a machine that does other things too: rounds in pairs, and a test of significance."""
+"""Timing callables on a machine that does other things too: interleaved, so that what disturbs one disturbs all; and a test of
+which of two is the faster."""
 
 from __future__ import annotations
 
@@ -15,6 +16,35 @@ _CALLS = 3
 _FEWEST, _MOST = 8, 60
 _SECONDS = 0.5
 """After this time, and the fewest rounds, no further round starts."""
+
+
+def measure(
+    callables: Mapping[str, Callable[[], object]],
+    repeats: int = 20,
+    warmup: int = 2,
+    between: Callable[[], object] | None = None,
+    budget: float | None = None,
+) -> dict[str, list[float]]:
+    """Seconds of each call, by name: `repeats` rounds in which every callable runs once.
+
+    `between` runs before every timed call (to flush caches, say) and is not timed. After `budget` seconds no new
+    round starts, but every callable is timed at least once.
+    """
+    for function in callables.values():
+        for _ in range(warmup):
+            function()
+    seconds: dict[str, list[float]] = {name: [] for name in callables}
+    started = time.perf_counter()
+    for _ in range(max(repeats, 1)):
+        for name, function in callables.items():
+            if between is not None:
+                between()
+            before = time.perf_counter()
+            function()
+            seconds[name].append(time.perf_counter() - before)
+        if budget is not None and time.perf_counter() - started > budget:
+            break
+    return seconds
 
 
 @dataclass(frozen=True, slots=True)

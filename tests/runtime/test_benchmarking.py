@@ -1,4 +1,4 @@
-"""Duels: the faster of two callables is found, equals are not told apart, and stalled calls decide nothing."""
+"""Interleaved timing; and duels: the faster of two is found, equals are not told apart, and stalled calls decide nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from mugraph.runtime.duel import Duel, duel
+from mugraph.runtime.benchmarking import Duel, duel, measure
 
 
 class Clock:
@@ -83,3 +83,22 @@ def test_duels_are_read_as_they_were_written() -> None:
     for values in ({}, {"rounds": 1, "won": 1, "speedup": None}, {"rounds": "many", "won": 1, "speedup": 1.0}):
         with pytest.raises((KeyError, TypeError, ValueError)):
             Duel.from_json(values)
+
+
+def test_rounds_are_interleaved_after_the_warmup() -> None:
+    calls: list[str] = []
+    seconds = measure({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, repeats=2, warmup=1)
+    assert calls == ["a", "b", "a", "b", "a", "b"]
+    assert {name: len(times) for name, times in seconds.items()} == {"a": 2, "b": 2}
+    assert all(time >= 0 for times in seconds.values() for time in times)
+
+
+def test_something_may_run_between_calls() -> None:
+    calls: list[str] = []
+    measure({"a": lambda: calls.append("a")}, repeats=2, warmup=0, between=lambda: calls.append("flush"))
+    assert calls == ["flush", "a", "flush", "a"]
+
+
+def test_a_spent_budget_still_times_everything_once() -> None:
+    seconds = measure({"a": lambda: None, "b": lambda: None}, repeats=100, budget=0.0)
+    assert [len(times) for times in seconds.values()] == [1, 1]
