@@ -21,7 +21,7 @@ _KINDS = {
     "string": r'"(?:[^"\\\n]|\\.)*"',
     "number": r"-?\d{1,999}",  # bounded, for converting decimal digits takes quadratic time
     "arrow": r"<->",
-    "mark": r"[-{}()\[\],:=|/.]",
+    "mark": r"[-+^{}()\[\],:=|/.]",
 }
 _TOKEN = re.compile("|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _KINDS.items()), re.ASCII)
 

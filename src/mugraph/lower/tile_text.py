@@ -1,0 +1,330 @@
+"""The tile form as text; `parse_kernel` reads back what `format_kernel` prints, so that what a pass does travels as text.
+
+    kernel kernel_0 grid(4) loop(16) threads(128) resident(2) {
+      buffer in0: fp16 device[16384]
+      buffer tile1: fp32 shared[512] at 2048
+      inputs in0, in1
+      outputs out0
+      before {
+      }
+      body {
+        barrier
+        tile1[16, 32 | 32, 1] += matmul fp16 (in0[16, 64 | 1024, 1 | 64 i], in1[64, 32 | 128, 1 | 32 b0, 8192 i])
+      }
+      after {
+        out0[16, 32 | 128, 1 | 32 b0] = "({0} * {1})"(#0, "0.125") (tile1[16, 32 | 32, 1])
+      }
+    }
+
+A tile is `buffer[shape | strides | start]`; its start is a sum of a constant, a number of elements for each grid dimension (`b0`,
+`b1`, ...) and for the iteration (`i`). A swizzled one ends in `^(bits, base, shift)`. `=` stores, `+=` and `max=` combine with
+what is there; a reduction over the last dimension of its sources says how it combines (`sum over`, `max over`). Expressions are
+templates of the operator table, or numbers, in quotation marks, and `#0` is the first source. A barrier stands before the
+statement that threads meet at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+from mugraph.errors import InvalidInput
+from mugraph.ir.dtypes import DType
+from mugraph.ir.graph import Value
+from mugraph.ir.tokens import Cursor, tokenize
+from mugraph.lower.expressions import Apply, Constant, Expression, Source
+from mugraph.lower.tile_form import (
+    Buffer,
+    Combine,
+    Elementwise,
+    Index,
+    Kernel,
+    Matmul,
+    Memory,
+    Panels,
+    Reduce,
+    Ring,
+    Staged,
+    Statement,
+    Swizzle,
+    Tile,
+)
+
+_T = TypeVar("_T")
+_STORES = {None: "=", Combine.SUM: "+=", Combine.MAX: "max="}
+
+
+def format_kernel(kernel: Kernel) -> str:
+    """The text of a lowered kernel, without a final newline."""
+    return "\n".join((_header(kernel), *(f"  {line}" for line in _lines(kernel)), "}"))
+
+
+def _header(kernel: Kernel) -> str:
+    grid = f" grid({_numbers(kernel.grid)})" if kernel.grid else ""
+    extents = {"loop": kernel.loop, "threads": kernel.threads, "resident": kernel.resident}
+    return f"kernel {kernel.name}{grid}{''.join(f' {name}({size})' for name, size in extents.items() if size != 1)} {{"
+
+
+def _lines(kernel: Kernel) -> Iterator[str]:
+    for buffer in kernel.buffers:
+        offset = f" at {buffer.offset}" if buffer.offset else ""
+        yield f"buffer {buffer.name}: {buffer.dtype} {buffer.memory}[{buffer.elements}]{offset}"
+    yield f"inputs {', '.join(kernel.inputs)}"
+    yield f"outputs {', '.join(kernel.outputs)}"
+    if kernel.ring is not None:
+        bulk = " bulk" if kernel.ring.bulk else ""
+        yield f"ring {kernel.ring.buffer} stages({kernel.ring.stages}) slot({kernel.ring.slot}){bulk}"
+    for staged in kernel.staged:
+        yield f"staged {staged.buffer} = {_tile(staged.source)}"
+    for value, tile in kernel.tensors:
+        yield f"tensor {value.node}, {value.output} = {_tile(tile)}"
+    number = 0
+    for phase, statements in (("before", kernel.before), ("body", kernel.body), ("after", kernel.after)):
+        yield f"{phase} {{"
+        for statement in statements:
+            if number in kernel.barriers:
+                yield "  barrier"
+            yield f"  {_statement(statement)}"
+            number += 1
+        yield "}"
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+def _tile(tile: Tile) -> str:
+    start = f" | {_start(tile.start)}" if any(tile.start.parts) or tile.start.grid else ""
+    swizzle = "" if tile.swizzle is None else f"^({tile.swizzle.bits}, {tile.swizzle.base}, {tile.swizzle.shift})"
+    return f"{tile.buffer}[{_numbers(tile.shape)} | {_numbers(tile.strides)}{start}]{swizzle}"
+
+
+def _start(index: Index) -> str:
+    grid = [f"{step} b{position}" for position, step in enumerate(index.grid)]
+    loop = [f"{index.loop} i"] if index.loop else []
+    constant = [str(index.constant)] if index.constant else []
+    return ", ".join((*constant, *grid, *loop))
+
+
+def _statement(statement: Statement) -> str:
+    sources = f"({', '.join(map(_tile, statement.sources))})"
+    target = _tile(statement.target)
+    match statement:
+        case Elementwise():
+            return f"{target} {_STORES[statement.combine]} {_expression(statement.expression)} {sources}"
+        case Reduce():
+            store = _STORES[statement.combine if statement.accumulate else None]
+            return f"{target} {store} {statement.combine} over {_expression(statement.expression)} {sources}"
+        case Matmul():
+            store = _STORES[Combine.SUM if statement.accumulate else None]
+            tf32 = " tf32" if statement.tf32 else ""
+            panels = "" if statement.panels is None else f" {_panels(statement.panels)}"
+            return f"{target} {store} matmul {statement.dtype}{tf32} {sources}{panels}"
+
+
+def _panels(panels: Panels) -> str:
+    left, right = ("none" if tile is None else _tile(tile) for tile in (panels.left, panels.right))
+    return f"panels({panels.depth}) {left} {right}{' grouped' if panels.grouped else ''}"
+
+
+def _expression(expression: Expression) -> str:
+    match expression:
+        case Source(index):
+            return f"#{index}"
+        case Constant(value):
+            return f'"{value!r}"'
+        case Apply(template, arguments):
+            return f'"{template}"({", ".join(map(_expression, arguments))})'
+
+
+# --- reading -----------------------------------------------------------------------------------------------------------
+
+
+def parse_kernel(text: str) -> Kernel:
+    """The kernel that a text stands for; raises InvalidInput with line and column where it is none.
+
+    It settles syntax and the names of buffers; whether the kernel is valid is for `mugraph.lower.check.check` to say.
+    """
+    parser = _Parser(tokenize(text))
+    kernel = parser.kernel()
+    parser.expect("end", "the end of the text")
+    return kernel
+
+
+class _Parser(Cursor):
+    """Every method reads one construct of the grammar and moves past it."""
+
+    def kernel(self) -> Kernel:
+        self._word("kernel")
+        name = self.expect("name", "the name of a kernel").text
+        grid = tuple(self._listed_numbers()) if self.accept("grid") else ()
+        loop, threads, resident = (self._extent(word) for word in ("loop", "threads", "resident"))
+        self.punctuation("{")
+        buffers: list[Buffer] = []
+        while self.accept("buffer"):
+            buffers.append(self._buffer())
+        inputs, outputs = self._names("inputs"), self._names("outputs")
+        ring = self._ring() if self.accept("ring") else None
+        staged: list[Staged] = []
+        while self.accept("staged"):
+            buffer = self._equals(self.expect("name", "a buffer").text)
+            staged.append(Staged(buffer, self._tile()))
+        tensors: list[tuple[Value, Tile]] = []
+        while self.accept("tensor"):
+            node = self.integer()
+            self.punctuation(",")
+            value = self._equals(Value(node, self.integer()))
+            tensors.append((value, self._tile()))
+        barriers: set[int] = set()
+        phases: list[tuple[Statement, ...]] = []
+        for phase in ("before", "body", "after"):
+            self._word(phase)
+            phases.append(tuple(self._statements(sum(map(len, phases)), barriers)))
+        self.punctuation("}")
+        before, body, after = phases
+        return Kernel(
+            name,
+            grid,
+            loop,
+            tuple(buffers),
+            inputs,
+            outputs,
+            before,
+            body,
+            after,
+            threads,
+            frozenset(barriers),
+            ring,
+            tuple(staged),
+            resident,
+            tuple(tensors),
+        )
+
+    def _word(self, word: str) -> None:
+        self.expect("name", word, {word})
+
+    def _equals(self, left: _T) -> _T:
+        self.punctuation("=")
+        return left
+
+    def _extent(self, word: str) -> int:
+        if not self.accept(word):
+            return 1
+        (size,) = self._listed_numbers()
+        return size
+
+    def _listed_numbers(self) -> list[int]:
+        return self.listed("(", self.integer, ")")
+
+    def _names(self, word: str) -> tuple[str, ...]:
+        self._word(word)
+        names = [self.expect("name", "a buffer").text]
+        while self.accept(","):
+            names.append(self.expect("name", "a buffer").text)
+        return tuple(names)
+
+    def _buffer(self) -> Buffer:
+        name = self.expect("name", "the name of a buffer").text
+        self.punctuation(":")
+        dtype = self._dtype()
+        memory = Memory(self.expect("name", "device, shared or registers", set(Memory)).text)
+        (elements,) = self.listed("[", self.integer, "]")
+        return Buffer(name, memory, dtype, elements, self.integer() if self.accept("at") else 0)
+
+    def _dtype(self) -> DType:
+        return DType(self.expect("name", f"a type ({', '.join(DType)})", set(DType)).text)
+
+    def _ring(self) -> Ring:
+        buffer = self.expect("name", "a buffer").text
+        stages, slot = self._extent("stages"), self._extent("slot")
+        return Ring(buffer, stages, slot, self.accept("bulk"))
+
+    def _tile(self) -> Tile:
+        name = self.expect("name", "a buffer").text
+        self.punctuation("[")
+        shape = tuple(self._numbers_until("|"))
+        strides = tuple(self._numbers_until("|", "]"))
+        start = self._start() if self.accept("|") else Index()
+        self.punctuation("]")
+        swizzle = None
+        if self.accept("^"):
+            opening = self.peek()
+            numbers = self._listed_numbers()
+            if len(numbers) != 3:
+                raise opening.fail("a swizzle has three numbers: bits, base, shift")
+            swizzle = Swizzle(*numbers)
+        return Tile(name, shape, strides, start, swizzle)
+
+    def _numbers_until(self, *ends: str) -> list[int]:
+        numbers: list[int] = []
+        while not any(map(self.at, ends)):
+            if numbers:
+                self.punctuation(",")
+            numbers.append(self.integer())
+        if self.at("|") and ends == ("|",):
+            self.take()
+        return numbers
+
+    def _start(self) -> Index:
+        constant, loop, grid = 0, 0, list[int]()
+        while True:
+            number = self.integer()
+            if self.accept("i"):
+                loop = number
+            elif self.accept(f"b{len(grid)}"):
+                grid.append(number)
+            else:
+                constant = number
+            if not self.accept(","):
+                return Index(constant, tuple(grid), loop)
+
+    def _statements(self, number: int, barriers: set[int]) -> Iterator[Statement]:
+        self.punctuation("{")
+        while not self.accept("}"):
+            if self.accept("barrier"):
+                barriers.add(number)
+            yield self._statement()
+            number += 1
+
+    def _statement(self) -> Statement:
+        target = self._tile()
+        combine = Combine.SUM if self.accept("+") else Combine.MAX if self.accept("max") else None
+        self.punctuation("=")
+        if self.accept("matmul"):
+            return self._matmul(target, combine)
+        if self.at("sum") or self.at("max"):
+            over = Combine(self.take().text)
+            self._word("over")
+            expression = self._expression()
+            return Reduce(target, self._sources(), expression, over, combine is not None)
+        expression = self._expression()
+        return Elementwise(target, self._sources(), expression, combine)
+
+    def _matmul(self, target: Tile, combine: Combine | None) -> Matmul:
+        dtype, tf32 = self._dtype(), self.accept("tf32")
+        opening = self.peek()
+        sources = self._sources()
+        if len(sources) != 2:
+            raise opening.fail("a product has two factors")
+        panels = None
+        if self.accept("panels"):
+            (depth,) = self._listed_numbers()
+            left, right = (None if self.accept("none") else self._tile() for _ in range(2))
+            panels = Panels(depth, left, right, self.accept("grouped"))
+        return Matmul(target, *sources, dtype, combine is not None, panels, tf32)
+
+    def _sources(self) -> tuple[Tile, ...]:
+        return tuple(self.listed("(", self._tile, ")"))
+
+    def _expression(self) -> Expression:
+        token = self.take()
+        if token.kind == "operand":
+            return Source(int(token.text[1:]))
+        if token.kind != "string":
+            raise token.error("a source such as #0, or a number or a template in quotation marks")
+        if self.at("(") and "{" in token.unquoted():
+            return Apply(token.unquoted(), tuple(self.listed("(", self._expression, ")")))
+        try:
+            return Constant(float(token.unquoted()))
+        except ValueError:
+            raise InvalidInput(f"line {token.line}, column {token.column}: {token.text} is no number") from None
