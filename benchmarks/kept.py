@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import multiprocessing
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import cache
@@ -36,6 +38,8 @@ def sources() -> str:
     return found.hexdigest()[:16]
 
 
+_BETWEEN_WRITES = 9
+"""Times as long as a write takes until the next one: the summary of thousands of records takes longer than a record."""
 _TEXTS = (".py", ".h", ".cpp", ".json")
 
 
@@ -48,20 +52,35 @@ def records(
 ) -> list[Record]:
     """The record of every case, in order: `make(**case)`, or what `output` has of it by the same sources.
 
-    After each new record `output` is written: `summary` of those by these sources, and all records. Cases are made by `jobs`
-    processes, where `make` has to be a function of a module.
+    `output` is written after new records, as often as that takes a tenth of the time, and at the end: `summary` of those by these
+    sources, and all records. Cases are made by `jobs` processes, where `make` has to be a function of a module.
     """
     found, wanted = _known(cases, output), [_key(case, case) for case in cases]
     to_make = missing(cases, output)
     print(f"{len(cases) - len(to_make)} of {len(cases)} records are there already", file=sys.stderr, flush=True)
-    for case, record in _made(to_make, make, jobs):
-        found[_key(case, case)] = case | {"sources": sources()} | record
-        print(json.dumps(found[_key(case, case)]), file=sys.stderr, flush=True)
-        if output is not None:
-            ordered = [found[key] for key in wanted if key in found]
-            ordered += [record for key, record in found.items() if key not in wanted]
-            current = [record for record in ordered if record["sources"] == sources()]
-            output.write_text(_text(summary(current), ordered), encoding="utf-8")
+    due = 0.0
+
+    def write() -> float:
+        """Write everything; when to write again."""
+        if output is None:
+            return math.inf
+        started = time.monotonic()
+        ordered = [found[key] for key in wanted if key in found]
+        ordered += [record for key, record in found.items() if key not in wanted]
+        current = [record for record in ordered if record["sources"] == sources()]
+        output.write_text(_text(summary(current), ordered), encoding="utf-8")
+        now = time.monotonic()
+        return now + _BETWEEN_WRITES * (now - started)
+
+    try:
+        for case, record in _made(to_make, make, jobs):
+            found[_key(case, case)] = case | {"sources": sources()} | record
+            print(json.dumps(found[_key(case, case)]), file=sys.stderr, flush=True)
+            if time.monotonic() >= due:
+                due = write()
+    finally:
+        if to_make:
+            write()
     return [found[key] for key in wanted]
 
 

@@ -6,10 +6,11 @@
     python benchmarks/random_mugraphs.py --seed 17           # one again, with its text
 
 Each is evaluated in float64, block by block and iteration by iteration, and lowered, compiled and run on the CPU, on the emulator
-of CUDA and in Triton's interpreter, for sm_80, sm_90 and sm_100 in turn; every tenth is compiled by NVRTC and by Triton too. It
-is equal within what rounding explains, or refused by a typed error before anything ran; else exit code 1. Which combinations of
-features were met is counted in kernels: two features meet where one kernel has both. A run that is repeated makes what is missing
-of `benchmarks/results/random-mugraphs.json`.
+of CUDA and in Triton's interpreter, for sm_80, sm_90 and sm_100 in turn; every tenth is compiled by NVRTC and by Triton too. With
+generated thread graphs it must be valid, mean the same and be printed alike ("constructed"). It is equal within what rounding
+explains, or refused by a typed error before anything ran; else exit code 1. Which combinations of features were met is counted
+in kernels: two features meet where one kernel has both. A run that is repeated makes what is missing of
+`benchmarks/results/random-mugraphs.json`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,18 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from kept import Record, records
 from mugraph.ir.validity import check
 from mugraph.testing.mugraph_features import FEATURES, IMPOSSIBLE, features
-from mugraph.testing.mugraph_runs import COMPILERS, FAULTS, TARGETS, Ending, Outcome, compiled, machine_of, outcome, trial_of_seed
+from mugraph.testing.mugraph_runs import (
+    COMPILERS,
+    FAULTS,
+    TARGETS,
+    Ending,
+    Outcome,
+    compiled,
+    constructed,
+    machine_of,
+    outcome,
+    trial_of_seed,
+)
 
 RESULT = Path(__file__).parent / "results" / "random-mugraphs.json"
 COMPILED_EVERY = 10
@@ -41,7 +53,9 @@ def record(seed: int, targets: str) -> Record:
     """How the muGraph of a seed fared, and the features of each of its kernels as the bits of a number."""
     trial = trial_of_seed(seed)
     check(trial.graph)
-    runs = {target: outcome(trial, machine_of(target, seed)) for target in targets.split()}
+    machines = {target: machine_of(target, seed) for target in targets.split()}
+    runs = {target: outcome(trial, machine) for target, machine in machines.items()}
+    runs["constructed"] = constructed(trial, list(machines.values()))
     if seed % COMPILED_EVERY == 0:
         runs |= {f"{name} compiled": compiled(trial.graph, name, seed) for name in COMPILERS if name in runs}
     return {
@@ -74,14 +88,16 @@ def summary(found: Sequence[Record]) -> Record:
     }
 
 
-def _named(kernel: str) -> list[str]:
-    bits = int(kernel, 16)
-    return [name for number, name in enumerate(FEATURES) if bits >> number & 1]
-
-
 def _pairs(found: Sequence[Record]) -> Record:
     """Of all pairs of features that a kernel can have, how many some kernel had of a muGraph that was equal; and the others."""
-    met = {pair for entry in found for kernel in entry["kernels"] for pair in itertools.combinations(_named(kernel), 2)}
+    together = [0] * len(FEATURES)
+    """For each feature those that some kernel had beside it, as bits."""
+    for kernel in {int(kernel, 16) for entry in found for kernel in entry["kernels"]}:
+        for number in range(len(FEATURES)):
+            if kernel >> number & 1:
+                together[number] |= kernel
+    numbers = itertools.combinations(range(len(FEATURES)), 2)
+    met = {(FEATURES[first], FEATURES[second]) for first, second in numbers if together[first] >> second & 1}
     possible = [pair for pair in itertools.combinations(FEATURES, 2) if frozenset(pair) not in IMPOSSIBLE]
     missing = [pair for pair in possible if pair not in met]
     return {
@@ -93,7 +109,8 @@ def _pairs(found: Sequence[Record]) -> Record:
 
 def _by_target(found: Sequence[Record], name: str, targets: Sequence[str]) -> str:
     """In how many muGraphs a feature is, and how they ended: one row of a table."""
-    having = [entry for entry in found if any(int(kernel, 16) >> FEATURES.index(name) & 1 for kernel in entry["kernels"])]
+    number = FEATURES.index(name)
+    having = [entry for entry in found if any(int(kernel, 16) >> number & 1 for kernel in entry["kernels"])]
     counts = {target: Counter(entry["endings"][target] for entry in having if target in entry["endings"]) for target in targets}
     ended = (f"{target} {', '.join(f'{n} {end}' for end, n in count.most_common())}" for target, count in counts.items() if count)
     return f"{len(having)} muGraphs: {'; '.join(ended)}"

@@ -100,4 +100,11 @@ def test_a_thread_graph_of_elementwise_operators_streams() -> None:
         %2: fp32[{shape}] = output_saver(%1) {{}}
         return %2 }}"""
     assert peak(chain.format(shape="8, 8", op="exp(%0)")) == 2 * 4
-    assert peak(chain.format(shape="8, 1", op="sum(%0) dim=1 size=8")) == 4 * (64 + 8)
+    assert peak(chain.format(shape="8, 1", op="sum(%0) dim=1 size=8")) == 2 * 4
+    reread = """thread_graph {
+        %0: fp32[8, 8] = input_iterator(#0) {}
+        %1: fp32[8, 1] = sum(%0) dim=1 size=8
+        %2: fp32[8, 8] = div(%0, %1)
+        %3: fp32[8, 8] = output_saver(%2) {}
+        return %3 }"""
+    assert peak(reread) == 4 * (64 + 8 + 64)

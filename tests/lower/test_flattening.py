@@ -84,6 +84,17 @@ def saved_twice() -> Graph:
     return graph
 
 
+def one_thread() -> Graph:
+    """A thread graph of one thread, whose operators are no expression: a product, a sum behind it, and two results."""
+    threads = GraphBuilder(Level.THREAD)
+    x, y = operand(threads, 0, (4, 6), ()), operand(threads, 1, (6, 8), ())
+    product = threads.add("accumulate", threads.add("tanh", threads.add("matmul", x, y)), combine="sum")
+    total = threads.add("sum", product, dim=1, size=4)
+    return in_one_block(
+        threads.build([threads.add("output_saver", value, omap=()) for value in (product, total)]), (4, 6), (6, 8)
+    )
+
+
 GRAPHS = {
     "columns to rows": moved_columns(),
     "repeated": moved_columns(None, 1),
@@ -92,6 +103,7 @@ GRAPHS = {
     "broadcast rows": broadcast_rows(),
     "one column": one_column(),
     "saved twice": saved_twice(),
+    "one thread": one_thread(),
 }
 
 
@@ -111,9 +123,15 @@ def test_a_flattened_graph_means_the_same_and_runs(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_only_expressions_stay_thread_graphs(name: str) -> None:
-    left = any(graph.level is Level.THREAD for graph, _ in flattened(GRAPHS[name]).walk())
-    assert left == (name in ("aligned", "broadcast rows"))
+def test_no_thread_graph_is_left(name: str) -> None:
+    assert not any(graph.level is Level.THREAD for graph, _ in flattened(GRAPHS[name]).walk())
+
+
+@pytest.mark.parametrize(("name", "added"), [("aligned", set()), ("broadcast rows", set()), ("columns to rows", {"reshape"})])
+def test_an_expression_over_whole_operands_needs_no_dimensions_for_its_threads(name: str, added: set[str]) -> None:
+    before, after = ({node.op for _, node in graph.walk()} for graph in (GRAPHS[name], flattened(GRAPHS[name])))
+    assert added <= after - before
+    assert bool(added) or not after - before
 
 
 def test_a_saver_that_is_two_outputs_becomes_two() -> None:

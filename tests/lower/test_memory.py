@@ -93,7 +93,7 @@ def test_kernels_of_the_workloads_take_the_least_shared_memory(name: str, engine
 
 
 def test_the_least_shared_memory_is_that_of_the_buffers_and_not_of_their_offsets() -> None:
-    (launch,) = lower(GRAPHS["rmsnorm"]()).values()
+    (launch,) = lower(GRAPHS["attention"]()).values()
     kernel = cooperative(launch.kernel, 200_000)
     apart = cooperative(launch.kernel, 200_000, Passes(memory=False))
     assert kernel.ring is not None

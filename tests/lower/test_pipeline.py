@@ -9,7 +9,8 @@ import pytest
 from lower.graphs import attention, normalised_scores, rms_norm_linear
 from mugraph.errors import ExceedsMemory, InvalidGraph
 from mugraph.ir import DType, Graph, GraphBuilder, Level
-from mugraph.lower import cooperative, lower
+from mugraph.ir.dead_nodes import without_dead_nodes
+from mugraph.lower import Passes, cooperative, lower
 from mugraph.lower.allocation import Request, allocate
 from mugraph.lower.check import check
 from mugraph.lower.fragments import warp_tiles
@@ -103,6 +104,56 @@ def test_a_sum_of_products_stays_in_registers_through_the_loop() -> None:
     held = product_of(kernel).target.buffer
     assert kernel.buffer(held).memory is Memory.REGISTERS
     assert any(held in {tile.buffer for tile in statement.sources} for statement in kernel.after)
+
+
+def epilogue(
+    reader: str, dtype: DType = DType.FP16, loop: int = 4, rows: int = 16, columns: int = 64, turned: bool = False
+) -> Graph:
+    """A product of x and w, or two of them, summed over a loop, and what reads it: the muGraph ends there."""
+    builder = GraphBuilder(Level.KERNEL)
+    shapes = {"x": (rows, 128), "w": (128, columns), "v": (128, columns), "bias": (columns,)}
+    inputs = [builder.input(name, shape, dtype) for name, shape in shapes.items()]
+    block = GraphBuilder(Level.BLOCK, grid=(2,), loop=loop)
+    maps = ((None, 1), (1, 0), (1, 0), (0, None))
+    x, w, v, bias = (
+        block.iterator(number, builder.tensor(value), (imap,), fmap)
+        for number, (value, (imap, fmap)) in enumerate(zip(inputs, maps, strict=True))
+    )
+    product, other = (block.add("accumulate", block.add("matmul", x, each), combine="sum") for each in (w, v))
+    carried = block.add("accumulate", bias, combine="max")
+    made = {
+        "bias": lambda: block.add("add", block.add("tanh", product), carried),
+        "gate": lambda: block.add("mul", block.add("silu", product), other),
+        "reduction": lambda: block.add("max", product, dim=1, size=columns // 2),
+        "both": lambda: block.add("div", product, block.add("max", product, dim=1, size=columns // 2)),
+    }[reader]()
+    made = block.add("transpose", made, permutation=(1, 0)) if turned else made
+    saved = block.add("output_saver", made, omap=(0 if turned else 1,))
+    return without_dead_nodes(builder.build(builder.graph_defined(without_dead_nodes(block.build([saved])), inputs)))
+
+
+@pytest.mark.parametrize("dtype", [DType.FP16, DType.BF16])
+@pytest.mark.parametrize("reader", ["bias", "gate"])
+@pytest.mark.parametrize("loop", [1, 4])
+def test_an_epilogue_reads_sums_where_they_are(reader: str, dtype: DType, loop: int) -> None:
+    (launch,) = lower(epilogue(reader, dtype, loop)).values()
+    kernel, stored = (cooperative(launch.kernel, SHARED_BYTES, Passes(thread_graphs=wanted)) for wanted in (True, False))
+    check(kernel)
+    held = {buffer.name for buffer in kernel.buffers if buffer.memory is Memory.REGISTERS}
+    assert len(held) == (2 if reader == "gate" else 1)
+    assert held <= {tile.buffer for tile in kernel.statements[-1].sources}
+    assert kernel.statements[-1].target.buffer in kernel.outputs
+    assert kernel.shared_bytes <= stored.shared_bytes - 16 * 32 * 4 * (loop > 1)
+    assert len(kernel.barriers) < len(stored.barriers)
+
+
+@pytest.mark.parametrize("reader", ["reduction", "both"])
+def test_a_sum_that_a_reduction_reads_is_copied_out_of_registers(reader: str) -> None:
+    kernel = kernel_of(epilogue(reader))
+    (held,) = (buffer.name for buffer in kernel.buffers if buffer.memory is Memory.REGISTERS)
+    (copy,) = (s for s in kernel.after if held in {tile.buffer for tile in s.sources})
+    assert kernel.buffer(copy.target.buffer).memory is Memory.SHARED
+    check(kernel)
 
 
 @pytest.mark.parametrize("dtype", [DType.BF16, DType.FP32])  # on matrix units and on vector units

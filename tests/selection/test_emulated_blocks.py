@@ -198,12 +198,16 @@ def test_planted_faults_are_noticed_at_full_size(monkeypatch: pytest.MonkeyPatch
 
 
 CUDA_FAULTS = {
-    "a dropped store": (r"\*\(target \+ 4096 [^;]*;", "", "leaves 256 of its elements of output 0 unwritten|never written"),
-    "a store for some threads": (r"(\*\(target \+ 4096 )", r"if (i1 < 24) \1", "leaves 64 of its elements of output 0 unwritten"),
+    "a dropped store": (r"store_run<\w+, 2>\(x0 [^;]*;", "", "leaves 256 of its elements of output 0 unwritten|never written"),
+    "a store for some threads": (
+        r"(store_run<\w+, 2>\(x0 )",
+        r"if (n < 24) \1",
+        "leaves 64 of its elements of output 0 unwritten",
+    ),
     "the next block's part": (r"out0 \+ 32 \* g0", "out0 + 32 * (g0 ^ 1)", "leaves 256 of its elements of output 0 unwritten"),
     "a part of the next block too": (
-        r"(\*\(target \+ 4096 [^;]*;)",
-        r"\1 if (g0 == 0 && e < 8) target[32 + e] = {0};",
+        r"(store_run<\w+, 2>\(x0 [^;]*;)",
+        r"\1 if (g0 == 0 && m == 0 && n < 16) x0[32 + n] = {0};",
         "8 elements of output 0 that belong",
     ),
     "columns of another block": (r"in2 \+ 32 \* g0", "in2 + 64 * (g0 % 64)", "errs in block 127 by"),

@@ -8,6 +8,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from lower.test_pipeline import epilogue
 
 from lower.graphs import attention, normalised_scores, rms_norm_linear
 from mugraph.devices import device_for
@@ -71,6 +72,17 @@ SCHEDULES = {
 def test_kernels_are_right_and_clean(schedule: str, dtype: DType) -> None:
     on = machine()
     assert emulated(SCHEDULES[schedule](dtype), on) < ERRORS[dtype]
+    assert on.findings == []
+
+
+@pytest.mark.parametrize("dtype", [DType.FP16, DType.BF16])
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(("rows", "columns"), [(16, 64), (5, 46), (3, 62), (40, 144)])
+@pytest.mark.parametrize(("reader", "loop"), [("bias", 1), ("bias", 4), ("gate", 4), ("both", 4)])
+def test_epilogues_write_every_element_once(reader: str, loop: int, rows: int, columns: int, turned: bool, dtype: DType) -> None:
+    """Rows and columns beyond the target are not written, odd numbers of columns and columns of an output one by one."""
+    on = machine()
+    assert emulated(epilogue(reader, dtype, loop, rows, columns, turned), on) < ERRORS[dtype]
     assert on.findings == []
 
 

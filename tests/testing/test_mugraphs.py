@@ -13,14 +13,16 @@ import pytest
 from mugraph.ir import DType, Graph, GraphBuilder, Level
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
+from mugraph.ir.graph import Node
 from mugraph.ir.text import parse_graph
 from mugraph.ir.validity import check
 from mugraph.runtime import Executable
 from mugraph.targets.cpu.machine import Cpu
 from mugraph.targets.cuda.emulated import EmulatedCuda
 from mugraph.targets.triton.interpreted import InterpretedTriton
+from mugraph.testing import mugraph_runs
 from mugraph.testing.mugraph_features import FEATURES, IMPOSSIBLE, features
-from mugraph.testing.mugraph_runs import Ending, Trial, errors, machine_of, outcome, trial_of, trial_of_seed
+from mugraph.testing.mugraph_runs import TARGETS, Ending, Trial, constructed, errors, machine_of, outcome, trial_of, trial_of_seed
 from mugraph.testing.mugraphs import LARGE, SMALL, Space, random_mugraph
 from mugraph.verifier.vectorized_eval import evaluate_batched
 
@@ -125,6 +127,27 @@ def trial(graph: Graph, seed: int = 0) -> Trial:
     found = trial_of(graph, seed)
     assert found is not None
     return found
+
+
+@pytest.mark.parametrize("seed", range(20, 32))
+def test_generated_thread_graphs_are_valid_mean_the_same_and_are_printed_alike(seed: int) -> None:
+    machines = [machine_of(target, seed) for target in TARGETS]
+    assert constructed(trial_of_seed(seed), machines).ending is Ending.EQUAL
+
+
+def test_a_thread_graph_that_means_something_else_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mugraph_runs, "construct", edited_exponent)
+    assert constructed(trial(two_kernels()), []).ending is Ending.WRONG
+
+
+def edited_exponent(graph: Graph) -> Graph:
+    """The graph with absolute values for squares."""
+
+    def edited(node: Node) -> Node:
+        body = None if node.body is None else edited_exponent(node.body)
+        return replace(node, op="abs" if node.op == "square" else node.op, body=body)
+
+    return graph.with_nodes(tuple(map(edited, graph.nodes)), graph.outputs)
 
 
 def test_a_result_beyond_rounding_is_wrong() -> None:

@@ -33,9 +33,15 @@ def peak_bytes(graph: Graph, operands_in_place: bool = False) -> int:
 
 
 def _elementwise_only(graph: Graph) -> bool:
-    """Whether a thread can run the graph element by element, and so never holds a whole tensor."""
+    """Whether a thread can run the graph element by element, and so never holds a whole tensor.
+
+    It can where what it computes of single elements is saved, or only combined in sums or maxima that are saved.
+    """
     free = ("input_iterator", "output_saver", "constant", "cast")
-    return all(node.op in free or (node.op in OPERATORS and OPERATORS[node.op].elementwise) for node in graph.nodes)
+    combined = [index for index, node in enumerate(graph.nodes) if node.op in ("sum", "max")]
+    saved = all(graph.nodes[user].op == "output_saver" for index in combined for user in graph.users(Value(index)))
+    others = (node for index, node in enumerate(graph.nodes) if index not in combined)
+    return saved and all(node.op in free or (node.op in OPERATORS and OPERATORS[node.op].elementwise) for node in others)
 
 
 def _owns_nothing(graph: Graph, node: Node, operands_in_place: bool) -> bool:

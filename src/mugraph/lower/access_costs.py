@@ -14,7 +14,7 @@ from typing import TypeVar
 from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
 from mugraph.lower.dims import Dim
-from mugraph.lower.fragments import PAIR, WARP, comes_by_ldmatrix, on_matrix_units, warp_tiles
+from mugraph.lower.fragments import PAIR, WARP, comes_by_ldmatrix, on_matrix_units, stored_together, warp_tiles
 from mugraph.lower.thread_mapping import WIDEST_ACCESS, elementwise_share, reduction_share
 from mugraph.lower.tile_form import Buffer, Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile, reads_target
 from mugraph.lower.traffic import NONE, Traffic, traffic_of
@@ -58,10 +58,22 @@ def accesses_of(kernel: Kernel, statement: Statement) -> Iterator[Accesses]:
         case Reduce():
             yield Accesses(laid_out, lambda laid: _reduction_traffic(kernel, _relaid(statement, laid)))
         case Elementwise() if any(kernel.buffer(tile.buffer).memory is Memory.REGISTERS for tile in laid_out):
-            for tile in laid_out:
+            together = stored_together(statement.target, kernel.buffer(statement.target.buffer))
+            yield Accesses((statement.target,), lambda laid: _fragment_traffic(kernel.buffer(laid[0].buffer), laid[0], together))
+            for tile in statement.sources:
                 yield Accesses((tile,), lambda laid: _fragment_traffic(kernel.buffer(laid[0].buffer), laid[0]))
         case Elementwise():
             yield Accesses(laid_out, lambda laid: _elementwise_traffic(kernel, _relaid(statement, laid)))
+
+
+def traffic_in_all(kernel: Kernel) -> float:
+    """What all accesses of a block ask of memory, over all iterations, in the unit of `Traffic.cost`."""
+
+    def cost(statement: Statement) -> float:
+        return sum(accesses.traffic(accesses.tiles).cost for accesses in accesses_of(kernel, statement))
+
+    parts = ((kernel.before, 1), (kernel.body, kernel.loop), (kernel.after, 1))
+    return sum(times * cost(statement) for part, times in parts for statement in part)
 
 
 def _relaid(statement: Loops, laid: Sequence[Tile]) -> Loops:
@@ -93,11 +105,11 @@ def _vector_result_traffic(buffer: Buffer, tile: Tile, tall: int) -> Traffic:
 
 
 @lru_cache(maxsize=1 << 12)
-def _fragment_traffic(buffer: Buffer, tile: Tile) -> Traffic:
-    """Lanes take the elements they hold of the target one by one."""
+def _fragment_traffic(buffer: Buffer, tile: Tile, run: int = 1) -> Traffic:
+    """Lanes take the elements they hold of the target one by one, or `run` neighbours at once."""
     if buffer.memory is Memory.REGISTERS:
         return NONE
-    return traffic_of(buffer, tile, fragment_places(tile.shape, tile.strides))
+    return traffic_of(buffer, tile, fragment_places(tile.shape, tile.strides, run), run)
 
 
 def _factor_accesses(kernel: Kernel, product: Matmul, factor: Tile, inner: int) -> Accesses:

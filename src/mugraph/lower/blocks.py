@@ -1,8 +1,8 @@
 """One block graph as a kernel of the lowered form.
 
 Views, iterators and savers turn into strides and starts; a value that only a saver or an accumulator reads is
-computed straight into its place; elementwise chains (thread graphs) turn into expressions, and one that feeds a
-reduction or an accumulator is computed inside it.
+computed straight into its place; thread graphs turn into expressions, those that end in a reduction into reductions of an
+expression, and one that only an accumulator reads is computed inside it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mugraph.lower.expressions import (
     Source,
     apply_row,
     constant_of,
-    expression_of,
+    reduced_expression,
     renumbered,
 )
 from mugraph.lower.memory import place
@@ -150,7 +150,8 @@ class _BlockLowering:
                 w, x, y, z = node.inputs
                 self.matmul(index, [(w, y), (x, z)])
             case "sum" | "max":
-                self.reduce(index, node)
+                (operand,) = node.inputs
+                self.reduce(index, node, self.graph.tensor(operand).shape, self.computed(operand))
             case "accumulate":
                 self.accumulate(index, node)
             case "accumulate_rescaled":
@@ -320,14 +321,13 @@ class _BlockLowering:
         rank = max(left.rank, right.rank)
         return (*range(rank - 2), rank - 1, rank - 2) if exchanged else None
 
-    def reduce(self, index: int, node: Node) -> None:
+    def reduce(self, index: int, node: Node, shape: Shape, what: _Computed) -> None:
+        """The reduction `node` of a tensor of `shape`, computed as it goes, as the value of node `index`."""
         dim, size, combine = node.integer("dim"), node.integer("size"), Combine(node.op)
-        shape = self.graph.tensor(node.inputs[0]).shape
-        what = self.computed(node.inputs[0])
         sources = tuple(tiles.grouped(tiles.broadcast(source, shape), dim, size) for source in what.sources)
         place = self.place_of(Value(index))
         if place.combine not in (None, combine):
-            place = _Place(self.temporary(node.output.shape))
+            place = _Place(self.temporary(self.graph.nodes[index].output.shape))
         least = least_of(node)
         if least is not None and place.combine is None:
             self.write(self.phases[index], place, _Computed((), Constant(least)))
@@ -347,21 +347,16 @@ class _BlockLowering:
                 numbers.append(Source(sources.index(source)))
             arguments.append(renumbered(operand.expression, numbers))
         if node.op == GRAPH_DEFINED and node.body is not None:
-            expression = renumbered(expression_of(node.body), arguments)
+            made, reduction = reduced_expression(node.body)
+            what = _Computed(tuple(sources), renumbered(made, arguments))
+            if reduction is not None:
+                self.reduce(index, reduction, node.body.tensor(reduction.inputs[0]).shape, what)
+                return
         else:
-            expression = apply_row(node.op, arguments)
-        what = _Computed(tuple(sources), expression)
-        if self.is_deferred(index):
-            self.values[Value(index)] = what
-            return
+            what = _Computed(tuple(sources), apply_row(node.op, arguments))
         place = self.place_of(Value(index))
         self.write(self.phases[index], place, what)
         self.values[Value(index)] = place.tile
-
-    def is_deferred(self, index: int) -> bool:
-        """Whether the only reader is a reduction that computes this value as it goes."""
-        found = self.sole_reader(Value(index))
-        return found is not None and found[1].op in ("sum", "max") and self.phases[found[0]] is self.phases[index]
 
     def accumulate(self, index: int, node: Node) -> None:
         value, operand = Value(index), node.inputs[0]

@@ -35,6 +35,8 @@ class Apply:
 
 Expression = Source | Constant | Apply
 
+REDUCTIONS = ("sum", "max")
+"""Operators that combine what a thread graph computes, element by element."""
 MAXIMUM = "max({0}, {1})"
 SUM = "({0} + {1})"
 TF32 = "tf32({0})"
@@ -59,8 +61,19 @@ def constant_of(node: Node) -> Constant:
 
 
 def expression_of(graph: Graph) -> Expression:
-    """The expression of a thread graph with one output; Source(i) is the parent's operand i."""
+    """The expression of a thread graph with one output and no reduction; Source(i) is the parent's operand i."""
+    expression, reduction = reduced_expression(graph)
+    assert reduction is None
+    return expression
+
+
+def reduced_expression(graph: Graph) -> tuple[Expression, Node | None]:
+    """What a thread graph with one output computes for one element, and the sum or maximum of these that it saves, if any.
+
+    Source(i) is an element of the parent's operand i.
+    """
     values: list[Expression] = []
+    reduction: Node | None = None
     for node in graph.nodes:
         arguments = [values[value.node] for value in node.inputs]
         if node.op == "input_iterator":
@@ -69,10 +82,13 @@ def expression_of(graph: Graph) -> Expression:
             values.append(constant_of(node))
         elif node.op == "output_saver":
             values.append(arguments[0])
+        elif node.op in REDUCTIONS:
+            reduction = node
+            values.append(arguments[0])
         else:
             values.append(apply_row(node.op, arguments))
     (output,) = graph.outputs
-    return values[output.node]
+    return values[output.node], reduction
 
 
 def renumbered(expression: Expression, sources: Sequence[Expression]) -> Expression:

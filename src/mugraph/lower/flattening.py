@@ -1,9 +1,9 @@
-"""Thread graphs that are more than a chain of elementwise operators, as operators of the block graph around them.
+"""Thread graphs as operators of the block graph around them; which ones pay is decided anew from there (`thread_graphs.py`).
 
-A thread graph has block dimensions (its threads), a for-loop, maps that say which part of an operand each thread reads in each
-iteration, and operators that are no expressions: products, sums, accumulators. Here the threads and the iterations become
-leading dimensions of tensors of the block: imap and fmap are a reshape and a transpose, and so is omap; an accumulator is a
-reduction along the iterations. What can be said as one expression over whole operands stays a thread graph.
+What reads and writes whole tensors, and what can be said as one expression over whole operands, is its operators applied to
+these. Other thread graphs have block dimensions (their threads), a for-loop, and maps that say which part of an operand each
+thread reads in each iteration. Here the threads and the iterations become leading dimensions of tensors of the block: imap and
+fmap are a reshape and a transpose, and so is omap; an accumulator is a reduction along the iterations.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OF_EXPRESSIONS = frozenset({"input_iterator", "output_saver", "constant", "cast
 
 
 def flattened(graph: Graph) -> Graph:
-    """The same kernel graph, whose thread graphs are expressions over whole operands; nodes keep their numbers.
+    """The same kernel graph without thread graphs; nodes keep their numbers.
 
     Nodes of block graphs that no output depends on are left out, and operands of kernels that none is read of. Raises
     UnsupportedOperator, naming the operator, for a thread graph with one that has no counterpart in a block graph.
@@ -74,18 +74,43 @@ def _follows(shape: Shape, imap: object, result: Shape, omap: Sequence[int], thr
 
 
 def _flat_block(graph: Graph) -> Graph:
-    """A block graph with other thread graphs replaced by what they do."""
+    """A block graph with thread graphs replaced by what they do."""
     graph = _with_own_savers(without_dead_nodes(graph))
     builder = GraphBuilder(Level.BLOCK, graph.grid, graph.block, graph.loop)
     moved: dict[Value, Value] = {}
     for index, node in enumerate(map(_without_dead_operands, graph.nodes)):
         inputs = tuple(moved[value] for value in node.inputs)
-        if node.body is None or is_expression(node, [graph.tensor(value).shape for value in node.inputs]):
+        if node.body is None:
             results: Sequence[Value] = [builder.append(replace(node, inputs=inputs))]
+        elif _reads_whole(node.body) or is_expression(node, [graph.tensor(value).shape for value in node.inputs]):
+            results = _inlined(builder, node.body, inputs)
         else:
             results = _Threads(builder, node.body, inputs).run()
         moved.update((Value(index, number), result) for number, result in enumerate(results))
     return without_dead_nodes(builder.build([moved[value] for value in graph.outputs]))
+
+
+def _reads_whole(body: Graph) -> bool:
+    """Whether a thread graph has one thread and one iteration, which read and write whole tensors."""
+    return not body.block and body.loop == 1
+
+
+def _inlined(builder: GraphBuilder, body: Graph, operands: Sequence[Value]) -> list[Value]:
+    """The operators of a thread graph applied to whole operands in the graph around it, and what it saves of them."""
+    values: dict[Value, Value] = {}
+    for index, node in enumerate(body.nodes):
+        inputs = [values[value] for value in node.inputs]
+        match node.op:
+            case "input_iterator":
+                values[Value(index)] = operands[node.integer("operand")]
+            case "output_saver" | "accumulate":
+                values[Value(index)] = inputs[0]
+            case _:
+                values[Value(index)] = builder.add(node.op, *inputs, **dict(node.attributes))
+        made, dtype = values[Value(index)], node.output.dtype
+        if builder.tensor(made).dtype is not dtype:
+            values[Value(index)] = builder.add("cast", made, dtype=dtype)
+    return [values[value] for value in body.outputs]
 
 
 def _with_own_savers(graph: Graph) -> Graph:

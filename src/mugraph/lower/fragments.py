@@ -15,7 +15,7 @@ WARP = 32
 ROWS, COLUMNS, DEPTH = 16, 8, 16
 """What one instruction multiplies: left [ROWS, DEPTH], right [DEPTH, COLUMNS]."""
 PAIR = 2
-"""Values of k that a register holds, or two registers side by side in TF32."""
+"""Values of k that a register holds, or two registers side by side in TF32; of a row of sums a lane has so many neighbours."""
 ROW_ELEMENTS = 8
 """16-bit elements of one row of ldmatrix, aligned to their size."""
 _MOST_TILES = 16
@@ -74,6 +74,11 @@ def warp_tiles(target: Shape, warps: int) -> WarpTiles:
 def stays_in_registers(product: Matmul, warps: int) -> bool:
     """Whether the whole target fits the warps' registers: one task each."""
     return on_matrix_units(product) and warp_tiles(product.target.shape, warps).tasks <= warps
+
+
+def stored_together(tile: Tile, buffer: Buffer) -> int:
+    """Neighbours of a row of a fragment that a lane stores at once: two where they lie together in device memory."""
+    return tiles.run_along(tile, -1, PAIR) if buffer.memory is Memory.DEVICE else 1
 
 
 def comes_by_ldmatrix(tile: Tile, buffer: Buffer, dtype: DType, contiguous: int, inner: int) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from mugraph.devices import NO_ENGINES, Engines
 from mugraph.errors import ExceedsMemory
+from mugraph.lower.access_costs import traffic_in_all
 from mugraph.lower.bulk_copies import with_bulk_copies
 from mugraph.lower.fragments import WARP
 from mugraph.lower.layouts import with_layouts
@@ -15,7 +16,7 @@ from mugraph.lower.memory import beside_another, place, whole_bytes
 from mugraph.lower.narrowing import with_narrow_factors, with_private_sums
 from mugraph.lower.order import by_depth, with_barriers
 from mugraph.lower.parallel import with_parallel_products, with_parallel_reductions
-from mugraph.lower.register_sums import with_register_sums
+from mugraph.lower.register_sums import with_epilogues, with_register_sums
 from mugraph.lower.staging import arrival, with_early_inputs, with_staged_inputs
 from mugraph.lower.streams import with_streams
 from mugraph.lower.tile_form import Buffer, Kernel, Matmul, Memory, Reduce, Statement
@@ -62,19 +63,40 @@ def cooperative(
     kernel = with_narrow_factors(with_private_sums(kernel))
     kernel = replace(kernel, threads=block_threads(kernel))
     kernel = with_register_sums(with_parallel_products(with_parallel_reductions(kernel)))
-    kernel = by_depth(kernel) if passes.order else kernel
-    laid = _placed(with_layouts(kernel), passes) if passes.layouts else None
-    kernel = laid if laid is not None and laid.shared_bytes <= shared_bytes else _placed(kernel, passes)
     alone = math.prod(kernel.grid) <= multiprocessors
-    kernel = _streamed(kernel, shared_bytes, passes, engines, alone)
-    kernel = _with_barriers(kernel, passes)
-    kernel = _with_early_inputs(kernel, shared_bytes, passes)
-    if kernel.shared_bytes > shared_bytes:
+    found = _placed_with_copies(kernel, shared_bytes, passes, engines, alone)
+    held = with_epilogues(kernel) if passes.thread_graphs else kernel
+    if held is not kernel:
+        other = _placed_with_copies(held, shared_bytes, passes, engines, alone)
+        found = found if _is_worse(other, found) else other
+    if found.shared_bytes > shared_bytes:
         raise ExceedsMemory(
-            f"{kernel.name} needs {kernel.shared_bytes} bytes of shared memory, but a block has {shared_bytes}; "
+            f"{found.name} needs {found.shared_bytes} bytes of shared memory, but a block has {shared_bytes}; "
             "choose a larger grid or more iterations"
         )
-    return replace(kernel, resident=1 if alone or kernel.shared_bytes > beside_another(shared_bytes) else 2)
+    return replace(found, resident=1 if alone or found.shared_bytes > beside_another(shared_bytes) else 2)
+
+
+def _placed_with_copies(kernel: Kernel, shared_bytes: int, passes: Passes, engines: Engines, alone: bool) -> Kernel:
+    """The kernel with everything in its place: layouts, the ring and staged inputs where they fit, barriers."""
+    kernel = _laid_out(kernel, shared_bytes, passes)
+    kernel = _streamed(kernel, shared_bytes, passes, engines, alone)
+    kernel = _with_barriers(kernel, passes)
+    return _with_early_inputs(kernel, shared_bytes, passes)
+
+
+def _is_worse(kernel: Kernel, other: Kernel) -> bool:
+    """Whether a kernel takes more shared memory, traffic or barriers than another one, or lacks a ring or warp groups it has."""
+    lacks = (kernel.ring is None) != (other.ring is None) or uses_warp_groups(kernel) < uses_warp_groups(other)
+    takes_more = kernel.shared_bytes > other.shared_bytes or len(kernel.barriers) > len(other.barriers)
+    return lacks or takes_more or traffic_in_all(kernel) > traffic_in_all(other)
+
+
+def _laid_out(kernel: Kernel, shared_bytes: int, passes: Passes) -> Kernel:
+    """The kernel with its statements ordered, and its shared buffers laid out and placed."""
+    kernel = by_depth(kernel) if passes.order else kernel
+    laid = _placed(with_layouts(kernel), passes) if passes.layouts else None
+    return laid if laid is not None and laid.shared_bytes <= shared_bytes else _placed(kernel, passes)
 
 
 def _streamed(kernel: Kernel, shared_bytes: int, passes: Passes, engines: Engines, alone: bool) -> Kernel:

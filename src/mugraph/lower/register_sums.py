@@ -2,7 +2,7 @@
 
 Two kinds of accumulators qualify: one that products add to, and one that a single elementwise statement makes of its
 old value and of a product's result, as the rescaled accumulators of an online softmax. There the result stays in
-registers too.
+registers too. Elementwise statements that alone read a sum or a product's result may take it from there (`with_epilogues`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,11 @@ from dataclasses import replace
 from mugraph.lower.expressions import Constant, Source
 from mugraph.lower.fragments import WARP, stays_in_registers
 from mugraph.lower.tile_form import Buffer, Elementwise, Kernel, Matmul, Memory, Statement, Tile, with_tiles
+from mugraph.lower.tiles import same_elements
+from mugraph.lower.warp_groups import held_registers
+
+_MOST_REGISTERS = 64
+"""Of a thread, for all sums and products that are held at once: more leave too few for what two resident blocks compute."""
 
 
 def with_register_sums(kernel: Kernel) -> Kernel:
@@ -27,6 +32,90 @@ def with_register_sums(kernel: Kernel) -> Kernel:
                 target, term = updated
                 kernel = _held(_in_registers(kernel, buffer, target), term.buffer)
     return kernel
+
+
+def with_epilogues(kernel: Kernel) -> Kernel:
+    """The kernel whose elementwise statements read sums and products that they alone read from registers, not from a copy."""
+    for copy in kernel.after:
+        if _is_copied_out(kernel, copy):
+            kernel = _read_from(kernel, copy)
+    for product in kernel.statements:
+        if isinstance(product, Matmul) and not product.accumulate and stays_in_registers(product, kernel.threads // WARP):
+            kernel = _passed_on(kernel, product)
+    return kernel
+
+
+def _is_copied_out(kernel: Kernel, statement: Statement) -> bool:
+    """Whether a statement copies a sum in registers to shared memory."""
+    copies = isinstance(statement, Elementwise) and statement.combine is None and statement.expression == Source(0)
+    if not copies or kernel.buffer(statement.target.buffer).memory is not Memory.SHARED:
+        return False
+    (source,) = statement.sources
+    return kernel.buffer(source.buffer).memory is Memory.REGISTERS
+
+
+def _read_from(kernel: Kernel, copy: Statement) -> Kernel:
+    """The kernel with a sum in registers read in place of its copy, which is left out, if all its readers can."""
+    copied, (held,) = copy.target, copy.sources
+    readers = _readers(kernel, copy, kernel.after)
+    if not readers:
+        return kernel
+    in_place = {reader: with_tiles(alike, lambda tile: held if tile == copied else tile) for reader, alike in readers.items()}
+    return replace(
+        kernel,
+        buffers=tuple(buffer for buffer in kernel.buffers if buffer.name != copied.buffer),
+        after=tuple(in_place.get(statement, statement) for statement in kernel.after if statement != copy),
+        tensors=tuple((value, place) for value, place in kernel.tensors if place.buffer != copied.buffer),
+    )
+
+
+def _passed_on(kernel: Kernel, product: Matmul) -> Kernel:
+    """The kernel with a product's result in registers, if there is room and all its readers can read it there."""
+    parts = (kernel.before, kernel.body, kernel.after) if kernel.loop > 1 else (kernel.statements,)
+    readers = _readers(kernel, product, next(part for part in parts if product in part))
+    held = _held(kernel, product.target.buffer)
+    if kernel.buffer(product.target.buffer).memory is not Memory.SHARED or not readers or held_registers(held) > _MOST_REGISTERS:
+        return kernel
+
+    def alike(statements: tuple[Statement, ...]) -> tuple[Statement, ...]:
+        return tuple(readers.get(statement, statement) for statement in statements)
+
+    return replace(held, before=alike(kernel.before), body=alike(kernel.body), after=alike(kernel.after))
+
+
+def _readers(kernel: Kernel, writer: Statement, part: tuple[Statement, ...]) -> dict[Statement, Elementwise]:
+    """All other statements that touch what a statement writes, as they read it element by element; none where one cannot.
+
+    They come later in the same `part` of the kernel, which runs equally often.
+    """
+    later = part[part.index(writer) + 1 :]
+    found: dict[Statement, Elementwise] = {}
+    for statement in _touching(kernel.statements, kernel.buffer(writer.target.buffer)):
+        if statement != writer:
+            alike = _alike(statement, writer.target) if statement in later else None
+            if alike is None:
+                return {}
+            found[statement] = alike
+    return found
+
+
+def _alike(statement: Statement, tile: Tile) -> Elementwise | None:
+    """A statement in the dimensions of a tile, if it computes each element of another one from the same element of it."""
+    if not isinstance(statement, Elementwise) or statement.combine is not None or statement.target.buffer == tile.buffer:
+        return None
+    if [size for size in statement.target.shape if size > 1] != [size for size in tile.shape if size > 1]:
+        return None
+
+    def reshaped(other: Tile) -> Tile:
+        steps = iter([stride for size, stride in zip(other.shape, other.strides, strict=True) if size > 1])
+        return replace(other, shape=tile.shape, strides=tuple(next(steps) if size > 1 else 0 for size in tile.shape))
+
+    def in_place(other: Tile) -> Tile:
+        alike = reshaped(other)
+        return tile if same_elements(alike, tile) else alike
+
+    alike = replace(statement, target=reshaped(statement.target), sources=tuple(map(in_place, statement.sources)))
+    return alike if {source for source in alike.sources if source.buffer == tile.buffer} == {tile} else None
 
 
 def _summed(kernel: Kernel, buffer: Buffer) -> Tile | None:

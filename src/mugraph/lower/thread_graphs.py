@@ -1,7 +1,8 @@
-"""Thread graphs by rules: chains of elementwise operators become one thread-level graph-defined operator (paper, 4.2).
+"""Thread graphs by rules: elementwise operators, and a reduction that reads them, become one thread-level operator (paper, 4.2).
 
-Inside a thread graph intermediates live in registers and never visit shared memory. A producer joins its consumer
-when every rule of `RULES` allows it; since it then has that one consumer, thread graphs are trees. Constants
+Inside a thread graph intermediates live in registers and never visit shared memory. A producer joins the thread graph of its
+readers when every rule of `RULES` allows each of these links and all readers are in that one graph, so nothing but its result
+leaves it. The result is that of an elementwise operator, or the sum or maximum that the last of them is reduced to. Constants
 are copied into every thread graph that reads them.
 """
 
@@ -13,16 +14,23 @@ from dataclasses import dataclass, replace
 from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.graph import Graph, Level, Node, Shape, Value
 from mugraph.ir.ops import GRAPH_DEFINED, OPERATORS, apply_call
+from mugraph.lower.expressions import REDUCTIONS
 from mugraph.lower.phases import Phase, phases
+
+_LONGEST = 4096
+"""Operators of an expression that is written out as a tree: a value that is read twice counts twice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A value on its way from the node that makes it to one that reads it, both inside one block graph."""
+    """A value on its way from the node that makes it to one that reads it, both inside one block graph.
+
+    `operations` are those of the consumer's expression if all that may join it does.
+    """
 
     producer: Node
     consumer: Node
-    readers: int
+    operations: int
     producer_phase: Phase
     consumer_phase: Phase
 
@@ -43,7 +51,7 @@ def is_elementwise(node: Node) -> bool:
 def _is_cheap_to_repeat(link: Link) -> bool:
     """Whether the consumer reads each element once, or spreads it along trailing dimensions only, where a loop hoists it."""
     narrow, wide = link.producer.output.shape, link.consumer.output.shape
-    if _spreads_trailing(narrow, wide):
+    if link.consumer.op in REDUCTIONS or _spreads_trailing(narrow, wide):
         return True
     row = OPERATORS[link.producer.op]
     return row.flops(apply_call(row.name, (), {}), (1,)) <= 1
@@ -57,16 +65,24 @@ def _spreads_trailing(narrow: Shape, wide: Shape) -> bool:
     return padded[:kept] == wide[:kept]
 
 
-RULES = (
-    Rule("both ends are elementwise", lambda link: is_elementwise(link.producer) and is_elementwise(link.consumer)),
-    Rule("the producer has one reader", lambda link: link.readers == 1),
+_ALWAYS = (
+    Rule("the producer is elementwise", lambda link: is_elementwise(link.producer)),
     Rule("both ends run equally often", lambda link: link.producer_phase is link.consumer_phase),
     Rule("broadcasting repeats no expensive work", _is_cheap_to_repeat),
+    Rule("the expression can be written out", lambda link: link.operations <= _LONGEST),
+)
+CHAINS = (Rule("the consumer is elementwise", lambda link: is_elementwise(link.consumer)), *_ALWAYS)
+"""Rules of thread graphs without reductions."""
+RULES = (
+    Rule(
+        "the consumer is elementwise or a reduction", lambda link: is_elementwise(link.consumer) or link.consumer.op in REDUCTIONS
+    ),
+    *_ALWAYS,
 )
 
 
 def construct(graph: Graph, rules: tuple[Rule, ...] = RULES) -> Graph:
-    """The same muGraph with thread graphs in place of elementwise chains; results are unchanged.
+    """The same muGraph with thread graphs in place of what the rules let join; results are unchanged.
 
     A kernel graph is rebuilt with every block graph in it constructed; a block graph is fused itself.
     """
@@ -81,15 +97,24 @@ class _Fusion:
         self.graph = graph
         self.rules = rules
         self.phases = phases(graph)
-        self.joined = {index for index, node in enumerate(graph.nodes) if self.joins(index, node)}
+        self.operations = _operations(graph)
+        self.roots: dict[int, int] = {}
+        for index in reversed(range(len(graph.nodes))):
+            self.roots[index] = self.root(index)
+        self.joined = {index for index, root in self.roots.items() if root != index}
 
-    def joins(self, index: int, node: Node) -> bool:
-        """Whether a node disappears into the thread graph of its reader."""
+    def root(self, index: int) -> int:
+        """The node whose thread graph a node is part of, given those of its readers: itself where it is the result."""
         readers = self.graph.users(Value(index))
-        if len(readers) != 1 or Value(index) in self.graph.outputs:
-            return False
-        (reader,) = readers
-        link = Link(node, self.graph.nodes[reader], len(readers), self.phases[index], self.phases[reader])
+        roots = {self.roots[reader] for reader in readers}
+        if len(roots) != 1 or Value(index) in self.graph.outputs or not all(self.allowed(index, reader) for reader in readers):
+            return index
+        return roots.pop()
+
+    def allowed(self, index: int, reader: int) -> bool:
+        """Whether every rule allows a node to join one that reads it."""
+        nodes = self.graph.nodes
+        link = Link(nodes[index], nodes[reader], self.operations[reader], self.phases[index], self.phases[reader])
         return all(rule.allows(link) for rule in self.rules)
 
     def run(self) -> Graph:
@@ -98,7 +123,7 @@ class _Fusion:
         for index, node in enumerate(self.graph.nodes):
             if index in self.joined or self.only_copied(index, node):
                 continue
-            members = self.members(index) if is_elementwise(node) else []
+            members = self.members(index) if is_elementwise(node) or node.op in REDUCTIONS else []
             if len(members) > 1:
                 node = self.thread_node(members)
             inputs = tuple(Value(moved[value.node], value.output) for value in node.inputs)
@@ -113,14 +138,9 @@ class _Fusion:
 
     def members(self, root: int) -> list[int]:
         """The nodes of the thread graph that ends in `root`, in topological order."""
-        found = {root}
-        stack = [root]
-        while stack:
-            for value in self.graph.nodes[stack.pop()].inputs:
-                if value.node in self.joined or self.graph.nodes[value.node].op == "constant":
-                    found.add(value.node)
-                    stack.append(value.node)
-        return sorted(found)
+        found = {index for index in self.joined if self.roots[index] == root} | {root}
+        read = {value.node for index in found for value in self.graph.nodes[index].inputs}
+        return sorted(found | {index for index in read if self.graph.nodes[index].op == "constant"})
 
     def thread_node(self, members: list[int]) -> Node:
         builder = GraphBuilder(Level.THREAD)
@@ -135,3 +155,15 @@ class _Fusion:
             values[Value(index)] = builder.add(node.op, *(values[value] for value in node.inputs), **dict(node.attributes))
         body = builder.build([builder.add("output_saver", values[Value(members[-1])], omap=())])
         return Node(GRAPH_DEFINED, tuple(operands), self.graph.nodes[members[-1]].outputs, (), body)
+
+
+def _operations(graph: Graph) -> list[int]:
+    """For each node the operators of its expression, were all elementwise operators in it written out where they are read.
+
+    Where these are too many, nothing joins the node, which is then one operator of those that read it.
+    """
+    found: list[int] = []
+    for node in graph.nodes:
+        read = [value.node for value in node.inputs if is_elementwise(graph.nodes[value.node])]
+        found.append(1 + sum(found[index] if found[index] <= _LONGEST else 1 for index in read))
+    return found

@@ -55,12 +55,12 @@ def leaders(kept: Places, group: int) -> Places:
     return _in_warps(kept, WARP // group)
 
 
-def fragment_places(shape: tuple[int, ...], strides: tuple[int, ...]) -> Places:
-    """The elements of a product's target that lanes hold, one of the four of a 16 x 8 fragment at a time."""
+def fragment_places(shape: tuple[int, ...], strides: tuple[int, ...], run: int = 1) -> Places:
+    """The elements of a product's target that lanes hold, one of the four of a 16 x 8 fragment, or of its `run`s, at a time."""
     *batch, rows, columns = shape
     lane = np.arange(WARP)
     found: list[Places] = []
-    for half in range(4):
+    for half in range(0, 4, run):
         m = grid_places((-(-rows // ROWS),), (ROWS,))[:, None, None] + lane // 4 + half // 2 * 8
         n = grid_places((-(-columns // COLUMNS),), (COLUMNS,))[None, :, None] + lane % 4 * 2 + half % 2
         inside = (m < rows) & (n < columns)

@@ -26,6 +26,9 @@ from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Graph, Value
 from mugraph.ir.ops import ROUNDINGS
+from mugraph.ir.validity import check
+from mugraph.lower.flattening import flattened
+from mugraph.lower.thread_graphs import construct
 from mugraph.runtime import Executable
 from mugraph.targets.cpu.machine import Cpu
 from mugraph.targets.cuda.emulated import EmulatedCuda
@@ -216,6 +219,29 @@ def compiled(graph: Graph, compiler: str, turn: int = 0) -> Outcome:
     """Whether a target's own compiler takes the kernels of a muGraph."""
     made = _built(graph, machine_for(f"{compiler}:{ARCHITECTURES[turn % len(ARCHITECTURES)]}"))
     return made if isinstance(made, Outcome) else Outcome(Ending.COMPILED)
+
+
+def constructed(trial: Trial, machines: Sequence[Machine]) -> Outcome:
+    """Whether a muGraph with generated thread graphs is valid, means just what it did without any, and gives the same texts."""
+    try:
+        flat = flattened(trial.graph)
+        made = construct(flat)
+        check(made)
+        means = [evaluate(graph, trial.inputs, FloatArithmetic()) for graph in (flat, made)]
+        if not all(np.array_equal(one, other) for one, other in zip(*means, strict=True)):
+            return Outcome(Ending.WRONG, message="outputs differ in float64")
+        different = [type(machine).__name__ for machine in machines if _text(trial.graph, machine) != _text(made, machine)]
+    except Exception as error:  # as above
+        return Outcome(Ending.CRASHED, message=f"{type(error).__name__}: {error}")
+    return Outcome(Ending.WRONG if different else Ending.EQUAL, message=f"another text for {different}" if different else "")
+
+
+def _text(graph: Graph, machine: Machine) -> object:
+    """What a machine prints of a muGraph, or why it refuses it."""
+    try:
+        return machine.print([launch.kernel for launch in machine.lower(graph).values()])
+    except MugraphError as error:
+        return str(error)
 
 
 def _built(graph: Graph, machine: Machine) -> Executable | Outcome:

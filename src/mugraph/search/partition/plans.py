@@ -148,9 +148,9 @@ class PlanSearch:
 
     def library(self, program: AxisProgram, produces: tuple[int, ...]) -> Library | None:
         """The program as a pre-defined kernel, when it is nothing but one matrix multiplication."""
-        if len(program.terms) != 3 or len(program.outputs) != 1 or program.terms[program.outputs[0][0]].op != "contract":
+        product = _only_product(program)
+        if product is None:
             return None
-        product = program.terms[program.outputs[0][0]]
         left, right = (program.terms[i] for i in product.inputs)
         device = self.kernels.device
         rate = self.roofline.library_efficiency(program, product) * device.matmul_flops[self.kernels.dtype]
@@ -364,6 +364,19 @@ class PlanSearch:
         """
         slots = [*split.partial, *([maximum_slots(split)] if split.producer.projective else [])]
         return self.sources_of(split.producer, slots, DType.FP32)
+
+
+def _only_product(program: AxisProgram) -> Term | None:
+    """The matrix product that is all of a program: one contraction, or elements times those of a vector, and their sum."""
+    *loads, root = program.terms
+    if len(program.outputs) != 1 or program.outputs[0][0] != len(loads):
+        return None
+    if root.op == "sum" and len(program.terms) == 4 and program.terms[root.inputs[0]].op == "mul":
+        *loads, elements = loads
+        if any(load.axes == root.reduced for load in loads):
+            root = Term("contract", elements.inputs, root.axes, root.reduced)
+    is_product = root.op == "contract" and len(loads) == 2 and all(load.op == "load" for load in loads)
+    return root if is_product and len(set(root.inputs)) == 2 else None
 
 
 def _best(plans: Iterable[Plan]) -> list[Plan]:

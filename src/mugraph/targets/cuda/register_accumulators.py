@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mugraph.lower.fragments import stored_together
 from mugraph.lower.tile_form import Elementwise, Memory, Tile
 from mugraph.lower.warp_groups import tiles_of
 from mugraph.targets.c_text import scaled
@@ -44,18 +45,16 @@ def print_held(text: KernelText, statement: Elementwise) -> None:
         with text.block(f"if (warp < {split.busy})"):
             write_place(text, split, own_task(split))
             write_batch_offsets(text, {f"x{number}": tiles[number] for number in in_memory})
+            together = stored_together(statement.target, text.buffer(statement.target))
+            if together > 1:
+                text.line(f"float y[{together}];")
             write_each_fragment(text, split)
             with text.block():
                 text.line(FRAGMENT_PLACE)
                 with text.block(f"if (m < {rows} && n < {columns})" if guarded else ""):
                     sources = [held.element(number, tile) for number, tile in enumerate(statement.sources, 1)]
                     value = write_expression(text, statement.expression, sources)
-                    if held.holds(statement.target):
-                        text.line(f"{statement.target.buffer}[i][j][h] = {value};")
-                    else:
-                        text.line(
-                            f"*({held.address(0, statement.target)}) = from_float<{text.dtype(statement.target)}_t>({value});"
-                        )
+                    held.store(statement.target, value, together)
 
 
 class _Held:
@@ -70,6 +69,19 @@ class _Held:
     def address(self, number: int, tile: Tile) -> str:
         terms = [f"x{number}_batch", scaled(tile.strides[-2], "m"), scaled(tile.strides[-1], "n")]
         return self.text.element(f"x{number}", tile, terms)
+
+    def store(self, target: Tile, value: str, together: int) -> None:
+        """Write element h of a fragment of the target, or, with the last of `together` neighbours, all of them at once."""
+        if self.holds(target):
+            self.text.line(f"{target.buffer}[i][j][h] = {value};")
+            return
+        address, dtype = self.address(0, target), self.text.dtype(target)
+        if together == 1:
+            self.text.line(f"*({address}) = from_float<{dtype}_t>({value});")
+            return
+        self.text.line(f"y[h % {together}] = {value};")
+        with self.text.block(f"if (h % {together} == {together - 1})"):
+            self.text.line(f"store_run<{dtype}_t, {together}>({address} - {together - 1}, y);")
 
     def element(self, number: int, tile: Tile) -> str:
         return f"{tile.buffer}[i][j][h]" if self.holds(tile) else f"to_float(*({self.address(number, tile)}))"

@@ -20,6 +20,7 @@ from mugraph.ir.ops import GRAPH_DEFINED
 from mugraph.lower import construct, kernel_windows, require_fp32
 from mugraph.lower.flattening import flattened
 from mugraph.lower.lower import DimensionOrder
+from mugraph.lower.thread_graphs import CHAINS
 from mugraph.lower.tile_form import Tile
 
 _WARPS = (4, 8, 16)
@@ -100,11 +101,13 @@ class TileLaunch:
 def tile_launches(graph: Graph) -> dict[int, TileLaunch]:
     """The launch of every graph-defined node of a kernel graph, by node, elementwise chains fused into thread graphs.
 
+    Reductions stand beside them: Triton's compiler decides by itself what it keeps in registers on the way to one.
+
     Raises UnsupportedOperator for fp64 tensors and for those whose elements 32 bits cannot count.
     """
     if graph.level is not Level.KERNEL:
         raise InvalidGraph(f"lowering starts at a kernel graph, not a {graph.level} graph")
-    graph = construct(flattened(graph))
+    graph = construct(flattened(graph), CHAINS)
     names, windows = value_names(graph), kernel_windows(graph)
     launches: dict[int, TileLaunch] = {}
     for index, node in enumerate(graph.nodes):
