@@ -18,7 +18,7 @@ from mugraph.cli import main
 from mugraph.cli.cache import KINDS
 from mugraph.cli.summary import dropped
 from mugraph.integrations import piece_optimizer
-from mugraph.results import serialization
+from mugraph.results import superoptimized
 from mugraph.results.data import Rejection
 from mugraph.runtime import baselines
 from mugraph.search import structure_cache
@@ -295,7 +295,7 @@ def test_defects_are_reported_as_such(monkeypatch: pytest.MonkeyPatch, capsys: p
     def broken(path: Path, trust_sources: bool) -> None:
         raise ZeroDivisionError("a defect")
 
-    monkeypatch.setattr(serialization, "load", broken)
+    monkeypatch.setattr(superoptimized, "load", broken)
     assert main(["show", "anything"]) == 2
     assert "ZeroDivisionError" in error_line(capsys)
 

@@ -251,7 +251,8 @@ class _Analysis:
         if node.body is not None or not (row.elementwise or row.structure in _OPS):
             raise UnsupportedOperator(f"operator {node.op!r} cannot stand in a program to be searched")
         maps = row.index_maps(Call(node.op, shapes, dict(node.attributes)), node.output.shape)
-        return self.applied(_OPS.get(row.structure, node.op) or node.op, maps, operands, node.op)
+        where = f"{node.op} to {list(node.output.shape)}" if row.structure is Structure.VIEW else node.op
+        return self.applied(_OPS.get(row.structure, node.op) or node.op, maps, operands, where)
 
     def contractions(
         self, products: Sequence[tuple[int, int]], shapes: Sequence[Shape], operands: Sequence[int], node: Node
@@ -273,7 +274,7 @@ class _Analysis:
                 digits = maps.whole(index)
                 if digits is None:
                     raise UnsupportedOperator(
-                        f"{where}: a dimension of size {self.size(dim)} is regrouped across its ends; "
+                        f"{where}: a dimension of size {self.size(dim)} does not regroup; "
                         "keep reshapes to splits and merges of whole dimensions"
                     )
                 if len(digits) == 1:
