@@ -18,6 +18,8 @@ from mugraph.cli import main
 from mugraph.cli.cache import KINDS
 from mugraph.cli.summary import dropped
 from mugraph.integrations import piece_optimizer
+from mugraph.lower.pipeline import PIPELINE
+from mugraph.lower.tile_text import parse_kernel
 from mugraph.results import superoptimized
 from mugraph.results.data import Rejection
 from mugraph.runtime import baselines
@@ -427,3 +429,28 @@ def test_the_installed_command_runs() -> None:
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.startswith("mugraph: error: ")
+
+
+def test_explain_prints_kernels_that_can_be_read_back(optimized: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", str(optimized), "--json"]) == 0
+    (stage,) = json.loads(capsys.readouterr().out)["stages"]
+    assert stage["pass"] == "lowered"
+    (launch,) = mugraph.load(optimized).executable.launches.values()
+    assert parse_kernel(stage["text"]) == launch.kernel
+
+
+def test_explain_shows_what_each_pass_makes(program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("cuda.core", reason="compiling CUDA needs cuda-core")
+    saved = str(tmp_path / "gpu")
+    assert main(["optimize", f"{program}:norm_linear", "--no-profile", "--target", "cuda:sm_90", "-o", saved]) == 0
+    capsys.readouterr()
+    assert main(["explain", saved]) == 0
+    text = capsys.readouterr().out
+    assert [line.split(" after ")[1].split(":")[0] for line in text.splitlines() if line.startswith("// ")] == [
+        "lowered",
+        *(step.name for step in PIPELINE),
+    ]
+    assert main(["explain", saved, "--after", "barriers"]) == 0
+    assert "  barrier\n" in capsys.readouterr().out
+    assert main(["explain", saved, "--after", "inlining"]) == 2
+    assert "no pass 'inlining'" in error_line(capsys)

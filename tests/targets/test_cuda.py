@@ -8,9 +8,9 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from lower.test_pipeline import epilogue
 
 from lower.graphs import attention, normalised_scores, rms_norm_linear
+from lower.test_pipeline import epilogue
 from mugraph.devices import device_for
 from mugraph.errors import UnsupportedOperator
 from mugraph.frontend import trace

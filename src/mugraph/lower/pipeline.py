@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from mugraph.devices import NO_ENGINES, Engines
 from mugraph.errors import ExceedsMemory
@@ -46,6 +47,33 @@ class Passes:
 ALL_PASSES = Passes()
 
 
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What the blocks of a kernel have: shared memory, units beside their threads, perhaps a multiprocessor each."""
+
+    shared_bytes: int
+    passes: Passes
+    engines: Engines
+    alone: bool
+    made: dict[tuple[str, Kernel], Kernel] = field(default_factory=dict, compare=False)
+    """What passes made so far, by name and kernel: a choice that looks ahead makes what comes after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One step of lowering, by the name under which `mugraph explain` shows what it makes."""
+
+    name: str
+    make: Callable[[Kernel, Block], Kernel]
+
+    def run(self, kernel: Kernel, block: Block) -> Kernel:
+        """The kernel after this pass."""
+        key = (self.name, kernel)
+        if key not in block.made:
+            block.made[key] = self.make(kernel, block)
+        return block.made[key]
+
+
 def cooperative(
     kernel: Kernel,
     shared_bytes: int,
@@ -60,29 +88,36 @@ def cooperative(
 
     Raises ExceedsMemory where its tiles do not fit.
     """
-    kernel = with_narrow_factors(with_private_sums(kernel))
-    kernel = replace(kernel, threads=block_threads(kernel))
-    kernel = with_register_sums(with_parallel_products(with_parallel_reductions(kernel)))
-    alone = math.prod(kernel.grid) <= multiprocessors
-    found = _placed_with_copies(kernel, shared_bytes, passes, engines, alone)
-    held = with_epilogues(kernel) if passes.thread_graphs else kernel
-    if held is not kernel:
-        other = _placed_with_copies(held, shared_bytes, passes, engines, alone)
-        found = found if _is_worse(other, found) else other
-    if found.shared_bytes > shared_bytes:
+    *_, (_, lowered) = stages(kernel, shared_bytes, passes, engines, multiprocessors)
+    return lowered
+
+
+def stages(
+    kernel: Kernel,
+    shared_bytes: int,
+    passes: Passes = ALL_PASSES,
+    engines: Engines = NO_ENGINES,
+    multiprocessors: int = 0,
+) -> Iterator[tuple[str, Kernel]]:
+    """The name of each pass of `PIPELINE`, with the kernel after it; arguments and errors are those of `cooperative`."""
+    block = Block(shared_bytes, passes, engines, math.prod(kernel.grid) <= multiprocessors)
+    for step in PIPELINE:
+        kernel = step.run(kernel, block)
+        yield step.name, kernel
+    if kernel.shared_bytes > shared_bytes:
         raise ExceedsMemory(
-            f"{found.name} needs {found.shared_bytes} bytes of shared memory, but a block has {shared_bytes}; "
+            f"{kernel.name} needs {kernel.shared_bytes} bytes of shared memory, but a block has {shared_bytes}; "
             "choose a larger grid or more iterations"
         )
-    return replace(found, resident=1 if alone or found.shared_bytes > beside_another(shared_bytes) else 2)
 
 
-def _placed_with_copies(kernel: Kernel, shared_bytes: int, passes: Passes, engines: Engines, alone: bool) -> Kernel:
-    """The kernel with everything in its place: layouts, the ring and staged inputs where they fit, barriers."""
-    kernel = _laid_out(kernel, shared_bytes, passes)
-    kernel = _streamed(kernel, shared_bytes, passes, engines, alone)
-    kernel = _with_barriers(kernel, passes)
-    return _with_early_inputs(kernel, shared_bytes, passes)
+def _epilogues(kernel: Kernel, block: Block) -> Kernel:
+    """The kernel with sums of products read from the threads' registers, unless that makes it worse in the end."""
+    held = with_epilogues(kernel) if block.passes.thread_graphs else kernel
+    if held is kernel:
+        return kernel
+    finished, other = (functools.reduce(lambda made, step: step.run(made, block), _PLACING, start) for start in (held, kernel))
+    return kernel if _is_worse(finished, other) else held
 
 
 def _is_worse(kernel: Kernel, other: Kernel) -> bool:
@@ -92,15 +127,15 @@ def _is_worse(kernel: Kernel, other: Kernel) -> bool:
     return lacks or takes_more or traffic_in_all(kernel) > traffic_in_all(other)
 
 
-def _laid_out(kernel: Kernel, shared_bytes: int, passes: Passes) -> Kernel:
-    """The kernel with its statements ordered, and its shared buffers laid out and placed."""
-    kernel = by_depth(kernel) if passes.order else kernel
-    laid = _placed(with_layouts(kernel), passes) if passes.layouts else None
-    return laid if laid is not None and laid.shared_bytes <= shared_bytes else _placed(kernel, passes)
+def _laid_out(kernel: Kernel, block: Block) -> Kernel:
+    """The kernel with its shared buffers laid out and placed."""
+    laid = _placed(with_layouts(kernel), block.passes) if block.passes.layouts else None
+    return laid if laid is not None and laid.shared_bytes <= block.shared_bytes else _placed(kernel, block.passes)
 
 
-def _streamed(kernel: Kernel, shared_bytes: int, passes: Passes, engines: Engines, alone: bool) -> Kernel:
+def _streamed(kernel: Kernel, block: Block) -> Kernel:
     """The kernel with its ring, if it gets one: for warp groups, else for bulk copies, whose rows stay whole, else for warps."""
+    shared_bytes, passes, engines, alone = block.shared_bytes, block.passes, block.engines, block.alone
     if engines.warp_group_rows:
         grouped = _placed(with_warp_groups(with_streams(kernel, shared_bytes, alone), engines.warp_group_rows), passes)
         if uses_warp_groups(grouped) and grouped.shared_bytes <= shared_bytes:
@@ -119,7 +154,7 @@ def _streamed(kernel: Kernel, shared_bytes: int, passes: Passes, engines: Engine
     return staged if staged.shared_bytes <= shared_bytes else streamed
 
 
-def _with_early_inputs(kernel: Kernel, shared_bytes: int, passes: Passes) -> Kernel:
+def _with_early_inputs(kernel: Kernel, block: Block) -> Kernel:
     """The kernel with what it reads late staged, where that leaves room for a second block and a barrier before its readers.
 
     Threads share out elements by where they lie, so the staged kernel has barriers of its own.
@@ -127,13 +162,13 @@ def _with_early_inputs(kernel: Kernel, shared_bytes: int, passes: Passes) -> Ker
     early = with_early_inputs(kernel, _EARLY_BYTES)
     if early is kernel:
         return kernel
-    early = _with_barriers(_placed(early, passes), passes)
-    return early if arrival(early) is not None and early.shared_bytes <= beside_another(shared_bytes) else kernel
+    early = _with_barriers(_placed(early, block.passes), block)
+    return early if arrival(early) is not None and early.shared_bytes <= beside_another(block.shared_bytes) else kernel
 
 
-def _with_barriers(kernel: Kernel, passes: Passes) -> Kernel:
+def _with_barriers(kernel: Kernel, block: Block) -> Kernel:
     """The kernel with the barriers that its threads need, or with all."""
-    return with_barriers(kernel) if passes.order else replace(kernel, barriers=frozenset(range(len(kernel.statements))))
+    return with_barriers(kernel) if block.passes.order else replace(kernel, barriers=frozenset(range(len(kernel.statements))))
 
 
 def _placed(kernel: Kernel, passes: Passes) -> Kernel:
@@ -177,3 +212,31 @@ def _width(statement: Statement) -> int:
         case Matmul():
             return elements * min(WARP, statement.left.shape[-1])
     return elements
+
+
+def _resident(kernel: Kernel, block: Block) -> Kernel:
+    """The kernel with the number of blocks that are to run beside each other on a multiprocessor."""
+    return replace(kernel, resident=1 if block.alone or kernel.shared_bytes > beside_another(block.shared_bytes) else 2)
+
+
+_PLACING = (
+    Pass("order", lambda kernel, block: by_depth(kernel) if block.passes.order else kernel),
+    Pass("layouts", _laid_out),
+    Pass("copies", _streamed),
+    Pass("barriers", _with_barriers),
+    Pass("early-inputs", _with_early_inputs),
+)
+"""Everything gets its place: layouts, the ring and staged inputs where they fit, barriers."""
+
+PIPELINE = (
+    Pass("private-sums", lambda kernel, block: with_private_sums(kernel)),
+    Pass("narrow-factors", lambda kernel, block: with_narrow_factors(kernel)),
+    Pass("threads", lambda kernel, block: replace(kernel, threads=block_threads(kernel))),
+    Pass("parallel-reductions", lambda kernel, block: with_parallel_reductions(kernel)),
+    Pass("parallel-products", lambda kernel, block: with_parallel_products(kernel)),
+    Pass("register-sums", lambda kernel, block: with_register_sums(kernel)),
+    Pass("epilogues", _epilogues),
+    *_PLACING,
+    Pass("resident", _resident),
+)
+"""All passes over a kernel of many threads, in order. Each changes speed and never results."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy.typing as npt
 from mugraph.devices.targets import TARGETS, load
 from mugraph.host.arrays import Arrays, torch_arrays
 from mugraph.ir.dtypes import DType
+from mugraph.ir.graph import Graph
 from mugraph.targets.machine import Machine, Timed
 
 Memory = npt.NDArray[np.unsignedinteger[Any]]
@@ -57,6 +58,10 @@ class Emulator(ABC):
         """That of the machine."""
         stand_in: Machine = self.machine.stand_in
         return stand_in
+
+    def explain(self, graph: Graph) -> Iterator[tuple[str, str, str]]:
+        """What the machine explains."""
+        yield from self.machine.explain(graph)
 
     def print(self, kernels: Sequence[Any]) -> dict[str, str]:
         """What the machine prints."""

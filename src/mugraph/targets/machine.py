@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -14,6 +14,10 @@ from mugraph.lower.lower import DimensionOrder
 
 Functions = Mapping[str, Callable[..., None]]
 """By kernel name, what runs it: called with the addresses of its buffers, inputs first."""
+
+
+LOWERED = "lowered"
+"""What stands for a pass where there was none yet."""
 
 
 class Timed(NamedTuple):
@@ -77,6 +81,10 @@ class Machine(Protocol):
 
     def lower(self, graph: Graph) -> Mapping[int, Launched]:
         """The launches of a kernel graph, by node."""
+        ...
+
+    def explain(self, graph: Graph) -> Iterator[tuple[str, str, str]]:
+        """How a kernel graph is lowered: (name of a kernel, name of a pass, its text after that pass), the first `LOWERED`."""
         ...
 
     def print(self, kernels: Sequence[Any]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,9 +15,10 @@ from mugraph.ir.graph import Graph
 from mugraph.lower import Launch, lower
 from mugraph.lower.narrowing import with_rounded_factors
 from mugraph.lower.tile_form import Kernel, Matmul
+from mugraph.lower.tile_text import format_kernel
 from mugraph.targets.cpu import Vectors, print_program
 from mugraph.targets.cpu.compiler import find_compiler, load_shared
-from mugraph.targets.machine import Functions, Timed
+from mugraph.targets.machine import LOWERED, Functions, Timed
 
 SOURCE_NAME = "kernels.c"
 LANES = (4, 8, 16)
@@ -74,6 +75,11 @@ class Cpu:
             index: replace(launch, kernel=with_rounded_factors(launch.kernel, self.matrix_units))
             for index, launch in launches.items()
         }
+
+    def explain(self, graph: Graph) -> Iterator[tuple[str, str, str]]:
+        """Each kernel as it is lowered: a block is one thread, and takes no passes."""
+        for launch in self.lower(graph).values():
+            yield launch.kernel.name, LOWERED, format_kernel(launch.kernel)
 
     def print(self, kernels: Sequence[Kernel]) -> dict[str, str]:
         """One C file."""

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from mugraph.devices import NO_ENGINES, Engines, device_for
 from mugraph.ir.graph import Graph
-from mugraph.lower import ALL_PASSES, Launch, Passes, cooperative, lower
+from mugraph.lower import ALL_PASSES, Launch, Passes, lower
 from mugraph.lower.device_layouts import with_device_layouts
+from mugraph.lower.pipeline import stages
 from mugraph.lower.thread_graphs import Rule
 from mugraph.lower.tile_form import Kernel
+from mugraph.lower.tile_text import format_kernel
 from mugraph.support.store import Store
 from mugraph.targets.cuda import print_program
 from mugraph.targets.cuda.nvrtc import SOURCE_NAME, compile_cubin, compiler_version
 from mugraph.targets.gpu import NvidiaGpu
 from mugraph.targets.launch import Launcher, LaunchShape
-from mugraph.targets.machine import Functions
+from mugraph.targets.machine import LOWERED, Functions
 
 _NEVER = Rule("never", lambda link: False)
 
@@ -67,12 +69,23 @@ class Cuda(NvidiaGpu):
 
     def lower(self, graph: Graph) -> dict[int, Launch]:
         """The launches of a kernel graph, by node; raises ExceedsMemory where a block's tiles do not fit."""
-        launches = lower(graph) if self.passes.thread_graphs else lower(graph, rules=(_NEVER,))
-        launches = with_device_layouts(graph, launches) if self.passes.layouts else launches
-        return {index: replace(launch, kernel=self._cooperative(launch.kernel)) for index, launch in launches.items()}
+        launches = self._between_kernels(graph)
+        finished = {index: self._after_each_pass(launch.kernel)[-1][1] for index, launch in launches.items()}
+        return {index: replace(launch, kernel=finished[index]) for index, launch in launches.items()}
 
-    def _cooperative(self, kernel: Kernel) -> Kernel:
-        return cooperative(kernel, self.shared_bytes, self.passes, self.engines, self.multiprocessors)
+    def explain(self, graph: Graph) -> Iterator[tuple[str, str, str]]:
+        """Each kernel after each pass."""
+        for launch in self._between_kernels(graph).values():
+            for name, kernel in (LOWERED, launch.kernel), *self._after_each_pass(launch.kernel):
+                yield kernel.name, name, format_kernel(kernel)
+
+    def _between_kernels(self, graph: Graph) -> dict[int, Launch]:
+        """The launches with kernels as they are lowered for one thread, on device tensors in their layouts."""
+        launches = lower(graph) if self.passes.thread_graphs else lower(graph, rules=(_NEVER,))
+        return with_device_layouts(graph, launches) if self.passes.layouts else launches
+
+    def _after_each_pass(self, kernel: Kernel) -> list[tuple[str, Kernel]]:
+        return [*stages(kernel, self.shared_bytes, self.passes, self.engines, self.multiprocessors)]
 
     def print(self, kernels: Sequence[Kernel]) -> dict[str, str]:
         """One CUDA C++ file."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,7 +12,7 @@ from mugraph.ir.graph import Graph
 from mugraph.targets.cpu.machine import Cpu
 from mugraph.targets.gpu import NvidiaGpu
 from mugraph.targets.launch import Launcher, LaunchShape
-from mugraph.targets.machine import Functions
+from mugraph.targets.machine import LOWERED, Functions
 from mugraph.targets.triton import TileKernel, TileLaunch, print_program, tile_launches
 from mugraph.targets.triton.compiler import CompiledTriton, compile_kernel
 from mugraph.targets.triton.modules import triton_version
@@ -58,6 +58,11 @@ class Triton(NvidiaGpu):
     def lower(self, graph: Graph) -> dict[int, TileLaunch]:
         """The launches of a kernel graph, by node: block graphs on windows of device tensors."""
         return tile_launches(graph)
+
+    def explain(self, graph: Graph) -> Iterator[tuple[str, str, str]]:
+        """Each kernel as Triton is given it: its block graph, for passes over tiles are Triton's own."""
+        for launch in self.lower(graph).values():
+            yield launch.kernel.name, LOWERED, str(launch.kernel.body)
 
     def print(self, kernels: Sequence[TileKernel]) -> dict[str, str]:
         """One Python file, which runs by itself."""

@@ -1,0 +1,39 @@
+"""`mugraph explain`: what each pass of lowering makes of a saved result's kernels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mugraph.cli.options import Json, Traceback, TrustSources
+
+
+def explain(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder written by `mugraph optimize -o` or `opt.save`.")],
+    after: Annotated[str | None, typer.Option("--after", metavar="PASS", help="Print kernels after this pass alone.")] = None,
+    trust_sources: TrustSources = False,
+    json_output: Json = False,
+    traceback: Traceback = False,
+) -> int:
+    """Print the kernels of a saved result after every pass that changes them, or after one pass."""
+    import json
+
+    from mugraph.errors import InvalidInput
+    from mugraph.results.superoptimized import load
+
+    opt = load(folder, trust_sources)
+    stages = list(opt.executable.machine.explain(opt.graph))
+    passes = list(dict.fromkeys(name for _, name, _ in stages))
+    if after is not None and after not in passes:
+        raise InvalidInput(f"no pass {after!r} for {opt.target}; use one of {', '.join(passes) or 'none: it has no kernels'}")
+    shown = [stage for stage in stages if after in (None, stage[1])]
+    if json_output:
+        print(json.dumps({"stages": [{"kernel": kernel, "pass": name, "text": text} for kernel, name, text in shown]}))
+        return 0
+    before: dict[str, str] = {}
+    for kernel, name, text in shown:
+        print(f"// {kernel} after {name}" + (": as before" if before.get(kernel) == text else f"\n{text}"))
+        before[kernel] = text
+    return 0
