@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mugraph.algebra import Expr, IndexedAlgebra, IndexedOracle
+from mugraph.algebra import Expr, IndexedAlgebra, IndexedOracle, Meeting
 
 ROW, COLUMN, BOTH = 1, 2, 3
 PRIMES = (2, 3)
@@ -149,3 +149,44 @@ def test_compose_agrees_with_constructing_and_placing(tree: Tree) -> None:
         expected = placing.placements(compound)
         assert oracle.compose(op, args, n) == (compound if expected else None)
         assert oracle.placements(compound) == expected
+
+
+@settings(deadline=None, max_examples=100)
+@given(TREES)
+def test_whatever_is_admitted_may_meet(tree: Tree) -> None:
+    """No operator is refused for its operands' places that the test of its result admits."""
+    algebra = fresh()
+    target = built(algebra, tree)
+    oracle = IndexedOracle(algebra, [target])
+    meeting = Meeting(algebra, oracle)
+    known = list(dict.fromkeys(built(algebra, part) for part in parts(tree)))[:6]
+    known += [e for e in (oracle.compose("sum", (x,), n) for x in known for n in PRIMES) if e is not None]
+    for x, y in itertools.product(known, repeat=2):
+        for op in ("add", "sub", "mul", "div"):
+            if oracle.compose(op, (x, y)) is not None:
+                assert meeting.possible(x, y, op, swapped=False)
+                assert meeting.possible(y, x, op, swapped=True)
+                assert meeting.places(x).mine & meeting.places(y).theirs
+
+
+def test_functions_of_two_arguments_meet_only_in_their_atoms() -> None:
+    algebra = fresh()
+    x, y, z = (algebra.variable(name, BOTH) for name in "xyz")
+    oracle = IndexedOracle(algebra, [algebra.sum(S_ROW, algebra.mul(algebra.opaque("sub", x, y), algebra.opaque("add", x, z)))])
+    meeting = Meeting(algebra, oracle)
+    assert meeting.possible(x, y, "sub", swapped=False)
+    assert not meeting.possible(x, y, "sub", swapped=True)
+    assert meeting.possible(y, x, "sub", swapped=True)
+    assert meeting.possible(x, z, "add", swapped=False)
+    assert meeting.possible(z, x, "add", swapped=False)  # which of them is the first is a matter of numbers
+    assert not meeting.places(y).mine & meeting.places(z).theirs
+
+
+def test_a_root_is_no_part_of_one_that_no_value_completes() -> None:
+    """sum(u) times sum(u u u) is told from sum(u u) squared no more than before, but sum(u) alone does not divide sum(u u)."""
+    algebra = fresh()
+    u = algebra.variable("u", BOTH)
+    squares = algebra.sum(S_ROW, algebra.mul(u, u))
+    oracle = IndexedOracle(algebra, [algebra.div(u, algebra.sqrt(squares))])
+    assert oracle.compose("sqrt", (squares,)) is not None
+    assert not oracle.admits(algebra.sqrt(algebra.sum(S_ROW, u)))

@@ -56,6 +56,18 @@ def test_a_new_size_visits_no_tensor(opt: DynamicSuperoptimized, monkeypatch: py
     torch.testing.assert_close(opt(*inputs), norm_linear(*inputs), rtol=1e-4, atol=1e-4)
 
 
+def test_all_sizes_keep_to_the_space() -> None:
+    space = mugraph.SearchSpace(kernels=1, grids=[4])
+    declared: dict[int | str, dict[int, Dim]] = {0: {0: Dim("batch", 2, 16)}, 1: {1: Dim("width", 30, 48)}}
+    limited = mugraph.superoptimize_dynamic(norm_linear, example(4), declared, table=[{"batch": 4, "width": 48}], space=space)
+    for batch in (4, 8):
+        found = limited.at(*example(batch))
+        assert found.report.space == str(space)
+        assert all(space.holds(each.graph) for each in found.candidates)
+    with pytest.raises(InvalidInput, match="grid 5"):
+        mugraph.superoptimize_dynamic(norm_linear, example(4), {0: {0: BATCH}}, space=mugraph.SearchSpace(grids=[5]))
+
+
 def test_threads_share_a_new_size(opt: DynamicSuperoptimized) -> None:
     found: list[Any] = []
     threads = [threading.Thread(target=lambda: found.append(opt.at(*example(11)))) for _ in range(3)]

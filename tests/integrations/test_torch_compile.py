@@ -427,6 +427,26 @@ def test_tensors_elsewhere_than_on_the_target_stay_with_torch(caplog: pytest.Log
     assert "torch.strided on cpu" in caplog.text
 
 
+def test_kernels_keep_to_the_space(caplog: pytest.LogCaptureFixture) -> None:
+    model, x = Mlp().eval(), torch.randn(4, 32)
+    space = mugraph.SearchSpace(grids=[4], loops=[1])
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(model, space=space)(x), model(x))
+    results = last().results.values()
+    assert results
+    assert all(space.holds(each.graph) for result in results for each in result.candidates)
+    torch._dynamo.reset()
+    with torch.no_grad(), caplog.at_level(logging.INFO, logger="mugraph"):
+        torch.testing.assert_close(compiled(model, space=mugraph.SearchSpace(grids=[7]))(x), model(x))
+    assert last().partition.pieces == ()
+    assert "grid 7" in caplog.text
+
+
+def test_a_space_is_a_search_space() -> None:
+    with pytest.raises(Exception, match=r"use a mugraph\.SearchSpace"), torch.no_grad():
+        compiled(Mlp(), space={"grids": [4]})(torch.randn(4, 32))
+
+
 def test_modes_are_refused() -> None:
     with pytest.raises(Exception, match="no mode 'reduce-overhead'"), torch.no_grad():
         torch.compile(Mlp(), backend="mugraph", mode="reduce-overhead")(torch.randn(4, 32))

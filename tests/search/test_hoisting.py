@@ -14,6 +14,7 @@ from mugraph.devices import device_for
 from mugraph.ir.axes import AxisProgram, axis_program
 from mugraph.ir.graph import Graph
 from mugraph.ir.program import Program, ProgramTensor
+from mugraph.ir.scalar import Scalar
 from mugraph.search import search
 from mugraph.search.closure.hoisting import hoisted
 from mugraph.search.driver import Search
@@ -71,6 +72,35 @@ def test_what_is_taken_out(name: str) -> None:
     assert hoisted(found) is found
 
 
+UNITS: dict[str, Function] = {
+    "a product and a multiple of it": lambda x, w: (x @ w) * x + x @ w,
+    "the multiple second, and subtracted": lambda x, w: x - w * x,
+    "a quotient": lambda x, w: x / w * x + x / w,
+    "a product of more": lambda x, w: x * w * (x + w) + w * x,
+}
+NO_UNITS: dict[str, Function] = {
+    "nothing in common": lambda x, w: x + w,
+    "a multiple by a number": lambda x, w: x * 3 + x * w,
+    "the same twice": lambda x, w: x + x,
+    "under a division": lambda x, w: x + w / x,
+}
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_ones_are_put_in_beside_multiples(name: str) -> None:
+    before = axis_program(written(UNITS[name], (4, 4), (4, 4)))
+    found = hoisted(before)
+    ones = [index for index, term in enumerate(found.terms) if term.op == "constant" and term.scalar == Scalar.of(1)]
+    assert any(term.op == "mul" and not set(ones).isdisjoint(term.inputs) for term in found.terms)
+    assert hoisted(found) is found
+
+
+@pytest.mark.parametrize("name", NO_UNITS)
+def test_ones_are_put_in_nowhere_else(name: str) -> None:
+    program = axis_program(written(NO_UNITS[name], (4, 4), (4, 4)))
+    assert hoisted(program) is program
+
+
 def kinds(program: AxisProgram) -> list[tuple[str, list[int]]]:
     """The operators of a program that are no products, with the axes of their results."""
     return [(term.op, sorted(term.axes)) for term in program.terms if term.op not in ("mul", "div", "constant")]
@@ -91,6 +121,12 @@ BETTER: dict[str, tuple[Function, tuple[tuple[int, ...], ...], str, float]] = {
     ),
     "a maximum comes before a function": (lambda x: x.tanh().amax(-1), ((512, 512),), "cpu", 0.7),
     "scales that cancel leave one kernel": (lambda x, w: relu(x / 7) @ w * 7, ((4096, 4096), (4096, 64)), "cuda:sm_90", 0.99),
+    "a multiple and the thing itself share a product": (
+        lambda x, w, s: (x @ w) * s + x @ w,
+        ((512, 512), (512, 512), (512, 1)),
+        "cuda:sm_90",
+        0.9999,
+    ),
     "a norm waits for the product": (lambda x, w: relu(x / norm(x)) @ w, ((16, 1024), (1024, 4096)), "cuda:sm_90", 0.96),
 }
 

@@ -18,7 +18,7 @@ from mugraph.search import Options, Progress, search
 from mugraph.search.closure.sketch import Recipe
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.driver import Search, SearchResult
-from mugraph.search.report import Pruning
+from mugraph.search.report import LITTLE, Pruning, combined
 from mugraph.search.structures import KNOWN
 from mugraph.testing import ProgramSpace, random_program
 from mugraph.verifier import verify_graphs
@@ -316,3 +316,20 @@ def test_an_output_that_needs_no_input_is_rehearsed() -> None:
     result = search(program, CPU)
     assert result.candidates
     assert_all_equal(program, result)
+
+
+@pytest.mark.parametrize("name", sorted(PAPER.keys() - {"qknorm"}))
+@pytest.mark.parametrize("target", ["cpu", "cuda:sm_90"])
+def test_nothing_is_predicted_to_be_faster_than_the_bytes_allow(name: str, target: str) -> None:
+    """The bound is no more than any candidate, and it is worth a word in the report where little is left to gain."""
+    result = search(PAPER[name](), device_for(target))
+    report = result.report
+    assert report.least_seconds is not None
+    assert report.gain_left is not None
+    assert all(report.least_seconds <= candidate.cost for candidate in result.candidates)
+    assert report.gain_left == pytest.approx(1 - report.least_seconds / result.candidates[0].cost)
+    assert ("of the best found" in report.exhausted_what) == (report.gain_left < LITTLE)
+    assert dataclasses.replace(report, best_seconds=10 * report.least_seconds).gain_left == pytest.approx(0.9)
+    assert "of the best found" in dataclasses.replace(report, best_seconds=1.1 * report.least_seconds).exhausted_what
+    assert "of the best found" not in dataclasses.replace(report, best_seconds=10 * report.least_seconds).exhausted_what
+    assert combined([report, report], stretches=2).gain_left is None

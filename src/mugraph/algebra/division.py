@@ -7,14 +7,16 @@ backtracking.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from mugraph.algebra.normal_form import ABSENT, UNIT, Expr, ExpressionTooLarge, Monomial, NormalForms, Term
 
 
 class Division:
-    """Quotients in one interning context, memoised on numbers."""
+    """Quotients in one interning context, memoised on numbers; `in_values` says which monomials expressions may have."""
 
-    def __init__(self, forms: NormalForms) -> None:
-        self._forms = forms
+    def __init__(self, forms: NormalForms, in_values: Callable[[Monomial], bool]) -> None:
+        self._forms, self._in_values = forms, in_values
         self._quotients: dict[tuple[Term, Term], Term | None] = {}
         self._ratios: dict[tuple[Expr, Expr], Expr | None] = {}
 
@@ -32,7 +34,7 @@ class Division:
     def ratio(self, x: Expr, divisor: Expr) -> Expr | None:
         """The expression z with `z * divisor == x`, where ABSENT is one; None if there is none.
 
-        A `z` between expressions has proper monomials only: sqrt(x) does not divide sqrt(sum(n, x)).
+        A `z` is the value of some term: sqrt(x) does not divide sqrt(sum(n, x)).
         """
         if divisor == ABSENT:
             return x
@@ -90,7 +92,7 @@ class Division:
             if not count:
                 continue
             quotient = self.quotient(term, leading)
-            if quotient is None or count % leading_count or not forms.monomials[quotient].proper:
+            if quotient is None or count % leading_count or not self._in_values(forms.monomials[quotient]):
                 return None
             times = count // leading_count
             if not self._subtract(remainder, quotient, times, divisor):

@@ -20,8 +20,12 @@ class Algebra:
 
     def __init__(self, max_terms: int = 4096) -> None:
         self.forms = NormalForms(max_terms)
-        self.division = Division(self.forms)
+        self.division = Division(self.forms, self.in_values)
         self.minus_one = self.constant("-1")
+
+    def in_values(self, monomial: Monomial) -> bool:
+        """Whether the value of some term has such a monomial: the axioms have no unit, so a bare `S_n` or `1/D` is in none."""
+        return monomial.proper
 
     def variable(self, name: str) -> Expr:
         """An input tensor of the program."""

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from mugraph.algebra.expressions import Algebra
 from mugraph.algebra.normal_form import ABSENT, Atom, Expr, Monomial, Term
-from mugraph.algebra.subexpression import Oracle
+from mugraph.algebra.subexpression import Embeddings, Oracle
 
 
 class Occurrence(NamedTuple):
@@ -85,9 +85,9 @@ class IndexedAlgebra(Algebra):
         """The number that names a sum over `axes`."""
         return math.prod(prime for axis, prime in enumerate(self._primes) if axes >> axis & 1)
 
-    def input_of(self, atom: Atom) -> str:
-        """The name of the input a variable is an occurrence of."""
-        return self._occurrences[atom].name
+    def occurrence(self, atom: Atom) -> Occurrence:
+        """The input that a variable stands for, and its axes."""
+        return self._occurrences[atom]
 
     def free(self, e: Expr) -> int:
         """The axes along which an expression varies, among those of its inputs."""
@@ -102,6 +102,10 @@ class IndexedAlgebra(Algebra):
                     known |= self.free(part)
             self._free[e] = known
         return known
+
+    def in_values(self, monomial: Monomial) -> bool:
+        """Whether the value of some term has such a monomial: what sums of its own bind its factors, it has itself."""
+        return monomial.proper and not self.bound_inside(monomial) & ~self.axes_of(monomial.factor)
 
     def bound_inside(self, monomial: Monomial) -> int:
         """The axes along which factors of a monomial are bound by its own sums."""
@@ -174,6 +178,11 @@ class IndexedOracle:
             found = (p for axes in _subsets(self._algebra.free(e)) for p in _split(axes) if self._embeds(self._image(e, p), p))
             known = self._placements[e] = frozenset(found)
         return known
+
+    def embedded(self, e: Expr, placement: Placement) -> tuple[Expr, Embeddings]:
+        """The expression as one of its placements binds it, and the multipliers and levels with which that is in a target."""
+        image = self._image(e, placement)
+        return image, self._bound.embeddings(image)
 
     def compose(self, op: str, args: tuple[Expr, ...], n: int = 1) -> Expr | None:
         """The result of an operator of `Oracle.compose` on `args` if it is admitted, else None.

@@ -19,6 +19,7 @@ from mugraph.errors import InvalidInput, ShapeMismatch, StorageError
 from mugraph.frontend.calling import arguments_of
 from mugraph.results.data import Shared
 from mugraph.results.superoptimized import Superoptimized
+from mugraph.search.constraints import SearchSpace
 from mugraph.selection.pipeline import Evidence
 
 if TYPE_CHECKING:
@@ -145,17 +146,20 @@ def superoptimize_dynamic(
     seed: int | None = None,
     max_error: float = 2**-40,
     evidence: Evidence = "bounded",
+    space: SearchSpace | None = None,
 ) -> DynamicSuperoptimized:
     """Optimize `fn` for all sizes of its dynamic dimensions; the other parameters are those of `mugraph.superoptimize`.
 
     `dynamic` declares the dimensions, as in `{0: {0: Dim("batch", 1, 64)}}` for the first of the first argument. `table`
     lists the sizes, by name, that are searched and measured; by default the ends of each range, and of a single range its
     geometric middle. `budget` is in seconds for the table together. `fn` is traced anew for every size, so it may depend on it.
+    All sizes keep to `space`; a call with sizes at which nothing can lie in it raises InvalidInput.
 
     Raises InvalidInput for dimensions and arguments that do not exist, and what `mugraph.superoptimize` raises.
     """
     args, kwargs = arguments_of(example_inputs)
-    result = DynamicSuperoptimized(fn, dynamic, {"target": target, "seed": seed, "max_error": max_error, "evidence": evidence})
+    settings = {"target": target, "seed": seed, "max_error": max_error, "evidence": evidence, "space": space}
+    result = DynamicSuperoptimized(fn, dynamic, settings)
     result.sizes_of(args, kwargs)
     entries = _entries(result.dims, table)
     result.settings["budget"] = None if budget is None else budget / len(entries)

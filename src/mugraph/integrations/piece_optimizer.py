@@ -25,6 +25,7 @@ from mugraph.frontend.splice import as_torch, runnable
 from mugraph.ir.graph import Graph
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.benchmarking import Duel, duel
+from mugraph.search.constraints import SearchSpace
 from mugraph.selection.pipeline import Evidence
 from mugraph.selection.structure_key import form_of
 from mugraph.support.deadline import Deadline
@@ -61,6 +62,7 @@ class Options:
     seed: int | None = None
     max_error: float = 2**-40
     evidence: Evidence = "bounded"
+    space: SearchSpace | None = None
 
     def __post_init__(self) -> None:
         if self.keep not in get_args(Keep):
@@ -69,6 +71,8 @@ class Options:
             raise InvalidInput(f"option sizes={self.sizes!r}: use a number of sizes, at least 0")
         if not isinstance(self.strict, bool):
             raise InvalidInput(f"option strict={self.strict!r}: use True or False")
+        if not isinstance(self.space, SearchSpace | None):
+            raise InvalidInput(f"option space={self.space!r}: use a mugraph.SearchSpace")
         if self.cache is not None:
             Mode.parse(self.cache)
         Deadline(self.budget)
@@ -143,6 +147,7 @@ class Optimizer:
             max_error=options.max_error,
             cache=options.cache,
             like=like,
+            space=options.space,
         )
 
     def _objection(self, piece: Piece, result: Superoptimized) -> str:

@@ -379,12 +379,13 @@ def operands_first(roots: Iterable[int], operands: Callable[[int], Sequence[int]
         stack = [(root, iter(operands(root)))]
         while stack:
             index, rest = stack[-1]
-            missing = next((operand for operand in rest if operand not in placed), None)
-            if missing is None:
+            for operand in rest:
+                if operand not in placed:
+                    stack.append((operand, iter(operands(operand))))
+                    break
+            else:
                 placed[index] = None
                 stack.pop()
-            else:
-                stack.append((missing, iter(operands(missing))))
     return list(placed)
 
 

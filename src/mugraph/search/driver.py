@@ -153,6 +153,9 @@ class Search:
         self.report.left_out += self.kernels.pruned + Counter({Pruning.FLOOR: self.plans.cuts_pruned})
         self.report.conditions = list(left_out(self.axes, self.kernels.loop_axes(self.axes), self.options.max_kernels))
         candidates = self._candidates()
+        self.report.best_seconds = min((candidate.cost for candidate in candidates), default=None)
+        roofline = self.plans.roofline
+        self.report.least_seconds = roofline.seconds(roofline.memory(self.axes, self.produces), 0.0)
         self.report.paddings = self._paddings(candidates)
         self.report.seconds = time.perf_counter() - self.started
         if not candidates and time.perf_counter() > self.deadline:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
+
+LITTLE = 0.25
+"""What could be gained of a prediction beyond what was searched, if that is so little that it is worth a word."""
 
 
 class Pruning(StrEnum):
@@ -119,6 +123,10 @@ class SearchReport:
     """Why the program was not searched at all."""
     stretches: int = 0
     """Into how many programs a long one was divided; what was searched completely of them says nothing of the whole."""
+    best_seconds: float | None = None
+    """Predicted for the best candidate."""
+    least_seconds: float | None = None
+    """Predicted for reading each input and writing each output once, in one launch that computes nothing."""
     paddings: list[str] = field(default_factory=list)
     """Dimensions that cannot be cut into useful parts, and what padding them is predicted to bring."""
 
@@ -168,7 +176,22 @@ class SearchReport:
         rest = "".join(
             f"; {what}: {', '.join(tiers)}" for what, tiers in (("exhausted too", partial), ("not exhausted", nothing)) if tiers
         )
-        return f"all kernels {_kernels_exhausted(done)} with one for-loop{self._cuts_exhausted()}{rest}"
+        return f"all kernels {_kernels_exhausted(done)} with one for-loop{self._cuts_exhausted()}{rest}{self._nothing_left()}"
+
+    @property
+    def gain_left(self) -> float | None:
+        """By which part of the best prediction any muGraph could be better that reads each input and writes each output."""
+        if self.best_seconds is None or self.least_seconds is None:
+            return None
+        return max(0.0, 1 - self.least_seconds / self.best_seconds)
+
+    def _nothing_left(self) -> str:
+        """That little can be gained beyond what was searched, if so."""
+        gain = self.gain_left
+        if gain is None or gain >= LITTLE:
+            return ""
+        least = math.floor(100 * (1 - gain))
+        return f"; whatever reads every input and writes every output is predicted to take at least {least}% of the best found"
 
     def _cuts_exhausted(self) -> str:
         """Which cuts were looked at."""
@@ -186,7 +209,7 @@ class SearchReport:
         data["tiers"] = [tier.to_json() for tier in self.tiers]
         data["pruned"] = _counts(self.pruned)
         del data["left_out"], data["conditions"]
-        names = ("states", "edges", "exhausted", "exhausted_what", "cuts_complete", "not_searched")
+        names = ("gain_left", "states", "edges", "exhausted", "exhausted_what", "cuts_complete", "not_searched")
         data.update((name, getattr(self, name)) for name in names)
         return data
 
@@ -208,6 +231,8 @@ def combined(reports: Sequence[SearchReport], stretches: int) -> SearchReport:
         max_kernels=max((report.max_kernels for report in reports), default=0),
         interrupted=any(report.interrupted for report in reports),
         stretches=stretches,
+        best_seconds=None if stretches else min((r.best_seconds for r in reports if r.best_seconds is not None), default=None),
+        least_seconds=None if stretches else min((r.least_seconds for r in reports if r.least_seconds is not None), default=None),
         paddings=list(dict.fromkeys(padding for report in reports for padding in report.paddings)),
     )
 

@@ -185,8 +185,9 @@ class Item:
     ) -> tuple[Closure, int]:
         """What `_loopless` says, computed, and for how many operators its tensors are all there.
 
-        What is too large to be saturated is bounded by the operators asked for; derivations beyond them are read off what was
-        saturated before. Where the program's own expressions are too large for a tier, or nested too deeply, nothing is reached.
+        What is too large to be saturated is bounded by the operators asked for, or more where that costs little; derivations
+        beyond them are read off what was saturated before. Where the program's own expressions are too large for a tier, or
+        nested too deeply, nothing is reached.
         """
         whole = Closure(self.program, Context.of(self.program, None), self.tier)
         nodes = self.options.max_nodes if self.tier is Tier.OPAQUE_SUMS else self.options.max_finer_nodes
@@ -200,7 +201,8 @@ class Item:
             return whole, self.options.most_block_operators
         limits = Limits(self.options.max_nodes, deadline)
         try:
-            bounded, bound = deepened(whole, arith, inputs, limits, self.options.block_operators, tick)
+            most = 0 if self.options.limited else self.options.most_block_operators
+            bounded, bound = deepened(whole, arith, inputs, limits, self.options.block_operators, tick, most)
         except RecursionError:  # landmarks follow how expressions are nested
             return whole, 0
         return (bounded if all(bounded.goals) or self.options.limited else whole), bound

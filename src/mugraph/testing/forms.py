@@ -216,8 +216,5 @@ CASES: dict[str, Case] = {
     ),
 }
 
-OUT_OF_REACH = {"a product scaled and added": "the paper's axioms know no unit, so that x * s + x is not x * (s + 1)"}
-"""Programs whose chosen form the search cannot find, and why."""
-
 LESS_PRECISE = {"a softmax without a maximum": "unnormalised exponentials stored in fp16 keep fewer bits than other plans do"}
 """Programs of which rewriting finds a faster form that the search finds, too, and drops for its rounding errors."""

@@ -19,9 +19,12 @@ from functools import partial
 from mugraph.algebra import Expr
 from mugraph.algebra.fields import FieldArithmetic, FieldValue
 from mugraph.errors import UndefinedInField
-from mugraph.search.closure.landmarks import Landmarks
+from mugraph.search.closure.landmarks import Features, Landmarks
 from mugraph.search.closure.saturation import Closure, Edge, Limits, Saturation, TensorNode, TinyInputs
 from mugraph.search.report import Pruning
+
+_FEW = 100
+"""Tensors of a bounded closure; with one operator more there are about ten times as many."""
 
 Support = int
 """The nodes that a derivation makes by operators that count, as bits."""
@@ -71,11 +74,13 @@ class BoundedSaturation(Saturation):
         """What is being extended."""
 
     def run(self) -> Closure:
-        """Extend nodes best first until nothing fits, then record the goals."""
+        """Extend nodes until nothing fits, then record the goals. Every support that is extended counts against the limit."""
         self._leaves()
+        extended = 0
         while self.queue:
-            if len(self.closure.nodes) > self.limits.nodes or time.perf_counter() > self.limits.deadline:
+            if max(len(self.closure.nodes), extended) > self.limits.nodes or time.perf_counter() > self.limits.deadline:
                 break
+            extended += 1
             _, count, self.node, self.support = heapq.heappop(self.queue)
             if self.support in self.supports[self.node]:
                 self._extend()
@@ -108,11 +113,20 @@ class BoundedSaturation(Saturation):
         smallest = self.least[node.index] + (theirs.variables & ~mine.variables).bit_count()
         lacking = (mine.variables & ~theirs.variables).bit_count()
         room = self.operators - self.expressions.constants.isdisjoint((node.expr, expr))
+        if not self._has_room(room, smallest, lacking, mine, theirs, partners):
+            return
         for op, swapped, result in self._admitted(node.expr, expr):
             left = room - self.landmarks.after(op, *((theirs, mine) if swapped else (mine, theirs)))
             near = [partner for partner in partners if max(smallest, self.least[partner.index] + lacking) <= left]
             if near:
                 self._pair(op, swapped, node, near, result)
+
+    def _has_room(
+        self, room: int, smallest: int, lacking: int, mine: Features, theirs: Features, partners: list[TensorNode]
+    ) -> bool:
+        """Whether any operator of a tensor and some others may fit."""
+        left = room - self.landmarks.after_any(mine, theirs)
+        return smallest <= left and any(self.least[partner.index] + lacking <= left for partner in partners)
 
     def _reach(self, edge: Edge, mask: int, expr: Expr, value: FieldValue) -> None:
         self._compute(edge, mask, expr, partial(_given, value))
@@ -180,13 +194,17 @@ def deepened(
     limits: Limits,
     operators: int,
     tick: Callable[[int], None] = lambda n: None,
+    most: int = 0,
 ) -> tuple[Closure, int]:
     """The closure of `whole`'s context for as many operators, up to `operators`, as are saturated within limits; their number.
 
-    Where not even one operator is, that is `whole` and 0.
+    Beyond these it goes on up to `most` while so few tensors fit that one operator more is likely to cost little. Where not even
+    one operator is saturated, that is `whole` and 0.
     """
     best, reached = whole, 0
-    for bound in range(1, operators + 1):
+    for bound in range(1, max(operators, most) + 1):
+        if bound > operators and len(best.nodes) > _FEW:
+            break
         closure = Closure(whole.program, whole.context, whole.tier)
         closure.expressions = whole.expressions  # they remember their verdicts
         BoundedSaturation(closure, arith, inputs, limits, bound, tick).run()

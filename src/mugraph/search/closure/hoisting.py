@@ -1,9 +1,12 @@
-"""Factors taken out of functions: a program in the form in which its algebra reaches further.
+"""Factors taken out of functions, and ones put in: a program in the form in which its algebra reaches further.
 
 The closure knows functions by nothing but their arguments: relu(3 x) has the tensor 3 x in it, and the 3 stays where it is. But
 relu(c x) = c relu(x) where c is never negative, |c x| = |c| |x|, max(c x + d) = c max(x) + d for constants c > 0 and d, and
 max(f(x)) = f(max(x)) where f increases. Written so, factors and summands stand outside, where products, sums and quotients may go
 on with them: rows that were normalised before a relu are so after the product that follows it.
+
+The axioms of expressions know no unit either: x s + x is x (s + 1) only where the bare x is written as x 1. That is done where
+there is a multiple of it beside it.
 
 Never negative are positive constants, roots, exponentials, and what is made of these by sums, products and quotients. The
 verifier proves what is found against the program as it was written (docs/theory.md, "Functions with properties").
@@ -12,6 +15,7 @@ verifier proves what is found against the program as it was written (docs/theory
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from mugraph.ir.axes import AxisProgram, Term, pruned
@@ -25,7 +29,7 @@ _KEEP_SIGN = frozenset({"add", "mul", "div", "sum", "max", "contract"})
 
 
 def hoisted(program: AxisProgram) -> AxisProgram:
-    """The program with factors and summands taken out of functions; the same program where there is nothing to take out."""
+    """The program with factors taken out of functions and ones put in; the same program where there is nothing to do."""
     hoisting = _Hoisting(program)
     outputs = tuple((hoisting.moved(term), slots) for term, slots in program.outputs)
     if not hoisting.changed:
@@ -84,7 +88,26 @@ class _Hoisting:
         """A term on new operands, with factors and summands outside if there are any."""
         if term.op in ("relu", "abs"):
             return self.homogeneous(term)
+        if term.op in ("add", "sub"):
+            return self.shared(term)
         return self.maximum(term) if term.op == "max" else self.term(term)
+
+    def shared(self, term: Term) -> int:
+        """x s + x = x s + x 1, in which x is a factor of both operands, as it is of x (s + 1)."""
+        left, right = term.inputs
+        if self.divides(left, right):
+            return self.taken_out(self.elementwise(term.op, self.elementwise("mul", left, self.constant(_ONE)), right))
+        if self.divides(right, left):
+            return self.taken_out(self.elementwise(term.op, left, self.elementwise("mul", right, self.constant(_ONE))))
+        return self.term(term)
+
+    def divides(self, index: int, multiple: int) -> bool:
+        """Whether a term without a constant factor, which others would be added to, is a factor of another one."""
+        part, whole = self.factors(index), self.factors(multiple)
+        if part.scale != _ONE or not part.over or any(self.terms[i].op == "constant" for i in self.terms[index].inputs):
+            return False
+        pairs = ((part.over, whole.over), (part.under, whole.under))
+        return len(part.over) < len(whole.over) and not any(Counter(inner) - Counter(outer) for inner, outer in pairs)
 
     def homogeneous(self, term: Term) -> int:
         """relu(c x) = c relu(x) for c >= 0, and |c x| = |c| |x|."""

@@ -8,14 +8,15 @@ that uses the tensor. Their number bounds from below what must come, so it never
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import starmap
 
 from mugraph.algebra import Expr
 from mugraph.algebra.normal_form import ABSENT, Monomial
 from mugraph.search.closure.saturation import Closure
+from mugraph.search.closure.stages import NOTHING, Arithmetic, Inputs, Stage, longest_chain
 
 DIVISION, EXPONENTIATION = "div", "exp"
 
@@ -25,20 +26,19 @@ class Features:
     """What an expression shows of the operators that made it.
 
     `variables` are the inputs in it, as bits; `nestings` how deep each kind of non-linear operator is nested, in the order
-    of `Landmarks.kinds`; `reduced` whether anything was summed over; `spread` the inputs that occur more often in one monomial
-    than in another that it was added to.
+    of `Landmarks.kinds`; `reduced` whether anything was summed over; `shown` what was done in each of `Landmarks.stages`.
     """
 
     variables: int
     nestings: tuple[int, ...]
     reduced: bool = False
-    spread: int = 0
+    shown: tuple[Arithmetic, ...] = ()
 
     def joined(self, other: Features) -> Features:
-        """What a product of two tensors shows."""
+        """What two tensors show together."""
         deepest = tuple(map(max, self.nestings, other.nestings))
-        variables, spread = self.variables | other.variables, self.spread | other.spread
-        return Features(variables, deepest, self.reduced or other.reduced, spread)
+        shown = tuple(starmap(Arithmetic.joined, zip(self.shown, other.shown, strict=True)))
+        return Features(self.variables | other.variables, deepest, self.reduced or other.reduced, shown)
 
 
 class Landmarks:
@@ -55,17 +55,22 @@ class Landmarks:
         levels = expressions.oracle.levels
         monomials = [self._forms.monomials[term] for level in levels for term, _ in self._forms.terms[level]]
         kinds = {kind for monomial in monomials for kind, _ in self._nested(monomial)}
-        self._sums_count = not self._scalars and EXPONENTIATION not in kinds
+        outputs = [expressions.of_terms[term] for term, _ in closure.program.outputs]
+        self._inputs = Inputs(closure.program, closure.context, self._algebra)
+        self.stages: list[Stage] = []
+        """Operators of one stage are none of another's."""
+        if not self._scalars and EXPONENTIATION not in kinds:
+            self.stages = longest_chain(self._inputs, levels, outputs)
         if any(self._scaled_quotient(monomial) for monomial in monomials):
             kinds.discard(DIVISION)
         self.kinds = tuple(sorted(kinds))
         self.features = cache(self._features)
         self._missing = cache(self._count_missing)
         self.after = cache(self._after)
+        self.after_any = cache(self._after_any)
         self.goal = self._nothing()
-        for term, _ in closure.program.outputs:
-            self.goal = self.goal.joined(self.features(expressions.of_terms[term]))
-        self._two_sums = any(self._own_spread(level) and self.goal.spread & ~self.features(level).variables for level in levels)
+        for output in outputs:
+            self.goal = self.goal.joined(self.features(output))
 
     def outside(self, expr: Expr) -> int:
         """How many operators of any graph with this tensor take no part in computing it, at least."""
@@ -74,48 +79,42 @@ class Landmarks:
     def _after(self, op: str, left: Features, right: Features) -> int:
         """How many operators of any graph that joins two tensors by `op` neither make them nor join them, at least."""
         both = left.joined(right)
-        result = both.joined(self._deeper(op, right if op == DIVISION else both))
-        missing = self._missing(replace(result, reduced=result.reduced or op == "mul"))
-        return missing - (op in ("add", "sub") and self._missing_sums(both) > 0)
+        if op == DIVISION:
+            return self._missing(both.joined(self._deeper(op, right)))
+        if op == "mul" and not self.stages:
+            return self._missing(replace(both, reduced=True))
+        lacking = [stage.lacking(shown) for stage, shown in zip(self.stages, both.shown, strict=True)]
+        counts = any(each.additions if op in ("add", "sub") else each.products or each.sums for each in lacking)
+        return self._missing(both) - counts
+
+    def _after_any(self, left: Features, right: Features) -> int:
+        """The same for the operator of which the fewest are known, whichever operand is the first."""
+        pairs = [(op, x, y) for op in ("add", "mul", DIVISION) for x, y in ((left, right), (right, left))]
+        return min(starmap(self.after, pairs))
 
     def _count_missing(self, features: Features) -> int:
         loads = (self.goal.variables & ~features.variables).bit_count()
         nested = sum(max(0, wanted - found) for wanted, found in zip(self.goal.nestings, features.nestings, strict=True))
-        return loads + nested + (self.goal.reduced and not features.reduced) + self._missing_sums(features)
-
-    def _missing_sums(self, features: Features) -> int:
-        """Additions to come: one for an input that is nowhere spread, and one among operands without that input."""
-        if not self._sums_count or not self.goal.spread & ~features.spread:
-            return 0
-        return 2 if self._two_sums and not features.spread else 1
+        if not self.stages:
+            return loads + nested + (self.goal.reduced and not features.reduced)
+        return loads + nested + sum(stage.operators(shown) for stage, shown in zip(self.stages, features.shown, strict=True))
 
     def _nothing(self) -> Features:
-        return Features(0, (0,) * len(self.kinds))
+        return Features(0, (0,) * len(self.kinds), shown=(NOTHING,) * len(self.stages))
 
     def _features(self, expr: Expr) -> Features:
-        result = replace(self._nothing(), spread=self._own_spread(expr))
-        for term, _ in self._forms.terms[expr]:
-            monomial = self._forms.monomials[term]
-            variables = sum(1 << source for source in self._degrees(monomial))
-            own = replace(self._nothing(), variables=variables, reduced=monomial.factor > 1)
-            result = result.joined(own)
+        monomials = [self._forms.monomials[term] for term, _ in self._forms.terms[expr]]
+        factors = [self._inputs.factors(monomial) for monomial in monomials]
+        result = replace(self._nothing(), shown=tuple(stage.shown(factors) for stage in self.stages))
+        for monomial, inputs in zip(monomials, factors, strict=True):
+            variables = sum(1 << source for source in inputs.degrees)
+            result = result.joined(replace(self._nothing(), variables=variables, reduced=monomial.factor > 1))
             for kind, parts in self._nested(monomial):
                 for inner in map(self.features, parts):
                     result = result.joined(inner)
                     if inner.variables and self._scalars.isdisjoint(parts):
                         result = result.joined(self._deeper(kind, inner))
         return result
-
-    def _own_spread(self, expr: Expr) -> int:
-        """The inputs that not all monomials of an expression have equally often."""
-        degrees = [self._degrees(self._forms.monomials[term]) for term, _ in self._forms.terms[expr]]
-        sources = set().union(*degrees)
-        return sum(1 << source for source in sources if len({degree[source] for degree in degrees}) > 1)
-
-    def _degrees(self, monomial: Monomial) -> Counter[int]:
-        """How often each input is a factor of a monomial."""
-        atoms = self._forms.factor_atoms(monomial.atoms)
-        return Counter(int(self._algebra.input_of(atom).removeprefix("x")) for atom in atoms if atom.kind == "variable")
 
     def _deeper(self, kind: str, inner: Features) -> Features:
         """What an operator of this kind shows when applied to a tensor that shows `inner`."""

@@ -26,7 +26,7 @@ from mugraph.ir.axes import AxisProgram, Slots, Term
 from mugraph.ir.ops import OPERATORS, Call, Kind
 from mugraph.ir.scalar import Scalar
 from mugraph.search.closure.context import Context, bits
-from mugraph.search.closure.tiers import Expressions, Tier
+from mugraph.search.closure.tiers import Expressions, Tier, is_its_expression
 from mugraph.search.report import Pruning
 
 LOOP, AFTER = 0, 1
@@ -123,6 +123,8 @@ class Saturation:
         self.program = closure.program
         self.known: dict[tuple[int, Expr, bytes], int] = {}
         self.by_expr: dict[Expr, list[TensorNode]] = {}
+        self.looked_at: list[tuple[int, Expr, list[TensorNode]]] = []
+        """The expressions of the tensors that operators are applied to, with the places where others meet them."""
         self.pending: deque[TensorNode] = deque()
         self.reductions = [self.context.mask(axes) for axes in self.program.reductions]
         vocabulary = {term.op for term in self.program.terms}
@@ -131,6 +133,8 @@ class Saturation:
         binary = [row for row in elementwise if row.arity == 2]
         self.oriented = [(row, swapped) for row in binary for swapped in ((False,) if row.commutative else (False, True))]
         """Binary operators, and whether their operands are swapped."""
+        self.any_may_meet = not all(is_its_expression(row) for row in binary)
+        """Whether there are operators of which it is not known what their operands must have in common."""
         self.has_max = "max" in vocabulary
         self.values = inputs.evaluate(self.program, self.context, arith)
         self.outer = self._outer_products()
@@ -200,15 +204,27 @@ class Saturation:
             self.closure.edge_count += 1
 
     def _expand(self, node: TensorNode) -> None:
-        self.by_expr.setdefault(node.expr, []).append(node)
+        if node.expr not in self.by_expr:
+            self.by_expr[node.expr] = []
+            self.looked_at.append((self.expressions.meeting.places(node.expr).theirs, node.expr, self.by_expr[node.expr]))
+            self._count_refused(node.expr)
+        self.by_expr[node.expr].append(node)
         self._grow(node)
+
+    def _count_refused(self, expr: Expr) -> None:
+        """Count what cannot come of a new expression and those known, without a look at any pair of tensors."""
+        mine = self.expressions.meeting.places(expr).mine
+        refused = 0 if self.any_may_meet else sum(not mine & theirs for theirs, *_ in self.looked_at)
+        self.closure.pruned[Pruning.EXPRESSION] += refused * len(self.oriented)
 
     def _grow(self, node: TensorNode) -> None:
         """Apply every operator to a node and those known."""
         self._apply_unary(node)
         self._reduce(node)
-        for expr, partners in list(self.by_expr.items()):
-            self._combine(node, expr, partners)
+        mine = self.expressions.meeting.places(node.expr).mine
+        for theirs, expr, partners in list(self.looked_at):
+            if mine & theirs or self.any_may_meet:
+                self._combine(node, expr, partners)
 
     def _apply_unary(self, node: TensorNode) -> None:
         for row in self.unary:
@@ -266,8 +282,10 @@ class Saturation:
 
     def _admit(self, x: Expr, y: Expr) -> Iterator[tuple[str, bool, Expr]]:
         for row, swapped in self.oriented:
-            operands = (y, x) if swapped else (x, y)
-            result = self._checked(self.expressions.express(self.expressions.prune, row.name, operands))
+            result: Expr | None = None
+            if self.any_may_meet or self.expressions.meeting.possible(x, y, row.name, swapped=swapped):
+                result = self.expressions.express(self.expressions.prune, row.name, (y, x) if swapped else (x, y))
+            result = self._checked(result)
             if result is not None:
                 yield row.name, swapped, result
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from functools import lru_cache
 
-from mugraph.algebra import Expr, IndexedAlgebra, IndexedOracle
+from mugraph.algebra import Expr, IndexedAlgebra, IndexedOracle, Meeting
 from mugraph.ir.axes import AxisProgram, Term
 from mugraph.ir.ops import OPERATORS, Call, Operator, operator
 from mugraph.search.closure.context import Context
@@ -124,6 +124,20 @@ def _adds(row: Operator) -> bool:
     return not made.isdisjoint(("add", "sub"))
 
 
+@lru_cache(maxsize=1 << 10)
+def is_its_expression(row: Operator) -> bool:
+    """Whether the abstract expression of a binary row is one operator of the same name on its operands."""
+    made: list[tuple[str, tuple[Expr, ...]]] = []
+
+    def make(op: str, args: tuple[Expr, ...], n: int) -> Expr:
+        made.append((op.removeprefix("opaque:"), args))
+        return Expr(0)
+
+    operands = (Expr(1), Expr(2))
+    row.express(TierAlgebra(Tier.FULL, frozenset(), make), Call(row.name, (), {}), operands)
+    return made == [(row.name, operands)]
+
+
 class Expressions:
     """The abstract expressions of one program in one tier and context: its targets, and the pruned constructors.
 
@@ -153,6 +167,7 @@ class Expressions:
             self.of_terms.append(self._target(index, term))
         self.oracle = IndexedOracle(self.algebra, [self.of_terms[term] for term, _ in program.outputs])
         self.prune = TierAlgebra(tier, self.constants, self.oracle.compose)
+        self.meeting = Meeting(self.algebra, self.oracle)
         self.algebra.forms.deadline = math.inf
 
     def _target(self, index: int, term: Term) -> Expr:
