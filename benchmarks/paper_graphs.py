@@ -3,11 +3,11 @@
     python benchmarks/paper_graphs.py --output benchmarks/results/paper-graphs.json
 
 Each is checked, compared with its program, compiled for every target, and of the GPU kernels some blocks are run on the emulator.
-Both graphs are costed by one roofline for each kernel (`mugraph.search.algorithm1.cost`), with what it consists of: launches,
-blocks, bytes through device memory, bytes that blocks load, operations. `proposed` says whether the search, in the space around
-the paper's muGraph, finds one that computes the same in the same way, and at which cost by its own model; `place`, where that one
-stands among the candidates of the whole search. Exits with 1 where a muGraph is not run. A run that is repeated makes what is
-missing.
+Both graphs are costed as the search costs its candidates (`mugraph.search.algorithm1.cost`), with what that consists of:
+launches, blocks, the rounds they take on the multiprocessors and how many run side by side there, bytes through device memory,
+bytes that blocks load, operations, steps of loops. `proposed` says whether the search, in the space around the paper's muGraph,
+finds one that computes the same in the same way, and at which cost by its own model; `place`, where that one stands among the
+candidates of the whole search. Exits with 1 where a muGraph is not run. A run that is repeated makes what is missing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 import mugraph
 from kept import Record, records
 from mugraph import SearchSpace
-from mugraph.devices import device_for
+from mugraph.devices import Device, device_for
 from mugraph.errors import MugraphError
 from mugraph.frontend import trace
 from mugraph.frontend.handwritten import in_place_of
@@ -34,7 +34,8 @@ from mugraph.ir.graph import Graph, Level
 from mugraph.ir.liveness import peak_bytes
 from mugraph.ir.ops import OPERATORS, Scope, apply_call
 from mugraph.search import Candidate, Options, search
-from mugraph.search.algorithm1.cost import predicted_seconds
+from mugraph.search.algorithm1.cost import demand, predicted_seconds
+from mugraph.search.scheduling.cost_table import kernel_seconds
 from mugraph.testing.paper_graphs import WRITTEN_FOR
 from mugraph.testing.ways import way
 
@@ -54,8 +55,8 @@ def record(graph: str, target: str) -> Record:
     same = [candidate for candidate in around if way(candidate.graph, ways) == way(written, ways)]
     places = [place for place, candidate in enumerate(whole, 1) if way(candidate.graph, ways) == way(written, ways)]
     return {
-        "paper": demands(written, predicted_seconds(written, device)),
-        "best": demands(whole[0].graph, predicted_seconds(whole[0].graph, device)),
+        "paper": demands(written, device),
+        "best": demands(whole[0].graph, device),
         "search": {
             "best_seconds": whole[0].cost,
             "around_seconds": _cost(around),
@@ -95,8 +96,8 @@ def compiled(graph: str, function: Callable[..., Any], inputs: Sequence[Any], ta
     }
 
 
-def demands(graph: Graph, seconds: float) -> Record:
-    """What a kernel graph asks of a device."""
+def demands(graph: Graph, device: Device) -> Record:
+    """What a kernel graph asks of a device, and the seconds that are predicted for it."""
     kernels = []
     for node in graph.kernels():
         body, tensors = node.body, [graph.tensor(value) for value in node.inputs]
@@ -112,7 +113,21 @@ def demands(graph: Graph, seconds: float) -> Record:
                 "operations": operations(Graph(Level.KERNEL, (node,), ()) if body is None else body, graph),
             }
         )
-    return {"seconds": seconds, "kernels": kernels}
+        if body is not None:
+            kernels[-1] |= occupancy(body, device)
+    return {"seconds": predicted_seconds(graph, device), "kernels": kernels}
+
+
+def occupancy(body: Graph, device: Device) -> Record:
+    """How the blocks of a kernel fill a device."""
+    asked = demand(body, device)
+    side_by_side = device.resident_blocks if 2 * asked.held <= device.shared_memory_bytes else 1
+    return {
+        "rounds": math.ceil(math.prod(body.grid) / device.multiprocessors),
+        "side_by_side": side_by_side,
+        "loop_steps": int(asked.steps) * body.loop,
+        "kernel_seconds": float(kernel_seconds(device, asked)),
+    }
 
 
 def loaded_bytes(body: Graph) -> int:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 WIDTH, HEIGHT, MARGIN = 560, 380, 60
+COLOURS = ("steelblue", "firebrick", "goldenrod", "seagreen", "gray")
 
 Points = Sequence[tuple[float, float]]
 
@@ -57,3 +58,37 @@ def scatter(points: Points, curve: Callable[[float], float], x_name: str, y_name
             "</svg>\n",
         ]
     )
+
+
+def bars(groups: Mapping[str, Mapping[str, float]], y_name: str) -> str:
+    """An SVG of groups of vertical bars from 0 on; every group has some of the series, and a line marks 1."""
+    series = list(dict.fromkeys(name for of in groups.values() for name in of))
+    highest = math.ceil(max(value for of in groups.values() for value in of.values()))
+    step = (WIDTH - 2 * MARGIN) / len(groups)
+    wide = 0.8 * step / len(series)
+
+    def height(value: float) -> float:
+        return value / highest * (HEIGHT - 2 * MARGIN)
+
+    def text(x: float, y: float, words: str, anchor: str = "middle") -> str:
+        return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{words}</text>'
+
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="10">',
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
+    ]
+    for place, (group, of) in enumerate(groups.items()):
+        left = MARGIN + (place + 0.1) * step
+        for name, value in of.items():
+            x, colour = left + series.index(name) * wide, COLOURS[series.index(name) % len(COLOURS)]
+            top = HEIGHT - MARGIN - height(value)
+            lines.append(f'<rect x="{x:.1f}" y="{top:.1f}" width="{wide:.1f}" height="{height(value):.1f}" fill="{colour}"/>')
+        lines.append(text(left + 0.4 * step, HEIGHT - MARGIN + 14, group))
+    one = HEIGHT - MARGIN - height(1.0)
+    lines.append(f'<path d="M{MARGIN} {one:.1f}H{WIDTH - MARGIN}" stroke="black" stroke-dasharray="3 3"/>')
+    lines += [text(MARGIN - 8, HEIGHT - MARGIN - height(mark) + 4, f"{mark}", "end") for mark in range(highest + 1)]
+    for place, name in enumerate(series):
+        x = MARGIN + place * (WIDTH - 2 * MARGIN) / len(series)
+        lines.append(f'<rect x="{x:.1f}" y="{HEIGHT - 24}" width="10" height="10" fill="{COLOURS[place % len(COLOURS)]}"/>')
+        lines.append(text(x + 14, HEIGHT - 15, name, "start"))
+    return "\n".join([*lines, text(MARGIN, MARGIN - 12, y_name, "start"), "</svg>\n"])

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 
+import numpy as np
 import pytest
 
 from lower.graphs import attention, rms_norm_linear
 from mugraph.cli import main
 from mugraph.errors import TargetUnavailable
-from mugraph.experiments.optimizer_ablation import FULL, Variant, ablate, variants
+from mugraph.experiments.optimizer_ablation import FULL, Variant, ablate, measure_on_cpu, variants
 from mugraph.ir import DType
 from mugraph.lower import Passes
 from mugraph.targets.cuda.emulated import EmulatedCuda
@@ -43,6 +44,15 @@ def test_each_optimization_lowers_the_figure_it_is_for() -> None:
         without = found[name]
         assert without is not None
         assert getattr(without, figure) > getattr(full, figure), name
+        if figure != "shared_bytes":
+            assert without.predicted_seconds > full.predicted_seconds, name
+
+
+def test_kernels_without_thread_graphs_are_timed_on_a_cpu() -> None:
+    graph = rms_norm_linear(rows=8, inner=256, columns=64, grid=2, loop=2, dtype=DType.FP32)
+    rng = np.random.default_rng(0)
+    inputs = [rng.standard_normal(node.output.shape).astype(np.float32) for node in graph.inputs()]
+    assert all(seconds > 0 for seconds in measure_on_cpu(graph, inputs).values())
 
 
 def test_what_does_not_fit_says_so() -> None:

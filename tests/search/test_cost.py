@@ -12,6 +12,8 @@ from mugraph.devices import Device, device_for
 from mugraph.ir import DType, Graph
 from mugraph.ir.liveness import peak_bytes
 from mugraph.ir.program import Program
+from mugraph.search import search
+from mugraph.search.algorithm1.cost import predicted_seconds
 from mugraph.search.closure.saturation import Leaf
 from mugraph.search.closure.sketch import Recipe, Step
 from mugraph.search.closure.tiers import Tier
@@ -19,7 +21,7 @@ from mugraph.search.driver import Search
 from mugraph.search.partition.derivations import as_program
 from mugraph.search.partition.lower_bounds import Roofline
 from mugraph.search.scheduling.cost import GENERATED_EFFICIENCY, IndexSpace, RecipeCost
-from mugraph.search.scheduling.cost_table import CostTable
+from mugraph.search.scheduling.cost_table import CostTable, Demand, kernel_seconds, short_run_factor
 from mugraph.search.scheduling.emission import Output, emit_block
 from mugraph.search.scheduling.schedule import Scheduler
 
@@ -81,3 +83,49 @@ def test_a_product_of_concatenations_is_computed_as_two_products() -> None:
     cost = RecipeCost(recipe, (DType.FP32,) * 4, (Output(((0,), (1,)), DType.FP32),), CPU)
     each = 2 / (GENERATED_EFFICIENCY * CPU.matmul_flops[DType.FP32])
     assert cost.compute == pytest.approx({IndexSpace(m | n | d): each, IndexSpace(m | n | r): each})
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda:sm_80", "cuda:sm_90"])
+@pytest.mark.parametrize("name", PAPER)
+def test_a_finished_graph_costs_what_its_schedule_was_predicted_to(name: str, target: str) -> None:
+    device, compared = device_for(target), 0
+    for candidate in search(PAPER[name](), device).candidates:
+        if all(kernel.body is not None for kernel in candidate.graph.kernels()):
+            assert predicted_seconds(candidate.graph, device) == pytest.approx(candidate.cost, rel=0.05)
+            compared += 1
+    assert compared
+
+
+def seconds(device: Device, **changes: float) -> float:
+    """A kernel of a block for each multiprocessor, but for some changes."""
+    usual = {
+        "blocks": device.multiprocessors,
+        "loop": 8,
+        "memory": 5e7,
+        "cache": 5e5,
+        "compute": 1e-8,
+        "steps": 5,
+        "held": 50_000,
+    }
+    return float(kernel_seconds(device, Demand(**(usual | changes))))
+
+
+def test_copies_hide_the_steps_of_a_loop_where_operands_are_copied_ahead() -> None:
+    gpu = device_for("cuda:sm_90")
+    more = 8 * 20 * gpu.iteration_seconds
+    assert 0 < seconds(gpu, steps=25) - seconds(gpu) < 0.2 * more
+    assert seconds(CPU, steps=25) - seconds(CPU) == pytest.approx(8 * 20 * CPU.iteration_seconds)
+    assert seconds(gpu, steps=25, memory=0, cache=0) - seconds(gpu, memory=0, cache=0) == pytest.approx(more)
+
+
+def test_idle_multiprocessors_cost_less_where_blocks_run_side_by_side() -> None:
+    gpu = device_for("cuda:sm_80")
+    even, uneven = gpu.multiprocessors, gpu.multiprocessors + 20
+    times = [seconds(gpu, blocks=n, compute=0, steps=0, held=held) for n in (even, uneven) for held in (10_000, 160_000)]
+    assert times[0] == times[1] < times[2] < times[3]
+
+
+def test_rows_of_half_a_vector_cost_a_tenth_and_half_a_sector_twice_as_much() -> None:
+    gpu = device_for("cuda:sm_90")
+    assert [round(float(short_run_factor(gpu, float(run), 1e6)), 2) for run in (128, 64, 32, 16)] == [1.0, 1.0, 1.1, 2.43]
+    assert short_run_factor(gpu, 16.0, 16.0) == 1.0  # there is no more of it

@@ -1,26 +1,40 @@
 """The ablation of the paper's Figure 13: what the kernels of a muGraph take when one optimization is left out.
 
-Without a GPU there are no times: what stands for them are the figures that each optimization is to lower, counted for
-one block of every kernel from its lowered form, and taken from the assembler.
+Without a GPU there are no times: what stands for them are the figures that each optimization is to lower, counted for one block
+of every kernel from its lowered form and taken from the assembler, and the time that the cost model makes of these: threads wait
+at barriers and for turns of shared memory, while copies go on. On a CPU kernels are timed; of the four optimizations its target
+has thread graphs alone, for it has no banks, no barriers and no tiles that a block would have to place.
 """
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from typing import Any
 
-from mugraph.devices import device_for
+from mugraph.devices import Device, device_for
 from mugraph.errors import ExceedsMemory
 from mugraph.ir.graph import Graph
-from mugraph.lower import ALL_PASSES, Passes
+from mugraph.lower import ALL_PASSES, Launch, Passes, lower
 from mugraph.lower.access_costs import accesses_of
+from mugraph.lower.thread_graphs import Rule
 from mugraph.lower.tile_form import Kernel, Matmul
 from mugraph.runtime import Executable
+from mugraph.runtime.benchmarking import measure
+from mugraph.search.algorithm1.cost import demand
+from mugraph.search.scheduling.cost_table import kernel_seconds
+from mugraph.targets.cpu.machine import Cpu
 from mugraph.targets.cuda.machine import Cuda
+from mugraph.targets.machine import Launched
 
 PAPER = "the paper's Figure 13 (GQA, batch 1, A100): leaving one out makes the kernel 5% to 70% slower"
 FULL = "all optimizations"
+
+_CALLS = 50
+"""Of each variant, in turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +52,14 @@ class Variant:
     registers: int
     """Of the kernel that has most."""
     spill_bytes: int
+    predicted_seconds: float
+    """Of all kernels on the whole device."""
 
     def __str__(self) -> str:
         return (
             f"{self.barriers} barriers, {self.wavefronts:.0f} wavefronts, {self.shared_bytes} bytes shared "
-            f"({self.resident_blocks} blocks a multiprocessor), {self.registers} registers, {self.spill_bytes} bytes spilled"
+            f"({self.resident_blocks} blocks a multiprocessor), {self.registers} registers, {self.spill_bytes} bytes spilled, "
+            f"{1e6 * self.predicted_seconds:.1f} us predicted"
         )
 
 
@@ -51,13 +68,27 @@ def ablate(graph: Graph, target: str) -> Iterator[tuple[str, Variant | None]]:
 
     Raises TargetUnavailable for a target other than cuda, or without its compiler.
     """
-    machine = Cuda.of(target)
-    shared_bytes = device_for(target).shared_memory_bytes
+    machine, device = Cuda.of(target), device_for(target)
     for name, passes in variants():
         try:
-            yield name, _variant(Executable(graph, replace(machine, passes=passes)), shared_bytes)
+            yield name, _variant(Executable(graph, replace(machine, passes=passes)), device)
         except ExceedsMemory:
             yield name, None
+
+
+def measure_on_cpu(graph: Graph, inputs: Sequence[Any]) -> dict[str, float]:
+    """Median seconds of a call on this CPU with all optimizations that it has, and without thread graphs."""
+    machines = {FULL: Cpu(), "no thread graphs": _EveryOperatorStores()}
+    calls = {name: partial(Executable(graph, machine), *inputs) for name, machine in machines.items()}
+    return {name: statistics.median(seconds) for name, seconds in measure(calls, _CALLS).items()}
+
+
+@dataclass(frozen=True)
+class _EveryOperatorStores(Cpu):
+    """The CPU target without thread graphs."""
+
+    def lower(self, graph: Graph) -> dict[int, Launch]:
+        return lower(graph, rules=(Rule("never", lambda link: False),))
 
 
 def variants() -> Iterator[tuple[str, Passes]]:
@@ -79,8 +110,10 @@ def table(rows: Sequence[tuple[str, Variant | None]]) -> str:
     return "\n".join([*lines, f"({PAPER})"])
 
 
-def _variant(executable: Executable, shared_bytes: int) -> Variant:
-    kernels = [launch.kernel for launch in executable.machine.lower(executable.graph).values()]
+def _variant(executable: Executable, device: Device) -> Variant:
+    launches = list(executable.machine.lower(executable.graph).values())
+    kernels = [launch.kernel for launch in launches]
+    shared_bytes = device.shared_memory_bytes
     figures = executable.resources
     largest = max(kernel.shared_bytes for kernel in kernels)
     return Variant(
@@ -90,7 +123,18 @@ def _variant(executable: Executable, shared_bytes: int) -> Variant:
         resident_blocks=shared_bytes // max(largest, 1) if largest > 1024 else shared_bytes // 1024,
         registers=max(kernel.registers for kernel in figures),
         spill_bytes=sum(kernel.spill_bytes for kernel in figures),
+        predicted_seconds=sum(_predicted(launch, device) for launch in launches),
     )
+
+
+def _predicted(launch: Launched, device: Device) -> float:
+    """Seconds of a kernel: matrix units work at their rate, accesses take their turns, barriers the time of a step in a loop."""
+    products = demand(launch.body, replace(device, vector_flops=math.inf))
+    turns = _wavefronts(launch.kernel) / device.clock_hertz / device.multiprocessors
+    counted = products._replace(
+        compute=products.compute + turns, loop=1, steps=_barriers(launch.kernel), held=launch.kernel.shared_bytes
+    )
+    return float(kernel_seconds(device, counted))
 
 
 def _barriers(kernel: Kernel) -> int:

@@ -1,46 +1,117 @@
-"""Predicted seconds of a finished muGraph: a roofline for each kernel, to rank what Algorithm 1 found."""
+"""Predicted seconds of a finished muGraph, by the roofs that schedules are ranked by (`mugraph.search.scheduling.cost_table`).
+
+Schedules are costed before there is a graph, many at once; here a graph is read, whoever wrote it: Algorithm 1, a person, or
+PyTorch, whose operators are kernels of the vendor's libraries.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from mugraph.devices import Device
 from mugraph.ir.dtypes import DType
 from mugraph.ir.evaluate import loop_nodes
-from mugraph.ir.graph import Graph, Node
+from mugraph.ir.graph import VIEWS, Graph, Node, Value
+from mugraph.ir.liveness import peak_bytes
 from mugraph.ir.ops import GRAPH_DEFINED, OPERATORS, Scope, apply_call
+from mugraph.search.partition.lower_bounds import library_iterations
+from mugraph.search.scheduling.cost import GENERATED_EFFICIENCY
+from mugraph.search.scheduling.cost_table import Demand, kernel_seconds, short_run_factor
 
 _MATMULS = frozenset({"matmul", "concat_matmul"})
 
 
 def predicted_seconds(graph: Graph, device: Device) -> float:
-    """Seconds of all kernels of a kernel graph on `device`: each is bound by device memory or by arithmetic."""
-    total = 0.0
-    for node in graph.kernels():
-        moved = sum(graph.tensor(value).bytes for value in node.inputs) + sum(tensor.bytes for tensor in node.outputs)
-        compute = _body_seconds(node.body, device) if node.body is not None else _operator_seconds(graph, node, device)
-        total += device.launch_seconds + max(moved / device.memory_bandwidth, compute)
-    return total
-
-
-def _body_seconds(body: Graph, device: Device) -> float:
-    """Arithmetic of all blocks, with the multiprocessors that the last wave leaves idle, and the for-loop's own time."""
-    blocks = math.prod(body.grid)
-    waves = math.ceil(blocks / device.multiprocessors)
-    inside = loop_nodes(body)
-    block = 0.0
-    for index, node in enumerate(body.nodes):
-        if node.op in OPERATORS:
-            block += _operator_seconds(body, node, device) * (body.loop if index in inside else 1)
-        elif node.op == GRAPH_DEFINED and node.body is not None:
-            block += sum(_operator_seconds(node.body, inner, device) for inner in node.body.nodes)
-    return waves * (block * device.multiprocessors + (body.loop - 1) * device.iteration_seconds)
-
-
-def _operator_seconds(graph: Graph, node: Node, device: Device) -> float:
-    tensors = [graph.tensor(value) for value in node.inputs]
-    call = apply_call(node.op, tensors, dict(node.attributes), Scope(graph.grid, graph.loop))
-    flops = OPERATORS[node.op].flops(call, node.output.shape) if tensors else 0
-    return flops / (
-        device.matmul_flops.get(tensors[0].dtype, device.matmul_flops[DType.FP32]) if node.op in _MATMULS else device.vector_flops
+    """Seconds of all kernels of a kernel graph on `device`, one after the other."""
+    return sum(
+        float(kernel_seconds(device, demand(node.body, device))) if node.body else _library(graph, node, device)
+        for node in graph.kernels()
     )
+
+
+def _library(graph: Graph, node: Node, device: Device) -> float:
+    """One operator by itself, at the full rates of the device."""
+    tensors = [graph.tensor(value) for value in node.inputs]
+    moved = sum(tensor.bytes for tensor in (*tensors, *node.outputs))
+    depth = tensors[0].shape[-1] if node.op in _MATMULS else 0
+    work = _flops(graph, node) / _rate(graph, node, device)
+    return device.launch_seconds + library_iterations(depth, device) + max(moved / device.memory_bandwidth, work)
+
+
+def demand(body: Graph, device: Device) -> Demand:
+    """What a graph-defined kernel asks of a device."""
+    inside = loop_nodes(body)
+    memory = cache = compute = 0.0
+    for index, node in enumerate(body.nodes):
+        times = body.loop if index in inside else 1
+        if node.op in ("input_iterator", "output_saver"):
+            whole, tile = _transferred(body, node, device, times)
+            memory, cache = memory + whole, cache + times * tile
+        compute += times * _work(body, node, device)
+    steps = sum(body.nodes[index].op not in VIEWS for index in inside)
+    held = peak_bytes(body, device.operands_in_place)
+    return Demand(math.prod(body.grid), body.loop, memory, cache, compute, steps, held)
+
+
+def _transferred(body: Graph, node: Node, device: Device, times: int) -> tuple[float, float]:
+    """Bytes of the device tensor and of a block's tile of it, in one of so many iterations, as they count for short runs."""
+    tile = node.output if node.op == "input_iterator" else body.tensor(node.inputs[0])
+    shape = _device_shape(body, node, tile.shape, times)
+    whole = math.prod(shape) * tile.dtype.bytes
+    run = tile.dtype.bytes
+    for part, size in zip(reversed(tile.shape), reversed(shape), strict=True):
+        run *= part
+        if part != size:
+            break
+    factor = float(short_run_factor(device, float(run), float(whole)))
+    return whole * factor, tile.bytes * factor
+
+
+def _device_shape(body: Graph, node: Node, tile: Sequence[int], times: int) -> tuple[int, ...]:
+    """The shape of the tensor that the blocks and iterations have a tile each of."""
+    shape = list(tile)
+    cuts = zip(_dims(node, "imap" if node.op == "input_iterator" else "omap"), body.grid, strict=True)
+    for dim, count in (*cuts, (node.get("fmap"), times)):
+        if isinstance(dim, int):
+            shape[dim] *= count
+    return tuple(shape)
+
+
+def _dims(node: Node, name: str) -> Sequence[int | None]:
+    dims = node[name]
+    assert isinstance(dims, tuple)
+    return dims
+
+
+def _work(graph: Graph, node: Node, device: Device) -> float:
+    """Seconds of an operator of one block, if all multiprocessors shared it."""
+    if node.op == GRAPH_DEFINED and node.body is not None:
+        return sum(_work(node.body, inner, device) for inner in node.body.nodes)
+    efficiency = GENERATED_EFFICIENCY if node.op in _MATMULS else 1.0
+    return _flops(graph, node) / (efficiency * _rate(graph, node, device)) if node.op in OPERATORS else 0.0
+
+
+def _flops(graph: Graph, node: Node) -> int:
+    tensors = [graph.tensor(value) for value in node.inputs]
+    if not tensors:
+        return 0
+    call = apply_call(node.op, tensors, dict(node.attributes), Scope(graph.grid, graph.loop))
+    return OPERATORS[node.op].flops(call, node.output.shape)
+
+
+def _rate(graph: Graph, node: Node, device: Device) -> float:
+    """Operations per second of an operator; computed factors of fp16 are multiplied in TF32, exponentials aside."""
+    if node.op not in _MATMULS:
+        return device.vector_flops
+    dtype = graph.tensor(node.inputs[0]).dtype
+    sources = {_source(graph, value).op for value in node.inputs}
+    if graph.grid and dtype is DType.FP16 and device.tf32_flops is not None and sources - {"input_iterator", "exp"}:
+        return device.tf32_flops
+    return device.matmul_flops.get(dtype, device.matmul_flops[DType.FP32])
+
+
+def _source(graph: Graph, value: Value) -> Node:
+    """The node that computes a value, whichever way views look at it."""
+    node = graph.nodes[value.node]
+    return _source(graph, node.inputs[0]) if node.op in VIEWS else node

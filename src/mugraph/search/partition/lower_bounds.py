@@ -28,6 +28,17 @@ BEST_EFFICIENCY = max(GENERATED_EFFICIENCY, LIBRARY_EFFICIENCY)
 LIBRARY_FULL_ROWS = 32
 """Rows (and columns) from which a library reaches that share; below, in proportion (MKL at 8 rows: 0.18)."""
 
+LIBRARY_DEPTH = 64
+"""Of the inner dimension of a product that a kernel of a GPU's library takes in one iteration of its own loop."""
+
+
+def library_iterations(depth: int, device: Device) -> float:
+    """Seconds that a library's product spends between the steps along its inner dimension of size `depth`.
+
+    None on a CPU, where a step is as long as the caches allow.
+    """
+    return 0.0 if device.operands_in_place else math.ceil(depth / LIBRARY_DEPTH) * device.iteration_seconds
+
 
 @dataclass(frozen=True, slots=True)
 class Roofline:

@@ -22,7 +22,7 @@ from mugraph.search.closure.sketch import Recipe
 from mugraph.search.closure.tiers import Tier, seen_in, tiers_to
 from mugraph.search.kernels import Kernel, KernelSearch
 from mugraph.search.partition.cuts import Cut
-from mugraph.search.partition.lower_bounds import Roofline, flops
+from mugraph.search.partition.lower_bounds import Roofline, flops, library_iterations
 from mugraph.search.partition.splits import Split, consumer_of, maximum_slots, splits_of, with_parts
 from mugraph.search.partition.variants import Bounded, Parts, Variants
 from mugraph.search.scheduling.cost import GENERATED_EFFICIENCY, RecipeCost
@@ -155,7 +155,8 @@ class PlanSearch:
         device = self.kernels.device
         rate = self.roofline.library_efficiency(program, product) * device.matmul_flops[self.kernels.dtype]
         compute = flops(program, product) / rate + device.launch_seconds
-        seconds = max(compute, self.roofline.of(program, produces))
+        depth = math.prod(program.sizes[axis] for axis in product.reduced)
+        seconds = max(compute, self.roofline.of(program, produces)) + library_iterations(depth, device)
         return Library(left, right, product.reduced, (program.outputs[0][1],), program.sizes, seconds)
 
     # cuts ------------------------------------------------------------------------------------------------------------
@@ -293,7 +294,7 @@ class PlanSearch:
     ) -> Iterator[Plan]:
         """Plans over partial results that are worth measuring beside the best of `best` seconds, or with finer algebra better."""
         coarsest = len(tiers_to(program, tier)) == 1
-        yield from self.split_plans(program, tier, produces, (WORTH_MEASURING if coarsest else CUT_GAIN) * best)
+        yield from self.split_plans(program, tier, produces, WORTH_MEASURING * best if coarsest else best)
 
     def split_plans(self, program: AxisProgram, tier: Tier, produces: tuple[int, ...], bound: float) -> Iterator[Plan]:
         """Two launches below `bound` seconds that share a reduced axis: partial results over parts of it, their combination."""

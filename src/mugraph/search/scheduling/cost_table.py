@@ -1,26 +1,81 @@
 """The cost model: predicted seconds and bytes of recipes under schedules, as arrays of a row per recipe.
 
-A roofline with three roofs (device memory, cache, arithmetic), the idle multiprocessors of a grid that does not
-divide evenly, and fixed costs per launch and loop iteration. It ranks candidates; measurement decides.
+A roofline with three roofs: device memory and the last cache, which all multiprocessors share, and what threads do, operators and
+the steps of a loop one after the other, which waits for the multiprocessor that has most blocks. A launch costs a fixed time.
+It ranks candidates; measurement decides. `benchmarks/fit_model.py` finds the constants of a GPU that was measured.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache, reduce
+from typing import NamedTuple
 
 import numpy as np
 
+from mugraph.devices import Device
 from mugraph.search.scheduling.cost import IndexSpace, RecipeCost, Transfer
 from mugraph.search.scheduling.space import Floats, Indices, Schedules, Values, column, picked
 
 NOT_HIDDEN = 0.1
 """Share of the work under the lower roofs that the slowest one does not hide."""
 
+NOT_TAKEN = 0.32
+"""Part of an idle multiprocessor's share of memory that those at work do not take: with 128 blocks for the 108 multiprocessors of
+an A100, attention loses 18 % of its performance (the paper, section 8.2, on grid dimensions)."""
 
-def in_femtoseconds(seconds: Floats) -> Floats:
+
+def in_femtoseconds(seconds: Values) -> Floats:
     """Seconds without their rounding errors, so that what costs the same ties, in whichever order its parts were added."""
-    return np.round(seconds, 15)
+    return np.round(np.asarray(seconds), 15)
+
+
+class Demand(NamedTuple):
+    """What kernels ask of a device."""
+
+    blocks: Values
+    loop: Values
+    """Iterations of a block."""
+    memory: Values
+    """Bytes through device memory, of all blocks."""
+    cache: Values
+    """Bytes that one block loads and stores."""
+    compute: Values
+    """Seconds of one block's arithmetic if all multiprocessors shared it."""
+    steps: Values
+    """Operators of an iteration."""
+    held: Values
+    """Bytes of a block's tiles."""
+
+
+def kernel_seconds(device: Device, demand: Demand) -> Values:
+    """Seconds of a launch of each kernel."""
+    blocks, loop, memory, cache, compute, steps, held = demand
+    rounds = np.ceil(blocks / device.multiprocessors)
+    uneven: Values = rounds * device.multiprocessors / blocks  # as if all had as many blocks as the multiprocessor that has most
+    working, looping = blocks * uneven * compute, rounds * loop * steps * device.iteration_seconds
+    shared: Values
+    after: Values
+    if device.operands_in_place:  # a thread that computes waits for what it reads: nothing hides the steps of a loop
+        shared, after = uneven, looping + device.launch_seconds
+    else:
+        side_by_side = np.where(2 * held <= device.shared_memory_bytes, device.resident_blocks, 1) * device.multiprocessors
+        at_once = np.logical_and(device.multiprocessors <= blocks, blocks <= side_by_side)
+        shared = 1.0 + np.where(at_once, NOT_HIDDEN, NOT_TAKEN) * (uneven - 1.0)
+        working, after = working + looping, device.launch_seconds
+    moving, caching = shared * memory / device.memory_bandwidth, shared * blocks * cache / device.cache_bandwidth
+    slowest = np.maximum(np.maximum(moving, caching), working)
+    return slowest + NOT_HIDDEN * (moving + caching + working - slowest) + after
+
+
+def short_run_factor(device: Device, run: Values, total: Values) -> Values:
+    """How much more than its bytes a transfer costs, of tensors of `total` bytes whose contiguous runs in a tile have `run`."""
+    vectors = np.minimum(device.vector_bytes, total) / run
+    if np.max(vectors, initial=0.0) <= 1.0:
+        return 1.0
+    sectors = np.minimum(device.sector_bytes, total) / run
+    factor: Floats = np.maximum(1.0, sectors) * np.maximum(1.0, vectors) ** device.short_run_exponent
+    return factor
 
 
 class CostTable:
@@ -32,7 +87,7 @@ class CostTable:
         self._transfers_of = np.array([self._transfers.index(cost.transfers) for cost in costs])
         worked_on, self._work = _coefficients([list(cost.compute.items()) for cost in costs])
         self._worked_on, self._least_work = _Tiles(worked_on, self.cut_axes[1]), self._work.min(axis=0)
-        self._iteration = self.device.iteration_seconds * np.array([[cost.steps_in_loop] for cost in costs])
+        self._steps = np.array([[float(cost.steps_in_loop)] for cost in costs])
         held, self._live = _coefficients([live for cost in costs for live in cost.live_sets])
         self._held = _Tiles([space._replace(repeated=False) for space in held], self.cut_axes[1])
         self._first_live = np.cumsum([0, *(len(cost.live_sets) for cost in costs[:-1])])
@@ -46,35 +101,22 @@ class CostTable:
                 bytes_of[way] = picked(values, row, turn)
         memory, cache = traffic[:, self._transfers_of]
         compute = self._work @ self._worked_on.sizes(schedules, row, turn)
-        blocks, loop = schedules.grids.blocks[row], schedules.loop[0, turn]
-        return in_femtoseconds(self._roofline(blocks, loop, memory, cache, compute, self._iteration))
+        blocks, loop, held = schedules.grids.blocks[row], schedules.loop[0, turn], self.memory(schedules, chosen)
+        return in_femtoseconds(kernel_seconds(self.device, Demand(blocks, loop, memory, cache, compute, self._steps, held)))
 
     def floor(self, schedules: Schedules) -> Floats:
         """No recipe takes less: for each schedule, what is needed by one that needs the least of everything."""
         memory, cache = (reduce(np.minimum, values) for values in zip(*self._traffic(schedules), strict=True))
         compute = self._worked_on.total(schedules, self._least_work)
         blocks = schedules.grids.blocks[:, None]
-        return schedules.flat(self._roofline(blocks, schedules.loop, memory, cache, compute, self._iteration.min()))
+        demand = Demand(blocks, schedules.loop, memory, cache, compute, self._steps.min(), held=0.0)
+        return schedules.flat(kernel_seconds(self.device, demand))
 
     def memory(self, schedules: Schedules, chosen: Indices) -> Floats:
         """Peak bytes of a block's tensors, as `mugraph.ir.liveness.peak_bytes` counts them: [recipes, chosen schedules]."""
         held = self._held.sizes(schedules, *schedules.at(chosen))
         peak: Floats = np.maximum.reduceat(self._live @ held, self._first_live)
         return peak
-
-    def _roofline(
-        self, blocks: Floats, loop: Floats, memory: Values, cache: Values, compute: Values, iteration: Values
-    ) -> Floats:
-        """Seconds of a kernel from the bytes through memory and a block's cache, a block's arithmetic, and an iteration's."""
-        device = self.device
-        rounds = np.ceil(blocks / device.multiprocessors)
-        moving, caching = memory / device.memory_bandwidth, blocks * cache / device.cache_bandwidth
-        arithmetic = blocks * compute
-        slowest = np.maximum(np.maximum(moving, caching), arithmetic)
-        hidden = moving + caching + arithmetic - slowest
-        idle = rounds * device.multiprocessors / blocks
-        result: Floats = idle * (slowest + NOT_HIDDEN * hidden) + (device.launch_seconds + rounds * loop * iteration)
-        return result
 
     def _traffic(self, schedules: Schedules) -> list[tuple[Values, Values]]:
         """For each way to transfer, bytes through device memory, and through the cache per block."""
@@ -92,7 +134,8 @@ class CostTable:
         space, grids = transfer.space, schedules.grids
         cut = space.cut and any(schedules.loop_axis in slot for slot in transfer.slots)
         shared = schedules.shared if cut else grids.shared
-        key = (self.device.vector_bytes, self.device.short_run_exponent, transfer.slots, transfer.width, cut)
+        device = self.device
+        key = (device.sector_bytes, device.vector_bytes, device.short_run_exponent, transfer.slots, transfer.width, cut)
         width = shared(key, lambda: self._waste(transfer, cut, schedules) * transfer.width)
         points = _worked_through(column(grids.tile(space.axes)), space.loop_power(schedules.loop_axis), schedules.loop)
         return column(grids.whole(space.axes)) * width, points * width
@@ -101,11 +144,7 @@ class CostTable:
         """How much more than its bytes a transfer costs because its innermost contiguous runs are short."""
         run = schedules.run(transfer.slots, cut) * transfer.width
         total = column(schedules.grids.whole(transfer.space.axes)) * transfer.width
-        vectors = np.minimum(self.device.vector_bytes, total) / run
-        if np.max(vectors, initial=0.0) <= 1.0:
-            return 1.0
-        result: Floats = np.maximum(1.0, vectors) ** self.device.short_run_exponent
-        return result
+        return short_run_factor(self.device, run, total)
 
 
 class _Tiles:

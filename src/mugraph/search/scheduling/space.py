@@ -123,7 +123,7 @@ class Schedules:
         row, turn = np.divmod(self.places[chosen], self.loop.size)
         return row, turn
 
-    def flat(self, values: Floats) -> Floats:
+    def flat(self, values: Values) -> Floats:
         """Of values on the whole lattice those of the schedules, in their order."""
         spread = np.broadcast_to(values, (len(self.grids), self.loop.size)).ravel()
         return spread if len(self) == len(spread) else spread[self.places]

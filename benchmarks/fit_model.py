@@ -1,0 +1,140 @@
+"""Fits the constants of the cost model to candidates that were measured on a GPU.
+
+    python benchmarks/fit_model.py --output benchmarks/results/model-fit.json
+
+`results/model-points.json` has, for each candidate of `gpu-order.json` that the search proposed, what its kernels ask of the
+device, as the cost model counts it (`mugraph.search.scheduling.cost_table.kernel_seconds`), what was predicted then, and what was
+measured with cold caches. Bytes through device memory and peak rates of matrix units are the datasheet's. Least squares of
+log(predicted / measured), beyond a tenth linear, for some kernels take twice what any such model says; one constant is changed
+after the other, so that every run finds the same. `held_out`: each workload predicted by constants that were fitted without it.
+`correlation` is Spearman's; `regret`, how much slower than the fastest candidate the first predicted one is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gpu_order import ranking
+from mugraph.devices import Device, device_for
+from mugraph.search.scheduling.cost_table import Demand, in_femtoseconds, kernel_seconds
+
+RESULTS = Path(__file__).parent / "results"
+FITTED = ("cache_bandwidth", "vector_flops", "iteration_seconds", "launch_seconds")
+"""Constants that no datasheet has."""
+FIRST_STEP, LAST_STEP = 0.3, 0.005
+"""Relative changes of a constant that are tried."""
+OUTLIER = 0.1
+
+Point = dict[str, Any]
+
+
+def points() -> list[Point]:
+    """The measured candidates."""
+    found: list[Point] = json.loads((RESULTS / "model-points.json").read_text(encoding="utf-8"))["points"]
+    return found
+
+
+def predicted(point: Point, device: Device) -> float:
+    """Seconds of all kernels of a candidate."""
+    return float(in_femtoseconds(sum(_kernel(kernel, device) for kernel in point["kernels"])))
+
+
+def _kernel(kernel: dict[str, float], device: Device) -> Any:
+    compute = kernel["matmul_seconds"] + kernel["vector_operations"] / device.vector_flops
+    sizes = {name: kernel[name] for name in ("blocks", "loop", "memory", "cache", "steps", "held")}
+    return kernel_seconds(device, Demand(**sizes, compute=compute))
+
+
+def loss(measured: Sequence[Point], device: Device) -> float:
+    """Mean of the squared logarithms of predicted over measured, of outliers a line that continues the parabola."""
+    errors = (abs(math.log(predicted(point, device) / point["measured"])) for point in measured)
+    return statistics.fmean(error**2 if error < OUTLIER else OUTLIER * (2 * error - OUTLIER) for error in errors)
+
+
+def fitted(measured: Sequence[Point], device: Device) -> Device:
+    """The device with the constants of least loss, from its own ones on."""
+    least, step = loss(measured, device), FIRST_STEP
+    while step > LAST_STEP:
+        before = least
+        for name in FITTED:
+            for factor in (1 + step, 1 / (1 + step)):
+                tried = replace(device, **{name: getattr(device, name) * factor})
+                cost = loss(measured, tried)
+                if cost < least:
+                    least, device = cost, tried
+        if least == before:
+            step /= 2
+    return device
+
+
+def order(measured: Sequence[Point], seconds: Callable[[Point], float]) -> list[dict[str, Any]]:
+    """How well seconds rank the candidates of each combination."""
+    cases: dict[str, list[Point]] = {}
+    for point in measured:
+        cases.setdefault(f"{point['workload']} {point['dtype']} batch {point['batch']}", []).append(point)
+    return [{"case": case, **_ranked(found, seconds)} for case, found in cases.items()]
+
+
+def _ranked(found: Sequence[Point], seconds: Callable[[Point], float]) -> dict[str, Any]:
+    entries = sorted(({"predicted": seconds(point), "cold": point["measured"]} for point in found), key=lambda e: e["predicted"])
+    errors = [math.log(entry["predicted"] / entry["cold"]) for entry in entries]
+    return {**ranking(entries), "error": math.exp(statistics.median(map(abs, errors))) - 1}
+
+
+def mean(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Of the combinations' figures, and the largest regret."""
+    known = [row["correlation"] for row in rows if row["correlation"] is not None]
+    regrets = [row["regret"] for row in rows]
+    return {
+        "correlation": statistics.fmean(known),
+        "regret": statistics.fmean(regrets),
+        "largest_regret": max(regrets),
+        "error": statistics.fmean(row["error"] for row in rows),
+    }
+
+
+def report(target: str = "cuda:sm_90") -> dict[str, Any]:
+    """The fit, and the order before, as described now, as fitted, and as predicted without the workload."""
+    measured, device = points(), device_for(target)
+    best = fitted(measured, device)
+    held_out: list[dict[str, Any]] = []
+    for workload in dict.fromkeys(point["workload"] for point in measured):
+        without = fitted([point for point in measured if point["workload"] != workload], device)
+        own = [point for point in measured if point["workload"] == workload]
+        held_out += order(own, lambda point, without=without: predicted(point, without))  # type: ignore[misc]
+    rows = {
+        "before": order(measured, lambda point: float(point["predicted_then"])),
+        "described": order(measured, lambda point: predicted(point, device)),
+        "fitted": order(measured, lambda point: predicted(point, best)),
+        "held_out": held_out,
+    }
+    return {
+        "target": target,
+        "points": len(measured),
+        "described": {name: getattr(device, name) for name in FITTED},
+        "fitted": {name: float(f"{getattr(best, name):.3g}") for name in FITTED},
+        "mean": {name: mean(found) for name, found in rows.items()},
+        "order": rows,
+    }
+
+
+def main() -> None:
+    """Fit, print, and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
+    found = report()
+    if options.output is not None:
+        options.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps({name: found[name] for name in ("described", "fitted", "mean")}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

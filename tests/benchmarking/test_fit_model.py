@@ -1,0 +1,51 @@
+"""The constants of the described H100 are those that fit what was measured on one, and the order they predict is better."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from benchmarks import fit_model
+
+from mugraph.devices import device_for
+
+H100 = device_for("cuda:sm_90")
+
+
+def made_up(device: Any) -> list[fit_model.Point]:
+    """Kernels that take what the model says on a device."""
+    kernels = [
+        {
+            "blocks": blocks,
+            "loop": loop,
+            "memory": memory,
+            "cache": 2 * memory / blocks,
+            "matmul_seconds": 1e-9,
+            "vector_operations": operations,
+            "steps": 6,
+            "held": 100_000,
+        }
+        for blocks, loop in ((8, 1), (128, 4), (512, 16))
+        for memory in (1e5, 3e7)
+        for operations in (1e3, 3e5)
+    ]
+    return [{"kernels": [kernel], "measured": fit_model.predicted({"kernels": [kernel]}, device)} for kernel in kernels]
+
+
+def test_the_constants_of_a_device_are_found_from_its_times() -> None:
+    other = replace(H100, vector_flops=2 * H100.vector_flops, launch_seconds=1.5 * H100.launch_seconds)
+    found = fit_model.fitted(made_up(other), H100)
+    assert found.vector_flops == pytest.approx(other.vector_flops, rel=0.03)
+    assert found.launch_seconds == pytest.approx(other.launch_seconds, rel=0.03)
+
+
+def test_the_described_device_is_the_fitted_one() -> None:
+    found = fit_model.report()
+    for name in fit_model.FITTED:
+        assert found["fitted"][name] == pytest.approx(found["described"][name], rel=0.06), name
+    before, now, held_out = (found["mean"][name] for name in ("before", "described", "held_out"))
+    for mean in (now, held_out):
+        assert mean["correlation"] > before["correlation"] + 0.15
+        assert mean["regret"] < before["regret"]
+        assert mean["largest_regret"] < before["largest_regret"]
