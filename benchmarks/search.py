@@ -13,6 +13,8 @@
   programs of three are small ones, so that it often does.
 - exhaustive: ten times as many smaller LAX programs, of 2 and 3 operators, against all graphs of up to 6 block operators that
   Algorithm 1 finds of them, as one kernel and as two, for a machine whose launches cost nothing: is any cheaper?
+- containment: all graphs of up to 11 block operators that Algorithm 1 finds of the paper's RMSNorm at its size, with `--workers`
+  processes: is the paper's figure among them, and does the closure engine list them all, or which conditions do the others break?
 
 Results go to `benchmarks/results/search.json` and `search-growth.svg`; tables go to stdout, progress to stderr.
 """
@@ -28,6 +30,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -39,16 +42,18 @@ import numpy as np
 
 from mugraph.devices import Device, device_for
 from mugraph.errors import MugraphError
+from mugraph.experiments.search_ablation import FIGURE, GRIDS, LOOPS, rmsnorm
 from mugraph.frontend import trace
 from mugraph.frontend.workloads import WORKLOADS
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Graph
 from mugraph.ir.serialize import graph_from_json, graph_to_json
-from mugraph.search import Options, Progress, SearchResult, search
+from mugraph.search import Candidate, Options, Progress, SearchResult, SearchSpace, search
 from mugraph.search.algorithm1 import EnumerationOptions, EnumerationResult, enumerate_graphs
 from mugraph.search.algorithm1.cost import predicted_seconds
 from mugraph.search.structures import KNOWN
 from mugraph.testing import ProgramSpace, random_program
+from mugraph.testing.containment import Derivations
 from mugraph.verifier import verify_graphs
 from mugraph.verifier.float_inputs import random_inputs
 from mugraph.verifier.floats import errors_against
@@ -74,6 +79,9 @@ EXHAUSTED_KERNELS = (
     EnumerationOptions(max_block_operators=6, max_kernel_operators=2, grids=((),), loops=(1,)),
 )
 """What Algorithm 1 enumerates of each small program: one kernel of several blocks with a for-loop, and two kernels."""
+
+FIGURE_OPERATORS = 11
+"""Of the paper's figure of RMSNorm."""
 
 Record = dict[str, Any]
 
@@ -321,8 +329,48 @@ def float64_error(program: Graph, graph: Graph) -> float:
     return max(errors_against(wanted, got, [tensor.dtype for tensor in program.output_tensors]))
 
 
+# --- containment -------------------------------------------------------------------------------------------------------
+
+
+def containment(arguments: argparse.Namespace) -> tuple[Record, str]:
+    """The verified graphs of Algorithm 1 at the size of the paper's figure, by where the closure engine has them."""
+    program, device = rmsnorm(*FIGURE), device_for("cuda:sm_80")
+    space = SearchSpace(kernels=1, grids=GRIDS, loops=LOOPS)
+    options = EnumerationOptions(max_block_operators=FIGURE_OPERATORS, processes=int(arguments.workers)).within(space)
+    found = enumerate_graphs(program, device, options)
+    derivations = Derivations(program, FIGURE_OPERATORS)
+    places = Counter(derivations.of(candidate.graph) for candidate in found.candidates)
+    record = {
+        "report": found.report.to_json(),
+        "processes": options.processes,
+        "cpu_seconds": sum(os.times()[:4]),
+        "with_the_figures_schedule": sum(map(_scheduled_as_the_figure, found.candidates)),
+        "places": dict(places.most_common()),
+    }
+    report, size = found.report, "x".join(map(str, FIGURE))
+    alike = record["with_the_figures_schedule"]
+    placed = "; ".join(f"{count} {place}" for place, count in places.most_common())
+    summary = (
+        f"Algorithm 1 on RMSNorm {size}, {report.items} first operators, {options.processes} processes: {report.exhausted_what}, "
+        f"{report.seconds:.0f} s, {record['cpu_seconds']:.0f} processor seconds, {report.states} states, "
+        f"{report.candidates} candidates, {report.verified} verified, {alike} with the figure's grid and for-loop: {placed}"
+    )
+    return record, summary
+
+
+def _scheduled_as_the_figure(candidate: Candidate) -> bool:
+    """Whether a graph has 128 blocks of 16 iterations."""
+    return all(node.body is not None and (node.body.grid, node.body.loop) == ((128,), 16) for node in candidate.graph.kernels())
+
+
 Part = Callable[[argparse.Namespace], tuple[Any, str]]
-PARTS: dict[str, Part] = {"workloads": workloads, "growth": growth, "random": random, "exhaustive": exhaustive}
+PARTS: dict[str, Part] = {
+    "workloads": workloads,
+    "growth": growth,
+    "random": random,
+    "exhaustive": exhaustive,
+    "containment": containment,
+}
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -15,12 +16,12 @@ from mugraph.ir.validity import check
 from mugraph.lower.thread_graphs import construct
 from mugraph.search.algorithm1 import EnumerationOptions, EnumerationResult, enumerate_graphs
 from mugraph.search.algorithm1.block import BlockPlan
-from mugraph.search.algorithm1.construct import LOWEST, Constructor, Phase, TensorType, Types
+from mugraph.search.algorithm1.construct import LOWEST, Constructor, Expressions, Phase, Rules, TensorType, Types
 from mugraph.search.algorithm1.emission import Launch
 from mugraph.search.algorithm1.kernel import KernelGenerator
 from mugraph.search.algorithm1.options import operators_for
 from mugraph.search.algorithm1.schedules import block_schedules
-from mugraph.search.closure.tiers import Tier, TierAlgebra
+from mugraph.testing import ProgramSpace, random_program
 
 from .programs import chain, finished, outputs
 
@@ -98,11 +99,45 @@ def test_without_the_expression_check_more_is_visited_and_nothing_is_lost() -> N
     assert graphs(checked) <= graphs(unchecked)
 
 
-def test_the_dead_tensor_bound_loses_nothing() -> None:
-    bounded = enumerate_graphs(softmax(), CPU, HALVES)
-    unbounded = enumerate_graphs(softmax(), CPU, dataclasses.replace(HALVES, dead_tensor_bound=False))
+NO_BOUNDS = dataclasses.replace(HALVES, dead_tensor_bound=False, completion_bound=False)
+BOUNDS = {
+    "dead tensors": dataclasses.replace(HALVES, completion_bound=False),
+    "completion": dataclasses.replace(HALVES, dead_tensor_bound=False),
+    "both": HALVES,
+}
+
+
+@pytest.mark.parametrize("bound", BOUNDS)
+def test_bounds_visit_less_and_lose_nothing(bound: str) -> None:
+    bounded, unbounded = (enumerate_graphs(softmax(), CPU, options) for options in (BOUNDS[bound], NO_BOUNDS))
     assert unbounded.report.states > 2 * bounded.report.states
     assert graphs(bounded) == graphs(unbounded)
+
+
+SMALL_SPACES = {
+    "one kernel": EnumerationOptions(max_block_operators=5, grids=((), (2,)), loops=(1, 2)),
+    "two kernels": EnumerationOptions(max_block_operators=4, max_kernel_operators=2, grids=((),), loops=(1,)),
+    "two outputs": EnumerationOptions(max_block_operators=4, max_block_outputs=2, grids=((2,),), loops=(1, 2)),
+    "grids of three dimensions": EnumerationOptions(max_block_operators=4, grids=((2, 1, 2),), loops=(1, 2)),
+    "views": EnumerationOptions(
+        max_block_operators=4, grids=((2,),), loops=(1, 2), operators=("matmul", "sum", "reshape", "transpose")
+    ),
+    "an operator of four operands": EnumerationOptions(
+        max_block_operators=6, grids=((2,),), loops=(1,), operators=("concat_matmul",)
+    ),
+}
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("space", SMALL_SPACES)
+def test_bounds_lose_nothing_of_random_programs(space: str, seed: int) -> None:
+    """In little memory, which has a part in what can be completed."""
+    program = random_program(seed, ProgramSpace(operators=(2, 2), sizes=(2, 4, 6)))
+    device = dataclasses.replace(CPU, operands_in_place=False, shared_memory_bytes=600)
+    bare = dataclasses.replace(SMALL_SPACES[space], dead_tensor_bound=False, completion_bound=False, time_limit=20)
+    found = [enumerate_graphs(program, device, options) for options in (SMALL_SPACES[space], bare)]
+    assert [result.report.exhausted for result in found] == [True, True]
+    assert graphs(found[0]) == graphs(found[1])
 
 
 def test_results_do_not_depend_on_the_number_of_processes() -> None:
@@ -126,6 +161,36 @@ def test_shared_memory_bounds_the_tiles() -> None:
     assert not rows_cut(needed - 1)
 
 
+def test_a_grid_may_have_three_dimensions() -> None:
+    options = EnumerationOptions(max_block_operators=3, grids=((2, 2, 2),), loops=(1,))
+    found = graphs(enumerate_graphs(matmul(), CPU, options))
+    bodies = [kernel.body for graph in found for kernel in graph.kernels() if kernel.body is not None]
+    two_of_three_cut_rows = {((0, 0, None), (None, None, 1)), ((0, None, 0), (None, 1, None)), ((None, 0, 0), (1, None, None))}
+    assert {tuple(node.get("imap") for node in body.inputs()) for body in bodies} == two_of_three_cut_rows
+    for graph in found:
+        check(graph, CPU)
+
+
+def test_block_graphs_are_generated_once_for_the_same_tiles_and_counted_for_each() -> None:
+    """With two grid dimensions, either may cut the rows, and blocks see the same."""
+    options = EnumerationOptions(max_block_operators=4, grids=((2, 2),), loops=(1, 2))
+
+    def run(generator: KernelGenerator, items: Sequence[int]) -> int:
+        every = generator.items()
+        for item in items:
+            generator.run(every[item])
+        return generator.states
+
+    together: list[Graph] = []
+    generator = KernelGenerator(matmul(), CPU, options, together.append)
+    items = range(len(generator.items()))
+    apart: list[Graph] = []
+    states = [run(KernelGenerator(matmul(), CPU, options, apart.append), [item]) for item in items]
+    assert run(generator, items) == sum(states)
+    assert together == apart
+    assert len(generator._known_blocks) < len(items) - 1
+
+
 def test_two_kernels_by_nested_generation() -> None:
     program = chain(rows=2, inner=4, middle=6, out=10)
     options = EnumerationOptions(max_block_operators=3, max_kernel_operators=2, grids=((2,),), loops=(1,))
@@ -139,8 +204,9 @@ def test_a_kernel_may_save_several_tensors_even_one_it_also_reads() -> None:
     p = Program()
     x = p.input("x", (4, 12)).exp()
     program = finished(p, x, x.sum(-1, keepdim=True))
-    options = dataclasses.replace(HALVES, max_block_operators=3, max_block_outputs=2, loops=(1,))
+    options = dataclasses.replace(HALVES, max_block_operators=3, loops=(1,))
     (graph,) = graphs(enumerate_graphs(program, CPU, options))
+    assert not graphs(enumerate_graphs(program, CPU, dataclasses.replace(options, max_block_outputs=1)))
     (kernel,) = graph.kernels()
     assert kernel.body is not None
     assert [node.op for node in kernel.body.nodes].count("exp") == 1
@@ -186,6 +252,6 @@ def test_prefixes_grow_only_into_subexpressions_of_the_program() -> None:
     target = algebra.add(algebra.mul(x, z), algebra.mul(y, z))
     types = Types()
     prefix = [types.intern(TensorType((4, 4), expr, Phase.AFTER)) for expr in (x, y)]
-    pruned = TierAlgebra(Tier.FULL, frozenset(), Oracle(algebra, [target]).compose)
-    constructor = Constructor(types, pruned, operators_for(matmul(), EnumerationOptions()), Level.BLOCK)
+    pruned = Oracle(algebra, [target]).compose
+    constructor = Constructor(types, Rules(Expressions(pruned, operators_for(matmul(), EnumerationOptions())), Level.BLOCK))
     assert [(found.op, found.inputs) for found in constructor.extensions(prefix, LOWEST)] == [("add", (0, 1))]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mugraph.cli.options import Batch, Dtype, Json, Size, Traceback
+from mugraph.cli.options import Batch, Dtype, Grids, Json, Loops, Size, Traceback
 
 app = typer.Typer(help="Measure what each part contributes, by leaving it out.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -20,19 +20,24 @@ def frame() -> None:
 @app.command("search")
 def search(
     limits: Annotated[list[int] | None, typer.Option("--limit", metavar="N", help="Limits of block operators (5 to 11).")] = None,
-    seconds: Annotated[float, typer.Option(metavar="S", help="Time limit of a cell.")] = 60.0,
+    seconds: Annotated[float, typer.Option(metavar="S", help="Time limit of a cell.")] = 600.0,
     shape: Annotated[
         tuple[int, int, int], typer.Option(metavar="ROWS HIDDEN COLUMNS", help="Sizes of the RMSNorm that is searched.")
-    ] = (4, 12, 10),
+    ] = (16, 1024, 4096),
+    grids: Grids = "16,32,64,128,256",
+    loops: Loops = "1,4,8,16,32,64",
+    target: Annotated[str, typer.Option(metavar="TARGET", help="cpu, cuda:sm_80, cuda:sm_90, ...")] = "cuda:sm_80",
     workers: Annotated[int, typer.Option(min=1, metavar="N", help="Processes where there may be several.")] = 2,
     json_output: Json = False,
     traceback: Traceback = False,
 ) -> int:
     """The paper's Table 4: both engines against the limit of block operators."""
+    from mugraph.cli.spaces import space_of
     from mugraph.experiments.search_ablation import Ablation, table, to_json
     from mugraph.support.progress import Event, Reporter
 
-    ablation = Ablation(shape, seconds, workers)
+    space = space_of(None, None, grids, loops, ())
+    ablation = Ablation(shape, seconds, workers, target, space.allowed_grids or (), tuple(space.loops or ()))
     cells = []
     spent = 0.0
     with Reporter() as reporter:

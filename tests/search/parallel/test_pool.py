@@ -71,6 +71,18 @@ def test_what_no_worker_has_begun_is_searched_here_and_the_rest_is_left_to_worke
     assert pool.started == ITEMS[1:]
 
 
+def test_a_task_is_ready_unless_a_worker_is_at_it() -> None:
+    begun: list[Future[Structure]] = []
+    pool = FakePool(lambda item, attempt, future: begun.append(future))
+    here, *others = [pool.submit(item) for item in ITEMS]
+    assert here.ready
+    here.result(float("inf"), lambda stage, states: None)
+    assert [task.ready for task in others] == [False] * len(begun) + [True] * (len(others) - len(begun))
+    begun[0].set_result(WANTED[1])
+    assert others[0].ready
+    assert Serial[Structure]().submit(ITEMS[0]).ready
+
+
 def test_an_item_lost_with_its_worker_is_searched_again() -> None:
     def dies_once(item: Item, attempt: int, future: Future[Structure]) -> None:
         if attempt == 1:

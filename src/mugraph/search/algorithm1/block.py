@@ -9,8 +9,12 @@ from dataclasses import dataclass
 
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Shape
-from mugraph.search.algorithm1.construct import LOWEST, Application, Constructor, Phase, Rank, TensorType, TypeId
+from mugraph.search.algorithm1.construct import Application, Constructor, Phase, TensorType, TypeId
+from mugraph.search.algorithm1.reach import LARGEST_ARITY, distances
 from mugraph.search.algorithm1.schedules import BlockSchedule
+
+_NEVER = 1 << 30
+"""Operators to anything worth saving where no number of them leads there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +37,25 @@ class BlockPlan:
 
 @dataclass(frozen=True, slots=True)
 class BlockLimits:
-    """Bounds of one block graph; `memory_bytes` is the shared memory of a block."""
+    """Bounds of one block graph, and of what is looked at of it; `memory_bytes` is the shared memory of a block."""
 
     operators: int
     outputs: int
     memory_bytes: int
     dead_tensor_bound: bool
+    completion_bound: bool
+
+    @property
+    def prunes(self) -> bool:
+        """Whether what leads to nothing is left out."""
+        return self.dead_tensor_bound or self.completion_bound
 
 
 class BlockGenerator:
     """Extends one prefix of a block graph at a time, depth first.
 
-    `visit` is called for every prefix, `useful(position type, device shape)` says whether a tensor is worth saving,
-    and `found` takes finished graphs.
+    `pulse` is called for every prefix and may raise, `useful(type of tile, device shape)` says whether a tensor is worth saving,
+    and `found` takes finished graphs. `states` counts the prefixes.
     """
 
     def __init__(
@@ -54,44 +64,70 @@ class BlockGenerator:
         schedule: BlockSchedule,
         leaves: Sequence[TypeId],
         limits: BlockLimits,
-        visit: Callable[[], None],
-        useful: Callable[[TypeId, Shape], bool],
-        found: Callable[[BlockPlan, list[TypeId]], None],
+        pulse: Callable[[], None],
+        useful: Callable[[TensorType, Shape], bool],
+        found: Callable[[BlockPlan, Sequence[TensorType]], None],
     ) -> None:
         self.constructor, self.schedule, self.limits = constructor, schedule, limits
-        self.visit, self.useful, self.found = visit, useful, found
+        self.pulse, self.useful, self.found = pulse, useful, found
+        self.states = 0
         self.types = list(leaves)
         self.readers = [0] * len(self.types)
         self.applications: list[Application] = []
         self.known = constructor.types.known
         self._most_joined = constructor.largest_arity - 1
+        self._distance: dict[TypeId, int] | None = None
 
     def run(self, iterator_bytes: int) -> None:
         """Generate all block graphs; `iterator_bytes` of shared memory hold the tiles of the operands."""
         remaining = self.limits.operators - len(self.schedule.imaps)
-        if remaining > 0 and iterator_bytes <= self.limits.memory_bytes:
-            self._generate_next(LOWEST, self.limits.memory_bytes - iterator_bytes, remaining)
+        free_bytes = self.limits.memory_bytes - iterator_bytes
+        if remaining <= 0 or free_bytes < 0:
+            return
+        if self.limits.completion_bound and self.constructor.largest_arity <= LARGEST_ARITY:
+            self._distance = self._distances(free_bytes, remaining)
+            if any(self._away(self.types[position]) > remaining for position in self._unread()):
+                self._visit()
+                return
+        self._generate_next(list(self._first(remaining)), free_bytes, remaining)
 
-    def _generate_next(self, last: Rank, free_bytes: int, remaining: int) -> None:
-        self.visit()
+    def _generate_next(self, pending: list[Application], free_bytes: int, remaining: int) -> None:
+        """Extend the prefix, by `remaining` operators at most, in all ways; `pending` are those that rank above all it has."""
+        self._visit()
         unread = self._unread()
         if self.applications:
             self._finish(unread)
         if not remaining:
             return
         in_loop = {position for position in unread if self._type(self.types[position]).phase is not Phase.AFTER}
-        for application in self.constructor.extensions(self.types, last):
+        for number, application in enumerate(pending, start=1):
             result = self._type(application.result)
-            size = math.prod(result.shape) * DType.FP32.bytes
+            size = _bytes(result)
             if size <= free_bytes and not self._dead(unread, in_loop, application, result.phase, remaining - 1):
                 self._push(application)
-                self._generate_next(application.rank, free_bytes - size, remaining - 1)
+                self._generate_next([*pending[number:], *self._reading(remaining - 1)], free_bytes - size, remaining - 1)
                 self._pop(application)
 
     # the prefix ------------------------------------------------------------------------------------------------------
 
+    def _visit(self) -> None:
+        self.states += 1
+        self.pulse()
+
     def _type(self, tensor: TypeId) -> TensorType:
         return self.known[tensor]
+
+    def _first(self, remaining: int) -> Iterator[Application]:
+        """The operators on the operands of the graph, in order of rank."""
+        for count in range(1, len(self.types) + 1):
+            yield from self._worth_adding(self.constructor.reading(self.types[:count]), remaining)
+
+    def _reading(self, remaining: int) -> Iterator[Application]:
+        """The operators that read the newest tensor: they rank above all that do not."""
+        return self._worth_adding(self.constructor.reading(self.types), remaining) if remaining else iter(())
+
+    def _worth_adding(self, applications: Iterator[Application], remaining: int) -> Iterator[Application]:
+        return (application for application in applications if self._away(application.result) < remaining)
 
     def _push(self, application: Application) -> None:
         self.applications.append(application)
@@ -113,18 +149,42 @@ class BlockGenerator:
         pairs = enumerate(zip(self.types, self.readers, strict=True))
         return {position for position, (tensor, readers) in pairs if not readers and known[tensor].phase is not constant}
 
+    # bounds ----------------------------------------------------------------------------------------------------------
+
     def _dead(self, unread: set[int], in_loop: set[int], added: Application, phase: Phase, remaining: int) -> bool:
-        """Whether `remaining` operators after `added` cannot read all that is left unread.
+        """Whether `remaining` operators after `added` cannot read all that is unread, or lead it to anything worth saving."""
+        left = unread.difference(added.inputs)
+        if self._distance is not None:
+            furthest = max(self._away(tensor) for tensor in (added.result, *(self.types[position] for position in left)))
+            if furthest > remaining:
+                return True
+        return self.limits.dead_tensor_bound and self._too_many(left, in_loop, added, phase, remaining)
+
+    def _too_many(self, left: set[int], in_loop: set[int], added: Application, phase: Phase, remaining: int) -> bool:
+        """Whether `remaining` operators cannot read the result of `added` and all that is `left` besides.
 
         Each reads a few tensors and makes one, and what is still in the loop leaves it through one more.
         """
-        if not self.limits.dead_tensor_bound:
-            return False
-        left = len(unread.difference(added.inputs)) + 1 - self.limits.outputs
-        joins = -(-left // self._most_joined) if left > 0 else 0
+        surplus = len(left) + 1 - self.limits.outputs
+        joins = -(-surplus // self._most_joined) if surplus > 0 else 0
         if joins >= remaining and (phase is not Phase.AFTER or not in_loop.issubset(added.inputs)):
             return True
         return joins > remaining
+
+    def _distances(self, free_bytes: int, remaining: int) -> dict[TypeId, int]:
+        """How many operators it takes at least from a tensor of each type to one that is worth saving."""
+
+        def saved(tensor: TypeId) -> bool:
+            return self._type(tensor).phase is Phase.AFTER and any(self._omaps(tensor))
+
+        def fits(tensor: TypeId) -> bool:
+            return _bytes(self._type(tensor)) <= free_bytes
+
+        return distances(self.constructor, self.types, remaining, fits, saved, self.pulse)
+
+    def _away(self, tensor: TypeId) -> int:
+        """At least so many operators lead from a tensor to one that is saved; 0 where nothing is known."""
+        return 0 if self._distance is None else self._distance.get(tensor, _NEVER)
 
     # finished graphs -------------------------------------------------------------------------------------------------
 
@@ -137,7 +197,7 @@ class BlockGenerator:
             for chosen in itertools.combinations(others, extra):
                 for saved in itertools.product(*(self._savers(position) for position in sorted((*unread, *chosen)))):
                     plan = BlockPlan(self.schedule, tuple(self.applications), saved)
-                    self.found(plan, [self.types[output.position] for output in saved])
+                    self.found(plan, [self._type(self.types[output.position]) for output in saved])
 
     def _savable(self, position: int) -> bool:
         computed = position >= len(self.types) - len(self.applications)
@@ -145,10 +205,19 @@ class BlockGenerator:
 
     def _savers(self, position: int) -> Iterator[Saved]:
         """A saver for every omap that gives a useful device tensor."""
-        tile = self._type(self.types[position]).shape
-        for omap in itertools.product(range(len(tile)), repeat=len(self.schedule.grid)):
-            sizes = list(tile)
+        return (Saved(position, omap, shape) for omap, shape in self._omaps(self.types[position]))
+
+    def _omaps(self, tensor: TypeId) -> Iterator[tuple[tuple[int, ...], Shape]]:
+        """The omaps under which tiles of a type are a useful device tensor, and its shape."""
+        tile = self._type(tensor)
+        for omap in itertools.product(range(len(tile.shape)), repeat=len(self.schedule.grid)):
+            sizes = list(tile.shape)
             for count, dim in zip(self.schedule.grid, omap, strict=True):
                 sizes[dim] *= count
-            if self.useful(self.types[position], tuple(sizes)):
-                yield Saved(position, omap, tuple(sizes))
+            if self.useful(tile, tuple(sizes)):
+                yield omap, tuple(sizes)
+
+
+def _bytes(tensor: TensorType) -> int:
+    """Of shared memory: kernels compute in fp32."""
+    return math.prod(tensor.shape) * DType.FP32.bytes

@@ -10,7 +10,9 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -18,7 +20,7 @@ from mugraph.algebra import Expr
 from mugraph.errors import ShapeMismatch
 from mugraph.ir.graph import Attributes, AttributeValue, Level, Shape, attributes_of
 from mugraph.ir.ops import Call, Operator, Scope
-from mugraph.search.closure.tiers import TierAlgebra
+from mugraph.search.closure.tiers import Make, Tier, TierAlgebra
 
 
 class Phase(IntEnum):
@@ -56,14 +58,21 @@ LOWEST: Rank = ((), (-1, ""), ())
 class Application(NamedTuple):
     """An operator on earlier tensors of a prefix, and the type of tensor it makes."""
 
-    rank: Rank
+    type: OperatorType
     op: str
     attributes: Attributes
     inputs: tuple[int, ...]
     result: TypeId
 
+    @property
+    def rank(self) -> Rank:
+        """Its place in canonical order."""
+        return tuple(sorted(self.inputs, reverse=True)), self.type, self.inputs
 
-class _Result(NamedTuple):
+
+class Made(NamedTuple):
+    """An operator on tensors of some types, and the type of tensor it makes."""
+
     type: OperatorType
     row: Operator
     attributes: Attributes
@@ -79,68 +88,213 @@ class Types:
 
     def intern(self, tensor: TensorType) -> TypeId:
         """The number of a type."""
-        if tensor not in self._ids:
-            self._ids[tensor] = len(self.known)
+        number = self._ids.setdefault(tensor, len(self.known))
+        if number == len(self.known):
             self.known.append(tensor)
-        return self._ids[tensor]
+        return number
+
+
+class Expressions:
+    """The expression check of operators without attributes, whatever sizes, level and for-loop.
+
+    `make` constructs abstract expressions, None for what is pruned.
+    """
+
+    def __init__(self, make: Make, rows: Sequence[Operator]) -> None:
+        self.make = make
+        self.rows = tuple(enumerate(rows))
+        self._plain: defaultdict[int, list[tuple[int, _Unsummed]]] = defaultdict(list)
+        for number, row in self.rows:
+            if not row.attributes:
+                self._plain[row.arity].append((number, _Unsummed(row, make)))
+        self._made: dict[tuple[Expr, ...], Mapping[int, Expr]] = {}
+        self._asked: defaultdict[Expr, set[Expr]] = defaultdict(set)
+        self._meeting: defaultdict[Expr, set[Expr]] = defaultdict(set)
+
+    def made(self, exprs: tuple[Expr, ...]) -> Mapping[int, Expr]:
+        """By the number of the row what rows make of these expressions, but for the sum that some end with.
+
+        What is summed up is a part of its sum: an operator that is refused without its sum is refused with it.
+        """
+        found = self._made.get(exprs)
+        if found is None:
+            answers = ((number, unsummed(exprs)) for number, unsummed in self._plain[len(exprs)])
+            found = self._made[exprs] = {number: expr for number, expr in answers if expr is not None} or _NOTHING
+        return found
+
+    def meeting(self, expr: Expr, others: AbstractSet[Expr]) -> set[Expr]:
+        """Which of `others` an operator may read beside `expr`, in either order, as far as expressions tell."""
+        asked, meeting = self._asked[expr], self._meeting[expr]
+        for other in others - asked:
+            if self.made((expr, other)) or self.made((other, expr)):
+                meeting.add(other)
+                self._meeting[other].add(expr)
+            self._asked[other].add(expr)
+            asked.add(other)
+        return meeting & others
+
+
+class Rules:
+    """Both checks of operators at `level` in a for-loop of `loop` iterations, whatever graph they are added to."""
+
+    def __init__(self, expressions: Expressions, level: Level, loop: int = 1) -> None:
+        self.expressions, self._scope = expressions, Scope(loop=loop)
+        self._algebra = TierAlgebra(Tier.FULL, frozenset(), expressions.make)
+        self._rows = tuple(
+            (number, row) for number, row in expressions.rows if level in row.levels and (loop > 1 or row.name != "accumulate")
+        )
+        self.arities = sorted({row.arity for _, row in self._rows})
+        self._with_attributes = {
+            arity: [(number, row) for number, row in self._rows if row.attributes and row.arity == arity]
+            for arity in self.arities
+        }
+        self._plain_results: dict[tuple[Shape, ...], tuple[tuple[int, Operator, Shape], ...]] = {}
+
+    def results(self, operands: Sequence[TensorType]) -> Iterator[tuple[OperatorType, Operator, Attributes, TensorType]]:
+        """What rows make of operands of these types, and with which attributes, where both checks are passed."""
+        shapes = tuple([tensor.shape for tensor in operands])
+        plain = self.plain(shapes)
+        if plain:
+            yield from self._of_plain_rows(plain, operands)
+        for number, row in self._with_attributes[len(operands)]:
+            for attributes, phase in _choices(row, operands):
+                call = Call(row.name, shapes, attributes, self._scope)
+                shape = _shape(row, call)
+                expr = None if shape is None else row.express(self._algebra, call, [tensor.expr for tensor in operands])
+                if shape is not None and expr is not None:
+                    fixed = attributes_of(attributes)
+                    yield (number, str(fixed)), row, fixed, TensorType(shape, expr, phase)
+
+    def plain(self, shapes: tuple[Shape, ...]) -> tuple[tuple[int, Operator, Shape], ...]:
+        """The rows without attributes that take operands of these shapes, and the shapes they make."""
+        found = self._plain_results.get(shapes)
+        if found is None:
+            rows = [(number, row) for number, row in self._rows if row.arity == len(shapes) and not row.attributes]
+            made = ((number, row, _shape(row, Call(row.name, shapes, {}, self._scope))) for number, row in rows)
+            found = self._plain_results[shapes] = tuple((number, row, shape) for number, row, shape in made if shape is not None)
+        return found
+
+    def _of_plain_rows(
+        self, plain: Sequence[tuple[int, Operator, Shape]], operands: Sequence[TensorType]
+    ) -> Iterator[tuple[OperatorType, Operator, Attributes, TensorType]]:
+        exprs = tuple([tensor.expr for tensor in operands])
+        possible = self.expressions.made(exprs)
+        phase = _joint_phase(tuple([tensor.phase for tensor in operands])) if possible else None
+        if phase is None:
+            return
+        for number, row, shape in plain:
+            expr: Expr | None = possible.get(number)
+            if expr is not None and not row.elementwise:
+                call = Call(row.name, tuple(tensor.shape for tensor in operands), {}, self._scope)
+                expr = row.express(self._algebra, call, exprs)
+            if expr is not None:
+                yield (number, "()"), row, (), TensorType(shape, expr, phase)
 
 
 class Constructor:
-    """Which operators may be added to prefixes of graphs at `level` with a for-loop of `loop` iterations."""
+    """Which operators may be added to prefixes of graphs, by the rules for their level and for-loop."""
 
-    def __init__(self, types: Types, algebra: TierAlgebra, rows: Sequence[Operator], level: Level, loop: int = 1) -> None:
-        self.types, self._algebra, self._scope = types, algebra, Scope(loop=loop)
-        self._rows = [row for row in rows if level in row.levels and (loop > 1 or row.name != "accumulate")]
-        self._arities = sorted({row.arity for row in self._rows})
-        self._results: dict[tuple[TypeId, ...], tuple[_Result, ...]] = {}
+    def __init__(self, types: Types, rules: Rules) -> None:
+        self.types, self.rules = types, rules
+        self._made: dict[tuple[TypeId, ...], tuple[Made, ...]] = {}
 
     @property
     def largest_arity(self) -> int:
         """How many tensors one operator can read at most."""
-        return self._arities[-1]
+        return self.rules.arities[-1]
 
-    def extensions(self, types: Sequence[TypeId], last: Rank) -> Iterator[Application]:
-        """Every operator on the tensors of a prefix that ranks above `last` and passes both checks."""
-        floor, results = last[0], self._results
-        for newest in range(floor[0] if floor else 0, len(types)):
-            for arity in self._arities:
-                for inputs, newest_first, ascending in _operands(newest, arity):
-                    if newest_first < floor:
-                        continue
-                    operands = tuple([types[i] for i in inputs])
-                    admitted = results.get(operands)
-                    for found in self._admit(operands) if admitted is None else admitted:
-                        rank = (newest_first, found.type, inputs)
-                        if rank > last and (ascending or not found.row.commutative):
-                            yield Application(rank, found.row.name, found.attributes, inputs, found.result)
-
-    def _admit(self, operands: tuple[TypeId, ...]) -> tuple[_Result, ...]:
-        """Make the checks for operands of these types once."""
-        found = self._results[operands] = tuple(self._construct([self.types.known[i] for i in operands]))
+    def made(self, operands: tuple[TypeId, ...]) -> tuple[Made, ...]:
+        """Every operator that passes both checks on operands of these types; the checks are made once."""
+        found = self._made.get(operands)
+        if found is None:
+            known, intern = self.types.known, self.types.intern
+            results = self.rules.results([known[operand] for operand in operands])
+            found = self._made[operands] = tuple([Made(kind, row, fixed, intern(made)) for kind, row, fixed, made in results])
         return found
 
-    def _construct(self, operands: Sequence[TensorType]) -> Iterator[_Result]:
-        shapes = tuple(tensor.shape for tensor in operands)
-        for number, row in enumerate(self._rows):
-            if row.arity != len(operands):
-                continue
-            for attributes, phase in _choices(row, operands, self._scope.loop):
-                call = Call(row.name, shapes, attributes, self._scope)
-                try:
-                    shape = row.shape(call)
-                except ShapeMismatch:
-                    continue
-                expr = row.express(self._algebra, call, [tensor.expr for tensor in operands])
-                if expr is not None:
-                    fixed = attributes_of(attributes)
-                    yield _Result((number, str(fixed)), row, fixed, self.types.intern(TensorType(shape, expr, phase)))
+    def reading(self, types: Sequence[TypeId]) -> Iterator[Application]:
+        """Every operator on the tensors of a prefix that reads the newest and passes both checks, in order of rank."""
+        for lists in _operands(len(types) - 1, tuple(self.rules.arities)):
+            found = [
+                (made.type, inputs, made)
+                for inputs, ascending in lists
+                for made in self.made(tuple([types[i] for i in inputs]))
+                if ascending or not made.row.commutative
+            ]
+            found.sort(key=_type_and_inputs)
+            for operator_type, inputs, made in found:
+                yield Application(operator_type, made.row.name, made.attributes, inputs, made.result)
+
+    def extensions(self, types: Sequence[TypeId], last: Rank) -> Iterator[Application]:
+        """Every operator on the tensors of a prefix that ranks above `last` and passes both checks, in order of rank."""
+        newest = last[0][0] if last[0] else 0
+        for count in range(newest + 1, len(types) + 1):
+            yield from (application for application in self.reading(types[:count]) if application.rank > last)
+
+
+_Operands = tuple[tuple[int, ...], bool]
 
 
 @functools.cache
-def _operands(newest: int, arity: int) -> tuple[tuple[tuple[int, ...], tuple[int, ...], bool], ...]:
-    """Lists of operands that include `newest` and nothing newer; each also newest first, and whether it ascends."""
-    lists = (inputs for inputs in itertools.product(range(newest + 1), repeat=arity) if newest in inputs)
-    return tuple((inputs, tuple(sorted(inputs, reverse=True)), list(inputs) == sorted(inputs)) for inputs in lists)
+def _operands(newest: int, arities: tuple[int, ...]) -> tuple[tuple[_Operands, ...], ...]:
+    """Lists of operands that include `newest` and nothing newer, and whether they ascend, in the order of rank.
+
+    Those that have the same operands newest first, which types of operators tell apart, are together.
+    """
+    groups: dict[tuple[int, ...], list[_Operands]] = {}
+    for arity in arities:
+        for inputs in itertools.product(range(newest + 1), repeat=arity):
+            if newest in inputs:
+                groups.setdefault(tuple(sorted(inputs, reverse=True)), []).append((inputs, list(inputs) == sorted(inputs)))
+    return tuple(tuple(groups[newest_first]) for newest_first in sorted(groups))
+
+
+def _type_and_inputs(found: tuple[OperatorType, tuple[int, ...], Made]) -> tuple[OperatorType, tuple[int, ...]]:
+    return found[:2]
+
+
+# --- single checks -----------------------------------------------------------------------------------------------------
+
+
+def _shape(row: Operator, call: Call) -> Shape | None:
+    """What the shape rule of a row gives; None where it refuses."""
+    try:
+        return row.shape(call)
+    except ShapeMismatch:
+        return None
+
+
+_COMMUTATIVE = frozenset({"add", "mul"})
+"""Constructors of expressions that are asked for in one order alone, so that each answer is remembered once."""
+
+_NOTHING: Mapping[int, Expr] = {}
+
+
+class _Unsummed:
+    """The expression that a row without attributes makes, but for the sum that it ends with; None if it is refused for any sizes.
+
+    What is summed up is a part of its sum, so an operator that is refused without its sum is refused with it. Of a row that does
+    anything with a sum, nothing is known without sizes.
+    """
+
+    def __init__(self, row: Operator, checked: Make) -> None:
+        self._row, self._checked = row, checked
+        self._call = Call(row.name, ((1, 1),) * row.arity, {})
+        self._algebra = TierAlgebra(Tier.FULL, frozenset(), self._make)
+        self._summed = self._uses_sum = False
+
+    def __call__(self, exprs: tuple[Expr, ...]) -> Expr | None:
+        self._summed = self._uses_sum = False
+        made: Expr | None = self._row.express(self._algebra, self._call, exprs)
+        return exprs[0] if self._uses_sum else made
+
+    def _make(self, op: str, args: tuple[Expr, ...], n: int) -> Expr | None:
+        if self._summed:
+            self._uses_sum = True
+        elif op != "sum":
+            return self._checked(op, tuple(sorted(args)) if op in _COMMUTATIVE else args, n)
+        self._summed = True
+        return args[0]
 
 
 # --- attributes and phases of operators --------------------------------------------------------------------------------
@@ -148,23 +302,20 @@ def _operands(newest: int, arity: int) -> tuple[tuple[tuple[int, ...], tuple[int
 _Attributes = dict[str, AttributeValue]
 
 
-def _choices(row: Operator, operands: Sequence[TensorType], loop: int) -> Iterator[tuple[_Attributes, Phase]]:
+def _choices(row: Operator, operands: Sequence[TensorType]) -> Iterator[tuple[_Attributes, Phase]]:
     """The attributes an operator may carry on these operands, and the phase of its result; none where phases clash."""
     if row.name == "accumulate":
         yield from ((attributes, Phase.AFTER) for attributes in _accumulators(operands[0]))
         return
-    phase = _joint_phase(operands)
-    if phase is None:
-        return
-    if not row.attributes:
-        yield {}, phase
-    elif row.name in _ATTRIBUTES:
+    phase = _joint_phase(tuple(tensor.phase for tensor in operands))
+    if phase is not None and row.name in _ATTRIBUTES:
         yield from ((attributes, phase) for attributes in _ATTRIBUTES[row.name](operands[0].shape))
 
 
-def _joint_phase(operands: Sequence[TensorType]) -> Phase | None:
+@functools.cache
+def _joint_phase(of_operands: tuple[Phase, ...]) -> Phase | None:
     """In the loop or after it, never both (Definition 2.1, clause 3); operators on constants alone are left out."""
-    phases = {tensor.phase for tensor in operands} - {Phase.CONSTANT}
+    phases = set(of_operands) - {Phase.CONSTANT}
     if Phase.AFTER in phases:
         return Phase.AFTER if len(phases) == 1 else None
     return Phase.LOOP if phases else None
@@ -197,10 +348,9 @@ def _repetitions(shape: Shape) -> Iterator[_Attributes]:
 
 def _regroupings(shape: Shape) -> Iterator[_Attributes]:
     """Two neighbouring dimensions as one, and a last dimension of size 1 added (so that a vector is a column)."""
-    for dim in range(len(shape) - 1):
-        yield {"shape": (*shape[:dim], math.prod(shape[dim : dim + 2]), *shape[dim + 2 :])}
-    if shape and shape[-1] > 1:
-        yield {"shape": (*shape, 1)}
+    joined = [(*shape[:dim], math.prod(shape[dim : dim + 2]), *shape[dim + 2 :]) for dim in range(len(shape) - 1)]
+    column = [(*shape, 1)] if shape and shape[-1] > 1 else []
+    return ({"shape": regrouped} for regrouped in dict.fromkeys((*joined, *column)))
 
 
 _ATTRIBUTES: dict[str, Callable[[Shape], Iterator[_Attributes]]] = {

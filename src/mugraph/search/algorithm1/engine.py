@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -14,8 +16,8 @@ import numpy as np
 from mugraph.algebra.fields import FieldArithmetic, FieldValue
 from mugraph.devices import Device
 from mugraph.errors import UndefinedInField
-from mugraph.ir.evaluate import evaluate
-from mugraph.ir.graph import Graph
+from mugraph.ir.evaluate import block_slices, evaluate, evaluate_block
+from mugraph.ir.graph import Graph, Value
 from mugraph.search.algorithm1.cost import predicted_seconds
 from mugraph.search.algorithm1.kernel import KernelGenerator, TimeLimitReached, WorkItem
 from mugraph.search.algorithm1.options import EnumerationOptions
@@ -113,10 +115,36 @@ class FieldTest:
     def accepts(self, graph: Graph) -> bool:
         """Whether the outputs of `graph` are the program's; what has no meaning in the field is refused."""
         try:
-            outputs = evaluate(graph, self._inputs, self._arith)
+            return self._last_block_agrees(graph) and self._agree(evaluate(graph, self._inputs, self._arith), self._wanted)
         except UndefinedInField:
             return False
-        return all(map(FieldValue.agrees_with, outputs, self._wanted))
+
+    def _last_block_agrees(self, graph: Graph) -> bool:
+        """Whether the last block of a single kernel makes its part of the outputs, which shows most graphs that are not equal.
+
+        True of graphs of several operators, which are compared by all that they compute.
+        """
+        (node, *others) = graph.kernels()
+        if others or node.body is None:
+            return True
+        body, block = node.body, tuple(count - 1 for count in node.body.grid)
+        operands = [self._inputs[value.node] for value in node.inputs]  # inputs are the first nodes
+        parts = evaluate_block(body, block, operands, self._arith)
+        made = [(_uncast(graph, value).output, graph.tensor(value).shape) for value in graph.outputs]
+        places = [block_slices(body, number, block, shape) for number, shape in made]
+        pairs = zip(self._wanted, places, strict=True)
+        wanted = [self._arith.view(whole, operator.itemgetter(place)) for whole, place in pairs]
+        return self._agree([parts[number] for number, _ in made], wanted)
+
+    @staticmethod
+    def _agree(outputs: Sequence[FieldValue], wanted: Sequence[FieldValue]) -> bool:
+        return all(map(FieldValue.agrees_with, outputs, wanted))
+
+
+def _uncast(graph: Graph, value: Value) -> Value:
+    """What an output is, but for its type."""
+    node = graph.nodes[value.node]
+    return node.inputs[0] if node.op == "cast" else value
 
 
 class Enumerator:
@@ -216,9 +244,11 @@ def enumerate_graphs(
     started = time.perf_counter()
     report = EnumerationReport(options.max_kernel_operators, options.max_block_operators, options.expression_check)
     found: dict[Graph, float] = {}
+    by_item: dict[int, Sequence[Graph]] = {}
     try:
         report.items = len(_LAST.of(program, device, options).items)
-        for result in _results(program, device, options, report.items, started + options.time_limit):
+        for number, result in _results(program, device, options, report.items, started + options.time_limit):
+            by_item[number] = result.graphs
             report.states += result.states
             report.candidates += result.candidates
             report.items_finished += result.finished
@@ -234,19 +264,22 @@ def enumerate_graphs(
         _LAST.forget()
     report.verified = len(found)
     report.seconds = time.perf_counter() - started
-    ranked = sorted(found.items(), key=lambda pair: pair[1])
-    return EnumerationResult([Candidate(graph, cost) for graph, cost in ranked], report)
+    in_order = dict.fromkeys(itertools.chain.from_iterable(graphs for _, graphs in sorted(by_item.items())))
+    ranked = sorted(in_order, key=found.__getitem__)
+    return EnumerationResult([Candidate(graph, found[graph]) for graph in ranked], report)
 
 
 def _results(
     program: Graph, device: Device, options: EnumerationOptions, operators: int, deadline: float
-) -> Iterator[ItemResult]:
-    """What followed the first operators, in their order, by this process or several."""
+) -> Iterator[tuple[int, ItemResult]]:
+    """What followed the first operators, and the number of the first of them, by this process or several, as they are known."""
     executor = executor_for(options.processes, time.time() + deadline - time.perf_counter())
     starts = range(0, operators, _OPERATORS_PER_ITEM)
     numbers = (range(start, min(start + _OPERATORS_PER_ITEM, operators)) for start in starts)
     try:
-        tasks = [executor.submit(FirstOperators(program, device, options, some)) for some in numbers]
-        yield from (task.result(deadline, lambda where, states: None) for task in tasks)
+        tasks = {some.start: executor.submit(FirstOperators(program, device, options, some)) for some in numbers}
+        while tasks:
+            number = next((number for number, task in tasks.items() if task.ready), next(iter(tasks)))
+            yield number, tasks.pop(number).result(deadline, lambda where, states: None)
     finally:
         executor.close()

@@ -8,22 +8,35 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from mugraph.algebra import Algebra, Expr, Oracle
 from mugraph.devices import Device
 from mugraph.ir.graph import Graph, Level, Shape, Value
 from mugraph.ir.ops import GRAPH_DEFINED, apply_call, operator
 from mugraph.search.algorithm1.block import BlockGenerator, BlockLimits, BlockPlan
-from mugraph.search.algorithm1.construct import LOWEST, Application, Constructor, Phase, Rank, TensorType, TypeId, Types
+from mugraph.search.algorithm1.construct import (
+    LOWEST,
+    Application,
+    Constructor,
+    Expressions,
+    Phase,
+    Rank,
+    Rules,
+    TensorType,
+    TypeId,
+    Types,
+)
 from mugraph.search.algorithm1.emission import KernelOperator, Launch, kernel_graph
-from mugraph.search.algorithm1.options import EnumerationOptions, grids_for, loops_for, operators_for
+from mugraph.search.algorithm1.options import EnumerationOptions, block_operators_for, grids_for, loops_for, operators_for
 from mugraph.search.algorithm1.schedules import BlockSchedule, block_schedules
-from mugraph.search.closure.tiers import Tier, TierAlgebra
+from mugraph.search.closure.tiers import Make
 
 _ABOVE_ALL_ROWS = 1 << 30
-_STATES_PER_LOOK_AT_THE_CLOCK = 256
+_REMEMBERED_PLANS, _REMEMBERED_BLOCKS = 1 << 10, 1 << 12
+"""At most so many block graphs of the same tiles, and so many kinds of tiles, are remembered."""
 _ANY = Expr(0)
 """The one expression of all tensors when the expression check is off."""
 
@@ -42,6 +55,15 @@ class ScheduledKernel:
 
 
 WorkItem = Application | ScheduledKernel
+
+_Launch = Callable[[BlockPlan, Sequence[TensorType]], None]
+
+
+class _Blocks(NamedTuple):
+    """The block graphs that some tiles can be read by, with the types that are saved, and how many prefixes they took."""
+
+    plans: Sequence[tuple[BlockPlan, Sequence[TensorType]]]
+    states: int
 
 
 class TimeLimitReached(Exception):
@@ -66,16 +88,22 @@ class KernelGenerator:
         self.states = 0
         self.inputs = program.inputs()
         self.constants = tuple(dict.fromkeys(node for node in program.nodes if node.op == "constant"))
-        self.rows = operators_for(program, options)
-        self.algebra, leaves, targets = self._abstraction()
+        make, leaves, targets = self._abstraction()
+        self.expressions = Expressions(make, operators_for(program, options))
         self.goals = [(tensor.shape, expr) for tensor, expr in zip(program.output_tensors, targets, strict=True)]
         self.interned = Types()
-        self.constructors: dict[tuple[Level, int], Constructor] = {}
+        self.constructor = Constructor(self.interned, Rules(self.expressions, Level.KERNEL))
+        self.block_rules: dict[int, Rules] = {}
+        self._known_blocks: dict[Hashable, _Blocks] = {}
         self.widths = [node.output.dtype.bytes for node in (*self.inputs, *self.constants)]
         self.computed_width = max(tensor.dtype.bytes for tensor in program.output_tensors)
         self.grids, self.loops = grids_for(program, options), loops_for(program, options)
         self.limits = BlockLimits(
-            options.max_block_operators, options.max_block_outputs, device.shared_memory_bytes, options.dead_tensor_bound
+            block_operators_for(program, options),
+            options.max_block_outputs or len(program.outputs),
+            device.shared_memory_bytes,
+            options.dead_tensor_bound,
+            options.completion_bound,
         )
         self.types = [
             self.interned.intern(TensorType(node.output.shape, expr, Phase.CONSTANT if node.op == "constant" else Phase.AFTER))
@@ -95,22 +123,22 @@ class KernelGenerator:
 
     # expressions -----------------------------------------------------------------------------------------------------
 
-    def _abstraction(self) -> tuple[TierAlgebra, list[Expr], list[Expr]]:
-        """Constructors of abstract expressions that give None for what is pruned; those of the leaves and of the outputs."""
+    def _abstraction(self) -> tuple[Make, list[Expr], list[Expr]]:
+        """What makes abstract expressions, None for what is pruned; those of the leaves and of the outputs."""
         leaves = [*self.inputs, *self.constants]
         if not self.options.expression_check:
-            return TierAlgebra(Tier.FULL, frozenset(), _unchecked), [_ANY] * len(leaves), [_ANY] * len(self.program.outputs)
+            return _unchecked, [_ANY] * len(leaves), [_ANY] * len(self.program.outputs)
         algebra = Algebra()
         expressions = program_expressions(self.program, algebra)
         oracle = Oracle(algebra, [expressions[value] for value in self.program.outputs])
         of_leaves = [expressions[Value(self.program.nodes.index(node))] for node in leaves]
-        return TierAlgebra(Tier.FULL, frozenset(), oracle.compose), of_leaves, [expressions[v] for v in self.program.outputs]
+        return oracle.compose, of_leaves, [expressions[v] for v in self.program.outputs]
 
-    def _constructor(self, level: Level, loop: int = 1) -> Constructor:
-        key = (level, loop)
-        if key not in self.constructors:
-            self.constructors[key] = Constructor(self.interned, self.algebra, self.rows, level, loop)
-        return self.constructors[key]
+    def _rules(self, loop: int) -> Rules:
+        """The rules for operators of block graphs with a for-loop of so many iterations."""
+        if loop not in self.block_rules:
+            self.block_rules[loop] = Rules(self.expressions, Level.BLOCK, loop)
+        return self.block_rules[loop]
 
     # the kernel prefix -----------------------------------------------------------------------------------------------
 
@@ -123,7 +151,7 @@ class KernelGenerator:
 
     def _next(self, last: Rank) -> Iterator[WorkItem]:
         """Every operator, pre-defined or graph-defined under a schedule, that ranks above `last`."""
-        yield from self._constructor(Level.KERNEL).extensions(self.types, last)
+        yield from self.constructor.extensions(self.types, last)
         tensors = [position for position, tensor in enumerate(self.types) if self._type(tensor).phase is not Phase.CONSTANT]
         for count in range(1, min(len(tensors), self.options.max_block_operators) + 1):
             for operands in itertools.combinations(tensors, count):
@@ -142,23 +170,63 @@ class KernelGenerator:
         if isinstance(item, Application):
             self._extend(item, item.rank, [item.result], remaining)
             return
-        operands, schedule = item.operands, item.schedule
-        tiles = [self._tile(schedule, number, position) for number, position in enumerate(operands)]
-        leaves = [*map(self.interned.intern, tiles), *self.types[len(self.inputs) : self.given]]
+        if self._in_vain(item, remaining):
+            return
 
-        def launch(plan: BlockPlan, results: list[TypeId]) -> None:
-            made = [
-                self.interned.intern(self._type(result)._replace(shape=saved.shape))
-                for result, saved in zip(results, plan.saved, strict=True)
-            ]
-            self._extend(Launch(operands, plan), item.rank, made, remaining)
+        def launch(plan: BlockPlan, results: Sequence[TensorType]) -> None:
+            shapes = (saved.shape for saved in plan.saved)
+            made = [self.interned.intern(result._replace(shape=shape)) for result, shape in zip(results, shapes, strict=True)]
+            self._extend(Launch(item.operands, plan), item.rank, made, remaining)
 
-        def useful(tensor: TypeId, shape: Shape) -> bool:
-            return remaining > 1 or not self.limits.dead_tensor_bound or (shape, self._type(tensor).expr) in self.goals
+        self._generate_block_graphs(item, remaining, launch)
 
-        constructor = self._constructor(Level.BLOCK, schedule.loop)
-        generator = BlockGenerator(constructor, schedule, leaves, self.limits, self._visit, useful, launch)
-        generator.run(self._iterator_bytes(operands, tiles))
+    def _in_vain(self, item: ScheduledKernel, remaining: int) -> bool:
+        """Whether `item`, the last operator there may be, leaves a tensor unread that is no output."""
+        if remaining > 1 or not self.limits.dead_tensor_bound:
+            return False
+        left = self._unread().difference(item.operands)
+        return any(self._type(self.types[position])[:2] not in self.goals for position in left)
+
+    def _generate_block_graphs(self, item: ScheduledKernel, remaining: int, launch: _Launch) -> None:
+        """Launch every block graph that `item` may have.
+
+        They depend on the tiles that are read, on the grid and on the for-loop alone, and are generated once for each of these.
+        """
+        schedule = item.schedule
+        tiles = [self._tile(schedule, number, position) for number, position in enumerate(item.operands)]
+        iterator_bytes = self._iterator_bytes(item.operands, tiles)
+        key = tuple(tiles), schedule.grid, schedule.loop, iterator_bytes, remaining > 1
+        known = self._known_blocks.get(key)
+        if known is not None:
+            self.states += known.states
+            for plan, results in known.plans:
+                launch(replace(plan, schedule=schedule), results)
+            return
+        generated: list[tuple[BlockPlan, Sequence[TensorType]]] = []
+        types = Types()
+
+        def found(plan: BlockPlan, results: Sequence[TensorType]) -> None:
+            if len(generated) <= _REMEMBERED_PLANS:
+                generated.append((plan, results))
+            launch(plan, results)
+
+        def useful(tensor: TensorType, shape: Shape) -> bool:
+            return remaining > 1 or not self.limits.prunes or (shape, tensor.expr) in self.goals
+
+        leaves = [types.intern(leaf) for leaf in (*tiles, *map(self._type, self.types[len(self.inputs) : self.given]))]
+        constructor = Constructor(types, self._rules(schedule.loop))
+        generator = BlockGenerator(constructor, schedule, leaves, self.limits, self._check_time, useful, found)
+        try:
+            generator.run(iterator_bytes)
+        finally:
+            self.states += generator.states
+        if len(generated) <= _REMEMBERED_PLANS:
+            self._remember(key, _Blocks(generated, generator.states))
+
+    def _remember(self, key: Hashable, blocks: _Blocks) -> None:
+        if len(self._known_blocks) >= _REMEMBERED_BLOCKS:
+            self._known_blocks.clear()
+        self._known_blocks[key] = blocks
 
     def _tile(self, schedule: BlockSchedule, number: int, position: int) -> TensorType:
         source = self._type(self.types[position])
@@ -190,8 +258,7 @@ class KernelGenerator:
 
     def _visit(self) -> None:
         self.states += 1
-        if self.states % _STATES_PER_LOOK_AT_THE_CLOCK == 0:
-            self._check_time()
+        self._check_time()
 
     def _check_time(self) -> None:
         if time.perf_counter() > self.deadline:
@@ -205,8 +272,7 @@ class KernelGenerator:
         Every operator must be needed: of what the prefix makes, at most the outputs are unread.
         """
         computed = range(self.given, len(self.types))
-        read = {position for added in self.operators for position in _operands(added)}
-        unread = {position for position in computed if position not in read}
+        unread = self._unread()
         known = [self._type(tensor) for tensor in self.types]
         matching = [[i for i in computed if (known[i].shape, known[i].expr) == goal] for goal in self.goals]
         dtypes = [tensor.dtype for tensor in self.program.output_tensors]
@@ -214,6 +280,10 @@ class KernelGenerator:
             if unread <= set(chosen):
                 outputs = list(zip(chosen, dtypes, strict=True))
                 self.found(kernel_graph(self.inputs, self.constants, self.operators, outputs))
+
+    def _unread(self) -> set[int]:
+        """What the prefix makes and nothing in it reads."""
+        return set(range(self.given, len(self.types))).difference(*map(_operands, self.operators))
 
 
 def program_expressions(program: Graph, algebra: Algebra) -> dict[Value, Expr]:

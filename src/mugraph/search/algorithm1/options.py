@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from mugraph.ir.graph import FREE, Graph
+from mugraph.ir.graph import FREE, Graph, Value
 from mugraph.ir.ops import OPERATORS, Kind, Operator
 from mugraph.search.constraints import EVERYTHING, SearchSpace
 
@@ -16,6 +16,8 @@ _LARGEST_POWER = 256
 class EnumerationOptions:
     """What is enumerated, and which checks prune it.
 
+    A kernel makes up to `max_block_outputs` tensors; None stands for as many as the program has outputs.
+
     Every iterator and every operator of a block graph counts against `max_block_operators`; constants and savers do not.
     `grids` are the grid dimensions to try (`()` is a single block) and `loops` the for-loop ranges (1 is no loop);
     None stands for one-dimensional grids and loops by the powers of two that divide a dimension of the inputs.
@@ -25,7 +27,7 @@ class EnumerationOptions:
 
     max_block_operators: int = 11
     max_kernel_operators: int = 1
-    max_block_outputs: int = 1
+    max_block_outputs: int | None = None
     grids: tuple[tuple[int, ...], ...] | None = None
     loops: tuple[int, ...] | None = None
     operators: tuple[str, ...] = ("matmul", "sum")
@@ -33,6 +35,8 @@ class EnumerationOptions:
     """Prune what is no abstract subexpression of the program (line `Subexpr` of ConstructOp)."""
     dead_tensor_bound: bool = True
     """Not in the paper: prune prefixes with more unread tensors than the operators left could still read."""
+    completion_bound: bool = True
+    """Not in the paper: prune prefixes with an unread tensor that the operators left cannot lead to anything worth saving."""
     processes: int = 1
     time_limit: float = math.inf
     seed: int = 0
@@ -55,6 +59,17 @@ def operators_for(program: Graph, options: EnumerationOptions) -> tuple[Operator
     vocabulary = {node.op for node in program.nodes} - FREE
     wanted = vocabulary | set(options.operators) | {"accumulate"}
     return tuple(row for row in OPERATORS.values() if row.name in wanted or (row.elementwise and row.kind is not Kind.OPAQUE))
+
+
+def block_operators_for(program: Graph, options: EnumerationOptions) -> int:
+    """How many operators of a block graph are enumerated.
+
+    A space counts as the paper does, without operators that read a constant; so there may be as many of these as the program has.
+    """
+    if options.space.block_operators is None:
+        return options.max_block_operators
+    constants = {Value(index) for index, node in enumerate(program.nodes) if node.op == "constant"}
+    return options.max_block_operators + sum(not constants.isdisjoint(node.inputs) for node in program.nodes)
 
 
 def grids_for(program: Graph, options: EnumerationOptions) -> tuple[tuple[int, ...], ...]:

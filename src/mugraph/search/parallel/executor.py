@@ -32,6 +32,10 @@ class Searchable(Protocol[Found]):
 class Task(Protocol[Found]):
     """An item on its way to what it holds."""
 
+    @property
+    def ready(self) -> bool:
+        """Whether asking for the result waits for no other process."""
+
     def result(self, deadline: float, tick: Tick) -> Found:
         """What it holds, waited for until `deadline` (of `time.perf_counter`); what was found until then, if anything."""
 
@@ -51,6 +55,11 @@ class Later(Generic[R]):
     """A task that is searched in this process when its result is asked for."""
 
     item: Searchable[R]
+
+    @property
+    def ready(self) -> bool:
+        """There is nobody to wait for."""
+        return True
 
     def result(self, deadline: float, tick: Tick) -> R:
         """The item, searched here and now."""

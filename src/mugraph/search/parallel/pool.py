@@ -31,6 +31,11 @@ class Posted(Generic[R]):
     future: Future[R] | None = None
     lost: int = 0
 
+    @property
+    def ready(self) -> bool:
+        """Whether no worker has the item, or one is done with it."""
+        return self.future is None or self.future.done()
+
     def result(self, deadline: float, tick: Tick) -> R:
         """What the item holds, from the worker that has the item; one that none has yet is searched in this process."""
         if self.future is None:
