@@ -47,6 +47,11 @@ class Term:
     slots: Slots = ()
     scalar: Scalar | None = None
 
+    @property
+    def is_constant(self) -> bool:
+        """Whether it is an exact number."""
+        return self.op == "constant"
+
 
 @dataclass(frozen=True)
 class AxisProgram:

@@ -39,7 +39,7 @@ def _elementwise_only(graph: Graph) -> bool:
     """
     free = ("input_iterator", "output_saver", "constant", "cast")
     combined = [index for index, node in enumerate(graph.nodes) if node.op in ("sum", "max")]
-    saved = all(graph.nodes[user].op == "output_saver" for index in combined for user in graph.users(Value(index)))
+    saved = all(graph.nodes[user].is_saver for index in combined for user in graph.users(Value(index)))
     others = (node for index, node in enumerate(graph.nodes) if index not in combined)
     return saved and all(node.op in free or (node.op in OPERATORS and OPERATORS[node.op].elementwise) for node in others)
 

@@ -191,7 +191,7 @@ class _BlockLowering:
         if found is None:
             return None
         index, reader = found
-        if reader.op == "output_saver":
+        if reader.is_saver:
             return _Place(self.saved_tile(index, reader))
         if reader.op == "accumulate":
             if self.graph.loop == 1:

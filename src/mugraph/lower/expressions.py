@@ -76,11 +76,11 @@ def reduced_expression(graph: Graph) -> tuple[Expression, Node | None]:
     reduction: Node | None = None
     for node in graph.nodes:
         arguments = [values[value.node] for value in node.inputs]
-        if node.op == "input_iterator":
+        if node.is_iterator:
             values.append(Source(node.integer("operand")))
-        elif node.op == "constant":
+        elif node.is_constant:
             values.append(constant_of(node))
-        elif node.op == "output_saver":
+        elif node.is_saver:
             values.append(arguments[0])
         elif node.op in REDUCTIONS:
             reduction = node

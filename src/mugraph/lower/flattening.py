@@ -48,7 +48,7 @@ def is_expression(node: Node, shapes: Sequence[Shape]) -> bool:
     if not known or body.loop != 1 or len(body.outputs) != 1:
         return False
     result, omap = node.output.shape, body.nodes[body.outputs[0].node].integers("omap")
-    read = [(shapes[inner.integer("operand")], inner["imap"]) for inner in body.nodes if inner.op == "input_iterator"]
+    read = [(shapes[inner.integer("operand")], inner["imap"]) for inner in body.nodes if inner.is_iterator]
     whole = _broadcast([shape for shape, _ in read]) == result
     return whole and all(_follows(shape, imap, result, omap, body.block) for shape, imap in read)
 
@@ -129,10 +129,10 @@ def _without_dead_operands(node: Node) -> Node:
     if node.body is None:
         return node
     body = without_dead_nodes(node.body)
-    read = sorted({inner.integer("operand") for inner in body.nodes if inner.op == "input_iterator"})
+    read = sorted({inner.integer("operand") for inner in body.nodes if inner.is_iterator})
 
     def renumbered(inner: Node) -> Node:
-        if inner.op != "input_iterator":
+        if not inner.is_iterator:
             return inner
         return replace(
             inner, attributes=attributes_of({**dict(inner.attributes), "operand": read.index(inner.integer("operand"))})

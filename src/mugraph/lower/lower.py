@@ -99,7 +99,7 @@ def needed_nodes(graph: Graph) -> list[int]:
     indices: list[int] = []
     for index in reversed(range(len(graph.nodes))):
         node = graph.nodes[index]
-        if node.op == "input" or not any(Value(index, number) in needed for number in range(len(node.outputs))):
+        if node.is_input or not any(Value(index, number) in needed for number in range(len(node.outputs))):
             continue
         needed.update(windows[value][0] if node.op == GRAPH_DEFINED else value for value in node.inputs)
         indices.append(index)

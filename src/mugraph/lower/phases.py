@@ -27,10 +27,10 @@ def phases(graph: Graph) -> tuple[Phase, ...]:
     varying: set[int] = set()
     found: list[Phase] = []
     for index, node in enumerate(graph.nodes):
-        loads = node.op == "input_iterator" and node.get("fmap") is not None
+        loads = node.is_iterator and node.get("fmap") is not None
         if loads or any(value.node in varying for value in node.inputs):
             varying.add(index)
-        if node.op == "constant":
+        if node.is_constant:
             found.append(Phase.BEFORE)
         elif index not in inside:
             found.append(Phase.AFTER)

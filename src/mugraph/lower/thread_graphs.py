@@ -134,13 +134,13 @@ class _Fusion:
 
     def only_copied(self, index: int, node: Node) -> bool:
         """Whether a node is a constant that only thread graphs read."""
-        return node.op == "constant" and all(is_elementwise(self.graph.nodes[user]) for user in self.graph.users(Value(index)))
+        return node.is_constant and all(is_elementwise(self.graph.nodes[user]) for user in self.graph.users(Value(index)))
 
     def members(self, root: int) -> list[int]:
         """The nodes of the thread graph that ends in `root`, in topological order."""
         found = {index for index in self.joined if self.roots[index] == root} | {root}
         read = {value.node for index in found for value in self.graph.nodes[index].inputs}
-        return sorted(found | {index for index in read if self.graph.nodes[index].op == "constant"})
+        return sorted(found | {index for index in read if self.graph.nodes[index].is_constant})
 
     def thread_node(self, members: list[int]) -> Node:
         builder = GraphBuilder(Level.THREAD)

@@ -232,7 +232,7 @@ def _check_step(program: AxisProgram, loop_axis: int | None, step: Step, operand
         raise InvalidInput(f"a step {step.op!r} with {len(operands)} operands")
     if step.op == "load" and not any((step.leaf == Leaf(t.source, t.slots) and step.axes == t.axes) for _, t in program.loads()):
         raise InvalidInput("a recipe loads what its program does not")
-    if (step.scalar is None) != (step.op != "constant") and (step.op, step.scalar) != ("max", LOWEST):
+    if (step.scalar is None) != (not step.is_constant) and (step.op, step.scalar) != ("max", LOWEST):
         raise InvalidInput(f"a step {step.op!r} with the constant {step.scalar}")
     if step.in_loop and loop_axis is None:
         raise InvalidInput("a step inside the for-loop of a recipe without one")

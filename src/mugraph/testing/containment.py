@@ -133,13 +133,13 @@ class Reading:
         yield len({axis for _, _, axis in self._cuts if axis is not None}) > 1 or any(self._sums_the_same())
         yield any(made is None for made in dims)
         yield any(self._partial(node, made) for node, made in zip(self.body.nodes, dims, strict=True))
-        yield any(node.op == "input_iterator" and self._one_element(node) for node in self.body.nodes)
+        yield any(node.is_iterator and self._one_element(node) for node in self.body.nodes)
         yield self._repeats()
 
     def _cuts_of_inputs(self) -> Iterator[tuple[int, Dims, int | None]]:
         """For each input the program's, the axes that the grid's dimensions cut, and that of the for-loop."""
         for node in self.body.nodes:
-            if node.op == "input_iterator":
+            if node.is_iterator:
                 source = self.kernel.inputs[node.integer("operand")].node
                 imap, fmap = node["imap"], node["fmap"] if self.body.loop > 1 else None
                 assert isinstance(imap, tuple)
@@ -167,7 +167,7 @@ class Reading:
         known: list[Dims | None] = []
         for node in self.body.nodes:
             operands = [known[value.node] for value in node.inputs]
-            if node.op == "input_iterator":
+            if node.is_iterator:
                 whole = self._of_source(self.kernel.inputs[node.integer("operand")].node)
                 made: Dims | None = whole
             else:
@@ -200,9 +200,9 @@ class Reading:
         known: list[Expr] = []
         made: Counter[tuple[Expr, tuple[int, ...], bool]] = Counter()
         for index, node in enumerate(self.body.nodes):
-            if node.op == "input_iterator":
+            if node.is_iterator:
                 known.append(algebra.variable(str(self.kernel.inputs[node.integer("operand")].node)))
-            elif node.op == "output_saver":
+            elif node.is_saver:
                 known.append(known[node.inputs[0].node])
             else:
                 tensors = [self.body.tensor(value) for value in node.inputs]
@@ -225,7 +225,7 @@ def _joined(node: Node, operands: Sequence[Dims]) -> Dims | None:
         return tuple(next(iter(pair), None) for pair in pairs) if nested and max(map(len, pairs), default=0) <= 1 else None
     if node.op == "sum":
         return tuple(None if dim == node.integer("dim") else axis for dim, axis in enumerate(operands[0]))
-    return operands[0] if node.op in ACCUMULATORS or node.op == "output_saver" or operator(node.op).elementwise else None
+    return operands[0] if node.op in ACCUMULATORS or node.is_saver or operator(node.op).elementwise else None
 
 
 def _squares(graph: Graph) -> Graph:

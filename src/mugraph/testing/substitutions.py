@@ -190,7 +190,7 @@ def state_of(graph: Graph, terms: Terms) -> State:
     inputs = 0
     for index, node in enumerate(graph.nodes):
         operands = [values[value] for value in node.inputs]
-        if node.op == "input":
+        if node.is_input:
             values[Value(index)] = terms.made("input", (), inputs, as_matrix(node.output.shape))
             inputs += 1
         else:

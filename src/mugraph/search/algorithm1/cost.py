@@ -56,7 +56,7 @@ def demand(body: Graph, device: Device) -> Demand:
 
 def _transferred(body: Graph, node: Node, device: Device, times: int) -> tuple[float, float]:
     """Bytes of the device tensor and of a block's tile of it, in one of so many iterations, as they count for short runs."""
-    tile = node.output if node.op == "input_iterator" else body.tensor(node.inputs[0])
+    tile = node.output if node.is_iterator else body.tensor(node.inputs[0])
     shape = _device_shape(body, node, tile.shape, times)
     whole = math.prod(shape) * tile.dtype.bytes
     run = tile.dtype.bytes
@@ -71,7 +71,7 @@ def _transferred(body: Graph, node: Node, device: Device, times: int) -> tuple[f
 def _device_shape(body: Graph, node: Node, tile: Sequence[int], times: int) -> tuple[int, ...]:
     """The shape of the tensor that the blocks and iterations have a tile each of."""
     shape = list(tile)
-    cuts = zip(_dims(node, "imap" if node.op == "input_iterator" else "omap"), body.grid, strict=True)
+    cuts = zip(_dims(node, "imap" if node.is_iterator else "omap"), body.grid, strict=True)
     for dim, count in (*cuts, (node.get("fmap"), times)):
         if isinstance(dim, int):
             shape[dim] *= count

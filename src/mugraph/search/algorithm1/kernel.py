@@ -87,7 +87,7 @@ class KernelGenerator:
         self.program, self.device, self.options, self.found, self.deadline = program, device, options, found, deadline
         self.states = 0
         self.inputs = program.inputs()
-        self.constants = tuple(dict.fromkeys(node for node in program.nodes if node.op == "constant"))
+        self.constants = tuple(dict.fromkeys(node for node in program.nodes if node.is_constant))
         make, leaves, targets = self._abstraction()
         self.expressions = Expressions(make, operators_for(program, options))
         self.goals = [(tensor.shape, expr) for tensor, expr in zip(program.output_tensors, targets, strict=True)]
@@ -106,7 +106,7 @@ class KernelGenerator:
             options.completion_bound,
         )
         self.types = [
-            self.interned.intern(TensorType(node.output.shape, expr, Phase.CONSTANT if node.op == "constant" else Phase.AFTER))
+            self.interned.intern(TensorType(node.output.shape, expr, Phase.CONSTANT if node.is_constant else Phase.AFTER))
             for node, expr in zip((*self.inputs, *self.constants), leaves, strict=True)
         ]
         self.given = len(self.types)
@@ -291,7 +291,7 @@ def program_expressions(program: Graph, algebra: Algebra) -> dict[Value, Expr]:
     expressions: dict[Value, Expr] = {}
     for index, node in enumerate(program.nodes):
         assert node.op != GRAPH_DEFINED
-        if node.op == "input":
+        if node.is_input:
             expressions[Value(index)] = algebra.variable(str(node["name"]))
         else:
             call = apply_call(node.op, [program.tensor(value) for value in node.inputs], dict(node.attributes))

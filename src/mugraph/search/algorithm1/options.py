@@ -68,7 +68,7 @@ def block_operators_for(program: Graph, options: EnumerationOptions) -> int:
     """
     if options.space.block_operators is None:
         return options.max_block_operators
-    constants = {Value(index) for index, node in enumerate(program.nodes) if node.op == "constant"}
+    constants = {Value(index) for index, node in enumerate(program.nodes) if node.is_constant}
     return options.max_block_operators + sum(not constants.isdisjoint(node.inputs) for node in program.nodes)
 
 

@@ -135,7 +135,7 @@ class BoundedSaturation(Saturation):
         """Note an operator if there is room for it, and apply it with the current support."""
         use = self.applications.get(edge)
         if use is None:
-            free = edge.op == "constant" or any(operand in self.constants for operand in edge.inputs)
+            free = edge.is_constant or any(operand in self.constants for operand in edge.inputs)
             use = _Application(edge, mask, expr, value, self.landmarks.outside(expr), free)
             least = max((self.least[operand] for operand in edge.inputs), default=0)
             if least + (not free) + use.outside > self.operators:
@@ -169,7 +169,7 @@ class BoundedSaturation(Saturation):
                 return None
             use.target = self._intern(use.mask, use.expr, value)
             self._link(use.edge, use.target)
-            if use.edge.op == "constant":
+            if use.edge.is_constant:
                 self.constants.add(use.target)
         return use.target
 

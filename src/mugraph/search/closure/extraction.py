@@ -57,7 +57,7 @@ class Extractor:
         self.useful = closure.useful()
         self.extra: dict[int, list[Edge]] = {}
         self._concat_contractions()
-        self.constants = {node.index for node in closure.nodes if any(edge.op == "constant" for edge in node.edges)}
+        self.constants = {node.index for node in closure.nodes if any(edge.is_constant for edge in node.edges)}
         self.ranked = sorted(self.useful, key=self.order.__getitem__)
         self.rank = {node: rank for rank, node in enumerate(self.ranked)}
         self.choices = [self._choices(node) for node in self.ranked]
@@ -111,7 +111,7 @@ class Extractor:
 
     def operators_of(self, edge: Edge) -> int:
         """What an edge counts against the operator limit (scalings by constants are free)."""
-        return int(edge.op != "constant" and not any(operand in self.constants for operand in edge.inputs))
+        return int(not edge.is_constant and not any(operand in self.constants for operand in edge.inputs))
 
     def derivations(self, goals: tuple[int, ...], limits: ExtractionLimits) -> Iterator[tuple[float, Recipe]]:
         """(cost, recipe) of every derivation of `goals` within `limits`, cheapest first."""

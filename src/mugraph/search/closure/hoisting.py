@@ -104,7 +104,7 @@ class _Hoisting:
     def divides(self, index: int, multiple: int) -> bool:
         """Whether a term without a constant factor, which others would be added to, is a factor of another one."""
         part, whole = self.factors(index), self.factors(multiple)
-        if part.scale != _ONE or not part.over or any(self.terms[i].op == "constant" for i in self.terms[index].inputs):
+        if part.scale != _ONE or not part.over or any(self.terms[i].is_constant for i in self.terms[index].inputs):
             return False
         pairs = ((part.over, whole.over), (part.under, whole.under))
         return len(part.over) < len(whole.over) and not any(Counter(inner) - Counter(outer) for inner, outer in pairs)
@@ -132,7 +132,7 @@ class _Hoisting:
         if operand.op in _INCREASING:
             best = self.maximum(replace(term, inputs=operand.inputs))
             return self.taken_out(self.rewritten(replace(operand, inputs=(best,), axes=term.axes)))
-        constant = next((i for i in operand.inputs[::-1] if self.terms[i].op == "constant"), None)
+        constant = next((i for i in operand.inputs[::-1] if self.terms[i].is_constant), None)
         if operand.op == "add" and constant is not None:
             (moving,) = (i for i in operand.inputs if i != constant)
             return self.taken_out(self.elementwise("add", self.maximum(replace(term, inputs=(moving,))), constant))
@@ -156,7 +156,7 @@ class _Hoisting:
         return self.products[index]
 
     def product(self, term: Term) -> _Product | None:
-        if term.op == "constant" and term.scalar is not None and term.scalar.value:
+        if term.is_constant and term.scalar is not None and term.scalar.value:
             return _Product(term.scalar)
         parts = [self.factors(i) for i in term.inputs] if term.op in ("mul", "div", "contract", "sum") else []
         if term.op in ("mul", "div"):

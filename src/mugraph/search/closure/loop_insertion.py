@@ -152,7 +152,7 @@ class _Lifting:
 
     def _starts(self, edge: Edge) -> Sequence[Variation]:
         """How a leaf stands in the graph."""
-        if edge.op == "constant":
+        if edge.is_constant:
             return FIXED, DONE
         if not self.varies(edge.target):
             return (FIXED,)

@@ -52,6 +52,11 @@ class Edge:
     leaf: Leaf | None = None
     scalar: Scalar | None = None
 
+    @property
+    def is_constant(self) -> bool:
+        """Whether it is an exact number."""
+        return self.op == "constant"
+
 
 @dataclass(slots=True)
 class TensorNode:
@@ -172,7 +177,7 @@ class Saturation:
             expr = self.expressions.leaves.get(index)
             if expr is None or not self.expressions.oracle.admits(expr):
                 continue
-            if term.op == "constant":
+            if term.is_constant:
                 self._reach(Edge("constant", (), -1, scalar=term.scalar), 0, expr, self.values[index])
             else:
                 leaf = Leaf(term.source, term.slots)
@@ -391,7 +396,7 @@ class TinyInputs:
     def _term(self, term: Term, xs: list[FieldValue], context: Context, arith: FieldArithmetic) -> FieldValue:
         if term.op == "load":
             return self.load(term, context, arith)
-        if term.op == "constant":
+        if term.is_constant:
             assert term.scalar is not None
             return scalar_value(term.scalar, context, arith)
         if term.op in ("contract", "sum", "max"):

@@ -49,6 +49,11 @@ class Step:
     scalar: Scalar | None = None
     whole: bool = False
 
+    @property
+    def is_constant(self) -> bool:
+        """Whether it is an exact number."""
+        return self.op == "constant"
+
     def reading(self, inputs: tuple[int, ...]) -> Step:
         """The same operator on other steps."""
         if inputs == self.inputs:
@@ -82,7 +87,7 @@ class Recipe:
 
     def counts(self, step: Step) -> int:
         """1 when a step counts as an operator."""
-        return int(step.op != "constant" and not any(self.steps[i].op == "constant" for i in step.inputs))
+        return int(not step.is_constant and not any(self.steps[i].is_constant for i in step.inputs))
 
     @cached_property
     def leaves(self) -> tuple[Leaf, ...]:

@@ -44,7 +44,7 @@ def seen_in(program: AxisProgram, tier: Tier) -> Tier:
 
     Without constants there are no scalings. No part of what has no sums is a sum, so that it is all the same how they are read.
     """
-    constants = any(term.op == "constant" for term in program.terms)
+    constants = any(term.is_constant for term in program.terms)
     sums = any(_adds(OPERATORS[term.op]) for term in program.terms if term.op in OPERATORS)
     if tier is Tier.OPAQUE_SCALINGS:
         tier = tier if constants and sums else Tier.FULL if sums else Tier.OPAQUE_SUMS
@@ -158,9 +158,9 @@ class Expressions:
         for index, term in enumerate(program.terms):
             if term.op == "load":
                 self.leaves[index] = self.algebra.variable(f"x{term.source}", context.mask(term.axes) & reducible)
-            elif term.op == "constant":
+            elif term.is_constant:
                 self.leaves[index] = self.algebra.constant(str(term.scalar))
-        self.constants = frozenset(self.leaves[i] for i, term in enumerate(program.terms) if term.op == "constant")
+        self.constants = frozenset(self.leaves[i] for i, term in enumerate(program.terms) if term.is_constant)
         self.build = TierAlgebra(tier, self.constants, self.algebra.apply)
         self.of_terms: list[Expr] = []
         for index, term in enumerate(program.terms):

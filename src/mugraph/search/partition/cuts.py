@@ -125,7 +125,7 @@ class CutSpace:
         self.computes = [roofline.compute(program, term, alone=False) for term in program.terms]
         self.computes_alone = [roofline.compute(program, term, alone=True) for term in program.terms]
         self.before = _ancestors(program)
-        self.tensors = sum(1 << index for index, term in enumerate(program.terms) if term.op != "constant")
+        self.tensors = sum(1 << index for index, term in enumerate(program.terms) if not term.is_constant)
 
     def cuts(self, launches: int, bound: Callable[[], float]) -> Iterator[Cut]:
         """Every cut into 2 to `launches` launches whose roofline is below `bound()` seconds when it is reached."""
@@ -220,7 +220,7 @@ class CutSpace:
 
     def maps_elements(self, term: Term) -> bool:
         """Whether a term applies a function to each element of one tensor; constants may take part in it."""
-        tensors = {operand for operand in term.inputs if self.program.terms[operand].op != "constant"}
+        tensors = {operand for operand in term.inputs if not self.program.terms[operand].is_constant}
         return len(tensors) == 1 and not term.reduced
 
     def visit(self, group: Group, stored: int) -> tuple[int, int]:
@@ -263,7 +263,7 @@ class CutSpace:
             loads = self.program.terms
             tensors = {(loads[i].source, -1 if loads[i].op == "load" else i): i for i in bits(read)}
             memory = sum(self.transfers[i] for i in (*tensors.values(), *group))
-            terms = [i for i in bits(computed) if self.program.terms[i].op != "constant"]
+            terms = [i for i in bits(computed) if not self.program.terms[i].is_constant]
             computes = self.computes_alone if len(terms) == 1 else self.computes
             self._floors[key] = self.roofline.seconds(memory, sum(computes[i] for i in terms))
         return self._floors[key]

@@ -77,7 +77,7 @@ class RecipeCost:
         loaded = iter(self.sources)
         dtypes: list[DType] = []
         for step in self.recipe.steps:
-            tensors = [dtypes[i] for i in step.inputs if self.recipe.steps[i].op != "constant"]
+            tensors = [dtypes[i] for i in step.inputs if not self.recipe.steps[i].is_constant]
             if step.leaf is not None:
                 dtypes.append(next(loaded))
             else:
@@ -163,7 +163,7 @@ def _block_nodes(recipe: Recipe, dtypes: Sequence[DType], outputs: Sequence[Outp
         owner[index] = len(nodes)
         if step.leaf is not None:
             nodes.append(_BlockNode(spaces[index], 0 if in_place else dtypes[index].bytes, reads, step.in_loop))
-        elif step.op == "constant":
+        elif step.is_constant:
             nodes.append(_BlockNode(spaces[index], 0, reads, step.in_loop))
         elif step.op == "carry" and _is_view(recipe.steps[step.inputs[0]]):
             (owner[index],) = reads

@@ -17,7 +17,7 @@ def read_once(body: Graph, operands: Sequence[Value], sources: Sequence[Tensor])
     def way(node: Node) -> tuple[Value, object, object]:
         return operands[node.integer("operand")], node["imap"], node["fmap"]
 
-    loads = [index for index, node in enumerate(body.nodes) if node.op == "input_iterator"]
+    loads = [index for index, node in enumerate(body.nodes) if node.is_iterator]
     ways = list(dict.fromkeys(way(body.nodes[index]) for index in loads))
     if len(ways) == len(loads):
         return body, operands
