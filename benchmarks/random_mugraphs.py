@@ -7,9 +7,9 @@
 
 Each is evaluated in float64, block by block and iteration by iteration, and lowered, compiled and run on the CPU, on the emulator
 of CUDA and in Triton's interpreter, for sm_80, sm_90 and sm_100 in turn; every tenth is compiled by NVRTC and by Triton too. With
-generated thread graphs it must be valid, mean the same and be printed alike ("constructed"). It is equal within what rounding
-explains, or refused by a typed error before anything ran; else exit code 1. Which combinations of features were met is counted
-in kernels: two features meet where one kernel has both. A run that is repeated makes what is missing of
+generated thread graphs it must be valid and mean the same ("constructed"). It is equal within what rounding explains, or refused
+by a typed error before anything ran; else exit code 1. Which combinations of features were met is counted in kernels: two
+features meet where one kernel has both. A run that is repeated makes what is missing of
 `benchmarks/results/random-mugraphs.json`.
 """
 

@@ -129,8 +129,9 @@ def trial(graph: Graph, seed: int = 0) -> Trial:
     return found
 
 
-@pytest.mark.parametrize("seed", range(20, 32))
-def test_generated_thread_graphs_are_valid_mean_the_same_and_are_printed_alike(seed: int) -> None:
+@pytest.mark.parametrize("seed", [*range(20, 32), 38])
+def test_generated_thread_graphs_are_valid_and_mean_the_same(seed: int) -> None:
+    """Of the last one Triton's text has independent lines in another order, so that it is run."""
     machines = [machine_of(target, seed) for target in TARGETS]
     assert constructed(trial_of_seed(seed), machines).ending is Ending.EQUAL
 

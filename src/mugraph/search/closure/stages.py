@@ -9,8 +9,8 @@ those of the stages before; the first one needs none (docs/theory.md, "Closures 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 from mugraph.algebra import Expr, IndexedAlgebra
@@ -170,24 +170,32 @@ class Stage:
 
 def longest_chain(inputs: Inputs, levels: Sequence[Expr], outputs: Sequence[Expr]) -> list[Stage]:
     """The stages, each with an input that those before it have not, of the most operators altogether."""
-    anchors = {level: inputs.of_level(level) for level in levels if level in outputs or _in_one_factor(inputs.of_level(level))}
+    factors_of = {level: inputs.of_level(level) for level in levels}
+    anchors = {level: inputs.variables(level) for level in levels if level in outputs or _in_one_factor(factors_of[level])}
 
-    def chains(before: int | None) -> Iterator[list[Stage]]:
-        yield []
-        for level, factors in anchors.items():
-            variables = inputs.variables(level)
-            if before is None:
-                owns: list[int | None] = [None]
-            elif before & variables == before:
-                owns = [source for source in bits(variables & ~before) if any(each.degrees[source] for each in factors)]
-            else:
-                owns = []
-            for own in owns:
-                stage = Stage(variables, own, inputs.contract(variables))
-                wanted = stage.shown(factors)
-                yield from ([Stage(variables, own, stage.contracts, wanted), *rest] for rest in chains(variables))
+    @cache
+    def stage(level: Expr, own: int | None) -> Stage:
+        plain = Stage(anchors[level], own, inputs.contract(anchors[level]))
+        return replace(plain, wanted=plain.shown(factors_of[level]))
 
-    return max(chains(None), key=lambda chain: sum(stage.operators(NOTHING) for stage in chain))
+    @cache
+    def longest_after(before: int) -> tuple[Stage, ...]:
+        """What may follow a stage depends on the inputs up to it alone."""
+        chains: list[tuple[Stage, ...]] = [()]
+        for level, variables in anchors.items():
+            if before & variables == before != variables:
+                own = {source for factors in factors_of[level] for source in factors.degrees if not before >> source & 1}
+                rest = longest_after(variables)
+                chains += [(stage(level, source), *rest) for source in sorted(own)]
+        return max(chains, key=_operators)
+
+    whole: list[tuple[Stage, ...]] = [(stage(level, None), *longest_after(variables)) for level, variables in anchors.items()]
+    best = max(whole, key=_operators)
+    return list(best)
+
+
+def _operators(chain: Sequence[Stage]) -> int:
+    return sum(stage.operators(NOTHING) for stage in chain)
 
 
 def _in_one_factor(level: Sequence[Factors]) -> bool:
