@@ -25,7 +25,7 @@ from plots import bars
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-OUTPUT, PAGE, PLOTS = RESULTS / "paper.json", ROOT / "docs" / "reproduction.md", ROOT / "docs" / "pictures"
+OUTPUT, PAGE, PLOTS = RESULTS / "paper.json", ROOT / "docs" / "reproduction.md", ROOT / "docs" / "plots"
 
 WIDTH = 130
 """Of the lines of the page."""
@@ -306,7 +306,7 @@ def _gpu_section(part: Part) -> str:
         "with its "
         "RMS norm alone; with the paper's layer norm there are predictions, below."
     )
-    plot = "![How many times as fast as PyTorch](pictures/paper-gpu.svg)"
+    plot = "![How many times as fast as PyTorch](plots/paper-gpu.svg)"
     return _section("Kernels on a GPU", prose, plot, _table(head, rows))
 
 
@@ -328,7 +328,7 @@ def _cpu_section(part: Part) -> str:
         "CPU. PyTorch "
         "packs no weights here, which it can where they are frozen."
     )
-    plot = "![How many times as fast as PyTorch](pictures/paper-cpu.svg)"
+    plot = "![How many times as fast as PyTorch](plots/paper-cpu.svg)"
     return _section("Kernels on a CPU", prose, plot, _table(head, rows))
 
 

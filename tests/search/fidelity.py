@@ -173,14 +173,17 @@ class Description:
 def descriptions(
     program: Graph, kernels: Sequence[BlockKernel], loop_extents: frozenset[int]
 ) -> dict[Signature, tuple[Description, Graph]]:
-    """The kernels by their signature, one for each; `loop_extents` are a block's sizes of the axes the for-loop cuts."""
+    """The kernels by their signature, of each the one with fewest exclusions: a product over an axis of one element, say, is the
+    elementwise product that it equals. `loop_extents` are a block's sizes of the axes the for-loop cuts."""
     arith = FieldArithmetic(seed=11)
     rng = np.random.default_rng(11)
     inputs = [arith.random(node.output.shape, rng) for node in program.inputs()]
     found: dict[Signature, tuple[Description, Graph]] = {}
     for kernel in kernels:
         description = Reader(kernel, inputs, arith, loop_extents).read()
-        found.setdefault(description.signature, (description, kernel.body))
+        known = found.get(description.signature)
+        if known is None or len(description.exclusions) < len(known[0].exclusions):
+            found[description.signature] = (description, kernel.body)
     return found
 
 
