@@ -369,12 +369,19 @@ def _search_section(part: Part, closures: Part) -> str:
 def _ours(found: Part) -> str:
     names = list(dict.fromkeys(name for row in found["rows"] for name in row["cells"]))
     rows = [(str(row["limit"]), *(_cell(row["cells"].get(name)) for name in names)) for row in found["rows"]]
-    title = f"Ours, of shape {found.get('shape')}, at most {found.get('seconds')} s a cell (`{found['file']}`):"
+    limit = f"grids {found.get('grids')}, loops {found.get('loops')}, at most {found.get('seconds')} s a cell (`{found['file']}`)"
+    clocks = "processor seconds of all processes, or in brackets those of the clock of a busy machine"
+    title = f"Ours, of shape {found.get('shape')}, {limit}, in {clocks}:"
     return f"{title}\n\n{_table(('operators', *names), rows)}"
 
 
 def _cell(cell: Part | None) -> str:
-    return "" if cell is None else f"{'' if cell['exhausted'] else '> '}{cell['seconds']:.2f}"
+    """Processor seconds, or where these were not taken, in brackets those of a clock."""
+    if cell is None:
+        return ""
+    processor = cell.get("cpu_seconds")
+    seconds = f"({cell['seconds']:.1f})" if processor is None else f"{processor:.1f}"
+    return f"{'' if cell['exhausted'] else '> '}{seconds}"
 
 
 def _optimizer_section(part: Part) -> str:

@@ -82,7 +82,7 @@ def test_an_ablation_of_the_search_is_shown_where_there_is_one() -> None:
         "seconds": 60,
         "rows": [{"limit": 5, "cells": {"full": cell}}],
     }
-    assert "| 5 | > 1.25 |" in paper.page({**STORED, "search": {**STORED["search"], "ours": [found]}})
+    assert "| 5 | > (1.2) |" in paper.page({**STORED, "search": {**STORED["search"], "ours": [found]}})
 
 
 def test_bars_are_as_high_as_their_values() -> None:

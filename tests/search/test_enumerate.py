@@ -22,6 +22,7 @@ from mugraph.search.algorithm1.kernel import KernelGenerator
 from mugraph.search.algorithm1.options import operators_for
 from mugraph.search.algorithm1.schedules import block_schedules
 from mugraph.testing import ProgramSpace, random_program
+from mugraph.verifier import verify_graphs
 
 from .programs import chain, finished, outputs
 
@@ -255,3 +256,17 @@ def test_prefixes_grow_only_into_subexpressions_of_the_program() -> None:
     pruned = Oracle(algebra, [target]).compose
     constructor = Constructor(types, Rules(Expressions(pruned, operators_for(matmul(), EnumerationOptions())), Level.BLOCK))
     assert [(found.op, found.inputs) for found in constructor.extensions(prefix, LOWEST)] == [("add", (0, 1))]
+
+
+@pytest.mark.parametrize("transposed", ["result", "operand"])
+def test_views_between_kernels_are_tested_like_any_graph(transposed: str) -> None:
+    program = Program()
+    x, y = program.input("x", (2, 4) if transposed == "result" else (4, 2)), program.input("y", (4, 2))
+    program.output((x @ y).transpose(1, 0) if transposed == "result" else x.transpose(1, 0) @ y)
+    options = EnumerationOptions(
+        max_kernel_operators=2, max_block_operators=4, grids=((2,),), loops=(1,), operators=("matmul", "transpose")
+    )
+    found = enumerate_graphs(program.graph, device_for("cpu"), options).candidates
+    assert found
+    assert all(verify_graphs(program.graph, candidate.graph).equivalent for candidate in found)
+    assert any(node.op == "transpose" for candidate in found for node in candidate.graph.nodes)

@@ -19,6 +19,7 @@ from mugraph.search.partition.cuts import CutSpace, in_normal_order
 from mugraph.search.partition.plans import CUT_GAIN
 from mugraph.search.partition.selection import CANDIDATES
 from mugraph.search.partition.variants import Parts, Variants
+from mugraph.verifier import verify_graphs
 
 from .programs import PAPER, chain, finished, outputs, rmsnorm
 
@@ -289,3 +290,14 @@ def test_cuts_of_several_derivations_that_launch_the_same_are_tried_once() -> No
     run.plans.cut_deadline = math.inf
     list(run.plans.cut_plans(run.axes, Tier.FULL, 5, (-1,), math.inf))
     assert run.plans.cuts_tried <= len(set(keys))
+
+
+@pytest.mark.parametrize(("left", "right", "dim"), [((64, 1), (1024,), -1), ((16, 1), (1, 64), 0), ((8, 64), (64,), -1)])
+def test_sums_of_products_of_which_one_factor_is_spread(left: tuple[int, ...], right: tuple[int, ...], dim: int) -> None:
+    """A factor without the axis that is summed over is no side of a matrix product."""
+    program = Program()
+    x, v = program.input("x", left), program.input("v", right)
+    program.output((x * v).sum(dim))
+    found = search(program.graph, device_for("cpu")).candidates
+    assert found
+    assert all(verify_graphs(program.graph, candidate.graph).equivalent for candidate in found)

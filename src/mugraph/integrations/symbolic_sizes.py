@@ -16,7 +16,7 @@ _USES = 3
 """How often a size must come to be worth seconds."""
 _REMEMBERED = 4096
 """Sizes that are counted before counting starts anew."""
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("mugraph.torch_compile")
 
 Run = Callable[..., Any]
 

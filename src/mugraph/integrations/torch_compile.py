@@ -32,7 +32,7 @@ from mugraph.integrations.piece_optimizer import Known, Options, optimizer
 from mugraph.integrations.symbolic_sizes import SizedGraph
 from mugraph.results.superoptimized import Superoptimized
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("mugraph.torch_compile")
 
 
 @dataclass(frozen=True, slots=True)

@@ -374,7 +374,7 @@ def _only_product(program: AxisProgram) -> Term | None:
         return None
     if root.op == "sum" and len(program.terms) == 4 and program.terms[root.inputs[0]].op == "mul":
         *loads, elements = loads
-        if any(load.axes == root.reduced for load in loads):
+        if any(load.axes == root.reduced for load in loads) and all(root.reduced <= load.axes for load in loads):
             root = Term("contract", elements.inputs, root.axes, root.reduced)
     is_product = root.op == "contract" and len(loads) == 2 and all(load.op == "load" for load in loads)
     return root if is_product and len(set(root.inputs)) == 2 else None
