@@ -34,6 +34,9 @@ _NEAR = 512
 """Of the cuts beyond that, which can win less than a tenth, those of the lowest rooflines are tried, too: so many of them for
 the square of the terms of a program, for the more there are, the longer a cut takes."""
 
+_SMALL = 12
+"""Terms of a program up to which finer tiers look for splits that win less than a tenth, too."""
+
 WORTH_MEASURING = 2.0
 """Plans of another kind than the best one are kept up to this multiple of its predicted seconds: predictions only rank."""
 
@@ -294,7 +297,8 @@ class PlanSearch:
     ) -> Iterator[Plan]:
         """Plans over partial results that are worth measuring beside the best of `best` seconds, or with finer algebra better."""
         coarsest = len(tiers_to(program, tier)) == 1
-        yield from self.split_plans(program, tier, produces, WORTH_MEASURING * best if coarsest else best)
+        gain = 1.0 if len(program.terms) <= _SMALL else CUT_GAIN
+        yield from self.split_plans(program, tier, produces, (WORTH_MEASURING if coarsest else gain) * best)
 
     def split_plans(self, program: AxisProgram, tier: Tier, produces: tuple[int, ...], bound: float) -> Iterator[Plan]:
         """Two launches below `bound` seconds that share a reduced axis: partial results over parts of it, their combination."""
