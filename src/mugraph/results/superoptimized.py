@@ -7,7 +7,6 @@ from pathlib import Path
 from mugraph.results.cuda_graphs import Graphed
 from mugraph.results.data import Result
 from mugraph.results.serialization import read, save
-from mugraph.results.viewer import notebook_html, page
 
 
 class Superoptimized(Result):
@@ -31,10 +30,14 @@ class Superoptimized(Result):
 
     def to_html(self) -> str:
         """The result as one self-contained HTML page: muGraph, evidence, costs, sources; see `mugraph.results.viewer`."""
+        from mugraph.results.viewer import page  # templates and syntax colours are only loaded for those who look
+
         return page(self)
 
     def _repr_html_(self) -> str:
         """What notebooks show: the page of `to_html` in a frame."""
+        from mugraph.results.viewer import notebook_html  # as above
+
         return notebook_html(self)
 
     def __repr__(self) -> str:
