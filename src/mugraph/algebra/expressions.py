@@ -10,6 +10,9 @@ from __future__ import annotations
 from mugraph.algebra.division import Division
 from mugraph.algebra.normal_form import ABSENT, Atom, Expr, Monomial, NormalForms, Term
 
+COMMUTATIVE = frozenset({"add", "mul"})
+"""Constructors whose operands may change places."""
+
 
 class Algebra:
     """The interning context of abstract expressions.

@@ -13,11 +13,9 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator
 from typing import NamedTuple
 
+from mugraph.algebra.expressions import COMMUTATIVE
 from mugraph.algebra.indexed import IndexedAlgebra, IndexedOracle
 from mugraph.algebra.normal_form import ABSENT, Expr, Term
-
-_COMMUTATIVE = ("add", "mul")
-"""Functions that stand for these operators have their operands in the order of their numbers."""
 
 _Side = tuple[str, Hashable]
 """An operator, and a place where it may have an operand on this side."""
@@ -112,5 +110,5 @@ class Meeting:
         nested = self._nested(e)
         for atom in self._functions:
             for position, argument in enumerate(atom.args):
-                if argument in nested and (position == first or atom.name in _COMMUTATIVE):
+                if argument in nested and (position == first or atom.name in COMMUTATIVE):
                     yield atom.name, (atom, position == first)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from mugraph.devices.device import Device
 from mugraph.ir.graph import Graph
-from mugraph.ir.ops import OPERATORS, apply_call
-
-_CONTRACTIONS = frozenset({"matmul", "concat_matmul"})
+from mugraph.ir.ops import OPERATORS, apply_call, is_contraction
 
 
 def roofline_seconds(program: Graph, device: Device) -> float:
@@ -15,7 +13,7 @@ def roofline_seconds(program: Graph, device: Device) -> float:
     traffic = sum(tensor.bytes for tensor in tensors) / device.memory_bandwidth
     arithmetic = 0.0
     for node in program.nodes:
-        if node.op in _CONTRACTIONS:
+        if is_contraction(node.op):
             call = apply_call(node.op, [program.tensor(value) for value in node.inputs], dict(node.attributes))
             arithmetic += OPERATORS[node.op].flops(call, node.output.shape) / device.matmul_flops[node.output.dtype]
     return max(traffic, arithmetic)

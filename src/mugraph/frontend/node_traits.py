@@ -22,7 +22,7 @@ from mugraph.frontend.conversion import Signature, convert
 from mugraph.frontend.permuted_blocks import ARRANGED_ROWS, TINY_MATRIX, arranged
 from mugraph.frontend.torch_dtypes import DTYPES
 from mugraph.ir.graph import FREE, Graph
-from mugraph.ir.ops import OPERATORS, Kind
+from mugraph.ir.ops import OPERATORS, Kind, is_reduction
 
 _ROWS = {**ROWS, **WATCHED_ROWS, **ARRANGED_ROWS}
 _BOTTLENECK = 4
@@ -193,7 +193,7 @@ def _converted(node: fx.Node) -> Traits | str:
 def _traits(program: Graph) -> Traits:
     contractions: list[Contraction] = []
     kinds: list[Kind] = []
-    reduces = any(node.op in ("sum", "max") for node in program.nodes)
+    reduces = any(is_reduction(node.op) for node in program.nodes)
     for node in program.kernels():
         kinds.append(OPERATORS[node.op].kind)
         if node.op != "matmul":

@@ -86,9 +86,7 @@ class _Parser(Cursor):
         self.punctuation("{")
         while not self.accept("return"):
             self.terms.append(self._term())
-        outputs = [self._output()]
-        while self.accept(","):
-            outputs.append(self._output())
+        outputs = self.separated(self._output)
         self.punctuation("}")
         return AxisProgram(tuple(self.terms), tuple(outputs), sizes, finer, projective)
 

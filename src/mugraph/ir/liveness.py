@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from mugraph.ir.dtypes import DType
 from mugraph.ir.evaluate import loop_nodes
 from mugraph.ir.graph import ACCUMULATORS, VIEWS, Graph, Level, Node, Value
-from mugraph.ir.ops import OPERATORS
+from mugraph.ir.ops import OPERATORS, is_reduction
 
 
 def peak_bytes(graph: Graph, operands_in_place: bool = False) -> int:
@@ -38,7 +38,7 @@ def _elementwise_only(graph: Graph) -> bool:
     It can where what it computes of single elements is saved, or only combined in sums or maxima that are saved.
     """
     free = ("input_iterator", "output_saver", "constant", "cast")
-    combined = [index for index, node in enumerate(graph.nodes) if node.op in ("sum", "max")]
+    combined = [index for index, node in enumerate(graph.nodes) if is_reduction(node.op)]
     saved = all(graph.nodes[user].is_saver for index in combined for user in graph.users(Value(index)))
     others = (node for index, node in enumerate(graph.nodes) if index not in combined)
     return saved and all(node.op in free or (node.op in OPERATORS and OPERATORS[node.op].elementwise) for node in others)

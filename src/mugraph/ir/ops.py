@@ -185,6 +185,16 @@ def operator(name: str) -> Operator:
         raise UnsupportedOperator(f"operator {name!r} is not in the operator table") from None
 
 
+def is_contraction(op: str) -> bool:
+    """Whether an operator multiplies matrices."""
+    return op in OPERATORS and OPERATORS[op].structure is Structure.CONTRACTION
+
+
+def is_reduction(op: str) -> bool:
+    """Whether an operator reduces groups of neighbours along a dimension to one element each."""
+    return op in OPERATORS and OPERATORS[op].structure is Structure.REDUCTION
+
+
 def index_maps_of(node: Node, shapes: Sequence[Shape]) -> IndexMaps | None:
     """The index maps of a node whose operands have these shapes; None for leaves and boundaries without."""
     return operator(node.op).index_maps(Call(node.op, tuple(shapes), dict(node.attributes)), node.output.shape)

@@ -58,9 +58,7 @@ class _Parser(Cursor):
         while not (self.at("return") and not self.at(":", 1)):
             self._node(scope)
         self.take()
-        outputs = [self._reference(scope)]
-        while self.accept(","):
-            outputs.append(self._reference(scope))
+        outputs = self.separated(lambda: self._reference(scope))
         closing = self.peek()
         self.punctuation("}")
         graph = Graph(level, tuple(scope.nodes), tuple(outputs), grid, block, loop)
@@ -104,9 +102,7 @@ class _Parser(Cursor):
             raise name.error("a node, such as %3: fp32[4] = exp(%2), or return")
         self.take()
         self.punctuation(":")
-        outputs = [self._tensor(scope.level)]
-        while self.accept(","):
-            outputs.append(self._tensor(scope.level))
+        outputs = self.separated(lambda: self._tensor(scope.level))
         self.punctuation("=")
         node = self._operation(scope, name, tuple(outputs))
         scope.define(name, node, inside)

@@ -120,6 +120,13 @@ class Cursor:
         self.punctuation(closing)
         return items
 
+    def separated(self, item: Callable[[], _T]) -> list[_T]:
+        """One item or more, with commas between them."""
+        items = [item()]
+        while self.accept(","):
+            items.append(item())
+        return items
+
     def integer(self) -> int:
         """A number."""
         return int(self.expect("number", "a number").text)

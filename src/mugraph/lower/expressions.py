@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mugraph.errors import InvalidGraph
 from mugraph.ir.graph import Graph, Node
-from mugraph.ir.ops import operator
+from mugraph.ir.ops import is_reduction, operator
 from mugraph.ir.scalar import Scalar
 
 
@@ -35,8 +35,6 @@ class Apply:
 
 Expression = Source | Constant | Apply
 
-REDUCTIONS = ("sum", "max")
-"""Operators that combine what a thread graph computes, element by element."""
 MAXIMUM = "max({0}, {1})"
 SUM = "({0} + {1})"
 TF32 = "tf32({0})"
@@ -82,7 +80,7 @@ def reduced_expression(graph: Graph) -> tuple[Expression, Node | None]:
             values.append(constant_of(node))
         elif node.is_saver:
             values.append(arguments[0])
-        elif node.op in REDUCTIONS:
+        elif is_reduction(node.op):
             reduction = node
             values.append(arguments[0])
         else:

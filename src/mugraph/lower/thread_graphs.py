@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 
 from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.graph import Graph, Level, Node, Shape, Value
-from mugraph.ir.ops import GRAPH_DEFINED, OPERATORS, apply_call
-from mugraph.lower.expressions import REDUCTIONS
+from mugraph.ir.ops import GRAPH_DEFINED, OPERATORS, apply_call, is_reduction
 from mugraph.lower.phases import Phase, phases
 
 _LONGEST = 4096
@@ -51,7 +50,7 @@ def is_elementwise(node: Node) -> bool:
 def _is_cheap_to_repeat(link: Link) -> bool:
     """Whether the consumer reads each element once, or spreads it along trailing dimensions only, where a loop hoists it."""
     narrow, wide = link.producer.output.shape, link.consumer.output.shape
-    if link.consumer.op in REDUCTIONS or _spreads_trailing(narrow, wide):
+    if is_reduction(link.consumer.op) or _spreads_trailing(narrow, wide):
         return True
     row = OPERATORS[link.producer.op]
     return row.flops(apply_call(row.name, (), {}), (1,)) <= 1
@@ -75,7 +74,7 @@ CHAINS = (Rule("the consumer is elementwise", lambda link: is_elementwise(link.c
 """Rules of thread graphs without reductions."""
 RULES = (
     Rule(
-        "the consumer is elementwise or a reduction", lambda link: is_elementwise(link.consumer) or link.consumer.op in REDUCTIONS
+        "the consumer is elementwise or a reduction", lambda link: is_elementwise(link.consumer) or is_reduction(link.consumer.op)
     ),
     *_ALWAYS,
 )
@@ -123,7 +122,7 @@ class _Fusion:
         for index, node in enumerate(self.graph.nodes):
             if index in self.joined or self.only_copied(index, node):
                 continue
-            members = self.members(index) if is_elementwise(node) or node.op in REDUCTIONS else []
+            members = self.members(index) if is_elementwise(node) or is_reduction(node.op) else []
             if len(members) > 1:
                 node = self.thread_node(members)
             inputs = tuple(Value(moved[value.node], value.output) for value in node.inputs)

@@ -218,10 +218,7 @@ class _Parser(Cursor):
 
     def _names(self, word: str) -> tuple[str, ...]:
         self._word(word)
-        names = [self.expect("name", "a buffer").text]
-        while self.accept(","):
-            names.append(self.expect("name", "a buffer").text)
-        return tuple(names)
+        return tuple(self.separated(lambda: self.expect("name", "a buffer").text))
 
     def _buffer(self) -> Buffer:
         name = self.expect("name", "the name of a buffer").text

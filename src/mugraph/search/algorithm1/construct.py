@@ -17,6 +17,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from mugraph.algebra import Expr
+from mugraph.algebra.expressions import COMMUTATIVE
 from mugraph.errors import ShapeMismatch
 from mugraph.ir.graph import Attributes, AttributeValue, Level, Shape, attributes_of
 from mugraph.ir.ops import Call, Operator, Scope
@@ -264,9 +265,6 @@ def _shape(row: Operator, call: Call) -> Shape | None:
         return None
 
 
-_COMMUTATIVE = frozenset({"add", "mul"})
-"""Constructors of expressions that are asked for in one order alone, so that each answer is remembered once."""
-
 _NOTHING: Mapping[int, Expr] = {}
 
 
@@ -292,7 +290,8 @@ class _Unsummed:
         if self._summed:
             self._uses_sum = True
         elif op != "sum":
-            return self._checked(op, tuple(sorted(args)) if op in _COMMUTATIVE else args, n)
+            ordered = tuple(sorted(args)) if op in COMMUTATIVE else args  # so that each answer is remembered once
+            return self._checked(op, ordered, n)
         self._summed = True
         return args[0]
 

@@ -14,12 +14,10 @@ from mugraph.ir.dtypes import DType
 from mugraph.ir.evaluate import loop_nodes
 from mugraph.ir.graph import VIEWS, Graph, Node, Value
 from mugraph.ir.liveness import peak_bytes
-from mugraph.ir.ops import GRAPH_DEFINED, OPERATORS, Scope, apply_call
+from mugraph.ir.ops import GRAPH_DEFINED, OPERATORS, Scope, apply_call, is_contraction
 from mugraph.search.partition.lower_bounds import library_iterations
 from mugraph.search.scheduling.cost import GENERATED_EFFICIENCY
 from mugraph.search.scheduling.cost_table import Demand, kernel_seconds, short_run_factor
-
-_MATMULS = frozenset({"matmul", "concat_matmul"})
 
 
 def predicted_seconds(graph: Graph, device: Device) -> float:
@@ -34,7 +32,7 @@ def _library(graph: Graph, node: Node, device: Device) -> float:
     """One operator by itself, at the full rates of the device."""
     tensors = [graph.tensor(value) for value in node.inputs]
     moved = sum(tensor.bytes for tensor in (*tensors, *node.outputs))
-    depth = tensors[0].shape[-1] if node.op in _MATMULS else 0
+    depth = tensors[0].shape[-1] if is_contraction(node.op) else 0
     work = _flops(graph, node) / _rate(graph, node, device)
     return device.launch_seconds + library_iterations(depth, device) + max(moved / device.memory_bandwidth, work)
 
@@ -88,7 +86,7 @@ def _work(graph: Graph, node: Node, device: Device) -> float:
     """Seconds of an operator of one block, if all multiprocessors shared it."""
     if node.op == GRAPH_DEFINED and node.body is not None:
         return sum(_work(node.body, inner, device) for inner in node.body.nodes)
-    efficiency = GENERATED_EFFICIENCY if node.op in _MATMULS else 1.0
+    efficiency = GENERATED_EFFICIENCY if is_contraction(node.op) else 1.0
     return _flops(graph, node) / (efficiency * _rate(graph, node, device)) if node.op in OPERATORS else 0.0
 
 
@@ -102,7 +100,7 @@ def _flops(graph: Graph, node: Node) -> int:
 
 def _rate(graph: Graph, node: Node, device: Device) -> float:
     """Operations per second of an operator; computed factors of fp16 are multiplied in TF32, exponentials aside."""
-    if node.op not in _MATMULS:
+    if not is_contraction(node.op):
         return device.vector_flops
     dtype = graph.tensor(node.inputs[0]).dtype
     sources = {_source(graph, value).op for value in node.inputs}

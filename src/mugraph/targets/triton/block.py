@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import VIEWS, Node, Shape, Value
-from mugraph.ir.ops import GRAPH_DEFINED, Scope, apply_call, partition_of
+from mugraph.ir.ops import GRAPH_DEFINED, Scope, apply_call, is_contraction, partition_of
 from mugraph.lower import tiles
 from mugraph.lower.exponents import LOWEST, is_maximum_of, least_of, shifted
 from mugraph.lower.expressions import Expression, Source, apply_row, constant_of, expression_of
@@ -198,8 +198,7 @@ class _KernelText:
         """Whether products alone read a value, or views of it."""
         readers = [(index, self.kernel.body.nodes[index]) for index in self.kernel.body.users(value)]
         return all(
-            reader.op in ("matmul", "concat_matmul") or (reader.op in VIEWS and self.is_multiplied(Value(index)))
-            for index, reader in readers
+            is_contraction(reader.op) or (reader.op in VIEWS and self.is_multiplied(Value(index))) for index, reader in readers
         )
 
     def address(self, tile: Tile) -> str:
