@@ -6,7 +6,9 @@
 
 Nothing is imported: the files are read. A *circle* is a set of modules that import each other, late imports and those for type
 checkers included. A *comparison* holds an operator's name against something, as in `op == "matmul"` or `case "sum":`, outside
-of the operator tables (`ir/ops.py` and the checker's) and of what tests are made with.
+of the operator tables (`ir/ops.py` and the checker's) and of what tests are made with. It is *explained* where a comment
+`# by name: ...` on its line, or above it or a statement around it, says why the operator's row cannot say it. File and class
+names may stand once in every target's own folder.
 """
 
 from __future__ import annotations
@@ -15,8 +17,9 @@ import argparse
 import ast
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
+from itertools import takewhile
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent / "src" / "mugraph"
@@ -24,6 +27,7 @@ BOUNDARIES = ("graph_defined",)
 """Operators without a row."""
 TABLES = ("ir/ops.py", "checker/", "testing/", "trials/")
 TARGETS = ("cuda", "triton")
+SAID = "# by name:"
 
 
 def main() -> None:
@@ -46,8 +50,10 @@ def counts(root: Path) -> dict[str, int | list[str] | dict[str, int]]:
     trees = {file: ast.parse(file.read_text()) for file in sorted(root.rglob("*.py"))}
     modules = {_module(file, root): tree for file, tree in trees.items()}
     lines = [len(file.read_text().splitlines()) for file in trees]
+    shared = {file: tree for file, tree in trees.items() if not _in_folder_of_a_target(file, root)}
     compared = {str(file.relative_to(root)): _comparisons(tree, _operators(root)) for file, tree in trees.items()}
-    outside = {file: number for file, number in compared.items() if number and not file.startswith(TABLES)}
+    outside = {file: nodes for file, nodes in compared.items() if nodes and not file.startswith(TABLES)}
+    unexplained = {file: _unexplained(trees[root / file], nodes, (root / file).read_text()) for file, nodes in outside.items()}
     return {
         "files": len(trees),
         "lines": sum(lines),
@@ -55,9 +61,10 @@ def counts(root: Path) -> dict[str, int | list[str] | dict[str, int]]:
         "modules at the root": [file.stem for file in trees if file.parent == root],
         "circles": _circles(modules),
         "packages that import each other": _circles(_rooms(modules)),
-        "file names used more than once": _repeated(file.name for file in trees if file.name != "__init__.py"),
-        "class names used more than once": _repeated(_classes(trees)),
-        "comparisons with operators' names": sum(outside.values()),
+        "file names used more than once": _repeated(file.name for file in shared if file.name != "__init__.py"),
+        "class names used more than once": _repeated(_classes(shared)),
+        "comparisons with operators' names": sum(map(len, outside.values())),
+        "of these, not explained": {file: number for file, number in unexplained.items() if number},
         "files that compare operators' names": len(outside),
         "files that name a GPU target": _naming_targets(trees, root),
     }
@@ -118,14 +125,42 @@ def _operators(root: Path) -> frozenset[str]:
     return frozenset(arg.value for arg in firsts if isinstance(arg, ast.Constant) and isinstance(arg.value, str)) | {*BOUNDARIES}
 
 
-def _comparisons(tree: ast.AST, names: frozenset[str]) -> int:
-    """How many comparisons and cases of a match hold something against an operator's name."""
-    compared = sum(
-        any(_holds(part, names) for part in (node.left, *node.comparators))
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Compare)
-    )
-    return compared + sum(_holds(node.value, names) for node in ast.walk(tree) if isinstance(node, ast.MatchValue))
+def _in_folder_of_a_target(file: Path, root: Path) -> bool:
+    place = file.relative_to(root).parts
+    return place[0] == "targets" and len(place) > 2
+
+
+def _comparisons(tree: ast.AST, names: frozenset[str]) -> list[ast.expr]:
+    """The comparisons, and the values of cases of a match, that hold something against an operator's name."""
+    nodes = list(ast.walk(tree))
+    compares = (node for node in nodes if isinstance(node, ast.Compare))
+    cases = (node.value for node in nodes if isinstance(node, ast.MatchValue))
+    return [
+        *(node for node in compares if any(_holds(part, names) for part in (node.left, *node.comparators))),
+        *(value for value in cases if _holds(value, names)),
+    ]
+
+
+def _unexplained(tree: ast.AST, comparisons: Sequence[ast.expr], text: str) -> int:
+    """How many of the comparisons have no comment `by name:` on their line, or above them or a statement or case around them."""
+    lines = text.splitlines()
+    said: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.stmt, ast.match_case, ast.expr)):
+            around = node.pattern if isinstance(node, ast.match_case) else node
+            first, last = (
+                around.lineno,
+                max(getattr(part, "end_lineno", 0) for part in ast.walk(node) if hasattr(part, "end_lineno")),
+            )
+            if _said_above(lines, first):
+                said.update(range(first, last + 1))
+    return sum(SAID not in lines[node.lineno - 1] and node.lineno not in said for node in comparisons)
+
+
+def _said_above(lines: Sequence[str], line: int) -> bool:
+    """Whether the comment that ends on the line above, if there is one, says it."""
+    above = takewhile(lambda text: text.lstrip().startswith("#"), reversed(lines[: line - 1]))
+    return any(SAID in text for text in above)
 
 
 def _holds(node: ast.expr, names: frozenset[str]) -> bool:
