@@ -3,6 +3,9 @@
     opt = mugraph.superoptimize(fn, example_inputs)   # search, verify, compile, measure
     opt(*inputs)                                      # the fastest verified muGraph
 
+    @mugraph.optimize                                 # the same at the first call of each kind
+    def fn(x, w): ...
+
 The names below are imported on first use, so that `import mugraph` is quick and works without PyTorch.
 """
 
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from mugraph.api import optimize_graph, superoptimize, verify
     from mugraph.errors import MugraphError
     from mugraph.frontend.onnx import from_onnx
+    from mugraph.integrations.decorator import optimize
     from mugraph.integrations.dynamic_shapes import Dim, superoptimize_dynamic
     from mugraph.integrations.torch_operator import torch_operator
     from mugraph.ir.graph import Graph
@@ -34,6 +38,7 @@ __all__ = [
     "__version__",
     "from_onnx",
     "load",
+    "optimize",
     "optimize_graph",
     "superoptimize",
     "superoptimize_dynamic",
@@ -50,6 +55,7 @@ _HOMES = {
     "Superoptimized": "mugraph.results.superoptimized",
     "from_onnx": "mugraph.frontend.onnx",
     "load": "mugraph.results.superoptimized",
+    "optimize": "mugraph.integrations.decorator",
     "optimize_graph": "mugraph.api",
     "superoptimize": "mugraph.api",
     "superoptimize_dynamic": "mugraph.integrations.dynamic_shapes",

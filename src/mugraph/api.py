@@ -281,7 +281,7 @@ def _problem(fn: Subject, example_inputs: ExampleInputs | None) -> _Problem:
     if example_inputs is None:
         raise InvalidInput("give example_inputs, a tuple of tensors of the shapes and dtypes to optimize for")
     traced = trace(fn, example_inputs)
-    return _Problem(traced.graph, traced, traced.flatten(*arguments_of(example_inputs)), torch_runner(fn, traced))
+    return _Problem(traced.graph, traced, traced.values(*arguments_of(example_inputs)), torch_runner(fn, traced))
 
 
 def _result(

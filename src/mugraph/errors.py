@@ -7,6 +7,18 @@ class MugraphError(Exception):
     """Base of every error mugraph raises on purpose; its text is one line that a user can act on."""
 
 
+class MugraphWarning(UserWarning):
+    """Base of every warning mugraph gives: the call is answered, and not in the way that the user may expect."""
+
+
+class GradientsDropped(MugraphWarning):
+    """Kernels were called while PyTorch records gradients, with a tensor that requires one: what they return has none."""
+
+
+class LeftToPyTorch(MugraphWarning):
+    """A function that `mugraph.optimize` was asked for runs as PyTorch runs it; the text says why."""
+
+
 class InvalidInput(MugraphError):
     """An argument, file or option that cannot be used as given."""
 

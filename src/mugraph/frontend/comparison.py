@@ -217,7 +217,7 @@ def _of_function(fn: Callable[..., Any], example_inputs: Any) -> _Side:
 
     traced = trace(fn, example_inputs)
     args, kwargs = arguments_of(example_inputs)
-    places, values = places_of_tensors(args, kwargs), traced.flatten(args, kwargs)
+    places, values = places_of_tensors(args, kwargs), traced.values(args, kwargs)
     given = [*traced.arguments.given(args, kwargs), *(None for _ in traced.sources)]
     arguments = {places[which]: number for number, which in enumerate(given) if which is not None}
     captured = [number for number, which in enumerate(given) if which is None]

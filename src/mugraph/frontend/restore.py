@@ -20,6 +20,7 @@ from mugraph.errors import InvalidInput, ShapeMismatch
 from mugraph.frontend.origins import Origin
 from mugraph.ir.graph import Graph
 from mugraph.support.picking import picked
+from mugraph.support.user_warnings import warn_of_gradient
 
 _NOT_A_TENSOR = object()
 _VALUES = (
@@ -50,6 +51,10 @@ class Source:
 
     def __call__(self) -> torch.Tensor:
         """The tensor, without its gradient."""
+        return without_gradient(self.tensor(), "a tensor of the function")
+
+    def tensor(self) -> torch.Tensor:
+        """The tensor as the function has it."""
         first, *others = self.origins
         tensor = self._read(first)
         for other in others:
@@ -59,7 +64,7 @@ class Source:
                 )
         if tuple(tensor.shape) != self.shape or tensor.dtype is not self.dtype:
             raise _another_kind(f"tensor {self.name} of the function", tensor, self.shape, self.dtype)
-        return tensor.detach() if tensor.requires_grad else tensor
+        return tensor
 
     def _read(self, origin: Origin) -> torch.Tensor:
         try:
@@ -69,6 +74,15 @@ class Source:
         if not isinstance(tensor, torch.Tensor):
             raise InvalidInput(f"{origin.name} was a tensor when the function was traced, and is none now; optimize again")
         return tensor
+
+
+def without_gradient(tensor: torch.Tensor, what: str) -> torch.Tensor:
+    """The tensor's values alone. Warns (GradientsDropped) where a gradient is asked for that no kernel gives."""
+    if not tensor.requires_grad:
+        return tensor
+    if torch.is_grad_enabled():
+        warn_of_gradient(what)
+    return tensor.detach()
 
 
 def same_value(first: object, second: object) -> bool:
@@ -116,7 +130,7 @@ class Leaf:
             raise InvalidInput(f"argument {self.name} must be a torch tensor, not {type(value).__name__}")
         if tuple(value.shape) != self.shape or value.dtype is not self.dtype:
             raise _another_kind(f"argument {self.name}", value, self.shape, self.dtype)
-        return value.detach() if value.requires_grad else value
+        return without_gradient(value, f"argument {self.name}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +300,13 @@ class Traced:
     @property
     def captured(self) -> tuple[torch.Tensor, ...]:
         """Parameters, buffers and tensors the function closes over, as they are now."""
-        return tuple(source() for source in self.sources)
+        with torch.no_grad():
+            return tuple(source() for source in self.sources)
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether one of `captured` requires a gradient as the function has it."""
+        return any(source.tensor().requires_grad for source in self.sources)
 
     def plain(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any] | None:
         """The arguments and the tensors of `sources`, where a call is of tensors alone, as the example was."""
@@ -304,6 +324,11 @@ class Traced:
                     f"{self.name} returns depends on them; make it contiguous, or optimize again"
                 )
         return tensors
+
+    def values(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """What `flatten` gives for a call that is an example, of which nobody wants gradients."""
+        with torch.no_grad():
+            return self.flatten(args, kwargs)
 
     def unflatten(self, outputs: Sequence[Any], inputs: Sequence[Any] = ()) -> Any:
         """The outputs of `graph` as the function returns them: tuples, lists, dicts, None and numbers in place.

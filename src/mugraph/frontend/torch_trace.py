@@ -56,7 +56,8 @@ def _examples(name: str, arguments: Arguments, args: Sequence[Any], kwargs: Mapp
             raise InvalidInput(
                 f"argument {leaf.name} of {name} holds tensors in a {type(leaf.constant).__name__}; pass them in a dict"
             )
-    tensors = arguments.flatten(args, kwargs)
+    with torch.no_grad():
+        tensors = arguments.flatten(args, kwargs)
     for leaf, tensor in zip(arguments.tensors, tensors, strict=True):
         _check_tensor(f"argument {leaf.name}", tensor)
     if not tensors:

@@ -20,6 +20,7 @@ from mugraph.ir.graph import Shape, Tensor
 from mugraph.ir.ops import Call, operator
 from mugraph.lower.tiles import row_major
 from mugraph.support.picking import picked
+from mugraph.support.user_warnings import warn_of_gradient
 
 Recognizer = Callable[[Sequence[Any]], "list[int] | None"]
 """Gives the addresses of the arrays of a call, or None where they must be read one by one."""
@@ -41,7 +42,10 @@ class Arrays(Protocol):
     """What the runtime needs of an array library; `Any` stands for its array type."""
 
     def expect_values(self, arrays: Sequence[Any]) -> None:
-        """Raise InvalidInput where arrays stand for others: while a function is traced, mapped or differentiated."""
+        """Raise InvalidInput where arrays stand for others: while a function is traced, mapped or differentiated.
+
+        Warns (GradientsDropped) where an array requires a gradient.
+        """
         ...
 
     def allocator(self, tensor: Tensor) -> Callable[[], Any]:
@@ -231,6 +235,8 @@ class TorchArrays:
             raise InvalidInput(f"kernels cannot be traced; {_INSTEAD}")
         if self.forward_ad._current_level >= 0 and any(map(self.is_dual, arrays)):
             raise InvalidInput("kernels have no derivative, and an input has a tangent; call the original function")
+        if self.torch.is_grad_enabled() and any(array.requires_grad for array in arrays):
+            warn_of_gradient("an input")
 
     def is_dual(self, array: Any) -> bool:
         """Whether a tensor has a tangent of forward-mode differentiation."""

@@ -1,0 +1,365 @@
+"""`@mugraph.optimize`: a function whose calls run discovered kernels where these are faster, and PyTorch elsewhere.
+
+The first call with tensors of some shapes and dtypes optimizes for them, as `mugraph.superoptimize` does; what was found is kept
+for later ones. A function that is no program as a whole is optimized in pieces, as `torch.compile(..., backend="mugraph")` does.
+A call is answered in any case: what cannot be optimized, is not faster, or needs gradients runs as it always did.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, overload
+
+import torch
+
+from mugraph.api import superoptimize
+from mugraph.devices.targets import TARGETS, device_for
+from mugraph.errors import InvalidInput, LeftToPyTorch, MugraphError, ShapeMismatch, TargetUnavailable, UnsupportedOperator
+from mugraph.frontend.restore import Traced
+from mugraph.integrations.call_kinds import Kind, asks_for_gradients, kind_of_call, stands_for_others, surroundings, tensors_of
+from mugraph.integrations.dynamic_shapes import Dynamic, DynamicSuperoptimized, superoptimize_dynamic
+from mugraph.integrations.piece_optimizer import Options
+from mugraph.results.data import Shared
+from mugraph.results.superoptimized import Superoptimized
+from mugraph.runtime.benchmarking import Duel, duel
+from mugraph.search.constraints import SearchSpace
+from mugraph.selection.pipeline import Evidence
+from mugraph.support.progress import ProgressCallback
+from mugraph.support.store import Mode, Store
+from mugraph.support.user_warnings import warn_user
+from mugraph.targets.machine import Machine, machine_for
+
+if TYPE_CHECKING:
+    from mugraph.integrations.torch_compile import Compiled
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Found = Superoptimized | DynamicSuperoptimized
+
+_GRADIENTS = (
+    "gradients are recorded, and kernels have none; call it under torch.inference_mode() or torch.no_grad() to run kernels"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """How calls of one kind are answered: by a result or in pieces or, where `reason` says why, by PyTorch."""
+
+    result: Found | None = None
+    pieces: Compiled | None = None
+    """What became of a function that is no program as a whole."""
+    reason: str = ""
+    duel: Duel | None = None
+    """The whole call of what answers against that of the function, where they were timed."""
+
+
+class Optimized(Shared, Generic[P, R]):
+    """A function that `mugraph.optimize` was asked for: call it as ever.
+
+    `answers` says what answers the calls of each kind: shapes, dtypes and devices of tensors, values of everything else.
+    """
+
+    def __init__(self, fn: Callable[P, R], settings: Settings) -> None:
+        self.fn, self.settings = fn, settings
+        self.answers: dict[Kind, Answer] = {}
+        self._latest: Superoptimized | None = None
+        self._surroundings: Kind = ()
+        """Those that `_latest` was optimized in."""
+        self._one_at_a_time = threading.RLock()
+        self._attribute = ""
+        functools.update_wrapper(self, fn, updated=())
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """What `fn` returns for these arguments; the first call of a kind may take up to the budget."""
+        if torch.compiler.is_compiling():
+            return self.fn(*args, **kwargs)
+        latest = self._latest
+        if latest is not None and self._surroundings == surroundings(self.fn):
+            with suppress(InvalidInput, ShapeMismatch):  # the function brings other tensors along than it did
+                inputs = None if _brings_gradients(latest) else latest.calling.plain(args, kwargs)
+                outputs = None if inputs is None else latest.executable.recognized(inputs)
+                if inputs is not None and outputs is not None:
+                    returned: R = latest.calling.unflatten(outputs, inputs)
+                    return returned
+        tensors = tensors_of(args, kwargs)
+        if asks_for_gradients(tensors) or stands_for_others(tensors):
+            return self.fn(*args, **kwargs)
+        return self._answered(args, kwargs)
+
+    @property
+    def results(self) -> tuple[Found, ...]:
+        """What was found so far, for the kinds of calls that kernels answer whole."""
+        return tuple(answer.result for answer in self.answers.values() if answer.result is not None and not answer.reason)
+
+    def _answered(self, args: Sequence[Any], kwargs: Mapping[str, Any], again: bool = False) -> R:
+        around = surroundings(self.fn)
+        try:
+            kind = (around, *kind_of_call(args, kwargs, self.settings.dynamic))
+        except TypeError:
+            return self._left("an argument is neither a tensor nor a value to compare with a later call's", args, kwargs)
+        answer = self.answers.get(kind)
+        if answer is None:
+            returned = self.fn(*args, **kwargs) if torch.is_grad_enabled() else None
+            if asks_for_gradients(tensors_of((returned,), {})):  # those of something that the function brings along
+                return self._left(_GRADIENTS, args, kwargs, returned)
+            answer = self._answer(kind, args, kwargs)
+            if answer.reason and returned is not None:
+                return returned
+        if answer.pieces is not None and not answer.reason:
+            return self._in_pieces(*args, **kwargs)
+        if answer.result is None or answer.reason:
+            return self.fn(*args, **kwargs)
+        try:
+            if _brings_gradients(answer.result):
+                return self.fn(*args, **kwargs)
+            outputs: R = answer.result(*args, **kwargs)
+        except (InvalidInput, ShapeMismatch):
+            if again or self.settings.dynamic:
+                raise
+            self._latest = None  # the function brings other tensors along than it did
+            del self.answers[kind]
+            return self._answered(args, kwargs, again=True)
+        if isinstance(answer.result, Superoptimized):
+            self._latest, self._surroundings = answer.result, around
+        return outputs
+
+    def _answer(self, kind: Kind, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Answer:
+        with self._one_at_a_time:
+            if kind not in self.answers:
+                self.answers[kind] = answer = self._optimized(args, kwargs)
+                if answer.reason:
+                    warn_user(f"{self._name} runs as PyTorch runs it: {answer.reason}", LeftToPyTorch)
+            return self.answers[kind]
+
+    def _optimized(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Answer:
+        settings = self.settings
+        try:
+            target = settings.target or _target_of(tensors_of(args, kwargs))
+            example = _example(self.fn, args, kwargs)
+            if settings.dynamic:
+                return Answer(superoptimize_dynamic(self.fn, example, settings.dynamic, target=target, **settings.of_all))
+            result = superoptimize(self.fn, example, target, **settings.of_all, progress=settings.progress, cache=settings.cache)
+        except UnsupportedOperator as error:
+            if settings.strict or settings.dynamic:
+                raise
+            return self._pieced(target, error, args, kwargs)
+        except MugraphError as error:
+            if settings.strict or (settings.dynamic and isinstance(error, ShapeMismatch)):
+                raise
+            return Answer(reason=f"{type(error).__name__}: {error}")
+        if not result.found:
+            return Answer(result, reason="no kernels for it were found that are faster")
+        machine = result.executable.machine
+        if not machine.available:
+            return Answer(result, reason=f"kernels for {result.target} cannot run on this machine")
+        outcome = self._raced(result, machine, args, kwargs)
+        return Answer(result, reason=_objection(outcome), duel=outcome)
+
+    def _pieced(self, target: str, error: UnsupportedOperator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Answer:
+        from mugraph.integrations.torch_compile import compilations  # loads Dynamo, which takes a second
+
+        compilations.clear()
+        with torch.inference_mode():
+            self._in_pieces(*args, **kwargs)
+        done = [compiled for compiled in compilations if compiled.partition.pieces]
+        if not done:
+            return Answer(reason=f"no piece of it runs as kernels, and as a whole it is no program: {error}")
+        outcome = self._raced(self._in_pieces, machine_for(target), args, kwargs)
+        return Answer(pieces=done[-1], reason=_objection(outcome), duel=outcome)
+
+    @functools.cached_property
+    def _in_pieces(self) -> Callable[P, R]:
+        """The function as `torch.compile` runs it, with kernels where its pieces have some."""
+        from mugraph.integrations.torch_compile import backend  # as above
+
+        options = self.settings.of_all | ({} if self.settings.target is None else {"target": self.settings.target})
+        compiled: Callable[P, R] = torch.compile(self.fn, backend=functools.partial(backend, options=options))
+        return compiled
+
+    def _raced(self, ours: Callable[..., R], machine: Machine, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Duel:
+        with torch.inference_mode():
+            challenger = machine.timed(functools.partial(ours, *args, **kwargs))
+            defender = machine.timed(functools.partial(self.fn, *args, **kwargs))
+            return duel(challenger.run, defender.run)
+
+    def _left(self, reason: str, args: Sequence[Any], kwargs: Mapping[str, Any], returned: R | None = None) -> R:
+        if self.settings.strict:
+            raise InvalidInput(f"{self._name} cannot be optimized for this call: {reason}")
+        warn_user(f"{self._name} runs as PyTorch runs it: {reason}", LeftToPyTorch)
+        return self.fn(*args, **kwargs) if returned is None else returned
+
+    @property
+    def _name(self) -> str:
+        return getattr(self.fn, "__qualname__", type(self.fn).__name__)
+
+    def __getattr__(self, name: str) -> Any:
+        """What the function, or the module, has besides: `optimized.parameters()`."""
+        if name.startswith("_") or "fn" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.fn, name)
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._attribute = f"_optimized_{name}"
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Optimized[Any, R]:
+        """The method of an instance, which has answers of its own, kept with it."""
+        if instance is None:
+            return self
+        own: Optimized[Any, R] | None = instance.__dict__.get(self._attribute)
+        if own is None or getattr(own.fn, "__self__", None) is not instance:  # none yet, or that of what this is a copy of
+            own = instance.__dict__[self._attribute] = Optimized(self.fn.__get__(instance, owner), self.settings)
+        return own
+
+    def __reduce__(self) -> Any:
+        """Pickled with the instance whose method it is, it is left out: what is read back is optimized anew."""
+        return (type(None), ()) if hasattr(self.fn, "__self__") else super().__reduce__()
+
+    def __repr__(self) -> str:
+        answered = sum(not answer.reason for answer in self.answers.values())
+        return f"<Optimized {self._name}: {answered} of {len(self.answers)} kinds of calls run by kernels>"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What `optimize` was asked; raises InvalidInput and TargetUnavailable for what cannot be."""
+
+    target: str | None
+    budget: float | None
+    dynamic: Dynamic
+    strict: bool
+    seed: int | None
+    max_error: float
+    evidence: Evidence
+    space: SearchSpace | None
+    progress: ProgressCallback | bool | None
+    cache: Store | Mode | str | None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.dynamic, Mapping):
+            remedy = "declare dimensions by argument, as in {0: {0: Dim('batch', 1, 64)}}"
+            raise InvalidInput(f"dynamic={self.dynamic!r}: {remedy}")
+        Options.of(self.of_all)
+        if self.target is not None:
+            device_for(self.target)
+
+    @property
+    def of_all(self) -> dict[str, Any]:
+        """The settings that whole functions, ranges of sizes and pieces have in common."""
+        names = ("budget", "seed", "max_error", "evidence", "space")
+        return {name: getattr(self, name) for name in names}
+
+
+class _Asked(TypedDict, total=False):
+    target: str | None
+    budget: float | None
+    dynamic: Dynamic | None
+    strict: bool
+    seed: int | None
+    max_error: float
+    evidence: Evidence
+    space: SearchSpace | None
+    progress: ProgressCallback | bool | None
+    cache: Store | Mode | str | None
+
+
+@overload
+def optimize(fn: Callable[P, R], **settings: Unpack[_Asked]) -> Optimized[P, R]: ...
+
+
+@overload
+def optimize(fn: None = None, **settings: Unpack[_Asked]) -> Callable[[Callable[P, R]], Optimized[P, R]]: ...
+
+
+def optimize(
+    fn: Callable[P, R] | None = None,
+    *,
+    target: str | None = None,
+    budget: float | None = 60.0,
+    dynamic: Dynamic | None = None,
+    strict: bool = False,
+    seed: int | None = None,
+    max_error: float = 2**-40,
+    evidence: Evidence = "bounded",
+    space: SearchSpace | None = None,
+    progress: ProgressCallback | bool | None = None,
+    cache: Store | Mode | str | None = None,
+) -> Optimized[P, R] | Callable[[Callable[P, R]], Optimized[P, R]]:
+    """Run a function, method or nn.Module by discovered kernels where these are faster: `@mugraph.optimize`, `optimize(model)`.
+
+    The first call with tensors of some shapes and dtypes, and with some other values, takes up to `budget` seconds to optimize
+    for them; later ones run what was found. `dynamic` declares dimensions that change, as in `mugraph.superoptimize_dynamic`
+    (`{0: {0: Dim("batch", 1, 64)}}`): one answer then serves all their sizes, and is not timed against PyTorch. `target` is by
+    default that of the tensors: `cpu`, or the GPU that they lie on. The others are as in `mugraph.superoptimize`.
+
+    Calls that gradients are wanted of run the function itself. So do those for which nothing clearly faster was found or that
+    cannot be optimized, of which a warning (LeftToPyTorch) tells once; with `strict` these raise what `mugraph.superoptimize`
+    raises, and no function is optimized in pieces. What the function reads besides arguments and tensors (numbers, flags) is as
+    it was at the first call of a kind; a module's `training` and autocasting belong to the kind.
+
+    Raises InvalidInput for what is no function and for wrong settings, TargetUnavailable for an unknown target.
+    """
+    settings = Settings(target, budget, dynamic or {}, strict, seed, max_error, evidence, space, progress, cache)
+
+    def around(function: Callable[P, R]) -> Optimized[P, R]:
+        if not callable(function):
+            raise InvalidInput(f"mugraph.optimize takes a function or module, not a {type(function).__name__}")
+        return Optimized(function, settings)
+
+    return around if fn is None else around(fn)
+
+
+def _objection(outcome: Duel) -> str:
+    """Why PyTorch answers all the same."""
+    return "" if outcome.clear else f"its kernels are not clearly faster ({outcome.speedup:.2f} times as fast as PyTorch)"
+
+
+def _brings_gradients(result: Found) -> bool:
+    """Whether gradients are recorded, and a tensor that the function brings along requires one."""
+    if not torch.is_grad_enabled():
+        return False
+    one = result if isinstance(result, Superoptimized) else next(iter(result.table.values()))
+    return isinstance(one.calling, Traced) and one.calling.requires_grad
+
+
+def _example(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...] | dict[str, Any]:
+    """The arguments as `superoptimize` takes them: all by position, or all by name."""
+    if not kwargs:
+        return tuple(args)
+    if not args:
+        return dict(kwargs)
+    signature = inspect.signature(fn.forward if isinstance(fn, torch.nn.Module) else fn)
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise InvalidInput(f"the function takes {signature}: {error}") from None
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    if all(signature.parameters[name].kind in by_name for name in bound.arguments):
+        return dict(bound.arguments)
+    if bound.kwargs:
+        raise InvalidInput("arguments that only have a place are beside others that only have a name")
+    return bound.args
+
+
+def _target_of(tensors: Sequence[torch.Tensor]) -> str:
+    """The target that the tensors lie on; raises TargetUnavailable for a device without one."""
+    gpu = next((tensor.device for tensor in tensors if tensor.device.type == "cuda"), None)
+    if gpu is None:
+        if other := next((tensor.device for tensor in tensors if tensor.device.type != "cpu"), None):
+            raise TargetUnavailable(f"no target runs on {other}")
+        return "cpu"
+    major, minor = torch.cuda.get_device_capability(gpu)
+    versions = [_version(name) for name in TARGETS["cuda"].architectures() if ":" not in name]
+    fitting = [version for version in versions if version[0] == major and version[1] <= minor]
+    if not fitting:
+        raise TargetUnavailable(f"no kernels are made for GPUs of compute capability {major}.{minor}; name a target")
+    return "cuda:sm_{}{}".format(*max(fitting))
+
+
+def _version(architecture: str) -> tuple[int, int]:
+    digits = architecture.removeprefix("sm_")
+    return int(digits[:-1]), int(digits[-1])

@@ -1,0 +1,257 @@
+"""`@mugraph.optimize`: calls are answered as the function answers them, and gradients are never lost."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import mugraph
+from mugraph.errors import GradientsDropped, InvalidInput, LeftToPyTorch, ShapeMismatch, TargetUnavailable, UnsupportedOperator
+from mugraph.integrations import decorator
+from mugraph.integrations.decorator import Optimized
+from mugraph.runtime.benchmarking import Duel
+
+X, W = torch.randn(4, 32), torch.randn(32, 16)
+
+
+def norm_linear(x: torch.Tensor, w: torch.Tensor, eps: float = 1e-5) -> torch.Tensor:
+    """Normalises rows, and multiplies."""
+    return (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)) @ w
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.linear = nn.RMSNorm(32), nn.Linear(32, 16)
+
+    @mugraph.optimize(budget=20.0)
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(self.norm(x))
+
+
+@pytest.fixture(autouse=True)
+def kernels_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is tested is who answers, not how fast tiny programs are."""
+    monkeypatch.setattr(decorator, "duel", lambda *sides: Duel(rounds=60, won=60, speedup=2.0))
+
+
+@pytest.fixture
+def optimized() -> Optimized[..., torch.Tensor]:
+    return mugraph.optimize(norm_linear, budget=20.0)
+
+
+@pytest.fixture
+def silent() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+def close(ours: torch.Tensor, theirs: torch.Tensor) -> None:
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.usefixtures("silent")
+def test_kernels_answer_from_the_first_call_on(optimized: Optimized[..., torch.Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    close(optimized(X, W), norm_linear(X, W))
+    (result,) = optimized.results
+    assert result.found
+    monkeypatch.setattr(optimized, "fn", None)
+    close(optimized(X, W), norm_linear(X, W))
+    close(optimized(X.t().contiguous().t().contiguous(), W), norm_linear(X, W))
+
+
+def test_kinds_of_calls_have_answers_of_their_own(optimized: Optimized[..., torch.Tensor]) -> None:
+    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+        ((X, W), {}),
+        ((X[:2], W), {}),
+        ((X, W, 1e-3), {}),
+        ((X,), {"w": W}),
+        ((), {"w": W, "x": X}),
+        ((X.t().contiguous().t(), W), {}),
+        ((X.bfloat16(), W.bfloat16()), {}),
+    ]
+    for number, (args, kwargs) in enumerate(calls, 1):
+        torch.testing.assert_close(optimized(*args, **kwargs), norm_linear(*args, **kwargs), rtol=2e-2, atol=2e-1)
+        assert len(optimized.answers) == len(optimized.results) == number
+    for args, kwargs in calls:
+        torch.testing.assert_close(optimized(*args, **kwargs), norm_linear(*args, **kwargs), rtol=2e-2, atol=2e-1)
+    assert len(optimized.answers) == len(calls)
+
+
+def test_it_looks_like_the_function(optimized: Optimized[..., torch.Tensor]) -> None:
+    assert optimized.__name__ == "norm_linear"
+    assert optimized.__doc__ == norm_linear.__doc__
+    assert repr(optimized) == "<Optimized norm_linear: 0 of 0 kinds of calls run by kernels>"
+
+
+def test_gradients_are_those_of_the_function(optimized: Optimized[..., torch.Tensor]) -> None:
+    optimized(X, W)
+    w = W.clone().requires_grad_()
+    optimized(X, w).sum().backward()
+    assert w.grad is not None
+    with torch.no_grad():
+        assert not optimized(X, w).requires_grad
+
+
+def test_a_layer_trains_and_serves() -> None:
+    layer = Layer()
+    with pytest.warns(LeftToPyTorch, match=r"Layer.forward runs as PyTorch runs it: gradients are recorded.*inference_mode"):
+        layer(X).sum().backward()
+    assert layer.linear.weight.grad is not None
+    assert not layer.forward.answers
+    with torch.inference_mode():
+        close(layer(X), layer.linear(layer.norm(X)))
+    assert len(layer.forward.results) == 1
+    layer.linear.weight.grad = None
+    layer(X).sum().backward()  # the answer is known, and is not asked
+    assert layer.linear.weight.grad is not None
+    with torch.no_grad():
+        layer.linear.weight.mul_(2)
+        close(layer(X), layer.linear(layer.norm(X)))
+
+
+def test_copies_of_a_layer_have_answers_of_their_own() -> None:
+    layer = Layer().requires_grad_(False)
+    layer(X)
+    other = copy.deepcopy(layer)
+    other.linear.weight.mul_(3)
+    close(other(X), other.linear(other.norm(X)))
+    read = pickle.loads(pickle.dumps(layer))
+    close(read(X), layer(X))
+    assert layer.forward is not other.forward
+
+
+def test_other_tensors_of_the_function_are_optimized_for_anew() -> None:
+    layer = Layer().requires_grad_(False)
+    layer(X)
+    layer.linear = nn.Linear(32, 24).requires_grad_(False)
+    close(layer(X), layer.linear(layer.norm(X)))
+    assert len(layer.forward.answers) == 1
+    layer.bfloat16()
+    assert layer(X.bfloat16()).dtype is torch.bfloat16
+
+
+def test_a_module_keeps_what_it_has() -> None:
+    model = nn.Sequential(nn.RMSNorm(32), nn.Linear(32, 16)).requires_grad_(False)
+    optimized = mugraph.optimize(model, budget=20.0)
+    assert [*optimized.parameters()] == [*model.parameters()]
+    close(optimized(X), model(X))
+    assert len(optimized.results) == 1
+    model.train(False)
+    close(optimized(X), model(X))
+    assert len(optimized.answers) == 2
+    with pytest.raises(AttributeError):
+        optimized.nothing  # noqa: B018
+
+
+def test_what_is_no_program_runs_in_pieces() -> None:
+    def shifted(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return norm_linear(x.cumsum(0), w)[:, 1:]
+
+    optimized = mugraph.optimize(shifted, budget=20.0)
+    x, weight = torch.randn(8, 512), torch.randn(512, 1024)
+    close(optimized(x, weight), shifted(x, weight))
+    (answer,) = optimized.answers.values()
+    assert answer.pieces is not None
+    assert answer.pieces.results
+    assert not answer.reason
+    close(optimized(x, weight), shifted(x, weight))
+    w = weight.clone().requires_grad_()
+    optimized(x, w).sum().backward()
+    assert w.grad is not None
+
+
+def test_what_has_no_kernels_runs_as_ever() -> None:
+    optimized = mugraph.optimize(lambda x: x.cumsum(0)[1:], budget=20.0)
+    with pytest.warns(LeftToPyTorch, match="no piece of it runs as kernels.*cumsum"):
+        assert torch.equal(optimized(X), X.cumsum(0)[1:])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(optimized(X), X.cumsum(0)[1:])
+    strict = mugraph.optimize(lambda x: x.cumsum(0)[1:], strict=True)
+    with pytest.raises(UnsupportedOperator):
+        strict(X)
+
+
+def test_slower_kernels_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decorator, "duel", lambda *sides: Duel(rounds=60, won=3, speedup=0.5))
+    optimized = mugraph.optimize(norm_linear, budget=20.0)
+    with pytest.warns(LeftToPyTorch, match=r"not clearly faster \(0.50 times"):
+        assert torch.equal(optimized(X, W), norm_linear(X, W))
+    assert not optimized.results
+
+
+def test_one_answer_for_a_range_of_sizes() -> None:
+    batch = mugraph.Dim("batch", 2, 6)
+    optimized = mugraph.optimize(norm_linear, dynamic={0: {0: batch}}, budget=20.0)
+    for size in (2, 4, 6):
+        x = torch.randn(size, 32)
+        close(optimized(x, W), norm_linear(x, W))
+    assert len(optimized.answers) == 1
+    with pytest.raises(ShapeMismatch, match="batch has size 7"):
+        optimized(torch.randn(7, 32), W)
+
+
+def test_tensors_without_numbers_and_mapped_ones(optimized: Optimized[..., torch.Tensor]) -> None:
+    close(torch.vmap(optimized, in_dims=(0, None))(X[:, None], W)[:, 0], norm_linear(X, W))
+    tangent = torch.func.jvp(lambda x: optimized(x, W), (X,), (X,))[1]
+    close(tangent, torch.func.jvp(lambda x: norm_linear(x, W), (X,), (X,))[1])
+    compiled = torch.compile(lambda x, w: optimized(x, w) + 1, backend="eager", fullgraph=True)
+    close(compiled(X, W), norm_linear(X, W) + 1)
+
+
+def test_values_that_have_no_hash() -> None:
+    optimized = mugraph.optimize(lambda x, sizes: x * len(sizes), budget=20.0)
+    with pytest.warns(LeftToPyTorch, match="neither a tensor nor a value"):
+        assert torch.equal(optimized(X, {1, 2}), X * 2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "words"),
+    [
+        ({"target": "tpu"}, TargetUnavailable, "unknown target 'tpu'"),
+        ({"dynamic": True}, InvalidInput, "dynamic=True: declare dimensions"),
+        ({"budget": -1.0}, InvalidInput, "budget"),
+        ({"max_error": 2.0}, InvalidInput, "max_error|error"),
+        ({"space": "small"}, InvalidInput, "SearchSpace"),
+    ],
+)
+def test_wrong_settings_are_refused_at_once(settings: dict[str, Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        mugraph.optimize(norm_linear, **settings)
+
+
+def test_only_functions_are_optimized() -> None:
+    with pytest.raises(InvalidInput, match="a function or module, not a int"):
+        mugraph.optimize(3)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("kind", ["an argument", "a parameter"])
+def test_results_warn_where_gradients_are_dropped(kind: str) -> None:
+    linear = nn.Linear(32, 16)
+    fn = linear if kind == "a parameter" else nn.functional.silu
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        opt = mugraph.superoptimize(fn, (X,), budget=10.0)
+        with torch.no_grad():
+            opt(X)
+    x = X if kind == "a parameter" else X.clone().requires_grad_()
+    with pytest.warns(GradientsDropped, match=r"requires a gradient.*torch.no_grad\(\)") as seen:
+        assert not opt(x).requires_grad
+    assert {warning.filename for warning in seen} == {__file__}
+
+
+def test_programs_warn_where_gradients_are_dropped() -> None:
+    program = mugraph.Program()
+    program.output(program.input("x", (4, 32)).exp())
+    opt = mugraph.superoptimize(program, budget=10.0)
+    with pytest.warns(GradientsDropped, match="an input requires a gradient"):
+        opt(X.clone().requires_grad_())
