@@ -37,7 +37,7 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 
 from mugraph.devices import device_for
 from mugraph.devices.host import available_cores
-from mugraph.frontend.block_permutations import with_arrangements
+from mugraph.frontend.graph_passes import with_arrangements
 from mugraph.frontend.partition import Partition, partition
 from mugraph.integrations.torch_compile import compilations
 

@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from mugraph.devices import device_for
 from mugraph.errors import UnsupportedOperator
 from mugraph.frontend import trace
-from mugraph.frontend.masks import causal_mask, hides_a_row
+from mugraph.frontend.attention import causal_mask, hides_a_row
 from mugraph.frontend.partition import Partition, partition
 from mugraph.frontend.splice import Kernels, runnable, stitched
 from mugraph.lower.thread_graphs import construct

@@ -11,7 +11,7 @@ import torch
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from mugraph.frontend.block_permutations import with_arrangements
+from mugraph.frontend.graph_passes import with_arrangements
 from mugraph.frontend.partition import Partition, Piece, partition
 from mugraph.frontend.splice import stitched
 from mugraph.runtime import build

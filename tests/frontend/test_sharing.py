@@ -9,8 +9,8 @@ import torch
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from mugraph.frontend.graph_passes import viewed, with_views_of_results
 from mugraph.frontend.partition import partition
-from mugraph.frontend.sharing import viewed, with_views_of_results
 from mugraph.frontend.splice import stitched
 from mugraph.runtime import build
 

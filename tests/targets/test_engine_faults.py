@@ -12,7 +12,7 @@ import torch
 
 from lower.graphs import attention, rms_norm_linear
 from mugraph.devices import Engines
-from mugraph.frontend.torch_dtypes import DTYPES
+from mugraph.frontend.torch_casts import DTYPES
 from mugraph.ir import DType
 from mugraph.runtime import Executable
 from mugraph.targets.cuda.emulated import EmulatedCuda

@@ -2,15 +2,21 @@
 
 A mask is a tensor that is added to the scores; -inf hides a key. Where it hides every key of a query, attention is 0 in
 PyTorch, but 0 / 0 in a program. So a program can stand for masked attention only where somebody looks at the mask
-first (`mugraph.frontend.masks`). The mask of causal attention hides no row; it becomes a further input of the program.
+first (`mugraph.frontend.attention`). The mask of causal attention hides no row; it becomes a further input of the program.
+
+Masks of a torch graph's attention: which tensors they are, what must be known of them before kernels run, causal ones.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
+
+import torch
+from torch import fx
 
 from mugraph.errors import UnsupportedOperator
 from mugraph.ir.program import ProgramTensor as Tensor
@@ -85,3 +91,25 @@ def _causal_input(query: Tensor, shape: tuple[int, int]) -> Tensor:
     program, name = query.program, f"causal_mask_{shape[0]}x{shape[1]}"
     known = program.named(name)
     return program.input(name, shape, query.dtype) if known is None else known
+
+
+def mask_of(node: fx.Node) -> fx.Node | None:
+    """The mask that a call of attention adds to its scores."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return None
+    for position, argument in enumerate(node.target._schema.arguments):
+        if argument.name == "attn_mask":
+            given = node.kwargs.get("attn_mask", node.args[position] if position < len(node.args) else None)
+            return given if isinstance(given, fx.Node) else None
+    return None
+
+
+@functools.lru_cache(maxsize=8)
+def causal_mask(shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """The mask [queries, keys] that hides from query i the keys after key i; the layers of a model share one."""
+    return torch.full(shape, -math.inf, dtype=dtype, device=device).triu(1)
+
+
+def hides_a_row(mask: torch.Tensor) -> bool:
+    """Whether a mask [..., queries, keys] hides every key of some query."""
+    return bool((mask.amax(-1) == -math.inf).any())

@@ -16,7 +16,7 @@ import numpy as np
 
 from mugraph.errors import InvalidInput, ShapeMismatch
 from mugraph.frontend.calling import arguments_of
-from mugraph.frontend.containers import Container, Output, Structure, difference, outputs_of, structure_from
+from mugraph.frontend.returned import Container, Output, Structure, difference, outputs_of, structure_from
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.dead_nodes import without_dead_nodes

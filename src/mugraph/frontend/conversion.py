@@ -16,9 +16,8 @@ import torch
 
 from mugraph.errors import MugraphError, UnsupportedOperator
 from mugraph.frontend.aten import ROWS, Rule
-from mugraph.frontend.casts import name_of, note_roundings, noted, rounded_operands, rounds
 from mugraph.frontend.source_lines import line_of_node
-from mugraph.frontend.torch_dtypes import DTYPES
+from mugraph.frontend.torch_casts import DTYPES, name_of, note_roundings, noted, rounded_operands, rounds
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph
 from mugraph.ir.program import Program, ProgramTensor

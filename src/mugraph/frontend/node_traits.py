@@ -1,4 +1,9 @@
-"""Operators of a torch graph as the partitioner sees them: which can be part of a program, and what they do there.
+"""What a part of a torch graph costs, whoever runs it: bytes read and written, floating-point operations.
+
+Calls that programs can express are counted by the operator table; the few others by PyTorch's own formulas, or as one
+operation for each element they give.
+
+Operators of a torch graph as the partitioner sees them: which can be part of a program, and what they do there.
 
 Nothing is decided by an operator's name: each call is converted alone (`mugraph.frontend.conversion`), and its traits are
 read off the operators of the table it becomes. What cannot be converted stays with torch, for the reason the frontend gives.
@@ -6,23 +11,90 @@ read off the operators of the table it becomes. What cannot be converted stays w
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import fx
+from torch.utils.flop_counter import flop_registry
 
 from mugraph.errors import MugraphError
 from mugraph.frontend.aten import ROWS
 from mugraph.frontend.attention import WATCHED_ROWS
-from mugraph.frontend.casts import rounds
 from mugraph.frontend.conversion import Signature, convert
-from mugraph.frontend.permuted_blocks import ARRANGED_ROWS, TINY_MATRIX, arranged
-from mugraph.frontend.torch_dtypes import DTYPES
+from mugraph.frontend.graph_passes import ARRANGED_ROWS, TINY_MATRIX, arranged
+from mugraph.frontend.torch_casts import DTYPES, rounds
+from mugraph.ir import ops
 from mugraph.ir.graph import FREE, Graph
 from mugraph.ir.ops import OPERATORS, Kind, is_reduction
+
+_GATHERING = frozenset({"embedding", "index", "index_select", "gather"})
+"""Operators that read of their first operand only what they give."""
+_VIEWS = frozenset({"_unsafe_view"})
+"""Operators that give their operand's memory although their schema does not say so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Bytes read and written, each tensor once, and floating-point operations."""
+
+    bytes: int = 0
+    flops: int = 0
+
+
+def work_of_call(node: fx.Node) -> Work:
+    """What a call costs when torch runs it alone; views, and parts of several results, cost nothing."""
+    given = _tensors(node)
+    name = getattr(getattr(node.target, "overloadpacket", None), "__name__", None)
+    view = getattr(node.target, "is_view", False) or name in _VIEWS
+    if not given or view or node.target is operator.getitem:
+        return Work()
+    gathers = name in _GATHERING
+    read = [node if gathers and source is node.args[0] else source for source in node.all_input_nodes]
+    return Work(sum(map(bytes_of, (*read, node))), _flops_of_call(node, given))
+
+
+def _tensors(node: fx.Node) -> list[torch.Tensor]:
+    value = node.meta.get("val")
+    return [part for part in (value if isinstance(value, (tuple, list)) else (value,)) if isinstance(part, torch.Tensor)]
+
+
+def work_of_program(program: Graph, tensors: Iterable[fx.Node]) -> Work:
+    """What kernels that compute `program` cost at least, `tensors` being its inputs and outputs."""
+    return Work(sum(map(bytes_of, tensors)), _flops_of_program(program))
+
+
+def share(taken: Iterable[int], rest: Iterable[int]) -> float:
+    """The part that `taken` is of everything; 0 of nothing."""
+    ours = sum(taken)
+    return ours / max(ours + sum(rest), 1)
+
+
+def _flops_of_call(node: fx.Node, given: list[torch.Tensor]) -> int:
+    """Operations of a call; 0 where none are on floats, and where sizes vary."""
+    operands = [tensor for source in node.all_input_nodes for tensor in _tensors(source)]
+    if not all(tensor.dtype.is_floating_point for tensor in given) or not all(map(is_static, (*operands, *given))):
+        return 0
+    if len(given) == 1 and len(operands) == len(node.all_input_nodes):
+        with contextlib.suppress(MugraphError):
+            return _flops_of_program(program_of(isolated([node], [node])[0])[0])
+    formula = flop_registry.get(getattr(node.target, "overloadpacket", None))
+    if formula is None:
+        return sum(tensor.numel() for tensor in given[:1])
+    arguments, options = fx.map_arg((node.args, node.kwargs), lambda source: source.meta["val"])
+    return int(formula(*arguments, **options, out_val=node.meta["val"]))
+
+
+def _flops_of_program(program: Graph) -> int:
+    total = 0
+    for node in program.nodes:
+        call = ops.apply_call(node.op, [program.tensor(value) for value in node.inputs], dict(node.attributes))
+        total += ops.operator(node.op).flops(call, node.output.shape)
+    return total
+
 
 _ROWS = {**ROWS, **WATCHED_ROWS, **ARRANGED_ROWS}
 _BOTTLENECK = 4
@@ -99,7 +171,7 @@ def isolated(nodes: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> tuple[fx.G
 def program_of(graph: fx.Graph) -> tuple[Graph, list[int]]:
     """The kernel graph of an isolated graph, and which of its outputs each output is. Raises UnsupportedOperator.
 
-    After the inputs of the graph come causal masks, if there are any (see `mugraph.frontend.masks`).
+    After the inputs of the graph come causal masks, if there are any (see `mugraph.frontend.attention`).
     """
     (result,) = (node for node in graph.nodes if node.op == "output")
     names = {node.name: node.name for node in graph.nodes if node.op == "placeholder"}

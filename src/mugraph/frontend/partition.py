@@ -16,11 +16,23 @@ from dataclasses import dataclass, field, replace
 from torch import fx
 
 from mugraph.errors import MugraphError
-from mugraph.frontend.casts import note_roundings
-from mugraph.frontend.masks import mask_of
-from mugraph.frontend.node_traits import Inspector, Traits, alone, described, isolated, mutates, program_of, tensor_of
+from mugraph.frontend.attention import mask_of
+from mugraph.frontend.node_traits import (
+    Inspector,
+    Traits,
+    Work,
+    alone,
+    described,
+    isolated,
+    mutates,
+    program_of,
+    share,
+    tensor_of,
+    work_of_call,
+    work_of_program,
+)
 from mugraph.frontend.topological_levels import levels_of
-from mugraph.frontend.work import Work, share, work_of_call, work_of_program
+from mugraph.frontend.torch_casts import note_roundings
 from mugraph.ir.graph import Graph, Tensor
 
 _LARGEST = 4
@@ -52,7 +64,7 @@ class Piece:
 
     @property
     def causal_masks(self) -> tuple[Tensor, ...]:
-        """Inputs [queries, keys] of the program after those of the piece: see `mugraph.frontend.masks`."""
+        """Inputs [queries, keys] of the program after those of the piece: see `mugraph.frontend.attention`."""
         return tuple(node.output for node in self.program.inputs()[len(self.inputs) :])
 
     @property

@@ -11,10 +11,10 @@ import torch
 from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
-from mugraph.frontend.masks import causal_mask, hides_a_row
+from mugraph.frontend.attention import causal_mask, hides_a_row
 from mugraph.frontend.node_traits import tensor_of
 from mugraph.frontend.partition import Left, Partition, Piece
-from mugraph.frontend.torch_dtypes import TORCH_DTYPES
+from mugraph.frontend.torch_casts import TORCH_DTYPES
 
 Kernels = Callable[..., Sequence[torch.Tensor]]
 """From the inputs of a piece's program, in order, to the program's outputs."""

@@ -22,7 +22,7 @@ from mugraph.frontend.export import Recording, record
 from mugraph.frontend.origins import origins
 from mugraph.frontend.restore import Arguments, Results, Source, Traced, unused_name
 from mugraph.frontend.returned import results_of
-from mugraph.frontend.torch_dtypes import DTYPES
+from mugraph.frontend.torch_casts import DTYPES
 from mugraph.ir.scalar import Scalar
 
 _IN_PIECES = 'torch.compile(f, backend="mugraph"), which leaves such operators to PyTorch'

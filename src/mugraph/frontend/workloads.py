@@ -68,7 +68,7 @@ class Workload:
         require_torch(f"for workload {self.name}")
         import torch
 
-        from mugraph.frontend.torch_dtypes import DTYPES
+        from mugraph.frontend.torch_casts import DTYPES
 
         (element_type,) = (known for known, ours in DTYPES.items() if ours is DType.parse(dtype))
         generator = torch.Generator().manual_seed(seed)

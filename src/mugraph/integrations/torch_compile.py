@@ -22,11 +22,9 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch.utils._python_dispatch import _disable_current_modes
 
 from mugraph.errors import InvalidInput
-from mugraph.frontend.block_permutations import with_arrangements
 from mugraph.frontend.capture import captured
-from mugraph.frontend.concrete import concrete, numbers_of
+from mugraph.frontend.graph_passes import concrete, numbers_of, with_arrangements, with_views_of_results
 from mugraph.frontend.partition import Partition, Piece, partition
-from mugraph.frontend.sharing import with_views_of_results
 from mugraph.frontend.splice import stitched
 from mugraph.integrations.piece_optimizer import Known, Options, optimizer
 from mugraph.integrations.symbolic_sizes import SizedGraph

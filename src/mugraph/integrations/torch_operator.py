@@ -26,7 +26,7 @@ def torch_operator(name: str, result: Superoptimized) -> CustomOpDef:
     require_torch("to register operators")
     import torch
 
-    from mugraph.frontend.torch_dtypes import DTYPES
+    from mugraph.frontend.torch_casts import DTYPES
 
     if not _QUALIFIED.fullmatch(name):
         raise InvalidInput(f"{name!r} is no name of a torch operator; use the form namespace::name")

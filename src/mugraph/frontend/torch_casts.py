@@ -1,4 +1,6 @@
-"""The roundings of a torch graph: `mugraph.frontend.roundings`, asked about calls of ATen.
+"""Element types in torch's words and ours.
+
+The roundings of a torch graph: `mugraph.frontend.roundings`, asked about calls of ATen.
 
 Whether a cast rounds depends on the whole graph, so `note_roundings` leaves the answers in the nodes before the graph is cut up.
 """
@@ -11,8 +13,17 @@ import torch
 from torch import fx
 
 from mugraph.frontend.roundings import Origin, Step, written_roundings
-from mugraph.frontend.torch_dtypes import DTYPES
 from mugraph.ir.dtypes import DType
+
+DTYPES = {
+    torch.float16: DType.FP16,
+    torch.bfloat16: DType.BF16,
+    torch.float32: DType.FP32,
+    torch.float64: DType.FP64,
+}
+
+TORCH_DTYPES = {dtype: torch_dtype for torch_dtype, dtype in DTYPES.items()}
+
 
 _NOTE = "rounds"
 _CASTS = frozenset({"_to_copy", "type_as"})

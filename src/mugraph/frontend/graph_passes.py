@@ -1,0 +1,293 @@
+"""A torch graph with symbolic sizes, and the graph it is at sizes that are known.
+
+A pass over torch graphs: results that share memory become views that nothing else reads, of one tensor.
+
+Kernels write every result to memory of its own. Where a model returns a tensor and a view of it, or two views, a change of one
+must show in the other: so the views are left to torch, which makes them of what the kernels wrote.
+
+Blocks of a tensor in another order, such as the halves that a rotary embedding exchanges, as a call of one operator.
+
+Programs have no parts of tensors. But a concatenation of equal blocks of one tensor, some of them negated, is the product of
+a small matrix of 0, 1 and -1 with the tensor whose dimension is split into blocks. The matrix becomes a tensor of the graph
+(`mugraph.frontend.graph_passes`), so programs are searched and proved for every matrix. Multiplying by it rounds nothing;
+but where an element is not finite, those it shares a sum with are no numbers.
+
+A pass over torch graphs: concatenations of equal blocks of one tensor become calls of `mugraph.frontend.graph_passes`.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter, getitem
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes
+
+from mugraph.frontend.node_traits import mutates
+from mugraph.ir.program import ProgramTensor as Tensor
+
+Number = int | float | bool
+
+
+def numbers_of(module: fx.GraphModule) -> tuple[int, ...] | None:
+    """Which arguments of a graph are numbers that decide all its sizes; None where its tensors have sizes of other origin.
+
+    () for a graph whose sizes are all fixed. None also where a number is no integer: equal ones (0.0 and -0.0) may differ.
+    """
+    placeholders = [node.meta.get("val") for node in module.graph.nodes if node.op == "placeholder"]
+    if any(isinstance(value, (torch.SymFloat, torch.SymBool)) for value in placeholders):
+        return None
+    numbers = tuple(index for index, value in enumerate(placeholders) if isinstance(value, torch.SymInt))
+    given = {str(placeholders[index].node.expr) for index in numbers}
+    tensors = [value for value in placeholders if isinstance(value, torch.Tensor)]
+    needed = {symbol for tensor in tensors for symbol in _symbols(tensor)}
+    return numbers if needed <= given else None
+
+
+def concrete(module: fx.GraphModule, arguments: Sequence[Any]) -> fx.GraphModule:
+    """The graph of `module` for the sizes, strides and numbers of these arguments, which tensors with other contents may follow.
+
+    What the graph computes of sizes becomes constants. The arguments are those of `module`. Raises what torch raises for sizes
+    that the graph cannot have, or that depend on the contents of tensors.
+    """
+    graph = fx.Graph()
+    copies: dict[fx.Node, Any] = {}
+    given = iter(arguments)
+    with torch.no_grad(), FakeTensorMode() as mode:
+        for node in module.graph.nodes:
+            if node.op == "output":
+                graph.output(fx.map_arg(node.args[0], copies.__getitem__))
+                continue
+            if node.op == "placeholder":
+                value: Any = next(given)
+            elif node.op == "get_attr":
+                value = getattr(module, node.target)
+            else:
+                value = _computed(node, copies)
+            if isinstance(value, torch.Tensor) and node.op != "call_function":
+                value = mode.from_tensor(value, static_shapes=True)
+            known = isinstance(value, Number)
+            if node.op == "call_function" and known:
+                copies[node] = value
+                continue
+            copy = graph.node_copy(node, copies.__getitem__)
+            copy.meta["val"] = value
+            copies[node] = value if known else copy
+    return fx.GraphModule(module, graph)
+
+
+def _computed(node: fx.Node, copies: dict[fx.Node, Any]) -> Any:
+    """What a call gives for tensors without data."""
+
+    def value(source: fx.Node) -> Any:
+        copy = copies[source]
+        return copy.meta["val"] if isinstance(copy, fx.Node) else copy
+
+    arguments: Any = fx.map_arg(node.args, value)
+    options: Any = fx.map_arg(node.kwargs, value)
+    assert callable(node.target), "calls of modules and methods are no ATen calls"
+    return node.target(*arguments, **options)
+
+
+def _symbols(tensor: torch.Tensor) -> Iterator[str]:
+    """The symbols in a tensor's sizes, strides and offset."""
+    for size in (*tensor.shape, *tensor.stride(), tensor.storage_offset()):
+        if isinstance(size, torch.SymInt):
+            yield from map(str, size.node.expr.free_symbols)
+
+
+def with_views_of_results(module: fx.GraphModule) -> fx.GraphModule:
+    """A graph of ATen calls in which results that share memory are made by calls of their own from what they are views of."""
+    (output,) = (node for node in module.graph.nodes if node.op == "output")
+    results = list(dict.fromkeys(output.all_input_nodes))
+    owners = {node: _owner(node) for node in results}
+    count = Counter(owners.values())
+    views = [node for node in results if owners[node] is not node and count[owners[node]] > 1]
+    if not views:
+        return module
+    graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
+    graph.graph_copy(module.graph, copies)
+    again: dict[fx.Node, fx.Node] = {}
+
+    def made_again(node: fx.Node) -> fx.Node:
+        source = viewed(node)
+        if source is None:
+            return copies[node]
+        if node not in again:
+            made_again(source)
+            again[node] = graph.node_copy(node, lambda read: again.get(read, copies[read]))
+        return again[node]
+
+    returned = {node: made_again(node) if node in views else copies[node] for node in results}
+    graph.output(fx.map_arg(output.args[0], returned.__getitem__))
+    for node in reversed(list(copies.values())):
+        if node.op == "call_function" and not node.users and viewed(node) is not None:
+            graph.erase_node(node)
+    return fx.GraphModule(module, graph)
+
+
+def viewed(node: fx.Node) -> fx.Node | None:
+    """The operand that an ATen call gives a view of; None for a tensor with memory of its own, as far as schemas tell."""
+    if node.target is operator.getitem:
+        producer = node.args[0]
+        return producer if isinstance(producer, fx.Node) and viewed(producer) is not None else None
+    if not isinstance(node.target, torch._ops.OpOverload) or not node.target.is_view:
+        return None
+    arguments = node.target._schema.arguments
+    position = next(position for position, argument in enumerate(arguments) if argument.alias_info is not None)
+    operand = node.args[position] if position < len(node.args) else node.kwargs.get(arguments[position].name)
+    return operand if isinstance(operand, fx.Node) else None
+
+
+def _owner(node: fx.Node) -> fx.Node:
+    """What a tensor is, after all, a view of."""
+    while (source := viewed(node)) is not None:
+        node = source
+    return node
+
+
+TINY_MATRIX = 4
+"""Elements of a matrix up to which multiplying by it is arithmetic on what lies at hand, and no contraction."""
+
+Blocks = tuple[tuple[int, int], ...]
+"""For each block of a result: its sign, and which block of the source it is."""
+
+
+def arranged(x: torch.Tensor, matrix: torch.Tensor, dim: int, blocks: Blocks) -> torch.Tensor:
+    """`blocks` of the equal ones that `x` has along `dim`, one per column of `matrix`, which says the same to programs."""
+    parts = x.chunk(matrix.shape[1], dim)
+    return torch.cat([parts[number] if sign > 0 else -parts[number] for sign, number in blocks], dim)
+
+
+def _arranged(x: Tensor, matrix: Tensor, dim: int, blocks: Blocks) -> Tensor:
+    before, size, after = x.shape[:dim], x.shape[dim] // matrix.shape[1], x.shape[dim + 1 :]
+    split = x.reshape(*before, matrix.shape[1], size * math.prod(after))
+    return (matrix @ split).reshape(*before, len(blocks) * size, *after)
+
+
+ARRANGED_ROWS: Mapping[str, Callable[..., Any]] = {arranged.__name__: _arranged}
+"""What `arranged` means, as a row for `mugraph.frontend.conversion`."""
+
+
+_aten = torch.ops.aten
+_MADE_OF = frozenset({_aten.slice.Tensor, _aten.split.Tensor, _aten.neg.default, getitem})
+"""Calls that blocks are made by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """What a concatenation makes of one tensor: `blocks` of the `count` equal ones that `source` has along `dim`."""
+
+    source: fx.Node
+    dim: int
+    count: int
+    blocks: Blocks
+
+    def matrix(self) -> torch.Tensor:
+        """The matrix [blocks of the result, blocks of the source] that does it, with the source's dtype and device."""
+        like = self.source.meta["val"]
+        with _disable_current_modes():  # Dynamo's, under which tensors have no data
+            matrix = torch.zeros(len(self.blocks), self.count, dtype=like.dtype, device=like.device)
+            for row, (sign, number) in enumerate(self.blocks):
+                matrix[row, number] = sign
+        return matrix
+
+
+def with_arrangements(module: fx.GraphModule) -> fx.GraphModule:
+    """A graph of ATen calls with `arranged` in the place of concatenations of equal blocks of one tensor.
+
+    The matrices, of at most `TINY_MATRIX` elements, become buffers of the module. Other concatenations stay, and so does what
+    follows a call that changes an operand, for that may be the tensor.
+    """
+    graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
+    tensors = {str(node.target): attrgetter(str(node.target))(module) for node in module.graph.nodes if node.op == "get_attr"}
+    matrices: dict[tuple[object, ...], fx.Node] = {}
+    functional = True
+    for node in module.graph.nodes:
+        functional = functional and not mutates(node)
+        found = arrangement_of(node) if functional else None
+        if found is None:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+            continue
+        matrix = found.matrix()
+        key = (matrix.dtype, matrix.device, found.count, found.blocks)
+        if key not in matrices:
+            tensors[name := f"block_matrix_{len(matrices)}"] = matrix
+            matrices[key] = graph.get_attr(name)
+            matrices[key].meta["val"] = matrix
+        copies[node] = graph.call_function(arranged, (copies[found.source], matrices[key], found.dim, found.blocks))
+        copies[node].meta = dict(node.meta)
+    if not matrices:
+        return module
+    for node in reversed(list(graph.nodes)):
+        if node.target in _MADE_OF and not node.users:
+            graph.erase_node(node)
+    return fx.GraphModule(tensors, graph)
+
+
+def arrangement_of(node: fx.Node) -> Arrangement | None:
+    """What a call of `cat` makes of equal blocks of one tensor; None for every other call."""
+    if node.target is not _aten.cat.default:
+        return None
+    operands, dim = _arguments(node)
+    parts = [_part(operand, dim) for operand in operands]
+    first = parts[0]
+    if first is None or not first.span:
+        return None
+    size, whole = len(first.span), first.source.meta["val"].shape[dim]
+    count = whole // size
+    blocks: list[tuple[int, int]] = []
+    for part in parts:
+        if part is None or part.source is not first.source or len(part.span) != size or part.span.start % size:
+            return None
+        blocks.append((part.sign, part.span.start // size))
+    if count * size != whole or count == 1 or count * len(blocks) > TINY_MATRIX:
+        return None
+    return Arrangement(first.source, dim % first.source.meta["val"].dim(), count, tuple(blocks))
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The elements `span` of a tensor along a dimension, times `sign`."""
+
+    sign: int
+    source: fx.Node
+    span: range
+
+
+def _part(node: fx.Node, dim: int) -> _Part | None:
+    """The part along `dim` of a floating-point tensor of known shape that a node is."""
+    if node.target is _aten.neg.default:
+        (operand,) = _arguments(node)
+        part = _part(operand, dim)
+        return None if part is None else replace(part, sign=-part.sign)
+    if node.target is _aten.slice.Tensor:
+        source, along, start, stop, step = _arguments(node)
+    elif node.target is getitem:
+        split: Any = node.args[0]
+        number: Any = node.args[1]
+        if split.target is not _aten.split.Tensor:
+            return None
+        source, size, along = _arguments(split)
+        start, stop, step = number * size, (number + 1) * size, 1
+    else:
+        return None
+    tensor = source.meta["val"]
+    known = all(isinstance(size, int) for size in (*tensor.shape, start or 0, stop or 0))
+    if not known or not tensor.is_floating_point() or (along - dim) % tensor.dim() or step != 1:
+        return None
+    return _Part(1, source, range(tensor.shape[dim])[start:stop])
+
+
+def _arguments(node: fx.Node) -> tuple[Any, ...]:
+    """All arguments that an operator of torch is called with, in the order of its schema."""
+    assert isinstance(node.target, torch._ops.OpOverload)
+    given = node.kwargs | dict(zip((argument.name for argument in node.target._schema.arguments), node.args, strict=False))
+    return tuple(given.get(argument.name, argument.default_value) for argument in node.target._schema.arguments)
