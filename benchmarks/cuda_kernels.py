@@ -36,8 +36,8 @@ from mugraph.runtime import Executable
 from mugraph.search import search
 from mugraph.targets.cuda.emulated import EmulatedCuda
 from mugraph.targets.cuda.machine import Cuda
-from mugraph.testing.kernel_errors import LARGEST_ERROR, relative_error
 from mugraph.testing.kernel_features import FEATURES, features
+from mugraph.testing.mugraph_runs import LARGEST_ERROR, relative_error
 
 SEARCHED = "cuda:sm_90"
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")

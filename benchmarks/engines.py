@@ -31,7 +31,7 @@ from mugraph.lower import construct
 from mugraph.runtime import Executable
 from mugraph.search import search
 from mugraph.targets.cuda.machine import Cuda
-from mugraph.testing.kernel_errors import LARGEST_ERROR
+from mugraph.testing.mugraph_runs import LARGEST_ERROR
 
 VARIANTS = {
     "threads alone": NO_ENGINES,

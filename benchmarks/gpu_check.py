@@ -28,7 +28,7 @@ from mugraph.ir import DType, Graph
 from mugraph.lower import construct
 from mugraph.runtime import Executable, build
 from mugraph.search import search
-from mugraph.testing.kernel_errors import LARGEST_ERROR
+from mugraph.testing.mugraph_runs import LARGEST_ERROR
 
 CANDIDATES = 3
 

@@ -42,9 +42,9 @@ from mugraph.lower import construct
 from mugraph.runtime import build
 from mugraph.runtime.baselines import COMPILE_MODES
 from mugraph.search import search
-from mugraph.search.algorithm1.cost import predicted_seconds
-from mugraph.testing.kernel_errors import LARGEST_ERROR
-from mugraph.testing.paper_graphs import WRITTEN_FOR
+from mugraph.search.algorithm1.candidates import predicted_seconds
+from mugraph.testing.mugraph_runs import LARGEST_ERROR
+from mugraph.testing.paper import WRITTEN_FOR
 
 PAPER = Path(__file__).parent.parent / "examples" / "paper"
 CALLS = 32

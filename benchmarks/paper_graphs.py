@@ -3,7 +3,7 @@
     python benchmarks/paper_graphs.py --output benchmarks/results/paper-graphs.json
 
 Each is checked, compared with its program, compiled for every target, and of the GPU kernels some blocks are run on the emulator.
-Both graphs are costed as the search costs its candidates (`mugraph.search.algorithm1.cost`), with what that consists of:
+Both graphs are costed as the search costs its candidates (`mugraph.search.algorithm1.candidates`), with what that consists of:
 launches, blocks, the rounds they take on the multiprocessors and how many run side by side there, bytes through device memory,
 bytes that blocks load, operations, steps of loops. `proposed` says whether the search, in the space around the paper's muGraph,
 finds one that computes the same in the same way, and at which cost by its own model; `place`, where that one stands among the
@@ -34,9 +34,9 @@ from mugraph.ir.graph import Graph, Level
 from mugraph.ir.liveness import peak_bytes
 from mugraph.ir.ops import OPERATORS, Scope, apply_call
 from mugraph.search import Candidate, Options, search
-from mugraph.search.algorithm1.cost import demand, predicted_seconds
+from mugraph.search.algorithm1.candidates import demand, predicted_seconds
 from mugraph.search.scheduling.cost_table import kernel_seconds
-from mugraph.testing.paper_graphs import WRITTEN_FOR
+from mugraph.testing.paper import WRITTEN_FOR
 from mugraph.testing.ways import way
 
 PAPER = Path(__file__).parent.parent / "examples" / "paper"

@@ -50,13 +50,12 @@ from mugraph.ir.graph import Graph
 from mugraph.ir.serialize import graph_from_json, graph_to_json
 from mugraph.search import Candidate, Options, Progress, SearchResult, SearchSpace, search
 from mugraph.search.algorithm1 import EnumerationOptions, EnumerationResult, enumerate_graphs
-from mugraph.search.algorithm1.cost import predicted_seconds
+from mugraph.search.algorithm1.candidates import predicted_seconds
 from mugraph.search.structures import KNOWN
 from mugraph.testing import ProgramSpace, random_program
 from mugraph.testing.containment import Derivations
 from mugraph.verifier import verify_graphs
-from mugraph.verifier.float_inputs import random_inputs
-from mugraph.verifier.floats import errors_against
+from mugraph.verifier.float_checks import errors_against, random_inputs
 from mugraph.verifier.vectorized_eval import evaluate_batched
 from plots import power_law, scatter
 

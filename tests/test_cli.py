@@ -16,7 +16,7 @@ import pytest
 import mugraph
 from mugraph.cli import main
 from mugraph.cli.cache import KINDS
-from mugraph.cli.summary import dropped
+from mugraph.cli.output import dropped
 from mugraph.integrations import piece_optimizer
 from mugraph.lower.pipeline import PIPELINE
 from mugraph.lower.tile_text import parse_kernel

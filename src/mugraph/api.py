@@ -23,7 +23,7 @@ from mugraph.ir.readings import readings
 from mugraph.results.data import Report
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.search import Candidate, SearchReport, SearchResult, SearchSpace
-from mugraph.search.algorithm1.cost import predicted_seconds
+from mugraph.search.algorithm1.candidates import predicted_seconds
 from mugraph.search.constraints import EVERYTHING
 from mugraph.search.parallel import Workers, check_workers
 from mugraph.selection.inputs import random_tensors, torch_runner
@@ -36,7 +36,7 @@ from mugraph.support.progress import Event, ProgressCallback, Reporter, silent
 from mugraph.support.store import Mode, Store
 from mugraph.verifier import Verdict, prover, verify_graphs
 from mugraph.verifier.certificate import digest as graph_digest
-from mugraph.verifier.floats import Runner
+from mugraph.verifier.float_checks import Runner
 from mugraph.verifier.random_tests import check_max_error, mismatched
 
 Subject = Callable[..., Any] | Program | Graph

@@ -20,9 +20,9 @@ import numpy as np
 import pytest
 
 import mugraph.checker
-from mugraph.checker import PARTS, CheckReport, Rejected, check_folder, fields
+from mugraph.checker import PARTS, CheckReport, Rejected, check_folder, residue_fields
 from mugraph.checker.bound import Sizes
-from mugraph.checker.files import graph_digest
+from mugraph.checker.saved_files import graph_digest
 from mugraph.cli import main
 from mugraph.errors import MugraphError
 from mugraph.ir import DType, Graph, GraphBuilder, Level, Scalar
@@ -31,7 +31,7 @@ from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.program import ProgramTensor
 from mugraph.ir.serialize import graph_from_json, graph_to_json
 from mugraph.lower.thread_graphs import construct
-from mugraph.results.bindings import printed_again
+from mugraph.results.proof_bindings import printed_again
 from mugraph.targets.cpu.machine import Cpu
 from mugraph.testing import agree
 from mugraph.verifier import FloatReport, float_check, verify_graphs
@@ -656,7 +656,7 @@ def test_another_format_is_bad_input(tmp_path: Path, number: int, age: str, caps
 
 def test_all_places_at_which_a_pattern_is_compared_are_in_the_bound() -> None:
     """A row of one element, as in a loop of one iteration, is that element, and no place at which anything could coincide."""
-    sizes, domain = Sizes(), fields.Fields(fields.draw(random.Random(0), 8, False), b"key")
+    sizes, domain = Sizes(), residue_fields.Fields(residue_fields.draw(random.Random(0), 8, False), b"key")
     largest = sizes.row_function("max", sizes.row_function("max", sizes.variables((4, 6)), 1), 1)
     x = domain.random((4, 6), random.Random(1))
     once = domain.row_function("max", x, 1)

@@ -14,8 +14,7 @@ import pytest
 
 from ir.graphs import rmsnorm_mugraph
 from mugraph.checker import Rejected
-from mugraph.checker.form import graph_of
-from mugraph.checker.shapes import check_shapes
+from mugraph.checker.form import check_shapes, graph_of
 from mugraph.errors import MugraphError
 from mugraph.ir import Graph
 from mugraph.ir.serialize import graph_from_json, graph_to_json

@@ -21,7 +21,7 @@ from mugraph.lower.thread_graphs import construct
 from mugraph.runtime import build
 from mugraph.search import search
 from mugraph.selection.inputs import runner
-from mugraph.verifier.floats import float_check
+from mugraph.verifier.float_checks import float_check
 
 Function = Callable[..., Any]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mugraph.integrations.symbolic_sizes import Run, SizedGraph
+from mugraph.integrations.torch_compile import Run, SizedGraph
 
 
 def general(*arguments: Any) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 from mugraph.errors import InvalidInput, ShapeMismatch, UnsupportedOperator
 from mugraph.ir import DType
-from mugraph.ir.dead_nodes import without_dead_nodes
+from mugraph.ir.editing import without_dead_nodes
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Shape

@@ -9,7 +9,7 @@ import pytest
 from lower.graphs import attention, normalised_scores, rms_norm_linear
 from mugraph.errors import ExceedsMemory, InvalidGraph
 from mugraph.ir import DType, Graph, GraphBuilder, Level
-from mugraph.ir.dead_nodes import without_dead_nodes
+from mugraph.ir.editing import without_dead_nodes
 from mugraph.lower import Passes, cooperative, lower
 from mugraph.lower.allocation import Request, allocate
 from mugraph.lower.check import check

@@ -19,10 +19,10 @@ import torch
 
 import mugraph
 from mugraph.checker import Rejected, check_folder
-from mugraph.checker.files import graph_digest
+from mugraph.checker.saved_files import graph_digest
 from mugraph.cli import main
 from mugraph.errors import InvalidInput, MugraphError, StorageError, UntrustedSources
-from mugraph.results.bindings import PLACEMENT
+from mugraph.results.proof_bindings import PLACEMENT
 from mugraph.results.serialization import MANIFEST
 from mugraph.targets.cpu import Vectors
 from mugraph.targets.cpu.machine import Cpu

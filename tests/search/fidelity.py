@@ -22,10 +22,10 @@ from mugraph.search.algorithm1.engine import Enumerator
 from mugraph.search.algorithm1.kernel import ScheduledKernel
 from mugraph.search.algorithm1.options import EnumerationOptions
 from mugraph.search.algorithm1.schedules import BlockSchedule
-from mugraph.search.closure.context import Context
 from mugraph.search.closure.extraction import ExtractionLimits, Extractor
 from mugraph.search.closure.loop_insertion import Fmaps, loops_to_some_end, with_loop, worthwhile
 from mugraph.search.closure.saturation import Closure, Limits, Saturation, TinyInputs
+from mugraph.search.closure.semantic import Context
 from mugraph.search.closure.sketch import Recipe
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.scheduling.emission import Output, Schedule, emit_block

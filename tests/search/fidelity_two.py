@@ -19,13 +19,13 @@ from mugraph.ir.graph import Level
 from mugraph.ir.ops import GRAPH_DEFINED
 from mugraph.search.algorithm1.engine import Enumerator
 from mugraph.search.algorithm1.options import EnumerationOptions
-from mugraph.search.closure.context import Context
 from mugraph.search.closure.extraction import ExtractionLimits, Extractor
 from mugraph.search.closure.saturation import Closure, Limits, Saturation, TinyInputs
+from mugraph.search.closure.semantic import Context
 from mugraph.search.closure.sketch import Recipe
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.partition.cuts import Cut, stored_slots
-from mugraph.search.partition.derivations import as_program
+from mugraph.search.partition.variants import as_program
 from mugraph.search.scheduling.emission import Output, Schedule, emit_block
 
 from .fidelity import BlockKernel, Exclusion, Reader, Signature

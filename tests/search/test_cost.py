@@ -13,13 +13,13 @@ from mugraph.ir import DType, Graph
 from mugraph.ir.liveness import peak_bytes
 from mugraph.ir.program import Program
 from mugraph.search import search
-from mugraph.search.algorithm1.cost import predicted_seconds
+from mugraph.search.algorithm1.candidates import predicted_seconds
 from mugraph.search.closure.saturation import Leaf
 from mugraph.search.closure.sketch import Recipe, Step
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.driver import Search
-from mugraph.search.partition.derivations import as_program
 from mugraph.search.partition.lower_bounds import Roofline
+from mugraph.search.partition.variants import as_program
 from mugraph.search.scheduling.cost import GENERATED_EFFICIENCY, IndexSpace, RecipeCost
 from mugraph.search.scheduling.cost_table import CostTable, Demand, kernel_seconds, short_run_factor
 from mugraph.search.scheduling.emission import Output, emit_block

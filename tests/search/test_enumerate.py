@@ -16,8 +16,8 @@ from mugraph.ir.validity import check
 from mugraph.lower.thread_graphs import construct
 from mugraph.search.algorithm1 import EnumerationOptions, EnumerationResult, enumerate_graphs
 from mugraph.search.algorithm1.block import BlockPlan
+from mugraph.search.algorithm1.candidates import Launch
 from mugraph.search.algorithm1.construct import LOWEST, Constructor, Expressions, Phase, Rules, TensorType, Types
-from mugraph.search.algorithm1.emission import Launch
 from mugraph.search.algorithm1.kernel import KernelGenerator
 from mugraph.search.algorithm1.options import operators_for
 from mugraph.search.algorithm1.schedules import block_schedules

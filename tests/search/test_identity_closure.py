@@ -16,15 +16,15 @@ from mugraph.ir.axes import AxisProgram, Term, axis_program
 from mugraph.ir.dtypes import DType
 from mugraph.ir.program import Program, ProgramTensor
 from mugraph.search import Options, Progress, driver, search, tasks
-from mugraph.search.closure.context import Context
 from mugraph.search.closure.identity_closure import Transcription
 from mugraph.search.closure.redundant_max import without_neutral_maxima
 from mugraph.search.closure.safe_softmax import exponentials
 from mugraph.search.closure.saturation import Closure, Limits, Saturation, TinyInputs
+from mugraph.search.closure.semantic import Context
 from mugraph.search.closure.sketch import Recipe
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.driver import SearchResult
-from mugraph.search.partition.derivations import as_program
+from mugraph.search.partition.variants import as_program
 from mugraph.search.structures import KNOWN
 from mugraph.search.tasks import Item, canonical
 from mugraph.search.work_model import Work

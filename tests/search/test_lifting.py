@@ -21,11 +21,11 @@ from mugraph.runtime import build
 from mugraph.runtime.executable import Executable
 from mugraph.search import search
 from mugraph.search.algorithm1.engine import FieldTest
-from mugraph.search.closure.context import Context
 from mugraph.search.closure.extraction import ExtractionLimits, Extractor
 from mugraph.search.closure.loop_insertion import Fmaps, is_linear, loops_to_some_end, with_loop
 from mugraph.search.closure.redundant_max import without_neutral_maxima
 from mugraph.search.closure.saturation import Closure, Limits, Saturation, TinyInputs
+from mugraph.search.closure.semantic import Context
 from mugraph.search.closure.sketch import Recipe
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.scheduling.emission import Output, Schedule, emit_block

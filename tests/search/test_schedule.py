@@ -15,8 +15,7 @@ from mugraph.search.closure.tiers import Tier
 from mugraph.search.driver import Search
 from mugraph.search.scheduling.cost import RecipeCost
 from mugraph.search.scheduling.cost_table import CostTable, in_femtoseconds
-from mugraph.search.scheduling.schedule import Scheduled, Scheduler
-from mugraph.search.scheduling.top_k import Leaders
+from mugraph.search.scheduling.schedule import Leaders, Scheduled, Scheduler
 
 from .programs import attention, gated_mlp, rmsnorm
 

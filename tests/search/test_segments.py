@@ -20,8 +20,8 @@ from mugraph.ir.validity import check
 from mugraph.search import Options, Progress, SearchReport, SearchResult, driver, long_programs, search, tasks
 from mugraph.search.closure.saturation import TinyInputs
 from mugraph.search.driver import Search
+from mugraph.search.long_programs import Division
 from mugraph.search.partition.plans import PlanSearch
-from mugraph.search.segments import Division
 from mugraph.search.structures import KNOWN
 from mugraph.verifier import verify_graphs
 

@@ -22,8 +22,8 @@ from mugraph.ir.validity import check
 from mugraph.search import Options, search
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.driver import Search
-from mugraph.search.partition.derivations import iterations_as_parts
 from mugraph.search.partition.splits import split_of, splits_of, with_parts
+from mugraph.search.partition.variants import iterations_as_parts
 from mugraph.verifier import verify_graphs
 
 from .programs import attention, finished, outputs, random_inputs

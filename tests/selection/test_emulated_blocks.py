@@ -15,7 +15,7 @@ import pytest
 import mugraph
 from lower.graphs import rms_norm_linear
 from lower.test_device_layouts import chain
-from mugraph.cli.summary import print_result
+from mugraph.cli.output import print_result
 from mugraph.devices import device_for
 from mugraph.errors import MugraphError, TargetUnavailable
 from mugraph.frontend import trace
@@ -25,7 +25,7 @@ from mugraph.ir.evaluate import block_slices, evaluate, evaluate_block
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.lower import construct
 from mugraph.lower.lower import DimensionOrder
-from mugraph.results.spot_check import SpotCheck
+from mugraph.results.data import SpotCheck
 from mugraph.results.summary import spot_check_text
 from mugraph.runtime import Executable, build
 from mugraph.search import search

@@ -16,7 +16,7 @@ from mugraph.ir.ops import OPERATORS
 from mugraph.runtime import Executable, build
 from mugraph.targets.cpu import Vectors
 from mugraph.targets.cpu.machine import Cpu
-from mugraph.targets.cpu.register_tiles import inner_tile, outer_tile
+from mugraph.targets.cpu.products import inner_tile, outer_tile
 from runtime.block_graphs import many_kernels
 
 FP32 = DType.FP32

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from mugraph.ir.dtypes import DType, round_to
 from mugraph.ir.scalar import Scalar
-from mugraph.verifier.balls import Ball, Balls, NotEnclosed, State
-from mugraph.verifier.intervals import FloatBalls
+from mugraph.verifier.enclosures import Ball, Balls, FloatBalls, NotEnclosed, State
 from mugraph.verifier.precise import PreciseBalls
 
 ARITHMETICS = [FloatBalls(), PreciseBalls(256), PreciseBalls(1280)]

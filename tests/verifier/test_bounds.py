@@ -24,8 +24,8 @@ from mugraph.search import search
 from mugraph.verifier.bounds import Difference, Function, Terms, difference_of
 from mugraph.verifier.degree_bounds import Fraction as Bounds
 from mugraph.verifier.degree_bounds import Magnitudes
-from mugraph.verifier.factors import Factored
 from mugraph.verifier.parallel_axes import shared_slice
+from mugraph.verifier.root_semantics import Factored
 from mugraph.verifier.semantics import beyond_rational
 from mugraph.verifier.vectorized_eval import evaluate_batched
 

@@ -11,10 +11,10 @@ import pytest
 
 from mugraph.checker import Rejected
 from mugraph.checker.bound import bound_of
-from mugraph.checker.check import _Tests
-from mugraph.checker.floats import Floats
+from mugraph.checker.checks import _Tests
+from mugraph.checker.float_errors import Floats
 from mugraph.checker.form import graph_of
-from mugraph.checker.properties import outputs
+from mugraph.checker.function_properties import outputs
 from mugraph.ir import Graph
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.float_arithmetic import FloatArithmetic
@@ -22,7 +22,7 @@ from mugraph.ir.serialize import graph_to_json
 from mugraph.verifier import by_random_tests, verify_graphs
 from mugraph.verifier.certificate import Certificate
 from mugraph.verifier.characters import Characters
-from mugraph.verifier.factors import evaluate_products
+from mugraph.verifier.root_semantics import evaluate_products
 from mugraph.verifier.vectorized_eval import evaluate_batched
 
 from .characters import DIFFERENT, EQUAL, SHAPES, Function, T, absolute, brain, leaky, logarithm, norm, pair, relu, top

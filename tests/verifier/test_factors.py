@@ -11,7 +11,7 @@ from mugraph.ir.arithmetic import Array
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.program import ProgramTensor
 from mugraph.ir.scalar import Scalar
-from mugraph.verifier.factors import Factored
+from mugraph.verifier.root_semantics import Factored
 from mugraph.verifier.vectorized_eval import evaluate_batched
 
 from .graphs import program

@@ -14,9 +14,8 @@ from mugraph.ir.arithmetic import Array
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.program import Program, ProgramTensor
 from mugraph.verifier import float_check
-from mugraph.verifier.float_inputs import ADVERSARIAL, random_inputs
-from mugraph.verifier.floats import errors_against
-from mugraph.verifier.positive_inputs import positive_inputs
+from mugraph.verifier.domain import positive_inputs
+from mugraph.verifier.float_checks import ADVERSARIAL, errors_against, random_inputs
 from mugraph.verifier.vectorized_eval import evaluate_batched
 
 from .graphs import fused_rmsnorm, program, rmsnorm

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from mugraph.algebra.families import FieldFamily
 from mugraph.algebra.fields import P_BITS, FieldPair, FieldValue
 from mugraph.ir.arithmetic import Array
-from mugraph.verifier.free import FreeArithmetic
+from mugraph.verifier.semantics import FreeArithmetic
 
 
 def drawn() -> FieldPair:

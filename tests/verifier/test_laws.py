@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mugraph.algebra.families import FieldFamily
-from mugraph.verifier.laws import LawfulArithmetic
+from mugraph.verifier.root_semantics import LawfulArithmetic
 
 
 def arithmetic(seed: int = 0) -> LawfulArithmetic:

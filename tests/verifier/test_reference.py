@@ -11,7 +11,7 @@ from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.program import Program
 from mugraph.verifier import float_check, reference
-from mugraph.verifier.float_inputs import ADVERSARIAL, Kind, arrays_for, fill
+from mugraph.verifier.float_checks import ADVERSARIAL, Kind, arrays_for, fill
 from mugraph.verifier.reference import Reference
 
 from .graphs import rmsnorm

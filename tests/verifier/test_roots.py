@@ -17,7 +17,7 @@ from mugraph.ir.program import ProgramTensor
 from mugraph.testing import agree, mutants
 from mugraph.verifier import random_tests, verify_graphs
 from mugraph.verifier.bounds import difference_of
-from mugraph.verifier.roots import MOST_RADICANDS, RootedArithmetic, Signs, TooManyRadicands
+from mugraph.verifier.root_semantics import MOST_RADICANDS, RootedArithmetic, Signs, TooManyRadicands
 from mugraph.verifier.semantics import Semantics
 from mugraph.verifier.trials import Trials
 

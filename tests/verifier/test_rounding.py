@@ -11,7 +11,7 @@ from mugraph.ir import DType, Graph
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.program import Program
 from mugraph.verifier import float_check
-from mugraph.verifier.floats import Runner
+from mugraph.verifier.float_checks import Runner
 from mugraph.verifier.rounding import operator_errors
 
 from .graphs import fused_rmsnorm, online_attention, program

@@ -12,10 +12,10 @@ import pytest
 from mugraph.ir.graph import Graph
 from mugraph.ir.program import ProgramTensor
 from mugraph.testing.rewrites import rewritten
-from mugraph.verifier import witness as module
-from mugraph.verifier.balls import NotEnclosed
+from mugraph.verifier import counterexamples as module
+from mugraph.verifier.counterexamples import find_witness
+from mugraph.verifier.enclosures import NotEnclosed
 from mugraph.verifier.points import Point
-from mugraph.verifier.witness import find_witness
 
 from .graphs import attention, fused_rmsnorm, online_attention, program, rmsnorm
 

@@ -12,7 +12,7 @@ import pytest
 
 import mugraph
 from mugraph.ir.text import parse_graph
-from mugraph.results.spot_check import SpotCheck
+from mugraph.results.data import SpotCheck
 from mugraph.results.viewer import notebook_html, page
 from mugraph.results.viewer.environment import style
 

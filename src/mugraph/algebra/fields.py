@@ -11,7 +11,7 @@ Outside that theory, opaque functions are keyed mixtures of the residues, and `m
 bits: a total order as long as no two elements share one, under which it is associative, commutative and idempotent as the
 real one is. Both serve the search, which compares values and has what it finds verified: the maximum of n elements
 is that of all but one of them with probability 1 - 1/n. Tests that are to prove something draw values for arguments instead
-(`mugraph.verifier.free`).
+(`mugraph.verifier.semantics`).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ read: plain Python integers instead of vectors of machine words, blocks and iter
 means here what it says here, so this package has its own list of them on purpose.
 """
 
-from mugraph.checker.check import PARTS, CheckReport, Examination, Part, Status, check_folder, examine
-from mugraph.checker.files import Rejected, Undecided
+from mugraph.checker.checks import PARTS, CheckReport, Examination, Part, Status, check_folder, examine
+from mugraph.checker.saved_files import Rejected, Undecided
 
 __all__ = ["PARTS", "CheckReport", "Examination", "Part", "Rejected", "Status", "Undecided", "check_folder", "examine"]

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mugraph.checker import fields, roots
-from mugraph.checker.files import Json
-from mugraph.checker.properties import outputs
+from mugraph.checker import residue_fields
+from mugraph.checker.function_properties import outputs
+from mugraph.checker.saved_files import Json
 from mugraph.checker.tensors import Array
 
 REDRAWS = 4
@@ -199,7 +199,7 @@ class Sizes:
         use = self.functions.get("sqrt", Use(0, 0, 0, _ONE, _ONE, 1))
         radicand = use.numerator.either(use.denominator.multiple(use.constant))
         norm = numerator.multiple(2)
-        for _ in range(roots.MOST):
+        for _ in range(residue_fields.MOST):
             norm = Sum(norm.degree * (2 + radicand.degree), 2 * norm.bits + norm.degree * radicand.bits)
         return norm
 
@@ -256,8 +256,8 @@ def bound_of(
         difference = sizes.norm(difference.plus(difference))
         misses.append((_pairs(name, use, roots_factor), _miss(difference, sizes.exponent, modulus, conjugates)))
     if not roots_factor:
-        paths = 2**roots.MOST
-        return Bound(tuple((paths * pairs, miss) for pairs, miss in misses), modulus, False, False, roots.REDRAWS)
+        paths = 2**residue_fields.MOST
+        return Bound(tuple((paths * pairs, miss) for pairs, miss in misses), modulus, False, False, residue_fields.REDRAWS)
     return Bound(tuple(misses), modulus, sizes.exponent is not None, alike=True)
 
 
@@ -276,20 +276,20 @@ def _pairs(name: str, use: Use, alike: bool) -> int:
 
 def _miss(numerator: Sum, exponent: Use | None, modulus: int, conjugates: int) -> float:
     """The theorem: how likely a numerator vanishes in a draw though it is not zero."""
-    if numerator.bits >= _HUGE.bit_length() * 2**20 or numerator.degree >= 2**64 or numerator.terms >= 1 << fields.Q_BITS:
+    if numerator.bits >= _HUGE.bit_length() * 2**20 or numerator.degree >= 2**64 or numerator.terms >= 1 << residue_fields.Q_BITS:
         return 1.0
-    error = float(numerator.degree / 2**fields.P_BITS)
-    q_count = fields.q_count(modulus)
-    p_count = 1 if exponent is None else fields.p_count(modulus)
+    error = float(numerator.degree / 2**residue_fields.P_BITS)
+    q_count = residue_fields.q_count(modulus)
+    p_count = 1 if exponent is None else residue_fields.p_count(modulus)
     if not numerator.exps or exponent is None:
-        return error + fields.Q_TRIES * (conjugates * numerator.bits // fields.P_BITS) / (q_count * p_count)
+        return error + residue_fields.Q_TRIES * (conjugates * numerator.bits // residue_fields.P_BITS) / (q_count * p_count)
     applications = 2 * numerator.exps
     difference = exponent.numerator.by(exponent.denominator.power(applications - 1))
     difference = difference.multiple(applications)
-    meeting = float(max(1, difference.degree) / 2**fields.Q_BITS)
-    meeting += fields.Q_TRIES * (conjugates * difference.bits // fields.Q_BITS) / q_count
-    size = numerator.bits + fields.P_BITS * numerator.degree
-    return error + numerator.terms * meeting + conjugates * size / (fields.P_BITS * p_count)
+    meeting = float(max(1, difference.degree) / 2**residue_fields.Q_BITS)
+    meeting += residue_fields.Q_TRIES * (conjugates * difference.bits // residue_fields.Q_BITS) / q_count
+    size = numerator.bits + residue_fields.P_BITS * numerator.degree
+    return error + numerator.terms * meeting + conjugates * size / (residue_fields.P_BITS * p_count)
 
 
 def _noted(known: Use | None, x: Size, count: int, width: int = 1) -> Use:

@@ -1,7 +1,8 @@
 """The form of saved graphs, before anything is computed with them: what Definition 2.1 asks of one, and nothing beyond it.
 
 Whatever another reader could understand differently is refused: keys, attributes and operands that nobody reads, numbers of
-another type, constants that are not in lowest terms, bodies of operators that have none. `shapes` infers the rest.
+another type, constants that are not in lowest terms, bodies of operators that have none. `shapes` infers the declared shapes and
+types again: everything else relies on them.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from collections.abc import Callable, Sequence, Set
 from fractions import Fraction
 from typing import Any
 
-from mugraph.checker.files import Json, Rejected
-from mugraph.checker.operators import OPERATORS
+from mugraph.checker.operators import OPERATORS, Shape
+from mugraph.checker.saved_files import Json, Rejected
 from mugraph.checker.tensors import LEAST
 
 DTYPES = ("fp16", "bf16", "fp32", "fp64")
@@ -227,3 +228,52 @@ def _keys(value: Any, what: str, required: Set[str], optional: Set[str] = frozen
 def _expect(holds: bool, complaint: str) -> None:
     if not holds:
         raise Rejected(complaint)
+
+
+Kind = tuple[Shape, str]
+"""Shape and type of a tensor."""
+
+_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8}
+
+
+def check_shapes(graph: Json, name: str) -> None:
+    """Raise Rejected, naming file and operator, unless every tensor of a graph of the right form has the shape and the type
+    that its operator gives it."""
+    try:
+        _check(graph, [])
+    except Rejected as error:
+        raise Rejected(f"{name}: {error}") from None
+
+
+def _check(graph: Json, operands: Sequence[Kind]) -> list[Kind]:
+    kinds: dict[tuple[int, int], Kind] = {}
+    for index, node in enumerate(graph["nodes"]):
+        reads = [kinds[i, j] for i, j in node["inputs"]]
+        try:
+            inferred = _check(node["body"], reads) if "body" in node else [_inferred(graph, node, reads, operands)]
+        except ValueError as error:
+            raise Rejected(f"operator {node['op']} does not fit its operands ({error})") from None
+        declared = [(tuple(output["shape"]), output["dtype"]) for output in node["outputs"]]
+        if inferred != declared:
+            raise Rejected(f"operator {node['op']} has shape {_text(inferred)}, not {_text(declared)}")
+        kinds.update({(index, number): kind for number, kind in enumerate(inferred)})
+    return [kinds[i, j] for i, j in graph["outputs"]]
+
+
+def _text(kinds: Sequence[Kind]) -> str:
+    return " and ".join(f"{list(shape)} of {dtype}" for shape, dtype in kinds)
+
+
+def _inferred(graph: Json, node: Json, reads: list[Kind], operands: Sequence[Kind]) -> Kind:
+    op, attributes = node["op"], node["attributes"]
+    sources = [operands[attributes["operand"]]] if op == "input_iterator" else reads
+    shape = OPERATORS[op].shape(graph, attributes, [shape for shape, _ in sources])
+    if len(shape) > MOST_DIMS or math.prod(shape) > LARGEST:
+        raise ValueError(f"no machine holds a tensor of shape {list(shape)}")
+    return shape, attributes["dtype"]["dtype"] if "dtype" in attributes else _promoted(sources)
+
+
+def _promoted(kinds: Sequence[Kind]) -> str:
+    """The type of a result, as in PyTorch: numbers without dimensions do not count beside tensors."""
+    types = {dtype for shape, dtype in kinds if shape} or {dtype for _, dtype in kinds}
+    return "fp32" if types == {"fp16", "bf16"} else max(types, key=lambda dtype: _BYTES[dtype])

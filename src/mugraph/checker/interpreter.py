@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mugraph.checker.files import Json, Rejected
 from mugraph.checker.operators import OPERATORS
+from mugraph.checker.saved_files import Json, Rejected
 from mugraph.checker.tensors import Array, Domain, Raw, Tensor, common_scale, first, joined, moved, plain, scaled
 
 

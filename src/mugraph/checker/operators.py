@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mugraph.checker.files import Json, Rejected
+from mugraph.checker.saved_files import Json, Rejected
 from mugraph.checker.tensors import (
     Array,
     Domain,

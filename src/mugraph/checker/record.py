@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from mugraph.checker.fields import is_prime
-from mugraph.checker.files import Json, Rejected
+from mugraph.checker.residue_fields import is_prime
+from mugraph.checker.saved_files import Json, Rejected
 
 _FORMAT = 5
 _ENTRIES = {

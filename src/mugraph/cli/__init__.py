@@ -12,8 +12,8 @@ from typing import Annotated
 
 import typer
 
-from mugraph.cli import ablate, bench, cache, doctor, explain, optimize, show, verify
-from mugraph.cli.options import Settings
+from mugraph.cli import ablate, bench, cache, doctor, optimize, show, verify
+from mugraph.cli.arguments import Settings
 from mugraph.errors import MugraphError
 from mugraph.version import __version__
 
@@ -44,7 +44,7 @@ def frame(
 app.command("optimize")(optimize.optimize)
 app.command("verify")(verify.verify)
 app.command("show")(show.show)
-app.command("explain")(explain.explain)
+app.command("explain")(show.explain)
 app.command("bench")(bench.bench)
 app.add_typer(ablate.app, name="ablate")
 app.add_typer(cache.app, name="cache")

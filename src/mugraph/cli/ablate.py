@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mugraph.cli.options import Batch, Dtype, Grids, Json, Loops, Size, Traceback
+from mugraph.cli.arguments import Batch, Dtype, Grids, Json, Loops, Size, Traceback
 
 app = typer.Typer(help="Measure what each part contributes, by leaving it out.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -32,7 +32,7 @@ def search(
     traceback: Traceback = False,
 ) -> int:
     """The paper's Table 4: both engines against the limit of block operators."""
-    from mugraph.cli.spaces import space_of
+    from mugraph.cli.arguments import space_of
     from mugraph.experiments.search_ablation import Ablation, table, to_json
     from mugraph.support.progress import Event, Reporter
 
@@ -60,7 +60,7 @@ def optimizer(
     traceback: Traceback = False,
 ) -> int:
     """The paper's Figure 13: what the best kernels take when one optimization is left out."""
-    from mugraph.cli.subjects import resolve
+    from mugraph.cli.arguments import resolve
     from mugraph.devices import device_for
     from mugraph.errors import InvalidInput
     from mugraph.experiments.optimizer_ablation import ablate, table, to_json

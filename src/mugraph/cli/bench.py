@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mugraph.cli.options import Json, Traceback, TrustSources
+from mugraph.cli.arguments import Json, Traceback, TrustSources
 from mugraph.errors import InvalidInput, TargetUnavailable
 
 if TYPE_CHECKING:
-    from mugraph.cli.subjects import Subject
+    from mugraph.cli.arguments import Subject
     from mugraph.results.superoptimized import Superoptimized
     from mugraph.runtime.baselines import Comparison
 
@@ -31,7 +31,7 @@ def bench(
     traceback: Traceback = False,
 ) -> int:
     """Time saved results against PyTorch."""
-    from mugraph.cli.summary import comparison_json, print_comparison, result_json
+    from mugraph.cli.output import comparison_json, print_comparison, result_json
 
     records: list[dict[str, Any]] = []
     for folder in folders:
@@ -67,7 +67,7 @@ def _timed(folder: Path, rounds: int, trust_sources: bool, trust_origin: bool) -
 
 def _origin(folder: Path, opt: Superoptimized, trusted: bool) -> Subject:
     """The function that a result came from. Files are executed for that, so whoever wrote the folder must not choose them."""
-    from mugraph.cli.subjects import resolve
+    from mugraph.cli.arguments import resolve
     from mugraph.frontend.workloads import WORKLOADS
 
     word = opt.origin.get("word")

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from mugraph.cli.options import Json, Traceback
+from mugraph.cli.arguments import Json, Traceback
 from mugraph.errors import InvalidInput
 from mugraph.support.store import Entry, Store, cache_directory
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from mugraph.cli.options import Json, Traceback
+from mugraph.cli.arguments import Json, Traceback
 from mugraph.errors import MugraphError
 
 

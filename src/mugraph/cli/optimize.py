@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
-from mugraph.cli.options import (
+from mugraph.cli.arguments import (
     Batch,
     BlockOperators,
     Budget,
@@ -83,9 +83,8 @@ def optimize(
 ) -> int:
     """Discover, verify and compile fused kernels."""
     from mugraph.api import evidence_of, optimize_graph, superoptimize
-    from mugraph.cli.spaces import space_of
-    from mugraph.cli.subjects import resolve
-    from mugraph.cli.summary import optimization_json, print_optimization
+    from mugraph.cli.arguments import resolve, space_of
+    from mugraph.cli.output import optimization_json, print_optimization
     from mugraph.results.serialization import check_replaceable
     from mugraph.runtime.baselines import compare
     from mugraph.selection.proposals import engine_of

@@ -1,12 +1,30 @@
-"""The description of one machine."""
+"""Descriptions of machines: what one says, the units beside its threads, and the GPUs that the files of this package describe."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from typing import Any
 
-from mugraph.devices.engines import NO_ENGINES, Engines
 from mugraph.ir.dtypes import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Engines:
+    """The units that generated kernels may use: those a machine has, or fewer, for results do not depend on them."""
+
+    bulk_row_bytes: int = 0
+    """From how many bytes on a row goes to shared memory as one bulk copy, whose bytes barriers there count (NVIDIA: sm_90 on);
+    0: never."""
+    warp_group_rows: int = 0
+    """From how many rows on four warps multiply together, 64 rows at once, and read one factor from shared memory as they go on
+    (NVIDIA: `wgmma`, sm_90 alone); 0: never."""
+
+
+NO_ENGINES = Engines()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +75,34 @@ class Device:
     """As `matmul_flops`, of factors in TF32: what computed factors of fp16 are multiplied in; None where they stay in fp32."""
     engines: Engines = NO_ENGINES
     """Units beside the threads of a multiprocessor."""
+
+
+_GPU_FILES = ("a100.json", "h100.json", "h200.json", "b200.json")
+
+
+def gpu(architecture: str) -> Device | None:
+    """The usual GPU of an architecture such as `sm_90`, or a particular one such as `sm_90:h200`; None for an unknown one."""
+    return _gpus().get(architecture)
+
+
+def architectures() -> tuple[str, ...]:
+    """Every architecture, and every architecture with a model, that there is a description of."""
+    return tuple(_gpus())
+
+
+@cache
+def _gpus() -> dict[str, Device]:
+    folder = resources.files("mugraph.devices")
+    gpus: dict[str, Device] = {}
+    for file in _GPU_FILES:
+        description = json.loads((folder / file).read_text(encoding="utf-8"))
+        for architecture in description["architectures"]:
+            gpus[architecture] = _described(description)
+    return gpus
+
+
+def _described(description: dict[str, Any]) -> Device:
+    fields = {key: value for key, value in description.items() if key not in ("architectures", "sources")}
+    fields["matmul_flops"] = {DType.parse(dtype): float(rate) for dtype, rate in fields["matmul_flops"].items()}
+    engines = Engines(**fields.pop("engines", {}))
+    return Device(target="", engines=engines, **fields)

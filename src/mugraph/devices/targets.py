@@ -7,10 +7,8 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
-from mugraph.devices.device import Device
-from mugraph.devices.engines import NO_ENGINES
+from mugraph.devices.device import NO_ENGINES, Device, architectures, gpu
 from mugraph.devices.host import host_cpu
-from mugraph.devices.registry import architectures, gpu
 from mugraph.errors import TargetUnavailable
 
 _TRITON_REGISTER_PARTS = 4
@@ -32,7 +30,7 @@ class Target:
     emulator: str | None = None
     """A subclass of `mugraph.targets.emulator.Emulator`, which runs printed kernels on a host without the machine."""
     resources: str | None = None
-    """A function from a machine, launches and sources to the `mugraph.targets.resources.KernelResources` of each kernel."""
+    """A function from a machine, launches and sources to the `mugraph.targets.machine.KernelResources` of each kernel."""
     architectures: Callable[[], tuple[str, ...]] = lambda: ()
     """What may stand behind the colon."""
 

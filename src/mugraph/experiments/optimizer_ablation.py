@@ -24,7 +24,7 @@ from mugraph.lower.thread_graphs import Rule
 from mugraph.lower.tile_form import Kernel, Matmul
 from mugraph.runtime import Executable
 from mugraph.runtime.benchmarking import measure
-from mugraph.search.algorithm1.cost import demand
+from mugraph.search.algorithm1.candidates import demand
 from mugraph.search.scheduling.cost_table import kernel_seconds
 from mugraph.targets.cpu.machine import Cpu
 from mugraph.targets.cuda.machine import Cuda

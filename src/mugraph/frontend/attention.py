@@ -1,10 +1,8 @@
-"""Scaled dot-product attention as PyTorch defines it, spelled out in operators of the table.
+"""Scaled dot-product attention as PyTorch defines it, spelled out in operators of the table; and its masks in torch graphs.
 
 A mask is a tensor that is added to the scores; -inf hides a key. Where it hides every key of a query, attention is 0 in
-PyTorch, but 0 / 0 in a program. So a program can stand for masked attention only where somebody looks at the mask
-first (`mugraph.frontend.attention`). The mask of causal attention hides no row; it becomes a further input of the program.
-
-Masks of a torch graph's attention: which tensors they are, what must be known of them before kernels run, causal ones.
+PyTorch, but 0 / 0 in a program. So a program can stand for masked attention only where somebody looks at the mask first
+(`hides_a_row`). The mask of causal attention hides no row; it becomes a further input of the program.
 """
 
 from __future__ import annotations

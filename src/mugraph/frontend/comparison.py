@@ -19,8 +19,8 @@ from mugraph.frontend.calling import arguments_of
 from mugraph.frontend.returned import Container, Output, Structure, difference, outputs_of, structure_from
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.builder import GraphBuilder
-from mugraph.ir.dead_nodes import without_dead_nodes
 from mugraph.ir.dtypes import DType
+from mugraph.ir.editing import without_dead_nodes
 from mugraph.ir.graph import Graph, Level, Value
 from mugraph.ir.ops import ROUNDINGS, Kind, operator
 from mugraph.ir.program import Program

@@ -1,26 +1,15 @@
-"""A torch graph with symbolic sizes, and the graph it is at sizes that are known.
+"""Passes over torch graphs before they are cut into pieces.
 
-A pass over torch graphs: results that share memory become views that nothing else reads, of one tensor.
-
-Kernels write every result to memory of its own. Where a model returns a tensor and a view of it, or two views, a change of one
-must show in the other: so the views are left to torch, which makes them of what the kernels wrote.
-
-Blocks of a tensor in another order, such as the halves that a rotary embedding exchanges, as a call of one operator.
-
-Programs have no parts of tensors. But a concatenation of equal blocks of one tensor, some of them negated, is the product of
-a small matrix of 0, 1 and -1 with the tensor whose dimension is split into blocks. The matrix becomes a tensor of the graph
-(`mugraph.frontend.graph_passes`), so programs are searched and proved for every matrix. Multiplying by it rounds nothing;
-but where an element is not finite, those it shares a sum with are no numbers.
-
-A pass over torch graphs: concatenations of equal blocks of one tensor become calls of `mugraph.frontend.graph_passes`.
+`concrete` makes of a graph with symbolic sizes the one it is at sizes that are known; `with_views_of_results` makes results that
+share memory views, which nothing else reads, of one tensor; `with_arrangements` makes concatenations of equal blocks of one
+tensor calls of `mugraph.frontend.permuted_blocks`.
 """
 
 from __future__ import annotations
 
-import math
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter, getitem
 from typing import Any
@@ -31,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from mugraph.frontend.node_traits import mutates
-from mugraph.ir.program import ProgramTensor as Tensor
+from mugraph.frontend.permuted_blocks import TINY_MATRIX, Blocks, arranged
 
 Number = int | float | bool
 
@@ -151,29 +140,6 @@ def _owner(node: fx.Node) -> fx.Node:
     while (source := viewed(node)) is not None:
         node = source
     return node
-
-
-TINY_MATRIX = 4
-"""Elements of a matrix up to which multiplying by it is arithmetic on what lies at hand, and no contraction."""
-
-Blocks = tuple[tuple[int, int], ...]
-"""For each block of a result: its sign, and which block of the source it is."""
-
-
-def arranged(x: torch.Tensor, matrix: torch.Tensor, dim: int, blocks: Blocks) -> torch.Tensor:
-    """`blocks` of the equal ones that `x` has along `dim`, one per column of `matrix`, which says the same to programs."""
-    parts = x.chunk(matrix.shape[1], dim)
-    return torch.cat([parts[number] if sign > 0 else -parts[number] for sign, number in blocks], dim)
-
-
-def _arranged(x: Tensor, matrix: Tensor, dim: int, blocks: Blocks) -> Tensor:
-    before, size, after = x.shape[:dim], x.shape[dim] // matrix.shape[1], x.shape[dim + 1 :]
-    split = x.reshape(*before, matrix.shape[1], size * math.prod(after))
-    return (matrix @ split).reshape(*before, len(blocks) * size, *after)
-
-
-ARRANGED_ROWS: Mapping[str, Callable[..., Any]] = {arranged.__name__: _arranged}
-"""What `arranged` means, as a row for `mugraph.frontend.conversion`."""
 
 
 _aten = torch.ops.aten

@@ -1,12 +1,9 @@
-"""What a part of a torch graph costs, whoever runs it: bytes read and written, floating-point operations.
-
-Calls that programs can express are counted by the operator table; the few others by PyTorch's own formulas, or as one
-operation for each element they give.
-
-Operators of a torch graph as the partitioner sees them: which can be part of a program, and what they do there.
+"""Operators of a torch graph as the partitioner sees them: which can be part of a program, what they do there, what they cost.
 
 Nothing is decided by an operator's name: each call is converted alone (`mugraph.frontend.conversion`), and its traits are
 read off the operators of the table it becomes. What cannot be converted stays with torch, for the reason the frontend gives.
+Bytes and operations are counted by the operator table too; those of the other calls by PyTorch's own formulas, or as one
+operation for each element they give.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ from mugraph.errors import MugraphError
 from mugraph.frontend.aten import ROWS
 from mugraph.frontend.attention import WATCHED_ROWS
 from mugraph.frontend.conversion import Signature, convert
-from mugraph.frontend.graph_passes import ARRANGED_ROWS, TINY_MATRIX, arranged
+from mugraph.frontend.permuted_blocks import ARRANGED_ROWS, TINY_MATRIX, arranged
 from mugraph.frontend.torch_casts import DTYPES, rounds
 from mugraph.ir import ops
 from mugraph.ir.graph import FREE, Graph

@@ -1,10 +1,8 @@
-"""The roundings of an ONNX graph: `mugraph.frontend.roundings`, asked about its nodes.
-
-ONNX models as programs: graphs of the operators in `mugraph.frontend.onnx_rows`, read with the onnx package.
+"""ONNX models as programs: graphs of the operators in `mugraph.frontend.onnx_rows`, read with the onnx package.
 
 Shapes are fixed. What depends on no input (shapes, axes) is computed on the way by ONNX's own reference. Casts between
-floating-point types round where they are written as roundings, and change an output's dtype otherwise, as in
-`mugraph.frontend.conversion`.
+floating-point types round where they are written as roundings (`mugraph.frontend.roundings`, asked about the graph's nodes), and
+change an output's dtype otherwise, as in `mugraph.frontend.conversion`.
 """
 
 from __future__ import annotations

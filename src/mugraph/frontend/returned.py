@@ -1,9 +1,7 @@
-"""What functions return, compared: containers, keys, tensors by shape and dtype, and everything else by value and type.
+"""What functions return: which tensors are the same or lie in the memory of another, and what two functions return, compared.
 
-What a function returned, place by place: which tensors are the same, or lie in the memory of another.
-
-Kernels write every result to memory of its own, and equal results once. In eager PyTorch a function may return a tensor twice, an
-argument, or a view of either, and a change of one then shows in the other: so the views are made again of what was computed.
+Kernels write every result to memory of its own, and equal results once. In eager PyTorch a function may return a tensor twice,
+an argument, or a view of either, and a change of one then shows in the other: so the views are made again of what was computed.
 """
 
 from __future__ import annotations

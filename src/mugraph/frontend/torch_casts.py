@@ -1,6 +1,4 @@
-"""Element types in torch's words and ours.
-
-The roundings of a torch graph: `mugraph.frontend.roundings`, asked about calls of ATen.
+"""Element types in torch's words and ours, and the roundings of a torch graph (`mugraph.frontend.roundings`).
 
 Whether a cast rounds depends on the whole graph, so `note_roundings` leaves the answers in the nodes before the graph is cut up.
 """

@@ -4,12 +4,17 @@ Graphs come from Dynamo, functional and in ATen operators. Each is split into pi
 such as those of a model's layers, are optimized once; a piece whose kernels do not beat torch on this machine, or that
 cannot be optimized, stays with torch, and the log `mugraph.torch_compile` says why. Nothing here has gradients: graphs that
 need them are run by torch as they are.
+
+Kernels are compiled for sizes, and a size costs seconds. Of a graph with symbolic sizes (`SizedGraph`), those of a growing cache
+of keys and values come once each; batches come in few sizes, thousands of times each. So a size gets kernels when it comes the
+third time, and only so many sizes do.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
+import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,8 +32,66 @@ from mugraph.frontend.graph_passes import concrete, numbers_of, with_arrangement
 from mugraph.frontend.partition import Partition, Piece, partition
 from mugraph.frontend.splice import stitched
 from mugraph.integrations.piece_optimizer import Known, Options, optimizer
-from mugraph.integrations.symbolic_sizes import SizedGraph
 from mugraph.results.superoptimized import Superoptimized
+
+_USES = 3
+"""How often a size must come to be worth seconds."""
+_REMEMBERED = 4096
+"""Sizes that are counted before counting starts anew."""
+
+Run = Callable[..., Any]
+
+
+class SizedGraph:
+    """A graph as it runs at any size (`general`), and by what `specialized` makes of its arguments for up to `limit` sizes.
+
+    `numbers` are the arguments that decide all sizes. Safe to call from several threads: while one waits for kernels, the
+    others run the general graph. What `specialized` raises is reported, and that size stays with the general graph; with `strict`
+    it is raised.
+    """
+
+    def __init__(
+        self, general: Run, specialized: Callable[[Sequence[Any]], Run], numbers: Sequence[int], limit: int, strict: bool = False
+    ) -> None:
+        self.general, self.specialized = general, specialized
+        self.numbers, self.limit, self.strict = tuple(numbers), limit, strict
+        self.runs: dict[tuple[Any, ...], Run] = {}
+        """By size, what runs it."""
+        self._uses: Counter[tuple[Any, ...]] = Counter()
+        self._one_at_a_time = threading.Lock()
+
+    def __call__(self, *arguments: Any) -> Any:
+        sizes = tuple([arguments[number] for number in self.numbers])
+        run = self.runs.get(sizes)
+        if run is None:
+            run = self._counted(sizes, arguments)
+        return run(*arguments)
+
+    def _counted(self, sizes: tuple[Any, ...], arguments: Sequence[Any]) -> Run:
+        if len(self.runs) >= self.limit or not self._one_at_a_time.acquire(blocking=False):
+            return self.general
+        try:
+            if len(self._uses) == _REMEMBERED:
+                self._uses.clear()
+            self._uses[sizes] += 1
+            if self._uses[sizes] >= _USES and sizes not in self.runs:
+                self.runs[sizes] = self._made(sizes, arguments)
+            return self.runs.get(sizes, self.general)
+        finally:
+            self._one_at_a_time.release()
+
+    def _made(self, sizes: tuple[Any, ...], arguments: Sequence[Any]) -> Run:
+        _log.info("sizes %s of a graph keep coming: they get kernels (%d of %d)", sizes, len(self.runs) + 1, self.limit)
+        if len(self.runs) + 1 == self.limit:
+            _log.info("no more sizes of this graph get kernels; option sizes=... allows more than %d", self.limit)
+        try:
+            return self.specialized(arguments)
+        except Exception:  # a model must run whatever goes wrong in here
+            if self.strict:
+                raise
+            _log.warning("optimizing a graph for sizes %s failed, it runs without; please report this", sizes, exc_info=True)
+            return self.general
+
 
 _log = logging.getLogger("mugraph.torch_compile")
 

@@ -1,13 +1,30 @@
-"""Graphs with some nodes replaced: every shape is inferred again, so that what comes out is well formed or refused."""
+"""Graphs changed: without dead nodes, with some nodes replaced, with other tiles.
+
+Every shape is inferred again, so that what comes out is well formed or refused. A kernel with other tiles has the same body under
+another grid and loop, down to one tile, which needs no kernel.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from mugraph.errors import InvalidGraph
+from mugraph.errors import InvalidGraph, UnsupportedOperator
 from mugraph.ir.builder import GraphBuilder
-from mugraph.ir.graph import AttributeValue, Graph, Node, Tensor, Value
+from mugraph.ir.graph import ACCUMULATORS, AttributeValue, Graph, Level, Node, Tensor, Value
+
+
+def without_dead_nodes(graph: Graph) -> Graph:
+    """The same graph without the nodes no output needs; `input` nodes stay, for they are the graph's signature."""
+    needed = graph.needed()
+    kept = [index for index, node in enumerate(graph.nodes) if index in needed or node.is_input]
+    place = {index: position for position, index in enumerate(kept)}
+
+    def moved(values: tuple[Value, ...]) -> tuple[Value, ...]:
+        return tuple(Value(place[value.node], value.output) for value in values)
+
+    nodes = [graph.nodes[index] for index in kept]
+    return graph.with_nodes(tuple(replace(node, inputs=moved(node.inputs)) for node in nodes), moved(graph.outputs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +70,58 @@ def edited(graph: Graph, edits: Mapping[int, Edit], sources: Sequence[Tensor] = 
             raise InvalidGraph(f"%{index} {node.op}: an edit left fewer than its {len(node.outputs)} outputs")
         values.update((Value(index, number), Value(first.node, first.output + number)) for number in range(len(node.outputs)))
     return builder.build([values[value] for value in graph.outputs])
+
+
+def with_counts(body: Graph, grid: tuple[int, ...], loop: int, sources: list[Tensor]) -> Graph:
+    """A block graph that reads `sources` under another grid and loop; reductions of whole tiles reduce the new tiles.
+
+    Whether the new tiles compute the same is for a verifier to say. Raises MugraphError where shapes do not fit.
+    """
+
+    def whole(node: Node) -> Edit | None:
+        dim, size = node.get("dim"), node.get("size")
+        if not isinstance(dim, int) or not isinstance(size, int) or body.tensor(node.inputs[0]).shape[dim] != size:
+            return None
+
+        def edit(site: Site) -> Value:
+            extent = site.builder.tensor(site.operands[0]).shape[dim]
+            return site.copy(attributes={**dict(node.attributes), "size": extent})
+
+        return edit
+
+    edits = {index: edit for index, node in enumerate(body.nodes) if (edit := whole(node)) is not None}
+    return edited(replace(body, grid=grid, loop=loop), edits, sources)
+
+
+def untiled(graph: Graph) -> Graph:
+    """The kernel graph with the body of every graph-defined operator in its place, computed in one tile.
+
+    Whether that is the same function is for a verifier to say. Raises MugraphError where a body has no single-tile form.
+    """
+    builder = GraphBuilder(Level.KERNEL)
+    values: dict[Value, Value] = {}
+    for index, node in enumerate(graph.nodes):
+        operands = [values[value] for value in node.inputs]
+        if node.body is None:
+            values[Value(index)] = builder.append(replace(node, inputs=tuple(operands)))
+        else:
+            results = _inlined(builder, node.body, operands)
+            values.update((Value(index, number), result) for number, result in enumerate(results))
+    return builder.build([values[value] for value in graph.outputs])
+
+
+def _inlined(builder: GraphBuilder, body: Graph, operands: list[Value]) -> list[Value]:
+    single = with_counts(body, (1,) * len(body.grid), 1, [builder.tensor(value) for value in operands])
+    values: dict[Value, Value] = {}
+    for index, node in enumerate(single.nodes):
+        if node.body is not None:
+            raise UnsupportedOperator("thread graphs have no single-tile form; take the muGraph before they were constructed")
+        operand = node.get("operand")
+        if isinstance(operand, int):
+            values[Value(index)] = operands[operand]
+        elif node.op in ("output_saver", *ACCUMULATORS):
+            values[Value(index)] = values[node.inputs[0]]
+        else:
+            inputs = [values[value] for value in node.inputs]
+            values[Value(index)] = builder.add(node.op, *inputs, **dict(node.attributes))
+    return [values[value] for value in single.outputs]

@@ -24,8 +24,8 @@ import numpy as np
 
 from mugraph.errors import InvalidInput
 from mugraph.ir.builder import GraphBuilder
-from mugraph.ir.dead_nodes import without_dead_nodes
 from mugraph.ir.dtypes import DType, round_to
+from mugraph.ir.editing import without_dead_nodes
 from mugraph.ir.graph import Attributes, AttributeValue, Graph, Level, Node, Shape, Value, attributes_of
 from mugraph.ir.ops import ROUNDINGS, operator
 from mugraph.ir.scalar import Scalar

@@ -17,7 +17,7 @@ import numpy as np
 
 from mugraph.errors import UnsupportedOperator
 from mugraph.ir.builder import GraphBuilder
-from mugraph.ir.dead_nodes import without_dead_nodes
+from mugraph.ir.editing import without_dead_nodes
 from mugraph.ir.graph import AttributeValue, Graph, Level, Node, Shape, Value, attributes_of
 from mugraph.ir.ops import OPERATORS, Scope, apply_call, partition_of
 

@@ -6,8 +6,8 @@ certificate.json  what was proved, how           report.json    search statistic
 placement.json    layouts, offsets of buffers    sources/       the generated kernels
 
 The hashes tell accidents from what was written, and are no signature. So nothing that runs rests on them: sources and placement
-are printed again from the muGraph (`mugraph.results.bindings`), and the muGraph is tested against the program. Nothing in the
-folder ties down that the program is the user's function, which `mugraph verify --certificate DIR FILE.py:f` decides, nor the
+are printed again from the muGraph (`mugraph.results.proof_bindings`), and the muGraph is tested against the program. Nothing in
+the folder ties down that the program is the user's function, which `mugraph verify --certificate DIR FILE.py:f` decides, nor the
 times, costs and statistics in report.json, nor `version` and `origin`, from which nothing follows without the user's word.
 """
 
@@ -27,8 +27,8 @@ from mugraph.errors import InvalidInput, StorageError
 from mugraph.frontend.calling import Positional, structure_of
 from mugraph.ir.graph import Graph
 from mugraph.ir.serialize import graph_from_json, graph_to_json
-from mugraph.results.bindings import PLACEMENT, check_sources, contradiction, printed
 from mugraph.results.data import Candidate, Report, Result
+from mugraph.results.proof_bindings import PLACEMENT, check_sources, contradiction, printed
 from mugraph.runtime import Executable, build
 from mugraph.targets.machine import machine_for
 from mugraph.verifier import Certificate

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from mugraph.results.data import Candidate
-from mugraph.results.spot_check import SpotCheck
+from mugraph.results.data import Candidate, SpotCheck
 from mugraph.verifier import Certificate, FloatReport, Outcome, Verdict
 
 

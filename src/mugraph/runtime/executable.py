@@ -15,8 +15,7 @@ from mugraph.runtime.call_plan import Run, planned
 from mugraph.runtime.placement import Placement, placement_of
 from mugraph.targets.emulator import Emulator
 from mugraph.targets.gpu import NvidiaGpu, gpu_index
-from mugraph.targets.machine import Machine, machine_for
-from mugraph.targets.resources import KernelResources
+from mugraph.targets.machine import KernelResources, Machine, machine_for
 
 _RECOGNIZED = 4
 """Kinds of inputs that an executable recognizes, the latest first: on several GPUs, with and without inference mode."""

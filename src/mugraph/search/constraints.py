@@ -16,7 +16,7 @@ from typing import Any, cast
 from mugraph.errors import InvalidInput
 from mugraph.ir.axes import Slots
 from mugraph.ir.graph import Graph, Node, Value
-from mugraph.ir.parse import LOOP_NAME, REPLICA, axis_name
+from mugraph.ir.text import LOOP_NAME, REPLICA, axis_name
 from mugraph.search.closure.sketch import Recipe, Step
 from mugraph.search.tasks import Options
 

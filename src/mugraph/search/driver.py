@@ -20,10 +20,10 @@ from mugraph.ir.axes import AxisProgram, axis_program
 from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.graph import Graph, Level, Tensor, Value
 from mugraph.ir.liveness import peak_bytes
-from mugraph.search.closure.context import Context
 from mugraph.search.closure.hoisting import hoisted
 from mugraph.search.closure.redundant_max import without_neutral_maxima
 from mugraph.search.closure.saturation import TinyInputs
+from mugraph.search.closure.semantic import Context
 from mugraph.search.closure.tiers import Tier, distinct_tiers
 from mugraph.search.conditions import left_out
 from mugraph.search.constraints import EVERYTHING, SearchSpace
@@ -31,12 +31,10 @@ from mugraph.search.kernels import Kernel, KernelSearch
 from mugraph.search.parallel import Workers, executor_for
 from mugraph.search.partition.padding import worthwhile_paddings
 from mugraph.search.partition.plans import Library, Plan, PlanSearch, Stage
-from mugraph.search.partition.refinement import refined
 from mugraph.search.partition.rounding_model import Rehearsal
-from mugraph.search.partition.selection import most_promising, orders_lost
+from mugraph.search.partition.selection import most_promising, orders_lost, refined
 from mugraph.search.report import Progress, Pruning, SearchReport
-from mugraph.search.scheduling.emission import Positions, emit_block
-from mugraph.search.scheduling.operands import read_once
+from mugraph.search.scheduling.emission import Positions, emit_block, read_once
 from mugraph.search.structure_cache import Notes, Shelf
 from mugraph.search.tasks import Options
 

@@ -115,7 +115,7 @@ class SearchReport:
     left_out: Counter[Pruning] = field(default_factory=Counter)
     """Schedules, recipes and cuts; `pruned` has the closures' tensors too."""
     conditions: list[str] = field(default_factory=list)
-    """What no search of this program looks at (`mugraph.search.conditions`)."""
+    """What no search of this program looks at (`mugraph.search.report`)."""
     block_operators: int = 0
     max_kernels: int = 0
     interrupted: bool = False

@@ -18,13 +18,13 @@ from mugraph.algebra import ExpressionTooLarge
 from mugraph.algebra.fields import NestingArithmetic
 from mugraph.errors import UndefinedInField
 from mugraph.ir.axes import AxisProgram
-from mugraph.search.closure.bounded import deepened
-from mugraph.search.closure.context import Context
 from mugraph.search.closure.extraction import ExtractionLimits, Extractor
 from mugraph.search.closure.identity_closure import Transcription
 from mugraph.search.closure.loop_insertion import loops_to_some_end, with_loop, worthwhile
+from mugraph.search.closure.min_operators import deepened
 from mugraph.search.closure.safe_softmax import Stabilizer, exponentials
 from mugraph.search.closure.saturation import Closure, Leaf, Limits, Saturation, TinyInputs
+from mugraph.search.closure.semantic import Context
 from mugraph.search.closure.sketch import Recipe, RecipeTuple, Step
 from mugraph.search.closure.tiers import Expressions, Tier
 from mugraph.search.structures import Key, Recent, Structure, as_long

@@ -19,8 +19,8 @@ from mugraph.devices import Device
 from mugraph.ir.axes import AxisSet
 from mugraph.ir.dtypes import DType
 from mugraph.ir.ops import OPERATORS, Call
-from mugraph.search.closure.context import bits
 from mugraph.search.closure.saturation import Closure, Edge
+from mugraph.search.closure.semantic import bits
 from mugraph.search.closure.sketch import Recipe, Step, sums
 
 _TICKS_PER_SECOND = 1e15

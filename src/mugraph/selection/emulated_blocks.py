@@ -20,13 +20,13 @@ from mugraph.ir.evaluate import block_slices, evaluate_block, loop_nodes
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Graph, Value
 from mugraph.ir.ops import apply_call, operator
-from mugraph.results.spot_check import SpotCheck
+from mugraph.results.data import SpotCheck
 from mugraph.runtime import Executable
 from mugraph.selection.inputs import runner
 from mugraph.support.deadline import Deadline
 from mugraph.targets.emulator import Emulator, Memory, emulator_of
 from mugraph.targets.machine import Launched
-from mugraph.verifier.float_inputs import random_inputs
+from mugraph.verifier.float_checks import random_inputs
 from mugraph.verifier.float_report import MULTIPLE, TOLERANCES
 
 _SECONDS = 1.0

@@ -13,8 +13,7 @@ from mugraph.ir.arithmetic import Array
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph
 from mugraph.runtime import Executable
-from mugraph.verifier.float_inputs import random_inputs
-from mugraph.verifier.floats import Runner
+from mugraph.verifier.float_checks import Runner, random_inputs
 
 if TYPE_CHECKING:
     from mugraph.frontend.restore import Traced

@@ -22,8 +22,7 @@ from mugraph.errors import BudgetExceeded, MugraphError
 from mugraph.ir.graph import Graph
 from mugraph.ir.readings import readings
 from mugraph.lower.thread_graphs import construct
-from mugraph.results.data import Candidate, Rejection
-from mugraph.results.spot_check import SpotCheck
+from mugraph.results.data import Candidate, Rejection, SpotCheck
 from mugraph.runtime import Executable, build, measure
 from mugraph.selection.emulated_blocks import emulator_for, spot_check
 from mugraph.selection.inputs import runner
@@ -34,7 +33,7 @@ from mugraph.support.seeds import seed_or_fresh
 from mugraph.verifier import Certificate, FloatReport, Verdict, by_random_tests, float_check, verify_graphs
 from mugraph.verifier.certificate import Tests
 from mugraph.verifier.definedness import undefined_operator
-from mugraph.verifier.floats import Runner
+from mugraph.verifier.float_checks import Runner
 
 _COMPILED = 16
 """Proposals that are compiled and timed roughly, best predicted cost first."""

@@ -1,8 +1,9 @@
-"""What a target needs to run lowered kernels, behind one small interface."""
+"""What a target needs to run lowered kernels, behind one small interface, and what its compiled kernels take of a GPU."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -11,6 +12,26 @@ from mugraph.errors import InvalidInput
 from mugraph.host.arrays import Arrays
 from mugraph.ir.graph import Graph, Value
 from mugraph.lower.lower import DimensionOrder
+
+
+@dataclass(frozen=True, slots=True)
+class KernelResources:
+    """One kernel's launch and what the assembler says of it."""
+
+    name: str
+    grid: tuple[int, ...]
+    loop: int
+    threads: int
+    """Of one block."""
+    registers: int
+    """Of one thread."""
+    shared_bytes: int
+    """Of one block."""
+    spill_bytes: int
+    """Stores and loads of registers that did not fit, in the code of one thread."""
+    engines: tuple[str, ...]
+    """Units beside the threads that it uses: `bulk copies`, `warp groups`."""
+
 
 Functions = Mapping[str, Callable[..., None]]
 """By kernel name, what runs it: called with the addresses of its buffers, inputs first."""

@@ -17,10 +17,10 @@ from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.evaluate import loop_nodes
 from mugraph.ir.graph import ACCUMULATORS, Graph, Level, Node
 from mugraph.ir.ops import Scope, apply_call, operator
-from mugraph.search.closure.context import Context
 from mugraph.search.closure.extraction import ExtractionLimits, Extractor
 from mugraph.search.closure.loop_insertion import Fmaps, loops_to_some_end, with_loop, worthwhile
 from mugraph.search.closure.saturation import Closure, Limits, Saturation, TinyInputs
+from mugraph.search.closure.semantic import Context
 from mugraph.search.closure.sketch import Recipe
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.scheduling.emission import Output, Schedule, emit_block

@@ -24,7 +24,7 @@ from mugraph.runtime import Executable
 from mugraph.targets.cuda.emulated import EmulatedCuda
 from mugraph.targets.cuda.machine import Cuda
 from mugraph.targets.cuda.nvrtc import SOURCE_NAME
-from mugraph.testing.kernel_errors import LARGEST_ERROR, relative_error
+from mugraph.testing.mugraph_runs import LARGEST_ERROR, relative_error
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Random muGraphs on every target: what they mean in float64, beside what their kernels compute.
+"""Random muGraphs on every target: what they mean in float64, beside what their kernels compute, and how far apart both may be.
 
 A run ends in one of four ways: `equal`, within what rounding explains; `refused`, by a typed error before anything ran; `wrong`,
 with another result or with a fault that an emulator found; or `crashed`. The last two must not be. Where a target's compiler is
@@ -10,13 +10,14 @@ from __future__ import annotations
 import random
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from mugraph.errors import CompilationFailed, InvalidGraph, MugraphError
@@ -36,8 +37,19 @@ from mugraph.targets.cuda.machine import Cuda
 from mugraph.targets.machine import Machine, machine_for
 from mugraph.targets.triton.interpreted import InterpretedTriton
 from mugraph.targets.triton.machine import Triton
-from mugraph.testing.kernel_errors import LARGEST_ERROR
 from mugraph.testing.mugraphs import LARGE, SMALL, Space, random_mugraph
+
+LARGEST_ERROR: Mapping[DType, float] = {DType.FP16: 3e-3, DType.BF16: 2e-2, DType.FP32: 1e-4}
+"""What rounding explains, relative to the largest result."""
+
+_Array = npt.NDArray[np.floating]
+
+
+def relative_error(results: Iterable[_Array], exact: Iterable[_Array]) -> float:
+    """The largest difference of results from exact ones, relative to the largest of each output; NaN where a result is NaN."""
+    errors = [np.max(np.abs(got - wanted)) / np.max(np.abs(wanted)) for got, wanted in zip(results, exact, strict=True)]
+    return float(np.max(errors))
+
 
 TARGETS = ("cpu", "cuda", "triton")
 """Where kernels run: on this host, on the emulator of CUDA, and in Triton's interpreter."""

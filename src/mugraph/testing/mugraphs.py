@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 
 from mugraph.errors import ShapeMismatch
 from mugraph.ir.builder import GraphBuilder
-from mugraph.ir.dead_nodes import without_dead_nodes
 from mugraph.ir.dtypes import DType
+from mugraph.ir.editing import without_dead_nodes
 from mugraph.ir.evaluate import constant_nodes
 from mugraph.ir.graph import Graph, Layout, Level, Node, Shape, Value
 from mugraph.ir.ops import LEAST, ROUNDINGS

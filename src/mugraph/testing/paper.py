@@ -1,12 +1,20 @@
-"""The random test as the paper runs it (its section 5.2): one test modulo p = 227 and q = 113, to compare the verifier with."""
+"""The paper's random test, to compare the verifier with, and the programs that the muGraphs in examples/paper are written for.
+
+The test is that of its section 5.2: one evaluation modulo p = 227 and q = 113.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from mugraph.algebra.fields import FieldArithmetic, FieldPair, FieldValue
 from mugraph.algebra.modular import Residues
 from mugraph.errors import UndefinedInField
+from mugraph.frontend.workloads import WORKLOADS
 from mugraph.ir.graph import Graph
 from mugraph.testing.mutants import PAPER_P, PAPER_Q
 from mugraph.verifier.vectorized_eval import evaluate_batched
@@ -51,3 +59,37 @@ def accepted_by_paper(left: Graph, right: Graph, seed: int = 0) -> bool:
             continue
         return all(x.agrees_with(y) for x, y in zip(ours, theirs, strict=True))
     return False
+
+
+DTYPE = "fp16"
+"""Of all inputs, as in the paper's evaluation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A workload with its norm, where there is a choice, and its size."""
+
+    workload: str
+    size: str = "full"
+    norm: str | None = None
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The PyTorch function."""
+        return WORKLOADS[self.workload].function(self.norm)
+
+    @property
+    def inputs(self) -> tuple[Any, ...]:
+        """Tensors to call it with."""
+        return WORKLOADS[self.workload].inputs(None, DTYPE, self.size)
+
+
+WRITTEN_FOR = {
+    "rmsnorm": Subject("rmsnorm", "figure"),
+    "gqa": Subject("gqa"),
+    "qknorm": Subject("qknorm", norm="layer"),
+    "lora": Subject("lora"),
+    "gated_mlp": Subject("gated-mlp"),
+    "ntrans": Subject("ntrans"),
+}
+"""By the name of the file."""

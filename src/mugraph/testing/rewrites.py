@@ -11,10 +11,8 @@ from collections.abc import Callable
 import numpy as np
 
 from mugraph.errors import MugraphError
-from mugraph.ir.dead_nodes import without_dead_nodes
-from mugraph.ir.editing import Site, edited
+from mugraph.ir.editing import Site, edited, with_counts, without_dead_nodes
 from mugraph.ir.graph import Graph, Node, Shape, Tensor, Value
-from mugraph.ir.retiling import with_counts
 from mugraph.ir.validity import check
 
 _RATE = 0.4

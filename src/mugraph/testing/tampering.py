@@ -21,7 +21,7 @@ from typing import Any
 from mugraph.errors import MugraphError
 from mugraph.ir.graph import Graph
 from mugraph.ir.serialize import graph_from_json, graph_to_json
-from mugraph.results.bindings import printed_again
+from mugraph.results.proof_bindings import printed_again
 from mugraph.testing.mutants import mutants
 from mugraph.testing.oracle import agree
 from mugraph.verifier import verify_graphs

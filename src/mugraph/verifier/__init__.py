@@ -2,8 +2,8 @@
 
 from mugraph.verifier.certificate import Certificate, Outcome
 from mugraph.verifier.counterexamples import Counterexample
+from mugraph.verifier.float_checks import float_check
 from mugraph.verifier.float_report import FloatReport, ScaleError
-from mugraph.verifier.floats import float_check
 from mugraph.verifier.properties import Property
 from mugraph.verifier.prover import Proof, prove
 from mugraph.verifier.random_tests import Verdict, by_random_tests, recheck, verify_graphs

@@ -16,9 +16,8 @@ from mugraph.algebra.fields import P_BITS
 from mugraph.ir.graph import Graph
 from mugraph.verifier.characters import Characters
 from mugraph.verifier.degree_bounds import Applications, Fraction, Magnitudes, Polynomial
-from mugraph.verifier.factors import Factored, Remembering, Scaled, evaluate_products
 from mugraph.verifier.known_values import NOTHING, Known, magnitude
-from mugraph.verifier.roots import MOST_RADICANDS
+from mugraph.verifier.root_semantics import MOST_RADICANDS, Factored, Remembering, Scaled, evaluate_products
 from mugraph.verifier.semantics import Semantics
 
 REDRAWS = 4

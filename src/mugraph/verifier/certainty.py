@@ -15,8 +15,7 @@ from mugraph.errors import BudgetExceeded
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.graph import Graph, Tensor
 from mugraph.ir.scalar import Scalar
-from mugraph.verifier.balls import Ball, Balls, State
-from mugraph.verifier.intervals import FloatBalls
+from mugraph.verifier.enclosures import Ball, Balls, FloatBalls, State
 from mugraph.verifier.parallel_axes import Axis, shared_slice, slice_of
 from mugraph.verifier.precise import PreciseBalls
 from mugraph.verifier.vectorized_eval import Pulse, evaluate_batched

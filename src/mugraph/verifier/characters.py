@@ -18,7 +18,7 @@ import numpy as np
 from mugraph.ir.arithmetic import Arithmetic, Array
 from mugraph.ir.ops import LOWEST, ROUNDINGS
 from mugraph.ir.scalar import Scalar
-from mugraph.verifier.factors import shape_of
+from mugraph.verifier.root_semantics import shape_of
 
 V = TypeVar("V")
 

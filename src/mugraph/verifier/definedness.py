@@ -15,7 +15,7 @@ from mugraph.ir.arithmetic import Array
 from mugraph.ir.dtypes import DType
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Graph
-from mugraph.verifier.float_inputs import random_inputs
+from mugraph.verifier.float_checks import random_inputs
 from mugraph.verifier.parallel_axes import shared_slice
 from mugraph.verifier.rounding import operator_errors
 from mugraph.verifier.signs import total

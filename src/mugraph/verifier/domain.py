@@ -1,23 +1,64 @@
-"""Where two programs are both defined: the part of the inputs that their equality speaks of."""
+"""Where two programs are both defined: the part of the inputs that their equality speaks of.
+
+A root or a logarithm of an input as it is makes it positive: these inputs are drawn so wherever numbers are drawn.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
 
 from mugraph.errors import BudgetExceeded
 from mugraph.ir.arithmetic import Array
-from mugraph.ir.graph import Graph
-from mugraph.verifier.balls import NotEnclosed
+from mugraph.ir.graph import ACCUMULATORS, VIEWS, Graph, Node, Value
+from mugraph.ir.scalar import Scalar
 from mugraph.verifier.certainty import Look, Pair, certainly
-from mugraph.verifier.counterexamples import Counterexample
+from mugraph.verifier.counterexamples import Counterexample, at_point, batches, whole
+from mugraph.verifier.enclosures import NotEnclosed
 from mugraph.verifier.points import points
 from mugraph.verifier.signs import Condition, Signs, conditions, signs_of
-from mugraph.verifier.witness import at_point, batches, whole
+
+_UNDEFINED_BELOW_ZERO = frozenset({"sqrt", "log"})
+_OF_ONE_SIGN = VIEWS | ACCUMULATORS | {"cast", "repeat", "sum", "max", "sqrt", "output_saver"}
+"""Operators whose results are positive where their first operands are."""
+_WITH_CONSTANTS = frozenset({"add", "mul", "div"})
+"""Operators of which that holds where one operand is a positive constant."""
+
+
+def positive_inputs(graph: Graph) -> frozenset[int]:
+    """The numbers of the inputs of a kernel graph that stand under a root or a logarithm: they themselves, or their sums, maxima,
+    and what positive constants make of them. What is made of several tensors may be negative as it likes."""
+    positive = _positive(graph, ())
+    inputs = (index for index, node in enumerate(graph.nodes) if node.is_input)
+    return frozenset(number for number, index in enumerate(inputs) if Value(index) in positive)
+
+
+def _positive(graph: Graph, outputs: Iterable[Value]) -> Set[Value]:
+    """The values of a graph that have to be positive if so many of its outputs have to."""
+    positive = set(outputs)
+    for index in reversed(range(len(graph.nodes))):
+        node = graph.nodes[index]
+        if node.body is not None:
+            wanted = [output for number, output in enumerate(node.body.outputs) if Value(index, number) in positive]
+            inside = _positive(node.body, wanted)
+            operands = ((Value(place), inner.get("operand")) for place, inner in enumerate(node.body.nodes))
+            positive.update(node.inputs[at] for value, at in operands if isinstance(at, int) and value in inside)
+        elif node.op in _UNDEFINED_BELOW_ZERO or (Value(index) in positive and node.op in _OF_ONE_SIGN):
+            positive.update(node.inputs[:1])
+        elif Value(index) in positive and node.op in _WITH_CONSTANTS:
+            others = [value for value in node.inputs if not _is_positive_constant(graph.nodes[value.node])]
+            positive.update(others if len(others) == 1 else ())
+    return positive
+
+
+def _is_positive_constant(node: Node) -> bool:
+    value = node.get("value")
+    return isinstance(value, Scalar) and float(value) > 0
+
 
 _PATIENCE = 5.0
 """Seconds that sampling takes at most, unless it is given another deadline."""

@@ -1,4 +1,4 @@
-"""Balls in fixed point of as many binary digits as are asked for, of unlimited range (`mugraph.verifier.balls`).
+"""Balls in fixed point of as many binary digits as are asked for, of unlimited range (`mugraph.verifier.enclosures`).
 
 A number is an integer times 2**-digits. Sums and products of integers are exact, whatever their order, and NumPy's on arrays of
 Python's integers are fast; so one rounding per element and operation is left, of less than two units. Elementary functions are
@@ -16,7 +16,7 @@ import numpy as np
 from mpmath import libmp
 
 from mugraph.ir.arithmetic import Array
-from mugraph.verifier.balls import Ball, Balls, State, matrix_spread, matrix_state, spread
+from mugraph.verifier.enclosures import Ball, Balls, State, matrix_spread, matrix_state, spread
 from mugraph.verifier.vectorized_eval import Pulse
 
 _LARGEST = 1 << 14

@@ -19,12 +19,11 @@ from mugraph.errors import InvalidGraph, MugraphError, ShapeMismatch, Unsupporte
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.axes import AxisProgram, axis_program
 from mugraph.ir.builder import GraphBuilder
-from mugraph.ir.dead_nodes import without_dead_nodes
+from mugraph.ir.editing import untiled, without_dead_nodes
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Graph, Level, Node, Tensor, Value, attributes_of
 from mugraph.ir.ops import Kind, operator
-from mugraph.ir.retiling import untiled
 from mugraph.verifier.certificate import Outcome
 from mugraph.verifier.domain import common_domain
 from mugraph.verifier.identities import simplified

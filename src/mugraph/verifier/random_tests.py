@@ -13,13 +13,12 @@ from mugraph.ir.graph import Graph
 from mugraph.support.seeds import seed_or_fresh
 from mugraph.verifier.bounds import Difference, difference_of
 from mugraph.verifier.certificate import Certificate, Outcome, Tests, digest
-from mugraph.verifier.counterexamples import Counterexample, signature_mismatch
+from mugraph.verifier.counterexamples import Counterexample, find_witness, signature_mismatch
 from mugraph.verifier.known_values import NOTHING, Known, check_known
 from mugraph.verifier.parallel_axes import Axis, Slice, shared_slice
-from mugraph.verifier.roots import TooManyRadicands
+from mugraph.verifier.root_semantics import TooManyRadicands
 from mugraph.verifier.semantics import WITH_PROPERTIES, Semantics, beyond_rational, meanings
 from mugraph.verifier.trials import Trials, input_shapes
-from mugraph.verifier.witness import find_witness
 
 _LAWS_ELEMENTS = 1 << 26
 """Tests for which no bound can be stated are repeated until this many elements of inputs were drawn, ..."""

@@ -18,7 +18,7 @@ from operator import or_
 import numpy as np
 
 from mugraph.ir.arithmetic import Array
-from mugraph.ir.dead_nodes import without_dead_nodes
+from mugraph.ir.editing import without_dead_nodes
 from mugraph.ir.formulas import Binding, Formula, Writing
 from mugraph.ir.graph import Graph
 from mugraph.ir.scalar import Scalar

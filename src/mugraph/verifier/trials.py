@@ -19,13 +19,18 @@ from mugraph.verifier.bounds import REDRAWS, REDRAWS_FOR_SQUARES
 from mugraph.verifier.certificate import Round, digest
 from mugraph.verifier.characters import Characters
 from mugraph.verifier.counterexamples import Counterexample, mismatch
-from mugraph.verifier.factors import Factored, Remembering, Scaled, evaluate_products
-from mugraph.verifier.free import FreeArithmetic
 from mugraph.verifier.known_values import Known, residues
-from mugraph.verifier.laws import LawfulArithmetic
 from mugraph.verifier.residues import Residues, residues_needed
-from mugraph.verifier.roots import RootedArithmetic, Signs
-from mugraph.verifier.semantics import Semantics
+from mugraph.verifier.root_semantics import (
+    Factored,
+    LawfulArithmetic,
+    Remembering,
+    RootedArithmetic,
+    Scaled,
+    Signs,
+    evaluate_products,
+)
+from mugraph.verifier.semantics import FreeArithmetic, Semantics
 from mugraph.verifier.vectorized_eval import evaluate_batched
 
 _SQUARE_DRAWS = 24

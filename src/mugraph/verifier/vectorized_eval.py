@@ -17,7 +17,7 @@ import numpy as np
 
 from mugraph.errors import InvalidGraph
 from mugraph.ir.arithmetic import Arithmetic, Array
-from mugraph.ir.dead_nodes import without_dead_nodes
+from mugraph.ir.editing import without_dead_nodes
 from mugraph.ir.evaluate import constant_nodes, loop_nodes
 from mugraph.ir.graph import Graph, Level, Node, Value
 from mugraph.ir.ops import Call, Scope, apply_call, operator, partition_of

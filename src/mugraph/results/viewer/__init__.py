@@ -5,7 +5,7 @@
 It sits on top of everything a result is made of, and only reads it.
 """
 
+from mugraph.results.viewer.drawing import picture
 from mugraph.results.viewer.pages import notebook_html, page
-from mugraph.results.viewer.pictures import picture
 
 __all__ = ["notebook_html", "page", "picture"]

@@ -1,7 +1,8 @@
 """A graph of any level as SVG: boxes for operators, arrows for tensors, a frame around the for-loop (paper, section 2).
 
 A drawing is made of elements with classes; `drawing.css` beside this module gives them colours for light and dark pages.
-Texts become text nodes of an XML tree, so names that users chose cannot become markup.
+Texts become text nodes of an XML tree, so names that users chose cannot become markup. `picture` puts a program and a muGraph into
+one file, for documents that show pictures rather than pages.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from xml.etree import ElementTree
 
 from mugraph.ir.evaluate import loop_nodes
 from mugraph.ir.graph import Graph, Level, Value
-from mugraph.ir.parse import LOOP_NAME
+from mugraph.ir.text import LOOP_NAME
+from mugraph.results.viewer.environment import style
 from mugraph.results.viewer.labels import Label, Labels, Operands
 from mugraph.results.viewer.layered import Box, Edge, Point, arrange
 
@@ -206,3 +208,28 @@ def _moved(group: ElementTree.Element, shift: tuple[float, float]) -> ElementTre
 def _text_width(text: str) -> float:
     """Pixels of a text: wide characters of East Asian scripts take two places."""
     return sum(2 if east_asian_width(character) in "WF" else 1 for character in text) * _CHARACTER
+
+
+_MARGIN, _BETWEEN, _HEADING = 20.0, 48.0, 32.0
+
+
+def picture(program: Graph, graph: Graph, headings: tuple[str, str] = ("Program", "muGraph")) -> str:
+    """The text of an SVG file, with a background, for light and dark screens."""
+    drawings = (draw(program), draw(graph, nested=True))
+    width = sum(drawing.width for drawing in drawings) + _BETWEEN + 2 * _MARGIN
+    height = max(drawing.height for drawing in drawings) + _HEADING + 2 * _MARGIN
+    root = svg_root(width, height, " beside ".join(headings))
+    ElementTree.SubElement(root, "style").text = style("drawing.css")
+    ElementTree.SubElement(root, "rect", {"class": "paper", "width": "100%", "height": "100%"})
+    left = _MARGIN
+    for heading, drawing in zip(headings, drawings, strict=True):
+        _place(root, heading, drawing, left)
+        left += drawing.width + _BETWEEN
+    return f"{ElementTree.tostring(root, encoding='unicode')}\n"
+
+
+def _place(root: ElementTree.Element, heading: str, drawing: Drawing, left: float) -> None:
+    at = {"x": f"{left:.0f}", "y": f"{_MARGIN + 14:.0f}", "class": "heading"}
+    ElementTree.SubElement(root, "text", at).text = heading
+    moved = ElementTree.SubElement(root, "g", {"transform": f"translate({left:.0f} {_MARGIN + _HEADING:.0f})"})
+    moved.append(drawing.group)

@@ -1,10 +1,19 @@
-"""The templates of pages: HTML with everything escaped that is not marked as safe, and styles."""
+"""The templates of pages: HTML with everything escaped that is not marked as safe, styles, and sources in colours.
+
+Pygments gives the spans of a source short class names, which `page.css` gives colours.
+"""
 
 from __future__ import annotations
 
 from functools import cache
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import get_lexer_for_filename
+from pygments.lexers.special import TextLexer
+from pygments.util import ClassNotFound
 
 
 @cache
@@ -17,3 +26,12 @@ def environment() -> Environment:
 def style(name: str) -> str:
     """A style sheet by its file name."""
     return environment().get_template(name).render()
+
+
+def highlighted(name: str, text: str) -> Markup:
+    """`text` as HTML; the language follows from the end of the file's name, and is plain text where that is unknown."""
+    try:
+        lexer = get_lexer_for_filename(name, stripnl=False)
+    except ClassNotFound:
+        lexer = TextLexer(stripnl=False)
+    return Markup(highlight(text, lexer, HtmlFormatter(nowrap=True)))

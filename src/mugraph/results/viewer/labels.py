@@ -8,8 +8,7 @@ from enum import StrEnum
 from mugraph.ir.formulas import Formula, formulas
 from mugraph.ir.graph import ACCUMULATORS, Graph, Level, Node, Tensor, Value
 from mugraph.ir.ops import Kind, operator
-from mugraph.ir.parse import LOOP_NAME, axis_name
-from mugraph.ir.text import format_node, value_names
+from mugraph.ir.text import LOOP_NAME, axis_name, format_node, value_names
 from mugraph.lower.phases import Phase, phases
 
 REPLICA = "φ"

@@ -19,8 +19,7 @@ from mugraph.results.data import Candidate, Result
 from mugraph.results.summary import bound_text, compared_text, seconds_text
 from mugraph.results.viewer import evidence, tables
 from mugraph.results.viewer.drawing import draw, svg
-from mugraph.results.viewer.environment import environment
-from mugraph.results.viewer.highlighting import highlighted
+from mugraph.results.viewer.environment import environment, highlighted
 from mugraph.results.viewer.labels import MEMORY, ROLE_WORDS, Labels, Operands, extent
 
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")

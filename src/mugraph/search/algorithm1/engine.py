@@ -18,7 +18,7 @@ from mugraph.devices import Device
 from mugraph.errors import UndefinedInField
 from mugraph.ir.evaluate import block_slices, evaluate, evaluate_block
 from mugraph.ir.graph import Graph, Value
-from mugraph.search.algorithm1.cost import predicted_seconds
+from mugraph.search.algorithm1.candidates import predicted_seconds
 from mugraph.search.algorithm1.kernel import KernelGenerator, TimeLimitReached, WorkItem
 from mugraph.search.algorithm1.options import EnumerationOptions
 from mugraph.search.driver import Candidate

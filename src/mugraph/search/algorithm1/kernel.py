@@ -17,6 +17,7 @@ from mugraph.devices import Device
 from mugraph.ir.graph import Graph, Level, Shape, Value
 from mugraph.ir.ops import GRAPH_DEFINED, apply_call, operator
 from mugraph.search.algorithm1.block import BlockGenerator, BlockLimits, BlockPlan
+from mugraph.search.algorithm1.candidates import KernelOperator, Launch, kernel_graph
 from mugraph.search.algorithm1.construct import (
     LOWEST,
     Application,
@@ -29,7 +30,6 @@ from mugraph.search.algorithm1.construct import (
     TypeId,
     Types,
 )
-from mugraph.search.algorithm1.emission import KernelOperator, Launch, kernel_graph
 from mugraph.search.algorithm1.options import EnumerationOptions, block_operators_for, grids_for, loops_for, operators_for
 from mugraph.search.algorithm1.schedules import BlockSchedule, block_schedules
 from mugraph.search.closure.tiers import Make

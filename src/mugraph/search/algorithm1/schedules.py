@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mugraph.ir.graph import Shape
-from mugraph.ir.parse import LOOP_NAME, axis_name
+from mugraph.ir.text import LOOP_NAME, axis_name
 
 Map = tuple[int | None, ...]
 """The data dimension of each grid dimension; None where every block reads the whole operand."""

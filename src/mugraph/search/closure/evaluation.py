@@ -12,8 +12,8 @@ from typing import Generic
 from mugraph.ir.arithmetic import Arithmetic, V
 from mugraph.ir.axes import AxisSet
 from mugraph.ir.ops import OPERATORS, Call
-from mugraph.search.closure.context import Context, bits
 from mugraph.search.closure.saturation import Leaf, scalar_value
+from mugraph.search.closure.semantic import Context, bits
 from mugraph.search.closure.sketch import Recipe, Step
 
 _NO_CALL = Call("", (), {})

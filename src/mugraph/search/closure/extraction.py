@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from mugraph.search.closure.context import bits
 from mugraph.search.closure.min_operators import FewestOperators, Nodes
 from mugraph.search.closure.saturation import Closure, Edge
+from mugraph.search.closure.semantic import bits
 from mugraph.search.closure.sketch import Recipe, Recipes
 
 EdgeCost = Callable[[Edge], float]

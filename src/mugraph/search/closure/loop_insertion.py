@@ -19,8 +19,8 @@ import numpy as np
 from mugraph.algebra.fields import FieldArithmetic, FieldValue
 from mugraph.ir.axes import AxisProgram
 from mugraph.ir.ops import OPERATORS, Call
-from mugraph.search.closure.context import Context
 from mugraph.search.closure.saturation import AFTER, LOOP, Closure, Edge, TensorNode
+from mugraph.search.closure.semantic import Context
 from mugraph.search.closure.sketch import Recipe
 
 

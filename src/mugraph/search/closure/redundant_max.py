@@ -13,8 +13,8 @@ import numpy as np
 
 from mugraph.algebra.fields import FieldArithmetic, FieldValue
 from mugraph.ir.axes import AxisProgram, Term, pruned
-from mugraph.search.closure.context import Context
 from mugraph.search.closure.saturation import TinyInputs
+from mugraph.search.closure.semantic import Context
 
 
 def without_neutral_maxima(program: AxisProgram, arith: FieldArithmetic, inputs: TinyInputs) -> AxisProgram:

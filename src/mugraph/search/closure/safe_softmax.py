@@ -18,9 +18,9 @@ import numpy as np
 from mugraph.algebra.fields import FieldArithmetic, FieldValue
 from mugraph.ir.axes import AxisProgram, AxisSet
 from mugraph.ir.ops import LOWEST
-from mugraph.search.closure.context import Context
 from mugraph.search.closure.evaluation import Evaluator
 from mugraph.search.closure.saturation import Leaf, TinyInputs
+from mugraph.search.closure.semantic import Context
 from mugraph.search.closure.sketch import Recipe, Step
 
 

@@ -25,7 +25,7 @@ from mugraph.ir.arithmetic import Arithmetic, V
 from mugraph.ir.axes import AxisProgram, Slots, Term
 from mugraph.ir.ops import OPERATORS, Call, Kind
 from mugraph.ir.scalar import Scalar
-from mugraph.search.closure.context import Context, bits
+from mugraph.search.closure.semantic import Context, bits
 from mugraph.search.closure.tiers import Expressions, Tier, is_its_expression
 from mugraph.search.report import Pruning
 

@@ -14,8 +14,8 @@ from typing import TypeVar
 
 from mugraph.ir.axes import AxisSet, operands_first
 from mugraph.ir.scalar import Scalar
-from mugraph.search.closure.context import bits
 from mugraph.search.closure.saturation import LOOP, Closure, Edge, Leaf
+from mugraph.search.closure.semantic import bits
 
 Axes = TypeVar("Axes", int, AxisSet)
 """A set of axes, as bits or as it is."""

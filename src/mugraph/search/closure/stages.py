@@ -16,7 +16,7 @@ from functools import cache
 from mugraph.algebra import Expr, IndexedAlgebra
 from mugraph.algebra.normal_form import Monomial
 from mugraph.ir.axes import AxisProgram
-from mugraph.search.closure.context import Context, bits
+from mugraph.search.closure.semantic import Context, bits
 
 
 @dataclass(frozen=True, slots=True)

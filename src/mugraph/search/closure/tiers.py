@@ -17,7 +17,7 @@ from functools import lru_cache
 from mugraph.algebra import Expr, IndexedAlgebra, IndexedOracle, Meeting
 from mugraph.ir.axes import AxisProgram, Term
 from mugraph.ir.ops import OPERATORS, Call, Operator, operator
-from mugraph.search.closure.context import Context
+from mugraph.search.closure.semantic import Context
 
 
 class Tier(StrEnum):

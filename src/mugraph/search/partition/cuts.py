@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from mugraph.ir.axes import AxisProgram, Slots, Term, operands_first, pruned
 from mugraph.ir.ops import OPERATORS
-from mugraph.search.closure.context import bits
+from mugraph.search.closure.semantic import bits
 from mugraph.search.partition.lower_bounds import Roofline, elements
 
 SHARED_OUT = 6

@@ -18,10 +18,10 @@ import numpy as np
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.axes import AxisProgram, Slots
 from mugraph.ir.float_arithmetic import FloatArithmetic
-from mugraph.search.closure.context import Context
 from mugraph.search.closure.evaluation import Evaluator
 from mugraph.search.closure.safe_softmax import exponentials
 from mugraph.search.closure.saturation import Leaf
+from mugraph.search.closure.semantic import Context
 from mugraph.search.closure.sketch import Recipe, Step
 from mugraph.search.closure.two_pass_mean import centred
 from mugraph.search.kernels import Kernel

@@ -17,10 +17,10 @@ import numpy as np
 from mugraph.algebra.fields import FieldValue, NestingArithmetic
 from mugraph.errors import UndefinedInField
 from mugraph.ir.axes import AxisProgram, AxisSet, Slots, Term, pruned
-from mugraph.search.closure.context import Context
 from mugraph.search.closure.saturation import TinyInputs
+from mugraph.search.closure.semantic import Context
 from mugraph.search.closure.sketch import Recipe
-from mugraph.search.partition.derivations import iterations_as_parts
+from mugraph.search.partition.variants import iterations_as_parts
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
-"""From a recipe and sizes to a muGraph: the block graph with its grid, for-loop, maps and tile shapes.
+"""From a sketch and sizes to a muGraph: the block graph with its grid, for-loop, maps and tile shapes.
 
 Inside a block every axis has a dimension of its own (None stands for a dimension of size 1). Views are inserted exactly
-where an operator's positional rule asks for another order; they are free at every target.
+where an operator's positional rule asks for another order; they are free at every target. A tensor needed along two axes at once
+is two loads of a sketch: what a block reads twice in the same way, it reads once.
 """
 
 from __future__ import annotations
@@ -14,10 +15,38 @@ from functools import lru_cache
 from mugraph.ir.axes import AxisSet, Slots
 from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.dtypes import DType
-from mugraph.ir.graph import AttributeValue, Graph, Level, Tensor, Value
+from mugraph.ir.editing import Site, edited
+from mugraph.ir.graph import AttributeValue, Graph, Level, Node, Tensor, Value
 from mugraph.ir.ops import LEAST
 from mugraph.ir.scalar import Scalar
 from mugraph.search.closure.sketch import Recipe, Step
+
+
+def read_once(body: Graph, operands: Sequence[Value], sources: Sequence[Tensor]) -> tuple[Graph, Sequence[Value]]:
+    """A block graph and the operands it is applied to, with one iterator for each operand and way to cut it.
+
+    `operands` are values of the kernel graph, `sources` their tensors.
+    """
+
+    def way(node: Node) -> tuple[Value, object, object]:
+        return operands[node.integer("operand")], node["imap"], node["fmap"]
+
+    loads = [index for index, node in enumerate(body.nodes) if node.is_iterator]
+    ways = list(dict.fromkeys(way(body.nodes[index]) for index in loads))
+    if len(ways) == len(loads):
+        return body, operands
+    read: dict[int, Value] = {}
+
+    def once(site: Site) -> Value:
+        number = ways.index(way(site.node))
+        if number not in read:
+            read[number] = site.copy(attributes={**dict(site.node.attributes), "operand": number})
+        return read[number]
+
+    tensors = dict(zip(operands, sources, strict=True))
+    left = [operand for operand, _, _ in ways]
+    return edited(body, dict.fromkeys(loads, once), [tensors[operand] for operand in left]), left
+
 
 Dims = tuple[int | None, ...]
 

@@ -1,6 +1,6 @@
-"""Schedule instantiation: the best grids and loop counts of recipes at the sizes at hand, by the cost model.
+"""Schedule instantiation: the best grids and loop counts of sketches at the sizes at hand, by the cost model.
 
-Structure is searched once per program; for each new size, dtype or device only this runs. Recipes that share a space of
+Structure is searched once per program; for each new size, dtype or device only this runs. Sketches that share a space of
 schedules are costed together, and a lower bound for all of them tells which schedules need not be looked at.
 """
 
@@ -17,7 +17,34 @@ from mugraph.search.scheduling.cost import RecipeCost
 from mugraph.search.scheduling.cost_table import CostTable, cost_tables, in_femtoseconds
 from mugraph.search.scheduling.emission import Schedule
 from mugraph.search.scheduling.space import Floats, Grids, Indices, Schedules, Sizes, grids_over, schedule_space
-from mugraph.search.scheduling.top_k import Leaders
+
+
+class Leaders:
+    """The `count` least `seconds` below `bound` of each race, by race, least first; of equal ones those of smaller numbers.
+
+    `worst` are for each race the seconds that another one must not exceed to be among them.
+    """
+
+    def __init__(self, races: int, count: int, bound: float = np.inf) -> None:
+        self._count, self._bound = count, bound
+        self.worst = np.full(races, bound)
+        self.races = np.zeros(0, dtype=np.intp)
+        self.numbers = np.zeros(0, dtype=np.intp)
+        self.seconds = np.zeros(0)
+
+    def add(self, races: Indices, seconds: Floats, numbers: Indices) -> None:
+        """Let more run, arrays of one length: which race, in how many seconds, and the number it is known by."""
+        fast = (seconds <= self.worst[races]) & (seconds < self._bound)
+        races = np.concatenate([self.races, races[fast]])
+        seconds = np.concatenate([self.seconds, seconds[fast]])
+        numbers = np.concatenate([self.numbers, numbers[fast]])
+        order = np.lexsort((numbers, seconds, races))
+        place = np.arange(len(order)) - np.searchsorted(races[order], races[order])
+        kept = order[place < self._count]
+        self.races, self.seconds, self.numbers = races[kept], seconds[kept], numbers[kept]
+        last = order[place == self._count - 1]
+        self.worst[races[last]] = seconds[last]
+
 
 _AT_FIRST = 64
 """Schedules whose exact cost is computed first; then four times as many of those that may still lead, and so on."""

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 
 from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
-from mugraph.targets.cpu.products import Inner, Outer, Product
-from mugraph.targets.cpu.register_tiles import runs
+from mugraph.targets.cpu.products import Inner, Outer, Product, runs
 
 
 def left_stride(product: Product) -> int:

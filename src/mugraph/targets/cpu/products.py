@@ -1,4 +1,4 @@
-"""The two forms of a product, as register tiles.
+"""The two forms of a product, as register tiles, and how a product is cut into these.
 
 Outer: a tile of rows times column vectors of the target stays in registers while k runs; each step loads one vector per
 column vector and spreads one number per row. Inner: a tile of dot products runs side by side, vectors along k, and is
@@ -8,8 +8,9 @@ summed across lanes at the end.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 
 from mugraph.ir.dtypes import DType
@@ -17,8 +18,54 @@ from mugraph.lower import tiles
 from mugraph.lower.tile_form import Matmul, Tile
 from mugraph.targets.c_text import scaled, sum_of
 from mugraph.targets.cpu.folds import fold_all
-from mugraph.targets.cpu.register_tiles import Run, inner_tile, outer_tile, runs
-from mugraph.targets.cpu.source import Writer
+from mugraph.targets.cpu.source import Vectors, Writer
+
+_LATENCY = 8
+"""Independent multiply-adds that keep the pipeline full."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Equal consecutive pieces of a dimension: `count` of them, `size` elements each, from `start`."""
+
+    start: int
+    count: int
+    size: int
+
+
+def runs(total: int, size: int) -> Iterator[Run]:
+    """A dimension in pieces of `size`, and one smaller piece for the rest."""
+    whole = total // size
+    if whole:
+        yield Run(0, whole, size)
+    if total % size:
+        yield Run(whole * size, 1, total % size)
+
+
+def outer_tile(rows: int, vectors: int, unit: Vectors, widths: Sequence[int]) -> tuple[int, int]:
+    """Rows and column vectors (one of `widths`) of a register tile: those with the least work per element of the product."""
+    best = (float("inf"), 1, 1)
+    for wide in widths:
+        tallest = min(rows, (unit.registers - 1 - wide) // wide)
+        if tallest < 1:
+            continue
+        tall = -(-rows // -(-rows // tallest))
+        passes, panels = -(-rows // tall), -(-vectors // wide)
+        step = max(tall * wide, _LATENCY) + 0.5 * tall + wide
+        best = min(best, (passes * panels * step, tall, wide))
+    return best[1], best[2]
+
+
+def inner_tile(rows: int, columns: int, unit: Vectors) -> tuple[int, int]:
+    """Rows and columns of a tile of dot products: at most one per lane, so that one folding sums them all."""
+    best = (float("inf"), 1, 1)
+    for tall in range(1, min(rows, unit.lanes) + 1):
+        wide = min(columns, unit.lanes // tall)
+        if tall * wide + tall + 1 < unit.registers:
+            passes = -(-rows // tall) * -(-columns // wide)
+            best = min(best, (passes * (max(tall * wide, _LATENCY) + tall + wide), tall, wide))
+    return best[1], best[2]
+
 
 _FORESEEN = 2048
 """Bytes between rows from which the hardware no longer prefetches the next row by itself."""

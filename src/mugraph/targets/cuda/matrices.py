@@ -1,13 +1,30 @@
-"""The text of matrices: where one of a batch starts, how an element is stored, which elements a warp's fragments hold."""
+"""The text of matrices: where one of a batch starts, how an element is stored, which elements a warp's fragments hold.
+
+A product that streams finds its factors in the slot in use; one that does not, in the panel's part.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from mugraph.lower.fragments import COLUMNS, ROWS, WarpTiles
-from mugraph.lower.tile_form import Tile
+from mugraph.lower.tile_form import Matmul, Panels, Tile
 from mugraph.targets.c_text import scaled, sum_of
 from mugraph.targets.cuda.source import KernelText
+
+
+def write_panel_pointers(text: KernelText, product: Matmul, panels: Panels) -> None:
+    """Wait for the next panel of a product over the pointers `a` and `b`; declare `a_panel` and `b_panel`."""
+    text.line("next_panel();")
+    for name, tile, place in (("a", product.left, panels.left), ("b", product.right, panels.right)):
+        where = name if place is None else f"slot + {place.start.constant}"
+        text.line(f"const {text.dtype(place or tile)}_t *const {name}_panel = {where};")
+
+
+def panel_offsets(product: Matmul, panels: Panels) -> dict[str, str]:
+    """Where panel number `panel` begins in a factor that does not stream; part of the place, which may be swizzled."""
+    factors = (("a", product.left, panels.left, -1), ("b", product.right, panels.right, -2))
+    return {name: scaled(tile.strides[dim] * panels.depth, "panel") for name, tile, place, dim in factors if place is None}
 
 
 def write_batch_offsets(text: KernelText, matrices: Mapping[str, Tile], moved: Mapping[str, str] | None = None) -> None:

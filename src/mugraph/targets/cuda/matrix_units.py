@@ -20,12 +20,13 @@ from mugraph.targets.cuda.matrices import (
     FRAGMENT_PLACE,
     covers,
     own_task,
+    panel_offsets,
     write_batch_offsets,
     write_each_fragment,
+    write_panel_pointers,
     write_place,
     write_result,
 )
-from mugraph.targets.cuda.panels import panel_offsets, write_panel_pointers
 from mugraph.targets.cuda.source import KernelText, swizzle_type
 
 _ALTERNATING = 4

@@ -9,7 +9,7 @@ from mugraph.lower.tile_form import Kernel
 from mugraph.lower.warp_groups import uses_warp_groups
 from mugraph.targets.cuda.machine import Cuda
 from mugraph.targets.cuda.nvrtc import SOURCE_NAME, compile_cubin
-from mugraph.targets.resources import KernelResources
+from mugraph.targets.machine import KernelResources
 
 
 def kernel_resources(machine: Cuda, launches: Sequence[Launch], sources: Mapping[str, str]) -> tuple[KernelResources, ...]:

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from mugraph.lower.tile_form import Matmul, Panels, Tile
 from mugraph.lower.vector_units import rounds_of, rows_together, run_along_k, tasks_of
 from mugraph.targets.c_text import scaled
-from mugraph.targets.cuda.matrices import write_batch_offsets, write_result
-from mugraph.targets.cuda.panels import panel_offsets, write_panel_pointers
+from mugraph.targets.cuda.matrices import panel_offsets, write_batch_offsets, write_panel_pointers, write_result
 from mugraph.targets.cuda.source import KernelText
 
 

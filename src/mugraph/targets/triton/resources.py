@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mugraph.targets.resources import KernelResources
+from mugraph.targets.machine import KernelResources
 from mugraph.targets.triton import TileKernel, TileLaunch
 from mugraph.targets.triton.machine import Triton
 

@@ -12,7 +12,7 @@ from mugraph.ir.graph import Graph, Value
 from mugraph.verifier.identities.algebra import Algebra
 from mugraph.verifier.identities.reading import Reader
 from mugraph.verifier.identities.rules import RULES
-from mugraph.verifier.identities.signs import Sign, sign
+from mugraph.verifier.identities.sign_facts import Sign, sign
 from mugraph.verifier.identities.writing import Writer
 
 __all__ = ["RULES", "Sign", "signs", "simplified"]

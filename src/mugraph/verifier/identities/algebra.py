@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from mugraph.errors import UnsupportedOperator
-from mugraph.verifier.identities.signs import without_bars
+from mugraph.verifier.identities.sign_facts import without_bars
 from mugraph.verifier.identities.terms import (
     MOST_TERMS,
     ONE,

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from mugraph.verifier.identities.algebra import Algebra, Rule, exponential
-from mugraph.verifier.identities.signs import of_atom, of_power, sign, without_bars
+from mugraph.verifier.identities.sign_facts import of_atom, of_power, sign, without_bars
 from mugraph.verifier.identities.terms import (
     HALF,
     ONE,

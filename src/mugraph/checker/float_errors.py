@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from mugraph.checker.files import Json, Rejected
 from mugraph.checker.interpreter import run
 from mugraph.checker.operators import OPERATORS
+from mugraph.checker.saved_files import Json, Rejected
 from mugraph.checker.tensors import Array
 
 _TOLERANCES = {"fp64": 1e-10, "fp32": 1e-5, "fp16": 4e-3, "bf16": 2e-2}

@@ -13,17 +13,16 @@ from pathlib import Path
 
 import numpy as np
 
-from mugraph.checker import fields
-from mugraph.checker.axes import cut_axis
+from mugraph.checker import residue_fields
 from mugraph.checker.bound import Bound, bound_of
-from mugraph.checker.files import Json, Rejected, Saved, Undecided, graph_digest, read
-from mugraph.checker.floats import check_floats, measure
-from mugraph.checker.form import graph_of
+from mugraph.checker.float_errors import check_floats, measure
+from mugraph.checker.form import check_shapes, graph_of
+from mugraph.checker.function_properties import outputs
 from mugraph.checker.interpreter import run
-from mugraph.checker.properties import outputs
 from mugraph.checker.record import check_record
-from mugraph.checker.roots import RootedFields, Signs
-from mugraph.checker.shapes import check_shapes
+from mugraph.checker.residue_fields import RootedFields, Signs
+from mugraph.checker.saved_files import Json, Rejected, Saved, Undecided, graph_digest, read
+from mugraph.checker.slice_axes import cut_axis
 
 _UNBOUNDED_ROUNDS = 4
 """Tests where no bound can be stated."""
@@ -280,36 +279,38 @@ class _Tests:
     def agrees(self) -> bool:
         """One test; False when it has no value. Raises Rejected where the graphs differ."""
         try:
-            primes, key = fields.draw(self.rng, self.bound.modulus, self.bound.count), self.rng.randbytes(32)
-            inputs = [fields.Fields(primes, key).random(shape, self.rng) for shape in _shapes(self.left)]
+            primes, key = residue_fields.draw(self.rng, self.bound.modulus, self.bound.count), self.rng.randbytes(32)
+            inputs = [residue_fields.Fields(primes, key).random(shape, self.rng) for shape in _shapes(self.left)]
             different = [number for outputs in self.outputs(primes, key, inputs) for number in _different(*outputs)]
-        except fields.Undefined:
+        except residue_fields.Undefined:
             return False
         if different:
             raise Rejected(f"graph.json: output {different[0]} is not what program.json computes (found by evaluation)")
         return True
 
-    def outputs(self, primes: fields.Primes, key: bytes, inputs: list[fields.Residues]) -> Iterator[list[list[fields.Residues]]]:
+    def outputs(
+        self, primes: residue_fields.Primes, key: bytes, inputs: list[residue_fields.Residues]
+    ) -> Iterator[list[list[residue_fields.Residues]]]:
         """The outputs of both graphs, for each choice of signs where roots square back."""
         if not self.squares:
-            domain = fields.Fields(primes, key)
+            domain = residue_fields.Fields(primes, key)
             yield [outputs(graph, inputs, domain, self.properties) for graph in (self.left, self.right)]
             if self.pattern not in (None, domain.pattern):
-                raise fields.Undefined("arguments that are different coincide in one of the draws")
+                raise residue_fields.Undefined("arguments that are different coincide in one of the draws")
             self.pattern = domain.pattern
             return
         signs = Signs()
         for _ in signs.all():
             rooted = RootedFields(primes, key, signs=signs)
-            narrow = [fields.Residues(x.p, None) for x in inputs]
+            narrow = [residue_fields.Residues(x.p, None) for x in inputs]
             yield [run(graph, narrow, rooted) for graph in (self.left, self.right)]
 
 
-def _different(left: list[fields.Residues], right: list[fields.Residues]) -> list[int]:
+def _different(left: list[residue_fields.Residues], right: list[residue_fields.Residues]) -> list[int]:
     """The outputs that differ."""
     return [number for number, (x, y) in enumerate(zip(left, right, strict=True)) if _differs(x, y)]
 
 
-def _differs(x: fields.Residues, y: fields.Residues) -> bool:
+def _differs(x: residue_fields.Residues, y: residue_fields.Residues) -> bool:
     equal_q = x.q is None or y.q is None or np.array_equal(x.q, y.q)
     return not (np.array_equal(x.p, y.p) and equal_q)

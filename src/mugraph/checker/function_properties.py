@@ -14,9 +14,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from mugraph.checker.files import Json
 from mugraph.checker.interpreter import run
 from mugraph.checker.operators import ROUNDINGS
+from mugraph.checker.saved_files import Json
 from mugraph.checker.tensors import Array, Domain, Raw
 
 _MOST_PARTS = 6

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from mugraph.checker.files import Json, Rejected
+from mugraph.checker.form import check_shapes
 from mugraph.checker.operators import OPERATORS
-from mugraph.checker.shapes import check_shapes
+from mugraph.checker.saved_files import Json, Rejected
 
 _INSIDE = -1
 """Instead of a dimension: one block has one slice, so that nothing it does can mix slices."""

@@ -1,21 +1,110 @@
-"""Square roots distribute over products: sqrt(x y / z) is computed as sqrt(x) sqrt(y) / sqrt(z).
+"""Field arithmetic in which roots obey laws: sqrt(a)**2 is a, and roots distribute over products.
 
-The law holds for the real function sqrt(|x|), which is sqrt(x) wherever a program is defined. With it applied before
-evaluation, the root may be any function of what is not a product, and programs that A_eq makes equal by it still agree.
+*True roots* of squares, with both signs of each (docs/theory.md): programs that agree for every choice of signs agree whatever
+the signs are, so in particular for the roots that are not negative. sqrt(x**2) is x for one sign and -x for the other: it is
+neither.
+
+*Factors*: sqrt(x y / z) is computed as sqrt(x) sqrt(y) / sqrt(z). The law holds for the real function sqrt(|x|), which is sqrt(x)
+wherever a program is defined. With it applied before evaluation, the root may be any function of what is not a product, and
+programs that A_eq makes equal by it still agree.
+
+Both at once are more than the error bounds know of: tests without a bound.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
+from mugraph.algebra.fields import FieldPair, FieldValue
+from mugraph.algebra.modular import multiply, square_root
+from mugraph.errors import MugraphError, UndefinedInField
 from mugraph.ir.arithmetic import Arithmetic, Array
 from mugraph.ir.graph import Graph
 from mugraph.ir.scalar import Scalar
+from mugraph.verifier.semantics import FreeArithmetic, MaximaArithmetic
 from mugraph.verifier.vectorized_eval import evaluate_batched
+
+
+class LawfulArithmetic(MaximaArithmetic):
+    """Roots that are multiplicative and square back on squares.
+
+    `radicands` counts the elements roots were taken of; `all_squares` says whether all of them were squares.
+    """
+
+    def __init__(self, pair: FieldPair, *, omega: int, seed: int, mirrored: bool) -> None:
+        super().__init__(pair, omega=omega, seed=seed, mirrored=mirrored)
+        self.radicands = 0
+        self.all_squares = True
+
+    def sqrt(self, x: FieldValue) -> FieldValue:
+        root = super().sqrt(x)
+        squares = self.mul(root, root)
+        self.radicands += math.prod(x.shape)
+        for ours, theirs in ((squares.known_p, x.known_p), (squares.q, x.q)):
+            if ours is not None and theirs is not None and not np.array_equal(ours, theirs):
+                self.all_squares = False
+        return root
+
+
+MOST_RADICANDS = 4
+"""Different radicands of one evaluation: there are 2**4 choices of signs, and about as many draws until all are squares."""
+
+
+class TooManyRadicands(MugraphError):
+    """A program takes roots of more different numbers than choices of signs can be tried for."""
+
+
+@dataclass(slots=True)
+class Signs:
+    """A choice of sign for each radicand, in the order in which they were met: False at first."""
+
+    chosen: dict[int, bool] = field(default_factory=dict)
+
+    def of(self, radicand: int) -> bool:
+        """The sign of the root of a residue."""
+        if radicand not in self.chosen and len(self.chosen) == MOST_RADICANDS:
+            raise TooManyRadicands(f"roots are taken of more than {MOST_RADICANDS} different numbers")
+        return self.chosen.setdefault(radicand, False)
+
+    def advance(self) -> bool:
+        """Go to the next choice; False after the last. What follows the sign that changes is met anew."""
+        while self.chosen:
+            radicand, sign = self.chosen.popitem()
+            if not sign:
+                self.chosen[radicand] = True
+                return True
+        return False
+
+
+class RootedArithmetic(FreeArithmetic):
+    """Residues modulo p alone, and roots by `signs`; exponentials are random functions, too.
+
+    Raises UndefinedInField where a radicand is no square, and TooManyRadicands.
+    """
+
+    def __init__(self, pair: FieldPair, *, omega: int, seed: int, signs: Signs) -> None:
+        super().__init__(pair, omega=omega, seed=seed)
+        self.signs = signs
+
+    def constant(self, value: Scalar) -> FieldValue:
+        return FieldValue(super().constant(value).p, None)
+
+    def variables(self, count: int) -> FieldValue:
+        return FieldValue(super().variables(count).p, None)
+
+    def sqrt(self, x: FieldValue) -> FieldValue:
+        radicands, places = np.unique(x.p, return_inverse=True)
+        signs = [self.signs.of(int(radicand)) for radicand in radicands]
+        roots = square_root(radicands, self._p)
+        if not np.array_equal(multiply(roots, roots, self._p), radicands) or not radicands.all():
+            raise UndefinedInField("a root of what is no square; draw other fields and inputs")
+        return FieldValue(np.where(signs, self._p - roots, roots)[places].reshape(x.p.shape), None)
+
 
 V = TypeVar("V")
 

@@ -1,7 +1,11 @@
-"""Tensors of residues modulo two primes, in Python integers of any size, and the draw of the primes.
+"""Tensors of residues modulo two primes, in Python integers of any size, the draw of the primes, and true roots.
 
 p is c q + 1, with q a random prime of 63 bits and c up to 2**18, so that p stays below 3.3e24, where the primality test is
 a proof. Values outside exponentials live modulo p, those inside modulo q, as in the paper's section 5.
+
+Under `RootedFields`, sqrt(x)**2 is x: roots of squares modulo p, with both signs of every root (docs/theory.md). Roots of
+products are not products of roots there, and exponentials are functions like others: these laws would make sqrt(x**2) equal
+to x.
 """
 
 from __future__ import annotations
@@ -9,13 +13,14 @@ from __future__ import annotations
 import hashlib
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from mugraph.checker.saved_files import Rejected
 from mugraph.checker.tensors import Array
 
 Q_BITS = 62
@@ -246,3 +251,65 @@ def _inverses(x: Array, prime: int) -> Array:
     if any(value == 0 for value in x.flat):
         raise Undefined("division by zero")
     return _integers([pow(value, -1, prime) for value in x.flat], x.shape)
+
+
+MOST = 4
+"""Different radicands in one evaluation."""
+REDRAWS = 160
+"""Draws that may be thrown away, since radicands must be squares."""
+
+
+@dataclass(slots=True)
+class Signs:
+    """One choice of a sign for each radicand, in the order in which they were met."""
+
+    chosen: dict[int, int] = field(default_factory=dict)
+
+    def of(self, radicand: int) -> int:
+        if radicand not in self.chosen and len(self.chosen) == MOST:
+            raise Rejected(f"graph.json: roots of more than {MOST} different numbers: their squares cannot be checked")
+        return self.chosen.setdefault(radicand, 1)
+
+    def all(self) -> Iterator[None]:
+        """Go through all choices; what is met after a sign that changed is met anew."""
+        yield
+        while self.chosen:
+            radicand, sign = self.chosen.popitem()
+            if sign == 1:
+                self.chosen[radicand] = -1
+                yield
+
+
+@dataclass(frozen=True, slots=True)
+class RootedFields(Fields):
+    """Residues modulo p alone."""
+
+    signs: Signs = field(default_factory=Signs)
+    roots_factor: ClassVar[bool] = False
+
+    def number(self, value: Fraction) -> Residues:
+        return Residues(Fields.number(self, value).p, None)
+
+    def root(self, value: Fraction) -> Residues:
+        return Residues(Fields.root(self, value).p, None)
+
+    def exp(self, x: Residues) -> Residues:
+        return self.function("exp", x)
+
+    def function(self, name: str, x: Residues) -> Residues:
+        if name != "sqrt":
+            return Fields.function(self, name, x)
+        roots = np.empty(x.p.size, object)
+        roots[:] = [self.square_root(radicand) for radicand in x.p.flat]
+        return Residues(roots.reshape(x.p.shape), None)
+
+    def square_root(self, radicand: int) -> int:
+        p = self.primes.p
+        sign = self.signs.of(radicand)
+        root = pow(radicand, (p + 1) // 4, p)
+        if radicand == 0 or root * root % p != radicand:
+            raise Undefined(f"{radicand} is no square modulo {p}")
+        return sign * root % p
+
+    def values(self, arguments: list[str], shape: Sequence[int]) -> Residues:
+        return Residues(Fields.values(self, arguments, tuple(shape)).p, None)

@@ -10,18 +10,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from mugraph.cli.subjects import Subject
+from mugraph.cli.arguments import Subject
 from mugraph.devices import device_for, roofline_seconds
 from mugraph.ir.graph import Graph
 from mugraph.results.data import Rejection
-from mugraph.results.summary import (
-    bound_text,
-    compared_text,
-    floats_text,
-    outcome_text,
-    seconds_text,
-    spot_check_text,
-)
+from mugraph.results.summary import bound_text, compared_text, floats_text, outcome_text, seconds_text, spot_check_text
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.baselines import OURS, Comparison
 from mugraph.version import __version__

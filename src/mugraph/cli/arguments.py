@@ -1,0 +1,170 @@
+"""What commands take: options that several share, the space of a search that they ask for, and functions named by a word."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from mugraph.errors import InvalidInput
+from mugraph.search import SearchSpace
+
+
+@dataclass(slots=True)
+class Settings:
+    """What `main` needs to know after a command failed."""
+
+    traceback: bool = False
+
+
+def _show_traceback(context: typer.Context, value: bool) -> bool:
+    context.find_root().obj.traceback = value
+    return value
+
+
+Traceback = Annotated[
+    bool, typer.Option("--traceback", help="Show the Python traceback of an error.", callback=_show_traceback, is_eager=True)
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
+Workers = Annotated[str, typer.Option(metavar="N|ray", help="Processes that search, or a Ray cluster: ray, or ray://HOST:PORT.")]
+Seed = Annotated[
+    int | None,
+    typer.Option(
+        min=0, metavar="N", help="Seed of every random choice, to replay one (default: a fresh one, which is recorded)."
+    ),
+]
+Evidence = Annotated[
+    str,
+    typer.Option(
+        metavar="bounded|tested",
+        help="What kernels are kept for: a proof with a bound on its error, or also agreement in tests without one.",
+    ),
+]
+MaxError = Annotated[
+    float,
+    typer.Option(metavar="P", show_default="2^-40", help="Largest probability that a wrong result passes verification."),
+]
+Batch = Annotated[int | None, typer.Option(min=1, metavar="N", help="Batch size of a built-in workload (default 8).")]
+Dtype = Annotated[str | None, typer.Option(metavar="fp16|bf16|fp32", help="Element type of a built-in workload (default fp32).")]
+Size = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Size of a built-in workload: full (default), figure (rmsnorm) or small.")
+]
+Norm = Annotated[
+    str | None, typer.Option(metavar="rms|layer", help="Normalisation of qknorm: rms (default), or layer as in the paper.")
+]
+Kernels = Annotated[int | None, typer.Option(metavar="N", help="Search at most so many kernels.")]
+BlockOperators = Annotated[int | None, typer.Option(metavar="N", help="Search block graphs of at most so many operators.")]
+Grids = Annotated[str | None, typer.Option(metavar="LIST", help="Search these grids only, such as 128,8x16 (1: a single block).")]
+Loops = Annotated[str | None, typer.Option(metavar="LIST", help="Search these for-loop ranges only, such as 1,16 (1: no loop).")]
+Maps = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--map",
+        metavar="NAME{MAP}",
+        help="How grid and for-loop cut an input, or the output as `return`, such as 'x{x<->phi, i<->1}'; may be repeated.",
+    ),
+]
+Cache = Annotated[
+    str | None,
+    typer.Option(metavar="MODE", help="Kept results: on, off, read-only, force (default: what $MUGRAPH_CACHE says, else on)."),
+]
+Target = Annotated[str, typer.Option(metavar="TARGET", help="What to optimize for: cpu, cuda:sm_90, triton:sm_90, ...")]
+Budget = Annotated[
+    float | None, typer.Option(min=0.0, metavar="SECONDS", help="Time the whole call may take (default: no limit).")
+]
+TrustSources = Annotated[
+    bool, typer.Option("--trust-sources", help="Run the saved sources as they are, of whatever version and not compared.")
+]
+
+
+_MAP = re.compile(r"\s*([\w.]+)\s*\{(.*)\}\s*")
+T = TypeVar("T")
+
+
+def space_of(
+    kernels: int | None, block_operators: int | None, grids: str | None, loops: str | None, maps: Sequence[str]
+) -> SearchSpace:
+    """The space that `--kernels 1 --grids 128,8x16 --loops 1,16 --map 'x{i<->1}'` asks for; raises InvalidInput."""
+    named: dict[str, str] = {}
+    for text in maps:
+        match = _MAP.fullmatch(text)
+        if match is None or match[1] in named:
+            raise InvalidInput(f"--map {text}: write each input once, with its map in braces, as in 'x{{x<->phi, i<->1}}'")
+        named[match[1]] = match[2]
+    return SearchSpace(kernels, block_operators, _listed("--grids", grids, _grid), _listed("--loops", loops, int), named)
+
+
+def _listed(option: str, text: str | None, one: Callable[[str], T]) -> list[T] | None:
+    """The members of a list written with commas."""
+    if text is None:
+        return None
+    try:
+        return [one(word) for word in text.split(",")]
+    except ValueError:
+        form = "8x16,128" if option == "--grids" else "1,16"
+        raise InvalidInput(f"{option} {text}: write whole numbers with commas between them, as in {form}") from None
+
+
+def _grid(word: str) -> tuple[int, ...]:
+    return tuple(int(count) for count in word.split("x"))
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A function to optimize; `resolve(**origin)` gives it again."""
+
+    name: str
+    description: str
+    function: Any
+    """A callable on PyTorch tensors, or a mugraph.Program."""
+    inputs: Sequence[Any] | None
+    """None for a Program, which knows its shapes."""
+    origin: dict[str, Any]
+
+
+def resolve(
+    word: str, batch: int | None = None, dtype: str | None = None, size: str | None = None, norm: str | None = None
+) -> Subject:
+    """The workload, `FILE.py:function` or `FILE.onnx` that `word` names; raises InvalidInput for options that do not apply."""
+    from mugraph.frontend.files import is_file_function
+
+    options = {"--batch": batch, "--dtype": dtype, "--size": size, "--norm": norm}
+    if word.endswith(".onnx"):
+        return _from_onnx(word, options)
+    if is_file_function(word):
+        return _from_file(word, options)
+    from mugraph.frontend.workloads import workload
+
+    found = workload(word)
+    inputs = found.inputs(batch, dtype or "fp32", size or "full")
+    origin = {"word": word, "batch": batch, "dtype": dtype, "size": size, "norm": norm}
+    return Subject(word, found.description, found.function(norm), inputs, origin)
+
+
+def _from_file(word: str, options: Mapping[str, Any]) -> Subject:
+    from mugraph.frontend.files import load_function
+    from mugraph.ir.program import Program
+
+    _refuse(options, f"{word} sets its sizes and types in example_inputs()")
+    loaded = load_function(word)
+    if isinstance(loaded.function, Program):
+        return Subject(word, "a mugraph.Program", loaded.function, None, {"word": word})
+    summary = (loaded.function.__doc__ or "a function of yours").strip().partition("\n")[0]
+    return Subject(word, summary, loaded.function, loaded.example_inputs(), {"word": word})
+
+
+def _from_onnx(word: str, options: Mapping[str, Any]) -> Subject:
+    from mugraph.frontend.onnx import from_onnx
+
+    _refuse(options, f"{word} has its sizes in it (mugraph.from_onnx gives them to open dimensions)")
+    return Subject(word, "an ONNX model", from_onnx(word), None, {"word": word})
+
+
+def _refuse(options: Mapping[str, Any], instead: str) -> None:
+    """Raise InvalidInput for an option that only built-in workloads have."""
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise InvalidInput(f"{given[0]} applies to built-in workloads; {instead}")
