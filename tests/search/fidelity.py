@@ -26,7 +26,7 @@ from mugraph.search.closure.extraction import ExtractionLimits, Extractor
 from mugraph.search.closure.loop_insertion import Fmaps, loops_to_some_end, with_loop, worthwhile
 from mugraph.search.closure.saturation import Closure, Limits, Saturation, TinyInputs
 from mugraph.search.closure.semantic import Context
-from mugraph.search.closure.sketch import Recipe
+from mugraph.search.closure.sketch import Sketch
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.scheduling.emission import Output, Schedule, emit_block
 
@@ -124,7 +124,7 @@ def _size(body: Graph) -> int:
 
 
 def by_closure(program: Graph, family: Family, operators: int, listed: bool = False) -> list[BlockKernel]:
-    """The block graphs of all recipes of the closure with that loop axis, under the family's schedules.
+    """The block graphs of all sketches of the closure with that loop axis, under the family's schedules.
 
     As in Algorithm 1, each operand is read in one way, and at least one is cut. `listed` are those that the search lists.
     """
@@ -137,24 +137,24 @@ def by_closure(program: Graph, family: Family, operators: int, listed: bool = Fa
         closure = with_loop(closure, family.loop_axis, worthwhile(axes, family.loop_axis) if listed else Fmaps.ALL)
     extractor = Extractor(closure, lambda edge: 1.0)
     limits = ExtractionLimits(operators, derivations=10**6, expansions=10**6)
-    recipes = [recipe for goal in closure.goals[0] for _, recipe in extractor.derivations((goal,), limits)]
+    sketches = [sketch for goal in closure.goals[0] for _, sketch in extractor.derivations((goal,), limits)]
     assert limits.complete
     schedule = Schedule(((family.grid_axis, PARTS),), 1 if family.loop_axis is None else PARTS)
     tensors = [node.output for node in program.inputs()]
     output = Output(axes.outputs[0][1], program.output_tensors[0].dtype)
     found = []
-    for recipe in recipes:
-        wanted = reads_once(recipe) and (loops_to_some_end(recipe) or not listed)
-        if wanted and family.grid_axis in recipe.parallel_axes:
-            sources = tuple(leaf.source for leaf in recipe.leaves)
-            body = emit_block(recipe, schedule, axes.sizes, [tensors[source] for source in sources], [output])
+    for sketch in sketches:
+        wanted = reads_once(sketch) and (loops_to_some_end(sketch) or not listed)
+        if wanted and family.grid_axis in sketch.parallel_axes:
+            sources = tuple(leaf.source for leaf in sketch.leaves)
+            body = emit_block(sketch, schedule, axes.sizes, [tensors[source] for source in sources], [output])
             found.append(BlockKernel(body, sources))
     return [kernel for kernel in found if _size(kernel.body) <= operators]
 
 
-def reads_once(recipe: Recipe) -> bool:
+def reads_once(sketch: Sketch) -> bool:
     """Whether each operand is read in one way, and some are cut by the for-loop, if there is one."""
-    axis, loads = recipe.loop_axis, [step for step in recipe.steps if step.leaf is not None]
+    axis, loads = sketch.loop_axis, [step for step in sketch.steps if step.leaf is not None]
     cut = axis is None or any(axis in step.axes and not step.whole for step in loads)
     return cut and len({step.leaf for step in loads}) == len(loads)
 

@@ -22,7 +22,7 @@ from mugraph.search.algorithm1.options import EnumerationOptions
 from mugraph.search.closure.extraction import ExtractionLimits, Extractor
 from mugraph.search.closure.saturation import Closure, Limits, Saturation, TinyInputs
 from mugraph.search.closure.semantic import Context
-from mugraph.search.closure.sketch import Recipe
+from mugraph.search.closure.sketch import Sketch
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.partition.cuts import Cut, stored_slots
 from mugraph.search.partition.variants import as_program
@@ -51,7 +51,7 @@ def plans_of_closures(program: Graph, operators: int) -> set[Plan]:
     """Every derivation of the program cut at every tensor, both parts searched like the whole."""
     axes = axis_program(program)
     found = set()
-    for derived in dict.fromkeys([axes, *(as_program(recipe, axes) for recipe in _recipes(axes, 2 * operators))]):
+    for derived in dict.fromkeys([axes, *(as_program(sketch, axes) for sketch in _sketches(axes, 2 * operators))]):
         outputs = {term for term, _ in derived.outputs}
         for term, made in enumerate(derived.terms):
             if made.op not in ("load", "constant") and term not in outputs:
@@ -60,15 +60,15 @@ def plans_of_closures(program: Graph, operators: int) -> set[Plan]:
     return found
 
 
-def _recipes(axes: AxisProgram, operators: int) -> list[Recipe]:
+def _sketches(axes: AxisProgram, operators: int) -> list[Sketch]:
     closure = Closure(axes, Context.of(axes, None), Tier.FULL)
     Saturation(closure, FieldArithmetic(seed=3), TinyInputs(3), Limits()).run()
     assert closure.saturated
     limits = ExtractionLimits(operators, derivations=10**6, expansions=10**6)
     extractor = Extractor(closure, lambda edge: 1.0)
-    recipes = [recipe for goal in closure.goals[0] for _, recipe in extractor.derivations((goal,), limits)]
+    sketches = [sketch for goal in closure.goals[0] for _, sketch in extractor.derivations((goal,), limits)]
     assert limits.complete
-    return recipes
+    return sketches
 
 
 def _cut(program: Graph, derived: AxisProgram, term: int, operators: int) -> Iterator[Graph]:
@@ -78,17 +78,17 @@ def _cut(program: Graph, derived: AxisProgram, term: int, operators: int) -> Ite
     first = cut.part((term,), {})
     second = cut.part((derived.outputs[0][0],), {term: (source, slots)})
     dtype = program.output_tensors[0].dtype
-    for makes, reads in itertools.product(_recipes(first, operators), _recipes(second, operators)):
+    for makes, reads in itertools.product(_sketches(first, operators), _sketches(second, operators)):
         if source in {leaf.source for leaf in reads.leaves}:
             yield _graph(program, derived, (makes, Output(slots, DType.FP32)), (reads, Output(derived.outputs[0][1], dtype)))
 
 
-def _graph(program: Graph, derived: AxisProgram, *kernels: tuple[Recipe, Output]) -> Graph:
+def _graph(program: Graph, derived: AxisProgram, *kernels: tuple[Sketch, Output]) -> Graph:
     builder = GraphBuilder(Level.KERNEL)
     values = [builder.append(node) for node in program.inputs()]
-    for recipe, output in kernels:
-        operands = [values[leaf.source] for leaf in recipe.leaves]
-        body = emit_block(recipe, Schedule(), derived.sizes, [builder.tensor(value) for value in operands], [output])
+    for sketch, output in kernels:
+        operands = [values[leaf.source] for leaf in sketch.leaves]
+        body = emit_block(sketch, Schedule(), derived.sizes, [builder.tensor(value) for value in operands], [output])
         values.extend(builder.graph_defined(body, operands))
     return builder.build(values[-1:])
 

@@ -23,7 +23,7 @@ from mugraph.search.closure.min_operators import BoundedSaturation, deepened
 from mugraph.search.closure.redundant_max import without_neutral_maxima
 from mugraph.search.closure.saturation import Closure, Limits, Saturation, TinyInputs
 from mugraph.search.closure.semantic import Context
-from mugraph.search.closure.sketch import Recipe, Step
+from mugraph.search.closure.sketch import Sketch, Step
 from mugraph.search.closure.tiers import Tier, distinct_tiers, tiers_to
 from mugraph.search.report import SearchReport, TierReport
 from mugraph.testing.programs import random_program
@@ -33,7 +33,7 @@ from .programs import attention, finished, lora, ntrans, rmsnorm
 
 ARITH, INPUTS = FieldArithmetic(seed=0), TinyInputs(0)
 Form = frozenset[int]
-"""The steps of a recipe, each with all that it needs, whatever their order."""
+"""The steps of a sketch, each with all that it needs, whatever their order."""
 
 
 def axes_of(graph: Graph) -> AxisProgram:
@@ -53,25 +53,25 @@ def looped(loopless: Closure, axis: int | None) -> Closure:
     return loopless if axis is None else with_loop(loopless, axis, Fmaps.ALIGNED)
 
 
-def recipes(closure: Closure, operators: int) -> list[Recipe]:
+def sketches(closure: Closure, operators: int) -> list[Sketch]:
     """The derivations that the axioms show to be the program: of goals with the program's own expressions."""
     wanted = [closure.expressions.of_terms[term] for term, _ in closure.program.outputs]
     goals = [[g for g in found if closure.nodes[g].expr == e] for found, e in zip(closure.goals, wanted, strict=True)]
     extractor = Extractor(closure, lambda edge: 1.0)
     limits = ExtractionLimits(operators, derivations=10**5, expansions=10**6)
-    found = [recipe for choice in itertools.product(*goals) for _, recipe in extractor.derivations(choice, limits)]
+    found = [sketch for choice in itertools.product(*goals) for _, sketch in extractor.derivations(choice, limits)]
     assert limits.complete
     return found
 
 
-def bounded_size(recipe: Recipe) -> int:
+def bounded_size(sketch: Sketch) -> int:
     """Operators as bounded closures count them."""
-    return recipe.operators + 2 * sum(step.op == "concat_contract" for step in recipe.steps)
+    return sketch.operators + 2 * sum(step.op == "concat_contract" for step in sketch.steps)
 
 
-def form(recipe: Recipe) -> Form:
+def form(sketch: Sketch) -> Form:
     keys: list[int] = []
-    for step in recipe.steps:
+    for step in sketch.steps:
         keys.append(hash((step.op, step.axes, step.reduced, step.in_loop, step.leaf, step.scalar, operands(step, keys))))
     return frozenset(keys)
 
@@ -94,10 +94,10 @@ def agree(graph: Graph, tier: Tier, sizes: range) -> int:
     for operators in sizes:
         part = bounded(program, tier, operators)
         for loop in (None, *range(len(program.sizes))):
-            listed = recipes(looped(everything, loop), operators)
-            within = {form(recipe) for recipe in listed if bounded_size(recipe) <= operators}
-            found = {form(recipe) for recipe in recipes(looped(part, loop), operators)}
-            assert within <= found <= {form(recipe) for recipe in listed}, (loop, operators)
+            listed = sketches(looped(everything, loop), operators)
+            within = {form(sketch) for sketch in listed if bounded_size(sketch) <= operators}
+            found = {form(sketch) for sketch in sketches(looped(part, loop), operators)}
+            assert within <= found <= {form(sketch) for sketch in listed}, (loop, operators)
             compared += len(within)
     return compared
 
@@ -139,7 +139,7 @@ def test_the_bound_is_exact() -> None:
     """x, y, their sum, its square, the square's sum, root, quotient: seven operators and no fewer."""
     program = axes_of(squares_times_sum())
     assert not any(bounded(program, Tier.FULL, 6).goals)
-    assert [recipe.operators for recipe in recipes(bounded(program, Tier.FULL, 7), 7)] == [7]
+    assert [sketch.operators for sketch in sketches(bounded(program, Tier.FULL, 7), 7)] == [7]
 
 
 def test_landmarks_are_what_a_tensor_does_not_show() -> None:
@@ -191,27 +191,27 @@ def test_landmarks_are_in_every_derivation(number: int) -> None:
     landmarks, extractor, compared = Landmarks(closure), Extractor(closure, lambda edge: 1.0), 0
     limits = ExtractionLimits(extractor.fewest_operators(24) + 2, derivations=400)
     for goals in extractor.goals():
-        for _, recipe in extractor.derivations(goals, limits):
-            compared += every_part_has_room(recipe, closure, landmarks)
+        for _, sketch in extractor.derivations(goals, limits):
+            compared += every_part_has_room(sketch, closure, landmarks)
     assert compared > 8
 
 
-def every_part_has_room(recipe: Recipe, closure: Closure, landmarks: Landmarks) -> int:
+def every_part_has_room(sketch: Sketch, closure: Closure, landmarks: Landmarks) -> int:
     """Check what the landmarks say of each tensor of a derivation; their number."""
     made: list[frozenset[int]] = []
     exprs: list[Expr] = []
-    for index, step in enumerate(recipe.steps):
+    for index, step in enumerate(sketch.steps):
         below = frozenset[int]().union(*(made[i] for i in step.inputs))
         made.append(below | {index} if step.op != "constant" else below)
-        exprs.append(expression(step, [exprs[i] for i in step.inputs], closure, recipe))
-    size = sum(1 + 2 * (step.op == "concat_contract") for step in recipe.steps)
+        exprs.append(expression(step, [exprs[i] for i in step.inputs], closure, sketch))
+    size = sum(1 + 2 * (step.op == "concat_contract") for step in sketch.steps)
     for mine, expr in zip(made, exprs, strict=True):
-        own = sum(1 + 2 * (recipe.steps[i].op == "concat_contract") for i in mine)
+        own = sum(1 + 2 * (sketch.steps[i].op == "concat_contract") for i in mine)
         assert own + landmarks.outside(expr) <= size, closure.expressions.algebra.format(expr)
     return len(made)
 
 
-def expression(step: Step, operands: list[Expr], closure: Closure, recipe: Recipe) -> Expr:
+def expression(step: Step, operands: list[Expr], closure: Closure, sketch: Sketch) -> Expr:
     """The abstract expression that a step computes."""
     expressions, context = closure.expressions, closure.context
     if step.leaf is not None:
@@ -224,7 +224,7 @@ def expression(step: Step, operands: list[Expr], closure: Closure, recipe: Recip
     algebra = expressions.build
 
     def product(left: int, right: int) -> Expr | None:
-        axes = step.reduced & recipe.steps[step.inputs[left]].axes & recipe.steps[step.inputs[right]].axes
+        axes = step.reduced & sketch.steps[step.inputs[left]].axes & sketch.steps[step.inputs[right]].axes
         return algebra.sum(context.reduction_factor(context.mask(axes)), algebra.mul(operands[left], operands[right]))
 
     match step.op:

@@ -13,7 +13,7 @@ from mugraph.search.closure.loop_insertion import Fmaps, with_loop
 from mugraph.search.closure.redundant_max import without_neutral_maxima
 from mugraph.search.closure.saturation import AFTER, LOOP, Closure, Limits, Saturation, TinyInputs
 from mugraph.search.closure.semantic import Context, bits, primes
-from mugraph.search.closure.sketch import Recipe
+from mugraph.search.closure.sketch import Sketch
 from mugraph.search.closure.tiers import Tier
 
 from .programs import attention, finished, gated_mlp, lora, ntrans, rmsnorm
@@ -27,16 +27,16 @@ def close(graph: Graph, loop_size: int | None = None, tier: Tier = Tier.OPAQUE_S
     return closure if loop_size is None else with_loop(closure, program.sizes.index(loop_size), Fmaps.ALIGNED)
 
 
-def recipes(closure: Closure, operators: int) -> list[Recipe]:
+def sketches(closure: Closure, operators: int) -> list[Sketch]:
     """All derivations of the first goal with at most `operators` operators."""
     extractor = Extractor(closure, lambda edge: 1.0)
     limits = ExtractionLimits(operators, derivations=10**6, expansions=10**6)
-    return [recipe for _, recipe in extractor.derivations((closure.goals[0][0],), limits)]
+    return [sketch for _, sketch in extractor.derivations((closure.goals[0][0],), limits)]
 
 
-def ops(recipe: Recipe, in_loop: bool | None = None) -> list[str]:
-    """The operators of a recipe, sorted; of one phase on demand."""
-    return sorted(step.op for step in recipe.steps if in_loop is None or step.in_loop == in_loop)
+def ops(sketch: Sketch, in_loop: bool | None = None) -> list[str]:
+    """The operators of a sketch, sorted; of one phase on demand."""
+    return sorted(step.op for step in sketch.steps if in_loop is None or step.in_loop == in_loop)
 
 
 def test_parts_are_named_by_distinct_primes() -> None:
@@ -45,51 +45,51 @@ def test_parts_are_named_by_distinct_primes() -> None:
 
 
 def test_rmsnorm_over_its_hidden_axis_is_the_papers_graph() -> None:
-    found = recipes(close(rmsnorm(batch=4, hidden=16, out=8), loop_size=16), operators=11)
-    fused = [recipe for recipe in found if ops(recipe).count("accumulate") == 2]
-    assert any("div" in ops(recipe, in_loop=False) and "contract" in ops(recipe, in_loop=True) for recipe in fused)
+    found = sketches(close(rmsnorm(batch=4, hidden=16, out=8), loop_size=16), operators=11)
+    fused = [sketch for sketch in found if ops(sketch).count("accumulate") == 2]
+    assert any("div" in ops(sketch, in_loop=False) and "contract" in ops(sketch, in_loop=True) for sketch in fused)
 
 
 def test_gated_mlp_keeps_both_matmuls_in_the_loop() -> None:
-    (recipe,) = recipes(close(gated_mlp(hidden=8), loop_size=8), operators=9)
-    assert ops(recipe, in_loop=True).count("contract") == 2
-    assert {"silu", "mul", "accumulate"} <= set(ops(recipe, in_loop=False))
+    (sketch,) = sketches(close(gated_mlp(hidden=8), loop_size=8), operators=9)
+    assert ops(sketch, in_loop=True).count("contract") == 2
+    assert {"silu", "mul", "accumulate"} <= set(ops(sketch, in_loop=False))
 
 
 def test_lora_becomes_one_concat_matmul() -> None:
-    found = recipes(close(lora(hidden=12), loop_size=12, tier=Tier.FULL), operators=7)
+    found = sketches(close(lora(hidden=12), loop_size=12, tier=Tier.FULL), operators=7)
     assert any(
-        ops(recipe, in_loop=True).count("concat_contract") == 1 and ops(recipe).count("accumulate") == 1 for recipe in found
+        ops(sketch, in_loop=True).count("concat_contract") == 1 and ops(sketch).count("accumulate") == 1 for sketch in found
     )
 
 
 def test_attention_is_flash_attention_when_it_loops_over_keys() -> None:
-    found = recipes(close(attention(queries=3, keys=8, width=4), loop_size=8), operators=10)
-    assert any(ops(recipe, in_loop=True).count("contract") == 2 and "div" in ops(recipe, in_loop=False) for recipe in found)
+    found = sketches(close(attention(queries=3, keys=8, width=4), loop_size=8), operators=10)
+    assert any(ops(sketch, in_loop=True).count("contract") == 2 and "div" in ops(sketch, in_loop=False) for sketch in found)
 
 
 def test_ntrans_is_one_kernel_when_its_sums_are_opaque() -> None:
-    assert recipes(close(ntrans()), operators=14)
+    assert sketches(close(ntrans()), operators=14)
 
 
 def test_every_derivation_is_listed_once() -> None:
-    found = recipes(close(rmsnorm(), loop_size=16), operators=12)
+    found = sketches(close(rmsnorm(), loop_size=16), operators=12)
     assert len(found) == len(set(found)) > 1
 
 
 def test_the_operator_limit_is_exact() -> None:
     closure = close(rmsnorm(), loop_size=16)
-    least = min(recipe.operators for recipe in recipes(closure, operators=12))
-    assert not recipes(closure, operators=least - 1)
-    assert all(recipe.operators == least for recipe in recipes(closure, operators=least))
+    least = min(sketch.operators for sketch in sketches(closure, operators=12))
+    assert not sketches(closure, operators=least - 1)
+    assert all(sketch.operators == least for sketch in sketches(closure, operators=least))
 
 
 def test_no_derivation_within_the_operator_limit_is_lost() -> None:
     """Tensors that a scaling makes count nothing: they must not make a derivation look longer than it is."""
     closure = close(rmsnorm(), tier=Tier.FULL)
-    unlimited = recipes(closure, operators=40)
+    unlimited = sketches(closure, operators=40)
     for operators in range(9, 13):
-        assert set(recipes(closure, operators)) == {recipe for recipe in unlimited if recipe.operators <= operators}
+        assert set(sketches(closure, operators)) == {sketch for sketch in unlimited if sketch.operators <= operators}
 
 
 def test_derivations_come_cheapest_first() -> None:
@@ -116,8 +116,8 @@ def test_algebra_is_observed_not_written() -> None:
     """(x + y) * z is found for x * z + y * z although no rule says so."""
     p = Program()
     x, y, z = (p.input(name, (4, 4)) for name in "xyz")
-    found = recipes(close(finished(p, x * z + y * z), tier=Tier.FULL), operators=5)
-    assert [ops(recipe) for recipe in found] == [["add", "load", "load", "load", "mul"]]
+    found = sketches(close(finished(p, x * z + y * z), tier=Tier.FULL), operators=5)
+    assert [ops(sketch) for sketch in found] == [["add", "load", "load", "load", "mul"]]
 
 
 def test_phases_do_not_mix() -> None:

@@ -15,12 +15,12 @@ from mugraph.ir.program import Program
 from mugraph.search import search
 from mugraph.search.algorithm1.candidates import predicted_seconds
 from mugraph.search.closure.saturation import Leaf
-from mugraph.search.closure.sketch import Recipe, Step
+from mugraph.search.closure.sketch import Sketch, Step
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.driver import Search
 from mugraph.search.partition.lower_bounds import Roofline
 from mugraph.search.partition.variants import as_program
-from mugraph.search.scheduling.cost import GENERATED_EFFICIENCY, IndexSpace, RecipeCost
+from mugraph.search.scheduling.cost import GENERATED_EFFICIENCY, IndexSpace, SketchCost
 from mugraph.search.scheduling.cost_table import CostTable, Demand, kernel_seconds, short_run_factor
 from mugraph.search.scheduling.emission import Output, emit_block
 from mugraph.search.scheduling.schedule import Scheduler
@@ -52,9 +52,9 @@ def test_memory_is_that_of_the_block_graph(name: str, device: Device) -> None:
     for cost in itertools.chain.from_iterable(search.kernels.costs(program, Tier.OPAQUE_SUMS, produces)):
         space = scheduler.space(cost.cut_axes)
         (predicted,) = CostTable([cost]).memory(space, np.arange(len(space)))
-        sources = [search.kernels.tensor_of(leaf.source) for leaf in cost.recipe.leaves]
+        sources = [search.kernels.tensor_of(leaf.source) for leaf in cost.sketch.leaves]
         for index in rng.permutation(len(space))[:4]:
-            body = emit_block(cost.recipe, space.schedule(int(index)), program.sizes, sources, cost.outputs)
+            body = emit_block(cost.sketch, space.schedule(int(index)), program.sizes, sources, cost.outputs)
             assert predicted[index] == peak_bytes(body, device.operands_in_place)
             compared += 1
     assert compared
@@ -65,11 +65,11 @@ def test_no_schedule_is_predicted_below_the_roofline_of_its_derivation(name: str
     search = Search(PAPER[name](), CPU)
     program, produces = search.axes, tuple(-1 - index for index in range(len(search.axes.outputs)))
     roofline = Roofline(CPU, search.dtype, search.kernels.tensor_of)
-    recipes = search.kernels.structure(program, Tier.OPAQUE_SUMS, None).recipes
+    sketches = search.kernels.structure(program, Tier.OPAQUE_SUMS, None).sketches
     scheduler = Scheduler([program.sizes])
-    for recipe, cost in zip(recipes, search.kernels.costs_of(program, recipes, produces), strict=True):
-        assert roofline.of(as_program(recipe, program), produces) <= scheduler.least((cost,))[0].seconds * (1 + 1e-9)
-    assert recipes
+    for sketch, cost in zip(sketches, search.kernels.costs_of(program, sketches, produces), strict=True):
+        assert roofline.of(as_program(sketch, program), produces) <= scheduler.least((cost,))[0].seconds * (1 + 1e-9)
+    assert sketches
 
 
 def test_a_product_of_concatenations_is_computed_as_two_products() -> None:
@@ -79,8 +79,8 @@ def test_a_product_of_concatenations_is_computed_as_two_products() -> None:
         Step("load", (), axes, False, leaf=Leaf(source, tuple((axis,) for axis in sorted(axes))))
         for source, axes in enumerate(shapes)
     ]
-    recipe = Recipe((*loads, Step("concat_contract", (0, 1, 2, 3), m | n, False, d | r)), (4,), None)
-    cost = RecipeCost(recipe, (DType.FP32,) * 4, (Output(((0,), (1,)), DType.FP32),), CPU)
+    sketch = Sketch((*loads, Step("concat_contract", (0, 1, 2, 3), m | n, False, d | r)), (4,), None)
+    cost = SketchCost(sketch, (DType.FP32,) * 4, (Output(((0,), (1,)), DType.FP32),), CPU)
     each = 2 / (GENERATED_EFFICIENCY * CPU.matmul_flops[DType.FP32])
     assert cost.compute == pytest.approx({IndexSpace(m | n | d): each, IndexSpace(m | n | r): each})
 

@@ -21,7 +21,7 @@ from mugraph.search.closure.redundant_max import without_neutral_maxima
 from mugraph.search.closure.safe_softmax import exponentials
 from mugraph.search.closure.saturation import Closure, Limits, Saturation, TinyInputs
 from mugraph.search.closure.semantic import Context
-from mugraph.search.closure.sketch import Recipe
+from mugraph.search.closure.sketch import Sketch
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.driver import SearchResult
 from mugraph.search.partition.variants import as_program
@@ -89,7 +89,7 @@ GRAPHS = {**{name: make() for name, make in PAPER.items()}, "dot product": dot_p
 def test_one_derivation_is_the_program(name: str) -> None:
     """All others only join products whose results are added."""
     asked = item(GRAPHS[name])
-    derived = {as_program(recipe, asked.program) for recipe in asked.search().recipes}
+    derived = {as_program(sketch, asked.program) for sketch in asked.search().sketches}
     dots = replace(asked.program, terms=tuple(_products_and_sums(asked.program)))
     assert Counter(term.op for term in dots.terms) in [Counter(term.op for term in each.terms) for each in derived]
     assert len({len(each.terms) for each in derived}) == 1
@@ -126,8 +126,8 @@ def test_kernels_of_a_program_whose_closure_is_not_saturated(name: str) -> None:
 
 def test_a_derivation_of_more_operators_than_are_enumerated() -> None:
     program = squares(8)
-    (recipe,) = item(program).search().recipes
-    assert recipe.operators == 39 > UNSATURATED.most_block_operators
+    (sketch,) = item(program).search().sketches
+    assert sketch.operators == 39 > UNSATURATED.most_block_operators
     assert_all_equal(program, search(program, CPU, options=UNSATURATED))
 
 
@@ -136,9 +136,9 @@ def test_its_exponentials_are_safe_in_every_loop() -> None:
     x, v = p.input("x", (4, 6)), p.input("v", (6, 5))
     program = finished(p, x.exp() @ v / x.exp().sum(-1, keepdim=True))
     found = [item(program, axis).search() for axis in (None, *range(len(axis_program(program).sizes)))]
-    recipes: list[Recipe] = [recipe for structure in found for recipe in structure.safe_recipes]
-    assert any(recipe.loop_axis is not None and "rescale" in {step.op for step in recipe.steps} for recipe in recipes)
-    assert not any(exponentials(recipe) for recipe in recipes)
+    sketches: list[Sketch] = [sketch for structure in found for sketch in structure.safe_sketches]
+    assert any(sketch.loop_axis is not None and "rescale" in {step.op for step in sketch.steps} for sketch in sketches)
+    assert not any(exponentials(sketch) for sketch in sketches)
 
 
 @pytest.mark.parametrize("seed", [31, 42, 81, 123, 130, 134, 156])
@@ -161,9 +161,9 @@ def test_random_programs_with_squares_of_sums_of_products(seed: int) -> None:
 
 @pytest.mark.parametrize("name", ["rmsnorm", "lora", "gqa"])
 def test_what_is_offered_early_changes_nothing_where_the_closure_is_saturated(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether the closure is saturated by then depends on the machine. Of the saturated closure too few recipes are scheduled to
+    """Whether the closure is saturated by then depends on the machine. Of the saturated closure too few sketches are scheduled to
     have the program's own among them."""
-    options = Options(scheduled_recipes=1, closure_seconds=60, cut_seconds=60, finer_tier_seconds=60)
+    options = Options(scheduled_sketches=1, closure_seconds=60, cut_seconds=60, finer_tier_seconds=60)
     found = []
     for share in (1.0, 1e-9):
         monkeypatch.setattr(driver, "_AT_ONCE", share)

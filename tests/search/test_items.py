@@ -42,41 +42,41 @@ def test_what_was_found_for_one_numbering_reads_the_sources_of_another() -> None
     program = axis_program(gated_mlp())
     moved = renumbered(program, (4, 9, 2))
     found = reading(item(program, program.sizes).search(), canonical(moved)[1])
-    assert {leaf.source for recipe in found.recipes for leaf in recipe.leaves} == {4, 9, 2}
-    first = item(program, program.sizes).search().recipes[0]
-    assert [leaf.source for leaf in found.recipes[0].leaves] == [(4, 9, 2)[leaf.source] for leaf in first.leaves]
+    assert {leaf.source for sketch in found.sketches for leaf in sketch.leaves} == {4, 9, 2}
+    first = item(program, program.sizes).search().sketches[0]
+    assert [leaf.source for leaf in found.sketches[0].leaves] == [(4, 9, 2)[leaf.source] for leaf in first.leaves]
 
 
 def test_the_structure_is_the_same_at_any_size_and_every_time() -> None:
     program = axis_program(rmsnorm())
     few, many = (item(program, sizes, loop_axis=1).search() for sizes in ((2, 8, 4096), (4096, 8, 2)))
     assert few == many
-    assert len(few.recipes) > 1
+    assert len(few.sketches) > 1
 
 
 def test_where_not_all_derivations_can_be_listed_the_cheapest_are() -> None:
     program = axis_program(rmsnorm())
     everything = item(program, program.sizes).search()
     few = replace(
-        item(program, program.sizes), options=Options(max_derivations=len(everything.recipes) - 1, cheapest_derivations=2)
+        item(program, program.sizes), options=Options(max_derivations=len(everything.sketches) - 1, cheapest_derivations=2)
     )
     some = few.search()
     assert everything.complete
     assert not some.complete
     assert some.operators == everything.operators - 1
-    cheapest = few.work.cheapest_first(everything.recipes)[0]
-    assert len(some.recipes) == 2
-    assert few.work.cheapest_first(some.recipes)[0] == cheapest
+    cheapest = few.work.cheapest_first(everything.sketches)[0]
+    assert len(some.sketches) == 2
+    assert few.work.cheapest_first(some.sketches)[0] == cheapest
 
 
 def test_a_program_whose_smallest_graph_is_larger_than_asked_for_is_listed_to_one_operator_more() -> None:
     program = axis_program(rmsnorm())
     everything = item(program, program.sizes).search()
     asked = replace(item(program, program.sizes), options=Options(block_operators=4)).search()
-    least = min(recipe.operators for recipe in asked.recipes)
+    least = min(sketch.operators for sketch in asked.sketches)
     assert asked.complete
     assert asked.operators == least + 1 > 5
-    assert set(asked.recipes) == {recipe for recipe in everything.recipes if recipe.operators <= least + 1}
+    assert set(asked.sketches) == {sketch for sketch in everything.sketches if sketch.operators <= least + 1}
 
 
 def test_an_item_that_there_was_no_time_for_is_searched_when_there_is() -> None:
@@ -85,4 +85,4 @@ def test_an_item_that_there_was_no_time_for_is_searched_when_there_is() -> None:
     assert late.kernels.structure(late.axes, Tier.OPAQUE_SUMS, None) == NOTHING
     assert not NOTHING.as_good_as(1.0)
     patient = Search(rmsnorm(), CPU)
-    assert patient.kernels.structure(patient.axes, Tier.OPAQUE_SUMS, None).recipes
+    assert patient.kernels.structure(patient.axes, Tier.OPAQUE_SUMS, None).sketches

@@ -26,7 +26,7 @@ from mugraph.search.closure.loop_insertion import Fmaps, is_linear, loops_to_som
 from mugraph.search.closure.redundant_max import without_neutral_maxima
 from mugraph.search.closure.saturation import Closure, Limits, Saturation, TinyInputs
 from mugraph.search.closure.semantic import Context
-from mugraph.search.closure.sketch import Recipe
+from mugraph.search.closure.sketch import Sketch
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.scheduling.emission import Output, Schedule, emit_block
 from mugraph.targets.cuda.emulated import EmulatedCuda
@@ -68,20 +68,20 @@ def saturated(program: AxisProgram) -> Closure:
     return closure
 
 
-def recipes(closure: Closure, operators: int, most: int = 60) -> list[Recipe]:
+def sketches(closure: Closure, operators: int, most: int = 60) -> list[Sketch]:
     """The first derivations of the outputs."""
     extractor = Extractor(closure, lambda edge: 1.0)
     limits = ExtractionLimits(operators, derivations=most)
-    return [recipe for goals in itertools.product(*closure.goals) for _, recipe in extractor.derivations(goals, limits)]
+    return [sketch for goals in itertools.product(*closure.goals) for _, sketch in extractor.derivations(goals, limits)]
 
 
-def as_graph(program: Graph, axes: AxisProgram, recipe: Recipe) -> Graph:
+def as_graph(program: Graph, axes: AxisProgram, sketch: Sketch) -> Graph:
     """One kernel with a for-loop of two iterations in a single block."""
     builder = GraphBuilder(Level.KERNEL)
     inputs = [builder.append(node) for node in program.inputs()]
-    operands = [inputs[leaf.source] for leaf in recipe.leaves]
+    operands = [inputs[leaf.source] for leaf in sketch.leaves]
     outputs = [Output(slots, tensor.dtype) for (_, slots), tensor in zip(axes.outputs, program.output_tensors, strict=True)]
-    body = emit_block(recipe, Schedule((), 2), axes.sizes, [builder.tensor(value) for value in operands], outputs)
+    body = emit_block(sketch, Schedule((), 2), axes.sizes, [builder.tensor(value) for value in operands], outputs)
     return builder.build(builder.graph_defined(body, operands))
 
 
@@ -94,8 +94,8 @@ def test_whatever_is_lifted_computes_the_program(name: str) -> None:
     for loop_axis, size in enumerate(axes.sizes):
         if size % 2 == 0:
             for fmaps in Fmaps:
-                for recipe in recipes(with_loop(loopless, loop_axis, fmaps), 18, most=15):
-                    assert test.accepts(as_graph(program, axes, recipe)), (loop_axis, fmaps, recipe)
+                for sketch in sketches(with_loop(loopless, loop_axis, fmaps), 18, most=15):
+                    assert test.accepts(as_graph(program, axes, sketch)), (loop_axis, fmaps, sketch)
                     tried += 1
     assert tried > 10
 
@@ -104,8 +104,8 @@ def test_an_operand_that_waits_for_a_sum_is_read_whole() -> None:
     program = quotient()
     axes = plain(program)
     inner = axes.sizes.index(12)
-    found = [*filter(loops_to_some_end, recipes(with_loop(saturated(axes), inner, Fmaps.WORTHWHILE), 11))]
-    readings = {frozenset((step.leaf.source, step.whole) for step in recipe.steps if step.leaf) for recipe in found}
+    found = [*filter(loops_to_some_end, sketches(with_loop(saturated(axes), inner, Fmaps.WORTHWHILE), 11))]
+    readings = {frozenset((step.leaf.source, step.whole) for step in sketch.steps if step.leaf) for sketch in found}
     assert frozenset({(0, False), (1, True)}) in readings
     candidates = [candidate.graph for candidate in search(program, device_for("cpu")).candidates]
     assert all(map(FieldTest(program, seed=1).accepts, candidates))
@@ -114,21 +114,21 @@ def test_an_operand_that_waits_for_a_sum_is_read_whole() -> None:
 def test_an_operand_is_kept_where_a_finished_sum_is_applied_to_it() -> None:
     axes = plain(unit_rows())
     inner = axes.sizes.index(12)
-    found = [*filter(loops_to_some_end, recipes(with_loop(saturated(axes), inner, Fmaps.WORTHWHILE), 8))]
+    found = [*filter(loops_to_some_end, sketches(with_loop(saturated(axes), inner, Fmaps.WORTHWHILE), 8))]
     assert found
-    for recipe in found:
-        (load,) = [index for index, step in enumerate(recipe.steps) if step.op == "load"]
-        assert sorted(step.op for step in recipe.steps if load in step.inputs) == ["concat", "square"]
+    for sketch in found:
+        (load,) = [index for index, step in enumerate(sketch.steps) if step.op == "load"]
+        assert sorted(step.op for step in sketch.steps if load in step.inputs) == ["concat", "square"]
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator compiles kernels with g++")
 @pytest.mark.parametrize("program", [quotient(), unit_rows()], ids=["read whole", "kept"])
 def test_operands_past_the_loop_run_right(program: Graph) -> None:
     axes = plain(program)
-    found = recipes(with_loop(saturated(axes), axes.sizes.index(12), Fmaps.WORTHWHILE), 11)
+    found = sketches(with_loop(saturated(axes), axes.sizes.index(12), Fmaps.WORTHWHILE), 11)
     tensors, (wanted,) = [torch.from_numpy(array).float() for array in random_inputs(program)], outputs(program)
-    recipe = max(filter(loops_to_some_end, found), key=lambda recipe: sum(step.whole for step in recipe.steps))
-    graph = construct(as_graph(program, axes, recipe))
+    sketch = max(filter(loops_to_some_end, found), key=lambda sketch: sum(step.whole for step in sketch.steps))
+    graph = construct(as_graph(program, axes, sketch))
     on = EmulatedCuda(Cuda("sm_90", 200_000))
     for (result,) in (build(graph, "cpu")(*tensors), Executable(graph, on)(*tensors)):
         np.testing.assert_allclose(result.numpy(), wanted, rtol=1e-4, atol=1e-5)
@@ -139,12 +139,12 @@ def test_a_loop_that_only_puts_operands_together_is_no_loop() -> None:
     axes = plain(chain())
     loopless = saturated(axes)
     inner = axes.terms[0].slots[1][0]
-    everything = recipes(with_loop(loopless, inner, Fmaps.ALL), 11)
+    everything = sketches(with_loop(loopless, inner, Fmaps.ALL), 11)
     ends = {*filter(loops_to_some_end, everything)}
     assert len(ends) < len(everything)
-    for recipe in ends:
-        assert any(step.op == "accumulate" for step in recipe.steps)
-    assert all(map(loops_to_some_end, recipes(loopless, 11)))
+    for sketch in ends:
+        assert any(step.op == "accumulate" for step in sketch.steps)
+    assert all(map(loops_to_some_end, sketches(loopless, 11)))
 
 
 @pytest.mark.parametrize("program", [rmsnorm(), lora()])
@@ -152,10 +152,10 @@ def test_aligned_operands_are_all_cut(program: Graph) -> None:
     axes = plain(program)
     loopless = saturated(axes)
     for loop_axis in range(len(axes.sizes)):
-        for recipe in recipes(with_loop(loopless, loop_axis, Fmaps.ALIGNED), 11):
-            assert not any(step.whole for step in recipe.steps)
-            loads = {index for index, step in enumerate(recipe.steps) if step.leaf and loop_axis in step.axes}
-            assert not any(step.op == "concat" and loads.intersection(step.inputs) for step in recipe.steps)
+        for sketch in sketches(with_loop(loopless, loop_axis, Fmaps.ALIGNED), 11):
+            assert not any(step.whole for step in sketch.steps)
+            loads = {index for index, step in enumerate(sketch.steps) if step.leaf and loop_axis in step.axes}
+            assert not any(step.op == "concat" and loads.intersection(step.inputs) for step in sketch.steps)
 
 
 @pytest.mark.parametrize(

@@ -261,7 +261,7 @@ def test_algebra_of_parts_where_the_whole_is_too_large_for_it() -> None:
     p = Program()
     x, y, z = (p.input(name, (8, 8)) for name in "xyz")
     run = Search(finished(p, (x @ z + y @ z).silu().sum(-1)), H100)
-    parts = Parts(run.plans.recipes_of_part(Tier.FULL), run.plans.store)
+    parts = Parts(run.plans.sketches_of_part(Tier.FULL), run.plans.store)
     variants = Variants(run.axes, (-1,), (), parts, run.plans.roofline, seed=0)
     found = [space for batch in variants.batches() for space in variants.spaces(batch, math.inf)]
     products = [sum(term.op == "contract" for term in space.program.terms) for space in found]

@@ -22,7 +22,7 @@ from mugraph.search.closure.redundant_max import without_neutral_maxima
 from mugraph.search.closure.safe_softmax import Stabilizer
 from mugraph.search.closure.saturation import Closure, Limits, Saturation, TinyInputs
 from mugraph.search.closure.semantic import Context
-from mugraph.search.closure.sketch import Recipe
+from mugraph.search.closure.sketch import Sketch
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.driver import Search
 from mugraph.search.kernels import Kernel
@@ -58,19 +58,19 @@ def variance(*, of_squares: bool) -> tuple[AxisProgram, Plan]:
     mean = x.mean(-1, keepdim=True)
     result = x.square().mean(-1, keepdim=True) - mean.square() if of_squares else (x - mean).square().mean(-1, keepdim=True)
     program = axis_program(finished(p, result))
-    return program, as_plan(program, cheapest_recipe(program))
+    return program, as_plan(program, cheapest_sketch(program))
 
 
-def cheapest_recipe(program: AxisProgram) -> Recipe:
+def cheapest_sketch(program: AxisProgram) -> Sketch:
     closure = Closure(program, Context.of(program, None), Tier.OPAQUE_SUMS)
     Saturation(closure, FieldArithmetic(seed=1), TinyInputs(1), Limits()).run()
-    _, recipe = next(Extractor(closure, lambda edge: 1.0).derivations((closure.goals[0][0],), ExtractionLimits()))
-    return recipe
+    _, sketch = next(Extractor(closure, lambda edge: 1.0).derivations((closure.goals[0][0],), ExtractionLimits()))
+    return sketch
 
 
-def as_plan(program: AxisProgram, recipe: Recipe, seconds: float = 1.0) -> Plan:
+def as_plan(program: AxisProgram, sketch: Sketch, seconds: float = 1.0) -> Plan:
     outputs = tuple(Output(slots, DType.FP32) for _, slots in program.outputs)
-    return Plan((Stage((-1,), Kernel(recipe, Schedule((), 1), outputs, program.sizes, seconds)),))
+    return Plan((Stage((-1,), Kernel(sketch, Schedule((), 1), outputs, program.sizes, seconds)),))
 
 
 def searched(graph: Graph, device: Device = CPU) -> tuple[Search, Rehearsal]:
@@ -117,18 +117,18 @@ def test_all_plans_of_a_program_are_equal_on_samples(graph: Graph, device: Devic
         assert all(map(math.isfinite, errors))
 
 
-def softmax_recipes() -> tuple[AxisProgram, Recipe, Recipe]:
-    """A softmax in axis form, its cheapest recipe, and that with its exponentials shifted."""
+def softmax_sketches() -> tuple[AxisProgram, Sketch, Sketch]:
+    """A softmax in axis form, its cheapest sketch, and that with its exponentials shifted."""
     p = Program()
     x = p.input("x", (4, 8))
     arith, inputs = FieldArithmetic(seed=1), TinyInputs(1)
     program = without_neutral_maxima(axis_program(finished(p, x.softmax(-1))), arith, inputs)
-    plain = cheapest_recipe(program)
+    plain = cheapest_sketch(program)
     return program, plain, Stabilizer(program, Context.of(program, None), arith, inputs).stabilize(plain)
 
 
 def test_unshifted_exponentials_take_no_place_where_others_are_shifted() -> None:
-    program, plain, shifted = softmax_recipes()
+    program, plain, shifted = softmax_sketches()
     errors = Rehearsal(program, 1, {}).errors
     fast, slow = as_plan(program, plain, 1.0), as_plan(program, shifted, 2.0)
     assert most_promising([fast, slow], errors) == [slow]
@@ -169,7 +169,7 @@ def test_layer_norm_has_candidates_that_make_zeros_of_equal_rows() -> None:
 def test_programs_without_such_differences_are_left_as_they_are() -> None:
     search, rehearsal = searched(rmsnorm())
     for plan in search.best:
-        assert rehearsal.centred(plan) == tuple(launch.recipe for launch in rehearsal.launches(plan))
+        assert rehearsal.centred(plan) == tuple(launch.sketch for launch in rehearsal.launches(plan))
 
 
 def test_programs_for_positive_numbers_are_not_judged_by_normal_ones() -> None:

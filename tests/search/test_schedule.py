@@ -13,7 +13,7 @@ from mugraph.devices import Device, device_for
 from mugraph.ir import Graph
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.driver import Search
-from mugraph.search.scheduling.cost import RecipeCost
+from mugraph.search.scheduling.cost import SketchCost
 from mugraph.search.scheduling.cost_table import CostTable, in_femtoseconds
 from mugraph.search.scheduling.schedule import Leaders, Scheduled, Scheduler
 
@@ -26,19 +26,19 @@ SMALL = dataclasses.replace(CPU, shared_memory_bytes=2048)
 VARIANTS = 3
 
 Entry = tuple[float, int, int, int]
-"""Predicted seconds, number of the recipe, place in its space, variant."""
+"""Predicted seconds, number of the sketch, place in its space, variant."""
 
 
-def costs_and_variants(program: Graph, device: Device) -> tuple[tuple[RecipeCost, ...], list[tuple[int, ...]]]:
-    """The recipes of all contexts, and some sizes of their axes."""
+def costs_and_variants(program: Graph, device: Device) -> tuple[tuple[SketchCost, ...], list[tuple[int, ...]]]:
+    """The sketches of all contexts, and some sizes of their axes."""
     search = Search(program, device)
     produces = tuple(-1 - index for index in range(len(search.axes.outputs)))
     costs = tuple(itertools.chain.from_iterable(search.kernels.costs(search.axes, Tier.OPAQUE_SUMS, produces)))
     return costs, [tuple(size * factor for size in search.axes.sizes) for factor in range(1, VARIANTS + 1)]
 
 
-def all_that_fit(costs: tuple[RecipeCost, ...], scheduler: Scheduler) -> list[Entry]:
-    """Every schedule of every recipe, none left out but for its memory."""
+def all_that_fit(costs: tuple[SketchCost, ...], scheduler: Scheduler) -> list[Entry]:
+    """Every schedule of every sketch, none left out but for its memory."""
     entries: list[Entry] = []
     for number, cost in enumerate(costs):
         space, table = scheduler.space(cost.cut_axes), CostTable([cost])
@@ -54,7 +54,7 @@ def described(found: Scheduled) -> tuple[float, int, tuple[tuple[int, int], ...]
     return found.seconds, id(found.cost), found.schedule.grid, found.schedule.loop, found.variant
 
 
-def expected(entry: Entry, costs: tuple[RecipeCost, ...], scheduler: Scheduler) -> object:
+def expected(entry: Entry, costs: tuple[SketchCost, ...], scheduler: Scheduler) -> object:
     """The same for one of `all_that_fit`."""
     seconds, number, index, variant = entry
     schedule = scheduler.space(costs[number].cut_axes).schedule(index)
@@ -68,18 +68,18 @@ CASES = pytest.mark.parametrize(
 
 
 @CASES
-def test_the_best_of_each_recipe_are_the_best_of_all_its_schedules(make: Callable[[], Graph], device: Device) -> None:
+def test_the_best_of_each_sketch_are_the_best_of_all_its_schedules(make: Callable[[], Graph], device: Device) -> None:
     costs, variants = costs_and_variants(make(), device)
     scheduler = Scheduler(variants[:1])
     entries = all_that_fit(costs, scheduler)
-    by_recipe = [[entry for entry in entries if entry[1] == number][:4] for number in range(len(costs))]
+    by_sketch = [[entry for entry in entries if entry[1] == number][:4] for number in range(len(costs))]
     found = [described(one) for one in scheduler.best_of_each(costs, 4)]
-    assert found == [expected(entry, costs, scheduler) for entry in itertools.chain.from_iterable(by_recipe)]
+    assert found == [expected(entry, costs, scheduler) for entry in itertools.chain.from_iterable(by_sketch)]
     assert found
 
 
 @CASES
-def test_the_best_of_all_recipes_count_what_a_variant_costs_besides(make: Callable[[], Graph], device: Device) -> None:
+def test_the_best_of_all_sketches_count_what_a_variant_costs_besides(make: Callable[[], Graph], device: Device) -> None:
     costs, variants = costs_and_variants(make(), device)
     scheduler, rest = Scheduler(variants), np.array([3e-4, 1e-4, 0.0])
     entries = sorted(

@@ -16,7 +16,7 @@ from mugraph.ir import Graph
 from mugraph.ir.program import Program
 from mugraph.ir.validity import check
 from mugraph.search import Options, Progress, search
-from mugraph.search.closure.sketch import Recipe
+from mugraph.search.closure.sketch import Sketch
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.driver import Search, SearchResult
 from mugraph.search.report import LITTLE, Pruning, combined
@@ -116,7 +116,7 @@ SMALL = ProgramSpace(operators=(3, 7), sizes=(2, 3, 4, 6, 8))
 @pytest.mark.parametrize("seed", range(8))
 def test_random_programs(seed: int) -> None:
     program = random_program(seed, SMALL)
-    options = Options(max_kernels=2, cut_seconds=30, finer_tier_seconds=10, scheduled_recipes=6, schedules_per_recipe=2)
+    options = Options(max_kernels=2, cut_seconds=30, finer_tier_seconds=10, scheduled_sketches=6, schedules_per_sketch=2)
     assert_no_mistake(program, search(program, dataclasses.replace(CPU, shared_memory_bytes=400), options=options))
 
 
@@ -166,9 +166,9 @@ def test_another_size_reuses_the_structure_and_finds_the_same() -> None:
 
 
 def test_a_known_structure_is_scheduled_in_the_order_of_the_sizes_at_hand() -> None:
-    def scheduled(program: Graph) -> set[Recipe]:
+    def scheduled(program: Graph) -> set[Sketch]:
         run = Search(program, CPU)
-        return {kernel.recipe for kernel in run.kernels.kernels(run.axes, Tier.FULL, (-1,))}
+        return {kernel.sketch for kernel in run.kernels.kernels(run.axes, Tier.FULL, (-1,))}
 
     few_rows, many_rows = rmsnorm(2, 16, 4096), rmsnorm(4096, 16, 2)
     KNOWN.clear()
@@ -207,7 +207,7 @@ def test_the_report_says_what_was_exhausted() -> None:
 
 
 def test_the_report_says_what_pruned_how_many() -> None:
-    report = search(lora(), CPU, options=Options(scheduled_recipes=1)).report
+    report = search(lora(), CPU, options=Options(scheduled_sketches=1)).report
     pruned = report.pruned
     assert pruned[Pruning.EXPRESSION] > report.states
     assert pruned[Pruning.SHAPE] > 0
@@ -253,7 +253,7 @@ def test_conditions_are_reported_where_they_touch_the_program() -> None:
     x = p.input("x", (4, 4))
     squared = search(finished(p, x @ x), CPU).report
     assert any("along two axes at once" in words for words in squared.not_searched)
-    normalized = search(rmsnorm(), CPU, options=Options(scheduled_recipes=1)).report
+    normalized = search(rmsnorm(), CPU, options=Options(scheduled_sketches=1)).report
     assert not any("along two axes at once" in words for words in normalized.not_searched)
     assert any("partial results" in words for words in normalized.not_searched)
     assert any(words.startswith("schedules of") for words in normalized.not_searched)

@@ -55,8 +55,8 @@ def test_iterations_of_a_loop_become_parts_of_its_axis() -> None:
     run = Search(lengths(), IDLE)
     program, inner = run.axes, run.axes.sizes.index(64)
     parts = len(program.sizes)
-    recipes = run.kernels.structure(program, Tier.OPAQUE_SUMS, inner).recipes
-    wholes = [whole for recipe in recipes if (whole := iterations_as_parts(recipe, program)) is not None]
+    sketches = run.kernels.structure(program, Tier.OPAQUE_SUMS, inner).sketches
+    wholes = [whole for sketch in sketches if (whole := iterations_as_parts(sketch, program)) is not None]
     assert wholes
     for whole in wholes:
         sizes = with_parts(whole.sizes, inner, parts, 4)
@@ -64,8 +64,8 @@ def test_iterations_of_a_loop_become_parts_of_its_axis() -> None:
         assert with_parts(sizes, inner, parts, 16)[inner] == 4
         assert any(term.op == "sum" and term.reduced == {parts} for term in whole.terms)
         assert all(term.slots[1] == (parts, inner) for _, term in whole.loads())
-    without = run.kernels.structure(program, Tier.OPAQUE_SUMS, None).recipes
-    assert all(iterations_as_parts(recipe, program) is None for recipe in without)
+    without = run.kernels.structure(program, Tier.OPAQUE_SUMS, None).sketches
+    assert all(iterations_as_parts(sketch, program) is None for sketch in without)
 
 
 def test_few_query_rows_on_many_multiprocessors_are_split_over_keys() -> None:
@@ -158,9 +158,9 @@ def test_derivations_with_the_same_partial_results_are_one_split() -> None:
     run = Search(short_attention(), IDLE)
     structure, wholes, kept = run.axes.structure, 0, 0
     for axis in run.kernels.loop_axes(run.axes):
-        recipes = run.kernels.structure(run.axes, Tier.OPAQUE_SUMS, axis).recipes
-        splits = [split for recipe in recipes if (split := split_of(recipe, structure)) is not None]
-        distinct = list(splits_of(recipes, structure))
+        sketches = run.kernels.structure(run.axes, Tier.OPAQUE_SUMS, axis).sketches
+        splits = [split for sketch in sketches if (split := split_of(sketch, structure)) is not None]
+        distinct = list(splits_of(sketches, structure))
         assert [split.results for split in distinct] == list(dict.fromkeys(split.results for split in splits))
         wholes, kept = wholes + len({split.whole for split in splits}), kept + len(distinct)
     assert 1 < kept < wholes

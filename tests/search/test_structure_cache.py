@@ -98,7 +98,7 @@ def _changed(document: dict[str, Any], path: tuple[Any, ...], value: Any) -> dic
         (("programs", 0, "terms", 0, 6), "__import__('os')"),
         (("programs", 0, "outputs"), [[99, []]]),
         (("structures", 0, "tier"), "FINEST"),
-        (("structures", 0, "recipes"), [[[0], [0]]]),
+        (("structures", 0, "sketches"), [[[0], [0]]]),
         (("structures", 0, "program"), 1000),
         (("structures",), None),
     ],

@@ -38,27 +38,29 @@ def axis_letter(axis: int) -> str:
 def format_axes(program: AxisProgram) -> str:
     """The text of an axis program, without a final newline."""
     sizes = "".join(f" {axis_letter(axis)}={size}" for axis, size in enumerate(program.sizes))
-    finer = f" finer [{', '.join(map(_together, sorted(program.finer, key=sorted)))}]" if program.finer else ""
-    outputs = ", ".join(f"%{term} {_slots_text(slots)}" for term, slots in program.outputs)
+    finer = f" finer [{', '.join(map(axes_word, sorted(program.finer, key=sorted)))}]" if program.finer else ""
+    outputs = ", ".join(f"%{term} {slots_text(slots)}" for term, slots in program.outputs)
     lines = (f"  %{index} = {_term_text(term)}" for index, term in enumerate(program.terms))
     projective = " projective" if program.projective else ""
     return "\n".join((f"axis_program{sizes}{finer}{projective} {{", *lines, f"  return {outputs}", "}"))
 
 
-def _together(axes: Iterable[int]) -> str:
+def axes_word(axes: Iterable[int]) -> str:
+    """A set of axes by their letters; 1 for none."""
     return " ".join(map(axis_letter, sorted(axes))) or "1"
 
 
-def _slots_text(slots: Slots) -> str:
+def slots_text(slots: Slots) -> str:
+    """The dimensions of a tensor, each by the axes that it is the product of."""
     return f"[{', '.join(' '.join(map(axis_letter, slot)) or '1' for slot in slots)}]"
 
 
 def _term_text(term: Term) -> str:
     if term.op == "load":
-        return f"load #{term.source} {_slots_text(term.slots)}"
+        return f"load #{term.source} {slots_text(term.slots)}"
     if term.scalar is not None:
         return f"constant {term.scalar}"
-    over = f" over {_together(term.reduced)}" if term.reduced else ""
+    over = f" over {axes_word(term.reduced)}" if term.reduced else ""
     return f"{term.op}({', '.join(f'%{i}' for i in term.inputs)}){over}"
 
 
@@ -70,70 +72,33 @@ def parse_axes(text: str) -> AxisProgram:
     return program
 
 
-class _Parser(Cursor):
-    """Every method reads one construct of the grammar and moves past it."""
+class AxisCursor(Cursor):
+    """Reads axes by the letters that were declared, and references to what has a number below `defined`."""
 
     def __init__(self, tokens: Sequence[Token]) -> None:
         super().__init__(tokens)
         self.axes: dict[str, int] = {}
-        self.terms: list[Term] = []
+        self.defined = 0
 
-    def program(self) -> AxisProgram:
-        self.expect("name", "axis_program", {"axis_program"})
-        sizes = tuple(self._sizes())
-        finer = frozenset(map(frozenset, self._slots())) if self.accept("finer") else frozenset[AxisSet]()
-        projective = self.accept("projective")
-        self.punctuation("{")
-        while not self.accept("return"):
-            self.terms.append(self._term())
-        outputs = self.separated(self._output)
-        self.punctuation("}")
-        return AxisProgram(tuple(self.terms), tuple(outputs), sizes, finer, projective)
+    def declare(self) -> None:
+        """Read the letter of the next axis."""
+        letter = axis_letter(len(self.axes))
+        self.expect("name", f"axis {letter}", {letter})
+        self.axes[letter] = len(self.axes)
 
-    def _sizes(self) -> Iterator[int]:
-        while self.at("=", 1):
-            name = self.expect("name", f"axis {axis_letter(len(self.axes))}", {axis_letter(len(self.axes))})
-            self.axes[name.text] = len(self.axes)
-            self.punctuation("=")
-            yield self.integer()
-
-    def _output(self) -> tuple[int, Slots]:
-        return self._reference(), self._slots()
-
-    def _term(self) -> Term:
-        name = self.expect("value", f"%{len(self.terms)} or return", {f"%{len(self.terms)}"})
-        self.punctuation("=")
-        op = self.expect("name", "load, constant, or an operator")
-        if op.text == "load":
-            source = int(self.expect("operand", "an input of the program, such as #0").text[1:])
-            slots = self._slots()
-            return Term("load", (), _axes_of(slots), source=source, slots=slots)
-        if op.text == "constant":
-            scalar: Scalar = self.scalar()
-            return Term("constant", (), frozenset(), scalar=scalar)
-        row = OPERATORS.get(op.text)
-        if op.text not in _REDUCTIONS and (row is None or not row.elementwise):
-            raise op.error("an elementwise operator, contract, sum or max")
-        inputs = tuple(self.listed("(", self._reference, ")"))
-        wanted = 2 if op.text == "contract" else 1 if row is None else row.arity
-        if len(inputs) != wanted:
-            raise name.fail(f"{op.text} takes {wanted} operands, not {len(inputs)}")
-        reduced = frozenset(self._slot()) if self.accept("over") else frozenset[int]()
-        depends = frozenset[int]().union(*(self.terms[i].axes for i in inputs))
-        if not reduced <= depends or bool(reduced) != (op.text in _REDUCTIONS):
-            raise name.fail(f"{op.text} runs over axes of its operands, if it is a reduction")
-        return Term(op.text, inputs, depends - reduced, reduced)
-
-    def _reference(self) -> int:
-        token = self.expect("value", "a term defined above")
-        if not token.text[1:].isdecimal() or int(token.text[1:]) >= len(self.terms):
-            raise token.error("a term defined above")
+    def reference(self) -> int:
+        """Read `%` and the number of something that was defined."""
+        token = self.expect("value", "a value defined above")
+        if not token.text[1:].isdecimal() or int(token.text[1:]) >= self.defined:
+            raise token.error("a value defined above")
         return int(token.text[1:])
 
-    def _slots(self) -> Slots:
-        return tuple(self.listed("[", self._slot, "]"))
+    def slots(self) -> Slots:
+        """Read the dimensions of a tensor."""
+        return tuple(self.listed("[", self.slot, "]"))
 
-    def _slot(self) -> tuple[int, ...]:
+    def slot(self) -> tuple[int, ...]:
+        """Read some axes, or 1 for none."""
         if self.accept("1"):
             return ()
         names = [self.expect("name", f"an axis ({', '.join(self.axes)})", self.axes)]
@@ -142,8 +107,62 @@ class _Parser(Cursor):
         return tuple(self.axes[name.text] for name in names)
 
 
+class _Parser(AxisCursor):
+    """Every method reads one construct of the grammar and moves past it."""
+
+    def __init__(self, tokens: Sequence[Token]) -> None:
+        super().__init__(tokens)
+        self.terms: list[Term] = []
+
+    def program(self) -> AxisProgram:
+        self.expect("name", "axis_program", {"axis_program"})
+        sizes = tuple(self._sizes())
+        finer = frozenset(map(frozenset, self.slots())) if self.accept("finer") else frozenset[AxisSet]()
+        projective = self.accept("projective")
+        self.punctuation("{")
+        while not self.accept("return"):
+            self.terms.append(self._term())
+            self.defined += 1
+        outputs = self.separated(self._output)
+        self.punctuation("}")
+        return AxisProgram(tuple(self.terms), tuple(outputs), sizes, finer, projective)
+
+    def _sizes(self) -> Iterator[int]:
+        while self.at("=", 1):
+            self.declare()
+            self.punctuation("=")
+            yield self.integer()
+
+    def _output(self) -> tuple[int, Slots]:
+        return self.reference(), self.slots()
+
+    def _term(self) -> Term:
+        name = self.expect("value", f"%{len(self.terms)} or return", {f"%{len(self.terms)}"})
+        self.punctuation("=")
+        op = self.expect("name", "load, constant, or an operator")
+        if op.text == "load":
+            source = int(self.expect("operand", "an input of the program, such as #0").text[1:])
+            slots = self.slots()
+            return Term("load", (), _axes_of(slots), source=source, slots=slots)
+        if op.text == "constant":
+            scalar: Scalar = self.scalar()
+            return Term("constant", (), frozenset(), scalar=scalar)
+        row = OPERATORS.get(op.text)
+        if op.text not in _REDUCTIONS and (row is None or not row.elementwise):
+            raise op.error("an elementwise operator, contract, sum or max")
+        inputs = tuple(self.listed("(", self.reference, ")"))
+        wanted = 2 if op.text == "contract" else 1 if row is None else row.arity
+        if len(inputs) != wanted:
+            raise name.fail(f"{op.text} takes {wanted} operands, not {len(inputs)}")
+        reduced = frozenset(self.slot()) if self.accept("over") else frozenset[int]()
+        depends = frozenset[int]().union(*(self.terms[i].axes for i in inputs))
+        if not reduced <= depends or bool(reduced) != (op.text in _REDUCTIONS):
+            raise name.fail(f"{op.text} runs over axes of its operands, if it is a reduction")
+        return Term(op.text, inputs, depends - reduced, reduced)
+
+
 def _axes_of(slots: Slots) -> AxisSet:
     axes = [axis for slot in slots for axis in slot]
     if len(axes) != len({*axes}):
-        raise InvalidInput(f"a tensor has an axis twice: {_slots_text(slots)}")
+        raise InvalidInput(f"a tensor has an axis twice: {slots_text(slots)}")
     return frozenset(axes)

@@ -1,7 +1,7 @@
 """The part of the search space that a user asks for: limits on kernels, operators, grids, for-loops and maps.
 
 `SearchSpace.holds` is what they mean, for whole muGraphs; every engine gives only graphs of which it is true. What the closure
-search looks at is cut down earlier: recipes by `admits`, schedules by a `Frame`, which is the space seen from one launch.
+search looks at is cut down earlier: sketches by `admits`, schedules by a `Frame`, which is the space seen from one launch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mugraph.errors import InvalidInput
 from mugraph.ir.axes import Slots
 from mugraph.ir.graph import Graph, Node, Value
 from mugraph.ir.text import LOOP_NAME, REPLICA, axis_name
-from mugraph.search.closure.sketch import Recipe, Step
+from mugraph.search.closure.sketch import Sketch, Step
 from mugraph.search.tasks import Options
 
 MOST_BLOCKS = 1 << 16
@@ -131,12 +131,12 @@ class SearchSpace:
         """Whether the input of that name, or the output, may be cut so."""
         return _obeys(self.dim_maps.get(name, ()), dims)
 
-    def admits(self, recipe: Recipe, inputs: Sequence[str]) -> bool:
-        """Whether kernels of a recipe may lie in the space; the program's inputs are the sources 0, 1, ... of its loads."""
-        if self.block_operators is not None and recipe.operators > self.block_operators:
+    def admits(self, sketch: Sketch, inputs: Sequence[str]) -> bool:
+        """Whether kernels of a sketch may lie in the space; the program's inputs are the sources 0, 1, ... of its loads."""
+        if self.block_operators is not None and sketch.operators > self.block_operators:
             return False
-        loads = ((step, inputs[step.leaf.source]) for step in recipe.steps if step.leaf and step.leaf.source < len(inputs))
-        return recipe.loop_axis is None or all(self.cuts(name, {LOOP_NAME: _fmap(recipe, step)}) for step, name in loads)
+        loads = ((step, inputs[step.leaf.source]) for step in sketch.steps if step.leaf and step.leaf.source < len(inputs))
+        return sketch.loop_axis is None or all(self.cuts(name, {LOOP_NAME: _fmap(sketch, step)}) for step, name in loads)
 
     def frame(self, tensors: Sequence[tuple[str, Slots]]) -> Frame:
         """The space seen from a launch that reads or writes tensors of these names."""
@@ -261,12 +261,12 @@ def _named(dims: tuple[int | None, ...], fmap: Any) -> DimMap:
     return named if fmap == () else {**named, LOOP_NAME: fmap}
 
 
-def _fmap(recipe: Recipe, step: Step) -> int | None:
+def _fmap(sketch: Sketch, step: Step) -> int | None:
     """The dimension of a load that the for-loop cuts."""
     assert step.leaf is not None
     if not step.in_loop or step.whole:
         return None
-    return next((dim for dim, slot in enumerate(step.leaf.slots) if recipe.loop_axis in slot), None)
+    return next((dim for dim, slot in enumerate(step.leaf.slots) if sketch.loop_axis in slot), None)
 
 
 def _check_count(name: str, count: Any) -> None:

@@ -51,7 +51,7 @@ _TIER_SHARE = 0.6
 """Part of what is left of a budget after which finer tiers have their turn, whatever is left to do in a coarser one."""
 
 _AT_ONCE = 0.1
-"""Part of the time of a closure after which the program's own recipe is offered, if nothing else is known by then."""
+"""Part of the time of a closure after which the program's own sketch is offered, if nothing else is known by then."""
 
 _DRAWS = 4
 """Of tiny inputs, until a program has a value: a denominator that is zero in all of them is zero for most inputs."""
@@ -280,11 +280,11 @@ class Search:
         if isinstance(stage.kernel, Library):
             return [self._library(builder, stage.kernel, values)]
         kernel = stage.kernel
-        operands = [values[leaf.source] for leaf in kernel.recipe.leaves]
+        operands = [values[leaf.source] for leaf in kernel.sketch.leaves]
         sources = [builder.tensor(value) for value in operands]
         key = kernel, tuple(sources)
         if key not in self.bodies:
-            self.bodies[key] = emit_block(kernel.recipe, kernel.schedule, kernel.sizes, sources, kernel.outputs)
+            self.bodies[key] = emit_block(kernel.sketch, kernel.schedule, kernel.sizes, sources, kernel.outputs)
         return builder.graph_defined(*read_once(self.bodies[key], operands, sources))
 
     def _library(self, builder: GraphBuilder, kernel: Library, values: dict[int, Value]) -> Value:

@@ -1,4 +1,4 @@
-"""Kernels of one program: the recipes of all contexts and tiers, and the best schedules of each."""
+"""Kernels of one program: the sketches of all contexts and tiers, and the best schedules of each."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from mugraph.devices import Device
 from mugraph.ir.axes import AxisProgram, AxisSet, Slots
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Tensor
-from mugraph.search.closure.sketch import Recipe
+from mugraph.search.closure.sketch import Sketch
 from mugraph.search.closure.tiers import Tier, distinct_tiers, seen_in
 from mugraph.search.constraints import ANY_SCHEDULE, EVERYTHING, OUTPUT, Frame, SearchSpace
 from mugraph.search.parallel import Executor, Serial, Task
 from mugraph.search.report import Pruning, TierReport
-from mugraph.search.scheduling.cost import RecipeCost
+from mugraph.search.scheduling.cost import SketchCost
 from mugraph.search.scheduling.emission import Output, Schedule
 from mugraph.search.scheduling.schedule import Scheduled, Scheduler
 from mugraph.search.scheduling.space import Sizes, cuttable
@@ -33,9 +33,9 @@ _PART_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A graph-defined kernel: a recipe under a schedule, what it writes, sizes of axes, predicted seconds."""
+    """A graph-defined kernel: a sketch under a schedule, what it writes, sizes of axes, predicted seconds."""
 
-    recipe: Recipe
+    sketch: Sketch
     schedule: Schedule
     outputs: tuple[Output, ...]
     sizes: tuple[int, ...]
@@ -43,12 +43,12 @@ class Kernel:
 
     def __hash__(self) -> int:
         """Of what tells kernels of one program apart: plans are looked up by it."""
-        return hash((self.recipe, self.schedule, self.seconds))
+        return hash((self.sketch, self.schedule, self.seconds))
 
     @classmethod
     def of(cls, found: Scheduled, sizes: tuple[int, ...]) -> Kernel:
-        """A recipe that was scheduled for axes of `sizes`."""
-        return cls(found.cost.recipe, found.schedule, found.cost.outputs, sizes, found.seconds)
+        """A sketch that was scheduled for axes of `sizes`."""
+        return cls(found.cost.sketch, found.schedule, found.cost.outputs, sizes, found.seconds)
 
 
 @dataclass
@@ -70,7 +70,7 @@ class KernelSearch:
     reports: dict[Tier, TierReport] = field(default_factory=dict)
     closure_seconds: float = math.inf
     pruned: Counter[Pruning] = field(default_factory=Counter)
-    first_tier: dict[tuple[tuple[int, ...], Recipe], Tier] = field(default_factory=dict)
+    first_tier: dict[tuple[tuple[int, ...], Sketch], Tier] = field(default_factory=dict)
     known: StructureCache = KNOWN
     spared: float = 0.0
     executor: Executor[Structure] = field(default_factory=Serial)
@@ -80,23 +80,23 @@ class KernelSearch:
     schedulers: dict[tuple[tuple[Sizes, ...], AxisSet, Frame], Scheduler] = field(default_factory=dict)
 
     def kernels(self, program: AxisProgram, tier: Tier, produces: Sequence[int]) -> Iterator[Kernel]:
-        """Kernels computing all outputs of `program` in one launch, best schedules of the cheapest recipes of each context.
+        """Kernels computing all outputs of `program` in one launch, best schedules of the cheapest sketches of each context.
 
-        Recipes that a coarser tier had are left to it. `produces` are the device tensors that the outputs become.
+        Sketches that a coarser tier had are left to it. `produces` are the device tensors that the outputs become.
         """
         scheduler = self.scheduler([program.sizes], frame=self.frame(program, produces))
         passed_over = scheduler.too_large
         for costs in self.costs(program, tier, produces):
             seen = seen_in(program, tier)
-            new = [cost for cost in costs if self.first_tier.setdefault((program.sizes, cost.recipe), seen) is seen]
-            for found in scheduler.best_of_each(tuple(new), self.options.schedules_per_recipe):
+            new = [cost for cost in costs if self.first_tier.setdefault((program.sizes, cost.sketch), seen) is seen]
+            for found in scheduler.best_of_each(tuple(new), self.options.schedules_per_sketch):
                 yield Kernel.of(found, program.sizes)
         self.pruned[Pruning.MEMORY] += scheduler.too_large - passed_over
 
     def costs(
         self, program: AxisProgram, tier: Tier, produces: Sequence[int], parted: AxisSet = frozenset()
-    ) -> Iterator[tuple[RecipeCost, ...]]:
-        """For each context the cost models of its cheapest recipes.
+    ) -> Iterator[tuple[SketchCost, ...]]:
+        """For each context the cost models of its cheapest sketches.
 
         The grid will cut the axes `parted` into single elements, so that loops may cut what is within these parts.
         A program whose closure without a loop ends early and empty is not tried with loops: it has to be cut.
@@ -108,20 +108,20 @@ class KernelSearch:
                     self.report(tier).cut_short()
                 return
             structure = self.structure(program, tier, loop_axis)
-            if seen_in(program, tier) is Tier.OPAQUE_SUMS and not structure.saturated and not structure.recipes:
+            if seen_in(program, tier) is Tier.OPAQUE_SUMS and not structure.saturated and not structure.sketches:
                 if program.structure == self.whole:
                     self.report(tier).cut_short()
                 return
             if loop_axis is None:
                 self.announce(program, tier, loop_axes)
-            cheapest = self.cheapest_first(program, structure.safe_recipes)
+            cheapest = self.cheapest_first(program, structure.safe_sketches)
             if self.space:
-                cheapest = [recipe for recipe in cheapest if self.space.admits(recipe, self.inputs)]
-            dominated = len(cheapest[self.options.scheduled_recipes :])
+                cheapest = [sketch for sketch in cheapest if self.space.admits(sketch, self.inputs)]
+            dominated = len(cheapest[self.options.scheduled_sketches :])
             self.pruned[Pruning.DOMINATED] += dominated
             if program.structure == self.whole:
                 self.report(tier).unscheduled += dominated
-            yield self.costs_of(program, tuple(cheapest[: self.options.scheduled_recipes]), produces)
+            yield self.costs_of(program, tuple(cheapest[: self.options.scheduled_sketches]), produces)
 
     def scheduler(self, variants: Sequence[Sizes], parted: AxisSet = frozenset(), frame: Frame = ANY_SCHEDULE) -> Scheduler:
         """The scheduler for some sizes of axes: programs of the same sizes share what depends on these alone."""
@@ -153,7 +153,7 @@ class KernelSearch:
         return sorted(axes, key=lambda axis: -program.sizes[axis])
 
     def structure(self, program: AxisProgram, tier: Tier, loop_axis: int | None) -> Structure:
-        """Every recipe of a context within the limits; searched once per process, whatever the sizes and sources."""
+        """Every sketch of a context within the limits; searched once per process, whatever the sizes and sources."""
         key = (program.structure, seen_in(program, tier), loop_axis)
         structure = self.structures.get(key)
         if structure is None:
@@ -205,47 +205,47 @@ class KernelSearch:
         seconds = _PART_SHARE * self.closure_seconds if in_a_hurry else self.closure_seconds
         return Item(form, seen, loop_axis, self.options, self.work(program, sources), seconds), sources
 
-    def cheapest_first(self, program: AxisProgram, recipes: tuple[Recipe, ...]) -> list[Recipe]:
-        """Recipes by their work at the program's sizes, whatever sizes they were found at."""
+    def cheapest_first(self, program: AxisProgram, sketches: tuple[Sketch, ...]) -> list[Sketch]:
+        """Sketches by their work at the program's sizes, whatever sizes they were found at."""
         last = max((term.source for _, term in program.loads()), default=-1)
-        return self.work(program, range(last + 1)).cheapest_first(recipes)
+        return self.work(program, range(last + 1)).cheapest_first(sketches)
 
     def work(self, program: AxisProgram, sources: Sequence[int]) -> Work:
         """What the operators of a program cost, whose loads 0, 1, ... stand for `sources`."""
         widths = [self.tensor_of(source).dtype.bytes for source in sources]
         return Work.of(program.sizes, widths, self.device, self.dtype)
 
-    def costs_of(self, program: AxisProgram, recipes: tuple[Recipe, ...], produces: Sequence[int]) -> tuple[RecipeCost, ...]:
-        """The cost models of recipes of `program`."""
+    def costs_of(self, program: AxisProgram, sketches: tuple[Sketch, ...], produces: Sequence[int]) -> tuple[SketchCost, ...]:
+        """The cost models of sketches of `program`."""
         read = {term.source for _, term in program.loads()}
         sources = tuple((source, self.tensor_of(source).dtype) for source in sorted(read))
         made = tuple(self.tensor_of(source).dtype for source in produces)
-        return _costs_of(program.structure, recipes, sources, made, self.device)
+        return _costs_of(program.structure, sketches, sources, made, self.device)
 
 
 @lru_cache(maxsize=1 << 12)
 def _costs_of(
     structure: AxisProgram,
-    recipes: tuple[Recipe, ...],
+    sketches: tuple[Sketch, ...],
     sources: tuple[tuple[int, DType], ...],
     made: tuple[DType, ...],
     device: Device,
-) -> tuple[RecipeCost, ...]:
-    """The cost models of recipes, which know no sizes: the same for every search that meets the recipes together."""
+) -> tuple[SketchCost, ...]:
+    """The cost models of sketches, which know no sizes: the same for every search that meets the sketches together."""
     dtypes = dict(sources)
-    costs: list[RecipeCost] = []
-    for recipe in recipes:
-        outputs = tuple(itertools.starmap(Output, zip(_output_slots(structure, recipe), made, strict=True)))
-        costs.append(RecipeCost(recipe, tuple(dtypes[leaf.source] for leaf in recipe.leaves), outputs, device))
+    costs: list[SketchCost] = []
+    for sketch in sketches:
+        outputs = tuple(itertools.starmap(Output, zip(_output_slots(structure, sketch), made, strict=True)))
+        costs.append(SketchCost(sketch, tuple(dtypes[leaf.source] for leaf in sketch.leaves), outputs, device))
     return tuple(costs)
 
 
-def _output_slots(program: AxisProgram, recipe: Recipe) -> tuple[Slots, ...]:
-    """Dimensions of a kernel's outputs: the program's, and for a maximum the recipe exports those that all of them share.
+def _output_slots(program: AxisProgram, sketch: Sketch) -> tuple[Slots, ...]:
+    """Dimensions of a kernel's outputs: the program's, and for a maximum the sketch exports those that all of them share.
 
     Whoever reads the maximum counts on these dimensions (`mugraph.search.partition.splits`): one without some of them is
     repeated.
     """
     outputs = tuple(slots for _, slots in program.outputs)
     shared = tuple(slot for slot in outputs[0] if all(slot in slots for slots in outputs))
-    return (*outputs, *[shared] * (len(recipe.goals) - len(outputs)))
+    return (*outputs, *[shared] * (len(sketch.goals) - len(outputs)))

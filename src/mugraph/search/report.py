@@ -23,7 +23,7 @@ class Pruning(StrEnum):
     SHAPE = "shapes that do not broadcast"
     UNDEFINED = "no value in the field"
     MEMORY = "schedules beyond the memory of a block"
-    DOMINATED = "recipes with more work than those scheduled"
+    DOMINATED = "sketches with more work than those scheduled"
     FLOOR = "cuts whose roofline is above the best plan"
     SPACE = "plans outside the space that was asked for"
     PRECISION = "plans that lose precision which others keep"
@@ -113,7 +113,7 @@ class SearchReport:
     tiers: list[TierReport] = field(default_factory=list)
     cuts_tried: int = 0
     left_out: Counter[Pruning] = field(default_factory=Counter)
-    """Schedules, recipes and cuts; `pruned` has the closures' tensors too."""
+    """Schedules, sketches and cuts; `pruned` has the closures' tensors too."""
     conditions: list[str] = field(default_factory=list)
     """What no search of this program looks at (`mugraph.search.report`)."""
     block_operators: int = 0

@@ -1,7 +1,7 @@
 """What searches found, kept beyond the process: the structures of one program as one JSON document.
 
-Nothing read back is trusted: a document that does not describe recipes of the very programs it names is ignored. That the recipes
-compute what they should is the verifier's to say, as of any candidate.
+Nothing read back is trusted: a document that does not describe sketches of the very programs it names is ignored. That the
+sketches compute what they should is the verifier's to say, as of any candidate.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any, Protocol
 
 from mugraph.errors import InvalidInput
 from mugraph.ir.axes import AxisProgram, AxisSet, Slots, Term
-from mugraph.ir.ops import LOWEST, OPERATORS
+from mugraph.ir.ops import LOWEST
 from mugraph.ir.scalar import Scalar
 from mugraph.search.closure.saturation import Leaf
-from mugraph.search.closure.sketch import Recipe, RecipeTuple, Step
+from mugraph.search.closure.sketch import Sketch, SketchTuple, Step, arity_of
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.report import Pruning
 from mugraph.search.structures import Key, Structure, StructureCache
@@ -94,16 +94,16 @@ def structures_to_json(structures: Mapping[Key, Structure]) -> dict[str, Any]:
     programs: dict[AxisProgram, int] = {}
     steps: dict[Step, int] = {}
 
-    def recipe(recipe: Recipe) -> list[Any]:
-        return [[steps.setdefault(step, len(steps)) for step in recipe.steps], list(recipe.goals)]
+    def sketch(sketch: Sketch) -> list[Any]:
+        return [[steps.setdefault(step, len(steps)) for step in sketch.steps], list(sketch.goals)]
 
     written = [
         {
             "program": programs.setdefault(program, len(programs)),
             "tier": tier.name,
             "loop_axis": loop_axis,
-            "recipes": [recipe(each) for each in structure.recipes],
-            "safe_recipes": [recipe(each) for each in structure.safe_recipes],
+            "sketches": [sketch(each) for each in structure.sketches],
+            "safe_sketches": [sketch(each) for each in structure.safe_sketches],
             "pruned": {reason.name: count for reason, count in structure.pruned},
             "states": structure.states,
             "edges": structure.edges,
@@ -130,14 +130,14 @@ def structures_from_json(document: Mapping[str, Any], options: Options) -> Itera
         steps = [_step_from_json(value) for value in document["steps"]]
         for value in document["structures"]:
             program, loop_axis = programs[value["program"]], value["loop_axis"]
-            recipes, safe = (
-                RecipeTuple(_recipe(program, loop_axis, [steps[i] for i in chosen], goals) for chosen, goals in value[name])
-                for name in ("recipes", "safe_recipes")
+            sketches, safe = (
+                SketchTuple(_sketch(program, loop_axis, [steps[i] for i in chosen], goals) for chosen, goals in value[name])
+                for name in ("sketches", "safe_sketches")
             )
             pruned = tuple(sorted((Pruning[name], int(count)) for name, count in value["pruned"].items()))
             structure = Structure(
-                recipes=recipes,
-                safe_recipes=safe,
+                sketches=sketches,
+                safe_sketches=safe,
                 states=int(value["states"]),
                 edges=int(value["edges"]),
                 saturated=bool(value["saturated"]),
@@ -201,18 +201,14 @@ def _below(indices: Any, limit: int) -> tuple[int, ...]:
     return tuple(indices)
 
 
-# --- recipes of the programs they are kept for ---------------------------------------------------------------------------
-
-_ARITIES = {"load": 0, "constant": 0, "sum": 1, "max": 1, "carry": 1, "concat": 1, "accumulate": 1, "accumulate_max": 1,
-            "contract": 2, "rescale": 2, "concat_contract": 4}  # fmt: skip
-"""Operands of the steps that are not elementwise operators."""
+# --- sketches of the programs they are kept for ---------------------------------------------------------------------------
 
 _LEAVING = frozenset({"carry", "concat", "accumulate", "accumulate_max", "rescale"})
 """Steps that lead from inside the for-loop to after it."""
 
 
-def _recipe(program: AxisProgram, loop_axis: int | None, steps: list[Step], goals: list[int]) -> Recipe:
-    """The recipe, if its steps fit together and make tensors over the axes of the program's outputs."""
+def _sketch(program: AxisProgram, loop_axis: int | None, steps: list[Step], goals: list[int]) -> Sketch:
+    """The sketch, if its steps fit together and make tensors over the axes of the program's outputs."""
     for index, step in enumerate(steps):
         _below(step.inputs, index)
         _check_step(program, loop_axis, step, [steps[i] for i in step.inputs])
@@ -220,22 +216,19 @@ def _recipe(program: AxisProgram, loop_axis: int | None, steps: list[Step], goal
     made = [steps[goal].axes for goal in _below(goals, len(steps))]
     exported = len(made) - len(outputs)
     if made[: len(outputs)] != outputs or exported not in (0, int(program.projective)) or any(steps[i].in_loop for i in goals):
-        raise InvalidInput("a recipe does not make the outputs of its program")
-    return Recipe(tuple(steps), tuple(goals), loop_axis)
+        raise InvalidInput("a sketch does not make the outputs of its program")
+    return Sketch(tuple(steps), tuple(goals), loop_axis)
 
 
 def _check_step(program: AxisProgram, loop_axis: int | None, step: Step, operands: list[Step]) -> None:
-    arity = _ARITIES.get(step.op)
-    if arity is None:
-        arity = OPERATORS[step.op].arity if step.op in OPERATORS and OPERATORS[step.op].elementwise else None
-    if arity != len(operands):
+    if arity_of(step.op) != len(operands):
         raise InvalidInput(f"a step {step.op!r} with {len(operands)} operands")
     if step.op == "load" and not any((step.leaf == Leaf(t.source, t.slots) and step.axes == t.axes) for _, t in program.loads()):
-        raise InvalidInput("a recipe loads what its program does not")
+        raise InvalidInput("a sketch loads what its program does not")
     if (step.scalar is None) != (not step.is_constant) and (step.op, step.scalar) != ("max", LOWEST):
         raise InvalidInput(f"a step {step.op!r} with the constant {step.scalar}")
     if step.in_loop and loop_axis is None:
-        raise InvalidInput("a step inside the for-loop of a recipe without one")
+        raise InvalidInput("a step inside the for-loop of a sketch without one")
     if step.whole and not (step.in_loop and loop_axis in step.axes):
         raise InvalidInput(f"a step {step.op!r} that is whole, but not inside a for-loop over one of its axes")
     if len({operand.whole for operand in operands if loop_axis in operand.axes}) > 1:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from mugraph.ir.axes import AxisProgram
-from mugraph.search.closure.sketch import RecipeTuple
+from mugraph.search.closure.sketch import SketchTuple
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.report import Pruning, TierReport
 
@@ -30,14 +30,14 @@ def as_long(given: float, seconds: float) -> bool:
 class Structure:
     """What one context of a program holds.
 
-    `recipes` in an order that depends on neither sizes nor device; `safe_recipes` those with safe exponentials (all, if none
+    `sketches` in an order that depends on neither sizes nor device; `safe_sketches` those with safe exponentials (all, if none
     is); how much was visited; whether the closure `saturated`, for the operators asked for or for any number; up to how many
     block `operators` its derivations are all there, and whether that is `complete`, that is no less than asked for; what was
     `pruned`, counted by reason; the `seconds` it took, those that it was `given`, and whether these ran out (`timed_out`).
     """
 
-    recipes: RecipeTuple
-    safe_recipes: RecipeTuple
+    sketches: SketchTuple
+    safe_sketches: SketchTuple
     states: int
     edges: int
     saturated: bool
@@ -68,9 +68,9 @@ class Structure:
         else:
             report.closures += 1
             report.saturated += self.saturated
-            report.derivations += len(self.recipes)
+            report.derivations += len(self.sketches)
             report.complete = report.complete and self.complete
-            report.operators = max(report.operators, self.operators if self.recipes else 0)
+            report.operators = max(report.operators, self.operators if self.sketches else 0)
             report.bound = self.operators if report.bound is None else min(report.bound, self.operators)
 
 

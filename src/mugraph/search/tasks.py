@@ -25,7 +25,7 @@ from mugraph.search.closure.min_operators import deepened
 from mugraph.search.closure.safe_softmax import Stabilizer, exponentials
 from mugraph.search.closure.saturation import Closure, Leaf, Limits, Saturation, TinyInputs
 from mugraph.search.closure.semantic import Context
-from mugraph.search.closure.sketch import Recipe, RecipeTuple, Step
+from mugraph.search.closure.sketch import Sketch, SketchTuple, Step
 from mugraph.search.closure.tiers import Expressions, Tier
 from mugraph.search.structures import Key, Recent, Structure, as_long
 from mugraph.search.work_model import Work
@@ -54,8 +54,8 @@ class Options:
     max_derivations: int = 6000
     """Of one context and number of operators. If there are more, the cheapest are listed, and the report says so."""
     cheapest_derivations: int = 1000
-    scheduled_recipes: int = 24
-    schedules_per_recipe: int = 4
+    scheduled_sketches: int = 24
+    schedules_per_sketch: int = 4
     seed: int = 0
     closure_seconds: float = field(default=4.0, compare=False)
     """Of one context."""
@@ -121,12 +121,12 @@ class Item:
         if not found and self.tier is Tier.OPAQUE_SUMS and self._out_of_reach(loopless):
             found = self._as_written(loopless, arith, inputs, deadline)
         safe = found
-        if any(step.op == "exp" for recipe in found for step in recipe.steps):
+        if any(step.op == "exp" for sketch in found for step in sketch.steps):
             safe = self._safe(found, Stabilizer(self.program, closure.context, arith, inputs), deadline)
         timed_out = loopless.timed_out or time.perf_counter() > deadline
         return Structure(
-            recipes=RecipeTuple(sorted(found, key=_in_canonical_order)),
-            safe_recipes=RecipeTuple(sorted(safe, key=_in_canonical_order)),
+            sketches=SketchTuple(sorted(found, key=_in_canonical_order)),
+            safe_sketches=SketchTuple(sorted(safe, key=_in_canonical_order)),
             states=len(closure.nodes),
             edges=closure.edge_count,
             saturated=loopless.bound >= self.options.block_operators,
@@ -151,7 +151,7 @@ class Item:
         most = self.options.most_block_operators
         return loopless.bound < most or Extractor(loopless.closure, lambda edge: 1.0).fewest_operators(most) > most
 
-    def _as_written(self, reached: _Loopless, arith: NestingArithmetic, inputs: TinyInputs, deadline: float) -> list[Recipe]:
+    def _as_written(self, reached: _Loopless, arith: NestingArithmetic, inputs: TinyInputs, deadline: float) -> list[Sketch]:
         """The program's own derivation, unless it is too long for any kernel, and a loop wherever one may stand in it."""
         own = Closure(self.program, reached.closure.context, self.tier)
         own.expressions = reached.closure.expressions
@@ -161,12 +161,12 @@ class Item:
         found, _ = self._extract(replace(reached, closure=own), closure, deadline, most)
         return found
 
-    def _safe(self, found: list[Recipe], stabilizer: Stabilizer, deadline: float) -> list[Recipe]:
+    def _safe(self, found: list[Sketch], stabilizer: Stabilizer, deadline: float) -> list[Sketch]:
         """The derivations with safe exponentials, or all if none is; those that were reached by the deadline."""
         shift = stabilizer.export if self.program.projective else stabilizer.stabilize
         in_time = itertools.takewhile(lambda _: time.perf_counter() < deadline, found[1:])
         made = list(dict.fromkeys(filter(None, map(shift, itertools.chain(found[:1], in_time)))))
-        return [recipe for recipe in made if not exponentials(recipe)] or made
+        return [sketch for sketch in made if not exponentials(sketch)] or made
 
     def _loopless(self, arith: NestingArithmetic, inputs: TinyInputs, seconds: float, tick: Callable[[int], None]) -> _Loopless:
         """The tensors of graphs without loop that are reached in so many seconds; the same for every loop axis."""
@@ -207,7 +207,7 @@ class Item:
             return whole, 0
         return (bounded if all(bounded.goals) or self.options.limited else whole), bound
 
-    def _extract(self, loopless: _Loopless, closure: Closure, deadline: float, most: int) -> tuple[list[Recipe], int]:
+    def _extract(self, loopless: _Loopless, closure: Closure, deadline: float, most: int) -> tuple[list[Sketch], int]:
         """The derivations of all goals up to the limit of operators, or if that is larger those of the smallest size there is,
         which is at most `most`; how far they are complete.
 
@@ -219,7 +219,7 @@ class Item:
         smallest = Extractor(loopless.closure, lambda edge: 1.0).fewest_operators(most)
         limit = min(max(self.options.block_operators, smallest + 1), most)
         extractor = Extractor(closure, lambda edge: self.work.of_edge(closure, edge))
-        found: list[Recipe] = []
+        found: list[Sketch] = []
         for operators in range(limit, most + 1):
             limits = self._limits(extractor, operators, deadline)
             found = _derivations(extractor, limits)
@@ -254,7 +254,7 @@ class _Loopless:
 _LOOPLESS: Recent[tuple[AxisProgram, Tier, Options], _Loopless] = Recent(capacity=8)
 """The closures that loops were last put into: the contexts of one program and tier are searched one after the other."""
 
-NOTHING = Structure(RecipeTuple(), RecipeTuple(), states=0, edges=0, saturated=False, complete=False, operators=0, timed_out=True)
+NOTHING = Structure(SketchTuple(), SketchTuple(), states=0, edges=0, saturated=False, complete=False, operators=0, timed_out=True)
 """What is known of an item whose search did not end in time."""
 
 
@@ -285,20 +285,20 @@ def reading(structure: Structure, sources: tuple[int, ...]) -> Structure:
             loads[step] = replace(step, leaf=replace(step.leaf, source=sources[step.leaf.source]))
         return loads[step]
 
-    def all_reading(recipes: RecipeTuple) -> RecipeTuple:
-        return RecipeTuple(Recipe(tuple(map(step_reading, recipe.steps)), recipe.goals, recipe.loop_axis) for recipe in recipes)
+    def all_reading(sketches: SketchTuple) -> SketchTuple:
+        return SketchTuple(Sketch(tuple(map(step_reading, sketch.steps)), sketch.goals, sketch.loop_axis) for sketch in sketches)
 
-    return replace(structure, recipes=all_reading(structure.recipes), safe_recipes=all_reading(structure.safe_recipes))
+    return replace(structure, sketches=all_reading(structure.sketches), safe_sketches=all_reading(structure.safe_sketches))
 
 
-def _derivations(extractor: Extractor, limits: ExtractionLimits) -> list[Recipe]:
-    found = (recipe for goals in extractor.goals() for _, recipe in extractor.derivations(goals, limits))
+def _derivations(extractor: Extractor, limits: ExtractionLimits) -> list[Sketch]:
+    found = (sketch for goals in extractor.goals() for _, sketch in extractor.derivations(goals, limits))
     return list(dict.fromkeys(filter(loops_to_some_end, found)))
 
 
-def _in_canonical_order(recipe: Recipe) -> tuple[object, ...]:
-    """A key for an order of recipes that depends on neither sizes nor the device."""
-    return tuple(map(_step_key, recipe.steps))
+def _in_canonical_order(sketch: Sketch) -> tuple[object, ...]:
+    """A key for an order of sketches that depends on neither sizes nor the device."""
+    return tuple(map(_step_key, sketch.steps))
 
 
 @lru_cache(maxsize=1 << 16)

@@ -1,6 +1,6 @@
-"""The work of operators and recipes at full size: the order in which derivations are listed and scheduled.
+"""The work of operators and sketches at full size: the order in which derivations are listed and scheduled.
 
-It knows neither grids nor loops. How many steps of each kind a recipe has does not depend on sizes, so the recipes of a
+It knows neither grids nor loops. How many steps of each kind a sketch has does not depend on sizes, so the sketches of a
 structure are counted once, and put in order for other sizes or another device by one matrix product.
 """
 
@@ -21,10 +21,10 @@ from mugraph.ir.dtypes import DType
 from mugraph.ir.ops import OPERATORS, Call
 from mugraph.search.closure.saturation import Closure, Edge
 from mugraph.search.closure.semantic import bits
-from mugraph.search.closure.sketch import Recipe, Step, sums
+from mugraph.search.closure.sketch import Sketch, Step, sums
 
 _TICKS_PER_SECOND = 1e15
-"""Recipes are compared in whole femtoseconds, whose sums do not depend on the order of steps: what ties, ties anywhere."""
+"""Sketches are compared in whole femtoseconds, whose sums do not depend on the order of steps: what ties, ties anywhere."""
 
 _MOST_TICKS = 2**53
 
@@ -66,13 +66,13 @@ class Work:
         """Points of a program over some parts of its axes."""
         return math.prod(self.sizes[axis] for axis in bits(parts) if axis < len(self.sizes))
 
-    def cheapest_first(self, recipes: tuple[Recipe, ...]) -> list[Recipe]:
-        """Recipes by the work of all their steps, whatever sizes they were found at; those of equal work in their order."""
-        kinds, axes, counts = _steps_by_kind(recipes, len(self.sizes))
+    def cheapest_first(self, sketches: tuple[Sketch, ...]) -> list[Sketch]:
+        """Sketches by the work of all their steps, whatever sizes they were found at; those of equal work in their order."""
+        kinds, axes, counts = _steps_by_kind(sketches, len(self.sizes))
         points = np.where(axes, self.sizes, 1.0).prod(axis=1)
         seconds = points * [self.per_point(kind.op, kind.source) for kind in kinds]
         ticks = np.minimum(seconds * _TICKS_PER_SECOND, _MOST_TICKS).round().astype(np.int64)
-        return [recipes[index] for index in np.argsort(counts @ ticks, kind="stable")]
+        return [sketches[index] for index in np.argsort(counts @ ticks, kind="stable")]
 
 
 class _Kind(NamedTuple):
@@ -94,15 +94,15 @@ def _flops(op: str) -> float:
 
 @lru_cache(maxsize=1 << 12)
 def _steps_by_kind(
-    recipes: tuple[Recipe, ...], axes: int
+    sketches: tuple[Sketch, ...], axes: int
 ) -> tuple[tuple[_Kind, ...], npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
-    """The kinds of steps in recipes, which `axes` each runs over, [kinds, axes], and how many there are, [recipes, kinds]."""
+    """The kinds of steps in sketches, which `axes` each runs over, [kinds, axes], and how many there are, [sketches, kinds]."""
     column: dict[_Kind, int] = {}
     rows = [
-        [column.setdefault(kind, len(column)) for step in recipe.steps for kind in _kinds(step, recipe.steps)]
-        for recipe in recipes
+        [column.setdefault(kind, len(column)) for step in sketch.steps for kind in _kinds(step, sketch.steps)]
+        for sketch in sketches
     ]
-    counts = np.zeros((len(recipes), len(column)), dtype=np.int64)
+    counts = np.zeros((len(sketches), len(column)), dtype=np.int64)
     for index, row in enumerate(rows):
         np.add.at(counts[index], row, 1)
     runs_over = [[axis in kind.axes for axis in range(axes)] for kind in column]

@@ -21,7 +21,7 @@ from mugraph.search.closure.extraction import ExtractionLimits, Extractor
 from mugraph.search.closure.loop_insertion import Fmaps, loops_to_some_end, with_loop, worthwhile
 from mugraph.search.closure.saturation import Closure, Limits, Saturation, TinyInputs
 from mugraph.search.closure.semantic import Context
-from mugraph.search.closure.sketch import Recipe
+from mugraph.search.closure.sketch import Sketch
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.scheduling.emission import Output, Schedule, emit_block
 from mugraph.testing.ways import way
@@ -49,7 +49,7 @@ class Derivations:
         self._closure = Closure(self.axes, Context.of(self.axes, None), Tier.FULL)
         Saturation(self._closure, FieldArithmetic(seed=0), TinyInputs(0), Limits()).run()
         assert self._closure.saturated
-        self._recipes: dict[int | None, list[tuple[Recipe, bool]]] = {}
+        self._sketches: dict[int | None, list[tuple[Sketch, bool]]] = {}
         self._ways: dict[Hashable, int] = {}
         self._emitted: dict[Cut, dict[tuple[int, ...], bool]] = {}
 
@@ -68,35 +68,35 @@ class Derivations:
         """The ways of all derivations that this schedule suits, and whether the search lists them."""
         if cut not in self._emitted:
             found = self._emitted[cut] = {}
-            for recipe, listed in self.recipes(cut.loop_axis):
-                if {axis for axis, _ in cut.schedule.grid} <= recipe.parallel_axes:
-                    computed = way(_squares(self._graph(recipe, cut.schedule)), self._ways)
+            for sketch, listed in self.sketches(cut.loop_axis):
+                if {axis for axis, _ in cut.schedule.grid} <= sketch.parallel_axes:
+                    computed = way(_squares(self._graph(sketch, cut.schedule)), self._ways)
                     found[computed] = found.get(computed, False) or listed
         return self._emitted[cut]
 
-    def recipes(self, loop_axis: int | None) -> list[tuple[Recipe, bool]]:
+    def sketches(self, loop_axis: int | None) -> list[tuple[Sketch, bool]]:
         """The derivations with a for-loop over an axis, and whether the search lists them."""
-        if loop_axis not in self._recipes:
+        if loop_axis not in self._sketches:
             fmaps = [Fmaps.ALL] if loop_axis is None else [Fmaps.ALL, worthwhile(self.axes, loop_axis)]
             every, listed = (frozenset(self._extracted(loop_axis, fmap)) for fmap in (fmaps[0], fmaps[-1]))
-            self._recipes[loop_axis] = [(recipe, recipe in listed and loops_to_some_end(recipe)) for recipe in every | listed]
-        return self._recipes[loop_axis]
+            self._sketches[loop_axis] = [(sketch, sketch in listed and loops_to_some_end(sketch)) for sketch in every | listed]
+        return self._sketches[loop_axis]
 
-    def _extracted(self, loop_axis: int | None, fmaps: Fmaps) -> Iterator[Recipe]:
+    def _extracted(self, loop_axis: int | None, fmaps: Fmaps) -> Iterator[Sketch]:
         closure = self._closure if loop_axis is None else with_loop(self._closure, loop_axis, fmaps)
         limits = ExtractionLimits(self._limit, derivations=10**6, expansions=10**6)
         extractor = Extractor(closure, lambda edge: 1.0)
         for goal in closure.goals[0]:
-            yield from (recipe for _, recipe in extractor.derivations((goal,), limits))
+            yield from (sketch for _, sketch in extractor.derivations((goal,), limits))
         assert limits.complete
 
-    def _graph(self, recipe: Recipe, schedule: Schedule) -> Graph:
+    def _graph(self, sketch: Sketch, schedule: Schedule) -> Graph:
         builder = GraphBuilder(Level.KERNEL)
         inputs = [builder.append(node) for node in self.program.inputs()]
-        operands = [inputs[leaf.source] for leaf in recipe.leaves]
+        operands = [inputs[leaf.source] for leaf in sketch.leaves]
         output = Output(self.axes.outputs[0][1], self.program.output_tensors[0].dtype)
         sources = [builder.tensor(operand) for operand in operands]
-        body = emit_block(recipe, schedule, self.axes.sizes, sources, [output])
+        body = emit_block(sketch, schedule, self.axes.sizes, sources, [output])
         return builder.build(list(builder.graph_defined(body, operands)))
 
 

@@ -1,8 +1,8 @@
 """A graph of any level as SVG: boxes for operators, arrows for tensors, a frame around the for-loop (paper, section 2).
 
 A drawing is made of elements with classes; `drawing.css` beside this module gives them colours for light and dark pages.
-Texts become text nodes of an XML tree, so names that users chose cannot become markup. `picture` puts a program and a muGraph into
-one file, for documents that show pictures rather than pages.
+Texts become text nodes of an XML tree, so names that users chose cannot become markup. `picture` puts a program and a muGraph
+into one file, for documents that show pictures rather than pages.
 """
 
 from __future__ import annotations

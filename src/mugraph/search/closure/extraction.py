@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from mugraph.search.closure.min_operators import FewestOperators, Nodes
 from mugraph.search.closure.saturation import Closure, Edge
 from mugraph.search.closure.semantic import bits
-from mugraph.search.closure.sketch import Recipe, Recipes
+from mugraph.search.closure.sketch import Sketch, SketchWriter
 
 EdgeCost = Callable[[Edge], float]
 
@@ -51,7 +51,7 @@ class Extractor:
 
     def __init__(self, closure: Closure, cost: EdgeCost) -> None:
         self.closure, self.cost = closure, cost
-        self.recipes = Recipes(closure)
+        self.sketches = SketchWriter(closure)
         size = closure.expressions.algebra.size
         self.order = {node.index: (node.phase, size(node.expr), node.index) for node in closure.nodes}
         self.useful = closure.useful()
@@ -113,8 +113,8 @@ class Extractor:
         """What an edge counts against the operator limit (scalings by constants are free)."""
         return int(not edge.is_constant and not any(operand in self.constants for operand in edge.inputs))
 
-    def derivations(self, goals: tuple[int, ...], limits: ExtractionLimits) -> Iterator[tuple[float, Recipe]]:
-        """(cost, recipe) of every derivation of `goals` within `limits`, cheapest first."""
+    def derivations(self, goals: tuple[int, ...], limits: ExtractionLimits) -> Iterator[tuple[float, Sketch]]:
+        """(cost, sketch) of every derivation of `goals` within `limits`, cheapest first."""
         counter = itertools.count()
         start = self._nodes(goals)
         queue: list[_State] = []
@@ -125,7 +125,7 @@ class Extractor:
             bound, _, operators, needed, chosen = heapq.heappop(queue)
             if not needed:
                 found += 1
-                yield bound, self.recipes.of({edge.target: edge for edge in chosen}, goals)
+                yield bound, self.sketches.of({edge.target: edge for edge in chosen}, goals)
                 if found >= limits.derivations:
                     limits.complete = limits.complete and not queue
                     return

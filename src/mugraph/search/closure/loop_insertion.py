@@ -21,7 +21,7 @@ from mugraph.ir.axes import AxisProgram
 from mugraph.ir.ops import OPERATORS, Call
 from mugraph.search.closure.saturation import AFTER, LOOP, Closure, Edge, TensorNode
 from mugraph.search.closure.semantic import Context
-from mugraph.search.closure.sketch import Recipe
+from mugraph.search.closure.sketch import Sketch
 
 
 class Variation(IntEnum):
@@ -76,14 +76,14 @@ def worthwhile(program: AxisProgram, loop_axis: int) -> Fmaps:
     return Fmaps.WORTHWHILE if any(loop_axis in axes for axes in program.reductions) else Fmaps.ALIGNED
 
 
-def loops_to_some_end(recipe: Recipe) -> bool:
-    """Whether the for-loop of a recipe, if it has one, does what it is there for.
+def loops_to_some_end(sketch: Sketch) -> bool:
+    """Whether the for-loop of a sketch, if it has one, does what it is there for.
 
     Each operand is read in one way, slices are computed with inside the loop, and what is put past the loop as it was read
     meets sums over the iterations there, but is not reduced along the loop axis: what waits for no sum might as well run
     inside, and what needs the whole axis at once might do without a loop.
     """
-    steps, axis = recipe.steps, recipe.loop_axis
+    steps, axis = sketch.steps, sketch.loop_axis
     if axis is None:
         return True
     slices = {i for i, step in enumerate(steps) if step.leaf and axis in step.axes and not step.whole}

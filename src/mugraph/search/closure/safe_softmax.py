@@ -4,7 +4,7 @@ exp overflows in real programs, and maxima are outside LAX. If multiplying all e
 leaves every output unchanged in the field, the exponent may be shifted by any row value: the running maximum is
 generated and the accumulators on the way are rescaled (online softmax). The maximum of a part of a row, a tile of a for-loop or a
 partial result, is at least the lowest number: where a mask fills the part with -inf, it is shifted by a number, as the program's
-row is. A whole row of -inf is 0 / 0 in the program, too. A recipe whose factor does not cancel is left as it is, and must survive
+row is. A whole row of -inf is 0 / 0 in the program, too. A sketch whose factor does not cancel is left as it is, and must survive
 the floating-point check unshifted.
 """
 
@@ -21,7 +21,7 @@ from mugraph.ir.ops import LOWEST
 from mugraph.search.closure.evaluation import Evaluator
 from mugraph.search.closure.saturation import Leaf, TinyInputs
 from mugraph.search.closure.semantic import Context
-from mugraph.search.closure.sketch import Recipe, Step
+from mugraph.search.closure.sketch import Sketch, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class _Shift:
 
 
 class Stabilizer:
-    """Evaluates recipes of one program and context at tiny sizes, to see which factors cancel."""
+    """Evaluates sketches of one program and context at tiny sizes, to see which factors cancel."""
 
     def __init__(self, program: AxisProgram, context: Context, arith: FieldArithmetic, inputs: TinyInputs) -> None:
         self.program, self.context, self.arith, self.inputs = program, context, arith, inputs
@@ -49,62 +49,62 @@ class Stabilizer:
         self._computed: dict[tuple[Step, int | None], tuple[int, FieldValue]] = {}
         """What was computed so far, numbered: steps whose inputs are such numbers, and the row by which they were scaled."""
 
-    def stabilize(self, recipe: Recipe) -> Recipe:
-        """The recipe with every shiftable exponential shifted."""
+    def stabilize(self, sketch: Sketch) -> Sketch:
+        """The sketch with every shiftable exponential shifted."""
         while True:
-            shift = next(filter(None, (self.shift_of(recipe, i) for i in exponentials(recipe))), None)
+            shift = next(filter(None, (self.shift_of(sketch, i) for i in exponentials(sketch))), None)
             if shift is None:
-                return recipe
-            recipe, _ = _shifted(recipe, shift)
+                return sketch
+            sketch, _ = _shifted(sketch, shift)
 
-    def export(self, recipe: Recipe) -> Recipe | None:
-        """The recipe shifted by a row maximum that becomes its last output; None unless every output scales with its row.
+    def export(self, sketch: Sketch) -> Sketch | None:
+        """The sketch shifted by a row maximum that becomes its last output; None unless every output scales with its row.
 
         For projective programs: whoever reads the outputs rescales them by the exported maximum.
         """
-        unsafe = exponentials(recipe)
-        shift = self.shift_of(recipe, unsafe[0], projective=True) if len(unsafe) == 1 else None
+        unsafe = exponentials(sketch)
+        shift = self.shift_of(sketch, unsafe[0], projective=True) if len(unsafe) == 1 else None
         if shift is None:
             return None
-        shifted, maximum = _shifted(recipe, shift)
+        shifted, maximum = _shifted(sketch, shift)
         step = shifted.steps[maximum]
         if not step.in_loop:
             return replace(shifted, goals=(*shifted.goals, maximum))
-        if recipe.loop_axis in step.axes:
+        if sketch.loop_axis in step.axes:
             return None
         steps = (*shifted.steps, Step("accumulate_max", (maximum,), step.axes, False))
         return replace(shifted, steps=steps, goals=(*shifted.goals, len(steps) - 1))
 
-    def shift_of(self, recipe: Recipe, index: int, projective: bool = False) -> _Shift | None:
+    def shift_of(self, sketch: Sketch, index: int, projective: bool = False) -> _Shift | None:
         """How the exponential at `index` may be shifted; None when it may not.
 
         The outputs must not change under the shift; those of a projective program must all change by its factor.
         """
-        steps = recipe.steps
-        downstream = _downstream(recipe, index)
+        steps = sketch.steps
+        downstream = _downstream(sketch, index)
         reduced: AxisSet = frozenset()
         for step in downstream:
             if more := (steps[step].reduced & steps[index].axes) - reduced:
                 reduced |= more
-                if (shift := self._shift_along(recipe, index, downstream, reduced, projective)) is not None:
+                if (shift := self._shift_along(sketch, index, downstream, reduced, projective)) is not None:
                     return shift
         return None
 
     def _shift_along(
-        self, recipe: Recipe, index: int, downstream: Sequence[int], reduced: AxisSet, projective: bool
+        self, sketch: Sketch, index: int, downstream: Sequence[int], reduced: AxisSet, projective: bool
     ) -> _Shift | None:
         """The shift by a row value over the axes `reduced`, as few as possible: rows of their own stay in range each."""
-        steps = recipe.steps
+        steps = sketch.steps
         row = steps[index].axes - reduced
         scale = self._row_units(row)
-        plain, scaled = self.run(recipe), self.run(recipe, index, row)
-        for goal in recipe.goals:
+        plain, scaled = self.run(sketch), self.run(sketch, index, row)
+        for goal in sketch.goals:
             if not _same(self.arith.mul(plain[goal], scale) if projective else plain[goal], scaled[goal]):
                 return None
             if projective and not row <= steps[goal].axes:
                 return None
         affected = tuple(i for i in downstream if steps[i].op in ("accumulate", "concat"))
-        if recipe.loop_axis in reduced and steps[index].in_loop and not steps[index].whole:
+        if sketch.loop_axis in reduced and steps[index].in_loop and not steps[index].whole:
             if any(steps[i].op == "rescale" for i in downstream):
                 return None  # an accumulator follows the running maximum of one exponential only
             for accumulator in affected:
@@ -123,17 +123,17 @@ class Stabilizer:
             self._units[mask] = FieldValue(unit.p, None)
         return self._units[mask]
 
-    def run(self, recipe: Recipe, scaled: int | None = None, row: AxisSet = frozenset()) -> list[FieldValue]:
+    def run(self, sketch: Sketch, scaled: int | None = None, row: AxisSet = frozenset()) -> list[FieldValue]:
         """All step values at tiny sizes, with the rows of step `scaled` multiplied by random units."""
         values: list[FieldValue] = []
         numbers: list[int] = []
-        for index, step in enumerate(recipe.steps):
+        for index, step in enumerate(sketch.steps):
             known = (
                 step.reading(tuple([numbers[i] for i in step.inputs])),
                 self.context.mask(row) if index == scaled else None,
             )
             if known not in self._computed:
-                value = self.meaning.value(recipe, step, [values[i] for i in step.inputs])
+                value = self.meaning.value(sketch, step, [values[i] for i in step.inputs])
                 value = self.arith.mul(value, self._row_units(row)) if index == scaled else value
                 self._computed[known] = len(self._computed), value
             number, value = self._computed[known]
@@ -142,33 +142,33 @@ class Stabilizer:
         return values
 
 
-def exponentials(recipe: Recipe) -> list[int]:
-    """The exponentials of a recipe that no row maximum keeps in range."""
-    shifted = {i for i, s in enumerate(recipe.steps) if s.op == "exp" and _is_shift(recipe, s.inputs[0])}
-    return [i for i, step in enumerate(recipe.steps) if step.op == "exp" and i not in shifted]
+def exponentials(sketch: Sketch) -> list[int]:
+    """The exponentials of a sketch that no row maximum keeps in range."""
+    shifted = {i for i, s in enumerate(sketch.steps) if s.op == "exp" and _is_shift(sketch, s.inputs[0])}
+    return [i for i, step in enumerate(sketch.steps) if step.op == "exp" and i not in shifted]
 
 
-def _is_shift(recipe: Recipe, index: int) -> bool:
-    step = recipe.steps[index]
+def _is_shift(sketch: Sketch, index: int) -> bool:
+    step = sketch.steps[index]
     return (
-        step.op == "sub" and recipe.steps[step.inputs[1]].op == "max" and recipe.steps[step.inputs[1]].inputs[0] == step.inputs[0]
+        step.op == "sub" and sketch.steps[step.inputs[1]].op == "max" and sketch.steps[step.inputs[1]].inputs[0] == step.inputs[0]
     )
 
 
-def _downstream(recipe: Recipe, index: int) -> list[int]:
+def _downstream(sketch: Sketch, index: int) -> list[int]:
     reached = {index}
-    for position in range(index + 1, len(recipe.steps)):
-        if reached.intersection(recipe.steps[position].inputs):
+    for position in range(index + 1, len(sketch.steps)):
+        if reached.intersection(sketch.steps[position].inputs):
             reached.add(position)
     return sorted(reached - {index})
 
 
-def _shifted(recipe: Recipe, shift: _Shift) -> tuple[Recipe, int]:
+def _shifted(sketch: Sketch, shift: _Shift) -> tuple[Sketch, int]:
     """Insert the row maximum before the exponential, and rescale the accumulators it reaches; also the maximum's step."""
     steps: list[Step] = []
     moved: dict[int, int] = {}
     maximum = -1
-    for index, step in enumerate(recipe.steps):
+    for index, step in enumerate(sketch.steps):
         inputs = tuple([moved[i] for i in step.inputs])
         if index == shift.exponential:
             (exponent,) = inputs
@@ -182,7 +182,7 @@ def _shifted(recipe: Recipe, shift: _Shift) -> tuple[Recipe, int]:
             inputs = (*inputs, maximum)
         steps.append(step.reading(inputs))
         moved[index] = len(steps) - 1
-    return replace(recipe, steps=tuple(steps), goals=tuple(moved[goal] for goal in recipe.goals)), maximum
+    return replace(sketch, steps=tuple(steps), goals=tuple(moved[goal] for goal in sketch.goals)), maximum
 
 
 def _same(x: FieldValue, y: FieldValue) -> bool:

@@ -1,8 +1,8 @@
-"""Recipes: the size-free structure of one graph-defined kernel.
+"""Sketches: the size-free structure of one graph-defined kernel.
 
-A recipe is a derivation picked from a closure, written as steps in topological order. It names axes, not sizes, so it is
+A sketch is a derivation picked from a closure, written as steps in topological order. It names axes, not sizes, so it is
 found once per program and instantiated for any sizes, grids and loop counts (`mugraph.search.scheduling.schedule`,
-`mugraph.search.scheduling.emission`).
+`mugraph.search.scheduling.emission`). Its text is that of `mugraph.search.closure.sketch_text`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,34 @@ from functools import cached_property
 from typing import TypeVar
 
 from mugraph.ir.axes import AxisSet, operands_first
+from mugraph.ir.ops import OPERATORS
 from mugraph.ir.scalar import Scalar
 from mugraph.search.closure.saturation import LOOP, Closure, Edge, Leaf
 from mugraph.search.closure.semantic import bits
 
+_ARITIES = {
+    "load": 0,
+    "constant": 0,
+    "sum": 1,
+    "max": 1,
+    "contract": 2,
+    "concat_contract": 4,
+    "carry": 1,
+    "concat": 1,
+    "accumulate": 1,
+    "accumulate_max": 1,
+    "rescale": 2,
+}
+"""Operands of the steps that are not elementwise operators."""
+
 Axes = TypeVar("Axes", int, AxisSet)
 """A set of axes, as bits or as it is."""
+
+
+def arity_of(op: str) -> int | None:
+    """How many steps a step reads; None where there is no such step."""
+    row = OPERATORS.get(op)
+    return _ARITIES.get(op, row.arity if row is not None and row.elementwise else None)
 
 
 def sums(op: str, reduced: Axes, operands: Sequence[Axes]) -> tuple[Axes, ...]:
@@ -31,7 +53,7 @@ def sums(op: str, reduced: Axes, operands: Sequence[Axes]) -> tuple[Axes, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One operator of a recipe.
+    """One operator of a sketch.
 
     `op`: 'load', 'constant', 'contract', 'concat_contract', 'sum', 'max', 'accumulate', 'rescale' (accumulation
     rescaled to a running maximum), 'concat', 'carry', 'accumulate_max', or an elementwise row. `axes` are the logical
@@ -62,7 +84,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Sketch:
     """Steps of one kernel; `goals` are the steps its outputs save."""
 
     steps: tuple[Step, ...]
@@ -76,9 +98,9 @@ class Recipe:
     def _hash(self) -> int:
         return hash((self.steps, self.goals, self.loop_axis))
 
-    def __reduce__(self) -> tuple[type[Recipe], tuple[object, ...]]:
+    def __reduce__(self) -> tuple[type[Sketch], tuple[object, ...]]:
         """What travels between processes: not the hash, because strings hash differently in each of them."""
-        return Recipe, (self.steps, self.goals, self.loop_axis)
+        return Sketch, (self.steps, self.goals, self.loop_axis)
 
     @cached_property
     def operators(self) -> int:
@@ -106,8 +128,8 @@ class Recipe:
         return common - self.reduced_axes
 
 
-class RecipeTuple(tuple[Recipe, ...]):
-    """Some recipes, which may be a thousand: their hash is computed once."""
+class SketchTuple(tuple[Sketch, ...]):
+    """Some sketches, which may be a thousand: their hash is computed once."""
 
     def __hash__(self) -> int:
         return self._hash
@@ -116,20 +138,20 @@ class RecipeTuple(tuple[Recipe, ...]):
     def _hash(self) -> int:
         return super().__hash__()
 
-    def __reduce__(self) -> tuple[type[RecipeTuple], tuple[object, ...]]:
+    def __reduce__(self) -> tuple[type[SketchTuple], tuple[object, ...]]:
         """What travels between processes: not the hash, because strings hash differently in each of them."""
-        return RecipeTuple, (tuple(self),)
+        return SketchTuple, (tuple(self),)
 
 
-class Recipes:
-    """Writes derivations of one closure as recipes; what a step says apart from its operands is the same in all of them."""
+class SketchWriter:
+    """Writes derivations of one closure as sketches; what a step says apart from its operands is the same in all of them."""
 
     def __init__(self, closure: Closure) -> None:
         self._closure = closure
         self._steps: dict[Edge, Step] = {}
 
-    def of(self, chosen: dict[int, Edge], goals: tuple[int, ...]) -> Recipe:
-        """The recipe of a derivation: `chosen` gives the edge that makes each needed node."""
+    def of(self, chosen: dict[int, Edge], goals: tuple[int, ...]) -> Sketch:
+        """The sketch of a derivation: `chosen` gives the edge that makes each needed node."""
         position: dict[int, int] = {}
         steps: list[Step] = []
 
@@ -137,7 +159,7 @@ class Recipes:
             edge = chosen[node]
             position[node] = len(steps)
             steps.append(self._step(edge).reading(tuple([position[i] for i in edge.inputs])))
-        return Recipe(tuple(steps), tuple(position[goal] for goal in goals), self._closure.context.loop_axis)
+        return Sketch(tuple(steps), tuple(position[goal] for goal in goals), self._closure.context.loop_axis)
 
     def _step(self, edge: Edge) -> Step:
         """An operator as a step that reads nodes."""

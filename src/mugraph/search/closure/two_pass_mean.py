@@ -12,18 +12,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from mugraph.search.closure.sketch import Recipe, Step
+from mugraph.search.closure.sketch import Sketch, Step
 
 
-def centred(recipe: Recipe) -> Iterator[Recipe]:
-    """For each difference of a tensor and a row value summed up from it, the recipe with it taken a second time."""
-    for index, step in enumerate(recipe.steps):
-        if step.op == "sub" and recipe.steps[step.inputs[1]].axes < step.axes:
+def centred(sketch: Sketch) -> Iterator[Sketch]:
+    """For each difference of a tensor and a row value summed up from it, the sketch with it taken a second time."""
+    for index, step in enumerate(sketch.steps):
+        if step.op == "sub" and sketch.steps[step.inputs[1]].axes < step.axes:
             tensor, mean = step.inputs
-            cone = _between(recipe.steps, tensor, mean)
-            made = [recipe.steps[i] for i in cone]
-            if any(step.op == "sum" for step in made) and all(step.in_loop == recipe.steps[tensor].in_loop for step in made):
-                yield _twice(recipe, index, cone)
+            cone = _between(sketch.steps, tensor, mean)
+            made = [sketch.steps[i] for i in cone]
+            if any(step.op == "sum" for step in made) and all(step.in_loop == sketch.steps[tensor].in_loop for step in made):
+                yield _twice(sketch, index, cone)
 
 
 def _between(steps: Sequence[Step], first: int, last: int) -> list[int]:
@@ -39,18 +39,18 @@ def _between(steps: Sequence[Step], first: int, last: int) -> list[int]:
     return sorted(before - {first})
 
 
-def _twice(recipe: Recipe, difference: int, cone: Sequence[int]) -> Recipe:
-    """The recipe with the steps of `cone` made of a difference again, and what they make subtracted from it."""
-    steps = list(recipe.steps[: difference + 1])
-    tensor, mean = recipe.steps[difference].inputs
+def _twice(sketch: Sketch, difference: int, cone: Sequence[int]) -> Sketch:
+    """The sketch with the steps of `cone` made of a difference again, and what they make subtracted from it."""
+    steps = list(sketch.steps[: difference + 1])
+    tensor, mean = sketch.steps[difference].inputs
     again = {tensor: difference}
     for index in cone:
-        step = recipe.steps[index]
+        step = sketch.steps[index]
         again[index] = len(steps)
         steps.append(replace(step, inputs=tuple(again.get(i, i) for i in step.inputs)))
-    steps.append(replace(recipe.steps[difference], inputs=(difference, again[mean])))
+    steps.append(replace(sketch.steps[difference], inputs=(difference, again[mean])))
     moved = {i: i for i in range(difference)} | {difference: len(steps) - 1}
-    for index, step in enumerate(recipe.steps[difference + 1 :], start=difference + 1):
+    for index, step in enumerate(sketch.steps[difference + 1 :], start=difference + 1):
         moved[index] = len(steps)
         steps.append(replace(step, inputs=tuple(moved[i] for i in step.inputs)))
-    return replace(recipe, steps=tuple(steps), goals=tuple(moved[goal] for goal in recipe.goals))
+    return replace(sketch, steps=tuple(steps), goals=tuple(moved[goal] for goal in sketch.goals))

@@ -15,7 +15,7 @@ from mugraph.devices import Device
 from mugraph.ir.axes import AxisProgram, AxisSet, Term
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Tensor
-from mugraph.search.closure.sketch import Recipe, sums
+from mugraph.search.closure.sketch import Sketch, sums
 from mugraph.search.scheduling.cost import GENERATED_EFFICIENCY
 from mugraph.search.scheduling.cost_table import NOT_HIDDEN
 
@@ -80,10 +80,10 @@ class Roofline:
         compute = sum(self.compute(program, term, alone) for term in program.terms)
         return self.seconds(self.memory(program, produces), compute)
 
-    def of_launches(self, program: AxisProgram, recipe: Recipe, produces: tuple[int, ...], efficiency: float) -> float:
+    def of_launches(self, program: AxisProgram, sketch: Sketch, produces: tuple[int, ...], efficiency: float) -> float:
         """No two launches or more that a derivation is cut into take less; products run at most at `efficiency`."""
-        read = sum(map(self.reading, {leaf.source for leaf in recipe.leaves}))
-        products = sum(2.0 * math.prod(program.sizes[axis] for axis in axes) for axes in _products(recipe))
+        read = sum(map(self.reading, {leaf.source for leaf in sketch.leaves}))
+        products = sum(2.0 * math.prod(program.sizes[axis] for axis in axes) for axes in _products(sketch))
         compute = products / (efficiency * self.device.matmul_flops[self.dtype])
         return self.seconds(read + self.writing(program, produces), compute, launches=2)
 
@@ -100,13 +100,13 @@ class Roofline:
 
 
 @lru_cache(maxsize=1 << 14)
-def _products(recipe: Recipe) -> tuple[AxisSet, ...]:
+def _products(sketch: Sketch) -> tuple[AxisSet, ...]:
     """The axes that each product of a derivation runs over."""
     return tuple(
         step.axes | axes
-        for step in recipe.steps
+        for step in sketch.steps
         if step.op in ("contract", "concat_contract")
-        for axes in sums(step.op, step.reduced, [recipe.steps[operand].axes for operand in step.inputs])
+        for axes in sums(step.op, step.reduced, [sketch.steps[operand].axes for operand in step.inputs])
     )
 
 

@@ -18,14 +18,14 @@ from mugraph.ir.axes import AxisProgram, AxisSet, Slots, Term
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Tensor
 from mugraph.ir.sizes import divisors
-from mugraph.search.closure.sketch import Recipe
+from mugraph.search.closure.sketch import Sketch
 from mugraph.search.closure.tiers import Tier, seen_in, tiers_to
 from mugraph.search.kernels import Kernel, KernelSearch
 from mugraph.search.partition.cuts import Cut
 from mugraph.search.partition.lower_bounds import Roofline, flops, library_iterations
 from mugraph.search.partition.splits import Split, consumer_of, maximum_slots, splits_of, with_parts
 from mugraph.search.partition.variants import Bounded, Parts, Variants
-from mugraph.search.scheduling.cost import GENERATED_EFFICIENCY, RecipeCost
+from mugraph.search.scheduling.cost import GENERATED_EFFICIENCY, SketchCost
 
 CUT_GAIN = 0.9
 """Every cut is tried whose roofline is below this share of the best plan known."""
@@ -85,7 +85,7 @@ class Plan:
     def kind(self) -> tuple[tuple[int, int | None], ...]:
         """What tells plans apart that only profiling can compare: for each launch its outputs and the axis of its for-loop."""
         return tuple(
-            (len(stage.produces), stage.kernel.recipe.loop_axis if isinstance(stage.kernel, Kernel) else -1)
+            (len(stage.produces), stage.kernel.sketch.loop_axis if isinstance(stage.kernel, Kernel) else -1)
             for stage in self.stages
         )
 
@@ -192,19 +192,19 @@ class PlanSearch:
     def variants(self, program: AxisProgram, tier: Tier, produces: tuple[int, ...]) -> Variants:
         """The derivations of a program, or where there are none of the whole those of its parts."""
         structure = self.kernels.structure(program, tier, None)
-        recipes = self.kernels.cheapest_first(program, structure.recipes)
-        parts = None if structure.saturated and recipes else Parts(self.recipes_of_part(tier), self.store)
-        return Variants(program, produces, recipes, parts, self.roofline, self.kernels.options.seed)
+        sketches = self.kernels.cheapest_first(program, structure.sketches)
+        parts = None if structure.saturated and sketches else Parts(self.sketches_of_part(tier), self.store)
+        return Variants(program, produces, sketches, parts, self.roofline, self.kernels.options.seed)
 
-    def recipes_of_part(self, tier: Tier) -> Callable[[AxisProgram], Sequence[Recipe]]:
+    def sketches_of_part(self, tier: Tier) -> Callable[[AxisProgram], Sequence[Sketch]]:
         """Finds the derivations of a part of a program, cheapest first, while there is time for cuts."""
 
-        def recipes(part: AxisProgram) -> Sequence[Recipe]:
+        def sketches(part: AxisProgram) -> Sequence[Sketch]:
             if self.late:
                 return ()
-            return self.kernels.cheapest_first(part, self.kernels.structure(part, tier, None).recipes)
+            return self.kernels.cheapest_first(part, self.kernels.structure(part, tier, None).sketches)
 
-        return recipes
+        return sketches
 
     def store(self, part: AxisProgram) -> int:
         """The number of the device tensor that is the only output of a part."""
@@ -306,12 +306,12 @@ class PlanSearch:
             counts = self.part_counts(program, axis)
             if not counts or not any(axis in reduced for reduced in program.reductions):
                 continue
-            recipes = self.kernels.cheapest_first(program, self.kernels.structure(program, tier, axis).recipes)
-            floors = (self.roofline.of_launches(program, recipe, produces, GENERATED_EFFICIENCY) for recipe in recipes)
+            sketches = self.kernels.cheapest_first(program, self.kernels.structure(program, tier, axis).sketches)
+            floors = (self.roofline.of_launches(program, sketch, produces, GENERATED_EFFICIENCY) for sketch in sketches)
             if min(floors, default=math.inf) >= bound:
                 self.cuts_pruned += 1
                 continue
-            for split in itertools.islice(splits_of(recipes, program.structure), _VARIANTS_SPLIT):
+            for split in itertools.islice(splits_of(sketches, program.structure), _VARIANTS_SPLIT):
                 if self.late:
                     return
                 split = split.with_sizes(with_parts((*program.sizes, 1), axis, split.parts, counts[0]))
@@ -354,12 +354,12 @@ class PlanSearch:
 
     def _costs(
         self, program: AxisProgram, tier: Tier, produces: tuple[int, ...], parted: AxisSet = frozenset()
-    ) -> tuple[RecipeCost, ...]:
+    ) -> tuple[SketchCost, ...]:
         """The cost models of all contexts in all tiers up to this one."""
-        costs: dict[Recipe, RecipeCost] = {}
+        costs: dict[Sketch, SketchCost] = {}
         for each in tiers_to(program, tier):
             for some in self.kernels.costs(program, each, produces, parted):
-                costs.update((cost.recipe, cost) for cost in some if cost.recipe not in costs)
+                costs.update((cost.sketch, cost) for cost in some if cost.sketch not in costs)
         return tuple(costs.values())
 
     def partial_results(self, split: Split) -> tuple[int, ...]:

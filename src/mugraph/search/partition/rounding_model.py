@@ -22,7 +22,7 @@ from mugraph.search.closure.evaluation import Evaluator
 from mugraph.search.closure.safe_softmax import exponentials
 from mugraph.search.closure.saturation import Leaf
 from mugraph.search.closure.semantic import Context
-from mugraph.search.closure.sketch import Recipe, Step
+from mugraph.search.closure.sketch import Sketch, Step
 from mugraph.search.closure.two_pass_mean import centred
 from mugraph.search.kernels import Kernel
 from mugraph.search.partition.plans import Library, Plan, Stage
@@ -64,7 +64,7 @@ class Launch:
     and each stands for `counts` of those that are summed up.
     """
 
-    recipe: Recipe
+    sketch: Sketch
     writes: tuple[tuple[tuple[int, ...], Slots], ...]
     sample: tuple[int, ...]
     counts: tuple[float, ...]
@@ -72,14 +72,14 @@ class Launch:
     @property
     def iterations(self) -> int:
         """Parts of the sample of the loop axis."""
-        axis = self.recipe.loop_axis
+        axis = self.sketch.loop_axis
         return 1 if axis is None else _PARTS if self.sample[axis] % _PARTS == 0 else self.sample[axis]
 
     def parts(self, slot: Sequence[int]) -> Iterator[tuple[int, int]]:
         """The dimensions of arrays that the axes of a slot are, slowest varying first, and their sizes."""
         for axis in slot:
-            looped = self.iterations if axis == self.recipe.loop_axis else 1
-            if axis == self.recipe.loop_axis:
+            looped = self.iterations if axis == self.sketch.loop_axis else 1
+            if axis == self.sketch.loop_axis:
                 yield len(self.sample), looped
             yield axis, self.sample[axis] // looped
 
@@ -112,7 +112,7 @@ class _Floats(Evaluator[Array]):
     """Steps of a launch in floating point."""
 
     def __init__(self, launch: Launch, dtype: type[np.floating[Any]], tensors: Mapping[int, Array]) -> None:
-        context = Context(len(launch.sample), launch.recipe.loop_axis, frozenset())
+        context = Context(len(launch.sample), launch.sketch.loop_axis, frozenset())
         super().__init__(context, FloatArithmetic(dtype), lambda leaf: launch.spread(tensors[leaf.source], leaf.slots))
         self.counts = [dtype(count) for count in (*launch.counts, 1)]
 
@@ -156,20 +156,20 @@ class Rehearsal:
         Where they cannot be told, only unshifted exponentials count: no samples fit, or normal numbers are not what the program
         is meant for.
         """
-        structure = tuple((stage.produces, _recipe(stage.kernel), stage.kernel.sizes) for stage in plan.stages)
+        structure = tuple((stage.produces, _sketch(stage.kernel), stage.kernel.sizes) for stage in plan.stages)
         if structure not in self._errors:
             self._errors[structure] = self._errors_of(self.launches(plan))
         return self._errors[structure]
 
     def _errors_of(self, launches: tuple[Launch, ...]) -> Errors:
-        if all(step.op in _HARMLESS for launch in launches for step in launch.recipe.steps):
+        if all(step.op in _HARMLESS for launch in launches for step in launch.sketch.steps):
             return (0.0,) * self._kinds
         key = launches, self.inputs
         known = _KNOWN.get(key)
         if known is None:
             known = self._compared(launches) if self._defined else None
             if known is None:
-                overflows = any(exponentials(launch.recipe) for launch in launches)
+                overflows = any(exponentials(launch.sketch) for launch in launches)
                 known = (math.inf if overflows else 0.0,) * self._kinds
             _KNOWN.put(key, known)
         return known
@@ -181,25 +181,25 @@ class Rehearsal:
             Step(t.op, t.inputs, t.axes, False, t.reduced, Leaf(t.source, t.slots) if t.op == "load" else None, t.scalar)
             for t in self.program.terms
         )
-        recipe = Recipe(steps, tuple(term for term, _ in self.program.outputs), None)
+        sketch = Sketch(steps, tuple(term for term, _ in self.program.outputs), None)
         writes = tuple(((-1 - index,), slots) for index, (_, slots) in enumerate(self.program.outputs))
-        errors = self._compared((self._sampled(recipe, writes, self.sizes),))
+        errors = self._compared((self._sampled(sketch, writes, self.sizes),))
         return errors is not None and math.isfinite(errors[0])
 
-    def centred(self, plan: Plan) -> tuple[Recipe, ...]:
-        """The recipes of the plan's launches, with differences taken twice wherever that makes its outputs more precise."""
+    def centred(self, plan: Plan) -> tuple[Sketch, ...]:
+        """The sketches of the plan's launches, with differences taken twice wherever that makes its outputs more precise."""
         launches = self.launches(plan)
         key = launches, self.inputs
         known = _CENTRED.get(key)
         if known is None:
-            known = tuple(launch.recipe for launch in self._centred(launches))
+            known = tuple(launch.sketch for launch in self._centred(launches))
             _CENTRED.put(key, known)
         return known
 
     def _centred(self, launches: tuple[Launch, ...]) -> tuple[Launch, ...]:
         for position, launch in enumerate(launches):
-            for recipe in centred(launch.recipe):
-                other = (*launches[:position], replace(launch, recipe=recipe), *launches[position + 1 :])
+            for sketch in centred(launch.sketch):
+                other = (*launches[:position], replace(launch, sketch=sketch), *launches[position + 1 :])
                 if self._more_precise(other, launches):
                     return self._centred(other)
         return launches
@@ -227,20 +227,20 @@ class Rehearsal:
     def _launch(self, stage: Stage) -> Launch:
         kernel = stage.kernel
         slots = kernel.outputs if isinstance(kernel, Library) else tuple(output.slots for output in kernel.outputs)
-        recipe = _recipe(kernel)
+        sketch = _sketch(kernel)
         names = [(source, *([self.read_as[source]] if source in self.read_as else [])) for source in stage.produces]
-        return self._sampled(recipe, tuple(zip(names, slots, strict=True)), kernel.sizes)
+        return self._sampled(sketch, tuple(zip(names, slots, strict=True)), kernel.sizes)
 
-    def _sampled(self, recipe: Recipe, writes: tuple[tuple[tuple[int, ...], Slots], ...], sizes: tuple[int, ...]) -> Launch:
+    def _sampled(self, sketch: Sketch, writes: tuple[tuple[tuple[int, ...], Slots], ...], sizes: tuple[int, ...]) -> Launch:
         """A launch on samples of axes of `sizes`: an axis of another size than the program's is divided."""
         whole = (*self.sizes, *sizes[len(self.sizes) :])
         sample = tuple(
             _PARTS if axis >= len(self.sizes) else min(size, self.sample) if size == whole[axis] else self.sample // _PARTS
             for axis, size in enumerate(sizes)
         )
-        summed = recipe.reduced_axes
+        summed = sketch.reduced_axes
         counts = tuple(size / few if axis in summed else 1.0 for axis, (size, few) in enumerate(zip(sizes, sample, strict=True)))
-        return Launch(recipe, writes, sample, counts)
+        return Launch(sketch, writes, sample, counts)
 
     def _compared(self, launches: tuple[Launch, ...]) -> Errors | None:
         """The errors of launches; None where no samples of their tensors fit."""
@@ -260,11 +260,11 @@ class Rehearsal:
         """The program's outputs in float32 and in float64; the kinds of inputs are their last dimension."""
         tensors: dict[int, _Value] = {}
         for launch in launches:
-            for leaf in launch.recipe.leaves:
+            for leaf in launch.sketch.leaves:
                 if leaf.source < self.inputs and leaf.source not in tensors:
                     tensors[leaf.source] = _Value(-1 - leaf.source, self._input(launch, leaf))
             values = self._run(launch, tensors)
-            for goal, (names, slots) in zip(launch.recipe.goals, launch.writes, strict=True):
+            for goal, (names, slots) in zip(launch.sketch.goals, launch.writes, strict=True):
                 arrays = tuple(launch.gathered(array, slots) for array in values[goal].arrays)
                 tensors.update((name, _Value(values[goal].number, arrays)) for name in names)
         outputs = sorted((source for source in tensors if source < 0), reverse=True)
@@ -276,15 +276,15 @@ class Rehearsal:
             for which, dtype in enumerate(_PRECISIONS)
         ]
         values: list[_Value] = []
-        for step in launch.recipe.steps:
+        for step in launch.sketch.steps:
             if len(step.axes | step.reduced) > _MOST_AXES:
                 raise _Unrehearsed
             xs = [values[i] for i in step.inputs]
             read = None if step.leaf is None else tensors[step.leaf.source].number
-            key = replace(step, inputs=tuple(x.number for x in xs)), read, launch.sample, launch.counts, launch.recipe.loop_axis
+            key = replace(step, inputs=tuple(x.number for x in xs)), read, launch.sample, launch.counts, launch.sketch.loop_axis
             if key not in self._steps:
                 arrays = [[x.arrays[which] for x in xs] for which in range(len(_PRECISIONS))]
-                made = (e.value(launch.recipe, step, operands) for e, operands in zip(evaluators, arrays, strict=True))
+                made = (e.value(launch.sketch, step, operands) for e, operands in zip(evaluators, arrays, strict=True))
                 self._steps[key] = _Value(len(self._steps), tuple(made))
             values.append(self._steps[key])
         return values
@@ -302,13 +302,13 @@ class Rehearsal:
 
 
 _KNOWN: Recent[tuple[tuple[Launch, ...], int], Errors] = Recent(capacity=1 << 12)
-_CENTRED: Recent[tuple[tuple[Launch, ...], int], tuple[Recipe, ...]] = Recent(capacity=1 << 10)
+_CENTRED: Recent[tuple[tuple[Launch, ...], int], tuple[Sketch, ...]] = Recent(capacity=1 << 10)
 
 
-def _recipe(kernel: Kernel | Library) -> Recipe:
-    """What a kernel computes; a library's matrix product has no recipe of its own."""
+def _sketch(kernel: Kernel | Library) -> Sketch:
+    """What a kernel computes; a library's matrix product has no sketch of its own."""
     if isinstance(kernel, Kernel):
-        return kernel.recipe
+        return kernel.sketch
     loads = [Step("load", (), term.axes, False, leaf=Leaf(term.source, term.slots)) for term in (kernel.left, kernel.right)]
     axes = (kernel.left.axes | kernel.right.axes) - kernel.reduced
-    return Recipe((*loads, Step("contract", (0, 1), axes, False, kernel.reduced)), (2,), None)
+    return Sketch((*loads, Step("contract", (0, 1), axes, False, kernel.reduced)), (2,), None)

@@ -15,11 +15,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from mugraph.search.closure.sketch import Recipe
+from mugraph.search.closure.sketch import Sketch
 from mugraph.search.kernels import Kernel, KernelSearch
 from mugraph.search.partition.plans import WORTH_MEASURING, Library, Plan, Stage
 from mugraph.search.partition.rounding_model import NO_ERROR, Errors, Rehearsal
-from mugraph.search.scheduling.cost import RecipeCost
+from mugraph.search.scheduling.cost import SketchCost
 
 
 def refined(plans: Iterable[Plan], rehearsal: Rehearsal, kernels: KernelSearch) -> Iterator[Plan]:
@@ -27,29 +27,31 @@ def refined(plans: Iterable[Plan], rehearsal: Rehearsal, kernels: KernelSearch) 
 
     Partial results are left as they are: their schedules belong together.
     """
-    seen: set[tuple[Recipe, ...]] = set()
+    seen: set[tuple[Sketch, ...]] = set()
 
-    def kernels_of(kernel: Kernel, recipe: Recipe) -> Iterator[Kernel]:
-        """Kernels of another recipe that reads and writes what `kernel` does, best first."""
-        sources = tuple(kernels.tensor_of(leaf.source).dtype for leaf in recipe.leaves)
-        cost = RecipeCost(recipe, sources, kernel.outputs, kernels.device)
+    def kernels_of(kernel: Kernel, sketch: Sketch) -> Iterator[Kernel]:
+        """Kernels of another sketch that reads and writes what `kernel` does, best first."""
+        sources = tuple(kernels.tensor_of(leaf.source).dtype for leaf in sketch.leaves)
+        cost = SketchCost(sketch, sources, kernel.outputs, kernels.device)
         scheduler = kernels.scheduler([kernel.sizes], frame=kernels.space.frame(()))
-        for found in scheduler.best_of_each((cost,), kernels.options.schedules_per_recipe):
+        for found in scheduler.best_of_each((cost,), kernels.options.schedules_per_sketch):
             yield Kernel.of(found, kernel.sizes)
 
     for plan in plans:
-        recipes = rehearsal.centred(plan)
-        if recipes not in seen and all(len(stage.kernel.sizes) == len(kernels.whole.sizes) for stage in plan.stages):
-            seen.add(recipes)
-            yield from _scheduled(plan, recipes, kernels_of)
+        sketches = rehearsal.centred(plan)
+        if sketches not in seen and all(len(stage.kernel.sizes) == len(kernels.whole.sizes) for stage in plan.stages):
+            seen.add(sketches)
+            yield from _scheduled(plan, sketches, kernels_of)
 
 
-def _scheduled(plan: Plan, recipes: Sequence[Recipe], kernels_of: Callable[[Kernel, Recipe], Iterator[Kernel]]) -> Iterator[Plan]:
-    """The plan with other recipes, whose launches have the best schedules each, then the second best, and so on."""
+def _scheduled(
+    plan: Plan, sketches: Sequence[Sketch], kernels_of: Callable[[Kernel, Sketch], Iterator[Kernel]]
+) -> Iterator[Plan]:
+    """The plan with other sketches, whose launches have the best schedules each, then the second best, and so on."""
     changed: dict[int, list[Kernel]] = {}
-    for position, (stage, recipe) in enumerate(zip(plan.stages, recipes, strict=True)):
-        if isinstance(stage.kernel, Kernel) and recipe != stage.kernel.recipe:
-            changed[position] = list(kernels_of(stage.kernel, recipe))
+    for position, (stage, sketch) in enumerate(zip(plan.stages, sketches, strict=True)):
+        if isinstance(stage.kernel, Kernel) and sketch != stage.kernel.sketch:
+            changed[position] = list(kernels_of(stage.kernel, sketch))
     if not all(changed.values()):
         return
     for place in range(max(map(len, changed.values()), default=0)):
@@ -135,4 +137,4 @@ def _structure(plan: Plan) -> tuple[object, ...]:
 
 
 def _kernel(kernel: Kernel | Library) -> object:
-    return kernel.recipe if isinstance(kernel, Kernel) else (kernel.left, kernel.right)
+    return kernel.sketch if isinstance(kernel, Kernel) else (kernel.left, kernel.right)

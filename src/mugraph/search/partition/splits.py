@@ -19,7 +19,7 @@ from mugraph.errors import UndefinedInField
 from mugraph.ir.axes import AxisProgram, AxisSet, Slots, Term, pruned
 from mugraph.search.closure.saturation import TinyInputs
 from mugraph.search.closure.semantic import Context
-from mugraph.search.closure.sketch import Recipe
+from mugraph.search.closure.sketch import Sketch
 from mugraph.search.partition.variants import iterations_as_parts
 
 
@@ -52,19 +52,19 @@ def with_parts(sizes: Sequence[int], axis: int, parts: int, count: int) -> tuple
 
 
 @lru_cache(maxsize=1 << 12)
-def split_of(recipe: Recipe, structure: AxisProgram) -> Split | None:
-    """The split in which the iterations of a recipe with a loop are parts, if there is one, for a program without sizes."""
-    whole = iterations_as_parts(recipe, structure)
+def split_of(sketch: Sketch, structure: AxisProgram) -> Split | None:
+    """The split in which the iterations of a sketch with a loop are parts, if there is one, for a program without sizes."""
+    whole = iterations_as_parts(sketch, structure)
     return None if whole is None else split_at(whole, len(structure.sizes))
 
 
-def splits_of(recipes: Iterable[Recipe], structure: AxisProgram) -> Iterator[Split]:
-    """The splits that recipes of one program without sizes are, in the order of the recipes.
+def splits_of(sketches: Iterable[Sketch], structure: AxisProgram) -> Iterator[Split]:
+    """The splits that sketches of one program without sizes are, in the order of the sketches.
 
     Of those with the same partial results one is enough: both halves are searched for all their derivations.
     """
     seen: set[frozenset[tuple[Slots, bytes]]] = set()
-    for split in filter(None, (split_of(recipe, structure) for recipe in recipes)):
+    for split in filter(None, (split_of(sketch, structure) for sketch in sketches)):
         if split.results not in seen:
             seen.add(split.results)
             yield split

@@ -17,39 +17,39 @@ from mugraph.algebra.fields import NestingArithmetic
 from mugraph.ir.axes import AxisProgram, AxisSet, Slots, Term, pruned
 from mugraph.search.closure.saturation import TinyInputs
 from mugraph.search.closure.semantic import Context
-from mugraph.search.closure.sketch import Recipe, Step
+from mugraph.search.closure.sketch import Sketch, Step
 from mugraph.search.partition.cuts import Cut, CutSpace, in_normal_order, stored_slots
 from mugraph.search.partition.lower_bounds import BEST_EFFICIENCY, Roofline
 
 
 @lru_cache(maxsize=1 << 12)
-def as_program(recipe: Recipe, program: AxisProgram) -> AxisProgram:
-    """A recipe without loop, read as a program."""
+def as_program(sketch: Sketch, program: AxisProgram) -> AxisProgram:
+    """A sketch without loop, read as a program."""
     terms: list[Term] = []
     moved: list[int] = []
-    for step in recipe.steps:
+    for step in sketch.steps:
         inputs = tuple(moved[i] for i in step.inputs)
         for term in _terms_of(step, inputs, terms, frozenset()):
             terms.append(term)
         moved.append(len(terms) - 1)
-    outputs = tuple((moved[goal], slots) for goal, (_, slots) in zip(recipe.goals, program.outputs, strict=True))
+    outputs = tuple((moved[goal], slots) for goal, (_, slots) in zip(sketch.goals, program.outputs, strict=True))
     return in_normal_order(pruned(replace(program, terms=tuple(terms), outputs=outputs)))
 
 
-def iterations_as_parts(recipe: Recipe, program: AxisProgram) -> AxisProgram | None:
-    """A recipe with a loop, read as a program in which the iterations are an axis: parts that are summed last.
+def iterations_as_parts(sketch: Sketch, program: AxisProgram) -> AxisProgram | None:
+    """A sketch with a loop, read as a program in which the iterations are an axis: parts that are summed last.
 
     The loop axis becomes (parts x rest): the new axis varies slowest, and has size 1 as yet; the rest keeps the old number.
     None where iterations are put side by side, or an operand is read whole in each of them.
     """
-    axis, parts = recipe.loop_axis, frozenset({len(program.sizes)})
+    axis, parts = sketch.loop_axis, frozenset({len(program.sizes)})
     if axis is None or any(axis in slot for _, slots in program.outputs for slot in slots):
         return None
     terms: list[Term] = []
     moved: list[int] = []
     looped: list[bool] = []
     """Whether each step's result differs from iteration to iteration."""
-    for step in recipe.steps:
+    for step in sketch.steps:
         inputs = tuple(moved[i] for i in step.inputs)
         reads = step.leaf is not None and any(axis in slot for slot in step.leaf.slots)
         looped.append(step.in_loop and (reads or any(looped[i] for i in step.inputs)))
@@ -67,7 +67,7 @@ def iterations_as_parts(recipe: Recipe, program: AxisProgram) -> AxisProgram | N
         if reads:
             terms[-1] = replace(terms[-1], slots=_refined(terms[-1].slots, axis, *parts))
         moved.append(len(terms) - 1)
-    outputs = tuple((moved[goal], slots) for goal, (_, slots) in zip(recipe.goals, program.outputs, strict=True))
+    outputs = tuple((moved[goal], slots) for goal, (_, slots) in zip(sketch.goals, program.outputs, strict=True))
     return in_normal_order(pruned(AxisProgram(tuple(terms), outputs, (*program.sizes, 1), program.finer)))
 
 
@@ -103,13 +103,13 @@ Bounded = tuple[float, Callable[[], AxisProgram]]
 class Parts:
     """Finds the derivations of a part of a program, cheapest first, and numbers the tensor that it stores."""
 
-    recipes: Callable[[AxisProgram], Sequence[Recipe]]
+    sketches: Callable[[AxisProgram], Sequence[Sketch]]
     store: Callable[[AxisProgram], int]
 
     def forms(self, part: AxisProgram) -> list[AxisProgram]:
         """The part as it is written, and its cheapest derivations."""
-        recipes = self.recipes(part)[:_OF_A_PART]
-        forms = [part.structure, *(as_program(recipe, part.structure) for recipe in recipes)]
+        sketches = self.sketches(part)[:_OF_A_PART]
+        forms = [part.structure, *(as_program(sketch, part.structure) for sketch in sketches)]
         return [form.with_sizes(part.sizes) for form in dict.fromkeys(forms)]
 
 
@@ -117,12 +117,12 @@ class Parts:
 class Variants:
     """The derivations of `program`, whose outputs are `produces`.
 
-    `recipes` are those of the tier without a for-loop, cheapest first; where these are not all, there are `parts`.
+    `sketches` are those of the tier without a for-loop, cheapest first; where these are not all, there are `parts`.
     """
 
     program: AxisProgram
     produces: tuple[int, ...]
-    recipes: Sequence[Recipe]
+    sketches: Sequence[Sketch]
     parts: Parts | None
     roofline: Roofline
     seed: int
@@ -158,9 +158,9 @@ class Variants:
         return CutSpace(form, self.roofline, self.produces, digests)
 
     def _derived(self) -> Iterator[Bounded]:
-        for recipe in self.recipes:
-            floor = self.roofline.of_launches(self.program, recipe, self.produces, BEST_EFFICIENCY)
-            yield floor, lambda recipe=recipe: as_program(recipe, self.program.structure)  # type: ignore[misc]
+        for sketch in self.sketches:
+            floor = self.roofline.of_launches(self.program, sketch, self.produces, BEST_EFFICIENCY)
+            yield floor, lambda sketch=sketch: as_program(sketch, self.program.structure)  # type: ignore[misc]
 
     def _put_together(self, written: AxisProgram) -> Iterator[Bounded]:
         """Derivations of the program in two parts."""

@@ -1,1 +1,1 @@
-"""From a recipe to block graphs of real sizes: the space of grids and loops, the cost model that ranks it, and emission."""
+"""From a sketch to block graphs of real sizes: the space of grids and loops, the cost model that ranks it, and emission."""

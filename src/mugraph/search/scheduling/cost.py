@@ -1,7 +1,7 @@
-"""The cost model of one recipe on a described device, as far as it depends on neither sizes nor schedules.
+"""The cost model of one sketch on a described device, as far as it depends on neither sizes nor schedules.
 
 What the kernel transfers, computes and keeps in a block's memory are sums over *index spaces*, with coefficients that
-are read off the recipe. `mugraph.search.scheduling.cost_table` makes seconds and bytes of them, for schedules at real sizes.
+are read off the sketch. `mugraph.search.scheduling.cost_table` makes seconds and bytes of them, for schedules at real sizes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mugraph.ir.axes import AxisSet, Slots
 from mugraph.ir.dtypes import DType
 from mugraph.ir.liveness import live_ranges
 from mugraph.ir.ops import OPERATORS, Call
-from mugraph.search.closure.sketch import Recipe, Step, sums
+from mugraph.search.closure.sketch import Sketch, Step, sums
 from mugraph.search.scheduling.emission import Output
 from mugraph.search.scheduling.space import cuttable
 
@@ -54,20 +54,20 @@ class Transfer:
     width: int
 
 
-class RecipeCost:
-    """What a recipe's cost consists of; the i-th load is of dtype `sources[i]`, the i-th goal saved as `outputs[i]`."""
+class SketchCost:
+    """What a sketch's cost consists of; the i-th load is of dtype `sources[i]`, the i-th goal saved as `outputs[i]`."""
 
-    def __init__(self, recipe: Recipe, sources: tuple[DType, ...], outputs: tuple[Output, ...], device: Device) -> None:
-        self.recipe, self.sources, self.outputs, self.device = recipe, sources, outputs, device
-        loads = [step for step in recipe.steps if step.leaf is not None]
+    def __init__(self, sketch: Sketch, sources: tuple[DType, ...], outputs: tuple[Output, ...], device: Device) -> None:
+        self.sketch, self.sources, self.outputs, self.device = sketch, sources, outputs, device
+        loads = [step for step in sketch.steps if step.leaf is not None]
         self.transfers = (
             *(
                 Transfer(IndexSpace(step.axes, step.in_loop and not step.whole, step.in_loop), leaf.slots, dtype.bytes)
-                for step, leaf, dtype in zip(loads, recipe.leaves, sources, strict=True)
+                for step, leaf, dtype in zip(loads, sketch.leaves, sources, strict=True)
             ),
             *(
-                Transfer(IndexSpace(recipe.steps[goal].axes), output.slots, output.dtype.bytes)
-                for goal, output in zip(recipe.goals, outputs, strict=True)
+                Transfer(IndexSpace(sketch.steps[goal].axes), output.slots, output.dtype.bytes)
+                for goal, output in zip(sketch.goals, outputs, strict=True)
             ),
         )
 
@@ -76,8 +76,8 @@ class RecipeCost:
         """Element type of every step: that of its widest operand."""
         loaded = iter(self.sources)
         dtypes: list[DType] = []
-        for step in self.recipe.steps:
-            tensors = [dtypes[i] for i in step.inputs if not self.recipe.steps[i].is_constant]
+        for step in self.sketch.steps:
+            tensors = [dtypes[i] for i in step.inputs if not self.sketch.steps[i].is_constant]
             if step.leaf is not None:
                 dtypes.append(next(loaded))
             else:
@@ -88,8 +88,8 @@ class RecipeCost:
     def compute(self) -> dict[IndexSpace, float]:
         """Seconds of arithmetic per point of each index space, if every multiprocessor worked on it."""
         seconds: dict[IndexSpace, float] = {}
-        spaces = _spaces(self.recipe)
-        for step, dtype in zip(self.recipe.steps, self.dtypes, strict=True):
+        spaces = _spaces(self.sketch)
+        for step, dtype in zip(self.sketch.steps, self.dtypes, strict=True):
             rate = self.device.vector_flops
             if step.op in ("contract", "concat_contract"):
                 rate = GENERATED_EFFICIENCY * self._matmul_rate(step, dtype)
@@ -99,7 +99,7 @@ class RecipeCost:
 
     def _matmul_rate(self, product: Step, dtype: DType) -> float:
         """Computed factors of fp16 go in TF32, but for exponentials, which safe softmax keeps below 1 (`lower/narrowing.py`)."""
-        factors = {self.recipe.steps[i].op for i in product.inputs}
+        factors = {self.sketch.steps[i].op for i in product.inputs}
         if dtype is DType.FP16 and self.device.tf32_flops is not None and factors - {"load", "exp"}:
             return self.device.tf32_flops
         return self.device.matmul_flops[dtype]
@@ -108,22 +108,22 @@ class RecipeCost:
     def cut_axes(self) -> tuple[tuple[int, ...], int | None]:
         """The axes the grid may cut (every output has them, no step reduces them, equal parts are contiguous), and the loop's."""
         tensors = [transfer.slots for transfer in self.transfers]
-        return tuple(axis for axis in sorted(self.recipe.parallel_axes) if cuttable(axis, tensors)), self.recipe.loop_axis
+        return tuple(axis for axis in sorted(self.sketch.parallel_axes) if cuttable(axis, tensors)), self.sketch.loop_axis
 
     @cached_property
     def steps_in_loop(self) -> int:
         """Steps that every iteration takes."""
-        return sum(step.in_loop for step in self.recipe.steps)
+        return sum(step.in_loop for step in self.sketch.steps)
 
     @cached_property
     def live_sets(self) -> tuple[LiveSet, ...]:
         """What is live together at some operator and is not part of what is live at another."""
-        return _live_sets(self.recipe, tuple(self.dtypes), self.outputs, self.device.operands_in_place)
+        return _live_sets(self.sketch, tuple(self.dtypes), self.outputs, self.device.operands_in_place)
 
 
 @dataclass(frozen=True, slots=True)
 class _BlockNode:
-    """A node of the block graph that a recipe becomes: what it makes, bytes per point, and the nodes whose memory it reads."""
+    """A node of the block graph that a sketch becomes: what it makes, bytes per point, and the nodes whose memory it reads."""
 
     space: IndexSpace
     width: int
@@ -137,8 +137,8 @@ LiveSet = tuple[tuple[IndexSpace, float], ...]
 
 
 @lru_cache(maxsize=1 << 14)
-def _live_sets(recipe: Recipe, dtypes: tuple[DType, ...], outputs: tuple[Output, ...], in_place: bool) -> tuple[LiveSet, ...]:
-    nodes = _block_nodes(recipe, dtypes, outputs, in_place)
+def _live_sets(sketch: Sketch, dtypes: tuple[DType, ...], outputs: tuple[Output, ...], in_place: bool) -> tuple[LiveSet, ...]:
+    nodes = _block_nodes(sketch, dtypes, outputs, in_place)
     accumulators = [index for index, node in enumerate(nodes) if node.accumulates]
     inside = [index for index, node in enumerate(nodes) if node.in_loop]
     births, deaths = (np.array(ends) for ends in live_ranges([node.reads for node in nodes], accumulators, inside))
@@ -153,19 +153,19 @@ def _live_sets(recipe: Recipe, dtypes: tuple[DType, ...], outputs: tuple[Output,
     return tuple(tuple((space, width) for space, width in zip(spaces, row, strict=True) if width) for row in widest)
 
 
-def _block_nodes(recipe: Recipe, dtypes: Sequence[DType], outputs: Sequence[Output], in_place: bool) -> list[_BlockNode]:
-    """The nodes `mugraph.search.scheduling.emission` makes of a recipe; views and savers own nothing and only read."""
+def _block_nodes(sketch: Sketch, dtypes: Sequence[DType], outputs: Sequence[Output], in_place: bool) -> list[_BlockNode]:
+    """The nodes `mugraph.search.scheduling.emission` makes of a sketch; views and savers own nothing and only read."""
     nodes: list[_BlockNode] = []
     owner: dict[int, int] = {}
-    spaces = _spaces(recipe)
-    for index, step in enumerate(recipe.steps):
+    spaces = _spaces(sketch)
+    for index, step in enumerate(sketch.steps):
         reads = tuple(owner[i] for i in step.inputs)
         owner[index] = len(nodes)
         if step.leaf is not None:
             nodes.append(_BlockNode(spaces[index], 0 if in_place else dtypes[index].bytes, reads, step.in_loop))
         elif step.is_constant:
             nodes.append(_BlockNode(spaces[index], 0, reads, step.in_loop))
-        elif step.op == "carry" and _is_view(recipe.steps[step.inputs[0]]):
+        elif step.op == "carry" and _is_view(sketch.steps[step.inputs[0]]):
             (owner[index],) = reads
         elif step.op in ("sum", "max"):
             left = spaces[step.inputs[0]]
@@ -176,7 +176,7 @@ def _block_nodes(recipe: Recipe, dtypes: Sequence[DType], outputs: Sequence[Outp
             owner[index] = len(nodes) - 1
         else:
             nodes.append(_BlockNode(spaces[index], _computed_bytes(dtypes[index]), reads, step.in_loop, step.op in _ACCUMULATORS))
-    for goal, output in zip(recipe.goals, outputs, strict=True):
+    for goal, output in zip(sketch.goals, outputs, strict=True):
         _save(nodes, owner[goal], spaces[goal].axes, dtypes[goal], output)
     return nodes
 
@@ -198,14 +198,14 @@ def _computed_bytes(dtype: DType) -> int:
     return max(dtype.bytes, DType.FP32.bytes)
 
 
-def _spaces(recipe: Recipe) -> list[IndexSpace]:
+def _spaces(sketch: Sketch) -> list[IndexSpace]:
     """The points of every step's result."""
     spaces: list[IndexSpace] = []
-    for step in recipe.steps:
+    for step in sketch.steps:
         operands = [spaces[i] for i in step.inputs]
         summed = step.op in ("accumulate", "accumulate_max", "rescale")
-        unsummed = summed or (step.op != "concat" and any(x.cut and recipe.loop_axis in x.axes for x in operands))
-        cut = recipe.loop_axis in step.axes and not step.whole and (step.in_loop or unsummed)
+        unsummed = summed or (step.op != "concat" and any(x.cut and sketch.loop_axis in x.axes for x in operands))
+        cut = sketch.loop_axis in step.axes and not step.whole and (step.in_loop or unsummed)
         spaces.append(IndexSpace(step.axes, cut, step.in_loop))
     return spaces
 

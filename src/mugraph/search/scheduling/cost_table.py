@@ -1,4 +1,4 @@
-"""The cost model: predicted seconds and bytes of recipes under schedules, as arrays of a row per recipe.
+"""The cost model: predicted seconds and bytes of sketches under schedules, as arrays of a row per sketch.
 
 A roofline with three roofs: device memory and the last cache, which all multiprocessors share, and what threads do, operators and
 the steps of a loop one after the other, which waits for the multiprocessor that has most blocks. A launch costs a fixed time.
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mugraph.devices import Device
-from mugraph.search.scheduling.cost import IndexSpace, RecipeCost, Transfer
+from mugraph.search.scheduling.cost import IndexSpace, SketchCost, Transfer
 from mugraph.search.scheduling.space import Floats, Indices, Schedules, Values, column, picked
 
 NOT_HIDDEN = 0.1
@@ -79,9 +79,9 @@ def short_run_factor(device: Device, run: Values, total: Values) -> Values:
 
 
 class CostTable:
-    """The costs of recipes for one device that are cut along the same axes, and so have the same schedules."""
+    """The costs of sketches for one device that are cut along the same axes, and so have the same schedules."""
 
-    def __init__(self, costs: Sequence[RecipeCost]) -> None:
+    def __init__(self, costs: Sequence[SketchCost]) -> None:
         self.device, self.cut_axes = costs[0].device, costs[0].cut_axes
         self._transfers = tuple(dict.fromkeys(cost.transfers for cost in costs))
         self._transfers_of = np.array([self._transfers.index(cost.transfers) for cost in costs])
@@ -93,7 +93,7 @@ class CostTable:
         self._first_live = np.cumsum([0, *(len(cost.live_sets) for cost in costs[:-1])])
 
     def seconds(self, schedules: Schedules, chosen: Indices) -> Floats:
-        """Predicted run times, [recipes, chosen schedules]."""
+        """Predicted run times, [sketches, chosen schedules]."""
         row, turn = schedules.at(chosen)
         traffic = np.empty((2, len(self._transfers), len(chosen)))
         for way, both in enumerate(self._traffic(schedules)):
@@ -105,7 +105,7 @@ class CostTable:
         return in_femtoseconds(kernel_seconds(self.device, Demand(blocks, loop, memory, cache, compute, self._steps, held)))
 
     def floor(self, schedules: Schedules) -> Floats:
-        """No recipe takes less: for each schedule, what is needed by one that needs the least of everything."""
+        """No sketch takes less: for each schedule, what is needed by one that needs the least of everything."""
         memory, cache = (reduce(np.minimum, values) for values in zip(*self._traffic(schedules), strict=True))
         compute = self._worked_on.total(schedules, self._least_work)
         blocks = schedules.grids.blocks[:, None]
@@ -113,7 +113,7 @@ class CostTable:
         return schedules.flat(kernel_seconds(self.device, demand))
 
     def memory(self, schedules: Schedules, chosen: Indices) -> Floats:
-        """Peak bytes of a block's tensors, as `mugraph.ir.liveness.peak_bytes` counts them: [recipes, chosen schedules]."""
+        """Peak bytes of a block's tensors, as `mugraph.ir.liveness.peak_bytes` counts them: [sketches, chosen schedules]."""
         held = self._held.sizes(schedules, *schedules.at(chosen))
         peak: Floats = np.maximum.reduceat(self._live @ held, self._first_live)
         return peak
@@ -180,10 +180,10 @@ def _worked_through(tile: Values, power: int, loop: Floats) -> Values:
 
 
 @lru_cache(maxsize=1 << 12)
-def cost_tables(costs: tuple[RecipeCost, ...]) -> tuple[tuple[Indices, CostTable], ...]:
-    """A table for all recipes that share their schedules, and which of `costs` these are.
+def cost_tables(costs: tuple[SketchCost, ...]) -> tuple[tuple[Indices, CostTable], ...]:
+    """A table for all sketches that share their schedules, and which of `costs` these are.
 
-    Tables know no sizes, so they are the same for every search that meets the recipes together.
+    Tables know no sizes, so they are the same for every search that meets the sketches together.
     """
     groups: dict[tuple[tuple[int, ...], int | None], list[int]] = {}
     for number, cost in enumerate(costs):

@@ -19,7 +19,7 @@ from mugraph.ir.editing import Site, edited
 from mugraph.ir.graph import AttributeValue, Graph, Level, Node, Tensor, Value
 from mugraph.ir.ops import LEAST
 from mugraph.ir.scalar import Scalar
-from mugraph.search.closure.sketch import Recipe, Step
+from mugraph.search.closure.sketch import Sketch, Step
 
 
 def read_once(body: Graph, operands: Sequence[Value], sources: Sequence[Tensor]) -> tuple[Graph, Sequence[Value]]:
@@ -94,10 +94,10 @@ class Output:
 
 
 def emit_block(
-    recipe: Recipe, schedule: Schedule, sizes: Sequence[int], sources: Sequence[Tensor], outputs: Sequence[Output]
+    sketch: Sketch, schedule: Schedule, sizes: Sequence[int], sources: Sequence[Tensor], outputs: Sequence[Output]
 ) -> Graph:
-    """The block graph of a recipe for axes of `sizes`; the i-th load reads `sources[i]`, the kernel's operand i."""
-    return _BlockEmitter(recipe, schedule, sizes, sources, outputs).run()
+    """The block graph of a sketch for axes of `sizes`; the i-th load reads `sources[i]`, the kernel's operand i."""
+    return _BlockEmitter(sketch, schedule, sizes, sources, outputs).run()
 
 
 class Positions:
@@ -226,17 +226,17 @@ class Positions:
 
 class _BlockEmitter(Positions):
     def __init__(
-        self, recipe: Recipe, schedule: Schedule, sizes: Sequence[int], sources: Sequence[Tensor], outputs: Sequence[Output]
+        self, sketch: Sketch, schedule: Schedule, sizes: Sequence[int], sources: Sequence[Tensor], outputs: Sequence[Output]
     ) -> None:
-        self.recipe, self.schedule, self.sizes, self.sources, self.outputs = recipe, schedule, sizes, sources, outputs
+        self.sketch, self.schedule, self.sizes, self.sources, self.outputs = sketch, schedule, sizes, sources, outputs
         super().__init__(GraphBuilder(Level.BLOCK, grid=tuple(count for _, count in schedule.grid), loop=schedule.loop))
         self.operands: list[Operand] = []
         self.loads = 0
 
     def run(self) -> Graph:
-        for step in self.recipe.steps:
+        for step in self.sketch.steps:
             self.operands.append(self.emit(step))
-        saved = [self.save(self.operands[goal], output) for goal, output in zip(self.recipe.goals, self.outputs, strict=True)]
+        saved = [self.save(self.operands[goal], output) for goal, output in zip(self.sketch.goals, self.outputs, strict=True)]
         return self.builder.build(saved)
 
     def emit(self, step: Step) -> Operand:
@@ -259,7 +259,7 @@ class _BlockEmitter(Positions):
             case "accumulate_max" | "carry":
                 return Operand(self.builder.add("accumulate", xs[0].value, combine="max"), xs[0].dims)
             case "concat":
-                dim = xs[0].dims.index(self.recipe.loop_axis)
+                dim = xs[0].dims.index(self.sketch.loop_axis)
                 return Operand(self.builder.add("accumulate", xs[0].value, combine="concat", dim=dim), xs[0].dims)
             case "rescale":
                 shift = self.broadcastable(xs[1], xs[0].dims)
@@ -273,7 +273,7 @@ class _BlockEmitter(Positions):
         slots = step.leaf.slots
         majors = {slot[0]: dim for dim, slot in enumerate(slots) if slot}
         imap = tuple(majors.get(axis) for axis, _ in self.schedule.grid)
-        looped = step.in_loop and not step.whole and self.recipe.loop_axis is not None
+        looped = step.in_loop and not step.whole and self.sketch.loop_axis is not None
         fmap = self.looped_dim(slots) if looped else None
         value = self.builder.iterator(self.loads, self.sources[self.loads], imap, fmap)
         self.loads += 1
@@ -282,15 +282,15 @@ class _BlockEmitter(Positions):
     def looped_dim(self, slots: Slots) -> int | None:
         """The dimension that the for-loop cuts: what is slower than the loop axis in it, the grid cuts into single elements."""
         for dim, slot in enumerate(slots):
-            if self.recipe.loop_axis in slot:
-                slower = slot[: slot.index(self.recipe.loop_axis)]
+            if self.sketch.loop_axis in slot:
+                slower = slot[: slot.index(self.sketch.loop_axis)]
                 assert all(self.schedule.parts(axis) == self.sizes[axis] for axis in slower)
                 return dim
         return None
 
     def tile(self, axis: int, in_loop: bool) -> int:
         size = self.sizes[axis] // self.schedule.parts(axis)
-        return size // self.schedule.loop if in_loop and axis == self.recipe.loop_axis else size
+        return size // self.schedule.loop if in_loop and axis == self.sketch.loop_axis else size
 
     def save(self, operand: Operand, output: Output) -> Value:
         value = self.coarse(operand, output.slots, lambda axis: self.tile(axis, False))

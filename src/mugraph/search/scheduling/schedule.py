@@ -13,7 +13,7 @@ import numpy as np
 
 from mugraph.ir.axes import AxisSet
 from mugraph.search.constraints import ANY_SCHEDULE, Frame
-from mugraph.search.scheduling.cost import RecipeCost
+from mugraph.search.scheduling.cost import SketchCost
 from mugraph.search.scheduling.cost_table import CostTable, cost_tables, in_femtoseconds
 from mugraph.search.scheduling.emission import Schedule
 from mugraph.search.scheduling.space import Floats, Grids, Indices, Schedules, Sizes, grids_over, schedule_space
@@ -55,24 +55,24 @@ _ROUNDING = 1 - 1e-9
 """Bounds are lowered by rounding errors, so that schedules of equal cost are all compared."""
 
 _NUMBER_BITS = 32
-"""A schedule of a recipe is numbered by both: the recipe, then its place in the space, in so many bits."""
+"""A schedule of a sketch is numbered by both: the sketch, then its place in the space, in so many bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """A recipe under a schedule, the variant of sizes it is for, and its predicted seconds."""
+    """A sketch under a schedule, the variant of sizes it is for, and its predicted seconds."""
 
     seconds: float
-    cost: RecipeCost
+    cost: SketchCost
     schedule: Schedule
     variant: int
 
 
 @dataclass
 class Scheduler:
-    """Schedules recipes of one program for each of `variants`, sizes of its axes; of axes `parted` a block has one element.
+    """Schedules sketches of one program for each of `variants`, sizes of its axes; of axes `parted` a block has one element.
 
-    Only schedules that `frame` allows and that fit shared memory count. Of equally fast ones, the first recipe's lead, and the
+    Only schedules that `frame` allows and that fit shared memory count. Of equally fast ones, the first sketch's lead, and the
     first of its space.
     """
 
@@ -85,7 +85,7 @@ class Scheduler:
     """Schedules that were looked at and passed over because a block's tensors exceed shared memory."""
 
     def space(self, cut_axes: tuple[tuple[int, ...], int | None]) -> Schedules:
-        """The schedules of recipes that are cut along some axes (`RecipeCost.cut_axes`)."""
+        """The schedules of sketches that are cut along some axes (`SketchCost.cut_axes`)."""
         if cut_axes not in self.spaces:
             parallel, loop_axis = cut_axes
             if parallel not in self.grids:
@@ -93,15 +93,15 @@ class Scheduler:
             self.spaces[cut_axes] = schedule_space(self.grids[parallel], loop_axis, self.variants)
         return self.spaces[cut_axes]
 
-    def best_of_each(self, costs: tuple[RecipeCost, ...], count: int) -> Iterator[Scheduled]:
-        """The `count` schedules of least predicted seconds of each recipe, recipe by recipe, best first."""
+    def best_of_each(self, costs: tuple[SketchCost, ...], count: int) -> Iterator[Scheduled]:
+        """The `count` schedules of least predicted seconds of each sketch, sketch by sketch, best first."""
         leaders = Leaders(len(costs), count)
         for numbers, table in cost_tables(costs):
             self._compare(table, self.space(table.cut_axes), numbers, leaders, numbers[:, None])
         return self._scheduled(costs, leaders)
 
-    def best(self, costs: tuple[RecipeCost, ...], count: int, bound: float, rest: Floats) -> Iterator[Scheduled]:
-        """The `count` best schedules of all recipes together below `bound` seconds, best first.
+    def best(self, costs: tuple[SketchCost, ...], count: int, bound: float, rest: Floats) -> Iterator[Scheduled]:
+        """The `count` best schedules of all sketches together below `bound` seconds, best first.
 
         `rest` are seconds that each variant costs besides; they count in the order and against the bound.
         """
@@ -111,8 +111,8 @@ class Scheduler:
             self._compare(table, space, numbers, leaders, np.zeros((1, 1), dtype=np.intp), rest[space.variant])
         return self._scheduled(costs, leaders, rest)
 
-    def least(self, costs: tuple[RecipeCost, ...]) -> dict[int, Scheduled]:
-        """For each variant the best schedule of all recipes, where any fits."""
+    def least(self, costs: tuple[SketchCost, ...]) -> dict[int, Scheduled]:
+        """For each variant the best schedule of all sketches, where any fits."""
         leaders = Leaders(len(self.variants), 1)
         for numbers, table in cost_tables(costs):
             space = self.space(table.cut_axes)
@@ -128,7 +128,7 @@ class Scheduler:
         races: Indices,
         rest: Floats | float = 0.0,
     ) -> None:
-        """Let the recipes of a table, known by `numbers`, run in `races`, [recipes or 1, schedules or 1]."""
+        """Let the sketches of a table, known by `numbers`, run in `races`, [sketches or 1, schedules or 1]."""
         if not len(space):
             return
         floor = (table.floor(space) + rest) * _ROUNDING
@@ -149,7 +149,7 @@ class Scheduler:
             leaders.add(where[fits], total[fits], ((numbers[:, None] << _NUMBER_BITS) + chosen)[fits])
             order = order[(floor <= leaders.worst[races].max(axis=0))[order]]
 
-    def _scheduled(self, costs: Sequence[RecipeCost], leaders: Leaders, rest: Floats | None = None) -> Iterator[Scheduled]:
+    def _scheduled(self, costs: Sequence[SketchCost], leaders: Leaders, rest: Floats | None = None) -> Iterator[Scheduled]:
         for total, number in zip(leaders.seconds, leaders.numbers, strict=True):
             cost, index = costs[int(number) >> _NUMBER_BITS], int(number) & (1 << _NUMBER_BITS) - 1
             space = self.space(cost.cut_axes)
