@@ -106,7 +106,7 @@ def test_finer_sets_and_projective_programs() -> None:
     ("wrong", "why"),
     [
         ("%1 = square(%0)", "line 5, column 3: expected %2 or return"),
-        ("%2 = square(%4)", "a term defined above"),
+        ("%2 = square(%4)", "a value defined above"),
         ("%2 = matmul(%0, %1)", "an elementwise operator, contract, sum or max"),
         ("%2 = contract(%0) over c", "contract takes 2 operands, not 1"),
         ("%2 = sum(%1) over c", "runs over axes of its operands"),

@@ -19,6 +19,7 @@ from functools import cached_property
 import numpy as np
 
 from mugraph.errors import UnsupportedOperator
+from mugraph.ir.definitions import spelled_out
 from mugraph.ir.graph import Graph, Node, Shape, Value
 from mugraph.ir.index_maps import Index, IndexMaps, Structure, contraction_maps, elementwise_maps
 from mugraph.ir.ops import Call, operator
@@ -405,7 +406,7 @@ def axis_program(graph: Graph) -> AxisProgram:
     Raises UnsupportedOperator for reshapes that do not respect dimensions, for diagonals, where too much would have to be read
     again under other axes, and where there are too many axes.
     """
-    return _Analysis(graph).run()
+    return _Analysis(spelled_out(graph)).run()
 
 
 def pruned(program: AxisProgram) -> AxisProgram:

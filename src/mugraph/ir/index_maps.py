@@ -33,6 +33,8 @@ class Structure(StrEnum):
     """All elements of one operand that the reduced iterators run over, in one: a sum, a maximum."""
     VIEW = "view"
     """Elements of the operand as they are, in other places."""
+    DEFINED = "defined"
+    """What other operators compute together (`mugraph.ir.definitions`)."""
 
 
 class Affine(NamedTuple):

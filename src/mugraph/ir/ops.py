@@ -19,7 +19,7 @@ import numpy as np
 from mugraph.errors import ShapeMismatch, UnsupportedOperator
 from mugraph.ir.arithmetic import Abstraction, Arithmetic, Array
 from mugraph.ir.dtypes import DType, round_to
-from mugraph.ir.graph import AttributeValue, Level, Node, Shape, Tensor
+from mugraph.ir.graph import AttributeValue, Graph, Level, Node, Shape, Tensor
 from mugraph.ir.index_maps import (
     IndexMaps,
     MapRule,
@@ -43,6 +43,8 @@ class Kind(StrEnum):
     EXPONENTIATION = "exponentiation"
     SQUARE_ROOT = "square root"
     OPAQUE = "opaque"
+    DEFINED = "defined"
+    """What the operators are that it is made of: proofs read these in its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,8 @@ class Operator:
     `shape`, `compute` and `express` are the operator's shape rule, meaning and abstract expression, `cost` its floating-point
     operations at each point. Elementwise operators have `scalar`, a C-family expression over {0}, {1} (functions in it are named
     as in C's math library or supplied by each target's prelude), and opaque ones a NumPy `reference`. `attributes` names what a
-    node must carry, `optional` what it may carry besides.
+    node must carry, `optional` what it may carry besides. An operator that others define has a `definition`: for a call, the
+    program that it stands for (`mugraph.ir.definitions`).
     """
 
     name: str
@@ -137,6 +140,7 @@ class Operator:
     reference: Callable[[Array], Array] | None = None
     commutative: bool = False
     optional: tuple[str, ...] = ()
+    definition: Callable[[Call], Graph] | None = None
 
     @property
     def elementwise(self) -> bool:
@@ -149,6 +153,8 @@ class Operator:
 
     def flops(self, call: Call, out: Shape) -> int:
         """Floating-point operations of a call with a result of shape `out`; of an accumulator, in one iteration."""
+        if self.definition is not None:
+            return flops_of(self.definition(call))
         if not self.cost or self.maps is None:
             return 0
         if self.structure is Structure.ELEMENTWISE:
@@ -198,6 +204,13 @@ def is_reduction(op: str) -> bool:
 def index_maps_of(node: Node, shapes: Sequence[Shape]) -> IndexMaps | None:
     """The index maps of a node whose operands have these shapes; None for leaves and boundaries without."""
     return operator(node.op).index_maps(Call(node.op, tuple(shapes), dict(node.attributes)), node.output.shape)
+
+
+def flops_of(graph: Graph) -> int:
+    """Floating-point operations of a graph without bodies."""
+    tensors = [[graph.tensor(value) for value in node.inputs] for node in graph.nodes]
+    calls = [apply_call(node.op, inputs, dict(node.attributes)) for node, inputs in zip(graph.nodes, tensors, strict=True)]
+    return sum(operator(node.op).flops(call, node.output.shape) for node, call in zip(graph.nodes, calls, strict=True))
 
 
 def apply_call(op: str, inputs: Sequence[Tensor], attributes: Mapping[str, AttributeValue], scope: Scope = Scope()) -> Call:

@@ -20,6 +20,7 @@ from mugraph.devices import Device
 from mugraph.errors import BudgetExceeded, InvalidInput, UndefinedInField, UnsupportedOperator
 from mugraph.ir.axes import axis_program, operands_first
 from mugraph.ir.builder import GraphBuilder
+from mugraph.ir.definitions import spelled_out
 from mugraph.ir.graph import FREE, Graph, Level, Node, Value
 from mugraph.ir.liveness import peak_bytes
 from mugraph.search.algorithm1.candidates import predicted_seconds
@@ -247,7 +248,7 @@ def search(
     Raises UnsupportedOperator when no part of the program has an axis form, BudgetExceeded when nothing was found in time, and
     InvalidInput for a space of which nothing can be a muGraph of the program.
     """
-    options = options or Options()
+    options, program = options or Options(), spelled_out(program)
     operators = len(program.kernels())
     space.check(program)
     if operators <= LONG:

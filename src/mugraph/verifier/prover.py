@@ -19,6 +19,7 @@ from mugraph.errors import InvalidGraph, MugraphError, ShapeMismatch, Unsupporte
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.axes import AxisProgram, axis_program
 from mugraph.ir.builder import GraphBuilder
+from mugraph.ir.definitions import spelled_out
 from mugraph.ir.editing import untiled, without_dead_nodes
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
@@ -69,7 +70,7 @@ def prove(
     z3_module()
     given = [fact if isinstance(fact, Property) else Property.parse(fact) for fact in properties]
     try:
-        sides = [_single_tile(graph, max_error, seed, deadline) for graph in (left, right)]
+        sides = [_single_tile(spelled_out(graph), max_error, seed, deadline) for graph in (left, right)]
         joint = _joined(*sides)
     except MugraphError as error:
         return Proof(False, (), f"undecided: {error}")
@@ -143,7 +144,8 @@ class _Evidence:
     def by_identities(self) -> Verdict | None:
         """Equivalence of what identities make of the graphs; None where there is none, or no identity applies."""
         try:
-            flat = [_single_tile(graph, self.max_error, self.seed, self.deadline) for graph in (self.left, self.right)]
+            spelled = (spelled_out(graph) for graph in (self.left, self.right))
+            flat = [_single_tile(graph, self.max_error, self.seed, self.deadline) for graph in spelled]
             sides = [simplified(graph) for graph in flat]
         except MugraphError:
             return None

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from mugraph.algebra.families import Q_BITS, FieldFamily
 from mugraph.errors import InvalidInput, UndefinedInField
+from mugraph.ir.definitions import spelled_out
 from mugraph.ir.graph import Graph
 from mugraph.support.seeds import seed_or_fresh
 from mugraph.verifier.bounds import Difference, difference_of
@@ -136,7 +137,8 @@ def by_random_tests(
     if digest(a) == digest(b):
         return Verdict(_of_itself(a, max_error, seed_or_fresh(seed)))
     deadline = None if budget is None else time.monotonic() + budget
-    return _Verification(a, b, max_error, seed, deadline, known).run()
+    verdict = _Verification(spelled_out(a), spelled_out(b), max_error, seed, deadline, known).run()
+    return replace(verdict, certificate=replace(verdict.certificate, left=digest(a), right=digest(b)))
 
 
 def late(deadline: float | None) -> bool:
@@ -156,7 +158,8 @@ def recheck(certificate: Certificate, a: Graph, b: Graph, known: Known = NOTHING
     if certificate.untested:
         again = _of_itself(a, certificate.max_error, certificate.seed)
     else:
-        again = _Verification(a, b, certificate.max_error, certificate.seed, None, known).tested().certificate
+        sides = spelled_out(a), spelled_out(b)
+        again = _Verification(*sides, certificate.max_error, certificate.seed, None, known).tested().certificate
     for name in ("axes", "difference", "semantics", "rounds", "error_bound", "outcome"):
         if getattr(again, name) != getattr(certificate, name):
             raise InvalidInput(f"certificate: {name!r} is not what repeating the verification gives")

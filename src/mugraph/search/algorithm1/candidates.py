@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from mugraph.devices import Device
 from mugraph.ir.builder import GraphBuilder
+from mugraph.ir.definitions import spelled_out
 from mugraph.ir.dtypes import DType
 from mugraph.ir.evaluate import loop_nodes
 from mugraph.ir.graph import VIEWS, Graph, Level, Node, Tensor, Value
@@ -76,6 +77,7 @@ def _as_dtype(builder: GraphBuilder, value: Value, dtype: DType) -> Value:
 
 def predicted_seconds(graph: Graph, device: Device) -> float:
     """Seconds of all kernels of a kernel graph on `device`, one after the other."""
+    graph = spelled_out(graph)  # a library has a kernel for each part
     return sum(
         float(kernel_seconds(device, demand(node.body, device))) if node.body else _library(graph, node, device)
         for node in graph.kernels()
