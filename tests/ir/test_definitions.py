@@ -32,7 +32,7 @@ ROWS = {
     "normalized": defined("normalized", 1, lambda x, dim: x / x.apply("norm", dim=dim), ("dim",)),
     "matmul_nt": defined("matmul_nt", 2, lambda x, y: x @ y.transpose(-1, -2)),
     "rectified": defined("rectified", 1, lambda x: x.relu() * 2),
-    "flat": defined("flat", 1, lambda x: 1.0),
+    "flat": defined("flat", 1, lambda x: 1.0),  # type: ignore[arg-type,return-value]
 }
 
 
