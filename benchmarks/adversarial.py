@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import mugraph
-from mugraph.testing.adversarial import FAULTS, Result, answer, row, summary
+from mugraph.testing.adversarial import FAULTS, PairResult, answer, row, summary
 from mugraph.testing.pairs import FAMILIES, Family, Pair
 
 Record = dict[str, Any]
@@ -106,7 +106,7 @@ def _rows(families: Sequence[Family], record: Record, options: argparse.Namespac
             continue
         if time.process_time() > until:
             return
-        made = {"sources": sources(), **row(family, [Result(pair, answer(pair, options.budget)) for pair in pairs])}
+        made = {"sources": sources(), **row(family, [PairResult(pair, answer(pair, options.budget)) for pair in pairs])}
         if options.judge:
             made["claims contradicted"] = _contradicted(pairs)
         faults = "".join(f", {made[name]} {name}" for name in FAULTS if made[name])

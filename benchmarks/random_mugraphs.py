@@ -35,7 +35,7 @@ from mugraph.testing.mugraph_runs import (
     FAULTS,
     TARGETS,
     Ending,
-    Outcome,
+    RunOutcome,
     compiled,
     constructed,
     machine_of,
@@ -66,7 +66,7 @@ def record(seed: int, targets: str) -> Record:
     }
 
 
-def _said(run: Outcome) -> str:
+def _said(run: RunOutcome) -> str:
     return run.message if run.ending in FAULTS else run.reason
 
 

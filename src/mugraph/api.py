@@ -29,7 +29,7 @@ from mugraph.search.parallel import Workers, check_workers
 from mugraph.selection.inputs import random_tensors, torch_runner
 from mugraph.selection.pipeline import Contestant, Evidence, Proved, Qualifier
 from mugraph.selection.proposals import Engine, Found, Inquiry, engine_of
-from mugraph.selection.result_cache import Memory
+from mugraph.selection.result_cache import ResultCache
 from mugraph.selection.structure_key import of_form
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import Event, ProgressCallback, Reporter, silent
@@ -110,7 +110,7 @@ def superoptimize(
         qualifier = Qualifier(problem.program, target, deadline, tell, seed, max_error, evidence, problem.baseline)
         settings: dict[str, Any] = {"profile": profile, "max_error": max_error, "search": engine_of(search), "evidence": evidence}
         settings |= {"seed": seed, "like": None if like is None else graph_digest(like), "space": space.to_json()}
-        memory = Memory(Store.of(cache), problem.program, device, settings, budget)
+        memory = ResultCache(Store.of(cache), problem.program, device, settings, budget)
         recalled = memory.recalled(qualifier, problem.calling)
         if recalled is not None:
             return recalled

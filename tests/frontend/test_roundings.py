@@ -16,7 +16,7 @@ import mugraph.integrations.torch_compile
 from mugraph.errors import UnsupportedOperator
 from mugraph.frontend import trace
 from mugraph.frontend.partition import partition
-from mugraph.frontend.roundings import Origin, Step, written_roundings
+from mugraph.frontend.roundings import PrecisionOrigin, PrecisionStep, written_roundings
 from mugraph.frontend.torch_casts import note_roundings
 from mugraph.ir import DType, Graph
 from mugraph.ir.evaluate import evaluate
@@ -331,21 +331,21 @@ def test_equal_calls_that_round_otherwise_are_other_programs() -> None:
 
 def test_integers_that_become_floats_are_wider_than_any_narrow_type() -> None:
     steps = [
-        Step(None, Origin.GIVEN),
-        Step(DType.FP32, Origin.COMPUTED, (0,)),
-        Step(DType.BF16, Origin.CAST, (1,)),
-        Step(DType.BF16, Origin.COMPUTED, (2,)),
+        PrecisionStep(None, PrecisionOrigin.GIVEN),
+        PrecisionStep(DType.FP32, PrecisionOrigin.COMPUTED, (0,)),
+        PrecisionStep(DType.BF16, PrecisionOrigin.CAST, (1,)),
+        PrecisionStep(DType.BF16, PrecisionOrigin.COMPUTED, (2,)),
     ]
     assert written_roundings(steps) == {2}
 
 
 def test_an_index_decides_nothing_about_precision() -> None:
     steps = [
-        Step(None, Origin.GIVEN),
-        Step(DType.BF16, Origin.GIVEN),
-        Step(DType.FP32, Origin.CAST, (1,)),
-        Step(DType.FP32, Origin.MOVED, (2, 0)),
-        Step(DType.BF16, Origin.CAST, (3,)),
-        Step(DType.BF16, Origin.COMPUTED, (4,)),
+        PrecisionStep(None, PrecisionOrigin.GIVEN),
+        PrecisionStep(DType.BF16, PrecisionOrigin.GIVEN),
+        PrecisionStep(DType.FP32, PrecisionOrigin.CAST, (1,)),
+        PrecisionStep(DType.FP32, PrecisionOrigin.MOVED, (2, 0)),
+        PrecisionStep(DType.BF16, PrecisionOrigin.CAST, (3,)),
+        PrecisionStep(DType.BF16, PrecisionOrigin.COMPUTED, (4,)),
     ]
     assert written_roundings(steps) == frozenset()

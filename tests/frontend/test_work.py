@@ -9,7 +9,7 @@ import torch
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from mugraph.frontend.node_traits import Work, work_of_call
+from mugraph.frontend.node_traits import CallWork, work_of_call
 from mugraph.frontend.partition import partition
 
 
@@ -22,12 +22,12 @@ def calls(fn: Callable[..., Any], *inputs: torch.Tensor) -> dict[str, fx.Node]:
 
 def test_a_product_reads_its_factors_and_writes_its_result() -> None:
     product = calls(torch.matmul, torch.randn(4, 8), torch.randn(8, 16))["mm"]
-    assert work_of_call(product) == Work(bytes=4 * (4 * 8 + 8 * 16 + 4 * 16), flops=2 * 4 * 8 * 16)
+    assert work_of_call(product) == CallWork(bytes=4 * (4 * 8 + 8 * 16 + 4 * 16), flops=2 * 4 * 8 * 16)
 
 
 def test_views_cost_nothing() -> None:
     found = calls(lambda x: x.t().chunk(2)[0].unsqueeze(0), torch.randn(4, 8))
-    assert {work_of_call(node) for node in found.values()} == {Work()}
+    assert {work_of_call(node) for node in found.values()} == {CallWork()}
 
 
 def test_a_lookup_reads_what_it_gives_and_no_more_of_the_table() -> None:
@@ -52,7 +52,7 @@ def test_shares_count_pieces_and_the_rest() -> None:
         found = partition(make_fx(mixed, tracing_mode="fake")(torch.randn(4, 8), torch.randn(8, 16)).graph)
     (piece,), (left,) = found.pieces, found.left
     assert piece.work.bytes == 4 * (4 * 8 + 8 * 16 + 4 * 16)
-    assert left.work == Work(bytes=2 * 4 * 4 * 16, flops=4 * 16)
+    assert left.work == CallWork(bytes=2 * 4 * 4 * 16, flops=4 * 16)
     assert found.byte_share == piece.work.bytes / (piece.work.bytes + left.work.bytes)
     assert found.flop_share == piece.work.flops / (piece.work.flops + left.work.flops)
 
@@ -61,4 +61,4 @@ def test_sizes_that_vary_count_as_they_were_recorded() -> None:
     with torch.no_grad():
         graph = make_fx(lambda x: torch.cos(x), tracing_mode="symbolic")(torch.randn(4, 8)).graph
     (node,) = (node for node in graph.nodes if node.op == "call_function")
-    assert work_of_call(node) == Work(bytes=2 * 4 * 4 * 8, flops=0)
+    assert work_of_call(node) == CallWork(bytes=2 * 4 * 4 * 8, flops=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mugraph.errors import InvalidInput, TargetUnavailable
-from mugraph.integrations.piece_optimizer import Options
+from mugraph.integrations.piece_optimizer import PieceOptions
 
 
 @pytest.mark.parametrize(
@@ -24,9 +24,9 @@ from mugraph.integrations.piece_optimizer import Options
 )
 def test_options_are_checked(options: dict[str, object], match: str) -> None:
     with pytest.raises(InvalidInput, match=match):
-        Options.of(options)
+        PieceOptions.of(options)
 
 
 def test_unknown_targets_are_refused() -> None:
     with pytest.raises(TargetUnavailable, match="unknown target 'gpu'; use one of cpu"):
-        Options.of({"target": "gpu"})
+        PieceOptions.of({"target": "gpu"})

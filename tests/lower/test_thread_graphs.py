@@ -15,7 +15,7 @@ from mugraph.ir.liveness import peak_bytes
 from mugraph.ir.validity import check
 from mugraph.lower import construct, lower
 from mugraph.lower.flattening import flattened
-from mugraph.lower.thread_graphs import CHAINS, RULES, Rule
+from mugraph.lower.thread_graphs import CHAINS, RULES, FusionRule
 from mugraph.lower.tile_form import Kernel
 from mugraph.runtime import build
 from mugraph.testing.mugraphs import LARGE, SMALL, random_mugraph
@@ -39,7 +39,7 @@ def one_block(build: GraphBuilder, result: Value) -> Graph:
     return kernel.build(kernel.graph_defined(body, inputs))
 
 
-def lowered(graph: Graph, rules: tuple[Rule, ...] = RULES) -> Kernel:
+def lowered(graph: Graph, rules: tuple[FusionRule, ...] = RULES) -> Kernel:
     (launch,) = lower(graph, rules).values()
     return launch.kernel
 
@@ -103,7 +103,7 @@ def test_a_value_with_several_readers_joins_where_all_of_them_are_in_one_thread_
     assert sum(node.op == "exp" for node in threads.nodes) == 1
     assert peak_bytes(body, operands_in_place=True) == 4 * 8 * 4
     assert lowered(graph).shared_bytes == 0
-    assert lowered(graph, (Rule("never", lambda link: False),)).shared_bytes >= 4 * 8 * 4
+    assert lowered(graph, (FusionRule("never", lambda link: False),)).shared_bytes >= 4 * 8 * 4
 
 
 def test_an_expression_does_not_double_without_end() -> None:
@@ -171,9 +171,9 @@ def test_a_rule_that_is_added_is_obeyed() -> None:
     block, x, _ = loads()
     graph = one_block(block, block.add("exp", block.add("sqrt", block.add("square", x))))
     assert block_ops(construct(graph)) == [["square", "sqrt", "exp"]]
-    no_roots = Rule("roots are stored", lambda link: link.producer.op != "sqrt")
+    no_roots = FusionRule("roots are stored", lambda link: link.producer.op != "sqrt")
     assert block_ops(construct(graph, (*RULES, no_roots))) == [["square", "sqrt"], ["exp"]]
-    assert block_ops(construct(graph, (*RULES, Rule("never", lambda link: False)))) == [["square"], ["sqrt"], ["exp"]]
+    assert block_ops(construct(graph, (*RULES, FusionRule("never", lambda link: False)))) == [["square"], ["sqrt"], ["exp"]]
 
 
 def test_results_are_unchanged() -> None:

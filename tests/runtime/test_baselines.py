@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mugraph.runtime import baselines
-from mugraph.runtime.baselines import OURS, Comparison, compare
+from mugraph.runtime.baselines import OURS, BaselineComparison, compare
 
 
 def double(x: torch.Tensor) -> torch.Tensor:
@@ -25,13 +25,13 @@ def test_ratios_are_medians_of_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(baselines, "COMPILE_MODES", {})
     monkeypatch.setattr(baselines, "measure", measure)
     comparison = compare(lambda: None, double, (torch.ones(2),))
-    assert comparison == Comparison(1.0, {"torch eager": 2.0}, {"torch eager": 2.0}, {})
+    assert comparison == BaselineComparison(1.0, {"torch eager": 2.0}, {"torch eager": 2.0}, {})
 
 
 def test_speedup_is_against_the_fastest_baseline() -> None:
-    comparison = Comparison(1.0, {"slow": 4.0, "fast": 0.5}, {"slow": 4.0, "fast": 0.5}, {})
+    comparison = BaselineComparison(1.0, {"slow": 4.0, "fast": 0.5}, {"slow": 4.0, "fast": 0.5}, {})
     assert comparison.speedup == 0.5
-    assert Comparison(1.0, {}, {}, {}).speedup is None
+    assert BaselineComparison(1.0, {}, {}, {}).speedup is None
 
 
 def test_every_contestant_is_called_with_the_inputs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,8 +87,8 @@ def test_checking_a_kept_answer_is_not_silent(store: Store) -> None:
 def test_another_question_is_searched(store: Store, searches: list[Any], other: Program | None, options: dict[str, Any]) -> None:
     optimized(cache=store)
     if "target" in options:
-        key = result_cache.Memory(store, program().graph, device_for("cpu"), {}, None).key
-        assert result_cache.Memory(store, program().graph, device_for(options["target"]), {}, None).key != key
+        key = result_cache.ResultCache(store, program().graph, device_for("cpu"), {}, None).key
+        assert result_cache.ResultCache(store, program().graph, device_for(options["target"]), {}, None).key != key
         return
     assert not optimized(other, cache=store, **options).report.recalled
     assert len(searches) == 2

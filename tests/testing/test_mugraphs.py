@@ -23,7 +23,7 @@ from mugraph.targets.triton.interpreted import InterpretedTriton
 from mugraph.testing import mugraph_runs
 from mugraph.testing.mugraph_features import FEATURES, IMPOSSIBLE, features
 from mugraph.testing.mugraph_runs import TARGETS, Ending, Trial, constructed, errors, machine_of, outcome, trial_of, trial_of_seed
-from mugraph.testing.mugraphs import LARGE, SMALL, Space, random_mugraph
+from mugraph.testing.mugraphs import LARGE, SMALL, MuGraphSpace, random_mugraph
 from mugraph.verifier.vectorized_eval import evaluate_batched
 
 TYPES = (DType.FP16, DType.BF16, DType.FP32)
@@ -217,7 +217,7 @@ def test_tensors_in_memory_stay_in_the_range_of_their_types() -> None:
 
 
 def test_a_space_has_the_types_and_sizes_that_it_names() -> None:
-    space = Space(dtypes=(DType.BF16,), sizes=(7,), counts=(1, 7))
+    space = MuGraphSpace(dtypes=(DType.BF16,), sizes=(7,), counts=(1, 7))
     graph = random_mugraph(random.Random(0), 2, space)
     assert {(node.output.dtype, size) for node in graph.inputs() for size in node.output.shape} == {(DType.BF16, 7)}
     assert isinstance(Executable(graph, Cpu()).graph, Graph)

@@ -17,7 +17,7 @@ from mugraph.ir.program import Program
 from mugraph.search import search
 from mugraph.testing.forms import CASES, Case
 from mugraph.testing.substitution_costs import Costs, as_graph, best_rewriting, kernels_of
-from mugraph.testing.substitutions import RULES, Rule, Saturation, State, Terms, state_of
+from mugraph.testing.substitutions import RULES, RewriteSaturation, RewriteTerms, Rule, State, state_of
 from mugraph.verifier import verify_graphs
 
 DEVICE = device_for("cuda:sm_90")
@@ -26,12 +26,12 @@ SMALL = 512
 MOST = 60
 
 
-def saturation(case: Case, divisor: int = SMALL, limit: int = 10_000, rules: tuple[Rule, ...] = RULES) -> Saturation:
-    terms = Terms()
-    return Saturation(terms, state_of(case.graph(case.written, divisor), terms), lambda state: 0.0, limit, rules)
+def saturation(case: Case, divisor: int = SMALL, limit: int = 10_000, rules: tuple[Rule, ...] = RULES) -> RewriteSaturation:
+    terms = RewriteTerms()
+    return RewriteSaturation(terms, state_of(case.graph(case.written, divisor), terms), lambda state: 0.0, limit, rules)
 
 
-def graph_of(case: Case, terms: Terms, state: State, divisor: int = SMALL) -> Graph:
+def graph_of(case: Case, terms: RewriteTerms, state: State, divisor: int = SMALL) -> Graph:
     shapes = [tuple(-(-size // divisor) for size in shape) for shape in case.shapes]
     return as_graph(terms, state, shapes, case.dtype)
 
@@ -57,7 +57,7 @@ def test_every_program_computes_what_the_first_one_does(name: str) -> None:
 
 
 def test_a_rule_that_is_wrong_would_be_seen() -> None:
-    def exchanged(terms: Terms, number: int) -> Iterator[int]:
+    def exchanged(terms: RewriteTerms, number: int) -> Iterator[int]:
         left, right = terms[number].operands if terms[number].op == "matmul" else (number, number)
         if terms.shape(left) == terms.shape(right) and left != right:
             yield terms.matmul(right, left)
@@ -101,7 +101,7 @@ def test_what_is_cut_short_says_so() -> None:
 
 
 def test_transposes_are_pushed_to_the_inputs() -> None:
-    terms = Terms()
+    terms = RewriteTerms()
     x, y = terms.made("input", (), 0, (2, 3)), terms.made("input", (), 1, (3, 4))
     product = terms.sum(terms.unary("exp", terms.matmul(x, y)), 1)
     turned = terms.transposed(product)
@@ -111,7 +111,7 @@ def test_transposes_are_pushed_to_the_inputs() -> None:
 
 
 def test_sums_and_products_do_not_know_the_order_of_their_operands() -> None:
-    terms = Terms()
+    terms = RewriteTerms()
     x, y, z = (terms.made("input", (), number, (2, 2)) for number in range(3))
     assert terms.add(x, terms.add(y, z)) == terms.add(terms.add(z, x), y)
     assert terms.mul(terms.constant(1), x) == x
@@ -121,11 +121,11 @@ def test_operators_without_a_rule_are_refused() -> None:
     program = Program()
     program.output(program.input("x", (2, 4, 8)).sum(-1))
     with pytest.raises(UnsupportedOperator, match="no matrix"):
-        state_of(program.graph, Terms())
+        state_of(program.graph, RewriteTerms())
     program = Program()
     program.output(program.input("x", (4, 8)).amax(-1, keepdim=True))
     with pytest.raises(UnsupportedOperator, match="max"):
-        state_of(program.graph, Terms())
+        state_of(program.graph, RewriteTerms())
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -151,7 +151,7 @@ def test_no_kernel_waits_for_itself(name: str) -> None:
 
 def test_elementwise_operators_are_fused_and_products_are_not() -> None:
     case = CASES["products under a function"]
-    terms = Terms()
+    terms = RewriteTerms()
     state = state_of(case.graph(case.written), terms)
     assert sorted(map(len, kernels_of(terms, state))) == [1, 1, 2]
 
@@ -159,10 +159,10 @@ def test_elementwise_operators_are_fused_and_products_are_not() -> None:
 @pytest.mark.parametrize("name", ["two products", "a product that is subtracted", "a centred product"])
 def test_no_program_takes_less_than_its_bound(name: str) -> None:
     case = CASES[name]
-    terms = Terms()
+    terms = RewriteTerms()
     start = state_of(case.graph(case.written), terms)
     costs = Costs(terms, DEVICE, case.shapes, case.dtype)
-    for bound, state in Saturation(terms, start, costs.bound, 8).states():
+    for bound, state in RewriteSaturation(terms, start, costs.bound, 8).states():
         assert bound <= costs.seconds(state)
 
 
@@ -171,7 +171,7 @@ def test_products_with_one_left_factor_are_one_where_that_is_cheaper() -> None:
     program = Program()
     x, a, b = (program.input(name, shape) for name, shape in (("x", (65536, 4096)), ("a", (4096, 16)), ("b", (4096, 16))))
     program.output(x @ a, x @ b)
-    terms = Terms()
+    terms = RewriteTerms()
     state = state_of(program.graph, terms)
     costs = Costs(terms, DEVICE, [(65536, 4096), (4096, 16), (4096, 16)], program.graph.output_tensors[0].dtype)
     assert costs.seconds(state) < 2 * costs.product(65536, 16, 4096)

@@ -11,7 +11,7 @@ from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.program import Program
 from mugraph.verifier import float_check, reference
-from mugraph.verifier.float_checks import ADVERSARIAL, Kind, arrays_for, fill
+from mugraph.verifier.float_checks import ADVERSARIAL, InputKind, arrays_for, fill
 from mugraph.verifier.reference import Reference
 
 from .graphs import rmsnorm
@@ -55,8 +55,8 @@ def test_few_slices_along_kept_axes() -> None:
     assert found.input_shapes(found.few)[-1] == (16, 32)
 
 
-@pytest.mark.parametrize("kind", [Kind(1.0), Kind(1e3), *(Kind(1.0, name) for name in ADVERSARIAL)], ids=str)
-def test_slices_make_up_the_program(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [InputKind(1.0), InputKind(1e3), *(InputKind(1.0, name) for name in ADVERSARIAL)], ids=str)
+def test_slices_make_up_the_program(kind: InputKind) -> None:
     program = attention()
     found = Reference.of(program)
     whole = arrays_for(program, [node.output.shape for node in program.inputs()])

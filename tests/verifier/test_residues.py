@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from mugraph.verifier.residues import Residues, residues_needed
+from mugraph.verifier.residues import ResidueParts, residues_needed
 from mugraph.verifier.semantics import Semantics
 
 from .graphs import attention, fused_rmsnorm, online_attention, program
 
-P, Q, NONE = Residues.P, Residues.Q, Residues.NONE
+P, Q, NONE = ResidueParts.P, ResidueParts.Q, ResidueParts.NONE
 
 
 def test_rational_programs_need_nothing_modulo_q() -> None:

@@ -17,14 +17,14 @@ from mugraph.ir.program import ProgramTensor
 from mugraph.testing import agree, mutants
 from mugraph.verifier import random_tests, verify_graphs
 from mugraph.verifier.bounds import difference_of
-from mugraph.verifier.root_semantics import MOST_RADICANDS, RootedArithmetic, Signs, TooManyRadicands
+from mugraph.verifier.root_semantics import MOST_RADICANDS, RootedArithmetic, SignChoice, TooManyRadicands
 from mugraph.verifier.semantics import Semantics
 from mugraph.verifier.trials import Trials
 
 from .graphs import program
 
 
-def arithmetic(signs: Signs) -> RootedArithmetic:
+def arithmetic(signs: SignChoice) -> RootedArithmetic:
     rng = np.random.default_rng(0)
     pair = FieldFamily(33).draw(rng, count=False)
     return RootedArithmetic(pair, omega=pair.root(rng), seed=0, signs=signs)
@@ -36,7 +36,7 @@ def squares(arith: RootedArithmetic, count: int) -> FieldValue:
 
 
 def test_all_choices_of_signs_occur_once() -> None:
-    signs, seen = Signs(), set()
+    signs, seen = SignChoice(), set()
     while True:
         arith = arithmetic(signs)
         radicands = squares(arith, 3)
@@ -50,7 +50,7 @@ def test_all_choices_of_signs_occur_once() -> None:
 
 
 def test_equal_radicands_have_equal_roots() -> None:
-    signs = Signs()
+    signs = SignChoice()
     arith = arithmetic(signs)
     radicands = squares(arith, 3)
     for _ in range(6):
@@ -60,7 +60,7 @@ def test_equal_radicands_have_equal_roots() -> None:
 
 
 def test_other_than_few_squares_are_refused() -> None:
-    arith = arithmetic(Signs())
+    arith = arithmetic(SignChoice())
     with pytest.raises(UndefinedInField, match="no square"):
         arith.sqrt(arith.sub(squares(arith, 2), squares(arith, 2)))
     with pytest.raises(UndefinedInField, match="no square"):

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mugraph.results.viewer.layered import Arrangement, Box, Edge, arrange
+from mugraph.results.viewer.layered import Arrow, Box, Layering, arrange
 
-Problem = tuple[list[tuple[float, float]], list[Edge], list[int]]
+Problem = tuple[list[tuple[float, float]], list[Arrow], list[int]]
 
 
 @st.composite
@@ -22,7 +22,7 @@ def problems(draw: st.DrawFn) -> Problem:
     pairs = [(source, target) for target in range(count) for source in range(target)]
     chosen = draw(st.lists(st.sampled_from(pairs), max_size=2 * count)) if pairs else []
     ends = st.sampled_from([0.25, 0.5, 0.75])
-    return sizes, [Edge(source, target, draw(ends), draw(ends)) for source, target in chosen], bands
+    return sizes, [Arrow(source, target, draw(ends), draw(ends)) for source, target in chosen], bands
 
 
 def overlap(one: Box, other: Box) -> bool:
@@ -76,7 +76,7 @@ def test_bands_lie_below_each_other_and_hold_their_boxes(problem: Problem) -> No
             assert within == (number == band)
 
 
-def crossings(drawn: Arrangement) -> int:
+def crossings(drawn: Layering) -> int:
     """Pairs of straight lines between the ends of edges that cross."""
     lines = [(route[0][0], route[-1][0]) for route in drawn.routes]
     return sum((a - c) * (b - d) < 0 for (a, b), (c, d) in combinations(lines, 2))
@@ -84,32 +84,32 @@ def crossings(drawn: Arrangement) -> int:
 
 def test_layers_are_ordered_so_that_arrows_do_not_cross() -> None:
     sizes = [(50.0, 20.0)] * 6
-    edges = [Edge(0, 5), Edge(1, 4), Edge(2, 3)]
+    edges = [Arrow(0, 5), Arrow(1, 4), Arrow(2, 3)]
     assert crossings(arrange(sizes, edges)) == 0
 
 
 def test_operands_arrive_from_left_to_right() -> None:
-    drawn = arrange([(50.0, 20.0)] * 3, [Edge(1, 2, 0.5, 0.25), Edge(0, 2, 0.5, 0.75)])
+    drawn = arrange([(50.0, 20.0)] * 3, [Arrow(1, 2, 0.5, 0.25), Arrow(0, 2, 0.5, 0.75)])
     assert drawn.boxes[1].right < drawn.boxes[0].left
 
 
 def test_boxes_stand_beside_what_they_lead_to() -> None:
-    chain = [Edge(0, 1), Edge(1, 2), Edge(2, 4), Edge(3, 4)]
+    chain = [Arrow(0, 1), Arrow(1, 2), Arrow(2, 4), Arrow(3, 4)]
     drawn = arrange([(50.0, 20.0)] * 5, chain)
     assert drawn.boxes[3].top == drawn.boxes[2].top
 
 
 def test_lone_chains_are_straight() -> None:
-    drawn = arrange([(50.0, 20.0), (120.0, 20.0), (80.0, 20.0)], [Edge(0, 1), Edge(1, 2)])
+    drawn = arrange([(50.0, 20.0), (120.0, 20.0), (80.0, 20.0)], [Arrow(0, 1), Arrow(1, 2)])
     assert len({round(box.left + box.width / 2, 6) for box in drawn.boxes}) == 1
 
 
 def test_nothing_takes_no_room() -> None:
-    assert arrange([], []) == Arrangement((), (), {}, 0.0, 0.0)
+    assert arrange([], []) == Layering((), (), {}, 0.0, 0.0)
 
 
 def test_long_arrows_pass_boxes_of_any_width_in_a_straight_line() -> None:
     sizes = [(40.0, 20.0), (200.0, 20.0), (60.0, 20.0), (180.0, 20.0), (40.0, 20.0)]
-    drawn = arrange(sizes, [*(Edge(node, node + 1, 0.5, 0.75) for node in range(4)), Edge(0, 4, 0.5, 0.25)])
+    drawn = arrange(sizes, [*(Arrow(node, node + 1, 0.5, 0.75) for node in range(4)), Arrow(0, 4, 0.5, 0.25)])
     *_, long = drawn.routes
     assert len({x for x, _ in long[2:-2]}) == 1

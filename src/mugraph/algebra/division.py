@@ -12,7 +12,7 @@ from collections.abc import Callable
 from mugraph.algebra.normal_form import ABSENT, UNIT, Expr, ExpressionTooLarge, Monomial, NormalForms, Term
 
 
-class Division:
+class Quotients:
     """Quotients in one interning context, memoised on numbers; `in_values` says which monomials expressions may have."""
 
     def __init__(self, forms: NormalForms, in_values: Callable[[Monomial], bool]) -> None:

@@ -7,7 +7,7 @@ equivalence under the axioms A_eq, and a number is only meaningful to the `Algeb
 
 from __future__ import annotations
 
-from mugraph.algebra.division import Division
+from mugraph.algebra.division import Quotients
 from mugraph.algebra.normal_form import ABSENT, Atom, Expr, Monomial, NormalForms, Term
 
 COMMUTATIVE = frozenset({"add", "mul"})
@@ -23,7 +23,7 @@ class Algebra:
 
     def __init__(self, max_terms: int = 4096) -> None:
         self.forms = NormalForms(max_terms)
-        self.division = Division(self.forms, self.in_values)
+        self.division = Quotients(self.forms, self.in_values)
         self.minus_one = self.constant("-1")
 
     def in_values(self, monomial: Monomial) -> bool:

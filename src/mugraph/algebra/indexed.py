@@ -33,7 +33,7 @@ class Occurrence(NamedTuple):
         return Occurrence(self.name, self.free & ~(now | later), self.inside | now, self.outside | later)
 
 
-class Placement(NamedTuple):
+class AxisBindings(NamedTuple):
     """How sums to come bind the free axes of an expression on the way to a target.
 
     `inside` are the axes summed over while the expression is a factor of a monomial, `outside` those after it was nested in an
@@ -162,16 +162,16 @@ class IndexedOracle:
         self._algebra = algebra
         self._bound = Oracle(algebra, targets)
         self.levels = self._bound.levels
-        self._placements: dict[Expr, frozenset[Placement]] = {}
+        self._placements: dict[Expr, frozenset[AxisBindings]] = {}
         self._open: dict[Term, int] = {}
-        self._images: dict[tuple[Expr, Placement], tuple[Expr, Expr]] = {}
+        self._images: dict[tuple[Expr, AxisBindings], tuple[Expr, Expr]] = {}
         self._composed: dict[tuple[str, tuple[Expr, ...], int], Expr | None] = {}
 
     def admits(self, e: Expr) -> bool:
         """Whether `e` can become part of any target."""
         return bool(self.placements(e))
 
-    def placements(self, e: Expr) -> frozenset[Placement]:
+    def placements(self, e: Expr) -> frozenset[AxisBindings]:
         """All ways to bind the free axes of `e` with which it has an embedding in a target."""
         known = self._placements.get(e)
         if known is None:
@@ -179,7 +179,7 @@ class IndexedOracle:
             known = self._placements[e] = frozenset(found)
         return known
 
-    def embedded(self, e: Expr, placement: Placement) -> tuple[Expr, Embeddings]:
+    def embedded(self, e: Expr, placement: AxisBindings) -> tuple[Expr, Embeddings]:
         """The expression as one of its placements binds it, and the multipliers and levels with which that is in a target."""
         image = self._image(e, placement)
         return image, self._bound.embeddings(image)
@@ -206,11 +206,11 @@ class IndexedOracle:
         self._placements[result] = frozenset(found)
         return result
 
-    def _candidates(self, op: str, args: tuple[Expr, ...], axes: int) -> Iterator[Placement]:
+    def _candidates(self, op: str, args: tuple[Expr, ...], axes: int) -> Iterator[AxisBindings]:
         """Placements whose restriction to every operand is one of it, for a compound that binds `axes` itself."""
         if op == "sum":
             free = axes & self._algebra.free(args[0])
-            return (Placement(p.inside & ~axes, p.outside) for p in self.placements(args[0]) if p.inside & free == free)
+            return (AxisBindings(p.inside & ~axes, p.outside) for p in self.placements(args[0]) if p.inside & free == free)
         if op in ("add", "sub", "mul"):
             return self._joint(args[0], args[1], self.placements(args[1]))
         if op == "div":
@@ -220,14 +220,14 @@ class IndexedOracle:
         unions = {union for chosen in choices if (union := _union(chosen, free_of)) is not None}
         return (p for union in unions for p in _split(union))
 
-    def _joint(self, x: Expr, y: Expr, of_y: Sequence[Placement] | frozenset[Placement]) -> Iterator[Placement]:
+    def _joint(self, x: Expr, y: Expr, of_y: Sequence[AxisBindings] | frozenset[AxisBindings]) -> Iterator[AxisBindings]:
         """Placements of x and y that agree where both vary."""
         shared = self._algebra.free(x) & self._algebra.free(y)
         for p, q in itertools.product(self.placements(x), of_y):
             if not ((p.inside ^ q.inside) | (p.outside ^ q.outside)) & shared:
-                yield Placement(p.inside | q.inside, p.outside | q.outside)
+                yield AxisBindings(p.inside | q.inside, p.outside | q.outside)
 
-    def _nested_placements(self, e: Expr) -> list[Placement]:
+    def _nested_placements(self, e: Expr) -> list[AxisBindings]:
         """Placements of what has `e` nested in it: of the axes bound around `e`, any may be bound beside it."""
         return [p for outside in self._nested_outside(e, 0) for p in _split(outside)]
 
@@ -236,23 +236,23 @@ class IndexedOracle:
         must = axes & self._algebra.free(e)
         return {p.outside & ~axes for p in self.placements(e) if not p.inside and p.outside & must == must}
 
-    def _placed(self, op: str, args: tuple[Expr, ...], axes: int, placement: Placement) -> Expr | None:
+    def _placed(self, op: str, args: tuple[Expr, ...], axes: int, placement: AxisBindings) -> Expr | None:
         """The image of a compound, which binds `axes` itself, if it has an embedding without axes to mind."""
         inside, outside = placement
         compose = self._bound.compose
         if op == "sum":
-            return self._image(args[0], Placement(inside | axes, outside))
+            return self._image(args[0], AxisBindings(inside | axes, outside))
         if op in ("add", "sub"):
             return compose(op, (self._image(args[0], placement), self._image(args[1], placement)))
         if op == "mul":
             return compose(op, (self._image(args[0], placement), self._factor(args[1], placement)))
-        nested = Placement(0, axes | inside | outside)
+        nested = AxisBindings(0, axes | inside | outside)
         if op == "div":
             return compose(op, (self._image(args[0], placement), self._image(args[1], nested)))
         compound = compose(op, tuple(self._image(arg, nested) for arg in args))
         return None if compound is None else compose("sum", (compound,), self._algebra.factor_of(inside))
 
-    def _embeds(self, image: Expr | None, placement: Placement) -> bool:
+    def _embeds(self, image: Expr | None, placement: AxisBindings) -> bool:
         """Whether an image has an embedding whose multiplier sums what it binds, if the placement's own sums do not."""
         if image is None:
             return False
@@ -267,15 +267,15 @@ class IndexedOracle:
             known = self._open[multiplier] = bound & ~self._algebra.axes_of(monomial.factor)
         return known
 
-    def _image(self, e: Expr, placement: Placement) -> Expr:
+    def _image(self, e: Expr, placement: AxisBindings) -> Expr:
         """The expression with its free axes bound, times the factor of the sums that do so inside."""
         return self._bound_forms(e, placement)[0]
 
-    def _factor(self, e: Expr, placement: Placement) -> Expr:
+    def _factor(self, e: Expr, placement: AxisBindings) -> Expr:
         """The expression with its free axes bound, as a factor beside one that the sums' own factor went to."""
         return self._bound_forms(e, placement)[1]
 
-    def _bound_forms(self, e: Expr, placement: Placement) -> tuple[Expr, Expr]:
+    def _bound_forms(self, e: Expr, placement: AxisBindings) -> tuple[Expr, Expr]:
         key = (e, placement)
         known = self._images.get(key)
         if known is None:
@@ -293,9 +293,9 @@ def _subsets(axes: int) -> Iterator[int]:
     yield 0
 
 
-def _split(axes: int) -> Iterator[Placement]:
+def _split(axes: int) -> Iterator[AxisBindings]:
     """All ways to bind each axis inside or outside."""
-    return (Placement(inside, axes & ~inside) for inside in _subsets(axes))
+    return (AxisBindings(inside, axes & ~inside) for inside in _subsets(axes))
 
 
 def _union(chosen: Sequence[int], free: Sequence[int]) -> int | None:

@@ -21,7 +21,7 @@ _Side = tuple[str, Hashable]
 """An operator, and a place where it may have an operand on this side."""
 
 
-class Places(NamedTuple):
+class MeetingBits(NamedTuple):
     """An expression's bits: `mine` when it is looked at beside others, `theirs` when it is one of these."""
 
     mine: int
@@ -35,7 +35,7 @@ class Meeting:
         self._algebra, self._forms, self._oracle = algebra, algebra.forms, oracle
         ((self._minus, _),) = self._forms.terms[algebra.minus_one]
         self._numbers: dict[Hashable, int] = {}
-        self._known: dict[Expr, Places] = {}
+        self._known: dict[Expr, MeetingBits] = {}
         self._of_operator: defaultdict[tuple[str, bool], int] = defaultdict(int)
         places = [(level, term) for level in oracle.levels for term, _ in self._forms.terms[level]]
         monomials = self._forms.monomials
@@ -43,14 +43,14 @@ class Meeting:
         atoms = {atom for _, term in places for atom in self._forms.factor_atoms(monomials[term].atoms)}
         self._functions = [atom for atom in atoms if len(atom.args) == 2]
 
-    def places(self, e: Expr) -> Places:
+    def places(self, e: Expr) -> MeetingBits:
         """The places of an admitted expression."""
         known = self._known.get(e)
         if known is None:
             left, right = set(self._left(e)), set(self._right(e))
             mine = self._bits(left, swapped=False) | self._bits(right, swapped=True)
             theirs = self._bits(right, swapped=False) | self._bits(left, swapped=True)
-            known = self._known[e] = Places(mine, theirs)
+            known = self._known[e] = MeetingBits(mine, theirs)
         return known
 
     def possible(self, x: Expr, y: Expr, op: str, *, swapped: bool) -> bool:

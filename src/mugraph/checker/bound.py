@@ -60,7 +60,7 @@ _ONE = Sum()
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class SizeBound:
     """Bounds of a tensor's elements. Elements with equal `marks` of one `owner` (None: D is 1) have the same D."""
 
     marks: Array
@@ -92,62 +92,62 @@ class Sizes:
     functions: dict[str, Use] = field(default_factory=dict)
     primes: set[int] = field(default_factory=set)
 
-    def variables(self, shape: Sequence[int]) -> Size:
+    def variables(self, shape: Sequence[int]) -> SizeBound:
         """Inputs, or values of a function."""
-        return Size(_zeros(shape), Sum(degree=1))
+        return SizeBound(_zeros(shape), Sum(degree=1))
 
-    def number(self, value: Fraction) -> Size:
-        return Size(_zeros(()), Sum(bits=abs(value.numerator).bit_length()), constant=value.denominator)
+    def number(self, value: Fraction) -> SizeBound:
+        return SizeBound(_zeros(()), Sum(bits=abs(value.numerator).bit_length()), constant=value.denominator)
 
-    def least(self, value: Fraction) -> Size:
+    def least(self, value: Fraction) -> SizeBound:
         """A variable."""
         return self.variables(())
 
-    def root(self, value: Fraction) -> Size:
+    def root(self, value: Fraction) -> SizeBound:
         """sqrt(a / b) is sqrt(a b) / b; no root is taken of a square."""
         a, b = math.isqrt(value.numerator), math.isqrt(value.denominator)
         if (a * a, b * b) == value.as_integer_ratio():
             return self.number(Fraction(a, b))
         radicand = value.numerator * value.denominator
         self.primes |= _prime_factors(radicand)
-        return Size(_zeros(()), Sum(bits=(math.isqrt(radicand) + 1).bit_length()), constant=value.denominator)
+        return SizeBound(_zeros(()), Sum(bits=(math.isqrt(radicand) + 1).bit_length()), constant=value.denominator)
 
-    def add(self, x: Size, y: Size) -> Size:
+    def add(self, x: SizeBound, y: SizeBound) -> SizeBound:
         common = math.lcm(x.constant, y.constant)
         left, right = x.numerator.multiple(common // x.constant), y.numerator.multiple(common // y.constant)
         product = self.multiply(x, y)
         shape = product.marks.shape
         marks, theirs = np.broadcast_to(x.marks, shape), np.broadcast_to(y.marks, shape)
         if x.owner is not None and x.owner is y.owner and np.array_equal(marks, theirs):
-            return Size(marks, left.plus(right), x.denominator, common, x.owner, product.elements)
+            return SizeBound(marks, left.plus(right), x.denominator, common, x.owner, product.elements)
         numerator = left.by(y.denominator).plus(right.by(x.denominator))
-        return Size(product.marks, numerator, product.denominator, common, product.owner, product.elements)
+        return SizeBound(product.marks, numerator, product.denominator, common, product.owner, product.elements)
 
-    def subtract(self, x: Size, y: Size) -> Size:
+    def subtract(self, x: SizeBound, y: SizeBound) -> SizeBound:
         return self.add(x, y)
 
-    def multiply(self, x: Size, y: Size) -> Size:
+    def multiply(self, x: SizeBound, y: SizeBound) -> SizeBound:
         numerator, denominator = x.numerator.by(y.numerator), x.denominator.by(y.denominator)
         constant, elements = x.constant * y.constant, max(x.elements, y.elements)
         shape = np.broadcast_shapes(x.marks.shape, y.marks.shape)
         if x.owner is None or y.owner is None:
             owned = y if x.owner is None else x
-            return Size(np.broadcast_to(owned.marks, shape), numerator, denominator, constant, owned.owner, elements)
+            return SizeBound(np.broadcast_to(owned.marks, shape), numerator, denominator, constant, owned.owner, elements)
         marks = np.broadcast_to(x.marks, shape) * (1 + int(y.marks.max())) + y.marks
         _, small = np.unique(marks, return_inverse=True)
-        return Size(small.reshape(shape), numerator, denominator, constant, object(), elements)
+        return SizeBound(small.reshape(shape), numerator, denominator, constant, object(), elements)
 
-    def divide(self, x: Size, y: Size) -> Size:
-        inverse = Size(_numbers(y.marks.shape), y.denominator.multiple(y.constant), y.numerator, 1, object(), y.elements)
+    def divide(self, x: SizeBound, y: SizeBound) -> SizeBound:
+        inverse = SizeBound(_numbers(y.marks.shape), y.denominator.multiple(y.constant), y.numerator, 1, object(), y.elements)
         return self.multiply(x, inverse)
 
-    def exp(self, x: Size) -> Size:
+    def exp(self, x: SizeBound) -> SizeBound:
         if not self.roots_factor or x.numerator.exps or x.denominator.exps:
             return self.function("exp", x)
         self.exponent = _noted(self.exponent, x, 0)
-        return Size(_zeros(x.marks.shape), Sum(exps=1))
+        return SizeBound(_zeros(x.marks.shape), Sum(exps=1))
 
-    def sum(self, x: Size, axis: int) -> Size:
+    def sum(self, x: SizeBound, axis: int) -> SizeBound:
         count = x.marks.shape[axis]
         ordered = np.sort(x.marks, axis=axis)
         different = 1 + int(np.max(np.count_nonzero(np.diff(ordered, axis=axis), axis=axis), initial=0))
@@ -156,15 +156,15 @@ class Sizes:
         numerator = term.multiple(count)._replace(terms=terms)
         kept = np.take(x.marks, [0], axis=axis)
         if different == 1:
-            return Size(kept, numerator, x.denominator, x.constant, x.owner, x.elements)
-        return Size(_numbers(kept.shape), numerator, x.denominator.power(different), x.constant, object(), x.elements)
+            return SizeBound(kept, numerator, x.denominator, x.constant, x.owner, x.elements)
+        return SizeBound(_numbers(kept.shape), numerator, x.denominator.power(different), x.constant, object(), x.elements)
 
-    def function(self, name: str, x: Size) -> Size:
+    def function(self, name: str, x: SizeBound) -> SizeBound:
         self.functions[name] = _noted(self.functions.get(name), x, x.marks.size)
         elements = x.elements if name == "sqrt" else 1  # a root may be multiplied by itself, where roots square back
         return replace(self.variables(x.marks.shape), elements=elements)
 
-    def row_function(self, name: str, x: Size, axis: int) -> Size:
+    def row_function(self, name: str, x: SizeBound, axis: int) -> SizeBound:
         """An element or a variable. Elements are compared with variables, too, and may stand for as many elements as those."""
         if x.marks.shape[axis] == 1:
             return x
@@ -174,12 +174,12 @@ class Sizes:
         self.functions[name] = _noted(self.functions[name], self.variables(()), 0)
         numerator = x.numerator.either(Sum(degree=1).multiple(x.constant))
         marks, owner = (_zeros(shape), None) if x.owner is None else (_numbers(shape), object())
-        return Size(marks, numerator, x.denominator, x.constant, owner, elements)
+        return SizeBound(marks, numerator, x.denominator, x.constant, owner, elements)
 
-    def move(self, xs: Sequence[Size], move: Callable[[list[Array]], Array]) -> Size:
+    def move(self, xs: Sequence[SizeBound], move: Callable[[list[Array]], Array]) -> SizeBound:
         if len(xs) == 1:
             (x,) = xs
-            return Size(move([x.marks]), x.numerator, x.denominator, x.constant, x.owner, x.elements)
+            return SizeBound(move([x.marks]), x.numerator, x.denominator, x.constant, x.owner, x.elements)
         common = math.lcm(*(x.constant for x in xs))
         numerator, denominator = Sum(), Sum()
         for x in xs:
@@ -187,10 +187,10 @@ class Sizes:
             denominator = denominator.either(x.denominator)
         owners, elements = list(dict.fromkeys(x.owner for x in xs)), max(x.elements for x in xs)
         if owners == [None]:
-            return Size(move([x.marks for x in xs]), numerator, denominator, common, None, elements)
+            return SizeBound(move([x.marks for x in xs]), numerator, denominator, common, None, elements)
         step = 1 + max(int(x.marks.max()) for x in xs)
         marks = move([x.marks + owners.index(x.owner) * step for x in xs])
-        return Size(marks, numerator, denominator, common, object(), elements)
+        return SizeBound(marks, numerator, denominator, common, object(), elements)
 
     def norm(self, numerator: Sum) -> Sum:
         """The norm of an expression in so many roots as there may be, where roots square back."""
@@ -203,7 +203,7 @@ class Sizes:
             norm = Sum(norm.degree * (2 + radicand.degree), 2 * norm.bits + norm.degree * radicand.bits)
         return norm
 
-    def shape(self, x: Size) -> tuple[int, ...]:
+    def shape(self, x: SizeBound) -> tuple[int, ...]:
         return x.marks.shape
 
 
@@ -292,7 +292,7 @@ def _miss(numerator: Sum, exponent: Use | None, modulus: int, conjugates: int) -
     return error + numerator.terms * meeting + conjugates * size / (residue_fields.P_BITS * p_count)
 
 
-def _noted(known: Use | None, x: Size, count: int, width: int = 1) -> Use:
+def _noted(known: Use | None, x: SizeBound, count: int, width: int = 1) -> Use:
     """With `count` more applications to so many elements each, which are among those of x."""
     if known is None:
         return Use(count, width, x.marks.size, x.numerator, x.denominator, x.constant)

@@ -20,7 +20,7 @@ from mugraph.checker.form import check_shapes, graph_of
 from mugraph.checker.function_properties import outputs
 from mugraph.checker.interpreter import run
 from mugraph.checker.record import check_record
-from mugraph.checker.residue_fields import RootedFields, Signs
+from mugraph.checker.residue_fields import RootedFields, RootSigns
 from mugraph.checker.saved_files import Json, Rejected, Saved, Undecided, graph_digest, read
 from mugraph.checker.slice_axes import cut_axis
 
@@ -299,7 +299,7 @@ class _Tests:
                 raise residue_fields.Undefined("arguments that are different coincide in one of the draws")
             self.pattern = domain.pattern
             return
-        signs = Signs()
+        signs = RootSigns()
         for _ in signs.all():
             rooted = RootedFields(primes, key, signs=signs)
             narrow = [residue_fields.Residues(x.p, None) for x in inputs]

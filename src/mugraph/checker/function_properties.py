@@ -27,7 +27,7 @@ _UNIT = Fraction(1)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PropertyPart:
     """A tensor that is not known to be a product.
 
     If `function` is not empty, it is that increasing function of `operand`; if it begins with +, the sum with a constant.
@@ -44,8 +44,8 @@ class Known:
     """A tensor of the inner domain, which is s * product(over) / product(under) for a constant s; `square` is s |s|, not 0."""
 
     raw: Raw
-    over: tuple[Part, ...]
-    under: tuple[Part, ...] = ()
+    over: tuple[PropertyPart, ...]
+    under: tuple[PropertyPart, ...] = ()
     square: Fraction = _UNIT
 
     @property
@@ -57,12 +57,12 @@ class Known:
         return not (self.over or self.under)
 
     @property
-    def only(self) -> Part | None:
+    def only(self) -> PropertyPart | None:
         """The part it is a multiple of."""
         return self.over[0] if (len(self.over), len(self.under)) == (1, 0) else None
 
 
-def lone(part: Part) -> Known:
+def lone(part: PropertyPart) -> Known:
     """A tensor that is one part."""
     return Known(part.raw, (part,))
 
@@ -76,7 +76,7 @@ class Knowing:
 
     def wrap(self, raw: Raw) -> Known:
         """A tensor of which nothing is known."""
-        return lone(Part(raw))
+        return lone(PropertyPart(raw))
 
     # numbers ---------------------------------------------------------------------------------------------------------
 
@@ -131,9 +131,9 @@ class Knowing:
         """A sum, as the multiple that its summands have in common."""
         square = _common([x.square for x in summands])
         if square == 1:
-            return lone(Part(raw, never_negative))
+            return lone(PropertyPart(raw, never_negative))
         rest = self.inner.multiply(raw, self.constant(1 / square).raw)
-        return Known(raw, (Part(rest, never_negative and square > 0),), (), square)
+        return Known(raw, (PropertyPart(rest, never_negative and square > 0),), (), square)
 
     def multiple(self, x: Known, square: Fraction) -> Known:
         return x if square == 1 else self.multiply(x, self.constant(square))
@@ -148,7 +148,7 @@ class Knowing:
     # functions -------------------------------------------------------------------------------------------------------
 
     def exp(self, x: Known) -> Known:
-        return lone(Part(self.inner.exp(x.raw), True, "exp", x))
+        return lone(PropertyPart(self.inner.exp(x.raw), True, "exp", x))
 
     def function(self, name: str, x: Known) -> Known:
         match name:
@@ -168,15 +168,15 @@ class Knowing:
 
     def any_function(self, name: str, x: Known) -> Known:
         never_negative = name in _NEVER_NEGATIVE or (name in ROUNDINGS and x.never_negative)
-        part = Part(self.inner.function(name, x.raw), never_negative)
+        part = PropertyPart(self.inner.function(name, x.raw), never_negative)
         return lone(replace(part, function=name, operand=x) if name in _INCREASING else part)
 
     def square_root(self, x: Known) -> Known:
         """The root of a multiple of one part; the interpreter takes the roots of products apart."""
         rational = _rational(x.square)
         if x.only is None or rational is None or rational < 0:
-            return lone(Part(self.inner.function("sqrt", x.raw), True))
-        root = lone(Part(self.inner.function("sqrt", x.only.raw), True, "sqrt", lone(x.only)))
+            return lone(PropertyPart(self.inner.function("sqrt", x.raw), True))
+        root = lone(PropertyPart(self.inner.function("sqrt", x.only.raw), True, "sqrt", lone(x.only)))
         return self.multiple(root, rational)
 
     def relu(self, x: Known) -> Known:
@@ -194,7 +194,7 @@ class Knowing:
         divisors = [lone(part) for part in x.under if part.never_negative]
         return self.all_times(self.multiple(result, abs(x.square)), outside, divisors)
 
-    def absolute(self, part: Part) -> Known:
+    def absolute(self, part: PropertyPart) -> Known:
         if part.never_negative:
             return lone(part)
         if part.function in ROUNDINGS and part.operand is not None:
@@ -217,7 +217,7 @@ class Knowing:
             total = self.add(total, each)
         return self.multiply(self.shaped(x, _UNIT), total)
 
-    def logarithm_of(self, part: Part) -> Known:
+    def logarithm_of(self, part: PropertyPart) -> Known:
         return part.operand if part.function == "exp" and part.operand is not None else self.any_function("log", lone(part))
 
     def row_function(self, name: str, x: Known, axis: int) -> Known:
@@ -230,7 +230,7 @@ class Knowing:
         if part is not None and part.operand is not None and self.inner.shape(part.operand.raw) == shape:
             found = self.again(part.function, self.row_function(name, part.operand, axis))
         else:
-            found = lone(Part(self.inner.row_function(name, rest.raw, axis), rest.never_negative))
+            found = lone(PropertyPart(self.inner.row_function(name, rest.raw, axis), rest.never_negative))
         return self.multiple(found, abs(x.square))
 
     def again(self, function: str, x: Known) -> Known:
@@ -253,10 +253,10 @@ class Knowing:
         def moved(arrays: list[Array]) -> Array:
             return move([np.broadcast_to(array, shape) for array, shape in zip(arrays, shapes, strict=True)])
 
-        def together(parts: tuple[Part, ...]) -> Part:
+        def together(parts: tuple[PropertyPart, ...]) -> PropertyPart:
             operands = [part.operand for part in parts if part.operand is not None]
             common = len(operands) == len(parts) and len({part.function for part in parts}) == 1
-            part = Part(self.inner.move([part.raw for part in parts], moved), all(part.never_negative for part in parts))
+            part = PropertyPart(self.inner.move([part.raw for part in parts], moved), all(part.never_negative for part in parts))
             return replace(part, function=parts[0].function, operand=self.move(operands, moved)) if common else part
 
         over = tuple(map(together, zip(*(x.over for x in xs), strict=True)))

@@ -9,13 +9,13 @@ import numpy as np
 
 from mugraph.checker.operators import OPERATORS
 from mugraph.checker.saved_files import Json, Rejected
-from mugraph.checker.tensors import Array, Domain, Raw, Tensor, common_scale, first, joined, moved, plain, scaled
+from mugraph.checker.tensors import Array, Domain, DomainTensor, Raw, common_scale, first, joined, moved, plain, scaled
 
 
 def run(graph: Json, inputs: Sequence[Raw], domain: Domain) -> list[Raw]:
     """The outputs of a kernel graph. Raises Rejected naming an operator that does not exist or does not fit."""
     remaining = iter(inputs)
-    values: dict[tuple[int, int], Tensor] = {}
+    values: dict[tuple[int, int], DomainTensor] = {}
     for index, node in enumerate(graph["nodes"]):
         if node["op"] == "input":
             values[index, 0] = plain(next(remaining))
@@ -24,11 +24,11 @@ def run(graph: Json, inputs: Sequence[Raw], domain: Domain) -> list[Raw]:
     return [values[i, j].raw for i, j in graph["outputs"]]
 
 
-def _store(values: dict[tuple[int, int], Tensor], index: int, results: Sequence[Tensor]) -> None:
+def _store(values: dict[tuple[int, int], DomainTensor], index: int, results: Sequence[DomainTensor]) -> None:
     values.update({(index, number): result for number, result in enumerate(results)})
 
 
-def _node(node: Json, operands: list[Tensor], domain: Domain) -> list[Tensor]:
+def _node(node: Json, operands: list[DomainTensor], domain: Domain) -> list[DomainTensor]:
     if "body" in node:
         return _grid(node["body"], operands, domain)
     try:
@@ -40,7 +40,7 @@ def _node(node: Json, operands: list[Tensor], domain: Domain) -> list[Tensor]:
 # --- graph-defined operators -------------------------------------------------------------------------------------------
 
 
-def _grid(body: Json, operands: list[Tensor], domain: Domain) -> list[Tensor]:
+def _grid(body: Json, operands: list[DomainTensor], domain: Domain) -> list[DomainTensor]:
     """All blocks, and their outputs put together: along each grid dimension, in the dimension that omap names."""
     grid = body["grid"] or body["block"]
     parts = {block: _block(body, block, operands, domain) for block in itertools.product(*map(range, grid))}
@@ -56,18 +56,18 @@ def _grid(body: Json, operands: list[Tensor], domain: Domain) -> list[Tensor]:
     return results
 
 
-def _block(body: Json, block: tuple[int, ...], operands: list[Tensor], domain: Domain) -> list[Tensor]:
+def _block(body: Json, block: tuple[int, ...], operands: list[DomainTensor], domain: Domain) -> list[DomainTensor]:
     nodes = body["nodes"]
     accumulators = [index for index, node in enumerate(nodes) if node["op"].startswith("accumulate")]
     inside = _ancestors(nodes, [i for index in accumulators for i, _ in nodes[index]["inputs"]])
-    history: dict[tuple[int, int], list[Tensor]] = {}
+    history: dict[tuple[int, int], list[DomainTensor]] = {}
     for iteration in range(body["loop"] if accumulators else 0):
-        values: dict[tuple[int, int], Tensor] = {}
+        values: dict[tuple[int, int], DomainTensor] = {}
         for index in sorted(inside):
             _step(body, index, values, operands, (*block, iteration), domain)
         for key, value in values.items():
             history.setdefault(key, []).append(value)
-    after: dict[tuple[int, int], Tensor] = {}
+    after: dict[tuple[int, int], DomainTensor] = {}
     for index in sorted(_ancestors(nodes, [i for i, _ in body["outputs"]])):
         if index in accumulators:
             after[index, 0] = _accumulated(body, index, [history[i, j] for i, j in nodes[index]["inputs"]], domain)
@@ -91,8 +91,8 @@ def _ancestors(nodes: list[Json], start: list[int]) -> set[int]:
 def _step(
     body: Json,
     index: int,
-    values: dict[tuple[int, int], Tensor],
-    operands: list[Tensor],
+    values: dict[tuple[int, int], DomainTensor],
+    operands: list[DomainTensor],
     part: tuple[int, ...],
     domain: Domain,
 ) -> None:
@@ -106,7 +106,7 @@ def _step(
         _store(values, index, _node(node, [values[i, j] for i, j in node["inputs"]], domain))
 
 
-def _tile(body: Json, attributes: Json, operands: list[Tensor], part: tuple[int, ...], domain: Domain) -> Tensor:
+def _tile(body: Json, attributes: Json, operands: list[DomainTensor], part: tuple[int, ...], domain: Domain) -> DomainTensor:
     """The part of an operand that a block reads in an iteration: imap and fmap say which dimensions are cut."""
     counts = [*(body["grid"] or body["block"]), body["loop"]]
     dims = [*attributes["imap"], attributes["fmap"]]
@@ -123,7 +123,7 @@ def _tile(body: Json, attributes: Json, operands: list[Tensor], part: tuple[int,
     return moved(operands[attributes["operand"]], cut, domain)
 
 
-def _accumulated(body: Json, index: int, histories: list[list[Tensor]], domain: Domain) -> Tensor:
+def _accumulated(body: Json, index: int, histories: list[list[DomainTensor]], domain: Domain) -> DomainTensor:
     node = body["nodes"][index]
     scale = common_scale([x.scale for x in histories[0]])
     stacks = [domain.move([value.raw for value in history], np.stack) for history in histories]

@@ -17,7 +17,7 @@ from mugraph.checker.saved_files import Json, Rejected
 from mugraph.checker.tensors import (
     Array,
     Domain,
-    Tensor,
+    DomainTensor,
     added,
     common_scale,
     constant,
@@ -34,7 +34,7 @@ from mugraph.checker.tensors import (
 Shape = tuple[int, ...]
 ShapeRule = Callable[[Json, Json, Sequence[Shape]], Shape]
 """The shape of a result, from the graph that the operator stands in, its attributes, and the shapes it reads."""
-Meaning = Callable[[Json, list[Tensor], Domain], Tensor]
+Meaning = Callable[[Json, list[DomainTensor], Domain], DomainTensor]
 """What an operator computes, from its attributes and operands."""
 Carried = Callable[[Json, Sequence[Sequence[int]], int, int, Sequence[int]], int | None]
 """The dimension of a result along which a dimension of an operand runs, from the attributes, the shapes of all operands, the
@@ -62,7 +62,7 @@ class Row:
     optional: frozenset[str] = frozenset()
     function: Callable[[Array], Any] | None = None
 
-    def computed(self, attributes: Json, xs: list[Tensor], domain: Domain) -> Tensor:
+    def computed(self, attributes: Json, xs: list[DomainTensor], domain: Domain) -> DomainTensor:
         """The result; raises Rejected for what is no operator on tensors."""
         if self.meaning is None:
             raise Rejected("it computes nothing by itself")
@@ -244,23 +244,23 @@ _FUNCTIONS: dict[str, Callable[[Array], Any]] = {
 """Elementwise functions of which nothing is assumed, in floating point."""
 
 
-def _number(attributes: Json, xs: list[Tensor], domain: Domain) -> Tensor:
+def _number(attributes: Json, xs: list[DomainTensor], domain: Domain) -> DomainTensor:
     return constant(attributes["value"]["exact"], domain)
 
 
-def _difference(attributes: Json, xs: list[Tensor], domain: Domain) -> Tensor:
+def _difference(attributes: Json, xs: list[DomainTensor], domain: Domain) -> DomainTensor:
     return scaled(domain.subtract(xs[0].raw, xs[1].raw), common_scale([x.scale for x in xs]), domain)
 
 
-def _group_sums(attributes: Json, xs: list[Tensor], domain: Domain) -> Tensor:
+def _group_sums(attributes: Json, xs: list[DomainTensor], domain: Domain) -> DomainTensor:
     return scaled(reduced("sum", xs[0].raw, attributes["dim"], attributes["size"], domain), xs[0].scale, domain)
 
 
-def _group_maxima(attributes: Json, xs: list[Tensor], domain: Domain) -> Tensor:
+def _group_maxima(attributes: Json, xs: list[DomainTensor], domain: Domain) -> DomainTensor:
     return plain(reduced("max", xs[0].raw, attributes["dim"], attributes["size"], domain, attributes.get("least")))
 
 
-def _repeated(attributes: Json, xs: list[Tensor], domain: Domain) -> Tensor:
+def _repeated(attributes: Json, xs: list[DomainTensor], domain: Domain) -> DomainTensor:
     return moved(xs[0], lambda array: np.concatenate([array] * attributes["times"], axis=attributes["dim"]), domain)
 
 

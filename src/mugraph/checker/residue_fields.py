@@ -260,7 +260,7 @@ REDRAWS = 160
 
 
 @dataclass(slots=True)
-class Signs:
+class RootSigns:
     """One choice of a sign for each radicand, in the order in which they were met."""
 
     chosen: dict[int, int] = field(default_factory=dict)
@@ -284,7 +284,7 @@ class Signs:
 class RootedFields(Fields):
     """Residues modulo p alone."""
 
-    signs: Signs = field(default_factory=Signs)
+    signs: RootSigns = field(default_factory=RootSigns)
     roots_factor: ClassVar[bool] = False
 
     def number(self, value: Fraction) -> Residues:

@@ -16,7 +16,7 @@ _INSIDE = -1
 """Instead of a dimension: one block has one slice, so that nothing it does can mix slices."""
 
 
-class Place(NamedTuple):
+class AxisPlace(NamedTuple):
     """Where a tensor has the axis: a dimension (or _INSIDE), and for each level of bodies the grid dimensions that cut it.
 
     `parts` says for each level whether it is the part that one iteration of a for-loop over the axis reads.
@@ -37,15 +37,15 @@ def cut_axis(graph: Json, dims: Sequence[int | None]) -> tuple[Json, list[int | 
 
     Raises Rejected, naming the operator, where slices along the axis are not treated alike.
     """
-    inputs = [None if dim is None else Place(dim) for dim in dims]
+    inputs = [None if dim is None else AxisPlace(dim) for dim in dims]
     cut, places = _cut(graph, inputs)
     check_shapes(cut, "certificate.json: an axis is not parallel")
     return cut, [None if place is None else place.dim for place in places]
 
 
-def _cut(graph: Json, operands: list[Place | None]) -> tuple[Json, list[Place | None]]:
+def _cut(graph: Json, operands: list[AxisPlace | None]) -> tuple[Json, list[AxisPlace | None]]:
     over, looped = _grid_over_axis(graph, operands), _loops_over_axis(graph, operands)
-    places: dict[tuple[int, int], Place | None] = {}
+    places: dict[tuple[int, int], AxisPlace | None] = {}
     nodes = []
     remaining = iter(operands)
     for index, node in enumerate(graph["nodes"]):
@@ -75,7 +75,7 @@ def _cut(graph: Json, operands: list[Place | None]) -> tuple[Json, list[Place | 
     return {**graph, "nodes": nodes, which: counts, "loop": loop}, [places[i, j] for i, j in graph["outputs"]]
 
 
-def _grid_over_axis(graph: Json, operands: list[Place | None]) -> set[int]:
+def _grid_over_axis(graph: Json, operands: list[AxisPlace | None]) -> set[int]:
     """The grid dimensions that cut the axis in some operand."""
     over = set()
     for node in graph["nodes"]:
@@ -85,13 +85,13 @@ def _grid_over_axis(graph: Json, operands: list[Place | None]) -> set[int]:
     return over
 
 
-def _loops_over_axis(graph: Json, operands: list[Place | None]) -> bool:
+def _loops_over_axis(graph: Json, operands: list[AxisPlace | None]) -> bool:
     """Whether iterations of the for-loop read parts of the axis."""
     iterators = (node["attributes"] for node in graph["nodes"] if node["op"] == "input_iterator")
     return any(_same_dim(operands[read["operand"]], read["fmap"]) for read in iterators)
 
 
-def _same_dim(place: Place | None, dim: int | None) -> bool:
+def _same_dim(place: AxisPlace | None, dim: int | None) -> bool:
     return place is not None and dim is not None and place.dim == dim
 
 
@@ -99,13 +99,13 @@ def _mapped(mapping: list[int | None], dim: int) -> tuple[int, ...]:
     return tuple(position for position, target in enumerate(mapping) if target == dim)
 
 
-def _tensor(tensor: Json, place: Place | None) -> Json:
+def _tensor(tensor: Json, place: AxisPlace | None) -> Json:
     if place is None or place.dim == _INSIDE:
         return tensor
     return {**tensor, "shape": [1 if dim == place.dim else size for dim, size in enumerate(tensor["shape"])]}
 
 
-def _iterated(node: Json, place: Place | None, over: set[int], looped: bool) -> Place | None:
+def _iterated(node: Json, place: AxisPlace | None, over: set[int], looped: bool) -> AxisPlace | None:
     imap, fmap = node["attributes"]["imap"], node["attributes"]["fmap"]
     cut = () if place is None else _mapped(imap, place.dim)
     if any(imap[position] is not None for position in over - {*cut}):
@@ -117,10 +117,10 @@ def _iterated(node: Json, place: Place | None, over: set[int], looped: bool) -> 
         return None
     parts = (*place.parts, partial)
     alone = place.dim == _INSIDE or (node["outputs"][0]["shape"][place.dim] == 1 and not any(parts))
-    return Place(_INSIDE if alone else place.dim, (*place.cuts, cut), parts)
+    return AxisPlace(_INSIDE if alone else place.dim, (*place.cuts, cut), parts)
 
 
-def _put_together(node: Json, place: Place | None) -> Place | None:
+def _put_together(node: Json, place: AxisPlace | None) -> AxisPlace | None:
     """After a for-loop over the axis: its parts side by side, or what is the same in every iteration."""
     combine = node["attributes"].get("combine")
     if place is not None and place.partial and combine == "concat" and node["attributes"]["dim"] == place.dim:
@@ -130,7 +130,7 @@ def _put_together(node: Json, place: Place | None) -> Place | None:
     raise _unequal(node, "the for-loop runs over the axis, and its parts are not put side by side")
 
 
-def _saved(node: Json, place: Place | None, tile: list[int], over: set[int]) -> Place | None:
+def _saved(node: Json, place: AxisPlace | None, tile: list[int], over: set[int]) -> AxisPlace | None:
     """Blocks put their parts of the axis back into one dimension, in the order in which they were taken."""
     omap = node["attributes"]["omap"]
     if place is None:
@@ -147,12 +147,12 @@ def _saved(node: Json, place: Place | None, tile: list[int], over: set[int]) -> 
     fits = dim == _INSIDE or (_mapped(omap, dim) == cut and (place.dim == dim or (place.dim == _INSIDE and tile[dim] == 1)))
     if targets or not fits:
         raise _unequal(node, "the blocks' parts of the axis are not put back where they were taken from")
-    return Place(dim, place.cuts[:-1], place.parts[:-1])
+    return AxisPlace(dim, place.cuts[:-1], place.parts[:-1])
 
 
-def _applied(node: Json, reads: list[Place | None], shapes: list[list[int]]) -> Place | None:
+def _applied(node: Json, reads: list[AxisPlace | None], shapes: list[list[int]]) -> AxisPlace | None:
     """Where the result of a pre-defined operator has the axis."""
-    found: set[Place] = set()
+    found: set[AxisPlace] = set()
     for number, place in enumerate(reads):
         if place is not None:
             dim = place.dim if place.dim == _INSIDE else _carried(node, shapes, number, place.dim)

@@ -1,7 +1,7 @@
 """Tensors of any domain, and what is computed with them: fields, floating point, sizes of formal expressions.
 
 A domain computes with tensors of its own; all it must do is listed in `Domain`. Square roots distribute over products
-(docs/theory.md): a `Tensor` remembers what it is a product of, and roots are taken of the factors.
+(docs/theory.md): a `DomainTensor` remembers what it is a product of, and roots are taken of the factors.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Domain(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class DomainTensor:
     """A tensor of a domain, which is scale * product(over) / product(under)."""
 
     raw: Raw
@@ -65,12 +65,12 @@ class Tensor:
     scale: Fraction = Fraction(1)
 
 
-def plain(raw: Raw) -> Tensor:
+def plain(raw: Raw) -> DomainTensor:
     """A tensor that is no known product."""
-    return Tensor(raw, (raw,))
+    return DomainTensor(raw, (raw,))
 
 
-def joined(parts: list[Tensor], dim: int, domain: Domain) -> Tensor:
+def joined(parts: list[DomainTensor], dim: int, domain: Domain) -> DomainTensor:
     """Tensors one after the other along a dimension; if all are products of as many factors, so is the whole."""
     if len(parts) == 1:
         return parts[0]
@@ -83,10 +83,10 @@ def joined(parts: list[Tensor], dim: int, domain: Domain) -> Tensor:
     if len({(len(part.over), len(part.under), part.scale) for part in parts}) > 1:
         return plain(raw)
     over, under = (tuple(whole(list(raws)) for raws in zip(*factors, strict=True)) for factors in _factors(parts))
-    return Tensor(raw, over, under, parts[0].scale)
+    return DomainTensor(raw, over, under, parts[0].scale)
 
 
-def _factors(parts: list[Tensor]) -> tuple[list[tuple[Raw, ...]], list[tuple[Raw, ...]]]:
+def _factors(parts: list[DomainTensor]) -> tuple[list[tuple[Raw, ...]], list[tuple[Raw, ...]]]:
     return [part.over for part in parts], [part.under for part in parts]
 
 
@@ -95,33 +95,33 @@ def first(raw: Raw, domain: Domain) -> Raw:
     return domain.move([raw], lambda arrays: arrays[0][0])
 
 
-def constant(text: str, domain: Domain) -> Tensor:
+def constant(text: str, domain: Domain) -> DomainTensor:
     """The number that is written as `text`."""
     root = "sqrt(" in text
     number = Fraction(text.replace("sqrt(", "").replace(")", ""))
     if not root:
-        return Tensor(domain.number(number), (), (), number)
+        return DomainTensor(domain.number(number), (), (), number)
     raw = domain.root(abs(number))
     return plain(raw if number >= 0 else domain.multiply(domain.number(Fraction(-1)), raw))
 
 
-def product(x: Tensor, y: Tensor, domain: Domain) -> Tensor:
+def product(x: DomainTensor, y: DomainTensor, domain: Domain) -> DomainTensor:
     """x y."""
     raw = domain.multiply(x.raw, y.raw)
-    return _limited(Tensor(raw, (*x.over, *y.over), (*x.under, *y.under), x.scale * y.scale))
+    return _limited(DomainTensor(raw, (*x.over, *y.over), (*x.under, *y.under), x.scale * y.scale))
 
 
-def quotient(x: Tensor, y: Tensor, domain: Domain) -> Tensor:
+def quotient(x: DomainTensor, y: DomainTensor, domain: Domain) -> DomainTensor:
     """x / y."""
     raw = domain.divide(x.raw, y.raw)
-    return _limited(Tensor(raw, (*x.over, *y.under), (*x.under, *y.over), x.scale / y.scale)) if y.scale else plain(raw)
+    return _limited(DomainTensor(raw, (*x.over, *y.under), (*x.under, *y.over), x.scale / y.scale)) if y.scale else plain(raw)
 
 
-def scaled(raw: Raw, scale: Fraction, domain: Domain) -> Tensor:
+def scaled(raw: Raw, scale: Fraction, domain: Domain) -> DomainTensor:
     """A sum of multiples by one constant is that multiple of a sum."""
     if scale == 1 or scale <= 0:
         return plain(raw)
-    return Tensor(raw, (domain.multiply(raw, domain.number(1 / scale)),), (), scale)
+    return DomainTensor(raw, (domain.multiply(raw, domain.number(1 / scale)),), (), scale)
 
 
 def common_scale(scales: Sequence[Fraction]) -> Fraction:
@@ -129,11 +129,11 @@ def common_scale(scales: Sequence[Fraction]) -> Fraction:
     return scales[0] if len({*scales}) == 1 else Fraction(1)
 
 
-def _limited(tensor: Tensor) -> Tensor:
+def _limited(tensor: DomainTensor) -> DomainTensor:
     return tensor if tensor.scale and len(tensor.over) + len(tensor.under) <= _MOST_FACTORS else plain(tensor.raw)
 
 
-def root(x: Tensor, domain: Domain) -> Tensor:
+def root(x: DomainTensor, domain: Domain) -> DomainTensor:
     """sqrt(c x y / z) is sqrt(c) sqrt(x) sqrt(y) / sqrt(z) for a constant c that is not negative, or sqrt(c) sqrt(x y / z)."""
     if x.scale < 0 or (x.scale == 0 and not domain.roots_factor):
         return plain(domain.function("sqrt", x.raw))
@@ -150,12 +150,12 @@ def root(x: Tensor, domain: Domain) -> Tensor:
     return plain(result)
 
 
-def added(x: Tensor, y: Tensor, domain: Domain) -> Tensor:
+def added(x: DomainTensor, y: DomainTensor, domain: Domain) -> DomainTensor:
     """x + y."""
     return scaled(domain.add(x.raw, y.raw), common_scale([x.scale, y.scale]), domain)
 
 
-def multiplied(x: Tensor, y: Tensor, domain: Domain) -> Tensor:
+def multiplied(x: DomainTensor, y: DomainTensor, domain: Domain) -> DomainTensor:
     """The product of matrices: of the last dimension of x and the last but one of y."""
     rows = domain.move([x.raw], lambda arrays: arrays[0][..., :, :, None])
     columns = domain.move([y.raw], lambda arrays: arrays[0][..., None, :, :])
@@ -179,7 +179,7 @@ def reduced(op: str, raw: Raw, dim: int, size: int, domain: Domain, least: str |
     return domain.move([reduced], lambda arrays: np.squeeze(arrays[0], dim + 1))
 
 
-def moved(x: Tensor, move: Callable[[Array], Array], domain: Domain) -> Tensor:
+def moved(x: DomainTensor, move: Callable[[Array], Array], domain: Domain) -> DomainTensor:
     """The elements of a tensor in other places, and of its factors."""
     raw = domain.move([x.raw], lambda arrays: move(arrays[0]))
     if len(x.over) == 1 and not x.under and x.over[0] is x.raw:
@@ -189,4 +189,4 @@ def moved(x: Tensor, move: Callable[[Array], Array], domain: Domain) -> Tensor:
     def factor(part: Raw) -> Raw:
         return domain.move([part], lambda arrays: move(np.broadcast_to(arrays[0], shape)))
 
-    return Tensor(raw, tuple(map(factor, x.over)), tuple(map(factor, x.under)), x.scale)
+    return DomainTensor(raw, tuple(map(factor, x.over)), tuple(map(factor, x.under)), x.scale)

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from mugraph.cli import ablate, bench, cache, doctor, optimize, show, verify
-from mugraph.cli.arguments import Settings
+from mugraph.cli.arguments import CommandSettings
 from mugraph.errors import MugraphError
 from mugraph.version import __version__
 
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # on it, and libgomp reads it once, when PyTorch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     words = list(sys.argv[1:] if arguments is None else arguments)
-    settings = Settings()
+    settings = CommandSettings()
     try:
         code = typer.main.get_command(app).main(words, prog_name="mugraph", standalone_mode=False, obj=settings)
         return int(code or 0)

@@ -14,7 +14,7 @@ from mugraph.search import SearchSpace
 
 
 @dataclass(slots=True)
-class Settings:
+class CommandSettings:
     """What `main` needs to know after a command failed."""
 
     traceback: bool = False

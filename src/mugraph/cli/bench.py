@@ -17,7 +17,7 @@ from mugraph.errors import InvalidInput, TargetUnavailable
 if TYPE_CHECKING:
     from mugraph.cli.arguments import Subject
     from mugraph.results.superoptimized import Superoptimized
-    from mugraph.runtime.baselines import Comparison
+    from mugraph.runtime.baselines import BaselineComparison
 
 
 def bench(
@@ -46,7 +46,7 @@ def bench(
     return 0
 
 
-def _timed(folder: Path, rounds: int, trust_sources: bool, trust_origin: bool) -> tuple[Superoptimized, Comparison]:
+def _timed(folder: Path, rounds: int, trust_sources: bool, trust_origin: bool) -> tuple[Superoptimized, BaselineComparison]:
     """The saved result, and its times beside those of the function it came from."""
     from mugraph.frontend import trace
     from mugraph.results.superoptimized import load

@@ -16,13 +16,13 @@ from mugraph.ir.graph import Graph
 from mugraph.results.data import Rejection
 from mugraph.results.summary import bound_text, compared_text, floats_text, outcome_text, seconds_text, spot_check_text
 from mugraph.results.superoptimized import Superoptimized
-from mugraph.runtime.baselines import OURS, Comparison
+from mugraph.runtime.baselines import OURS, BaselineComparison
 from mugraph.version import __version__
 
 _NUMBER = re.compile(r"\d[\d.]*(e[+-]\d+)?")
 
 
-def optimization_json(subject: Subject, opt: Superoptimized, comparison: Comparison | None) -> dict[str, Any]:
+def optimization_json(subject: Subject, opt: Superoptimized, comparison: BaselineComparison | None) -> dict[str, Any]:
     """The JSON object of `mugraph optimize --json`."""
     return {"workload": subject.name, **result_json(opt), **comparison_json(comparison)}
 
@@ -64,7 +64,7 @@ def result_json(opt: Superoptimized) -> dict[str, Any]:
     }
 
 
-def comparison_json(comparison: Comparison | None) -> dict[str, Any]:
+def comparison_json(comparison: BaselineComparison | None) -> dict[str, Any]:
     """Measured times as JSON values; no baselines when nothing was measured."""
     if comparison is None:
         return {"speedup": None, "baselines": {}, "ratios": {}, "unavailable": {}}
@@ -77,7 +77,7 @@ def comparison_json(comparison: Comparison | None) -> dict[str, Any]:
     }
 
 
-def print_optimization(subject: Subject, opt: Superoptimized, comparison: Comparison | None, output: Path | None) -> None:
+def print_optimization(subject: Subject, opt: Superoptimized, comparison: BaselineComparison | None, output: Path | None) -> None:
     """The human report of `mugraph optimize`."""
     report = opt.report
     print(f"{subject.name}: {subject.description}")
@@ -150,7 +150,7 @@ def _print_resources(opt: Superoptimized) -> None:
         )
 
 
-def print_comparison(comparison: Comparison) -> None:
+def print_comparison(comparison: BaselineComparison) -> None:
     """The table of measured times; a ratio below 1 is a case mugraph loses."""
     from rich.console import Console
     from rich.table import Table

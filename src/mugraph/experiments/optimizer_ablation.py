@@ -20,7 +20,7 @@ from mugraph.errors import ExceedsMemory
 from mugraph.ir.graph import Graph
 from mugraph.lower import ALL_PASSES, Launch, Passes, lower
 from mugraph.lower.access_costs import accesses_of
-from mugraph.lower.thread_graphs import Rule
+from mugraph.lower.thread_graphs import FusionRule
 from mugraph.lower.tile_form import Kernel, Matmul
 from mugraph.runtime import Executable
 from mugraph.runtime.benchmarking import measure
@@ -88,7 +88,7 @@ class _EveryOperatorStores(Cpu):
     """The CPU target without thread graphs."""
 
     def lower(self, graph: Graph) -> dict[int, Launch]:
-        return lower(graph, rules=(Rule("never", lambda link: False),))
+        return lower(graph, rules=(FusionRule("never", lambda link: False),))
 
 
 def variants() -> Iterator[tuple[str, Passes]]:

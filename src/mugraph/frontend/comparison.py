@@ -16,7 +16,7 @@ import numpy as np
 
 from mugraph.errors import InvalidInput, ShapeMismatch
 from mugraph.frontend.calling import arguments_of
-from mugraph.frontend.returned import Container, Output, Structure, difference, outputs_of, structure_from
+from mugraph.frontend.returned import Container, ReturnedTensor, Structure, difference, outputs_of, structure_from
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.dtypes import DType
@@ -194,7 +194,7 @@ def _of_program(graph: Graph, example_inputs: Any) -> _Side:
     if example_inputs is not None:
         _check_examples(graph, args, kwargs)
     places = [(name,) if kwargs else (number,) for number, name in enumerate(graph.input_names)]
-    outputs = tuple(Output(number, tensor) for number, tensor in enumerate(graph.output_tensors))
+    outputs = tuple(ReturnedTensor(number, tensor) for number, tensor in enumerate(graph.output_tensors))
     return _Side(graph, {place: number for number, place in enumerate(places)}, (), Container(tuple, None, None, outputs), True)
 
 
@@ -224,7 +224,8 @@ def _of_function(fn: Callable[..., Any], example_inputs: Any) -> _Side:
     names = traced.graph.input_names
     tensors = traced.graph.output_tensors
     leaves = (
-        place.constant if place.number is None else Output(place.number, tensors[place.number]) for place in traced.results.places
+        place.constant if place.number is None else ReturnedTensor(place.number, tensors[place.number])
+        for place in traced.results.places
     )
     returned = structure_from(traced.results.structure, leaves)
     brought = tuple(_Captured(names[number], number, values[number].detach()) for number in captured)

@@ -35,23 +35,23 @@ _VIEWS = frozenset({"_unsafe_view"})
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class CallWork:
     """Bytes read and written, each tensor once, and floating-point operations."""
 
     bytes: int = 0
     flops: int = 0
 
 
-def work_of_call(node: fx.Node) -> Work:
+def work_of_call(node: fx.Node) -> CallWork:
     """What a call costs when torch runs it alone; views, and parts of several results, cost nothing."""
     given = _tensors(node)
     name = getattr(getattr(node.target, "overloadpacket", None), "__name__", None)
     view = getattr(node.target, "is_view", False) or name in _VIEWS
     if not given or view or node.target is operator.getitem:
-        return Work()
+        return CallWork()
     gathers = name in _GATHERING
     read = [node if gathers and source is node.args[0] else source for source in node.all_input_nodes]
-    return Work(sum(map(bytes_of, (*read, node))), _flops_of_call(node, given))
+    return CallWork(sum(map(bytes_of, (*read, node))), _flops_of_call(node, given))
 
 
 def _tensors(node: fx.Node) -> list[torch.Tensor]:
@@ -59,9 +59,9 @@ def _tensors(node: fx.Node) -> list[torch.Tensor]:
     return [part for part in (value if isinstance(value, (tuple, list)) else (value,)) if isinstance(part, torch.Tensor)]
 
 
-def work_of_program(program: Graph, tensors: Iterable[fx.Node]) -> Work:
+def work_of_program(program: Graph, tensors: Iterable[fx.Node]) -> CallWork:
     """What kernels that compute `program` cost at least, `tensors` being its inputs and outputs."""
-    return Work(sum(map(bytes_of, tensors)), _flops_of_program(program))
+    return CallWork(sum(map(bytes_of, tensors)), _flops_of_program(program))
 
 
 def share(taken: Iterable[int], rest: Iterable[int]) -> float:

@@ -16,7 +16,7 @@ import numpy as np
 
 from mugraph.errors import InvalidInput, MugraphError, ShapeMismatch, UnsupportedOperator
 from mugraph.frontend.onnx_rows import FLOATS, ROWS, Constant, NodeCall, Operand
-from mugraph.frontend.roundings import Origin, Step, written_roundings
+from mugraph.frontend.roundings import PrecisionOrigin, PrecisionStep, written_roundings
 from mugraph.ir.dtypes import DType
 from mugraph.ir.program import Program, ProgramTensor
 
@@ -40,7 +40,7 @@ def cast_roundings(graph: onnx.GraphProto, given: Mapping[str, DType]) -> Mappin
     node gives what its first operand of a floating-point type is.
     """
     names = list(given)
-    steps = [Step(dtype, Origin.GIVEN) for dtype in given.values()]
+    steps = [PrecisionStep(dtype, PrecisionOrigin.GIVEN) for dtype in given.values()]
     for node in graph.node:
         operands = tuple(names.index(name) for name in node.input if name in names)
         types = [steps[operand].dtype for operand in operands]
@@ -48,7 +48,7 @@ def cast_roundings(graph: onnx.GraphProto, given: Mapping[str, DType]) -> Mappin
         dtype = _target(node, types) if cast else next(iter(filter(None, types)), None)
         for name in node.output:
             names.append(name)
-            steps.append(Step(dtype, _origin(node, cast, operands), operands[:1] if cast else operands))
+            steps.append(PrecisionStep(dtype, _origin(node, cast, operands), operands[:1] if cast else operands))
     read = {name for node in graph.node for name in node.input}
     rounding = {names[number]: steps[number].dtype for number in written_roundings(steps)}
     return {name: dtype for name, dtype in rounding.items() if dtype is not None and name in read}
@@ -61,12 +61,12 @@ def _target(node: onnx.NodeProto, types: list[DType | None]) -> DType | None:
     return next((FLOATS.get(attribute.i) for attribute in node.attribute if attribute.name == "to"), None)
 
 
-def _origin(node: onnx.NodeProto, cast: bool, operands: tuple[int, ...]) -> Origin:
+def _origin(node: onnx.NodeProto, cast: bool, operands: tuple[int, ...]) -> PrecisionOrigin:
     if not operands:
-        return Origin.NUMBER
+        return PrecisionOrigin.NUMBER
     if cast:
-        return Origin.CAST
-    return Origin.MOVED if node.op_type in _MOVING else Origin.COMPUTED
+        return PrecisionOrigin.CAST
+    return PrecisionOrigin.MOVED if node.op_type in _MOVING else PrecisionOrigin.COMPUTED
 
 
 _OLDEST_OPSET = 7

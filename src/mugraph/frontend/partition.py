@@ -18,9 +18,9 @@ from torch import fx
 from mugraph.errors import MugraphError
 from mugraph.frontend.attention import mask_of
 from mugraph.frontend.node_traits import (
+    CallWork,
     Inspector,
     Traits,
-    Work,
     alone,
     described,
     isolated,
@@ -68,7 +68,7 @@ class Piece:
         return tuple(node.output for node in self.program.inputs()[len(self.inputs) :])
 
     @property
-    def work(self) -> Work:
+    def work(self) -> CallWork:
         """Bytes that kernels read and write at least, and floating-point operations of the program."""
         return work_of_program(self.program, (*self.inputs, *self.outputs))
 
@@ -82,7 +82,7 @@ class Left:
     level: int
 
     @property
-    def work(self) -> Work:
+    def work(self) -> CallWork:
         """What the call costs."""
         return work_of_call(self.node)
 

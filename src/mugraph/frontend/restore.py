@@ -32,7 +32,7 @@ _READ_ERRORS = (LookupError, AttributeError, ValueError, TypeError)
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class CapturedSource:
     """A tensor that a function brings along: a parameter or buffer of a module, or one that it closes over.
 
     A call gives it as it is now, of the shape and dtype it had when the function was traced. Raises ShapeMismatch where it is
@@ -45,7 +45,7 @@ class Source:
     origins: tuple[Origin, ...]
 
     @classmethod
-    def of(cls, name: str, tensor: torch.Tensor, origins: Sequence[Origin]) -> Source:
+    def of(cls, name: str, tensor: torch.Tensor, origins: Sequence[Origin]) -> CapturedSource:
         """The source of `tensor`, which `origins` lead to; without any, it is this one for ever."""
         return cls(name, tuple(tensor.shape), tensor.dtype, tuple(origins) or (Origin(name, lambda: tensor),))
 
@@ -98,7 +98,7 @@ def same_value(first: object, second: object) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
+class ArgumentLeaf:
     """One place in the arguments: a tensor of fixed shape and dtype, or a value that was traced as a constant."""
 
     name: str
@@ -107,7 +107,7 @@ class Leaf:
     constant: Any = _NOT_A_TENSOR
 
     @classmethod
-    def of(cls, name: str, example: Any) -> Leaf:
+    def of(cls, name: str, example: Any) -> ArgumentLeaf:
         """The place that `example` stands in. Raises InvalidInput for a tensor that has no one shape."""
         if isinstance(example, torch.Tensor):
             if example.is_nested:
@@ -140,7 +140,7 @@ class Arguments:
     fn: Callable[..., Any]
     signature: inspect.Signature
     structure: TreeSpec
-    leaves: tuple[Leaf, ...]
+    leaves: tuple[ArgumentLeaf, ...]
     positional: bool
     """Whether the example call was positional tensors only, one per leaf, so that such calls need no binding."""
     defaults: tuple[Any, ...] = field(repr=False, compare=False)
@@ -155,12 +155,12 @@ class Arguments:
         names: list[str] = []
         for path, _ in with_paths:
             names.append(unused_name(_leaf_name(path), names))
-        leaves = tuple(Leaf.of(name, example) for name, (_, example) in zip(names, with_paths, strict=True))
+        leaves = tuple(ArgumentLeaf.of(name, example) for name, (_, example) in zip(names, with_paths, strict=True))
         positional = not kwargs and len(args) == len(leaves) and all(isinstance(arg, torch.Tensor) for arg in args)
         return cls(fn, signature, structure, leaves, positional, _defaults(fn))
 
     @property
-    def tensors(self) -> tuple[Leaf, ...]:
+    def tensors(self) -> tuple[ArgumentLeaf, ...]:
         """The places where tensors stand."""
         return tuple(leaf for leaf in self.leaves if leaf.is_tensor)
 
@@ -292,7 +292,7 @@ class Traced:
     name: str
     graph: Graph
     arguments: Arguments
-    sources: tuple[Source, ...]
+    sources: tuple[CapturedSource, ...]
     results: Results
     strides: tuple[tuple[int, ...] | None, ...]
     """By input, the strides that it must have, where what the function returns depends on them."""

@@ -21,11 +21,11 @@ from mugraph.frontend.restore import Place, Results, View, check_value
 from mugraph.ir.graph import Tensor
 
 Structure = Any
-"""A `Container` of structures, an `Output`, or a value that is no tensor."""
+"""A `Container` of structures, an `ReturnedTensor`, or a value that is no tensor."""
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class ReturnedTensor:
     """A tensor: the output of that number of a graph."""
 
     number: int
@@ -69,11 +69,11 @@ def structure_from(spec: Any, leaves: Iterator[Any]) -> Structure:
     return Container(dict, tuple(key for key, _ in pairs), None, tuple(part for _, part in pairs))
 
 
-def outputs_of(structure: Structure) -> list[Output]:
+def outputs_of(structure: Structure) -> list[ReturnedTensor]:
     """The tensors of a structure, in order."""
     if isinstance(structure, Container):
         return [output for part in structure.parts for output in outputs_of(part)]
-    return [structure] if isinstance(structure, Output) else []
+    return [structure] if isinstance(structure, ReturnedTensor) else []
 
 
 def difference(left: Structure, right: Structure, same: Callable[[object, object], bool], place: str = "") -> str | None:
@@ -89,16 +89,20 @@ def difference(left: Structure, right: Structure, same: Callable[[object, object
             for key, one, other in zip(keys, left.parts, right.parts, strict=True)
         )
         return next(filter(None, differences), None)
-    if isinstance(left, Output) and isinstance(right, Output):
+    if isinstance(left, ReturnedTensor) and isinstance(right, ReturnedTensor):
         alike = (left.tensor.shape, left.tensor.dtype) == (right.tensor.shape, right.tensor.dtype)
     else:
-        alike = not isinstance(left, Container | Output) and not isinstance(right, Container | Output) and same(left, right)
+        alike = (
+            not isinstance(left, Container | ReturnedTensor)
+            and not isinstance(right, Container | ReturnedTensor)
+            and same(left, right)
+        )
     return None if alike else f"{where}one returns {text_of(left)}, the other {text_of(right)}"
 
 
 def text_of(structure: Structure) -> str:
     """A structure as one reads it: `(fp32[2, 4], 3)`."""
-    return str(structure) if isinstance(structure, Container | Output) else repr(structure)
+    return str(structure) if isinstance(structure, Container | ReturnedTensor) else repr(structure)
 
 
 def _kinds(keys: Sequence[Any] | None) -> list[type] | None:

@@ -14,7 +14,7 @@ from enum import Enum, auto
 from mugraph.ir.dtypes import DType
 
 
-class Origin(Enum):
+class PrecisionOrigin(Enum):
     """Where a tensor of a program comes from, as far as precision goes."""
 
     GIVEN = auto()
@@ -28,53 +28,53 @@ class Origin(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PrecisionStep:
     """A tensor of a program: its type (None for integers and the like), how it is made, and of which steps, by number."""
 
     dtype: DType | None
-    origin: Origin
+    origin: PrecisionOrigin
     operands: tuple[int, ...] = ()
 
 
-def written_roundings(steps: Sequence[Step]) -> frozenset[int]:
+def written_roundings(steps: Sequence[PrecisionStep]) -> frozenset[int]:
     """The casts, by number, that are roundings."""
     readers: list[list[int]] = [[] for _ in steps]
     for number, step in enumerate(steps):
         for operand in step.operands:
             readers[operand].append(number)
-    losing = [number for number, step in enumerate(steps) if step.origin is Origin.CAST and _loses(steps, step)]
+    losing = [number for number, step in enumerate(steps) if step.origin is PrecisionOrigin.CAST and _loses(steps, step)]
     return frozenset(number for number in losing if _comes_back(steps, readers, number) or _made_of_wider(steps, number))
 
 
-def _loses(steps: Sequence[Step], cast: Step) -> bool:
+def _loses(steps: Sequence[PrecisionStep], cast: PrecisionStep) -> bool:
     """Whether a cast, whose first operand is what it casts, is to a type that lacks numbers of the operand's."""
     before = steps[cast.operands[0]].dtype if cast.operands else None
     return cast.dtype is not None and before is not None and not cast.dtype.contains(before)
 
 
-def _comes_back(steps: Sequence[Step], readers: Sequence[Sequence[int]], cast: int) -> bool:
+def _comes_back(steps: Sequence[PrecisionStep], readers: Sequence[Sequence[int]], cast: int) -> bool:
     """Whether the value of a cast is read where more than its type is computed with."""
     reached = _reached(cast, lambda number: readers[number] if number == cast or steps[number].origin in _UNROUNDED else ())
     return any(_is_wide(steps, number, cast) for number in reached if steps[number].dtype is not None)
 
 
-def _made_of_wider(steps: Sequence[Step], cast: int) -> bool:
+def _made_of_wider(steps: Sequence[PrecisionStep], cast: int) -> bool:
     """Whether something enters the wide part of the program before a cast that is not of the narrow type."""
 
     def sources(number: int) -> list[int]:
         floats = [operand for operand in steps[number].operands if steps[operand].dtype is not None]
         return [operand for operand in floats or steps[number].operands if _is_wide(steps, operand, cast)]
 
-    return any(steps[number].origin is Origin.GIVEN for number in _reached(cast, sources))
+    return any(steps[number].origin is PrecisionOrigin.GIVEN for number in _reached(cast, sources))
 
 
-def _is_wide(steps: Sequence[Step], number: int, cast: int) -> bool:
+def _is_wide(steps: Sequence[PrecisionStep], number: int, cast: int) -> bool:
     """Whether a tensor may hold what the type of a cast does not."""
     narrow, dtype = steps[cast].dtype, steps[number].dtype
     return narrow is None or dtype is None or not narrow.contains(dtype)
 
 
-_UNROUNDED = (Origin.MOVED, Origin.CAST)
+_UNROUNDED = (PrecisionOrigin.MOVED, PrecisionOrigin.CAST)
 """What readers of a value pass on as it is, or as a cast of their own says."""
 
 

@@ -10,7 +10,7 @@ from collections.abc import Collection
 import torch
 from torch import fx
 
-from mugraph.frontend.roundings import Origin, Step, written_roundings
+from mugraph.frontend.roundings import PrecisionOrigin, PrecisionStep, written_roundings
 from mugraph.ir.dtypes import DType
 
 DTYPES = {
@@ -75,22 +75,22 @@ def name_of(node: fx.Node) -> str:
     return str(getattr(packet, "__name__", packet))
 
 
-def _step(node: fx.Node, positions: dict[fx.Node, int], numbers: Collection[str]) -> Step:
+def _step(node: fx.Node, positions: dict[fx.Node, int], numbers: Collection[str]) -> PrecisionStep:
     operands = tuple(positions[source] for source in node.all_input_nodes)
-    return Step(_dtype(node), _origin(node, numbers), operands if node.op == "call_function" else ())
+    return PrecisionStep(_dtype(node), _origin(node, numbers), operands if node.op == "call_function" else ())
 
 
-def _origin(node: fx.Node, numbers: Collection[str]) -> Origin:
+def _origin(node: fx.Node, numbers: Collection[str]) -> PrecisionOrigin:
     value = node.meta.get("val")
     if node.name in numbers or (node.op == "get_attr" and isinstance(value, torch.Tensor) and value.dim() == 0):
-        return Origin.NUMBER
+        return PrecisionOrigin.NUMBER
     if node.op != "call_function" or not node.all_input_nodes:
-        return Origin.GIVEN
+        return PrecisionOrigin.GIVEN
     name = name_of(node)
     if name in _CASTS:
-        return Origin.CAST
+        return PrecisionOrigin.CAST
     moved = getattr(node.target, "is_view", False) or name in _MOVING
-    return Origin.MOVED if moved else Origin.COMPUTED
+    return PrecisionOrigin.MOVED if moved else PrecisionOrigin.COMPUTED
 
 
 def _dtype(node: fx.Node) -> DType | None:

@@ -20,7 +20,7 @@ from mugraph.errors import InvalidInput, UnsupportedOperator
 from mugraph.frontend.conversion import Signature, convert
 from mugraph.frontend.export import Recording, record
 from mugraph.frontend.origins import origins
-from mugraph.frontend.restore import Arguments, Results, Source, Traced, unused_name
+from mugraph.frontend.restore import Arguments, CapturedSource, Results, Traced, unused_name
 from mugraph.frontend.returned import results_of
 from mugraph.frontend.torch_casts import DTYPES
 from mugraph.ir.scalar import Scalar
@@ -100,18 +100,18 @@ def _user_inputs(recording: Recording) -> list[str]:
     return [spec.arg.name for spec in specs if spec.kind is InputKind.USER_INPUT]
 
 
-def _signature(fn: Callable[..., Any], recording: Recording) -> tuple[Signature, tuple[Source, ...]]:
+def _signature(fn: Callable[..., Any], recording: Recording) -> tuple[Signature, tuple[CapturedSource, ...]]:
     """What the placeholders are, and where the captured tensors come from, in the order of the program's inputs."""
     inputs = _argument_names(recording)
     numbers: dict[str, Scalar] = {}
-    sources: list[Source] = []
+    sources: list[CapturedSource] = []
     known = origins(fn)
     for placeholder, wanted, tensor in _captured(recording):
         if placeholder in recording.literals and tensor.dim() == 0:
             numbers[placeholder] = Scalar.of(tensor.item())
             continue
         ways = known.get(id(tensor), ())
-        source = Source.of(wanted or next((way.name for way in ways), "captured"), tensor, ways)
+        source = CapturedSource.of(wanted or next((way.name for way in ways), "captured"), tensor, ways)
         name = unused_name(source.name, set(inputs.values()))
         _check_tensor(f"tensor {name} of the function", tensor)
         inputs[placeholder] = name

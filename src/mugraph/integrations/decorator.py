@@ -23,7 +23,7 @@ from mugraph.errors import InvalidInput, LeftToPyTorch, MugraphError, ShapeMisma
 from mugraph.frontend.restore import Traced
 from mugraph.integrations.call_kinds import Kind, asks_for_gradients, kind_of_call, stands_for_others, surroundings, tensors_of
 from mugraph.integrations.dynamic_shapes import Dynamic, DynamicSuperoptimized, superoptimize_dynamic
-from mugraph.integrations.piece_optimizer import Options
+from mugraph.integrations.piece_optimizer import PieceOptions
 from mugraph.results.data import Shared
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.benchmarking import Duel, duel
@@ -243,7 +243,7 @@ class Settings:
         if not isinstance(self.dynamic, Mapping):
             remedy = "declare dimensions by argument, as in {0: {0: Dim('batch', 1, 64)}}"
             raise InvalidInput(f"dynamic={self.dynamic!r}: {remedy}")
-        Options.of(self.of_all)
+        PieceOptions.of(self.of_all)
         if self.target is not None:
             device_for(self.target)
 

@@ -43,7 +43,7 @@ Known = dict[tuple[object, ...], Graph]
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class PieceOptions:
     """What `torch.compile(..., backend="mugraph", options={...})` may say.
 
     `budget` is in seconds for the pieces of one graph together, shared evenly by the distinct ones (None: no limit). `keep` is
@@ -80,7 +80,7 @@ class Options:
         device_for(self.target)
 
     @classmethod
-    def of(cls, options: Mapping[str, Any] | None) -> Options:
+    def of(cls, options: Mapping[str, Any] | None) -> PieceOptions:
         """Options from what the user wrote; raises InvalidInput naming what is wrong, TargetUnavailable for an unknown target."""
         known = [field.name for field in fields(cls)]
         for name in options or {}:
@@ -90,7 +90,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PieceOutcome:
     """What was found for a program (None: it could not be optimized), and why torch runs it ("": kernels do)."""
 
     result: Superoptimized | None
@@ -100,12 +100,12 @@ class Outcome:
 class Optimizer:
     """Programs optimized under the same options, each once in a process."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: PieceOptions) -> None:
         self.options = options
-        self._outcomes: dict[str, Outcome] = {}
+        self._outcomes: dict[str, PieceOutcome] = {}
         self._one_at_a_time = threading.Lock()
 
-    def outcomes(self, pieces: Sequence[Piece], known: Known) -> list[Outcome]:
+    def outcomes(self, pieces: Sequence[Piece], known: Known) -> list[PieceOutcome]:
         """What becomes of each of a graph's pieces; raises MugraphError in strict mode where one cannot be optimized.
 
         A program whose form is in `known` is scheduled as the muGraph there, and not measured; the others' join it in the end.
@@ -124,16 +124,16 @@ class Optimizer:
                 known.setdefault(form_of(piece.program), outcome.result.graph)
         return outcomes
 
-    def _tried(self, piece: Piece, budget: float | None, known: Known) -> Outcome:
+    def _tried(self, piece: Piece, budget: float | None, known: Known) -> PieceOutcome:
         try:
             result = self._optimized(piece, budget, known.get(form_of(piece.program)))
-            return Outcome(result, self._objection(piece, result))
+            return PieceOutcome(result, self._objection(piece, result))
         except Exception as error:  # one piece's failure is no reason to lose the others
             if self.options.strict:
                 raise
             if not isinstance(error, MugraphError):
                 _log.warning("optimizing a piece failed; please report this", exc_info=True)
-            return Outcome(None, f"{type(error).__name__}: {error}")
+            return PieceOutcome(None, f"{type(error).__name__}: {error}")
 
     def _optimized(self, piece: Piece, budget: float | None, like: Graph | None) -> Superoptimized:
         options = self.options
@@ -176,7 +176,7 @@ class Optimizer:
 
 
 @functools.cache
-def optimizer(options: Options) -> Optimizer:
+def optimizer(options: PieceOptions) -> Optimizer:
     """The optimizer of this process for these options."""
     return Optimizer(options)
 

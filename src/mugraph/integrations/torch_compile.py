@@ -31,7 +31,7 @@ from mugraph.frontend.capture import captured
 from mugraph.frontend.graph_passes import concrete, numbers_of, with_arrangements, with_views_of_results
 from mugraph.frontend.partition import Partition, Piece, partition
 from mugraph.frontend.splice import stitched
-from mugraph.integrations.piece_optimizer import Known, Options, optimizer
+from mugraph.integrations.piece_optimizer import Known, PieceOptions, optimizer
 from mugraph.results.superoptimized import Superoptimized
 
 _USES = 3
@@ -126,7 +126,7 @@ def backend(
     """The Dynamo backend called "mugraph". Raises InvalidInput for unknown options and for every `mode`."""
     if mode is not None:
         raise InvalidInput(f"backend mugraph has no mode {mode!r}; pass options={{...}}")
-    chosen = Options.of(options)
+    chosen = PieceOptions.of(options)
     graph = _captured(module, example_inputs)
     if graph is not None:
         return _run(chosen, graph)
@@ -150,11 +150,11 @@ def _with_gradients(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Ca
     return make_boxed_func(module.forward)
 
 
-def _compiled(options: Options, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+def _compiled(options: PieceOptions, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     return make_boxed_func(_run(options, module))
 
 
-def _run(options: Options, module: fx.GraphModule) -> Callable[..., Any]:
+def _run(options: PieceOptions, module: fx.GraphModule) -> Callable[..., Any]:
     try:
         return _at_all_sizes(options, module)
     except Exception:  # a model must run whatever goes wrong in here
@@ -164,7 +164,7 @@ def _run(options: Options, module: fx.GraphModule) -> Callable[..., Any]:
         return module.forward
 
 
-def _at_all_sizes(options: Options, module: fx.GraphModule) -> Callable[..., Any]:
+def _at_all_sizes(options: PieceOptions, module: fx.GraphModule) -> Callable[..., Any]:
     """The optimized graph; with symbolic sizes, what has fixed ones in it, and at sizes that keep coming everything."""
     known: Known = {}
     general = _optimized(options, module, known).forward
@@ -181,7 +181,7 @@ def _at_all_sizes(options: Options, module: fx.GraphModule) -> Callable[..., Any
     return SizedGraph(general, specialized, numbers, options.sizes, options.strict)
 
 
-def _optimized(options: Options, module: fx.GraphModule, known: Known) -> fx.GraphModule:
+def _optimized(options: PieceOptions, module: fx.GraphModule, known: Known) -> fx.GraphModule:
     """The graph with kernels in the place of its pieces."""
     module = with_arrangements(with_views_of_results(module))
     whole = partition(module.graph, options.target.partition(":")[0])

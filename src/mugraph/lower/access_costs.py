@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
-from mugraph.lower.dims import Dim
+from mugraph.lower.dims import LoopDim
 from mugraph.lower.fragments import PAIR, WARP, comes_by_ldmatrix, on_matrix_units, stored_together, warp_tiles
 from mugraph.lower.thread_mapping import WIDEST_ACCESS, elementwise_share, reduction_share
 from mugraph.lower.tile_form import Buffer, Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile, reads_target
@@ -190,7 +190,7 @@ def _elementwise_traffic(kernel: Kernel, statement: Elementwise) -> Traffic:
     return total
 
 
-def _along(dims: Sequence[Dim], position: int) -> tuple[tuple[int, int], ...]:
+def _along(dims: Sequence[LoopDim], position: int) -> tuple[tuple[int, int], ...]:
     """The size of each loop and the stride of tile number `position` along it."""
     return tuple((dim.size, dim.strides[position]) for dim in dims)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from mugraph.ir.graph import Graph, Value
 from mugraph.lower.choices import Relation, choose
-from mugraph.lower.layouts import Dimensions, Layout, common_dimensions, relaid, relations_of, tiles_of, times_of
+from mugraph.lower.layouts import BufferLayout, Dimensions, common_dimensions, relaid, relations_of, tiles_of, times_of
 from mugraph.lower.lower import DimensionOrder, Launch, kernel_windows
 from mugraph.lower.pipeline import block_threads
 from mugraph.lower.tile_form import Kernel
@@ -77,7 +77,7 @@ def _tensor(value: Value, launches: Mapping[int, Launch]) -> _Tensor | None:
     return None if dimensions is None else _Tensor(value, dimensions, buffers)
 
 
-def _relations(index: int, kernel: Kernel, tensors: list[_Tensor]) -> Iterator[Relation[Layout]]:
+def _relations(index: int, kernel: Kernel, tensors: list[_Tensor]) -> Iterator[Relation[BufferLayout]]:
     """What a kernel costs for the layouts of the tensors it touches, over the names of the tensors."""
     here = {tensor.buffers[index]: tensor for tensor in tensors if index in tensor.buffers}
     dimensions = {buffer: tensor.dimensions for buffer, tensor in here.items()}
@@ -88,7 +88,7 @@ def _relations(index: int, kernel: Kernel, tensors: list[_Tensor]) -> Iterator[R
             yield replace(relation, variables=tuple(here[buffer].name for buffer in relation.variables))
 
 
-def _laid_out(index: int, launch: Launch, tensors: list[_Tensor], chosen: Mapping[str, Layout]) -> Launch:
+def _laid_out(index: int, launch: Launch, tensors: list[_Tensor], chosen: Mapping[str, BufferLayout]) -> Launch:
     here = {tensor.buffers[index]: tensor for tensor in tensors if index in tensor.buffers}
     dimensions = {buffer: tensor.dimensions for buffer, tensor in here.items()}
     kernel = relaid(launch.kernel, dimensions, {buffer: chosen[tensor.name] for buffer, tensor in here.items()})
@@ -96,6 +96,6 @@ def _laid_out(index: int, launch: Launch, tensors: list[_Tensor], chosen: Mappin
     return replace(launch, kernel=kernel, orders={value: order for value, order in orders.items() if not order.is_row_major})
 
 
-def _order(dimensions: Dimensions, layout: Layout) -> DimensionOrder:
+def _order(dimensions: Dimensions, layout: BufferLayout) -> DimensionOrder:
     order = sorted(range(len(layout.strides)), key=layout.strides.__getitem__, reverse=True)
     return DimensionOrder(dimensions.extents, tuple(order))

@@ -8,7 +8,7 @@ from mugraph.lower.tile_form import Elementwise, Reduce
 
 
 @dataclass(frozen=True, slots=True)
-class Dim:
+class LoopDim:
     """A loop: its size, and the stride of the target and of each source along it."""
 
     size: int
@@ -16,17 +16,19 @@ class Dim:
     reduced: bool = False
 
 
-def loops_of(statement: Elementwise | Reduce) -> list[Dim]:
+def loops_of(statement: Elementwise | Reduce) -> list[LoopDim]:
     """The loops from the target's slowest dimension to its fastest, then the reduced one; at least one loop."""
     target, sources = statement.target, statement.sources
-    dims = [Dim(size, tuple(tile.strides[d] for tile in (target, *sources))) for d, size in enumerate(target.shape) if size > 1]
-    joined: list[Dim] = []
+    dims = [
+        LoopDim(size, tuple(tile.strides[d] for tile in (target, *sources))) for d, size in enumerate(target.shape) if size > 1
+    ]
+    joined: list[LoopDim] = []
     for dim in sorted(dims, key=lambda dim: -dim.strides[0]):
         if joined and all(outer == dim.size * inner for outer, inner in zip(joined[-1].strides, dim.strides, strict=True)):
-            joined[-1] = Dim(joined[-1].size * dim.size, dim.strides)
+            joined[-1] = LoopDim(joined[-1].size * dim.size, dim.strides)
         else:
             joined.append(dim)
     if isinstance(statement, Reduce):
         size = statement.sources[0].shape[-1] if statement.sources else 1
-        joined.append(Dim(size, (0, *(tile.strides[-1] for tile in sources)), reduced=True))
-    return joined or [Dim(1, (1,) * (1 + len(sources)))]
+        joined.append(LoopDim(size, (0, *(tile.strides[-1] for tile in sources)), reduced=True))
+    return joined or [LoopDim(1, (1,) * (1 + len(sources)))]

@@ -27,7 +27,7 @@ _SWIZZLE_COST = ELEMENT_COST
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class BufferLayout:
     """A stride for each dimension of a buffer, in elements, the elements it spans, and how places within it are swizzled."""
 
     strides: tuple[int, ...]
@@ -65,16 +65,16 @@ class Dimensions:
     strides: tuple[int, ...]
     windows: bool = False
 
-    def layouts(self, element_bytes: int) -> tuple[Layout, ...]:
+    def layouts(self, element_bytes: int) -> tuple[BufferLayout, ...]:
         """Every dimension as the fastest, the others in their order, with plain, swizzled and padded rows."""
         found = (self.layouts_along(fastest, element_bytes) for fastest in range(len(self.extents)))
         return tuple(dict.fromkeys(itertools.chain.from_iterable(found)))
 
-    def orders(self) -> tuple[Layout, ...]:
+    def orders(self) -> tuple[BufferLayout, ...]:
         """Every dimension as the fastest, the others in their order, with plain rows."""
         return tuple(next(self.layouts_along(fastest, 1)) for fastest in range(len(self.extents)))
 
-    def layouts_along(self, fastest: int, element_bytes: int) -> Iterator[Layout]:
+    def layouts_along(self, fastest: int, element_bytes: int) -> Iterator[BufferLayout]:
         """Plain, swizzled and padded rows along one dimension."""
         order = [*(dim for dim in range(len(self.extents)) if dim != fastest), fastest]
         plain = self._layout(order, 0)
@@ -86,22 +86,22 @@ class Dimensions:
         for chunks in _PADDINGS:
             yield self._layout(order, chunks * _CHUNK // element_bytes)
 
-    def _layout(self, order: Sequence[int], padding: int) -> Layout:
+    def _layout(self, order: Sequence[int], padding: int) -> BufferLayout:
         strides = [0] * len(order)
         step = 1
         for place, dim in enumerate(reversed(order)):
             strides[dim] = step
             step = step * self.extents[dim] + (padding if place == 0 else 0)
-        return Layout(tuple(strides), step)
+        return BufferLayout(tuple(strides), step)
 
-    def relaid(self, tile: Tile, layout: Layout) -> Tile:
+    def relaid(self, tile: Tile, layout: BufferLayout) -> Tile:
         """The same elements of a tile in a new layout."""
         new = dict(zip(self.strides, layout.strides, strict=True))
         strides = (new[old] if size > 1 and old else 0 for size, old in zip(tile.shape, tile.strides, strict=True))
         start = tile.start.mapped(lambda place: self._moved(place, layout))
         return replace(tile, strides=tuple(strides), start=start, swizzle=layout.swizzle)
 
-    def _moved(self, place: int, layout: Layout) -> int:
+    def _moved(self, place: int, layout: BufferLayout) -> int:
         return sum(digit * stride for digit, stride in zip(self._coordinates(place), layout.strides, strict=True))
 
     def _coordinates(self, place: int) -> tuple[int, ...]:
@@ -167,7 +167,7 @@ def common_dimensions(uses: Sequence[tuple[Kernel, Tile]], elements: int) -> Dim
     return found if all(found.hold(kernel, tile) for kernel, tile in uses) else None
 
 
-def relaid(kernel: Kernel, dimensions: Mapping[str, Dimensions], chosen: Mapping[str, Layout]) -> Kernel:
+def relaid(kernel: Kernel, dimensions: Mapping[str, Dimensions], chosen: Mapping[str, BufferLayout]) -> Kernel:
     """The kernel with the buffers that are named in the layouts chosen for them.
 
     A tensor that is no window along its buffer's dimensions, as a view may be, has no place of its own any more.
@@ -207,14 +207,14 @@ def relations_of(
     statement: Statement,
     times: int,
     dimensions: Mapping[str, Dimensions],
-    options: Mapping[str, Sequence[Layout]],
-) -> Iterator[Relation[Layout]]:
+    options: Mapping[str, Sequence[BufferLayout]],
+) -> Iterator[Relation[BufferLayout]]:
     """Costs of a statement for the layouts of the buffers it touches together; the tiles of a product cost separately."""
     for accesses in accesses_of(kernel, statement):
         names = tuple(dict.fromkeys(tile.buffer for tile in accesses.tiles if tile.buffer in options))
         if not names:
             continue
-        costs: dict[tuple[Layout, ...], float] = {}
+        costs: dict[tuple[BufferLayout, ...], float] = {}
         for layouts in itertools.product(*(options[name] for name in names)):
             placed = dict(zip(names, layouts, strict=True))
             tiles = [dimensions[t.buffer].relaid(t, placed[t.buffer]) if t.buffer in placed else t for t in accesses.tiles]

@@ -16,7 +16,7 @@ from mugraph.ir.ops import GRAPH_DEFINED
 from mugraph.lower import tiles
 from mugraph.lower.blocks import lower_block, view
 from mugraph.lower.flattening import flattened
-from mugraph.lower.thread_graphs import RULES, Rule, construct
+from mugraph.lower.thread_graphs import RULES, FusionRule, construct
 from mugraph.lower.tile_form import Buffer, Kernel, Memory, Tile
 
 
@@ -56,7 +56,7 @@ class Launch:
     orders: Mapping[Value, DimensionOrder] = field(default_factory=dict)
 
 
-def lower(graph: Graph, rules: tuple[Rule, ...] = RULES) -> dict[int, Launch]:
+def lower(graph: Graph, rules: tuple[FusionRule, ...] = RULES) -> dict[int, Launch]:
     """The launch of every graph-defined node of a kernel graph, by node index; `rules` are those of thread graphs."""
     if graph.level is not Level.KERNEL:
         raise InvalidGraph(f"lowering starts at a kernel graph, not a {graph.level} graph")

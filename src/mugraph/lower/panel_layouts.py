@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mugraph.lower.access_costs import copy_traffic, factor_traffic
-from mugraph.lower.layouts import Dimensions, Layout
+from mugraph.lower.layouts import BufferLayout, Dimensions
 from mugraph.lower.tile_form import Buffer, Index, Matmul, Memory, Panels, Tile
 
 
@@ -43,7 +43,7 @@ def _best(
     order = sorted(range(panel.rank), key=lambda dim: -panel.strides[dim])
     dims = Dimensions(tuple(panel.shape[dim] for dim in order), tuple(panel.strides[dim] for dim in order), windows=whole_rows)
 
-    def cost(layout: Layout) -> float:
+    def cost(layout: BufferLayout) -> float:
         tile = dims.relaid(panel, layout)
         traffic = copy_traffic(buffer, tile) + factor_traffic(buffer, product, tile, inner, threads)
         return layout.cost + traffic.cost

@@ -35,7 +35,7 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class FusionRule:
     """A condition that a link must meet for its producer to join its consumer's thread graph."""
 
     name: str
@@ -65,22 +65,22 @@ def _spreads_trailing(narrow: Shape, wide: Shape) -> bool:
 
 
 _ALWAYS = (
-    Rule("the producer is elementwise", lambda link: is_elementwise(link.producer)),
-    Rule("both ends run equally often", lambda link: link.producer_phase is link.consumer_phase),
-    Rule("broadcasting repeats no expensive work", _is_cheap_to_repeat),
-    Rule("the expression can be written out", lambda link: link.operations <= _LONGEST),
+    FusionRule("the producer is elementwise", lambda link: is_elementwise(link.producer)),
+    FusionRule("both ends run equally often", lambda link: link.producer_phase is link.consumer_phase),
+    FusionRule("broadcasting repeats no expensive work", _is_cheap_to_repeat),
+    FusionRule("the expression can be written out", lambda link: link.operations <= _LONGEST),
 )
-CHAINS = (Rule("the consumer is elementwise", lambda link: is_elementwise(link.consumer)), *_ALWAYS)
+CHAINS = (FusionRule("the consumer is elementwise", lambda link: is_elementwise(link.consumer)), *_ALWAYS)
 """Rules of thread graphs without reductions."""
 RULES = (
-    Rule(
+    FusionRule(
         "the consumer is elementwise or a reduction", lambda link: is_elementwise(link.consumer) or is_reduction(link.consumer.op)
     ),
     *_ALWAYS,
 )
 
 
-def construct(graph: Graph, rules: tuple[Rule, ...] = RULES) -> Graph:
+def construct(graph: Graph, rules: tuple[FusionRule, ...] = RULES) -> Graph:
     """The same muGraph with thread graphs in place of what the rules let join; results are unchanged.
 
     A kernel graph is rebuilt with every block graph in it constructed; a block graph is fused itself.
@@ -92,7 +92,7 @@ def construct(graph: Graph, rules: tuple[Rule, ...] = RULES) -> Graph:
 
 
 class _Fusion:
-    def __init__(self, graph: Graph, rules: tuple[Rule, ...]) -> None:
+    def __init__(self, graph: Graph, rules: tuple[FusionRule, ...]) -> None:
         self.graph = graph
         self.rules = rules
         self.phases = phases(graph)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mugraph.lower.dims import Dim, loops_of
+from mugraph.lower.dims import LoopDim, loops_of
 from mugraph.lower.fragments import WARP
 from mugraph.lower.tile_form import Elementwise, Kernel, Memory, Reduce, Tile
 
@@ -26,7 +26,7 @@ class Share:
     group of `group` neighbouring lanes takes in turn for each result.
     """
 
-    dims: tuple[Dim, ...]
+    dims: tuple[LoopDim, ...]
     run: int
     group: int = 1
 
@@ -45,7 +45,7 @@ def elementwise_share(kernel: Kernel, statement: Elementwise) -> Share:
     """Runs along the dimension in which most memory traffic is consecutive."""
     tiles = (statement.target, *statement.sources)
 
-    def consecutive(dim: Dim) -> int:
+    def consecutive(dim: LoopDim) -> int:
         shared = (kernel.buffer(tile.buffer).memory is Memory.SHARED for tile in tiles)
         weights = (1 if here else _DEVICE_WEIGHT for here in shared)
         return sum(weight for weight, stride in zip(weights, dim.strides, strict=True) if stride == 1)
@@ -81,7 +81,7 @@ def addresses(share: Share, tile: Tile, position: int) -> tuple[object, ...]:
     return (tile.buffer, tile.start, tuple(joined), share.run)
 
 
-def _run(kernel: Kernel, tiles: Sequence[Tile], dims: Sequence[Dim], share: int) -> int:
+def _run(kernel: Kernel, tiles: Sequence[Tile], dims: Sequence[LoopDim], share: int) -> int:
     """Elements that a thread takes at once along the last dimension: what alignment allows, no more than its `share`."""
     *others, last = dims
     first = len(last.strides) - len(tiles)

@@ -26,7 +26,7 @@ COMPILE_MODES = {"torch.compile": "default", "torch.compile max-autotune": "max-
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class BaselineComparison:
     """Median seconds per call, and how much faster the optimized program is (below 1: slower), by baseline."""
 
     latency: float
@@ -45,7 +45,7 @@ class Comparison:
 
 def compare(
     optimized: Callable[[], Any], fn: Callable[..., Any], inputs: Sequence[Any], rounds: int = 30, machine: Machine = _HOST
-) -> Comparison:
+) -> BaselineComparison:
     """Time `optimized()` against `fn(*inputs)` in eager mode and under torch.compile, all on tensors of `machine`.
 
     Compiling the baselines takes some seconds and is not timed.
@@ -73,13 +73,13 @@ def _torch_variants(fn: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
     return {"torch eager": fn, **compiled}
 
 
-def _summary(times: Mapping[str, Sequence[float]], unavailable: dict[str, str]) -> Comparison:
+def _summary(times: Mapping[str, Sequence[float]], unavailable: dict[str, str]) -> BaselineComparison:
     baselines = {name: statistics.median(seconds) for name, seconds in times.items() if name != OURS}
     ratios = {
         name: statistics.median(theirs / ours for theirs, ours in zip(times[name], times[OURS], strict=True))
         for name in baselines
     }
-    return Comparison(statistics.median(times[OURS]), baselines, ratios, unavailable)
+    return BaselineComparison(statistics.median(times[OURS]), baselines, ratios, unavailable)
 
 
 def _reason(error: Exception) -> str:

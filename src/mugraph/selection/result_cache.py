@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class ResultCache:
     """The place in a store where the result for one program, device and choice of settings is kept.
 
     `settings` are all that decide the result but the `budget` in seconds (None: no limit): a result that was found

@@ -26,7 +26,7 @@ _SAYS_EMPTY = ("empty", "nowhere", "no input", "no point")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PairAnswer:
     """One answer: `text` is its reason or counterexample, `domain` the inputs it speaks of; seconds are of the processor.
 
     `replayed` says whether the witness of a difference held when it was evaluated again, None where that could not be asked.
@@ -40,17 +40,17 @@ class Answer:
     bounded: bool = False
 
 
-def answer(pair: Pair, budget: float | None = None) -> Answer:
+def answer(pair: Pair, budget: float | None = None) -> PairAnswer:
     """What `verify` says of a pair; what it raises for a reason of the user's is `refused`, anything else `crashed`."""
     started = time.process_time()
     try:
         verdict = verify(pair.left, pair.right, pair.inputs, budget=budget, **pair.options)
     except MugraphError as error:
-        return Answer(REFUSED, time.process_time() - started, f"{type(error).__name__}: {error}")
+        return PairAnswer(REFUSED, time.process_time() - started, f"{type(error).__name__}: {error}")
     except Exception as error:
-        return Answer(CRASHED, time.process_time() - started, repr(error))
+        return PairAnswer(CRASHED, time.process_time() - started, repr(error))
     seconds = time.process_time() - started
-    return Answer(
+    return PairAnswer(
         outcome=verdict.outcome.value,
         seconds=seconds,
         text=str(verdict.counterexample or verdict.reason),
@@ -70,7 +70,7 @@ def _replayed(pair: Pair, verdict: Verdict) -> bool | None:
     return verdict.counterexample.replay(comparison.left, comparison.right)
 
 
-def fault(truth: Truth, given: Answer) -> str:
+def fault(truth: Truth, given: PairAnswer) -> str:
     """What is wrong with an answer, empty where nothing is.
 
     An equality that holds on a part must be said with the part; on no input at all, with that. A difference of functions that
@@ -91,18 +91,18 @@ def _says_empty(domain: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class PairResult:
     """A pair, by family and note, and the answer to it."""
 
     pair: Pair
-    answer: Answer
+    answer: PairAnswer
 
     @property
     def fault(self) -> str:
         return fault(self.pair.truth, self.answer)
 
 
-def row(family: Family, results: Iterable[Result]) -> dict[str, Any]:
+def row(family: Family, results: Iterable[PairResult]) -> dict[str, Any]:
     """The record of a family: counts by truth and outcome, faults, times, and the first pairs that are to be looked at."""
     results = list(results)
     faults = Counter(result.fault for result in results if result.fault)
@@ -132,17 +132,17 @@ def row(family: Family, results: Iterable[Result]) -> dict[str, Any]:
 _EXAMPLES = 8
 
 
-def _unnamed_null_set(result: Result) -> bool:
+def _unnamed_null_set(result: PairResult) -> bool:
     return result.pair.truth is Truth.NEARLY and result.answer.outcome == EQUIVALENT and not result.answer.domain
 
 
-def _noteworthy(result: Result) -> bool:
+def _noteworthy(result: PairResult) -> bool:
     """Whether an answer is wrong, or falls short of what there was to be said."""
     expected = {Truth.EQUAL: EQUIVALENT, Truth.READING: EQUIVALENT, Truth.DIFFERENT: DIFFERENT}.get(result.pair.truth)
     return bool(result.fault) or (expected is not None and result.answer.outcome != expected)
 
 
-def _sentence(result: Result) -> str:
+def _sentence(result: PairResult) -> str:
     given = result.answer
     fault_found = f" ({result.fault})" if result.fault else ""
     return f"{result.pair.note}: {result.pair.truth}, {given.outcome}{fault_found}: {given.text[:240]}"

@@ -33,7 +33,7 @@ Dims = tuple[int | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class TileCut:
     """How a graph's grid and for-loop cut the axes of a program."""
 
     schedule: Schedule
@@ -51,7 +51,7 @@ class Derivations:
         assert self._closure.saturated
         self._sketches: dict[int | None, list[tuple[Sketch, bool]]] = {}
         self._ways: dict[Hashable, int] = {}
-        self._emitted: dict[Cut, dict[tuple[int, ...], bool]] = {}
+        self._emitted: dict[TileCut, dict[tuple[int, ...], bool]] = {}
 
     def of(self, graph: Graph) -> str:
         """Where a graph of one kernel is found, or the conditions that it breaks."""
@@ -64,7 +64,7 @@ class Derivations:
         broken = sorted(reading.broken())
         return f"breaks condition {', '.join(map(str, broken))}" if broken else MISSED
 
-    def _under(self, cut: Cut) -> dict[tuple[int, ...], bool]:
+    def _under(self, cut: TileCut) -> dict[tuple[int, ...], bool]:
         """The ways of all derivations that this schedule suits, and whether the search lists them."""
         if cut not in self._emitted:
             found = self._emitted[cut] = {}
@@ -112,14 +112,14 @@ class Reading:
         self._inside = loop_nodes(self.body)
         self._cuts = [*self._cuts_of_inputs()]
 
-    def cut(self) -> Cut | None:
+    def cut(self) -> TileCut | None:
         """The axes that grid and for-loop cut, where each cuts one of all inputs that have it, or the loop of some; else None."""
         grid = [self._axis(position) for position in range(len(self.body.grid))]
         loop = {axis for _, _, axis in self._cuts if axis is not None}
         if None in grid or len(loop) > 1:
             return None
         counts = tuple((axis, count) for axis, count in zip(grid, self.body.grid, strict=True) if axis is not None)
-        return Cut(Schedule(counts, self.body.loop), next(iter(loop), None))
+        return TileCut(Schedule(counts, self.body.loop), next(iter(loop), None))
 
     def broken(self) -> set[int]:
         """The numbers of the conditions in docs/theory.md that the graph breaks, as far as they are seen along axes."""

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_flatten
 
 from mugraph import superoptimize
 from mugraph.errors import MugraphError
-from mugraph.testing.functions import Call, RandomFunction, calls, examples, random_function
+from mugraph.testing.functions import DrawnFunction, FunctionCall, calls, examples, random_function
 
 _TOLERANCE = 1e-5
 _OWN = 10
@@ -26,7 +26,7 @@ _WRONG = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CallFinding:
     """What is the matter with one call."""
 
     kind: str
@@ -69,13 +69,13 @@ def _since(started: float) -> float:
     return round(time.perf_counter() - started, 2)
 
 
-def _arguments(function: RandomFunction, example: Call) -> Any:
+def _arguments(function: DrawnFunction, example: FunctionCall) -> Any:
     """Example inputs of `superoptimize`, which takes positional or keyword arguments."""
     args, kwargs = function.call(example.tensors)
     return kwargs if not args else tuple(example.tensors)
 
 
-def finding(function: RandomFunction, optimized: Any, call: Call) -> Finding | None:
+def finding(function: DrawnFunction, optimized: Any, call: FunctionCall) -> CallFinding | None:
     """What is wrong with the optimized function's answer to a call, None where nothing is."""
     args, kwargs = function.call(call.tensors)
     if args:
@@ -90,15 +90,15 @@ def finding(function: RandomFunction, optimized: Any, call: Call) -> Finding | N
         try:
             given, structure = tree_flatten(optimized(*args, **kwargs))
         except MugraphError as error:
-            return Finding("refused", call.what, str(error)[:300])
+            return CallFinding("refused", call.what, str(error)[:300])
         except Exception as error:
-            return Finding("crashed", call.what, repr(error)[:300])
+            return CallFinding("crashed", call.what, repr(error)[:300])
     if structure != expected_structure or [x.shape for x in given] != [x.shape for x in expected]:
-        return Finding("structure", call.what, f"{structure} for {expected_structure}")
+        return CallFinding("structure", call.what, f"{structure} for {expected_structure}")
     if [x.dtype for x in given] != [x.dtype for x in expected]:
-        return Finding("structure", call.what, f"{[x.dtype for x in given]} for {[x.dtype for x in expected]}")
+        return CallFinding("structure", call.what, f"{[x.dtype for x in given]} for {[x.dtype for x in expected]}")
     if any(not torch.equal(x.nan_to_num(), y.nan_to_num()) for x, y in zip(before, call.tensors, strict=True)):
-        return Finding("wrong", call.what, "an argument was changed")
+        return CallFinding("wrong", call.what, "an argument was changed")
     return _difference(call, given, [expected, *jostled], reference)
 
 
@@ -114,8 +114,11 @@ class _Jostling:
 
 
 def _difference(
-    call: Call, given: Sequence[torch.Tensor], rounded: Sequence[Sequence[torch.Tensor]], reference: Sequence[torch.Tensor]
-) -> Finding | None:
+    call: FunctionCall,
+    given: Sequence[torch.Tensor],
+    rounded: Sequence[Sequence[torch.Tensor]],
+    reference: Sequence[torch.Tensor],
+) -> CallFinding | None:
     """The first output that is further from the function in float64 than rounding explains.
 
     That is what eager makes, the first of `rounded`, and what moves every operand by a unit in the last place.
@@ -126,16 +129,16 @@ def _difference(
         eager = others[0]
         defined = torch.isfinite(eager) & torch.isfinite(exact)
         if (torch.isnan(eager) & torch.isnan(exact) & ~torch.isnan(ours)).any():
-            return Finding("NaN lost", call.what, f"output {number} is a number where the function's is none")
+            return CallFinding("NaN lost", call.what, f"output {number} is a number where the function's is none")
         if not defined.any():
             continue
         scale = exact[defined].abs().max().item()
         mine, *own = ((x[defined].double() - exact[defined]).abs().max().item() for x in (ours, *others))
         if not torch.isfinite(ours[defined]).all():
             kind = "wrong" if all(torch.isfinite(tensor).all() for tensor in call.tensors) else "infinite inputs"
-            return Finding(kind, call.what, f"output {number} is not finite where the function's is")
+            return CallFinding(kind, call.what, f"output {number} is not finite where the function's is")
         error, theirs = (x / scale if scale else x for x in (mine, max(own)))
         if error > max(_TOLERANCE, _OWN * theirs):
             kind = "wrong" if error > max(_WRONG, _OWN * _OWN * theirs) else "imprecise"
-            return Finding(kind, call.what, f"output {number}: relative error {error:.2g}, the function's own {theirs:.2g}")
+            return CallFinding(kind, call.what, f"output {number}: relative error {error:.2g}, the function's own {theirs:.2g}")
     return None

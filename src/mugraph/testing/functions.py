@@ -20,7 +20,7 @@ SIZES = (1, 2, 3, 4, 5, 7, 8, 13, 16, 32)
 
 
 @dataclass(frozen=True, slots=True)
-class RandomFunction:
+class DrawnFunction:
     """A function of tensors called `names`, of which the last may be keywords, that holds `weights` and returns `outputs`.
 
     Values are numbered: arguments first, then weights, then the result of each step.
@@ -59,10 +59,10 @@ class RandomFunction:
         named = list(zip(self.names[positional:], tensors[positional:], strict=True))
         return tuple(tensors[:positional]), dict(reversed(named))
 
-    def wide(self) -> RandomFunction:
+    def wide(self) -> DrawnFunction:
         """The function on doubles."""
         weights = tuple(weight.double() for weight in self.weights)
-        return RandomFunction(self.names, self.shapes, weights, self.steps, self.outputs, self.keywords, self.structure)
+        return DrawnFunction(self.names, self.shapes, weights, self.steps, self.outputs, self.keywords, self.structure)
 
     def __str__(self) -> str:
         first = len(self.names) + len(self.weights)
@@ -120,7 +120,7 @@ _VIEWS = ("transpose", "flatten", "unsqueeze", "layer norm")
 _MOST_ELEMENTS = 1 << 14
 
 
-def random_function(seed: int, steps: tuple[int, int] = (3, 9)) -> RandomFunction:
+def random_function(seed: int, steps: tuple[int, int] = (3, 9)) -> DrawnFunction:
     """The function of a seed: between two numbers of steps, of which at least half read the result of the one before."""
     return _Growth(np.random.default_rng(seed)).function(steps)
 
@@ -140,7 +140,7 @@ class _Growth:
     def pick(self, choices: Sequence[Any]) -> Any:
         return choices[int(self.rng.integers(len(choices)))]
 
-    def function(self, steps: tuple[int, int]) -> RandomFunction:
+    def function(self, steps: tuple[int, int]) -> DrawnFunction:
         shapes = self.shapes()
         generator = torch.Generator().manual_seed(int(self.rng.integers(2**31)))
         weights = tuple(
@@ -154,7 +154,7 @@ class _Growth:
         count = self.pick((1, 1, 1, 2, 3))
         made = self.arguments[len(shapes) :]
         outputs = (made[-1], *(self.pick(made) for _ in range(count - 1)))
-        return RandomFunction(
+        return DrawnFunction(
             names=tuple(f"x{number}" for number in range(len(shapes))),
             shapes=shapes,
             weights=weights,
@@ -204,35 +204,37 @@ class _Growth:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class FunctionCall:
     """Tensors to call a function with, and what is unlike its examples."""
 
     what: str
     tensors: tuple[torch.Tensor, ...]
 
 
-def examples(function: RandomFunction, rng: np.random.Generator) -> Call:
+def examples(function: DrawnFunction, rng: np.random.Generator) -> FunctionCall:
     """Example inputs: now and then the same tensor, or views of one, wherever shapes are the same."""
     tensors = _normal(function.shapes, rng)
     if rng.random() < 0.3:
         tensors = _aliased(tensors)
-    return Call("examples", tuple(tensors))
+    return FunctionCall("examples", tuple(tensors))
 
 
-def calls(function: RandomFunction, rng: np.random.Generator) -> Iterator[Call]:
+def calls(function: DrawnFunction, rng: np.random.Generator) -> Iterator[FunctionCall]:
     """Other values, other aliasing and other strides than those of the examples."""
     shapes = function.shapes
-    yield Call("other values", tuple(_normal(shapes, rng)))
-    yield Call("small values", tuple(1e-3 * tensor for tensor in _normal(shapes, rng)))
-    yield Call("large values", tuple(100 * tensor for tensor in _normal(shapes, rng)))
-    yield Call("zeros", tuple(torch.zeros(shape) for shape in shapes))
+    yield FunctionCall("other values", tuple(_normal(shapes, rng)))
+    yield FunctionCall("small values", tuple(1e-3 * tensor for tensor in _normal(shapes, rng)))
+    yield FunctionCall("large values", tuple(100 * tensor for tensor in _normal(shapes, rng)))
+    yield FunctionCall("zeros", tuple(torch.zeros(shape) for shape in shapes))
     for position in range(len(shapes)):
         tensors = _normal(shapes, rng)
-        yield Call(f"argument {position} zero", (*tensors[:position], torch.zeros(shapes[position]), *tensors[position + 1 :]))
+        yield FunctionCall(
+            f"argument {position} zero", (*tensors[:position], torch.zeros(shapes[position]), *tensors[position + 1 :])
+        )
     for name, value in (("NaN", math.nan), ("inf", math.inf)):
         tensors = _normal(shapes, rng)
         tensors[0].reshape(-1)[: max(1, shapes[0][-1] if len(shapes[0]) > 1 else 1)] = value
-        yield Call(f"{name} in the first row", tuple(tensors))
+        yield FunctionCall(f"{name} in the first row", tuple(tensors))
     yield from _aliasings(function, rng)
     yield from _layouts(function, rng)
 
@@ -247,19 +249,19 @@ def _aliased(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [first.setdefault(tuple(tensor.shape), tensor) for tensor in tensors]
 
 
-def _aliasings(function: RandomFunction, rng: np.random.Generator) -> Iterator[Call]:
+def _aliasings(function: DrawnFunction, rng: np.random.Generator) -> Iterator[FunctionCall]:
     tensors = _normal(function.shapes, rng)
     if len(set(function.shapes)) < len(function.shapes):
-        yield Call("one tensor in several places", tuple(_aliased(tensors)))
+        yield FunctionCall("one tensor in several places", tuple(_aliased(tensors)))
     buffer = torch.from_numpy(rng.normal(size=max(tensor.numel() for tensor in tensors) + len(tensors)).astype(np.float32))
     views = [buffer[offset : offset + tensor.numel()].view(tensor.shape) for offset, tensor in enumerate(tensors)]
-    yield Call("views of one buffer", tuple(views))
+    yield FunctionCall("views of one buffer", tuple(views))
     held = {tuple(weight.shape): weight for weight in function.weights}
     if any(tuple(tensor.shape) in held for tensor in tensors):
-        yield Call("captured tensors as arguments", tuple(held.get(tuple(tensor.shape), tensor) for tensor in tensors))
+        yield FunctionCall("captured tensors as arguments", tuple(held.get(tuple(tensor.shape), tensor) for tensor in tensors))
 
 
-def _layouts(function: RandomFunction, rng: np.random.Generator) -> Iterator[Call]:
+def _layouts(function: DrawnFunction, rng: np.random.Generator) -> Iterator[FunctionCall]:
     layouts: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
         "transposed storage": lambda x: x.mT.contiguous().mT if x.dim() > 1 else x,
         "reversed dimensions": lambda x: x.permute(*reversed(range(x.dim()))).contiguous().permute(*reversed(range(x.dim()))),
@@ -273,4 +275,4 @@ def _layouts(function: RandomFunction, rng: np.random.Generator) -> Iterator[Cal
         tensors = _normal(function.shapes, rng)
         changed = [layout(tensor) if not alone or position == 0 else tensor for position, tensor in enumerate(tensors)]
         if not alone or len(tensors) > 1:
-            yield Call(f"{what}{' in the first argument' if alone else ''}", tuple(changed))
+            yield FunctionCall(f"{what}{' in the first argument' if alone else ''}", tuple(changed))

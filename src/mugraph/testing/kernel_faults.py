@@ -37,7 +37,7 @@ class Plant:
 
 
 @dataclass(frozen=True, slots=True)
-class Trials:
+class FaultTrials:
     """What became of the faults of one kind: places there are, faults tried, and the lines of those that went unnoticed."""
 
     places: int
@@ -53,7 +53,7 @@ def planted(graph: Graph, machine: Cuda) -> dict[str, list[Plant]]:
     return dict(sorted(found.items()))
 
 
-def try_faults(graph: Graph, inputs: Sequence[Any], machine: Cuda, most: int) -> dict[str, Trials]:
+def try_faults(graph: Graph, inputs: Sequence[Any], machine: Cuda, most: int) -> dict[str, FaultTrials]:
     """Faults of each kind in the kernels of a graph of 16-bit tensors, up to `most` of a kind, evenly spread over the text.
 
     Raises AssertionError when the kernels are not right and clean without a fault.
@@ -64,11 +64,11 @@ def try_faults(graph: Graph, inputs: Sequence[Any], machine: Cuda, most: int) ->
         return any(_noticed(graph, inputs, exact, machine, plant, seed) for seed in _ORDERS)
 
     assert not noticed(None), "the kernels themselves are not right and clean"
-    found: dict[str, Trials] = {}
+    found: dict[str, FaultTrials] = {}
     for kind, of_kind in planted(graph, machine).items():
         chosen = of_kind[:: math.ceil(len(of_kind) / most)]
         escaped = tuple(plant.line for plant in chosen if not noticed(plant))
-        found[kind] = Trials(len(of_kind), len(chosen), escaped)
+        found[kind] = FaultTrials(len(of_kind), len(chosen), escaped)
     return found
 
 

@@ -37,7 +37,7 @@ from mugraph.targets.cuda.machine import Cuda
 from mugraph.targets.machine import Machine, machine_for
 from mugraph.targets.triton.interpreted import InterpretedTriton
 from mugraph.targets.triton.machine import Triton
-from mugraph.testing.mugraphs import LARGE, SMALL, Space, random_mugraph
+from mugraph.testing.mugraphs import LARGE, SMALL, MuGraphSpace, random_mugraph
 
 LARGEST_ERROR: Mapping[DType, float] = {DType.FP16: 3e-3, DType.BF16: 2e-2, DType.FP32: 1e-4}
 """What rounding explains, relative to the largest result."""
@@ -90,7 +90,7 @@ FAULTS = (Ending.WRONG, Ending.CRASHED)
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunOutcome:
     """How a run ended, its largest error beside the one allowed, and the message of what went wrong or was refused."""
 
     ending: Ending
@@ -121,7 +121,7 @@ def trial_of_seed(seed: int) -> Trial:
     return random_trial(rng, rng.randint(1, _KERNELS), space)
 
 
-def random_trial(rng: random.Random, kernels: int, space: Space) -> Trial:
+def random_trial(rng: random.Random, kernels: int, space: MuGraphSpace) -> Trial:
     """A random muGraph, whose tensors in memory are within the range of their types, its outputs no work of rounding."""
     while True:
         trial = trial_of(random_mugraph(rng, kernels, space), rng.randrange(2**32))
@@ -216,24 +216,24 @@ def machine_of(target: str, turn: int = 0) -> Machine:
     return InterpretedTriton(Triton.described(f"triton:{architecture}"))
 
 
-def outcome(trial: Trial, machine: Machine) -> Outcome:
+def outcome(trial: Trial, machine: Machine) -> RunOutcome:
     """How a muGraph fares on a machine."""
     executable = _built(trial.graph, machine)
-    if isinstance(executable, Outcome):
+    if isinstance(executable, RunOutcome):
         return executable
     try:
         return _compared(trial, executable)
     except Exception as error:  # whatever it is, it is what is looked for
-        return Outcome(Ending.CRASHED, message=f"{type(error).__name__}: {error}")
+        return RunOutcome(Ending.CRASHED, message=f"{type(error).__name__}: {error}")
 
 
-def compiled(graph: Graph, compiler: str, turn: int = 0) -> Outcome:
+def compiled(graph: Graph, compiler: str, turn: int = 0) -> RunOutcome:
     """Whether a target's own compiler takes the kernels of a muGraph."""
     made = _built(graph, machine_for(f"{compiler}:{ARCHITECTURES[turn % len(ARCHITECTURES)]}"))
-    return made if isinstance(made, Outcome) else Outcome(Ending.COMPILED)
+    return made if isinstance(made, RunOutcome) else RunOutcome(Ending.COMPILED)
 
 
-def constructed(trial: Trial, machines: Sequence[Machine]) -> Outcome:
+def constructed(trial: Trial, machines: Sequence[Machine]) -> RunOutcome:
     """Whether a muGraph with generated thread graphs is valid, and means just what it did without any.
 
     A machine prints both alike, or in another order of nodes; then what it prints is run.
@@ -244,12 +244,12 @@ def constructed(trial: Trial, machines: Sequence[Machine]) -> Outcome:
         check(made)
         means = [evaluate(graph, trial.inputs, FloatArithmetic()) for graph in (flat, made)]
         if not all(np.array_equal(one, other) for one, other in zip(*means, strict=True)):
-            return Outcome(Ending.WRONG, message="outputs differ in float64")
+            return RunOutcome(Ending.WRONG, message="outputs differ in float64")
         others = [machine for machine in machines if _text(trial.graph, machine) != _text(made, machine)]
     except Exception as error:  # as above
-        return Outcome(Ending.CRASHED, message=f"{type(error).__name__}: {error}")
+        return RunOutcome(Ending.CRASHED, message=f"{type(error).__name__}: {error}")
     runs = [outcome(replace(trial, graph=made), machine) for machine in others]
-    return next((run for run in runs if run.ending is not Ending.EQUAL), Outcome(Ending.EQUAL))
+    return next((run for run in runs if run.ending is not Ending.EQUAL), RunOutcome(Ending.EQUAL))
 
 
 def _text(graph: Graph, machine: Machine) -> object:
@@ -260,7 +260,7 @@ def _text(graph: Graph, machine: Machine) -> object:
         return str(error)
 
 
-def _built(graph: Graph, machine: Machine) -> Executable | Outcome:
+def _built(graph: Graph, machine: Machine) -> Executable | RunOutcome:
     """A valid muGraph's kernels, or how they were refused; that it or its lowered form is invalid, or its text, is a defect."""
     with tempfile.TemporaryDirectory(prefix="mugraph-") as folder:
         try:
@@ -268,24 +268,24 @@ def _built(graph: Graph, machine: Machine) -> Executable | Outcome:
         except Exception as error:  # as above
             is_defect = type(error) is InvalidGraph or isinstance(error, CompilationFailed)
             is_refusal = isinstance(error, MugraphError) and not is_defect
-            return Outcome(Ending.REFUSED if is_refusal else Ending.CRASHED, message=f"{type(error).__name__}: {error}")
+            return RunOutcome(Ending.REFUSED if is_refusal else Ending.CRASHED, message=f"{type(error).__name__}: {error}")
 
 
-def _compared(trial: Trial, executable: Executable) -> Outcome:
+def _compared(trial: Trial, executable: Executable) -> RunOutcome:
     dtypes = [node.output.dtype for node in trial.graph.inputs()]
     given = [torch.from_numpy(array).to(_TORCH[dtype]) for array, dtype in zip(trial.inputs, dtypes, strict=True)]
     results: list[Any] = executable(*given)
     if findings := getattr(executable.machine, "findings", []):
-        return Outcome(Ending.WRONG, message=str(findings[0]))
+        return RunOutcome(Ending.WRONG, message=str(findings[0]))
     for value, result in zip(trial.graph.outputs, results, strict=True):
         tensor = trial.graph.tensor(value)
         if tuple(result.shape) != tensor.shape or result.dtype is not _TORCH[tensor.dtype]:
-            return Outcome(
+            return RunOutcome(
                 Ending.WRONG, message=f"a result of shape {list(result.shape)} and {result.dtype} in place of {tensor}"
             )
     if not all(np.array_equal(tensor.double().numpy(), array) for tensor, array in zip(given, trial.inputs, strict=True)):
-        return Outcome(Ending.WRONG, message="an input was written to")
+        return RunOutcome(Ending.WRONG, message="an input was written to")
     found = errors(trial.graph, [result.double().numpy() for result in results], trial.exact)
     share = max(error / allowed for error, allowed in zip(found, trial.allowed, strict=True))
     message = f"outputs err by {[f'{error:.2g}' for error in found]} of their largest" if share > 1 else ""
-    return Outcome(Ending.WRONG if share > 1 else Ending.EQUAL, share, message)
+    return RunOutcome(Ending.WRONG if share > 1 else Ending.EQUAL, share, message)

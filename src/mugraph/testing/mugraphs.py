@@ -28,7 +28,7 @@ _Operator = Callable[[Pool], Pool]
 
 
 @dataclass(frozen=True, slots=True)
-class Space:
+class MuGraphSpace:
     """What muGraphs are drawn from: types of inputs, sizes of their dimensions, parts that a grid or a loop cuts, and the largest
     tensor, in elements. With `layouts`, tensors are given orders of their dimensions."""
 
@@ -39,12 +39,12 @@ class Space:
     layouts: bool = False
 
 
-SMALL = Space()
+SMALL = MuGraphSpace()
 LARGE = replace(SMALL, sizes=(1, 2, 8, 16, 16, 24, 32, 48, 64), counts=(1, 2, 4), largest=8192)
 """Products large enough for matrix units, rows long enough for wide loads."""
 
 
-def random_mugraph(rng: random.Random, kernels: int, space: Space = SMALL) -> Graph:
+def random_mugraph(rng: random.Random, kernels: int, space: MuGraphSpace = SMALL) -> Graph:
     """A kernel graph of `kernels` graph-defined nodes, some of which read what earlier ones make, and some pre-defined ones.
 
     Its values are of moderate size for inputs that are.
@@ -69,7 +69,7 @@ def with_random_layouts(graph: Graph, rng: random.Random) -> Graph:
 class _Growth:
     """Operators of one level, applied to values that there are."""
 
-    def __init__(self, builder: GraphBuilder, rng: random.Random, space: Space) -> None:
+    def __init__(self, builder: GraphBuilder, rng: random.Random, space: MuGraphSpace) -> None:
         self.builder, self.rng, self.space = builder, rng, space
 
     @property
@@ -208,7 +208,7 @@ class _Growth:
 class _Program(_Growth):
     """A random kernel graph."""
 
-    def __init__(self, rng: random.Random, space: Space) -> None:
+    def __init__(self, rng: random.Random, space: MuGraphSpace) -> None:
         super().__init__(GraphBuilder(Level.KERNEL), rng, space)
 
     def build(self, kernels: int) -> Graph:

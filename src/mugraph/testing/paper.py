@@ -66,7 +66,7 @@ DTYPE = "fp16"
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class PaperProgram:
     """A workload with its norm, where there is a choice, and its size."""
 
     workload: str
@@ -85,11 +85,11 @@ class Subject:
 
 
 WRITTEN_FOR = {
-    "rmsnorm": Subject("rmsnorm", "figure"),
-    "gqa": Subject("gqa"),
-    "qknorm": Subject("qknorm", norm="layer"),
-    "lora": Subject("lora"),
-    "gated_mlp": Subject("gated-mlp"),
-    "ntrans": Subject("ntrans"),
+    "rmsnorm": PaperProgram("rmsnorm", "figure"),
+    "gqa": PaperProgram("gqa"),
+    "qknorm": PaperProgram("qknorm", norm="layer"),
+    "lora": PaperProgram("lora"),
+    "gated_mlp": PaperProgram("gated-mlp"),
+    "ntrans": PaperProgram("ntrans"),
 }
 """By the name of the file."""

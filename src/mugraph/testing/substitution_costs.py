@@ -16,7 +16,7 @@ from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph, Level, Shape, Value
 from mugraph.search import search
-from mugraph.testing.substitutions import Saturation, State, Terms, state_of
+from mugraph.testing.substitutions import RewriteSaturation, RewriteTerms, State, state_of
 
 _PRODUCTS = ("matmul", "concat_matmul")
 _GIVEN = ("input", "constant", "transpose")
@@ -26,7 +26,7 @@ _GIVEN = ("input", "constant", "transpose")
 class Costs:
     """Seconds of programs on a device, whose inputs have these shapes."""
 
-    terms: Terms
+    terms: RewriteTerms
     device: Device
     shapes: Sequence[Shape]
     dtype: DType
@@ -136,10 +136,10 @@ class Rewritten:
 
 def best_rewriting(program: Graph, device: Device, limit: int) -> Rewritten:
     """The best of the first `limit` programs that rewriting of a program of matrices and vectors leads to."""
-    terms, tensors = Terms(), [node.output for node in program.inputs()]
+    terms, tensors = RewriteTerms(), [node.output for node in program.inputs()]
     start = state_of(program, terms)
     costs = Costs(terms, device, [tensor.shape for tensor in tensors], tensors[0].dtype)
-    saturation = Saturation(terms, start, costs.bound, limit)
+    saturation = RewriteSaturation(terms, start, costs.bound, limit)
     best, seconds, states = start, costs.seconds(start), 0
     for bound, state in saturation.states():
         states += 1
@@ -152,7 +152,7 @@ def best_rewriting(program: Graph, device: Device, limit: int) -> Rewritten:
 # --- partition ---------------------------------------------------------------------------------------------------------
 
 
-def kernels_of(terms: Terms, state: State) -> list[list[int]]:
+def kernels_of(terms: RewriteTerms, state: State) -> list[list[int]]:
     """The terms of each kernel of a program: products alone, others with those they feed, if no kernel then waits for itself."""
     group_of: dict[int, int] = {}
     groups: dict[int, list[int]] = {}
@@ -186,7 +186,7 @@ def _between(first: int, last: int, needs: dict[int, set[int]]) -> bool:
     return any(first in needs[each] for each in needs[last] if each not in (first, last))
 
 
-def _borders(terms: Terms, state: State, group: Sequence[int]) -> tuple[list[int], list[int]]:
+def _borders(terms: RewriteTerms, state: State, group: Sequence[int]) -> tuple[list[int], list[int]]:
     """What a kernel reads, and which of its terms others read or the program returns."""
     inside = set(group)
     read = dict.fromkeys(operand for number in group for operand in terms[number].operands if operand not in inside)
@@ -199,7 +199,7 @@ def _borders(terms: Terms, state: State, group: Sequence[int]) -> tuple[list[int
 
 
 def as_graph(
-    terms: Terms, made: Sequence[int], shapes: Sequence[Shape], dtype: DType, within: Sequence[int] | None = None
+    terms: RewriteTerms, made: Sequence[int], shapes: Sequence[Shape], dtype: DType, within: Sequence[int] | None = None
 ) -> Graph:
     """Terms as a program: the whole of it, or what one kernel does, whose inputs are then all terms that are not `within` it."""
     builder = GraphBuilder(Level.KERNEL)
@@ -209,13 +209,13 @@ def as_graph(
     return _Written(terms, builder, shapes, dtype, None if within is None else set(within), given).run(made)
 
 
-def _inputs(terms: Terms, count: int) -> list[int]:
+def _inputs(terms: RewriteTerms, count: int) -> list[int]:
     """The terms of the inputs, in their order."""
     found = {term.detail: number for number, term in enumerate(terms.terms) if term.op == "input"}
     return [found[number] for number in range(count)]
 
 
-def _input(builder: GraphBuilder, terms: Terms, number: int, shapes: Sequence[Shape], dtype: DType) -> Value:
+def _input(builder: GraphBuilder, terms: RewriteTerms, number: int, shapes: Sequence[Shape], dtype: DType) -> Value:
     """An input of a program as a matrix."""
     detail = terms[number].detail
     assert isinstance(detail, int)
@@ -227,7 +227,7 @@ def _input(builder: GraphBuilder, terms: Terms, number: int, shapes: Sequence[Sh
 class _Written:
     """Terms as operators of a graph under construction."""
 
-    terms: Terms
+    terms: RewriteTerms
     builder: GraphBuilder
     shapes: Sequence[Shape]
     dtype: DType

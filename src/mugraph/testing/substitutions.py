@@ -22,7 +22,7 @@ State = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class RewriteTerm:
     """An operator on terms; `detail` is the number of an input, the value of a constant, or the dimension of a sum.
 
     Every term is a matrix: vectors are rows, numbers have one row and one column. Sizes of 1 broadcast.
@@ -34,14 +34,14 @@ class Term:
     shape: tuple[int, int]
 
 
-class Terms:
+class RewriteTerms:
     """Interned terms, and how to make more in normal form."""
 
     def __init__(self) -> None:
-        self.terms: list[Term] = []
-        self.numbers: dict[Term, int] = {}
+        self.terms: list[RewriteTerm] = []
+        self.numbers: dict[RewriteTerm, int] = {}
 
-    def __getitem__(self, number: int) -> Term:
+    def __getitem__(self, number: int) -> RewriteTerm:
         return self.terms[number]
 
     def shape(self, number: int) -> tuple[int, int]:
@@ -50,7 +50,7 @@ class Terms:
 
     def made(self, op: str, operands: Sequence[int], detail: int | Scalar | None, shape: tuple[int, int]) -> int:
         """The number of a term."""
-        term = Term(op, tuple(operands), detail, shape)
+        term = RewriteTerm(op, tuple(operands), detail, shape)
         if term not in self.numbers:
             self.numbers[term] = len(self.terms)
             self.terms.append(term)
@@ -184,7 +184,7 @@ class Terms:
 # --- from programs -----------------------------------------------------------------------------------------------------
 
 
-def state_of(graph: Graph, terms: Terms) -> State:
+def state_of(graph: Graph, terms: RewriteTerms) -> State:
     """A program of matrices and vectors as terms; raises UnsupportedOperator for one with other operators."""
     values: dict[Value, int] = {}
     inputs = 0
@@ -206,7 +206,7 @@ def as_matrix(shape: Shape) -> tuple[int, int]:
     return rows, columns
 
 
-def _term(node: Node, operands: Sequence[int], terms: Terms) -> int:
+def _term(node: Node, operands: Sequence[int], terms: RewriteTerms) -> int:
     match node.op:
         case "constant":
             value = node["value"]
@@ -231,7 +231,7 @@ def _term(node: Node, operands: Sequence[int], terms: Terms) -> int:
 
 # --- rules -------------------------------------------------------------------------------------------------------------
 
-Rule = Callable[[Terms, int], Iterator[int]]
+Rule = Callable[[RewriteTerms, int], Iterator[int]]
 """What a term may be replaced by."""
 
 
@@ -239,7 +239,7 @@ def _others(operands: Sequence[int], position: int) -> list[int]:
     return [operand for place, operand in enumerate(operands) if place != position]
 
 
-def associated(terms: Terms, number: int) -> Iterator[int]:
+def associated(terms: RewriteTerms, number: int) -> Iterator[int]:
     """(x y) z = x (y z), of matrix products."""
     if terms[number].op != "matmul":
         return
@@ -252,7 +252,7 @@ def associated(terms: Terms, number: int) -> Iterator[int]:
         yield terms.matmul(terms.matmul(left, x), y)
 
 
-def distributed(terms: Terms, number: int) -> Iterator[int]:
+def distributed(terms: RewriteTerms, number: int) -> Iterator[int]:
     """(x + y) z = x z + y z and z (x + y) = z x + z y, of matrix products; what is repeated along k scales the other's sum."""
     if terms[number].op != "matmul":
         return
@@ -264,7 +264,7 @@ def distributed(terms: Terms, number: int) -> Iterator[int]:
             yield terms.add(*(_product(terms, x, right) if total == left else _product(terms, left, x) for x in parts))
 
 
-def _product(terms: Terms, left: int, right: int) -> int:
+def _product(terms: RewriteTerms, left: int, right: int) -> int:
     """A matrix product of factors that may broadcast along k."""
     inner = max(terms.shape(left)[1], terms.shape(right)[0])
     if terms.shape(left)[1] == terms.shape(right)[0]:
@@ -274,7 +274,7 @@ def _product(terms: Terms, left: int, right: int) -> int:
     return terms.mul(terms.sum(left, 1), right)
 
 
-def distributed_elements(terms: Terms, number: int) -> Iterator[int]:
+def distributed_elements(terms: RewriteTerms, number: int) -> Iterator[int]:
     """x (y + z) = x y + x z, of elements."""
     term = terms[number]
     for position, factor in enumerate(term.operands if term.op == "mul" else ()):
@@ -283,7 +283,7 @@ def distributed_elements(terms: Terms, number: int) -> Iterator[int]:
             yield terms.add(*(terms.mul(*rest, part) for part in terms[factor].operands))
 
 
-def factored(terms: Terms, number: int) -> Iterator[int]:
+def factored(terms: RewriteTerms, number: int) -> Iterator[int]:
     """x z + y z = (x + y) z and z x + z y = z (x + y), of matrix products."""
     for first, second, rest in _pairs(terms, number):
         if terms[first].op == terms[second].op == "matmul":
@@ -294,7 +294,7 @@ def factored(terms: Terms, number: int) -> Iterator[int]:
                 yield terms.add(terms.matmul(a, terms.add(b, d)), *rest)
 
 
-def concatenated(terms: Terms, number: int) -> Iterator[int]:
+def concatenated(terms: RewriteTerms, number: int) -> Iterator[int]:
     """w y + x z = [w | x] times [y over z]."""
     for first, second, rest in _pairs(terms, number):
         if terms[first].op == terms[second].op == "matmul" and terms.shape(first) == terms.shape(second):
@@ -302,7 +302,7 @@ def concatenated(terms: Terms, number: int) -> Iterator[int]:
             yield terms.add(terms.concat_matmul((a, b), (c, d)), *rest)
 
 
-def factored_elements(terms: Terms, number: int) -> Iterator[int]:
+def factored_elements(terms: RewriteTerms, number: int) -> Iterator[int]:
     """x y + x z = x (y + z), of elements; x alone is x times one."""
     for first, second, rest in _pairs(terms, number):
         factors, others = (terms[each].operands if terms[each].op == "mul" else (each,) for each in (first, second))
@@ -312,7 +312,7 @@ def factored_elements(terms: Terms, number: int) -> Iterator[int]:
                 yield terms.add(terms.mul(common, terms.add(terms.mul(*left), terms.mul(*right))), *rest)
 
 
-def _pairs(terms: Terms, number: int) -> Iterator[tuple[int, int, list[int]]]:
+def _pairs(terms: RewriteTerms, number: int) -> Iterator[tuple[int, int, list[int]]]:
     """Two operands of a sum and the others."""
     operands = terms[number].operands if terms[number].op == "add" else ()
     for second in range(len(operands)):
@@ -321,7 +321,7 @@ def _pairs(terms: Terms, number: int) -> Iterator[tuple[int, int, list[int]]]:
             yield operands[first], operands[second], rest
 
 
-def scales_out(terms: Terms, number: int) -> Iterator[int]:
+def scales_out(terms: RewriteTerms, number: int) -> Iterator[int]:
     """(s x) y = s (x y) for what is the same along k, and (x t) y = x (t y) for what is the same along the rows or columns."""
     if terms[number].op != "matmul":
         return
@@ -340,7 +340,7 @@ def scales_out(terms: Terms, number: int) -> Iterator[int]:
                 yield terms.matmul(*moved)
 
 
-def scales_in(terms: Terms, number: int) -> Iterator[int]:
+def scales_in(terms: RewriteTerms, number: int) -> Iterator[int]:
     """s (x y) = (s x) y for what has one column, s (x y) = x (s y) for what has one row."""
     operands = terms[number].operands if terms[number].op == "mul" else ()
     for position, product in enumerate(operands):
@@ -357,7 +357,7 @@ def scales_in(terms: Terms, number: int) -> Iterator[int]:
                 yield terms.mul(terms.matmul(left, terms.mul(factor, right)), *rest)
 
 
-def sums_in(terms: Terms, number: int) -> Iterator[int]:
+def sums_in(terms: RewriteTerms, number: int) -> Iterator[int]:
     """The sum of a sum, of a scaled matrix, and of a matrix product's rows or columns."""
     if terms[number].op != "sum":
         return
@@ -376,12 +376,12 @@ def sums_in(terms: Terms, number: int) -> Iterator[int]:
         yield terms.matmul(left, terms.sum(right, 1)) if dim == 1 else terms.matmul(terms.sum(left, 0), right)
 
 
-def _summed(terms: Terms, number: int, dim: int, size: int) -> int:
+def _summed(terms: RewriteTerms, number: int, dim: int, size: int) -> int:
     """The sum of a term as often as it is repeated to `size`."""
     return terms.sum(number, dim) if terms.shape(number)[dim] == size else terms.mul(terms.constant(size), number)
 
 
-def sums_out(terms: Terms, number: int) -> Iterator[int]:
+def sums_out(terms: RewriteTerms, number: int) -> Iterator[int]:
     """What `sums_in` does, backwards: of scaled sums, of products with sums, and of sums of equal shapes."""
     term = terms[number]
     if term.op == "matmul":
@@ -421,10 +421,10 @@ RULES: tuple[Rule, ...] = (
 
 
 @dataclass
-class Saturation:
+class RewriteSaturation:
     """The programs that rules lead to, those that `bound` makes out to be cheapest first, up to `limit` of them."""
 
-    terms: Terms
+    terms: RewriteTerms
     start: State
     bound: Callable[[State], float]
     limit: int

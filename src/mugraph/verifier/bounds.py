@@ -15,7 +15,7 @@ from mugraph.algebra.families import Q_TRIES, FieldFamily
 from mugraph.algebra.fields import P_BITS
 from mugraph.ir.graph import Graph
 from mugraph.verifier.characters import Characters
-from mugraph.verifier.degree_bounds import Applications, Fraction, Magnitudes, Polynomial
+from mugraph.verifier.degree_bounds import Applications, Fraction, Magnitudes, PolynomialBound
 from mugraph.verifier.known_values import NOTHING, Known, magnitude
 from mugraph.verifier.root_semantics import MOST_RADICANDS, Factored, Remembering, Scaled, evaluate_products
 from mugraph.verifier.semantics import Semantics
@@ -182,14 +182,14 @@ def _inputs(graph: Graph, magnitudes: Magnitudes, known: Known) -> list[Fraction
     return [magnitude(known[number]) if number in known else magnitudes.input(shape) for number, shape in shapes]
 
 
-def _largest(polynomials: Iterable[Polynomial]) -> Polynomial:
-    result = Polynomial()
+def _largest(polynomials: Iterable[PolynomialBound]) -> PolynomialBound:
+    result = PolynomialBound()
     for polynomial in polynomials:
         result |= polynomial
     return result
 
 
-def _terms(numerator: Polynomial, exponent: Fraction | None) -> Terms:
+def _terms(numerator: PolynomialBound, exponent: Fraction | None) -> Terms:
     """A sum of exponentials: two of its exponents differ by a sum of twice as many arguments of exp as each is a sum of."""
     count = 2 * numerator.exponentials
     if not count or exponent is None:

@@ -16,7 +16,7 @@ from mugraph.ir.arithmetic import Array
 from mugraph.ir.graph import Graph, Tensor
 from mugraph.ir.scalar import Scalar
 from mugraph.verifier.enclosures import Ball, Balls, FloatBalls, State
-from mugraph.verifier.parallel_axes import Axis, shared_slice, slice_of
+from mugraph.verifier.parallel_axes import ParallelAxis, shared_slice, slice_of
 from mugraph.verifier.precise import PreciseBalls
 from mugraph.verifier.vectorized_eval import Pulse, evaluate_batched
 
@@ -159,20 +159,20 @@ def _one_sided(x: Ball, y: Ball) -> Array:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class SlicedPair:
     """Two kernel graphs of one signature on a slice that stands for all, and the values of inputs that are given there."""
 
     left: Graph
     right: Graph
-    axes: tuple[Axis, ...]
+    axes: tuple[ParallelAxis, ...]
     fixed: Mapping[int, Array]
     pulse: Pulse
 
     @classmethod
-    def of(cls, left: Graph, right: Graph, fixed: Mapping[int, Array], deadline: float = math.inf) -> Pair:
+    def of(cls, left: Graph, right: Graph, fixed: Mapping[int, Array], deadline: float = math.inf) -> SlicedPair:
         """Axes along which given values vary are kept. Looks raise BudgetExceeded after the deadline (of time.monotonic())."""
 
-        def same_everywhere(before: Graph, after: Graph, axis: Axis) -> bool:
+        def same_everywhere(before: Graph, after: Graph, axis: ParallelAxis) -> bool:
             return all((dim := axis.inputs[number]) is None or _repeats(array, dim) for number, array in fixed.items())
 
         cut = shared_slice(left, right, same_everywhere)

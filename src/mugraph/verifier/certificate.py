@@ -17,7 +17,7 @@ from mugraph.ir.graph import Graph
 from mugraph.ir.serialize import graph_to_json
 from mugraph.verifier.bounds import Difference, Function, Terms
 from mugraph.verifier.float_report import FloatReport
-from mugraph.verifier.parallel_axes import Axis
+from mugraph.verifier.parallel_axes import ParallelAxis
 from mugraph.version import __version__
 
 FORMAT = 5
@@ -73,7 +73,7 @@ class Certificate:
     max_error: float
     rounds: tuple[Round, ...]
     redraws: int
-    axes: tuple[Axis, ...]
+    axes: tuple[ParallelAxis, ...]
     difference: Difference | None
     semantics: tuple[tuple[str, str], ...]
     error_bound: float | None
@@ -199,9 +199,9 @@ def _terms(record: Mapping[str, Any]) -> Terms:
     return Terms(**{entry.name: int(record[entry.name]) for entry in fields(Terms)})
 
 
-def _axis(record: Mapping[str, Any]) -> Axis:
+def _axis(record: Mapping[str, Any]) -> ParallelAxis:
     inputs, outputs = (tuple(None if dim is None else int(dim) for dim in record[name]) for name in ("inputs", "outputs"))
-    return Axis(int(record["size"]), inputs, outputs)
+    return ParallelAxis(int(record["size"]), inputs, outputs)
 
 
 def _finite(number: float) -> float | None:

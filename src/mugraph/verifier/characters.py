@@ -39,11 +39,11 @@ class Factor(Generic[V]):
 
     value: V
     nonnegative: bool = False
-    image: tuple[Name, Product[V]] | None = None
+    image: tuple[Name, CharacterProduct[V]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Product(Generic[V]):
+class CharacterProduct(Generic[V]):
     """A tensor `value` that is `scale` times the product of `over` divided by that of `under`; the scale is not 0."""
 
     value: V
@@ -62,7 +62,7 @@ class Product(Generic[V]):
         return self.over[0] if len(self.over) == 1 and not self.under else None
 
     @property
-    def image(self) -> tuple[Name, Product[V]] | None:
+    def image(self) -> tuple[Name, CharacterProduct[V]] | None:
         """The increasing function that it is, and of what."""
         return self.alone.image if self.alone is not None and self.scale == _ONE else None
 
@@ -73,69 +73,71 @@ class Characters(Generic[V]):
     def __init__(self, inner: Arithmetic[V]) -> None:
         self.inner = inner
 
-    def atom(self, value: V, nonnegative: bool = False, image: tuple[Name, Product[V]] | None = None) -> Product[V]:
-        return Product(value, (Factor(value, nonnegative, image),))
+    def atom(
+        self, value: V, nonnegative: bool = False, image: tuple[Name, CharacterProduct[V]] | None = None
+    ) -> CharacterProduct[V]:
+        return CharacterProduct(value, (Factor(value, nonnegative, image),))
 
     # rational operators ----------------------------------------------------------------------------------------------
 
-    def constant(self, value: Scalar) -> Product[V]:
+    def constant(self, value: Scalar) -> CharacterProduct[V]:
         constant = self.inner.constant(value)
-        return self.atom(constant) if value is LOWEST or value.value == 0 else Product(constant, (), (), value)
+        return self.atom(constant) if value is LOWEST or value.value == 0 else CharacterProduct(constant, (), (), value)
 
-    def add(self, x: Product[V], y: Product[V]) -> Product[V]:
+    def add(self, x: CharacterProduct[V], y: CharacterProduct[V]) -> CharacterProduct[V]:
         total = self.total(self.inner.add(x.value, y.value), _content([x.scale, y.scale]), x.nonnegative and y.nonnegative)
         return self.shifted(total, y, x) if not x.over and not x.under else self.shifted(total, x, y)
 
-    def sub(self, x: Product[V], y: Product[V]) -> Product[V]:
+    def sub(self, x: CharacterProduct[V], y: CharacterProduct[V]) -> CharacterProduct[V]:
         difference = self.total(self.inner.sub(x.value, y.value), _content([x.scale, y.scale]))
         return self.shifted(difference, x, self.negative(y)) if not y.over and not y.under else difference
 
-    def shifted(self, total: Product[V], x: Product[V], constant: Product[V]) -> Product[V]:
+    def shifted(self, total: CharacterProduct[V], x: CharacterProduct[V], constant: CharacterProduct[V]) -> CharacterProduct[V]:
         """A sum that is known to be one of `x` and a constant, if it is."""
         if constant.over or constant.under or total.alone is None:
             return total
         operand = x if total.scale == _ONE else self.times(x, total.scale.reciprocal())
         image = constant.scale * total.scale.reciprocal(), operand
-        return Product(total.value, (Factor(total.alone.value, total.alone.nonnegative, image),), (), total.scale)
+        return CharacterProduct(total.value, (Factor(total.alone.value, total.alone.nonnegative, image),), (), total.scale)
 
-    def mul(self, x: Product[V], y: Product[V]) -> Product[V]:
+    def mul(self, x: CharacterProduct[V], y: CharacterProduct[V]) -> CharacterProduct[V]:
         return self.product(self.inner.mul(x.value, y.value), (*x.over, *y.over), (*x.under, *y.under), x.scale * y.scale)
 
-    def div(self, x: Product[V], y: Product[V]) -> Product[V]:
+    def div(self, x: CharacterProduct[V], y: CharacterProduct[V]) -> CharacterProduct[V]:
         value = self.inner.div(x.value, y.value)
         return self.product(value, (*x.over, *y.under), (*x.under, *y.over), x.scale * y.scale.reciprocal())
 
-    def sum(self, x: Product[V], axis: int) -> Product[V]:
+    def sum(self, x: CharacterProduct[V], axis: int) -> CharacterProduct[V]:
         return self.total(self.inner.sum(x.value, axis), x.scale, x.nonnegative)
 
-    def matmul(self, x: Product[V], y: Product[V]) -> Product[V]:
+    def matmul(self, x: CharacterProduct[V], y: CharacterProduct[V]) -> CharacterProduct[V]:
         return self.total(self.inner.matmul(x.value, y.value), x.scale * y.scale, x.nonnegative and y.nonnegative)
 
-    def total(self, value: V, scale: Scalar, nonnegative: bool = False) -> Product[V]:
+    def total(self, value: V, scale: Scalar, nonnegative: bool = False) -> CharacterProduct[V]:
         """A sum of multiples by one constant is that multiple of a sum."""
         if scale == _ONE:
             return self.atom(value, nonnegative)
         part = self.inner.mul(value, self.inner.constant(scale.reciprocal()))
-        return Product(value, (Factor(part, nonnegative and scale.value > 0),), (), scale)
+        return CharacterProduct(value, (Factor(part, nonnegative and scale.value > 0),), (), scale)
 
-    def product(self, value: V, over: tuple[Factor[V], ...], under: tuple[Factor[V], ...], scale: Scalar) -> Product[V]:
+    def product(self, value: V, over: tuple[Factor[V], ...], under: tuple[Factor[V], ...], scale: Scalar) -> CharacterProduct[V]:
         if len(over) + len(under) > _FACTORS:
             return self.total(value, scale)
-        return Product(value, over, under, scale)
+        return CharacterProduct(value, over, under, scale)
 
-    def times(self, x: Product[V], scale: Scalar) -> Product[V]:
+    def times(self, x: CharacterProduct[V], scale: Scalar) -> CharacterProduct[V]:
         """A multiple."""
-        return x if scale == _ONE else self.mul(x, Product(self.inner.constant(scale), (), (), scale))
+        return x if scale == _ONE else self.mul(x, CharacterProduct(self.inner.constant(scale), (), (), scale))
 
-    def negative(self, x: Product[V]) -> Product[V]:
+    def negative(self, x: CharacterProduct[V]) -> CharacterProduct[V]:
         return self.times(x, _MINUS_ONE)
 
     # functions -------------------------------------------------------------------------------------------------------
 
-    def exp(self, x: Product[V]) -> Product[V]:
+    def exp(self, x: CharacterProduct[V]) -> CharacterProduct[V]:
         return self.atom(self.inner.exp(x.value), True, ("exp", x))
 
-    def sqrt(self, x: Product[V]) -> Product[V]:
+    def sqrt(self, x: CharacterProduct[V]) -> CharacterProduct[V]:
         """sqrt(c x y / z) = sqrt(c) sqrt(x) sqrt(y) / sqrt(z) for c > 0."""
         if x.scale.value < 0 or x.scale.root:
             return self.atom(self.inner.sqrt(x.value), True)
@@ -144,19 +146,19 @@ class Characters(Generic[V]):
             return self.atom(over[0].value, True, ("sqrt", x))
         return self.collected(self.ones(x), over, under, x.scale.sqrt())
 
-    def opaque(self, name: str, x: Product[V]) -> Product[V]:
+    def opaque(self, name: str, x: CharacterProduct[V]) -> CharacterProduct[V]:
         if name in ("relu", "abs"):
             return self.homogeneous(name, x)
         if name in _ROUNDINGS:
             return self.rounded(name, x)
         return self.logarithm(x) if name == "log" else self.applied(name, x)
 
-    def applied(self, name: str, x: Product[V]) -> Product[V]:
+    def applied(self, name: str, x: CharacterProduct[V]) -> CharacterProduct[V]:
         """Any function, of which no more is known than that it increases, or is nowhere negative."""
         nonnegative = name in _NONNEGATIVE or (name in _ROUNDINGS and x.nonnegative)
         return self.atom(self.inner.opaque(name, x.value), nonnegative, (name, x) if name in _INCREASING else None)
 
-    def homogeneous(self, name: str, x: Product[V]) -> Product[V]:
+    def homogeneous(self, name: str, x: CharacterProduct[V]) -> CharacterProduct[V]:
         """f(c x / y) = c f(x) / y for c >= 0 and y > 0; |x y| = |x| |y|; and f(round(x)) = round(f(x))."""
         if x.nonnegative:
             return x
@@ -171,14 +173,14 @@ class Characters(Generic[V]):
         rest = x if not (outer or under) and x.scale == sign else self.collected(self.ones(x), inner, below, sign)
         return self.collected(self.mul(self.ones(x), self.rectified(rest)), outer, under, _absolute(x.scale))
 
-    def rectified(self, x: Product[V]) -> Product[V]:
+    def rectified(self, x: CharacterProduct[V]) -> CharacterProduct[V]:
         """relu of what no factor and no constant comes out of but -1."""
         if x.alone is not None and x.alone.image is not None and x.alone.image[0] in _ROUNDINGS:
             name, operand = x.alone.image
             return self.applied(str(name), self.homogeneous("relu", self.times(operand, x.scale)))
         return self.applied("relu", x)
 
-    def magnitude(self, factor: Factor[V]) -> Product[V]:
+    def magnitude(self, factor: Factor[V]) -> CharacterProduct[V]:
         """The absolute value of a factor."""
         if factor.nonnegative:
             return self.of(factor)
@@ -186,13 +188,13 @@ class Characters(Generic[V]):
             return self.applied(str(factor.image[0]), self.homogeneous("abs", factor.image[1]))
         return self.applied("abs", self.of(factor))
 
-    def rounded(self, name: str, x: Product[V]) -> Product[V]:
+    def rounded(self, name: str, x: CharacterProduct[V]) -> CharacterProduct[V]:
         """round(-x) = -round(x), and what was rounded is."""
         if x.scale.value < 0:
             return self.negative(self.rounded(name, self.negative(x)))
         return x if x.image is not None and x.image[0] == name else self.applied(name, x)
 
-    def logarithm(self, x: Product[V]) -> Product[V]:
+    def logarithm(self, x: CharacterProduct[V]) -> CharacterProduct[V]:
         """log(c x y / z) = log(c) + log(x) + log(y) - log(z) for c > 0, and log(exp(x)) = x."""
         if x.scale.value < 0 or not (x.over or x.under):
             return self.applied("log", x)
@@ -204,12 +206,12 @@ class Characters(Generic[V]):
             result = self.add(result, each)
         return self.mul(self.ones(x), result)
 
-    def logarithm_of(self, factor: Factor[V]) -> Product[V]:
+    def logarithm_of(self, factor: Factor[V]) -> CharacterProduct[V]:
         if factor.image is not None and factor.image[0] == "exp":
             return factor.image[1]
         return self.applied("log", self.of(factor))
 
-    def max(self, x: Product[V], axis: int) -> Product[V]:
+    def max(self, x: CharacterProduct[V], axis: int) -> CharacterProduct[V]:
         """max(c x) = c max(x) for c > 0, and max(f(x)) = f(max(x)) for increasing f."""
         shape = shape_of(self.inner, x.value)
         if shape is not None and shape[axis] == 1:
@@ -222,23 +224,25 @@ class Characters(Generic[V]):
             found = self.atom(self.inner.max(rest.value, axis), rest.nonnegative)
         return self.times(found, _absolute(x.scale))
 
-    def again(self, name: Name, x: Product[V]) -> Product[V]:
+    def again(self, name: Name, x: CharacterProduct[V]) -> CharacterProduct[V]:
         """An increasing function of `x`."""
         if isinstance(name, Scalar):
-            return self.add(x, Product(self.inner.constant(name), (), (), name))
+            return self.add(x, CharacterProduct(self.inner.constant(name), (), (), name))
         return self.exp(x) if name == "exp" else self.sqrt(x) if name == "sqrt" else self.opaque(name, x)
 
     # products and movements --------------------------------------------------------------------------------------------
 
-    def of(self, factor: Factor[V]) -> Product[V]:
-        return Product(factor.value, (factor,))
+    def of(self, factor: Factor[V]) -> CharacterProduct[V]:
+        return CharacterProduct(factor.value, (factor,))
 
-    def ones(self, x: Product[V]) -> Product[V]:
+    def ones(self, x: CharacterProduct[V]) -> CharacterProduct[V]:
         """The constant 1, with as many dimensions as x."""
         rank = len(shape_of(self.inner, x.value) or ())
-        return Product(self.inner.view(self.inner.constant(_ONE), lambda array: np.reshape(array, (1,) * rank)), ())
+        return CharacterProduct(self.inner.view(self.inner.constant(_ONE), lambda array: np.reshape(array, (1,) * rank)), ())
 
-    def collected(self, start: Product[V], over: Sequence[Product[V]], under: Sequence[Product[V]], scale: Scalar) -> Product[V]:
+    def collected(
+        self, start: CharacterProduct[V], over: Sequence[CharacterProduct[V]], under: Sequence[CharacterProduct[V]], scale: Scalar
+    ) -> CharacterProduct[V]:
         """The product of `start`, all of these and a constant, divided by those in `under`."""
         for each in over:
             start = self.mul(start, each)
@@ -246,7 +250,7 @@ class Characters(Generic[V]):
             start = self.div(start, each)
         return self.times(start, scale)
 
-    def view(self, x: Product[V], move: Callable[[Array], Array]) -> Product[V]:
+    def view(self, x: CharacterProduct[V], move: Callable[[Array], Array]) -> CharacterProduct[V]:
         value, shape = self.inner.view(x.value, move), shape_of(self.inner, x.value)
         if shape is None:
             return self.atom(value)
@@ -259,9 +263,9 @@ class Characters(Generic[V]):
             same = each.value is x.value
             return Factor(value if same else self.inner.view(each.value, moved), each.nonnegative, image)
 
-        return Product(value, tuple(map(factor, x.over)), tuple(map(factor, x.under)), x.scale)
+        return CharacterProduct(value, tuple(map(factor, x.over)), tuple(map(factor, x.under)), x.scale)
 
-    def join(self, xs: Sequence[Product[V]], combine: Callable[[Sequence[Array]], Array]) -> Product[V]:
+    def join(self, xs: Sequence[CharacterProduct[V]], combine: Callable[[Sequence[Array]], Array]) -> CharacterProduct[V]:
         """Products of as many factors are such a product together; others the multiple that they have in common."""
         value, shapes = self.inner.join([x.value for x in xs], combine), [shape_of(self.inner, x.value) or () for x in xs]
         if len({(len(x.over), len(x.under), x.scale) for x in xs}) > 1:
@@ -279,7 +283,7 @@ class Characters(Generic[V]):
             return Factor(joined, all(part.nonnegative for part in parts), image)
 
         over, under = (tuple(map(factor, zip(*parts, strict=True))) for parts in ([x.over for x in xs], [x.under for x in xs]))
-        return Product(value, over, under, xs[0].scale)
+        return CharacterProduct(value, over, under, xs[0].scale)
 
 
 def _content(scales: Sequence[Scalar]) -> Scalar:

@@ -17,7 +17,7 @@ import numpy as np
 from mugraph.errors import BudgetExceeded
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.graph import Graph
-from mugraph.verifier.certainty import Element, Look, Pair, Place, certainly
+from mugraph.verifier.certainty import Element, Look, Place, SlicedPair, certainly
 from mugraph.verifier.enclosures import NotEnclosed
 from mugraph.verifier.points import Point, points
 from mugraph.verifier.signs import conditions, signs_of
@@ -65,7 +65,7 @@ class Counterexample:
             return self.output is None
         if self.inputs is None or self.output is None or self.index is None:
             return False
-        pair = Pair.of(left, right, dict(enumerate(self.inputs)))
+        pair = SlicedPair.of(left, right, dict(enumerate(self.inputs)))
         inputs = [pair.fixed[number][np.newaxis] for number in range(len(self.inputs))]
         place = pair.sliced(self.output, self.index)
         questions = (Look.difference, Look.one_sided)
@@ -105,7 +105,7 @@ class Counterexample:
         return self.text
 
 
-def witness(found: Element, what: str, pair: Pair, inputs: Sequence[Array], recipe: Mapping[str, object]) -> Counterexample:
+def witness(found: Element, what: str, pair: SlicedPair, inputs: Sequence[Array], recipe: Mapping[str, object]) -> Counterexample:
     """The counterexample that an element of a slice is, by arithmetic and inputs as `what` says them; its inputs are slices'."""
     number, (_, *place) = found.place
     index = tuple(place)
@@ -191,13 +191,13 @@ def find_witness(
     end = time.monotonic() + _PATIENCE if deadline is None else deadline
     never = any(condition.impossible for graph in (left, right) for condition in conditions(graph, signs_of(given)))
     try:
-        pair = Pair.of(left, right, given, end)
+        pair = SlicedPair.of(left, right, given, end)
         return whole(first(pair, Look.one_sided if never else Look.difference, seed), left, given)
     except (BudgetExceeded, NotEnclosed):
         return None
 
 
-def first(pair: Pair, question: Question, seed: int) -> Counterexample | None:
+def first(pair: SlicedPair, question: Question, seed: int) -> Counterexample | None:
     """The first element of a slice at which the answer is certain, at points of many kinds, in float64 and then with more digits.
 
     Raises BudgetExceeded after the pair's deadline, and NotEnclosed where nothing can be certain.
@@ -209,19 +209,19 @@ def first(pair: Pair, question: Question, seed: int) -> Counterexample | None:
     return None
 
 
-def _rounds(pair: Pair) -> int:
+def _rounds(pair: SlicedPair) -> int:
     least, most = _ROUNDS
     return min(most, max(least, _ELEMENTS // max(1, sum(tensor.elements for tensor in pair.inputs))))
 
 
-def at_point(found: Element, look: Look, pair: Pair, batch: Sequence[Point]) -> Counterexample:
+def at_point(found: Element, look: Look, pair: SlicedPair, batch: Sequence[Point]) -> Counterexample:
     """The counterexample that an element is, seen in a look at a batch of points."""
     point = batch[found.place[1][0]]
     what = f"{look.arithmetic.name}, {point}"
     return witness(found, what, pair, point.inputs(pair.inputs, pair.fixed), point.to_json())
 
 
-def batches(pair: Pair, drawn: Sequence[Point], elements: int) -> Iterator[tuple[Sequence[Point], list[Array]]]:
+def batches(pair: SlicedPair, drawn: Sequence[Point], elements: int) -> Iterator[tuple[Sequence[Point], list[Array]]]:
     """Points, as many at once as have so many elements, and their inputs, stacked."""
     size = min(_TOGETHER, max(1, elements // max(1, sum(tensor.elements for tensor in pair.inputs))))
     for start in range(0, len(drawn), size):
@@ -242,7 +242,7 @@ def whole(found: Counterexample | None, graph: Graph, fixed: Mapping[int, Array]
     return replace(found, inputs=inputs)
 
 
-def _looks(pair: Pair, drawn: Sequence[Point]) -> Iterator[tuple[Sequence[Point], list[Look]]]:
+def _looks(pair: SlicedPair, drawn: Sequence[Point]) -> Iterator[tuple[Sequence[Point], list[Look]]]:
     for batch, inputs in batches(pair, drawn, _AT_ONCE):
         yield batch, pair.in_floats(inputs)
     settled: set[Point] = set()

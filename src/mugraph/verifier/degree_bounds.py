@@ -24,7 +24,7 @@ _MANY = 1 << 256
 
 
 @dataclass(frozen=True, slots=True)
-class Polynomial:
+class PolynomialBound:
     """Bounds of a sum of at most `terms` integer polynomials times exponentials with different exponents.
 
     The polynomials have total degree at most `degree`; the absolute values of all coefficients sum to at most 2**`bits`; each
@@ -36,29 +36,29 @@ class Polynomial:
     terms: int = 1
     exponentials: int = 0
 
-    def __mul__(self, other: Polynomial) -> Polynomial:
+    def __mul__(self, other: PolynomialBound) -> PolynomialBound:
         terms = min(self.terms * other.terms, _MANY)
-        return Polynomial(self.degree + other.degree, self.bits + other.bits, terms, self.exponentials + other.exponentials)
+        return PolynomialBound(self.degree + other.degree, self.bits + other.bits, terms, self.exponentials + other.exponentials)
 
-    def __pow__(self, exponent: int) -> Polynomial:
+    def __pow__(self, exponent: int) -> PolynomialBound:
         many = exponent * self.terms.bit_length() > _MANY.bit_length()
         terms = 1 if self.terms == 1 else _MANY if many else self.terms**exponent
-        return Polynomial(self.degree * exponent, self.bits * exponent, terms, self.exponentials * exponent)
+        return PolynomialBound(self.degree * exponent, self.bits * exponent, terms, self.exponentials * exponent)
 
-    def __or__(self, other: Polynomial) -> Polynomial:
+    def __or__(self, other: PolynomialBound) -> PolynomialBound:
         """Bounds that hold for both."""
-        return Polynomial(
+        return PolynomialBound(
             max(self.degree, other.degree),
             max(self.bits, other.bits),
             max(self.terms, other.terms),
             max(self.exponentials, other.exponentials),
         )
 
-    def times(self, number: int) -> Polynomial:
+    def times(self, number: int) -> PolynomialBound:
         """A multiple by at most `number` >= 1."""
         return replace(self, bits=self.bits + (number - 1).bit_length())
 
-    def summed(self, count: int) -> Polynomial:
+    def summed(self, count: int) -> PolynomialBound:
         """A sum of at most `count` >= 1 such."""
         return replace(self.times(count), terms=min(self.terms * count, _MANY) if self.exponentials else 1)
 
@@ -72,8 +72,8 @@ class Fraction:
     """
 
     ids: Array
-    numerator: Polynomial
-    denominator: Polynomial = Polynomial()
+    numerator: PolynomialBound
+    denominator: PolynomialBound = PolynomialBound()
     constant: int = 1
     family: object = None
     elements: int = 1
@@ -109,7 +109,7 @@ class Magnitudes:
 
     def input(self, shape: tuple[int, ...]) -> Fraction:
         """A tensor of independent variables."""
-        return Fraction(_alike(shape), Polynomial(degree=1))
+        return Fraction(_alike(shape), PolynomialBound(degree=1))
 
     def constant(self, value: Scalar) -> Fraction:
         """a / b as it is; the square root of a / b as sqrt(ab) / b, whose conjugates have the same size.
@@ -124,7 +124,7 @@ class Magnitudes:
             bits = (math.isqrt(numerator * denominator) + 1).bit_length()
         else:
             bits = numerator.bit_length()
-        return Fraction(_alike(()), Polynomial(bits=bits), constant=denominator)
+        return Fraction(_alike(()), PolynomialBound(bits=bits), constant=denominator)
 
     def add(self, x: Fraction, y: Fraction) -> Fraction:
         common = math.lcm(x.constant, y.constant)
@@ -164,8 +164,8 @@ class Magnitudes:
 
     def join(self, xs: Sequence[Fraction], combine: Callable[[Sequence[Array]], Array]) -> Fraction:
         common = math.lcm(*(x.constant for x in xs))
-        numerator = functools.reduce(Polynomial.__or__, (x.numerator.times(common // x.constant) for x in xs))
-        denominator = functools.reduce(Polynomial.__or__, (x.denominator for x in xs))
+        numerator = functools.reduce(PolynomialBound.__or__, (x.numerator.times(common // x.constant) for x in xs))
+        denominator = functools.reduce(PolynomialBound.__or__, (x.denominator for x in xs))
         families, elements = list(dict.fromkeys(x.family for x in xs)), max(x.elements for x in xs)
         if families == [None]:
             return Fraction(combine([x.ids for x in xs]), numerator, denominator, common, None, elements)
@@ -177,7 +177,7 @@ class Magnitudes:
         if not self.exponentials or x.numerator.exponentials or x.denominator.exponentials:
             return self.opaque("exp", x)
         self.exponent = x if self.exponent is None else _larger(self.exponent, x)
-        return Fraction(_alike(x.shape), Polynomial(exponentials=1))
+        return Fraction(_alike(x.shape), PolynomialBound(exponentials=1))
 
     def sqrt(self, x: Fraction) -> Fraction:
         """A maximum, if it is one of a maximum and roots square back: it may be multiplied by itself."""
@@ -219,7 +219,7 @@ def prime_factors(number: int) -> set[int]:
     return found | ({number} if number > 1 else set())
 
 
-def _either(x: Polynomial, y: Polynomial) -> Polynomial:
+def _either(x: PolynomialBound, y: PolynomialBound) -> PolynomialBound:
     """The sum of two."""
     return replace((x | y).times(2), terms=min(x.terms + y.terms, _MANY) if x.exponentials or y.exponentials else 1)
 

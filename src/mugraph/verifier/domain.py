@@ -16,7 +16,7 @@ from mugraph.errors import BudgetExceeded
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.graph import ACCUMULATORS, VIEWS, Graph, Node, Value
 from mugraph.ir.scalar import Scalar
-from mugraph.verifier.certainty import Look, Pair, certainly
+from mugraph.verifier.certainty import Look, SlicedPair, certainly
 from mugraph.verifier.counterexamples import Counterexample, at_point, batches, whole
 from mugraph.verifier.enclosures import NotEnclosed
 from mugraph.verifier.points import points
@@ -70,7 +70,7 @@ _ENOUGH = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Domain:
+class CommonDomain:
     """Where both of two programs are defined. Inputs are finite real numbers, and results that overflow are defined.
 
     `text` says it for users, in conditions on tensors named by formulas; it is empty where both are defined everywhere. `same`
@@ -87,7 +87,7 @@ class Domain:
 
 def common_domain(
     left: Graph, right: Graph, *, seed: int, fixed: Mapping[int, Array] | None = None, deadline: float | None = None
-) -> Domain:
+) -> CommonDomain:
     """The common domain of two kernel graphs of one signature; `fixed` inputs, by number, have these values.
 
     Sampling ends at the `deadline` (of time.monotonic()), after 5 seconds by default.
@@ -95,14 +95,14 @@ def common_domain(
     given = dict(fixed or {})
     ours, theirs = (conditions(graph, signs_of(given), left.input_names) for graph in (left, right))
     if not ours and not theirs:
-        return Domain("", True, False)
+        return CommonDomain("", True, False)
     seen, end = _Seen(), time.monotonic() + _PATIENCE if deadline is None else deadline
     with contextlib.suppress(BudgetExceeded, NotEnclosed):
-        seen.look(Pair.of(left, right, given, end), seed)
+        seen.look(SlicedPair.of(left, right, given, end), seed)
     impossible = any(condition.impossible for condition in (*ours, *theirs))
     empty = True if impossible else seen.empty
     same = False if seen.witness is not None else (True if _written(ours) == _written(theirs) or seen.alike else None)
-    return Domain(_text(ours, theirs, sampled=seen.empty is True), same, empty, whole(seen.witness, left, given))
+    return CommonDomain(_text(ours, theirs, sampled=seen.empty is True), same, empty, whole(seen.witness, left, given))
 
 
 @dataclass(slots=True)
@@ -127,8 +127,8 @@ class _Seen:
         """Whether they were seen to be undefined together, and never one of them alone."""
         return self.some > 0 and self.witness is None and self.points >= _ENOUGH
 
-    def look(self, pair: Pair, seed: int) -> None:
-        """Sample points until enough is known. Raises BudgetExceeded and NotEnclosed, as `Pair` does."""
+    def look(self, pair: SlicedPair, seed: int) -> None:
+        """Sample points until enough is known. Raises BudgetExceeded and NotEnclosed, as `SlicedPair` does."""
         for batch, inputs in batches(pair, points((pair.left, pair.right), seed, _ROUNDS), _AT_ONCE):
             looks = _clearest(pair, inputs)
             self.points += len(batch)
@@ -142,7 +142,7 @@ class _Seen:
                 return
 
 
-def _clearest(pair: Pair, inputs: Sequence[Array]) -> Sequence[Look]:
+def _clearest(pair: SlicedPair, inputs: Sequence[Array]) -> Sequence[Look]:
     """The points in float64, and with more digits where float64 does not know what is defined."""
     looks = pair.in_floats(inputs)
     if all(look.settled.all() for look in looks) or not pair.affordable:

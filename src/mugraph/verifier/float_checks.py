@@ -66,7 +66,7 @@ ADVERSARIAL: dict[str, Pattern] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class InputKind:
     """A kind of inputs: normal numbers of standard deviation `scale`, or an adversarial `pattern` made of such."""
 
     scale: float
@@ -81,10 +81,10 @@ class Kind:
         return self.pattern or f"input scale {self.scale:g}"
 
 
-def kinds(scales: Sequence[float] = SCALES) -> Iterator[Kind]:
+def kinds(scales: Sequence[float] = SCALES) -> Iterator[InputKind]:
     """Normal numbers of these scales, and every pattern."""
-    yield from map(Kind, scales)
-    yield from (Kind(1.0, name) for name in ADVERSARIAL)
+    yield from map(InputKind, scales)
+    yield from (InputKind(1.0, name) for name in ADVERSARIAL)
 
 
 def arrays_for(graph: Graph, shapes: Sequence[Shape]) -> list[Array]:
@@ -93,7 +93,7 @@ def arrays_for(graph: Graph, shapes: Sequence[Shape]) -> list[Array]:
     return [np.empty(shape, round_to(dtype, 0.0).dtype) for dtype, shape in zip(dtypes, shapes, strict=True)]
 
 
-def fill(graph: Graph, arrays: Sequence[Array], kind: Kind, seed: int) -> None:
+def fill(graph: Graph, arrays: Sequence[Array], kind: InputKind, seed: int) -> None:
     """Fill contiguous arrays, one per input of a kernel graph, with numbers rounded to the inputs' dtypes.
 
     They lose their signs where roots and logarithms are taken of an input itself: it stands for a variance or a probability.
@@ -119,7 +119,7 @@ def _repeat(numbers: Array, into: Array) -> None:
 def random_inputs(graph: Graph, seed: int, scale: float = 1.0) -> list[Array]:
     """One array per input of a kernel graph: normal numbers of standard deviation `scale`, rounded to the input's dtype."""
     arrays = arrays_for(graph, [node.output.shape for node in graph.inputs()])
-    fill(graph, arrays, Kind(scale), seed)
+    fill(graph, arrays, InputKind(scale), seed)
     return arrays
 
 
@@ -209,9 +209,9 @@ class _Known:
 
     reference: Reference
     seed: int
-    by_kind: dict[Kind, tuple[Array, ...]] = field(default_factory=dict)
+    by_kind: dict[InputKind, tuple[Array, ...]] = field(default_factory=dict)
 
-    def outputs(self, kind: Kind, inputs: Sequence[Array], pulse: Pulse) -> tuple[Array, ...]:
+    def outputs(self, kind: InputKind, inputs: Sequence[Array], pulse: Pulse) -> tuple[Array, ...]:
         """Fill the inputs with those of a kind, and return the outputs."""
         reference = self.reference
         counts = reference.all if kind.standard else reference.few

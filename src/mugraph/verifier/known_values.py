@@ -15,7 +15,7 @@ from mugraph.algebra.fields import FieldPair, FieldValue
 from mugraph.algebra.modular import Residues, multiply
 from mugraph.errors import InvalidInput
 from mugraph.ir.arithmetic import Array
-from mugraph.verifier.degree_bounds import Fraction, Polynomial
+from mugraph.verifier.degree_bounds import Fraction, PolynomialBound
 
 Known = Mapping[int, Array]
 """Values of inputs by number: float64 arrays of the inputs' shapes."""
@@ -44,7 +44,7 @@ def magnitude(array: Array) -> Fraction:
     denominator = max(0, -int(exponents.min(initial=0)))
     bits = np.where(mantissas == 0, -denominator, np.frexp(mantissas.astype(np.float64))[1] + exponents)
     ids = np.broadcast_to(np.int64(0), array.shape)
-    return Fraction(ids, Polynomial(bits=denominator + int(bits.max(initial=-denominator))), constant=1 << denominator)
+    return Fraction(ids, PolynomialBound(bits=denominator + int(bits.max(initial=-denominator))), constant=1 << denominator)
 
 
 def _exact(array: Array) -> tuple[Residues, Residues]:

@@ -21,7 +21,7 @@ from mugraph.ir.ops import index_maps_of
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class ParallelAxis:
     """A parallel axis: the dimension it takes in each input and each output (None where it does not occur), and its size."""
 
     size: int
@@ -35,15 +35,17 @@ class Slice:
 
     left: Graph
     right: Graph
-    axes: tuple[Axis, ...]
+    axes: tuple[ParallelAxis, ...]
 
 
-def shared_slice(left: Graph, right: Graph, worthwhile: Callable[[Graph, Graph, Axis], bool] = lambda *cut: True) -> Slice:
+def shared_slice(
+    left: Graph, right: Graph, worthwhile: Callable[[Graph, Graph, ParallelAxis], bool] = lambda *cut: True
+) -> Slice:
     """Both kernel graphs at size 1 of every axis that is proved parallel in both; raises nothing where there is none.
 
     `worthwhile` may decline an axis: it is given the left graph before and after the cut.
     """
-    axes: list[Axis] = []
+    axes: list[ParallelAxis] = []
     tried: set[tuple[int | None, ...]] = set()
     while (found := _next_axis(left, right, tried)) is not None:
         if not worthwhile(left, found[0], found[2]):
@@ -53,7 +55,7 @@ def shared_slice(left: Graph, right: Graph, worthwhile: Callable[[Graph, Graph, 
     return Slice(left, right, tuple(axes))
 
 
-def slices_at(axes: Sequence[Axis], inputs: Sequence[Array], output: int, index: Sequence[int]) -> list[Array]:
+def slices_at(axes: Sequence[ParallelAxis], inputs: Sequence[Array], output: int, index: Sequence[int]) -> list[Array]:
     """The slices of the inputs that an element of an output depends on."""
     positions = [0 if (dim := axis.outputs[output]) is None else index[dim] for axis in axes]
     return [slice_of(array, [axis.inputs[number] for axis in axes], positions) for number, array in enumerate(inputs)]
@@ -87,7 +89,7 @@ class NotParallel(MugraphError):
     """An operator mixes or tells apart the slices along an axis."""
 
 
-def _next_axis(left: Graph, right: Graph, tried: set[tuple[int | None, ...]]) -> tuple[Graph, Graph, Axis] | None:
+def _next_axis(left: Graph, right: Graph, tried: set[tuple[int | None, ...]]) -> tuple[Graph, Graph, ParallelAxis] | None:
     sources = [graph for graph in (left, right) if all(node.body is None for node in graph.nodes)]
     shapes = [node.output.shape for node in left.nodes if node.is_input]
     for candidate in (axis for graph in sources for axis in _candidates(graph)):
@@ -100,7 +102,7 @@ def _next_axis(left: Graph, right: Graph, tried: set[tuple[int | None, ...]]) ->
             continue
         if marks == their_marks:
             (size,) = {shape[dim] for shape, dim in zip(shapes, candidate, strict=True) if dim is not None}
-            return ours, theirs, Axis(size, candidate, marks)
+            return ours, theirs, ParallelAxis(size, candidate, marks)
     return None
 
 

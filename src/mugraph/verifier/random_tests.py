@@ -16,7 +16,7 @@ from mugraph.verifier.bounds import Difference, difference_of
 from mugraph.verifier.certificate import Certificate, Outcome, Tests, digest
 from mugraph.verifier.counterexamples import Counterexample, find_witness, signature_mismatch
 from mugraph.verifier.known_values import NOTHING, Known, check_known
-from mugraph.verifier.parallel_axes import Axis, Slice, shared_slice
+from mugraph.verifier.parallel_axes import ParallelAxis, Slice, shared_slice
 from mugraph.verifier.root_semantics import TooManyRadicands
 from mugraph.verifier.semantics import WITH_PROPERTIES, Semantics, beyond_rational, meanings
 from mugraph.verifier.trials import Trials, input_shapes
@@ -201,7 +201,7 @@ class _Verification:
     def __post_init__(self) -> None:
         self.slice = shared_slice(self.left, self.right, self.is_uniform)
 
-    def is_uniform(self, before: Graph, after: Graph, axis: Axis) -> bool:
+    def is_uniform(self, before: Graph, after: Graph, axis: ParallelAxis) -> bool:
         """Whether no known value stands along an axis: one slice of it would not stand for all."""
         return all(axis.inputs[number] is None for number in self.known)
 

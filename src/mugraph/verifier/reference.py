@@ -17,7 +17,7 @@ from mugraph.ir.arithmetic import Array
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Graph, Shape
 from mugraph.ir.sizes import divisors
-from mugraph.verifier.parallel_axes import Axis, shared_slice, slice_of, take_slices
+from mugraph.verifier.parallel_axes import ParallelAxis, shared_slice, slice_of, take_slices
 from mugraph.verifier.vectorized_eval import Pulse, evaluate_batched
 
 _SMALLEST = 1 << 14
@@ -43,15 +43,15 @@ class Reference:
 
     program: Graph
     unit: Graph
-    cut: tuple[Axis, ...]
-    kept: tuple[Axis, ...]
+    cut: tuple[ParallelAxis, ...]
+    kept: tuple[ParallelAxis, ...]
 
     @classmethod
     def of(cls, program: Graph) -> Reference:
         """The axes along which a program treats slices alike; of those kept, the one that most elements depend on first."""
-        kept: list[tuple[int, Axis]] = []
+        kept: list[tuple[int, ParallelAxis]] = []
 
-        def worthwhile(before: Graph, after: Graph, axis: Axis) -> bool:
+        def worthwhile(before: Graph, after: Graph, axis: ParallelAxis) -> bool:
             slice_elements = _elements(after)
             worth = slice_elements >= _SMALLEST and axis.size * slice_elements <= _GROWTH * _elements(before)
             if not worth:
@@ -62,7 +62,7 @@ class Reference:
         return cls(program, found.left, found.axes, tuple(axis for _, axis in sorted(kept, key=lambda pair: pair[0])))
 
     @property
-    def axes(self) -> tuple[Axis, ...]:
+    def axes(self) -> tuple[ParallelAxis, ...]:
         """Those that are cut, and those that are kept."""
         return (*self.cut, *self.kept)
 

@@ -15,7 +15,7 @@ from mugraph.ir.ops import Kind, operator
 from mugraph.verifier.semantics import Semantics, beyond_rational
 
 
-class Residues(Flag):
+class ResidueParts(Flag):
     """Modulo p, modulo q, both or neither."""
 
     NONE = 0
@@ -23,7 +23,7 @@ class Residues(Flag):
     Q = auto()
 
 
-def residues_needed(graph: Graph, semantics: Semantics = Semantics.LAWS) -> list[Residues]:
+def residues_needed(graph: Graph, semantics: Semantics = Semantics.LAWS) -> list[ResidueParts]:
     """For each input of a kernel graph, in order, the residues that its outputs modulo p depend on.
 
     Under FREE semantics a random function takes both residues of its argument, so where there is one all are needed. An
@@ -31,9 +31,9 @@ def residues_needed(graph: Graph, semantics: Semantics = Semantics.LAWS) -> list
     """
     free_functions = semantics in (Semantics.FREE, Semantics.PROPERTIES) and not beyond_rational(graph) <= {"exp"}
     if free_functions or _nests_exponentials(graph):
-        return [Residues.P | Residues.Q for node in graph.nodes if node.is_input]
-    needs = _needs(graph, [Residues.P] * len(graph.outputs))
-    return [needs.get(Value(index), Residues.NONE) for index, node in enumerate(graph.nodes) if node.is_input]
+        return [ResidueParts.P | ResidueParts.Q for node in graph.nodes if node.is_input]
+    needs = _needs(graph, [ResidueParts.P] * len(graph.outputs))
+    return [needs.get(Value(index), ResidueParts.NONE) for index, node in enumerate(graph.nodes) if node.is_input]
 
 
 def _nests_exponentials(graph: Graph) -> bool:
@@ -62,35 +62,35 @@ def _exponentials(graph: Graph, inputs: Sequence[bool]) -> tuple[list[bool], boo
     return [passed[value] for value in graph.outputs], nested
 
 
-def _needs(graph: Graph, outputs: Sequence[Residues]) -> dict[Value, Residues]:
+def _needs(graph: Graph, outputs: Sequence[ResidueParts]) -> dict[Value, ResidueParts]:
     """What is needed of each value of a graph whose outputs are needed as stated."""
-    needs: dict[Value, Residues] = {}
+    needs: dict[Value, ResidueParts] = {}
     for value, needed in zip(graph.outputs, outputs, strict=True):
-        needs[value] = needs.get(value, Residues.NONE) | needed
+        needs[value] = needs.get(value, ResidueParts.NONE) | needed
     for index, node in reversed(list(enumerate(graph.nodes))):
-        results = [needs.get(Value(index, number), Residues.NONE) for number in range(len(node.outputs))]
+        results = [needs.get(Value(index, number), ResidueParts.NONE) for number in range(len(node.outputs))]
         for value, needed in zip(node.inputs, _operands(node, results), strict=True):
-            needs[value] = needs.get(value, Residues.NONE) | needed
+            needs[value] = needs.get(value, ResidueParts.NONE) | needed
     return needs
 
 
-def _operands(node: Node, results: Sequence[Residues]) -> list[Residues]:
+def _operands(node: Node, results: Sequence[ResidueParts]) -> list[ResidueParts]:
     """What is needed of a node's operands for the stated residues of its results."""
     if node.body is not None:
         return _body_operands(node.body, results, len(node.inputs))
     needed = [results[0]] * len(node.inputs)
     match operator(node.op).kind:
         case Kind.EXPONENTIATION if results[0]:
-            return [*needed[:-1], Residues.Q]  # the last operand is the exponent
+            return [*needed[:-1], ResidueParts.Q]  # the last operand is the exponent
         case Kind.OPAQUE if results[0] and node.op != "max":
-            return [Residues.P | Residues.Q]
+            return [ResidueParts.P | ResidueParts.Q]
     return needed
 
 
-def _body_operands(body: Graph, results: Sequence[Residues], count: int) -> list[Residues]:
+def _body_operands(body: Graph, results: Sequence[ResidueParts], count: int) -> list[ResidueParts]:
     needs = _needs(body, results)
-    operands = [Residues.NONE] * count
+    operands = [ResidueParts.NONE] * count
     for index, node in enumerate(body.nodes):
         if node.is_iterator and isinstance(operand := node["operand"], int):
-            operands[operand] |= needs.get(Value(index), Residues.NONE)
+            operands[operand] |= needs.get(Value(index), ResidueParts.NONE)
     return operands

@@ -60,7 +60,7 @@ class TooManyRadicands(MugraphError):
 
 
 @dataclass(slots=True)
-class Signs:
+class SignChoice:
     """A choice of sign for each radicand, in the order in which they were met: False at first."""
 
     chosen: dict[int, bool] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class RootedArithmetic(FreeArithmetic):
     Raises UndefinedInField where a radicand is no square, and TooManyRadicands.
     """
 
-    def __init__(self, pair: FieldPair, *, omega: int, seed: int, signs: Signs) -> None:
+    def __init__(self, pair: FieldPair, *, omega: int, seed: int, signs: SignChoice) -> None:
         super().__init__(pair, omega=omega, seed=seed)
         self.signs = signs
 

@@ -20,14 +20,14 @@ from mugraph.verifier.certificate import Round, digest
 from mugraph.verifier.characters import Characters
 from mugraph.verifier.counterexamples import Counterexample, mismatch
 from mugraph.verifier.known_values import Known, residues
-from mugraph.verifier.residues import Residues, residues_needed
+from mugraph.verifier.residues import ResidueParts, residues_needed
 from mugraph.verifier.root_semantics import (
     Factored,
     LawfulArithmetic,
     Remembering,
     RootedArithmetic,
     Scaled,
-    Signs,
+    SignChoice,
     evaluate_products,
 )
 from mugraph.verifier.semantics import FreeArithmetic, Semantics
@@ -136,7 +136,7 @@ class Trials:
 
     def _for_all_signs(self, pair: FieldPair, omega: int, key: int, rng: np.random.Generator) -> Counterexample | None:
         """The first difference for any choice of roots. Every choice must be valid before one counts as a difference."""
-        signs, found = Signs(), None
+        signs, found = SignChoice(), None
         drawn = RootedArithmetic(pair, omega=omega, seed=key, signs=signs)
         inputs = [
             residues(self.known[number], pair)._replace(q=None) if number in self.known else drawn.random(shape, rng, q=False)
@@ -154,7 +154,7 @@ class Trials:
         return [
             residues(self.known[number], arith.pair)
             if number in self.known
-            else arith.random(shape, rng, p=Residues.P in (ours | theirs), q=Residues.Q in (ours | theirs))
+            else arith.random(shape, rng, p=ResidueParts.P in (ours | theirs), q=ResidueParts.Q in (ours | theirs))
             for number, (shape, (ours, theirs)) in inputs
         ]
 

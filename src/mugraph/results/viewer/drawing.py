@@ -16,7 +16,7 @@ from mugraph.ir.graph import Graph, Level, Value
 from mugraph.ir.text import LOOP_NAME
 from mugraph.results.viewer.environment import style
 from mugraph.results.viewer.labels import Label, Labels, Operands
-from mugraph.results.viewer.layered import Box, Edge, Point, arrange
+from mugraph.results.viewer.layered import Arrow, Box, Point, arrange
 
 _CHARACTER, _LINE = 7.3, 16.0
 """Pixels of a monospaced character of 12 pixels, and of a line."""
@@ -126,14 +126,14 @@ def _items(graph: Graph, labels: Labels, nested: bool) -> tuple[list[_Item], dic
     return items, places
 
 
-def _edges(items: list[_Item], places: dict[int, int]) -> list[tuple[Edge, Value]]:
+def _edges(items: list[_Item], places: dict[int, int]) -> list[tuple[Arrow, Value]]:
     """The arrows, each with the tensor it carries; operands arrive from left to right."""
     found = []
     for target, item in enumerate(items):
         for operand, value in enumerate(item.inputs):
             source = places[value.node]
             exit_at = (value.output + 1) / (items[source].outputs + 1)
-            found.append((Edge(source, target, exit_at, (operand + 1) / (len(item.inputs) + 1)), value))
+            found.append((Arrow(source, target, exit_at, (operand + 1) / (len(item.inputs) + 1)), value))
     return found
 
 

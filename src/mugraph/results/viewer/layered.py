@@ -28,7 +28,7 @@ _STRAIGHT = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
+class Arrow:
     """An arrow from the bottom of box `source` to the top of box `target`; ends lie at these fractions of the boxes' widths."""
 
     source: int
@@ -58,7 +58,7 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrangement:
+class Layering:
     """Where everything is: a box per node, and for each edge the ends of its vertical pieces, from source to target.
 
     `bands` has the rectangle around each band's layers, in order; the empty bands are left out.
@@ -71,7 +71,7 @@ class Arrangement:
     height: float
 
 
-def arrange(sizes: Sequence[tuple[float, float]], edges: Sequence[Edge], bands: Sequence[int] | None = None) -> Arrangement:
+def arrange(sizes: Sequence[tuple[float, float]], edges: Sequence[Arrow], bands: Sequence[int] | None = None) -> Layering:
     """Place boxes of these sizes (width, height), given in topological order.
 
     `bands` numbers groups of nodes that take layers of their own, group 0 above group 1 and so on; no edge may lead to a
@@ -85,7 +85,7 @@ def arrange(sizes: Sequence[tuple[float, float]], edges: Sequence[Edge], bands: 
     return net.arrangement(bands)
 
 
-def _layers(count: int, edges: Sequence[Edge], bands: Sequence[int]) -> list[int]:
+def _layers(count: int, edges: Sequence[Arrow], bands: Sequence[int]) -> list[int]:
     """A layer for each node: as high as its sources allow, then as low as its targets do, where that shortens edges."""
     sources: list[list[int]] = [[] for _ in range(count)]
     targets: list[list[int]] = [[] for _ in range(count)]
@@ -123,7 +123,7 @@ class _Link:
 class _Net:
     """The boxes and waypoints of a drawing, by number: boxes first."""
 
-    def __init__(self, sizes: Sequence[tuple[float, float]], edges: Sequence[Edge], layers: Sequence[int]) -> None:
+    def __init__(self, sizes: Sequence[tuple[float, float]], edges: Sequence[Arrow], layers: Sequence[int]) -> None:
         self.sizes = list(sizes)
         self.layer_of = list(layers)
         self.links: list[_Link] = []
@@ -140,7 +140,7 @@ class _Net:
             self.below[link.upper].append(link)
         self.centre = [0.0] * len(self.sizes)
 
-    def _chain(self, edge: Edge) -> list[int]:
+    def _chain(self, edge: Arrow) -> list[int]:
         """The members an edge passes, its ends included. Edges that leave a box at one place share the waypoints of their way."""
         trunk = self.trunks.setdefault((edge.source, edge.exit), [])
         exit_shift = (edge.exit - 0.5) * self.sizes[edge.source][0]
@@ -268,7 +268,7 @@ class _Net:
 
     # --- the result ---
 
-    def arrangement(self, bands: Sequence[int]) -> Arrangement:
+    def arrangement(self, bands: Sequence[int]) -> Layering:
         """Boxes and routes, moved so that everything begins at (0, 0)."""
         tops, bottoms = self._layer_extents(bands)
         left = min((centre - size[0] / 2 for centre, size in zip(self.centre, self.sizes, strict=True)), default=0.0)
@@ -282,7 +282,7 @@ class _Net:
         routes = tuple(
             self._route(edge, chain, boxes, tops, bottoms) for edge, chain in zip(self.edges, self.chains, strict=True)
         )
-        return Arrangement(tuple(boxes), routes, self._band_boxes(bands, tops, bottoms), right, max(bottoms, default=0.0))
+        return Layering(tuple(boxes), routes, self._band_boxes(bands, tops, bottoms), right, max(bottoms, default=0.0))
 
     def _layer_extents(self, bands: Sequence[int]) -> tuple[list[float], list[float]]:
         band_of = {self.layer_of[node]: band for node, band in enumerate(bands)}
@@ -300,7 +300,7 @@ class _Net:
         return tops, bottoms
 
     def _route(
-        self, edge: Edge, chain: Sequence[int], boxes: Sequence[Box], tops: Sequence[float], bottoms: Sequence[float]
+        self, edge: Arrow, chain: Sequence[int], boxes: Sequence[Box], tops: Sequence[float], bottoms: Sequence[float]
     ) -> tuple[Point, ...]:
         source, target = boxes[edge.source], boxes[edge.target]
         start, end = source.left + edge.exit * source.width, target.left + edge.entry * target.width

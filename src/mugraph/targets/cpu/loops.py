@@ -7,7 +7,7 @@ every subexpression is computed in the outermost loop where its operands are kno
 from __future__ import annotations
 
 from mugraph.ir.ops import operator
-from mugraph.lower.dims import Dim, loops_of
+from mugraph.lower.dims import LoopDim, loops_of
 from mugraph.lower.expressions import Apply, Constant, Expression, Source, subexpressions
 from mugraph.lower.tile_form import Combine, Elementwise, Reduce, Tile
 from mugraph.targets.c_text import literal, scaled, sum_of
@@ -28,7 +28,7 @@ def print_loops(writer: Writer, statement: Elementwise | Reduce) -> None:
         _Nest(writer, statement).write()
 
 
-def _vector_cost(dim: Dim, lanes: int) -> float:
+def _vector_cost(dim: LoopDim, lanes: int) -> float:
     """Relative time of vectorising along a dimension: idle lanes, and lanes that are loaded one by one."""
     used = dim.size / (-(-dim.size // lanes) * lanes)
     separate = sum(stride not in (0, 1) for stride in dim.strides)

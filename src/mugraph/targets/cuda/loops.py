@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
-from mugraph.lower.dims import Dim
+from mugraph.lower.dims import LoopDim
 from mugraph.lower.thread_mapping import elementwise_share, reduction_share
 from mugraph.lower.tile_form import Combine, Elementwise, Reduce, Tile
 from mugraph.lower.warp_groups import held_registers
@@ -109,7 +109,7 @@ def _pointers(text: KernelText, statement: Elementwise | Reduce) -> None:
         text.pointer(f"x{position}", tile)
 
 
-def _coordinates(text: KernelText, counter: str, dims: Sequence[Dim], run: int) -> None:
+def _coordinates(text: KernelText, counter: str, dims: Sequence[LoopDim], run: int) -> None:
     """Declare i0, i1, ...: the place in each dimension of element `counter`, or of run `counter` of the last dimension."""
     inner = 1
     for position in reversed(range(len(dims))):
@@ -121,11 +121,11 @@ def _coordinates(text: KernelText, counter: str, dims: Sequence[Dim], run: int) 
         inner *= size
 
 
-def _address(text: KernelText, pointer: str, tile: Tile, tile_number: int, dims: Sequence[Dim]) -> str:
+def _address(text: KernelText, pointer: str, tile: Tile, tile_number: int, dims: Sequence[LoopDim]) -> str:
     return text.element(pointer, tile, [scaled(dim.strides[tile_number], f"i{position}") for position, dim in enumerate(dims)])
 
 
-def _load(text: KernelText, name: str, tile: Tile, tile_number: int, dims: Sequence[Dim], run: int) -> str:
+def _load(text: KernelText, name: str, tile: Tile, tile_number: int, dims: Sequence[LoopDim], run: int) -> str:
     """Declare the elements of a run of a source (one where it repeats); the text of element v."""
     address, dtype = _address(text, name, tile, tile_number, dims), text.dtype(tile)
     if dims[-1].strides[tile_number] == 0 or run == 1:

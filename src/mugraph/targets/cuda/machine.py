@@ -12,7 +12,7 @@ from mugraph.ir.graph import Graph
 from mugraph.lower import ALL_PASSES, Launch, Passes, lower
 from mugraph.lower.device_layouts import with_device_layouts
 from mugraph.lower.pipeline import stages
-from mugraph.lower.thread_graphs import Rule
+from mugraph.lower.thread_graphs import FusionRule
 from mugraph.lower.tile_form import Kernel
 from mugraph.lower.tile_text import format_kernel
 from mugraph.support.store import Store
@@ -22,7 +22,7 @@ from mugraph.targets.gpu import NvidiaGpu
 from mugraph.targets.launch import Launcher, LaunchShape
 from mugraph.targets.machine import LOWERED, Functions
 
-_NEVER = Rule("never", lambda link: False)
+_NEVER = FusionRule("never", lambda link: False)
 
 
 @dataclass(frozen=True, slots=True)

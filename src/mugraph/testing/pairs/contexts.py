@@ -13,7 +13,7 @@ Placed = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class PairContext:
     """`place(h)` is a function of tensors of `shapes(arity)` around the elementwise function `h` of `arity` tensors."""
 
     name: str
@@ -54,16 +54,16 @@ def _of_a_scaled_column(h: Function) -> Placed:
 
 
 CONTEXTS = (
-    Context("a vector", _bare, lambda arity: ((7,),) * arity),
-    Context("a matrix", _bare, lambda arity: ((3, 4),) * arity),
-    Context("a batch of one", _bare, lambda arity: ((1, 2, 5),) * arity),
-    Context("of a product", _of_a_product, lambda arity: ((4, 5), (3, 4), *((3, 5),) * (arity - 1))),
-    Context("into a product", _into_a_product, lambda arity: ((4, 2), *((3, 4),) * arity)),
-    Context("summed", _summed, lambda arity: ((2, 3),) * arity),
-    Context("residual", _residual, lambda arity: ((4,), *((2, 4),) * arity)),
-    Context("the second output", _second_output, lambda arity: ((3, 2),) * arity),
-    Context("of a biased row", _of_a_biased_row, lambda arity: ((5,), *((2, 5),) * arity)),
-    Context("of a scaled column", _of_a_scaled_column, lambda arity: ((3, 1), *((3, 3),) * arity)),
+    PairContext("a vector", _bare, lambda arity: ((7,),) * arity),
+    PairContext("a matrix", _bare, lambda arity: ((3, 4),) * arity),
+    PairContext("a batch of one", _bare, lambda arity: ((1, 2, 5),) * arity),
+    PairContext("of a product", _of_a_product, lambda arity: ((4, 5), (3, 4), *((3, 5),) * (arity - 1))),
+    PairContext("into a product", _into_a_product, lambda arity: ((4, 2), *((3, 4),) * arity)),
+    PairContext("summed", _summed, lambda arity: ((2, 3),) * arity),
+    PairContext("residual", _residual, lambda arity: ((4,), *((2, 4),) * arity)),
+    PairContext("the second output", _second_output, lambda arity: ((3, 2),) * arity),
+    PairContext("of a biased row", _of_a_biased_row, lambda arity: ((5,), *((2, 5),) * arity)),
+    PairContext("of a scaled column", _of_a_scaled_column, lambda arity: ((3, 1), *((3, 3),) * arity)),
 )
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from mugraph.errors import MugraphError
 from mugraph.ir.graph import Graph, Value
-from mugraph.verifier.identities.algebra import Algebra
+from mugraph.verifier.identities.algebra import IdentityAlgebra
 from mugraph.verifier.identities.reading import Reader
 from mugraph.verifier.identities.rules import RULES
-from mugraph.verifier.identities.sign_facts import Sign, sign
+from mugraph.verifier.identities.sign_facts import ExpressionSign, sign
 from mugraph.verifier.identities.writing import Writer
 
-__all__ = ["RULES", "Sign", "signs", "simplified"]
+__all__ = ["RULES", "ExpressionSign", "signs", "simplified"]
 
 _MOST_NODES = 400
 """Longer programs are left as they are."""
@@ -29,7 +29,7 @@ def simplified(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
     """
     if len(graph.nodes) > _MOST_NODES:
         return graph, ()
-    algebra = Algebra(RULES)
+    algebra = IdentityAlgebra(RULES)
     try:
         elements = Reader(graph, algebra).outputs()
         return Writer(graph).graph(elements), tuple(sorted(algebra.used))
@@ -37,10 +37,10 @@ def simplified(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
         return graph, ()
 
 
-def signs(graph: Graph) -> dict[Value, Sign]:
+def signs(graph: Graph) -> dict[Value, ExpressionSign]:
     """What is known of the sign of each value of a kernel graph without bodies, wherever it is defined; of some nothing."""
-    found: dict[Value, Sign] = {}
-    reader = Reader(graph, Algebra(RULES))
+    found: dict[Value, ExpressionSign] = {}
+    reader = Reader(graph, IdentityAlgebra(RULES))
     for index in range(len(graph.nodes)):
         try:
             ((_, element),) = reader.values([Value(index)])

@@ -14,10 +14,10 @@ from mugraph.verifier.identities.terms import (
     ONE,
     UNIT,
     ZERO,
-    Atom,
     Axes,
     Axis,
-    Monomial,
+    AxisAtom,
+    AxisMonomial,
     Polynomial,
     Product,
     add,
@@ -51,11 +51,11 @@ class Rule:
     """
 
     name: str
-    rewrite: Callable[[Algebra, Polynomial, Axes], Polynomial | None]
+    rewrite: Callable[[IdentityAlgebra, Polynomial, Axes], Polynomial | None]
 
 
 @dataclass(slots=True)
-class Algebra:
+class IdentityAlgebra:
     """Expressions under a table of rules, tried in order for each function; `used` are the names of those that were applied."""
 
     rules: Mapping[str, tuple[Rule, ...]]
@@ -184,7 +184,7 @@ class Algebra:
                 return result
         return power_of(self.bound(op, x, axes) if axes else atom(op, expanded(x)))
 
-    def bound(self, op: str, x: Polynomial, axes: Axes) -> Atom:
+    def bound(self, op: str, x: Polynomial, axes: Axes) -> AxisAtom:
         """A reduction whose axes are named by what it reduces, so that equal ones are equal."""
         order = sorted(axes, key=lambda axis: (axis.size, _places(x, axis), axis))
         names = {axis: Axis(1, x.height + 1, number, axis.size) for number, axis in enumerate(order)}
@@ -199,14 +199,14 @@ class Algebra:
             return x
         return add(*(scale(self._renamed_monomial(only, names), coefficient) for only, coefficient in x.terms))
 
-    def _renamed_monomial(self, only: Monomial, names: Mapping[Axis, Axis]) -> Polynomial:
+    def _renamed_monomial(self, only: AxisMonomial, names: Mapping[Axis, Axis]) -> Polynomial:
         result = term((Fraction(1), monomial({}, self.renamed(only.exponent, names))))
         for factor, power in only.factors:
             moved = self._renamed_atom(factor, names)
             result = self.multiply(result, self.power(moved, power))
         return result
 
-    def _renamed_atom(self, x: Atom, names: Mapping[Axis, Axis]) -> Polynomial:
+    def _renamed_atom(self, x: AxisAtom, names: Mapping[Axis, Axis]) -> Polynomial:
         if x.free.isdisjoint(names):
             return power_of(x)
         if x.op == "load":
@@ -228,7 +228,7 @@ def exponential(x: Polynomial) -> Polynomial:
     return polynomial([(monomial({}, x), Fraction(1))])
 
 
-def rectifier(bracket: Atom) -> tuple[Atom, Fraction, Fraction] | None:
+def rectifier(bracket: AxisAtom) -> tuple[AxisAtom, Fraction, Fraction] | None:
     """(x, s, t) for a bracket s x + t |x|, where x is an atom and s and t are 1 or -1."""
     if bracket.op != "bracket":
         return None
@@ -245,7 +245,7 @@ def rectifier(bracket: Atom) -> tuple[Atom, Fraction, Fraction] | None:
     return None
 
 
-def logistic(denominator: Atom) -> Polynomial | None:
+def logistic(denominator: AxisAtom) -> Polynomial | None:
     """The g for which a bracket is 1 + exp(g)."""
     return _beside_one(denominator.operand) if denominator.op == "bracket" else None
 
@@ -258,7 +258,7 @@ def _beside_one(x: Polynomial) -> Polynomial | None:
     return exponents[0] if len(exponents) == 1 else None
 
 
-def _shares_exponential(bracket: Atom, factor: Atom, power: Fraction) -> bool:
+def _shares_exponential(bracket: AxisAtom, factor: AxisAtom, power: Fraction) -> bool:
     """Whether a factor 1 / (1 + exp(g)) stands beside a sum that has exponentials, too."""
     return power < 0 and logistic(factor) is not None and any(only.exponent.terms for only, _ in bracket.operand.terms)
 
@@ -273,7 +273,7 @@ def _content(x: Polynomial) -> Fraction:
 
 def _common(x: Polynomial) -> Product:
     """The product of the least powers that the atoms have in the terms, and one of the exponentials."""
-    least: dict[Atom, Fraction] = {}
+    least: dict[AxisAtom, Fraction] = {}
     for factor in {factor for only, _ in x.terms for factor, _ in only.factors}:
         least[factor] = min(dict(only.factors).get(factor, Fraction(0)) for only, _ in x.terms)
     whole = {factor: power for factor, power in least.items() if factor.op != "number"}

@@ -11,7 +11,7 @@ from mugraph.errors import UnsupportedOperator
 from mugraph.ir.graph import Graph, Node, Shape, Value
 from mugraph.ir.ops import Kind, operator
 from mugraph.ir.scalar import Scalar
-from mugraph.verifier.identities.algebra import Algebra
+from mugraph.verifier.identities.algebra import IdentityAlgebra
 from mugraph.verifier.identities.rules import root_of_number
 from mugraph.verifier.identities.terms import (
     Axis,
@@ -44,7 +44,7 @@ class Reader:
     """Reads the values of a flat kernel graph. Raises UnsupportedOperator, and ZeroDivisionError where one is divided by 0."""
 
     graph: Graph
-    algebra: Algebra
+    algebra: IdentityAlgebra
     splits: dict[Origin, tuple[int, ...]] = field(default_factory=dict)
     origins: dict[Axis, tuple[Origin, int]] = field(default_factory=dict)
     known: dict[tuple[Value, Slots], Polynomial] = field(default_factory=dict)

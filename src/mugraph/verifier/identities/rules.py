@@ -10,16 +10,16 @@ import math
 from collections.abc import Mapping
 from fractions import Fraction
 
-from mugraph.verifier.identities.algebra import Algebra, Rule, exponential
+from mugraph.verifier.identities.algebra import IdentityAlgebra, Rule, exponential
 from mugraph.verifier.identities.sign_facts import of_atom, of_power, sign, without_bars
 from mugraph.verifier.identities.terms import (
     HALF,
     ONE,
     UNIT,
     ZERO,
-    Atom,
     Axes,
-    Monomial,
+    AxisAtom,
+    AxisMonomial,
     Polynomial,
     Product,
     add,
@@ -45,31 +45,31 @@ _FACTORED = 1 << 20
 # --- functions that are written by others ----------------------------------------------------------------------------
 
 
-def _relu(algebra: Algebra, x: Polynomial, axes: Axes) -> Polynomial:
+def _relu(algebra: IdentityAlgebra, x: Polynomial, axes: Axes) -> Polynomial:
     return scale(add(x, algebra.apply("abs", x)), HALF)
 
 
-def _sigmoid(algebra: Algebra, x: Polynomial, axes: Axes) -> Polynomial:
+def _sigmoid(algebra: IdentityAlgebra, x: Polynomial, axes: Axes) -> Polynomial:
     raised = algebra.apply("exp", x)
     return algebra.divide(raised, add(ONE, raised))
 
 
-def _silu(algebra: Algebra, x: Polynomial, axes: Axes) -> Polynomial:
+def _silu(algebra: IdentityAlgebra, x: Polynomial, axes: Axes) -> Polynomial:
     return algebra.multiply(x, algebra.apply("sigmoid", x))
 
 
-def _tanh(algebra: Algebra, x: Polynomial, axes: Axes) -> Polynomial:
+def _tanh(algebra: IdentityAlgebra, x: Polynomial, axes: Axes) -> Polynomial:
     return subtract(scale(algebra.apply("sigmoid", scale(x, 2)), 2), ONE)
 
 
-def _gelu(algebra: Algebra, x: Polynomial, axes: Axes) -> Polynomial | None:
+def _gelu(algebra: IdentityAlgebra, x: Polynomial, axes: Axes) -> Polynomial | None:
     return add(x, algebra.apply("gelu", scale(x, -1))) if expanded(x).leading < 0 else None
 
 
 # --- absolute values and roots ---------------------------------------------------------------------------------------
 
 
-def _abs(algebra: Algebra, x: Polynomial, axes: Axes) -> Polynomial | None:
+def _abs(algebra: IdentityAlgebra, x: Polynomial, axes: Axes) -> Polynomial | None:
     """The product of the absolute values of the factors, without bars where the sign is known."""
     known = sign(x)
     if known.never_negative or not known.positive:
@@ -87,7 +87,7 @@ def _abs(algebra: Algebra, x: Polynomial, axes: Axes) -> Polynomial | None:
     return result
 
 
-def _sqrt(algebra: Algebra, x: Polynomial, axes: Axes) -> Polynomial:
+def _sqrt(algebra: IdentityAlgebra, x: Polynomial, axes: Axes) -> Polynomial:
     """Even powers and exponentials come out of a root; even powers of what may be 0 only if the rest cannot be negative."""
     coefficient, only = algebra.factored(x)
     odd = {factor: power for factor, power in only.factors if power.denominator == 2 or power % 2}
@@ -107,7 +107,7 @@ def _sqrt(algebra: Algebra, x: Polynomial, axes: Axes) -> Polynomial:
     return algebra.multiply(result, _root_of_rest(coefficient, monomial(odd)))
 
 
-def _root_of_rest(coefficient: Fraction, only: Monomial) -> Polynomial:
+def _root_of_rest(coefficient: Fraction, only: AxisMonomial) -> Polynomial:
     if coefficient and all(power == -1 for _, power in only.factors):
         return power_of(atom("bracket", term(to_power((coefficient, only), Fraction(-1)))), -HALF)
     if coefficient == 1 and len(only.factors) == 1 and only.factors[0][1].denominator == 1 and abs(only.factors[0][1]) == 1:
@@ -122,7 +122,7 @@ def root_of_number(number: Fraction) -> Polynomial:
     if not whole:
         return ZERO
     outside = Fraction(1, number.denominator)
-    powers: dict[Atom, Fraction] = {}
+    powers: dict[AxisAtom, Fraction] = {}
     for prime, count in prime_powers(whole):
         outside *= prime ** (count // 2)
         if count % 2:
@@ -149,7 +149,7 @@ def prime_powers(number: int) -> list[tuple[int, int]]:
 # --- exponentials and logarithms -------------------------------------------------------------------------------------
 
 
-def _exp_of_log(algebra: Algebra, x: Polynomial, axes: Axes) -> Polynomial | None:
+def _exp_of_log(algebra: IdentityAlgebra, x: Polynomial, axes: Axes) -> Polynomial | None:
     """exp(c log(x) + y) as x**c exp(y): arguments of logarithms are positive, so those with halves go under one root."""
     x, whole, halves = expanded(x), ONE, ONE
     logs = [(found[1].operand, found[0], each) for each in x.terms if (found := _logarithm(each)) is not None]
@@ -165,7 +165,7 @@ def _exp_of_log(algebra: Algebra, x: Polynomial, axes: Axes) -> Polynomial | Non
     return algebra.product(whole, algebra.apply("sqrt", halves), algebra.apply("exp", rest))
 
 
-def _logarithm(each: tuple[Monomial, Fraction]) -> tuple[Fraction, Atom] | None:
+def _logarithm(each: tuple[AxisMonomial, Fraction]) -> tuple[Fraction, AxisAtom] | None:
     """Coefficient and atom of a term that is a small multiple of 1/2 times a logarithm."""
     found = lone_atom(polynomial([each]))
     if found is None or found[1].op != "log" or found[0].denominator > 2 or abs(found[0]) > _MOST_POWERS:
@@ -173,11 +173,11 @@ def _logarithm(each: tuple[Monomial, Fraction]) -> tuple[Fraction, Atom] | None:
     return found
 
 
-def _exp(algebra: Algebra, x: Polynomial, axes: Axes) -> Polynomial:
+def _exp(algebra: IdentityAlgebra, x: Polynomial, axes: Axes) -> Polynomial:
     return exponential(expanded(x))
 
 
-def _log(algebra: Algebra, x: Polynomial, axes: Axes) -> Polynomial | None:
+def _log(algebra: IdentityAlgebra, x: Polynomial, axes: Axes) -> Polynomial | None:
     """The logarithms of the factors, as far as these must be positive where the whole is: at most one other is left whole."""
     coefficient, only = algebra.factored(x)
     if coefficient <= 0 and not only.factors:
@@ -198,7 +198,7 @@ def _log(algebra: Algebra, x: Polynomial, axes: Axes) -> Polynomial | None:
     return add(*parts, log_of_number(abs(coefficient)))
 
 
-def _log_of_atom(algebra: Algebra, factor: Atom) -> Polynomial:
+def _log_of_atom(algebra: IdentityAlgebra, factor: AxisAtom) -> Polynomial:
     if factor.op == "bracket" and single(factor.operand) is not None:
         return algebra.apply("log", factor.operand)
     if factor.op == "number":
@@ -215,38 +215,38 @@ def log_of_number(number: Fraction) -> Polynomial:
 # --- reductions ------------------------------------------------------------------------------------------------------
 
 
-def _other_axes(algebra: Algebra, op: str, x: Polynomial, axes: Axes) -> Polynomial | None:
+def _other_axes(algebra: IdentityAlgebra, op: str, x: Polynomial, axes: Axes) -> Polynomial | None:
     kept = axes & x.free
     if kept == axes:
         return None
     return algebra.apply(op, x, kept) if kept else x
 
 
-def _max_of_repeats(algebra: Algebra, x: Polynomial, axes: Axes) -> Polynomial | None:
+def _max_of_repeats(algebra: IdentityAlgebra, x: Polynomial, axes: Axes) -> Polynomial | None:
     return _other_axes(algebra, "max", x, axes)
 
 
-def _sum_of_repeats(algebra: Algebra, x: Polynomial, axes: Axes) -> Polynomial | None:
+def _sum_of_repeats(algebra: IdentityAlgebra, x: Polynomial, axes: Axes) -> Polynomial | None:
     found = _other_axes(algebra, "sum", x, axes)
     return None if found is None else scale(found, math.prod(axis.size for axis in axes - x.free))
 
 
-def _merged(op: str, algebra: Algebra, x: Polynomial, axes: Axes) -> Polynomial | None:
+def _merged(op: str, algebra: IdentityAlgebra, x: Polynomial, axes: Axes) -> Polynomial | None:
     found = lone_atom(x)
     if found is None or found[1].op != op or (op == "max" and found[0] <= 0):
         return None
     return scale(algebra.apply(op, found[1].operand, axes | found[1].axes), found[0])
 
 
-def _nested_sum(algebra: Algebra, x: Polynomial, axes: Axes) -> Polynomial | None:
+def _nested_sum(algebra: IdentityAlgebra, x: Polynomial, axes: Axes) -> Polynomial | None:
     return _merged("sum", algebra, x, axes)
 
 
-def _nested_max(algebra: Algebra, x: Polynomial, axes: Axes) -> Polynomial | None:
+def _nested_max(algebra: IdentityAlgebra, x: Polynomial, axes: Axes) -> Polynomial | None:
     return _merged("max", algebra, x, axes)
 
 
-def _sum_of_multiples(algebra: Algebra, x: Polynomial, axes: Axes) -> Polynomial | None:
+def _sum_of_multiples(algebra: IdentityAlgebra, x: Polynomial, axes: Axes) -> Polynomial | None:
     product = algebra.factored(x) if single(x) is None else single(x)
     assert product is not None
     outside, inside = _split(product, axes)
@@ -255,17 +255,17 @@ def _sum_of_multiples(algebra: Algebra, x: Polynomial, axes: Axes) -> Polynomial
     return algebra.multiply(term(outside), algebra.apply("sum", term(inside), axes))
 
 
-def _sum_of_nothing(algebra: Algebra, x: Polynomial, axes: Axes) -> Polynomial | None:
+def _sum_of_nothing(algebra: IdentityAlgebra, x: Polynomial, axes: Axes) -> Polynomial | None:
     return None if x.terms else ZERO
 
 
-def _max_of_sums(algebra: Algebra, x: Polynomial, axes: Axes) -> Polynomial | None:
+def _max_of_sums(algebra: IdentityAlgebra, x: Polynomial, axes: Axes) -> Polynomial | None:
     x = expanded(x)
     still = polynomial((only, c) for only, c in x.terms if only.free.isdisjoint(axes))
     return add(still, algebra.apply("max", subtract(x, still), axes)) if still.terms else None
 
 
-def _max_of_multiples(algebra: Algebra, x: Polynomial, axes: Axes) -> Polynomial | None:
+def _max_of_multiples(algebra: IdentityAlgebra, x: Polynomial, axes: Axes) -> Polynomial | None:
     product = algebra.factored(x)
     outside, inside = _split(product, axes, nonnegative=True)
     if outside == (Fraction(1), UNIT):
@@ -283,7 +283,7 @@ def _split(product: Product, axes: Axes, nonnegative: bool = False) -> tuple[Pro
     return outside, (coefficient / outside[0], monomial(moving, subtract(only.exponent, polynomial(exponents))))
 
 
-def _max_of_increasing(algebra: Algebra, x: Polynomial, axes: Axes) -> Polynomial | None:
+def _max_of_increasing(algebra: IdentityAlgebra, x: Polynomial, axes: Axes) -> Polynomial | None:
     """The maximum of an increasing function is the function of the maximum."""
     rectified = _rectified(x)
     if rectified is not None:
@@ -310,14 +310,14 @@ def _max_of_increasing(algebra: Algebra, x: Polynomial, axes: Axes) -> Polynomia
     return _max_of_power(algebra, inside, power, coefficient, axes)
 
 
-def _max_of_power(algebra: Algebra, x: Polynomial, power: Fraction, side: Fraction, axes: Axes) -> Polynomial | None:
+def _max_of_power(algebra: IdentityAlgebra, x: Polynomial, power: Fraction, side: Fraction, axes: Axes) -> Polynomial | None:
     """max(side x**power) for x >= 0."""
     direction = side if power > 0 else -side
     inner = scale(algebra.apply("max", scale(x, direction), axes), direction)
     return scale(algebra.power(inner, power), side)
 
 
-def _max_of_fraction(algebra: Algebra, product: Product, axes: Axes) -> Polynomial | None:
+def _max_of_fraction(algebra: IdentityAlgebra, product: Product, axes: Axes) -> Polynomial | None:
     """max(exp(g) / x) as that of 1 / (exp(-g) x), for sums x that are positive."""
     coefficient, only = product
     if any(power > 0 or power.denominator > 1 or not of_atom(factor).always_positive for factor, power in only.factors):

@@ -5,11 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from mugraph.verifier.identities.terms import ONE, ZERO, Atom, Monomial, Polynomial, expanded, monomial, scale, subtract, term
+from mugraph.verifier.identities.terms import (
+    ONE,
+    ZERO,
+    AxisAtom,
+    AxisMonomial,
+    Polynomial,
+    expanded,
+    monomial,
+    scale,
+    subtract,
+    term,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Sign:
+class ExpressionSign:
     """Whether an expression may be negative, zero, positive."""
 
     negative: bool = False
@@ -26,31 +37,31 @@ class Sign:
         """More than 0."""
         return not self.negative and not self.zero
 
-    def __neg__(self) -> Sign:
-        return Sign(self.positive, self.zero, self.negative)
+    def __neg__(self) -> ExpressionSign:
+        return ExpressionSign(self.positive, self.zero, self.negative)
 
-    def __mul__(self, other: Sign) -> Sign:
-        return Sign(
+    def __mul__(self, other: ExpressionSign) -> ExpressionSign:
+        return ExpressionSign(
             (self.negative and other.positive) or (self.positive and other.negative),
             self.zero or other.zero,
             (self.positive and other.positive) or (self.negative and other.negative),
         )
 
-    def __add__(self, other: Sign) -> Sign:
+    def __add__(self, other: ExpressionSign) -> ExpressionSign:
         negative, positive = self.negative or other.negative, self.positive or other.positive
-        return Sign(negative, (negative and positive) or (self.zero and other.zero), positive)
+        return ExpressionSign(negative, (negative and positive) or (self.zero and other.zero), positive)
 
 
-UNKNOWN, NULL = Sign(True, True, True), Sign(zero=True)
-POSITIVE, NONNEGATIVE = Sign(positive=True), Sign(zero=True, positive=True)
+UNKNOWN, NULL = ExpressionSign(True, True, True), ExpressionSign(zero=True)
+POSITIVE, NONNEGATIVE = ExpressionSign(positive=True), ExpressionSign(zero=True, positive=True)
 
 
-def of_number(number: Fraction) -> Sign:
+def of_number(number: Fraction) -> ExpressionSign:
     """The sign of a rational number."""
-    return Sign(number < 0, number == 0, number > 0)
+    return ExpressionSign(number < 0, number == 0, number > 0)
 
 
-def sign(x: Polynomial) -> Sign:
+def sign(x: Polynomial) -> ExpressionSign:
     """The sign of a sum: that of its terms if they have one, or if absolute values outweigh what may be negative."""
     found = NULL
     for only, coefficient in x.terms:
@@ -62,7 +73,7 @@ def sign(x: Polynomial) -> Sign:
     return found if least is most is None else least or -(most or UNKNOWN)
 
 
-def _besides(x: Polynomial) -> list[Sign]:
+def _besides(x: Polynomial) -> list[ExpressionSign]:
     """The signs of what is left of a sum without c (|y| + y), for each of these in it."""
     found = []
     for only, coefficient in x.terms:
@@ -75,9 +86,9 @@ def _besides(x: Polynomial) -> list[Sign]:
     return found
 
 
-def without_bars(only: Monomial) -> Polynomial | None:
+def without_bars(only: AxisMonomial) -> Polynomial | None:
     """The y for which a monomial is |y|; None where it has no absolute value as a factor, or one of unknown sign."""
-    powers: dict[Atom, Fraction] = {}
+    powers: dict[AxisAtom, Fraction] = {}
     bars = False
     for factor, power in only.factors:
         if factor.op == "abs" and power == 1:
@@ -89,7 +100,7 @@ def without_bars(only: Monomial) -> Polynomial | None:
     return expanded(term((Fraction(1), monomial(powers, only.exponent)))) if bars else None
 
 
-def of_monomial(only: Monomial) -> Sign:
+def of_monomial(only: AxisMonomial) -> ExpressionSign:
     """The sign of a product; exponentials are positive."""
     found = POSITIVE
     for factor, power in only.factors:
@@ -97,22 +108,22 @@ def of_monomial(only: Monomial) -> Sign:
     return found
 
 
-def of_power(base: Atom, power: Fraction) -> Sign:
+def of_power(base: AxisAtom, power: Fraction) -> ExpressionSign:
     """The sign of an atom's power, where it is defined: roots are of numbers >= 0, and denominators are not 0."""
     inside = of_atom(base)
     even = power.denominator == 1 and power % 2 == 0
-    found = Sign(False, inside.zero, True) if even or power.denominator == 2 else inside
-    return Sign(found.negative, found.zero and power > 0, found.positive)
+    found = ExpressionSign(False, inside.zero, True) if even or power.denominator == 2 else inside
+    return ExpressionSign(found.negative, found.zero and power > 0, found.positive)
 
 
-def of_atom(base: Atom) -> Sign:
+def of_atom(base: AxisAtom) -> ExpressionSign:
     """The sign of an atom."""
     match base.op:
         case "number":
             return POSITIVE
         case "abs":
             inside = sign(base.operand)
-            return Sign(False, inside.zero, inside.negative or inside.positive)
+            return ExpressionSign(False, inside.zero, inside.negative or inside.positive)
         case "bracket" | "max":
             return sign(base.operand)
         case "sum":

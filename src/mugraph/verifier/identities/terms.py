@@ -37,7 +37,7 @@ Slots = tuple[tuple[Axis, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Atom:
+class AxisAtom:
     """What is no product and no sum: 'load' (of input `number`), 'number', 'bracket', 'sum' or 'max' (over `axes`), or a row.
 
     `free` are the axes it depends on; `height` is how deeply reductions nest in it.
@@ -60,11 +60,11 @@ class Atom:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Monomial:
+class AxisMonomial:
     """The product of `factors`, atoms with exponents other than 0 in the order of their keys, and exp(`exponent`)."""
 
     key: str
-    factors: tuple[tuple[Atom, Fraction], ...] = field(compare=False)
+    factors: tuple[tuple[AxisAtom, Fraction], ...] = field(compare=False)
     exponent: Polynomial = field(compare=False)
 
     @property
@@ -81,7 +81,7 @@ class Polynomial:
     """Monomials in the order of their keys, with coefficients other than 0."""
 
     key: str
-    terms: tuple[tuple[Monomial, Fraction], ...] = field(compare=False)
+    terms: tuple[tuple[AxisMonomial, Fraction], ...] = field(compare=False)
     free: Axes = field(compare=False)
     height: int = field(compare=False)
 
@@ -99,7 +99,7 @@ class Polynomial:
         return self.terms[0][1] if self.terms else Fraction(0)
 
 
-Product = tuple[Fraction, Monomial]
+Product = tuple[Fraction, AxisMonomial]
 """A coefficient and a monomial."""
 
 
@@ -107,17 +107,17 @@ def _key(*parts: object) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
-def atom(op: str, argument: Polynomial | None = None, axes: Axes = frozenset(), number: int = 0, slots: Slots = ()) -> Atom:
+def atom(op: str, argument: Polynomial | None = None, axes: Axes = frozenset(), number: int = 0, slots: Slots = ()) -> AxisAtom:
     """The atom, as it is: no rule is applied."""
     key = _key("atom", op, argument and argument.key, sorted(axes), number, tuple(tuple(map(tuple, slot)) for slot in slots))
     inside = frozenset(axis for slot in slots for axis in slot) if argument is None else argument.free - axes
     height = 0 if argument is None else argument.height + (1 if axes else 0)
-    return Atom(key, op, argument, axes, number, slots, inside, height)
+    return AxisAtom(key, op, argument, axes, number, slots, inside, height)
 
 
-def polynomial(terms: Iterable[tuple[Monomial, Fraction]]) -> Polynomial:
+def polynomial(terms: Iterable[tuple[AxisMonomial, Fraction]]) -> Polynomial:
     """The sum of these terms; terms of one monomial are put together."""
-    total: dict[Monomial, Fraction] = {}
+    total: dict[AxisMonomial, Fraction] = {}
     for monomial, coefficient in terms:
         total[monomial] = total.get(monomial, Fraction(0)) + coefficient
     kept = tuple(sorted((monomial, coefficient) for monomial, coefficient in total.items() if coefficient))
@@ -127,16 +127,16 @@ def polynomial(terms: Iterable[tuple[Monomial, Fraction]]) -> Polynomial:
 
 
 ZERO = Polynomial(_key("sum"), (), frozenset(), 0)
-UNIT = Monomial(_key("unit"), (), ZERO)
+UNIT = AxisMonomial(_key("unit"), (), ZERO)
 ONE = polynomial([(UNIT, Fraction(1))])
 
 
-def monomial(factors: Mapping[Atom, Fraction], exponent: Polynomial = ZERO) -> Monomial:
+def monomial(factors: Mapping[AxisAtom, Fraction], exponent: Polynomial = ZERO) -> AxisMonomial:
     """The product of powers of atoms and an exponential."""
     kept = tuple(sorted((atom, power) for atom, power in factors.items() if power))
     if not kept and not exponent.terms:
         return UNIT
-    return Monomial(_key("product", [(atom.key, str(power)) for atom, power in kept], exponent.key), kept, exponent)
+    return AxisMonomial(_key("product", [(atom.key, str(power)) for atom, power in kept], exponent.key), kept, exponent)
 
 
 def constant(number: Fraction | int) -> Polynomial:
@@ -144,7 +144,7 @@ def constant(number: Fraction | int) -> Polynomial:
     return polynomial([(UNIT, Fraction(number))]) if number else ZERO
 
 
-def power_of(base: Atom, power: Fraction = Fraction(1)) -> Polynomial:
+def power_of(base: AxisAtom, power: Fraction = Fraction(1)) -> Polynomial:
     """An atom to a power."""
     return polynomial([(monomial({base: power}), Fraction(1))])
 
@@ -154,7 +154,7 @@ def single(x: Polynomial) -> Product | None:
     return (x.terms[0][1], x.terms[0][0]) if len(x.terms) == 1 else None
 
 
-def lone_atom(x: Polynomial) -> tuple[Fraction, Atom] | None:
+def lone_atom(x: Polynomial) -> tuple[Fraction, AxisAtom] | None:
     """Coefficient and atom where a polynomial is a multiple of an atom."""
     found = single(x)
     if found is None or found[1].exponent.terms or len(found[1].factors) != 1 or found[1].factors[0][1] != 1:
@@ -190,7 +190,7 @@ def silent(name: str) -> None:
 
 def times(x: Product, y: Product, note: Note = silent) -> Product:
     """The product of two terms: exponents of equal atoms and of exponentials are added."""
-    powers: dict[Atom, Fraction] = dict(x[1].factors)
+    powers: dict[AxisAtom, Fraction] = dict(x[1].factors)
     for factor, power in y[1].factors:
         before = powers.get(factor, Fraction(0))
         powers[factor] = before + power
@@ -206,7 +206,7 @@ def to_power(x: Product, power: Fraction, note: Note = silent) -> Product:
     return _folded(x[0] ** int(power), powers, scale(x[1].exponent, power), note)
 
 
-def _folded(coefficient: Fraction, powers: dict[Atom, Fraction], exponent: Polynomial, note: Note) -> Product:
+def _folded(coefficient: Fraction, powers: dict[AxisAtom, Fraction], exponent: Polynomial, note: Note) -> Product:
     """Whole powers of numbers go to the coefficient, even powers of |x| are those of x, and brackets of one term are opened."""
     for factor, power in list(powers.items()):
         inside = single(factor.operand) if factor.op == "bracket" and power.denominator == 1 and power else None
@@ -249,7 +249,7 @@ def opened(product: Product, note: Note = silent) -> Polynomial:
     return term(product) if found is None else opened_at(product, found, note)
 
 
-def opened_at(product: Product, bracket: Atom, note: Note = silent) -> Polynomial:
+def opened_at(product: Product, bracket: AxisAtom, note: Note = silent) -> Polynomial:
     """A term, distributed over one of its brackets, which stands there once."""
     rest = monomial({other: power for other, power in product[1].factors if other != bracket}, product[1].exponent)
     return distribute(term((product[0], rest)), bracket.operand, note)

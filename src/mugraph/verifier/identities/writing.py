@@ -17,10 +17,10 @@ from mugraph.verifier.identities.terms import (
     HALF,
     MOST_TERMS,
     UNIT,
-    Atom,
     Axes,
     Axis,
-    Monomial,
+    AxisAtom,
+    AxisMonomial,
     Polynomial,
     Slots,
     distribute,
@@ -92,7 +92,7 @@ class Writer:
         assert result is not None
         return result
 
-    def _multiple(self, coefficient: Fraction, only: Monomial) -> Tensor:
+    def _multiple(self, coefficient: Fraction, only: AxisMonomial) -> Tensor:
         only, roots = _without_numbers(only)
         number = Scalar(coefficient) * Scalar(Fraction(roots), root=True)
         if only == UNIT:
@@ -100,7 +100,7 @@ class Writer:
         product = self._product(only)
         return product if number == Scalar(Fraction(1)) else self._binary("mul", product, self._constant(number))
 
-    def _product(self, only: Monomial) -> Tensor:
+    def _product(self, only: AxisMonomial) -> Tensor:
         """A monomial: the product of what has positive exponents over that of what has negative ones."""
         if (found := self.known.get(only.key)) is not None:
             return found
@@ -119,7 +119,7 @@ class Writer:
         self.known[only.key] = result
         return result
 
-    def _logistic_factors(self, only: Monomial) -> tuple[Monomial, list[Tensor]]:
+    def _logistic_factors(self, only: AxisMonomial) -> tuple[AxisMonomial, list[Tensor]]:
         """The factors exp(j g) / (1 + exp(g))**k of a monomial as sigmoid(g)**j (1 - sigmoid(g))**(k - j), and what is left."""
         powers, exponent, found = dict(only.factors), only.exponent, list[Tensor]()
         for factor, power in only.factors:
@@ -137,7 +137,7 @@ class Writer:
                     found += [complement] * (int(-power) - count)
         return monomial(powers, exponent), found
 
-    def _append_power(self, tensors: list[Tensor], factor: Atom, power: Fraction) -> None:
+    def _append_power(self, tensors: list[Tensor], factor: AxisAtom, power: Fraction) -> None:
         if power > _MOST_POWER:
             raise UnsupportedOperator("a high power")
         base = self._atom(factor)
@@ -172,7 +172,7 @@ class Writer:
             result = tensor if result is None else self._binary("mul", result, tensor)
         return result
 
-    def _atom(self, x: Atom) -> Tensor:
+    def _atom(self, x: AxisAtom) -> Tensor:
         if x.key in self.known:
             return self.known[x.key]
         if x.op == "load":
@@ -229,7 +229,7 @@ class Writer:
 
     # --- nodes ---
 
-    def _load(self, x: Atom) -> Tensor:
+    def _load(self, x: AxisAtom) -> Tensor:
         order = [axis for slot in x.slots for axis in slot]
         return self._sorted(self._shaped(self.inputs[x.number], tuple(axis.size for axis in order)), order)
 
@@ -281,15 +281,15 @@ class Writer:
         return value
 
 
-def _without_numbers(only: Monomial) -> tuple[Monomial, int]:
+def _without_numbers(only: AxisMonomial) -> tuple[AxisMonomial, int]:
     """A monomial without roots of numbers, and the product of what they are the roots of."""
     roots = math.prod(factor.number for factor, _ in only.factors if factor.op == "number")
     return monomial({f: p for f, p in only.factors if f.op != "number"}, only.exponent), roots
 
 
-def _repeated_bars(only: Monomial) -> Polynomial | None:
+def _repeated_bars(only: AxisMonomial) -> Polynomial | None:
     """A product whose factors have the same |x| several times, distributed so that |x|**2 is seen to be x**2."""
-    seen: set[Atom] = set()
+    seen: set[AxisAtom] = set()
     for factor, power in only.factors:
         whole = factor.op == "bracket" and power.denominator == 1 and 1 <= power <= _MOST_OPENED
         bars = {other for m, _ in factor.operand.terms for other, _ in m.factors if other.op == "abs"} if whole else {factor}
@@ -313,15 +313,15 @@ def _has_exponentials(x: Polynomial) -> bool:
     return any(only.exponent.terms or any(_lets_through(*factor) for factor in only.factors) for only, _ in x.terms)
 
 
-def _lets_through(factor: Atom, power: Fraction) -> bool:
+def _lets_through(factor: AxisAtom, power: Fraction) -> bool:
     return factor.op in ("bracket", "sum") and power.denominator == 1 and _has_exponentials(factor.operand)
 
 
-def _sides(only: Monomial, reduced: Axes) -> tuple[Monomial, Monomial] | None:
+def _sides(only: AxisMonomial, reduced: Axes) -> tuple[AxisMonomial, AxisMonomial] | None:
     """The factors of a product in two groups, each of which has an axis of its own and both of which have those summed over."""
     factors = sorted(only.factors, key=lambda each: -_elements(each[0].free))
     ours, axes = [factors[0]], factors[0][0].free
-    theirs: list[tuple[Atom, Fraction]] = []
+    theirs: list[tuple[AxisAtom, Fraction]] = []
     for factor, power in factors[1:]:
         (ours if factor.free <= axes else theirs).append((factor, power))
     others = frozenset[Axis]().union(*(factor.free for factor, _ in theirs))
