@@ -117,4 +117,5 @@ class Algebra:
     def _format_atom(self, atom: Atom) -> str:
         if atom.kind == "opaque":
             return f"{atom.name}({', '.join(self.format(arg) for arg in atom.args)})"
+        # by name: a kind of atoms, which is no operator
         return f"({atom.name})" if atom.kind == "constant" and not atom.name.isalnum() else atom.name

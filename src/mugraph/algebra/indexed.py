@@ -64,6 +64,7 @@ class IndexedAlgebra(Algebra):
         """Reduction over the axes named by `n`, which `x` need not have."""
         return super().sum(n, self.bind(x, self.axes_of(n), 0))
 
+    # by name: constructors of abstract expressions (the paper's Table 1), which rows build theirs with
     def apply(self, op: str, args: tuple[Expr, ...], n: int = 1) -> Expr:
         """An operator of `Oracle.compose` on `args`; `n` names the axes that a sum or an opaque function runs over."""
         if op == "sum":
@@ -206,6 +207,7 @@ class IndexedOracle:
         self._placements[result] = frozenset(found)
         return result
 
+    # by name: constructors of abstract expressions (the paper's Table 1), which rows build theirs with
     def _candidates(self, op: str, args: tuple[Expr, ...], axes: int) -> Iterator[AxisBindings]:
         """Placements whose restriction to every operand is one of it, for a compound that binds `axes` itself."""
         if op == "sum":
@@ -236,6 +238,7 @@ class IndexedOracle:
         must = axes & self._algebra.free(e)
         return {p.outside & ~axes for p in self.placements(e) if not p.inside and p.outside & must == must}
 
+    # by name: constructors of abstract expressions (the paper's Table 1), which rows build theirs with
     def _placed(self, op: str, args: tuple[Expr, ...], axes: int, placement: AxisBindings) -> Expr | None:
         """The image of a compound, which binds `axes` itself, if it has an embedding without axes to mind."""
         inside, outside = placement

@@ -67,6 +67,7 @@ class Oracle:
             return result
 
     def _compose(self, op: str, args: tuple[Expr, ...], n: int) -> Expr | None:
+        # by name: constructors of abstract expressions (the paper's Table 1), which rows build theirs with
         match op, args:
             case "add", (x, y):
                 return self._add(x, y)

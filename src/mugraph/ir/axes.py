@@ -22,7 +22,7 @@ from mugraph.errors import UnsupportedOperator
 from mugraph.ir.definitions import spelled_out
 from mugraph.ir.graph import Graph, Node, Shape, Value
 from mugraph.ir.index_maps import Index, IndexMaps, Structure, contraction_maps, elementwise_maps
-from mugraph.ir.ops import Call, operator
+from mugraph.ir.ops import Call, is_reduction, operator
 from mugraph.ir.scalar import Scalar
 
 Slots = tuple[tuple[int, ...], ...]
@@ -51,7 +51,7 @@ class Term:
     @property
     def is_constant(self) -> bool:
         """Whether it is an exact number."""
-        return self.op == "constant"
+        return self.op == "constant"  # by name: a term of this form, not a row
 
 
 @dataclass(frozen=True)
@@ -334,12 +334,13 @@ class _Analysis:
             if draft.op == "load":
                 slots = tuple(axes(dim) for dim in draft.dims)
                 return intern(Term("load", (), frozenset(axes(draft.support)), source=draft.source, slots=slots))
+            # by name: constants are terms without operands
             if draft.op == "constant":
                 return intern(Term("constant", (), frozenset(), scalar=draft.scalar))
             depends = frozenset[int]().union(*(terms[i].axes for i in inputs))
             reduced = frozenset(axes(draft.reduced))
             if not reduced:
-                if draft.op in ("sum", "max"):
+                if is_reduction(draft.op):
                     return inputs[0]
                 op = "mul" if draft.op == "contract" else draft.op
                 return intern(Term(op, inputs, depends))
@@ -355,6 +356,7 @@ class _Analysis:
             result = inputs[0]
             if reduced & depends:
                 result = intern(Term(op, inputs, depends - reduced, reduced & depends))
+            # by name: of the reductions, a sum alone counts elements that are the same
             if op == "sum" and absent > 1:
                 factor = intern(Term("constant", (), frozenset(), scalar=Scalar.of(absent)))
                 result = intern(Term("mul", (result, factor), terms[result].axes))

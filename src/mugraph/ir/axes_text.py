@@ -144,6 +144,7 @@ class _Parser(AxisCursor):
             source = int(self.expect("operand", "an input of the program, such as #0").text[1:])
             slots = self.slots()
             return Term("load", (), _axes_of(slots), source=source, slots=slots)
+        # by name: a word of the grammar
         if op.text == "constant":
             scalar: Scalar = self.scalar()
             return Term("constant", (), frozenset(), scalar=scalar)

@@ -119,7 +119,7 @@ def _inlined(builder: GraphBuilder, body: Graph, operands: list[Value]) -> list[
         operand = node.get("operand")
         if isinstance(operand, int):
             values[Value(index)] = operands[operand]
-        elif node.op in ("output_saver", *ACCUMULATORS):
+        elif node.is_saver or node.op in ACCUMULATORS:
             values[Value(index)] = values[node.inputs[0]]
         else:
             inputs = [values[value] for value in node.inputs]

@@ -22,6 +22,14 @@ AttributeValue = int | str | tuple[int | None, ...] | Scalar | DType | None
 Attributes = tuple[tuple[str, AttributeValue], ...]
 
 
+class Accumulation(StrEnum):
+    """How an accumulator puts the values of all iterations together (the attribute `combine`)."""
+
+    SUM = "sum"
+    MAX = "max"
+    CONCAT = "concat"
+
+
 class Level(StrEnum):
     """Where a graph runs, and so which memory its tensors live in: device, shared, or registers."""
 
@@ -119,22 +127,27 @@ class Node:
     @property
     def is_input(self) -> bool:
         """Whether it names a tensor that the program is given."""
-        return self.op == "input"
+        return self.op == "input"  # by name: these predicates are what others ask in its place
 
     @property
     def is_constant(self) -> bool:
         """Whether it is an exact number."""
-        return self.op == "constant"
+        return self.op == "constant"  # by name: as above
 
     @property
     def is_iterator(self) -> bool:
         """Whether it reads the tile of a parent's operand that a block or thread has in one iteration."""
-        return self.op == "input_iterator"
+        return self.op == "input_iterator"  # by name: as above
 
     @property
     def is_saver(self) -> bool:
         """Whether it writes a block's or thread's tile of a parent's output."""
-        return self.op == "output_saver"
+        return self.op == "output_saver"  # by name: as above
+
+    @property
+    def accumulation(self) -> Accumulation | None:
+        """How an accumulator puts the values of all iterations together; None for other nodes, and for rescaled sums."""
+        return Accumulation(str(self["combine"])) if self.op == "accumulate" else None  # by name: as above
 
     @property
     def output(self) -> Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from mugraph.ir.dtypes import DType
 from mugraph.ir.evaluate import loop_nodes
-from mugraph.ir.graph import ACCUMULATORS, VIEWS, Graph, Level, Node, Value
+from mugraph.ir.graph import ACCUMULATORS, VIEWS, Accumulation, Graph, Level, Node, Value
 from mugraph.ir.ops import OPERATORS, is_reduction
 
 
@@ -46,7 +46,7 @@ def _elementwise_only(graph: Graph) -> bool:
 
 def _owns_nothing(graph: Graph, node: Node, operands_in_place: bool) -> bool:
     in_place = operands_in_place and graph.level is Level.BLOCK and node.is_iterator
-    return in_place or node.op in ("constant", "output_saver") or _is_view(graph, node)
+    return in_place or node.is_constant or node.is_saver or _is_view(graph, node)
 
 
 def _stored(graph: Graph, node: Node, streamed: bool) -> int:
@@ -91,7 +91,7 @@ def _ranges(graph: Graph) -> tuple[list[int], list[int]]:
 
 def _is_view(graph: Graph, node: Node) -> bool:
     """Whether a node gives its operand's memory: a reshape or transpose, or an operand carried unchanged past the loop."""
-    if node.op == "accumulate" and node.get("combine") == "max":
+    if node.accumulation is Accumulation.MAX:
         source = graph.nodes[node.inputs[0].node]
         return source.is_iterator and source.get("fmap") is None
     return node.op in VIEWS

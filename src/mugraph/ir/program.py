@@ -81,6 +81,7 @@ class Program:
         key = (op, shared, attributes_of(attributes))
         if key not in self._known:
             self._known[key] = self._builder.add(op, *inputs, **attributes)
+        # by name: equal numbers may have been written in several ways
         elif op == "constant":
             self._remember(self._known[key], attributes["value"])
         return ProgramTensor(self, self._known[key])
@@ -310,6 +311,7 @@ class ProgramTensor:
         if sizes == self.shape:
             return self
         node = self.program.node(self)
+        # by name: the normal form has no reshape of a reshape
         source = ProgramTensor(self.program, node.inputs[0]).reshape(*sizes) if node.op == "reshape" else None
         return source or self.apply("reshape", shape=sizes)
 
@@ -379,6 +381,7 @@ class ProgramTensor:
         if denominator is not None:
             return numerator * factor / denominator
         node = self.program.node(self)
+        # by name: constants are merged by the laws of products and quotients
         if node.op == "mul":
             tensor, earlier = (ProgramTensor(self.program, value) for value in node.inputs)
             if earlier.number is not None:
@@ -388,6 +391,7 @@ class ProgramTensor:
     def _fraction(self) -> tuple[ProgramTensor, ProgramTensor | None]:
         """(constant numerator, denominator) of a reciprocal; the denominator is None for any other tensor."""
         node = self.program.node(self)
+        # by name: as in `_scaled`
         if node.op == "div":
             numerator, denominator = (ProgramTensor(self.program, value) for value in node.inputs)
             if numerator.number is not None:

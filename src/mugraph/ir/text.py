@@ -128,12 +128,14 @@ def _operand_name(operand: AttributeValue, operands: Sequence[str] | None) -> st
 
 def _maps(op: str, attributes: dict[str, AttributeValue], loop: int) -> tuple[str, ...]:
     """The braces of an iterator or saver; what they say is taken out of `attributes`."""
+    # by name: the grammar writes the maps of iterators and savers in braces
     if op not in ("input_iterator", "output_saver"):
         return ()
-    dims = attributes.pop("imap" if op == "input_iterator" else "omap", ())
+    is_iterator = op == "input_iterator"  # by name: as above
+    dims = attributes.pop("imap" if is_iterator else "omap", ())
     pairs = [(axis_name(position), dim) for position, dim in enumerate(dims if isinstance(dims, tuple) else ())]
     fmap = attributes.pop("fmap", None)
-    if op == "input_iterator" and (loop != 1 or fmap is not None):
+    if is_iterator and (loop != 1 or fmap is not None):
         pairs.append((LOOP_NAME, fmap if isinstance(fmap, int) else None))
     return (f"{{{', '.join(f'{axis}<->{REPLICA if dim is None else dim}' for axis, dim in pairs)}}}",)
 
@@ -167,6 +169,7 @@ def axis_name(position: int) -> str:
     return ("x", "y", "z")[position] if position < 3 else f"d{position}"
 
 
+# by name: a line of the text says some attributes by its own form
 def implied_attributes(op: str, name: str, outputs: Sequence[Tensor]) -> dict[str, AttributeValue]:
     """Attributes of an operator that a line says by the name and type of what it makes."""
     attributes: dict[str, AttributeValue] = {"name": name} if op == "input" else {}
@@ -247,6 +250,7 @@ class _Parser(Cursor):
         node = self._operation(scope, name, tuple(outputs))
         scope.define(name, node, inside)
 
+    # by name: the grammar has words of its own for iterators, constants and maps
     def _operation(self, scope: _Scope, name: Token, outputs: tuple[Tensor, ...]) -> Node:
         op = self.expect("name", "an operator")
         if op.text in _GRAPHS:
@@ -340,6 +344,7 @@ class _Parser(Cursor):
                 return None if token.text == "none" else DType(token.text) if token.text in set(DType) else token.text
         raise token.error("a number, a word, a string or a tuple")
 
+    # by name: the grammar writes the maps of iterators and savers in braces
     def _maps(self, op: str) -> dict[str, AttributeValue]:
         """The braces of an iterator (imap and fmap) or saver (omap); an fmap that is left out is the replica dimension."""
         dims: list[int | None] = []

@@ -182,6 +182,7 @@ def _pre_defined(graph: Graph, index: int, library: Arrays, slots: Places, dense
 def _computation(graph: Graph, node: Node, library: Arrays) -> Callable[..., Any]:
     """Views and matmul by the library's own functions, everything else by its row of the operator table."""
     operands = [graph.tensor(value) for value in node.inputs]
+    # by name: array libraries have functions of their own for these
     match node.op:
         case "reshape":
             return lambda x: library.reshape(x, node.output.shape)

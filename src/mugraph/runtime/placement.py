@@ -182,7 +182,7 @@ def _block_comments(launch: Launched) -> dict[int, str]:
         places.setdefault(value.node, []).append(_tile_text(kernel, tile))
     found: dict[int, str] = {}
     for number, node in enumerate(launch.body.nodes):
-        if node.op not in ("constant", "output_saver"):
+        if not (node.is_constant or node.is_saver):
             unstored = "a view" if node.op in VIEWS else "computed where it is read"
             found[number] = ", then ".join(places.get(number, [unstored]))
     return found

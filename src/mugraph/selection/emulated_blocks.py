@@ -19,7 +19,7 @@ from mugraph.ir.dtypes import DType
 from mugraph.ir.evaluate import block_slices, evaluate_block, loop_nodes
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Graph, Value
-from mugraph.ir.ops import apply_call, operator
+from mugraph.ir.ops import apply_call, is_contraction, operator
 from mugraph.results.data import SpotCheck
 from mugraph.runtime import Executable
 from mugraph.selection.inputs import runner
@@ -236,7 +236,7 @@ def _block_seconds(body: Graph, emulator: Emulator) -> float:
     for index, node in enumerate(body.nodes):
         operands = [body.tensor(value) for value in node.inputs]
         work = sum(tensor.elements for tensor in (*operands, *node.outputs))
-        if node.op == "matmul":
+        if is_contraction(node.op):
             work += node.output.elements * operands[0].shape[-1]
         tiles = 1 if node.body is None else len(node.body.nodes)
         times = body.loop if index in inside else 1

@@ -201,6 +201,7 @@ def _terms(numerator: PolynomialBound, exponent: Fraction | None) -> Terms:
 def _function(name: str, use: Applications, exponent: Fraction | None, alike: bool) -> Function:
     argument = use.argument
     difference = (argument.numerator * argument.denominator).summed(2)
+    # by name: values of maxima are compared as sets of elements, those of other functions by argument
     pairs = math.comb(use.count, 2) if name != "max" else _pairs_of_maxima(use, alike)
     return Function(name, pairs, _terms(difference, exponent))
 

@@ -146,6 +146,7 @@ class Characters(Generic[V]):
             return self.atom(over[0].value, True, ("sqrt", x))
         return self.collected(self.ones(x), over, under, x.scale.sqrt())
 
+    # by name: each of these has laws of its own, which the docstrings below state
     def opaque(self, name: str, x: CharacterProduct[V]) -> CharacterProduct[V]:
         if name in ("relu", "abs"):
             return self.homogeneous(name, x)
@@ -164,6 +165,7 @@ class Characters(Generic[V]):
             return x
         if not x.over and not x.under:
             return self.applied(name, x)
+        # by name: |x y| = |x| |y| holds of it alone
         if name == "abs":
             over, under = ([self.magnitude(each) for each in factors] for factors in (x.over, x.under))
             return self.collected(self.ones(x), over, under, _absolute(x.scale))
@@ -207,6 +209,7 @@ class Characters(Generic[V]):
         return self.mul(self.ones(x), result)
 
     def logarithm_of(self, factor: Factor[V]) -> CharacterProduct[V]:
+        # by name: log(exp(x)) = x
         if factor.image is not None and factor.image[0] == "exp":
             return factor.image[1]
         return self.applied("log", self.of(factor))
@@ -228,6 +231,7 @@ class Characters(Generic[V]):
         """An increasing function of `x`."""
         if isinstance(name, Scalar):
             return self.add(x, CharacterProduct(self.inner.constant(name), (), (), name))
+        # by name: exponentials and roots are no opaque functions here
         return self.exp(x) if name == "exp" else self.sqrt(x) if name == "sqrt" else self.opaque(name, x)
 
     # products and movements --------------------------------------------------------------------------------------------

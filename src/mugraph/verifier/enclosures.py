@@ -191,6 +191,7 @@ class Balls(ABC):
         return self.mul(self.mul(x, self.exact(Fraction(1, 2))), self.add(erf, self.exact(Fraction(1))))
 
     def opaque(self, name: str, x: Ball) -> Ball:
+        # by name: functions with an enclosure of their own
         if name in ("tanh", "sigmoid", "erf"):
             return self._monotone(name, x)
         if name in ROUNDINGS:
@@ -328,8 +329,9 @@ class FloatBalls(Balls):
 
     def increasing(self, name: str, lower: Array, upper: Array, state: Array) -> Ball:
         least, most = _VALUES[name](lower), _VALUES[name](upper)
-        least = least - np.abs(least) * _FUNCTIONS - np.where(least == 0, 0.0 if name == "sqrt" else _LEAST, 0.0)
-        most = most + np.abs(most) * _FUNCTIONS + np.where(most == 0, 0.0 if name == "sqrt" else _LEAST, 0.0)
+        at_zero = 0.0 if name == "sqrt" else _LEAST  # by name: the root of 0 is exact
+        least = least - np.abs(least) * _FUNCTIONS - np.where(least == 0, at_zero, 0.0)
+        most = most + np.abs(most) * _FUNCTIONS + np.where(most == 0, at_zero, 0.0)
         return self.between(np.maximum(least, 0.0) if name in _NEVER_NEGATIVE else least, most, state)
 
     def shortened(self, bounds: Array, significand: int, least: int) -> Array:

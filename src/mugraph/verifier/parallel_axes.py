@@ -16,7 +16,7 @@ import numpy as np
 from mugraph.errors import MugraphError, ShapeMismatch
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.builder import GraphBuilder
-from mugraph.ir.graph import ACCUMULATORS, Graph, Node, Shape, Value
+from mugraph.ir.graph import ACCUMULATORS, Accumulation, Graph, Node, Shape, Value
 from mugraph.ir.ops import index_maps_of
 
 
@@ -290,6 +290,7 @@ class _Pass:
     def apply(self, index: int, node: Node) -> None:
         mark = self.result(node)
         attributes = dict(node.attributes)
+        # by name: its attribute is a shape, which a slice changes
         if mark is not None and node.op == "reshape":
             attributes["shape"] = self.taken(node.output.shape, mark)
         self.store(index, mark, self.builder.add(node.op, *(self.values[value] for value in node.inputs), **attributes))
@@ -325,12 +326,11 @@ class _Pass:
 
     def accumulated(self, node: Node, mark: _Mark | None) -> _Mark | None:
         """The axis after a for-loop over it, which puts parts side by side or brings past it what does not change."""
-        if node.op == "accumulate":
-            looped = mark is not None and mark.looped
-            if mark is not None and looped and node["combine"] == "concat" and node["dim"] == mark.dim:
-                return mark._replace(loops=(*mark.loops[:-1], False))
-            if not looped and node["combine"] == "max":
-                return mark
+        looped = mark is not None and mark.looped
+        if mark is not None and looped and node.accumulation is Accumulation.CONCAT and node["dim"] == mark.dim:
+            return mark._replace(loops=(*mark.loops[:-1], False))
+        if not looped and node.accumulation is Accumulation.MAX:
+            return mark
         raise NotParallel(f"{node.op}: the for-loop runs over the axis, and its parts are not put side by side")
 
     def taken(self, shape: Shape, mark: _Mark | None) -> Shape:

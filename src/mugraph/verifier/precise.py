@@ -90,6 +90,7 @@ class PreciseBalls(Balls):
         return Ball(middle, np.asarray(upper - middle, object), state)
 
     def increasing(self, name: str, lower: Array, upper: Array, state: Array) -> Ball:
+        # by name: exponentials leave the range of fixed point
         if name == "exp":
             state = np.where(upper > _LARGEST * self.one * 2 // 3, np.maximum(state, State.UNKNOWN), state).astype(np.uint8)
         known: dict[int, tuple[int, int]] = {}

@@ -149,6 +149,7 @@ def _value(expression: Expression, values: Mapping[str, Array], width: int) -> A
     arith = FloatArithmetic()
     if expression.op in REDUCTIONS:
         reduced = np.broadcast_to(arrays[0], (len(arrays[0]), width))
+        # by name: texts of properties have these two reductions
         return arith.sum(reduced, 1) if expression.op == "sum" else arith.max(reduced, 1)
     call = Call(expression.op, tuple(array.shape for array in arrays), {})
     result: Array = OPERATORS[expression.op].compute(arith, call, arrays)

@@ -249,6 +249,7 @@ class _Verification:
             count, alike = difference.exponentials, difference.alike
             if self.tests(Semantics.PROPERTIES, difference.family, rounds, count=count, alike=alike) is None:
                 return self.agreed_with_bound()
+        # by name: roots have semantics of their own, which are tried next
         return None if "sqrt" in self.outside_lax else self.different
 
     def by_roots(self) -> Verdict | None:
@@ -281,6 +282,7 @@ class _Verification:
 
     def rounds_without_bound(self) -> int:
         """How many tests under all laws are to agree."""
+        # by name: tests of roots go through all choices of signs
         if "sqrt" in self.outside_lax:
             return _ROOTS_ROUNDS
         elements = sum(math.prod(shape) for shape in input_shapes(self.slice.left))

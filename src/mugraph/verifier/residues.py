@@ -29,6 +29,7 @@ def residues_needed(graph: Graph, semantics: Semantics = Semantics.LAWS) -> list
     Under FREE semantics a random function takes both residues of its argument, so where there is one all are needed. An
     exponential of what passed through one is a random function under all of them.
     """
+    # by name: exponentials alone are no random functions
     free_functions = semantics in (Semantics.FREE, Semantics.PROPERTIES) and not beyond_rational(graph) <= {"exp"}
     if free_functions or _nests_exponentials(graph):
         return [ResidueParts.P | ResidueParts.Q for node in graph.nodes if node.is_input]
@@ -82,6 +83,7 @@ def _operands(node: Node, results: Sequence[ResidueParts]) -> list[ResidueParts]
     match operator(node.op).kind:
         case Kind.EXPONENTIATION if results[0]:
             return [*needed[:-1], ResidueParts.Q]  # the last operand is the exponent
+        # by name: a maximum is one of its elements, and has their residues
         case Kind.OPAQUE if results[0] and node.op != "max":
             return [ResidueParts.P | ResidueParts.Q]
     return needed

@@ -13,7 +13,7 @@ import numpy as np
 from mugraph.algebra.fields import FieldValue, NestingArithmetic
 from mugraph.algebra.modular import Residues
 from mugraph.ir.arithmetic import Array
-from mugraph.ir.graph import Graph
+from mugraph.ir.graph import Accumulation, Graph
 from mugraph.ir.ops import LOWEST, ROUNDINGS, Kind, operator
 from mugraph.ir.scalar import Scalar
 from mugraph.verifier.variables import Maxima, Numbers, RandomFunction, pattern
@@ -161,7 +161,7 @@ def beyond_rational(graph: Graph) -> frozenset[str]:
     rational = (Kind.DATA, Kind.MULTILINEAR, Kind.DIVISION)
     names = {node.op for _, node in graph.walk() if node.body is None and operator(node.op).kind not in rational}
     for around, node in graph.walk():
-        if node.op == "accumulate" and node["combine"] == "max" and not is_selection(around, node):
+        if node.accumulation is Accumulation.MAX and not is_selection(around, node):
             names.add("max")
         if node.is_constant and isinstance(value := node["value"], Scalar) and value.root:
             names.add("sqrt")

@@ -128,6 +128,7 @@ class _Signed:
         return self.made(x.possible, _reduction("max", x.formula), x)
 
     def opaque(self, name: str, x: Sign) -> Sign:
+        # by name: of the opaque functions it alone is not defined everywhere
         if name == "log":
             self.require("a logarithm", x, Signs.POSITIVE)
         return self.made(_OF_FUNCTIONS.get(name, _any)(x.possible), self.writing.opaque(name, x.formula), x)

@@ -81,11 +81,12 @@ class _Pointwise:
         z3, term = self.z3, self.program.terms[index]
         if term.op in ("load", "contract", *REDUCTIONS):
             return z3.Real(f"t{index}")
-        if term.op == "constant":
+        if term.is_constant:
             return self.constant(term.scalar)
         return self.apply(term.op, [self.term(i) for i in term.inputs])
 
     def apply(self, op: str, args: Sequence[Any]) -> Any:
+        # by name: what Z3's theory of real numbers knows itself
         match op, args:
             case "add", [x, y]:
                 return x + y
@@ -227,7 +228,7 @@ class _Tensors:
         term = self.program.terms[index]
         if term.op == "load":
             return self.z3.Const(f"x{index}", self.sort)
-        if term.op == "constant":
+        if term.is_constant:
             assert term.scalar is not None
             return self.constant(term.scalar)
         args = [self.term(i) for i in term.inputs]
@@ -245,9 +246,10 @@ class _Tensors:
     def apply(self, op: str, *args: Any) -> Any:
         """An elementwise operator; differences and squares are sums and products."""
         self.operators.add(op)
+        # by name: differences and squares are written as sums and products
         if op == "sub":
             return self.apply("add", args[0], self.apply("mul", args[1], self.constant(_MINUS_ONE)))
-        if op == "square":
+        if op == "square":  # by name: as above
             return self.apply("mul", args[0], args[0])
         return self.z3.Function(op, *[self.sort] * (len(args) + 1))(*args)
 

@@ -19,7 +19,7 @@ from mugraph.errors import InvalidGraph
 from mugraph.ir.arithmetic import Arithmetic, Array
 from mugraph.ir.editing import without_dead_nodes
 from mugraph.ir.evaluate import constant_nodes, loop_nodes
-from mugraph.ir.graph import Graph, Level, Node, Value
+from mugraph.ir.graph import ACCUMULATORS, Accumulation, Graph, Level, Node, Value
 from mugraph.ir.ops import Call, Scope, apply_call, operator, partition_of
 from mugraph.ir.scalar import Scalar
 
@@ -54,7 +54,7 @@ def evaluate_batched(
 
 def is_selection(body: Graph, node: Node) -> bool:
     """Whether a node accumulates the maximum of one loop-invariant tensor: it is that tensor, brought past the loop."""
-    if node.op != "accumulate" or node["combine"] != "max":
+    if node.accumulation is not Accumulation.MAX:
         return False
     if body.loop == 1:
         return True
@@ -133,7 +133,7 @@ class _Body(Generic[V]):
 
     def iterate(self, inside: frozenset[int]) -> dict[int, list[_Pending[V]]]:
         """Run the for-loop: for each accumulator and each of its operands, the values still to be combined."""
-        accumulators = {i: node for i, node in enumerate(self.body.nodes) if node.op in ("accumulate", "accumulate_rescaled")}
+        accumulators = {i: node for i, node in enumerate(self.body.nodes) if node.op in ACCUMULATORS}
         collected: dict[int, list[_Pending[V]]] = {i: [_Pending([[]]) for _ in n.inputs] for i, n in accumulators.items()}
         selections = {i for i, node in accumulators.items() if is_selection(self.body, node)}
         for iteration in range(self.body.loop if accumulators else 0):
@@ -146,7 +146,7 @@ class _Body(Generic[V]):
                     continue
                 for pending, value in zip(collected[index], node.inputs, strict=True):
                     pending.push(values[value])
-                    if node.op == "accumulate" and node["combine"] != "max":  # of maxima, tests may not assume that they nest
+                    if node.accumulation not in (None, Accumulation.MAX):  # of maxima, tests may not assume that they nest
                         pending.combine(functools.partial(self.fold, node))
         return collected
 

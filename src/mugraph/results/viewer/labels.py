@@ -181,7 +181,8 @@ def _role(node: Node) -> Role:
 
 
 def _operator_names(body: Graph) -> str:
-    return ", ".join(node.op for node in body.nodes if node.op not in ("input_iterator", "output_saver", "constant"))
+    shown = (node for node in body.nodes if not (node.is_iterator or node.is_saver or node.is_constant))
+    return ", ".join(node.op for node in shown)
 
 
 def _maps(node: Node, graph: Graph) -> str:

@@ -235,6 +235,7 @@ def rectifier(bracket: AxisAtom) -> tuple[AxisAtom, Fraction, Fraction] | None:
     for only, coefficient in bracket.operand.terms:
         bars = polynomial([(only, coefficient)])
         found = lone_atom(bars)
+        # by name: an identity of absolute values
         if found is None or found[1].op != "abs" or abs(coefficient) != 1:
             continue
         inner = found[1].operand.terms[0][0].factors[0][0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,7 +10,8 @@ from fractions import Fraction
 
 from mugraph.errors import UnsupportedOperator
 from mugraph.ir.graph import Graph, Node, Shape, Value
-from mugraph.ir.ops import Kind, operator
+from mugraph.ir.index_maps import Structure
+from mugraph.ir.ops import is_reduction, operator
 from mugraph.ir.scalar import Scalar
 from mugraph.verifier.identities.algebra import IdentityAlgebra
 from mugraph.verifier.identities.rules import root_of_number
@@ -106,16 +108,14 @@ class Reader:
             return _constant(node["value"])
         if row.elementwise:
             return self._elementwise(node, [self.at(operand, self._aligned(operand, slots)) for operand in node.inputs])
-        if node.op == "matmul":
-            return self._contracted(value, node, slots, 0, 1)
-        if node.op == "concat_matmul":
-            return add(self._contracted(value, node, slots, 0, 2), self._contracted(value, node, slots, 1, 3))
-        if node.op in ("sum", "max") and node.get("least") is None:
+        if row.products:
+            return functools.reduce(add, (self._contracted(value, node, slots, *pair) for pair in row.products))
+        if is_reduction(node.op) and node.get("least") is None:
             dim = node.integer("dim")
             reduced = self._axes((2, value.node, 0), node.integer("size"))
             inside = self.at(node.inputs[0], (*slots[:dim], slots[dim] + reduced, *slots[dim + 1 :]))
             return self.algebra.apply(node.op, inside, frozenset(reduced)) if reduced else inside
-        if row.kind is Kind.DATA and node.op in ("reshape", "transpose", "repeat", "cast"):
+        if row.structure is Structure.VIEW:
             return self.at(node.inputs[0], self._moved(node, self.graph.tensor(node.inputs[0]).shape, slots))
         raise UnsupportedOperator(f"operator {node.op!r}")
 
@@ -126,6 +126,7 @@ class Reader:
         return tuple(() if size == 1 else axes for size, axes in zip(shape, last, strict=True))
 
     def _elementwise(self, node: Node, operands: list[Polynomial]) -> Polynomial:
+        # by name: rational operators are the arithmetic of polynomials itself
         match node.op:
             case "add":
                 return add(*operands)
@@ -150,6 +151,7 @@ class Reader:
 
     def _moved(self, node: Node, shape: Shape, slots: Slots) -> Slots:
         """The index of the operand of a data movement."""
+        # by name: each moves an index in its own way; one that is not here moves nothing (a cast)
         match node.op:
             case "transpose":
                 places = node.integers("permutation")

@@ -168,6 +168,7 @@ def _exp_of_log(algebra: IdentityAlgebra, x: Polynomial, axes: Axes) -> Polynomi
 def _logarithm(each: tuple[AxisMonomial, Fraction]) -> tuple[Fraction, AxisAtom] | None:
     """Coefficient and atom of a term that is a small multiple of 1/2 times a logarithm."""
     found = lone_atom(polynomial([each]))
+    # by name: an identity of logarithms
     if found is None or found[1].op != "log" or found[0].denominator > 2 or abs(found[0]) > _MOST_POWERS:
         return None
     return found
@@ -233,6 +234,7 @@ def _sum_of_repeats(algebra: IdentityAlgebra, x: Polynomial, axes: Axes) -> Poly
 
 def _merged(op: str, algebra: IdentityAlgebra, x: Polynomial, axes: Axes) -> Polynomial | None:
     found = lone_atom(x)
+    # by name: a negative factor turns a maximum into a minimum
     if found is None or found[1].op != op or (op == "max" and found[0] <= 0):
         return None
     return scale(algebra.apply(op, found[1].operand, axes | found[1].axes), found[0])
@@ -300,6 +302,7 @@ def _max_of_increasing(algebra: IdentityAlgebra, x: Polynomial, axes: Axes) -> P
     if len(only.factors) > 1:
         return None
     ((factor, power),) = only.factors
+    # by name: an identity of logarithms
     if factor.op == "log" and power == 1 and coefficient == 1:
         return algebra.apply("log", algebra.apply("max", factor.operand, axes))
     inside = factor.operand if factor.op == "bracket" else power_of(factor)

@@ -91,6 +91,7 @@ def without_bars(only: AxisMonomial) -> Polynomial | None:
     powers: dict[AxisAtom, Fraction] = {}
     bars = False
     for factor, power in only.factors:
+        # by name: what is known of absolute values
         if factor.op == "abs" and power == 1:
             ((factor, _),) = factor.operand.terms[0][0].factors
             bars = True
@@ -118,6 +119,7 @@ def of_power(base: AxisAtom, power: Fraction) -> ExpressionSign:
 
 def of_atom(base: AxisAtom) -> ExpressionSign:
     """The sign of an atom."""
+    # by name: what is known of the signs of these, of others nothing
     match base.op:
         case "number":
             return POSITIVE

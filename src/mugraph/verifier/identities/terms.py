@@ -217,6 +217,7 @@ def _folded(coefficient: Fraction, powers: dict[AxisAtom, Fraction], exponent: P
             whole = power.numerator // power.denominator
             coefficient *= Fraction(factor.number) ** whole
             powers[factor] = power - whole
+        # by name: even powers need no bars
         elif factor.op == "abs" and power.denominator == 1 and power not in (0, 1):
             even = power - power % 2
             powers[factor] = power % 2

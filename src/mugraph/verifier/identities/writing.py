@@ -175,6 +175,7 @@ class Writer:
     def _atom(self, x: AxisAtom) -> Tensor:
         if x.key in self.known:
             return self.known[x.key]
+        # by name: kinds of atoms, each with its own way of being written
         if x.op == "load":
             result = self._load(x)
         elif x.op == "bracket":
@@ -257,6 +258,7 @@ class Writer:
         return self.known[key]
 
     def _binary(self, op: str, x: Tensor, y: Tensor) -> Tensor:
+        # by name: a square is written as one operator
         if op == "mul" and x == y:
             return self._unary("square", x)
         key = f"{op} {x} {y}"
@@ -292,6 +294,7 @@ def _repeated_bars(only: AxisMonomial) -> Polynomial | None:
     seen: set[AxisAtom] = set()
     for factor, power in only.factors:
         whole = factor.op == "bracket" and power.denominator == 1 and 1 <= power <= _MOST_OPENED
+        # by name: bars of absolute values meet
         bars = {other for m, _ in factor.operand.terms for other, _ in m.factors if other.op == "abs"} if whole else {factor}
         if bars and whole and (power > 1 or not seen.isdisjoint(bars) or any(bar in dict(only.factors) for bar in bars)):
             rest = monomial({**dict(only.factors), factor: power - 1}, only.exponent)
@@ -314,6 +317,7 @@ def _has_exponentials(x: Polynomial) -> bool:
 
 
 def _lets_through(factor: AxisAtom, power: Fraction) -> bool:
+    # by name: kinds of atoms that are sums
     return factor.op in ("bracket", "sum") and power.denominator == 1 and _has_exponentials(factor.operand)
 
 
