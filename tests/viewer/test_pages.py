@@ -69,7 +69,7 @@ def test_pages_of_the_six_workloads_are_well_formed_and_complete(name: str) -> N
     assert outline.open == []
     assert outline.headings[0] == name
     sections = [attributes.get("id") for tag, attributes in outline.elements if tag == "section"]
-    assert sections == ["mugraph", "evidence", "candidates", "search", "sources"]
+    assert sections == ["mugraph", "evidence", "candidates", "search", "lowering", "sources"]
     bodies = [node.body for _, node in opt.graph.walk() if node.body is not None]
     levels = [heading for heading in outline.headings if re.match("Kernel level|Block level|Thread level", heading)]
     assert len(levels) == 1 + len(bodies)

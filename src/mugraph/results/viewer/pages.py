@@ -21,6 +21,7 @@ from mugraph.results.viewer import evidence, tables
 from mugraph.results.viewer.drawing import draw, svg
 from mugraph.results.viewer.environment import environment, highlighted
 from mugraph.results.viewer.labels import MEMORY, ROLE_WORDS, Labels, Operands, extent
+from mugraph.results.viewer.lowering import lowered_kernels
 
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 """Characters that HTML does not have, and those that would turn the text after them around."""
@@ -77,6 +78,7 @@ def page(opt: Result) -> str:
             not_searched=report.search.get("not_searched", ()),
             paddings=report.search.get("paddings", ()),
             times=tables.times(report),
+            kernels=list(lowered_kernels(opt)),
             sources={name: highlighted(name, source) for name, source in opt.sources.items()},
         )
     )
