@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from mugraph.errors import InvalidInput
-from mugraph.search import SearchSpace
+
+if TYPE_CHECKING:
+    from mugraph.search import SearchSpace
 
 
 @dataclass(slots=True)
@@ -88,6 +90,8 @@ def space_of(
     kernels: int | None, block_operators: int | None, grids: str | None, loops: str | None, maps: Sequence[str]
 ) -> SearchSpace:
     """The space that `--kernels 1 --grids 128,8x16 --loops 1,16 --map 'x{i<->1}'` asks for; raises InvalidInput."""
+    from mugraph.search import SearchSpace  # loads NumPy, which `--help` does without
+
     named: dict[str, str] = {}
     for text in maps:
         match = _MAP.fullmatch(text)

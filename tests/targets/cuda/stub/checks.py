@@ -373,12 +373,12 @@ def test_static_outputs_are_the_graphs_own() -> None:
 def test_parameters_are_read_where_they_lie_and_may_not_be_replaced() -> None:
     module = torch.nn.Linear(64, 64, bias=False)
     opt = result("mixed", traced(module, torch.randn(64, 64)))
-    module.weight = torch.nn.Parameter(on(0, module.weight.detach()))
+    module.weight = torch.nn.Parameter(on(0, module.weight.detach()), requires_grad=False)
     graphed = opt.graphed(0)
     x = on(0, torch.randn(64, 64))
     graphed(x)
     graphed(x)
-    module.weight = torch.nn.Parameter(on(0, torch.randn(64, 64)))
+    module.weight = torch.nn.Parameter(on(0, torch.randn(64, 64)), requires_grad=False)
     with pytest.raises(InvalidInput, match=r"w is another tensor than when the CUDA graph was captured; call graphed\(\) again"):
         graphed(x)
 
