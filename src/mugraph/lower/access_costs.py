@@ -13,12 +13,10 @@ from typing import TypeVar
 
 from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
-from mugraph.lower.dims import LoopDim
 from mugraph.lower.fragments import PAIR, WARP, comes_by_ldmatrix, on_matrix_units, stored_together, warp_tiles
-from mugraph.lower.thread_mapping import WIDEST_ACCESS, elementwise_share, reduction_share
+from mugraph.lower.thread_mapping import WIDEST_ACCESS, LoopDim, elementwise_share, reduction_share, rows_together, run_along_k
 from mugraph.lower.tile_form import Buffer, Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile, reads_target
 from mugraph.lower.traffic import NONE, Traffic, traffic_of
-from mugraph.lower.vector_units import rows_together, run_along_k
 from mugraph.lower.warp_accesses import (
     fragment_places,
     gathered_places,

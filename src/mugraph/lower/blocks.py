@@ -14,7 +14,7 @@ import numpy as np
 
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import VIEWS, Graph, Node, Shape, Tensor, Value
-from mugraph.ir.ops import GRAPH_DEFINED, Scope, apply_call, partition_of
+from mugraph.ir.ops import GRAPH_DEFINED, Scope, apply_call, is_contraction, is_reduction, operator, partition_of
 from mugraph.lower import tiles
 from mugraph.lower.exponents import LOWEST, least_of
 from mugraph.lower.expressions import (
@@ -49,6 +49,7 @@ def lower_block(
 
 def view(node: Node, tile: Tile) -> Tile | None:
     """What a view operator makes of a tile; None where strides cannot express it."""
+    # by name: strides of the operand may fail to be those of the result, which index maps do not tell
     match node.op:
         case "transpose":
             return tiles.permuted(tile, node.integers("permutation"))
@@ -59,12 +60,18 @@ def view(node: Node, tile: Tile) -> Tile | None:
 
 def _unview(node: Node, tile: Tile, shape: Shape) -> Tile | None:
     """The tile that a view operator's operand (of `shape`) must be so that its result is `tile`."""
+    # by name: as above
     match node.op:
         case "transpose":
             return tiles.permuted(tile, tiles.inverse(node.integers("permutation")))
         case "reshape":
             return tiles.reshaped(tile, shape)
     return tile
+
+
+def _products(node: Node) -> list[tuple[Value, Value]]:
+    """The pairs of operands whose products a contraction adds up."""
+    return [(node.inputs[left], node.inputs[right]) for left, right in operator(node.op).products]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +139,14 @@ class _BlockLowering:
 
     def lower_node(self, index: int, node: Node) -> None:
         value, phase = Value(index), self.phases[index]
+        if is_reduction(node.op):
+            (operand,) = node.inputs
+            self.reduce(index, node, self.graph.tensor(operand).shape, self.computed(operand))
+            return
+        if is_contraction(node.op):
+            self.matmul(index, _products(node))
+            return
+        # by name: boundaries and views become tiles, each in its own way
         match node.op:
             case "input_iterator":
                 self.values[value] = tiles.cut(self.operands[node.integer("operand")], self.partition(node))
@@ -143,15 +158,6 @@ class _BlockLowering:
                 self.values[value] = self.viewed(node, phase)
             case "repeat":
                 self.repeat(index, node)
-            case "matmul":
-                left, right = node.inputs
-                self.matmul(index, [(left, right)])
-            case "concat_matmul":
-                w, x, y, z = node.inputs
-                self.matmul(index, [(w, y), (x, z)])
-            case "sum" | "max":
-                (operand,) = node.inputs
-                self.reduce(index, node, self.graph.tensor(operand).shape, self.computed(operand))
             case "accumulate":
                 self.accumulate(index, node)
             case "accumulate_rescaled":
@@ -193,6 +199,7 @@ class _BlockLowering:
         index, reader = found
         if reader.is_saver:
             return _Place(self.saved_tile(index, reader))
+        # by name: sums that are rescaled read their operand where it lies
         if reader.op == "accumulate":
             if self.graph.loop == 1:
                 return self.final_place(Value(index))
@@ -220,14 +227,15 @@ class _BlockLowering:
         """The shared tile of an accumulator, filled with the neutral element before the loop."""
         if index not in self.accumulators:
             self.accumulators[index] = self.filled(
-                self.graph.nodes[index].output.shape, 0.0 if combine is Combine.SUM else -np.inf, self.column_order(index)
+                self.graph.nodes[index].output.shape, combine.identity, self.column_order(index)
             )
         return self.accumulators[index]
 
     def column_order(self, index: int) -> tuple[int, ...] | None:
-        """Layout of an accumulator: that of the matmul it sums, if any."""
+        """Layout of an accumulator: that of the one product it sums, if any."""
         producer = self.graph.nodes[self.graph.nodes[index].inputs[0].node]
-        return self.product_order([producer.inputs[:2]]) if producer.op == "matmul" else None
+        products = _products(producer) if is_contraction(producer.op) else []
+        return self.product_order(products) if len(products) == 1 else None
 
     def filled(self, shape: Shape, value: float, order: Sequence[int] | None = None) -> Tile:
         tile = self.temporary(shape, order)
@@ -361,6 +369,7 @@ class _BlockLowering:
     def accumulate(self, index: int, node: Node) -> None:
         value, operand = Value(index), node.inputs[0]
         invariant = self.phases[operand.node] is not Phase.BODY
+        # by name: the maximum of equal values is one of them
         if self.graph.loop == 1 or (invariant and node["combine"] == "max"):
             self.values[value] = self.values[operand]
         elif node["combine"] == "concat":

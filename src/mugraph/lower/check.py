@@ -93,7 +93,7 @@ def _batches_agree(product: Matmul) -> bool:
 
 def _broadcasts(shape: Shape, target: Shape) -> bool:
     aligned = target[len(target) - len(shape) :]
-    return len(shape) <= len(target) and all(size in (1, wanted) for size, wanted in zip(shape, aligned, strict=True))
+    return len(shape) <= len(target) and all(size in (1, expected) for size, expected in zip(shape, aligned, strict=True))
 
 
 def _inside(kernel: Kernel, tile: Tile) -> bool:

@@ -57,7 +57,7 @@ def _solve(options: Mapping[str, Sequence[Option]], relations: Sequence[Relation
         names = ", ".join(sorted({name for relation in relations for name in relation.variables}))
         raise InvalidGraph(f"no choice of layouts satisfies every statement that touches {names}")
     values = {name: [highs.variableValue(unknown) for unknown in unknowns] for name, unknowns in chosen.items()}
-    return {name: options[name][max(range(len(found)), key=found.__getitem__)] for name, found in values.items()}
+    return {name: options[name][max(range(len(solution)), key=solution.__getitem__)] for name, solution in values.items()}
 
 
 def _possible(combination: tuple[Option, ...], relation: Relation[Option], options: Mapping[str, Sequence[Option]]) -> bool:

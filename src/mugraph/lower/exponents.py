@@ -31,6 +31,7 @@ def shifted(expression: Expression) -> tuple[Expression, int] | None:
 def is_maximum_of(graph: Graph, value: Value, other: Value) -> bool:
     """Whether a value of a block graph is the maximum of another one along dimensions that it keeps, of size 1."""
     node = graph.nodes[value.node]
+    # by name: of the reductions, a maximum alone bounds each of its elements
     if node.op != "max" or node.output.shape[node.integer("dim")] != 1:
         return False
     return node.inputs[0] == other or is_maximum_of(graph, node.inputs[0], other)

@@ -43,6 +43,7 @@ TF32 = "tf32({0})"
 
 def apply_row(op: str, arguments: Sequence[Expression]) -> Expression:
     """The expression of an elementwise row of the operator table; a cast is its argument."""
+    # by name: numbers are fp32 in an expression, and buffers convert what they hold
     if op == "cast":
         return arguments[0]
     template = operator(op).scalar

@@ -19,7 +19,7 @@ from mugraph.errors import UnsupportedOperator
 from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.editing import without_dead_nodes
 from mugraph.ir.graph import AttributeValue, Graph, Level, Node, Shape, Value, attributes_of
-from mugraph.ir.ops import OPERATORS, Scope, apply_call, partition_of
+from mugraph.ir.ops import OPERATORS, Scope, apply_call, is_contraction, is_reduction, partition_of
 
 _OF_EXPRESSIONS = frozenset({"input_iterator", "output_saver", "constant", "cast"})
 
@@ -42,10 +42,10 @@ def is_expression(node: Node, shapes: Sequence[Shape]) -> bool:
     """
     body = node.body
     assert body is not None
-    known = all(
+    elementwise = all(
         inner.op in _OF_EXPRESSIONS or (inner.op in OPERATORS and OPERATORS[inner.op].elementwise) for inner in body.nodes
     )
-    if not known or body.loop != 1 or len(body.outputs) != 1:
+    if not elementwise or body.loop != 1 or len(body.outputs) != 1:
         return False
     result, omap = node.output.shape, body.nodes[body.outputs[0].node].integers("omap")
     read = [(shapes[inner.integer("operand")], inner["imap"]) for inner in body.nodes if inner.is_iterator]
@@ -100,6 +100,7 @@ def _inlined(builder: GraphBuilder, body: Graph, operands: Sequence[Value]) -> l
     values: dict[Value, Value] = {}
     for index, node in enumerate(body.nodes):
         inputs = [values[value] for value in node.inputs]
+        # by name: boundaries vanish, each in its own way
         match node.op:
             case "input_iterator":
                 values[Value(index)] = operands[node.integer("operand")]
@@ -107,9 +108,9 @@ def _inlined(builder: GraphBuilder, body: Graph, operands: Sequence[Value]) -> l
                 values[Value(index)] = inputs[0]
             case _:
                 values[Value(index)] = builder.add(node.op, *inputs, **dict(node.attributes))
-        made, dtype = values[Value(index)], node.output.dtype
-        if builder.tensor(made).dtype is not dtype:
-            values[Value(index)] = builder.add("cast", made, dtype=dtype)
+        result, dtype = values[Value(index)], node.output.dtype
+        if builder.tensor(result).dtype is not dtype:
+            values[Value(index)] = builder.add("cast", result, dtype=dtype)
     return [values[value] for value in body.outputs]
 
 
@@ -157,9 +158,11 @@ class _Threads:
     def run(self) -> list[Value]:
         """The outputs, whole."""
         for index, node in enumerate(self.body.nodes):
-            made = self.computed(index, node)
+            result = self.computed(index, node)
             dtype = node.output.dtype
-            self.values[Value(index)] = made if self.builder.tensor(made).dtype is dtype else self.add("cast", made, dtype=dtype)
+            self.values[Value(index)] = (
+                result if self.builder.tensor(result).dtype is dtype else self.add("cast", result, dtype=dtype)
+            )
         return [self.values[value] for value in self.body.outputs]
 
     def add(self, op: str, *inputs: Value, **attributes: AttributeValue) -> Value:
@@ -168,6 +171,11 @@ class _Threads:
     def computed(self, index: int, node: Node) -> Value:
         xs = [self.values[value] for value in node.inputs]
         attributes = dict(node.attributes)
+        if is_reduction(node.op):
+            return self.add(node.op, xs[0], **{**attributes, "dim": self.lead + node.integer("dim")})
+        if is_contraction(node.op) or (node.op in OPERATORS and OPERATORS[node.op].elementwise):
+            return self.add(node.op, *self.aligned(xs), **attributes)
+        # by name: boundaries turn into views and reductions, each in its own way
         match node.op:
             case "input_iterator":
                 return self.tiles(node)
@@ -179,12 +187,6 @@ class _Threads:
                 return self.add(node.op, **attributes)
             case "cast":
                 return self.add(node.op, xs[0], **attributes)
-            case "sum" | "max":
-                return self.add(node.op, xs[0], **{**attributes, "dim": self.lead + node.integer("dim")})
-            case "matmul":
-                return self.add(node.op, *self.aligned(xs))
-            case _ if node.op in OPERATORS and OPERATORS[node.op].elementwise:
-                return self.add(node.op, *self.aligned(xs), **attributes)
         raise UnsupportedOperator(f"{node.op} in a thread graph; write it in the block graph around it")
 
     def shape(self, value: Value) -> Shape:
@@ -253,9 +255,10 @@ class _Threads:
         """The values of all iterations combined."""
         axis, combine = self.lead - 1, node["combine"]
         loop = self.counts[axis]
+        # by name: how accumulators combine has the names of the reductions that do the same
         if combine != "max" and self.shape(value)[axis] != loop:
             value = self.add("repeat", value, dim=axis, times=loop)
-        if combine in ("sum", "max"):
+        if is_reduction(str(combine)):
             return self.add(str(combine), value, dim=axis, size=self.shape(value)[axis])
         shape, dim = list(self.shape(value)), self.lead + node.integer("dim")
         dims = range(len(shape))

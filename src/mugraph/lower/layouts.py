@@ -67,8 +67,8 @@ class Dimensions:
 
     def layouts(self, element_bytes: int) -> tuple[BufferLayout, ...]:
         """Every dimension as the fastest, the others in their order, with plain, swizzled and padded rows."""
-        found = (self.layouts_along(fastest, element_bytes) for fastest in range(len(self.extents)))
-        return tuple(dict.fromkeys(itertools.chain.from_iterable(found)))
+        layouts = (self.layouts_along(fastest, element_bytes) for fastest in range(len(self.extents)))
+        return tuple(dict.fromkeys(itertools.chain.from_iterable(layouts)))
 
     def orders(self) -> tuple[BufferLayout, ...]:
         """Every dimension as the fastest, the others in their order, with plain rows."""
@@ -105,11 +105,11 @@ class Dimensions:
         return sum(digit * stride for digit, stride in zip(self._coordinates(place), layout.strides, strict=True))
 
     def _coordinates(self, place: int) -> tuple[int, ...]:
-        found: list[int] = []
+        digits: list[int] = []
         for stride in self.strides:
             digit, place = divmod(place, stride)
-            found.append(digit)
-        return tuple(found)
+            digits.append(digit)
+        return tuple(digits)
 
     def hold(self, kernel: Kernel, tile: Tile) -> bool:
         """Whether a tile is a window along these dimensions that stays inside each of them for all blocks and iterations."""
@@ -163,8 +163,8 @@ def common_dimensions(uses: Sequence[tuple[Kernel, Tile]], elements: int) -> Dim
     if any(above % stride for above, stride in zip(outer, strides, strict=False)):
         return None
     extents = tuple(above // stride for above, stride in zip(outer, strides, strict=False))
-    found = Dimensions(extents, strides, any(any(tile.start.parts) for tile in tiles))
-    return found if all(found.hold(kernel, tile) for kernel, tile in uses) else None
+    dimensions = Dimensions(extents, strides, any(any(tile.start.parts) for tile in tiles))
+    return dimensions if all(dimensions.hold(kernel, tile) for kernel, tile in uses) else None
 
 
 def relaid(kernel: Kernel, dimensions: Mapping[str, Dimensions], chosen: Mapping[str, BufferLayout]) -> Kernel:

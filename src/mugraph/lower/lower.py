@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mugraph.errors import InvalidGraph, UnsupportedOperator
 from mugraph.ir.dtypes import DType
-from mugraph.ir.graph import Graph, Level, Node, Shape, Tensor, Value
+from mugraph.ir.graph import VIEWS, Graph, Level, Node, Shape, Tensor, Value
 from mugraph.ir.ops import GRAPH_DEFINED
 from mugraph.lower import tiles
 from mugraph.lower.blocks import lower_block, view
@@ -80,7 +80,7 @@ def kernel_windows(graph: Graph) -> dict[Value, tuple[Value, Tile]]:
     """Each value of a kernel graph as a window of the value that owns its memory (itself, unless it is a view)."""
     windows: dict[Value, tuple[Value, Tile]] = {}
     for index, node in enumerate(graph.nodes):
-        if node.op in ("reshape", "transpose"):
+        if node.op in VIEWS:
             root, tile = windows[node.inputs[0]]
             viewed = view(node, tile)
             if viewed is not None:

@@ -42,8 +42,8 @@ def lifetimes(before: Sequence[Statement], body: Sequence[Statement], after: Seq
     found: dict[str, Lifetime] = {}
     for position, statement in enumerate((*before, *body, *after)):
         for tile in (statement.target, *statement.sources):
-            known = found.get(tile.buffer, Lifetime(position, position))
-            found[tile.buffer] = Lifetime(min(known.first, position), max(known.last, position))
+            lifetime = found.get(tile.buffer, Lifetime(position, position))
+            found[tile.buffer] = Lifetime(min(lifetime.first, position), max(lifetime.last, position))
     for name, life in found.items():
         crosses = life.first < loop.first <= life.last or life.first <= loop.last < life.last
         if body and crosses and life.overlaps(loop):

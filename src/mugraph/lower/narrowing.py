@@ -96,8 +96,8 @@ def _exponentials(kernel: Kernel) -> frozenset[str]:
 
 def _is_shifted(statement: Elementwise, maxima: Set[object]) -> bool:
     """Whether a statement is an exponential of numbers less the maximum of just these, which is among `maxima`."""
-    found = shifted(statement.expression)
-    return found is not None and _beside(statement.sources[found[1]], found[0], statement.sources) in maxima
+    shift = shifted(statement.expression)
+    return shift is not None and _beside(statement.sources[shift[1]], shift[0], statement.sources) in maxima
 
 
 def _beside(tile: Tile, expression: Expression, sources: Sequence[Tile]) -> object:

@@ -10,9 +10,9 @@ from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
 from mugraph.lower.expressions import Source
 from mugraph.lower.fragments import WARP, on_matrix_units
+from mugraph.lower.thread_mapping import tasks_of
 from mugraph.lower.tile_form import Buffer, Combine, Kernel, Matmul, Memory, Reduce, Statement, Tile
 from mugraph.lower.tiles import row_major
-from mugraph.lower.vector_units import tasks_of
 
 Cut = Callable[[Statement, Kernel, str], tuple[Statement, ...]]
 """A statement as it is, or in two: parts in a tile of the buffer of that name, and their sum."""

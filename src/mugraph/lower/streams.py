@@ -15,10 +15,9 @@ from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
 from mugraph.lower.fragments import DEPTH, WARP, on_matrix_units, stays_in_registers
 from mugraph.lower.memory import beside_another
-from mugraph.lower.panel_layouts import elements_of, laid_out
-from mugraph.lower.shared_panels import others_read, with_shared_panels
+from mugraph.lower.panels import elements_of, laid_out, others_read, with_shared_panels
+from mugraph.lower.thread_mapping import sums_stay_in_registers
 from mugraph.lower.tile_form import Buffer, Kernel, Matmul, Memory, Panels, Ring, Statement, Tile
-from mugraph.lower.vector_units import sums_stay_in_registers
 
 RING = "ring"
 COPY_BYTES = 16
@@ -110,7 +109,7 @@ def _panels(kernel: Kernel, product: Matmul, size: int = _PANEL_BYTES) -> Panels
     """How a product's factors stream; None where they cannot: not in device memory, too many sums, not aligned."""
     if not _keeps_sums(kernel, product):
         return None
-    found: list[Panels] = []
+    candidates: list[Panels] = []
     step = DEPTH if on_matrix_units(product) else math.gcd(COPY_BYTES // product.dtype.bytes, product.left.shape[-1])
     for depth in range(step, product.left.shape[-1] + 1, step):
         if product.left.shape[-1] % depth == 0:
@@ -118,11 +117,11 @@ def _panels(kernel: Kernel, product: Matmul, size: int = _PANEL_BYTES) -> Panels
             right = _panel(kernel, product, product.right, -2, depth)
             if (left, right) == (None, None):
                 return None
-            found.append(Panels(depth, left, right))
-    whole = found[-1:]
+            candidates.append(Panels(depth, left, right))
+    whole = candidates[-1:]
     if any(tile and others_read(kernel, f) for p in whole for tile, f in ((p.left, product.left), (p.right, product.right))):
-        found = whole if _plain_elements(whole[0]) * product.dtype.bytes <= _WHOLE_BYTES else found
-    return _best(found, product.dtype, size)
+        candidates = whole if _plain_elements(whole[0]) * product.dtype.bytes <= _WHOLE_BYTES else candidates
+    return _best(candidates, product.dtype, size)
 
 
 def _keeps_sums(kernel: Kernel, product: Matmul) -> bool:
@@ -136,11 +135,11 @@ def _plain_elements(panels: Panels) -> int:
     return sum(math.prod(tile.shape) for tile in (panels.left, panels.right) if tile is not None)
 
 
-def _best(found: Sequence[Panels], dtype: DType, size: int) -> Panels | None:
+def _best(candidates: Sequence[Panels], dtype: DType, size: int) -> Panels | None:
     """The deepest panels of `size` bytes; deeper ones where their rows would be too short, which go along k."""
-    usual = [panels for panels in found if _plain_elements(panels) * dtype.bytes <= size] or found[:1]
+    usual = [panels for panels in candidates if _plain_elements(panels) * dtype.bytes <= size] or candidates[:1]
     if usual and min(_runs(usual[-1])) * dtype.bytes < _RUN_BYTES:
-        return next((panels for panels in found if min(_runs(panels)) * dtype.bytes >= _RUN_BYTES), found[-1])
+        return next((panels for panels in candidates if min(_runs(panels)) * dtype.bytes >= _RUN_BYTES), candidates[-1])
     return usual[-1] if usual else None
 
 

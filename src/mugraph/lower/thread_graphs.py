@@ -44,6 +44,7 @@ class FusionRule:
 
 def is_elementwise(node: Node) -> bool:
     """Whether a node computes each output element from one element of each operand."""
+    # by name: a cast is elementwise, but has no C expression, since buffers convert what they hold
     return node.op == "cast" or (node.op in OPERATORS and OPERATORS[node.op].elementwise)
 
 
@@ -137,9 +138,9 @@ class _Fusion:
 
     def members(self, root: int) -> list[int]:
         """The nodes of the thread graph that ends in `root`, in topological order."""
-        found = {index for index in self.joined if self.roots[index] == root} | {root}
-        read = {value.node for index in found for value in self.graph.nodes[index].inputs}
-        return sorted(found | {index for index in read if self.graph.nodes[index].is_constant})
+        members = {index for index in self.joined if self.roots[index] == root} | {root}
+        read = {value.node for index in members for value in self.graph.nodes[index].inputs}
+        return sorted(members | {index for index in read if self.graph.nodes[index].is_constant})
 
     def thread_node(self, members: list[int]) -> Node:
         builder = GraphBuilder(Level.THREAD)
@@ -161,8 +162,8 @@ def _operations(graph: Graph) -> list[int]:
 
     Where these are too many, nothing joins the node, which is then one operator of those that read it.
     """
-    found: list[int] = []
+    lengths: list[int] = []
     for node in graph.nodes:
         read = [value.node for value in node.inputs if is_elementwise(graph.nodes[value.node])]
-        found.append(1 + sum(found[index] if found[index] <= _LONGEST else 1 for index in read))
-    return found
+        lengths.append(1 + sum(lengths[index] if lengths[index] <= _LONGEST else 1 for index in read))
+    return lengths

@@ -1,4 +1,8 @@
-"""How the threads of a block share the elements of statements: what printers print, and what costs and barriers rely on."""
+"""The loops of a statement, and how the threads of a block share them: what printers print, and what costs and barriers rely on.
+
+An elementwise statement or a reduction loops over its dimensions, joined where they line up in every tile, and threads take runs
+of neighbouring elements. Of a product on vector units each thread computes a few rows of one column, for each k in turn.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mugraph.lower.dims import LoopDim, loops_of
 from mugraph.lower.fragments import WARP
-from mugraph.lower.tile_form import Elementwise, Kernel, Memory, Reduce, Tile
+from mugraph.lower.tile_form import Elementwise, Kernel, Matmul, Memory, Reduce, Tile
+from mugraph.lower.tiles import run_along
 
 WIDEST_ACCESS = 16
 """Bytes of the widest load or store of one thread; device buffers start at multiples of it."""
@@ -16,6 +20,39 @@ _LONGEST_RUN = 8
 """Elements: a widest access of 16-bit numbers."""
 _DEVICE_WEIGHT = 4
 """How many tiles in shared memory one in device memory counts for, when the fastest dimension is chosen."""
+VECTOR_ROWS = 4
+"""Rows that one thread computes: each element of the right factor serves them all."""
+_LONGEST_RUN_ALONG_K = 4
+"""Values of k that one load brings: a widest access of fp32 numbers."""
+_MOST_SUMS = 32
+"""Sums that a thread keeps in registers while factors stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopDim:
+    """A loop: its size, and the stride of the target and of each source along it."""
+
+    size: int
+    strides: tuple[int, ...]
+    reduced: bool = False
+
+
+def loops_of(statement: Elementwise | Reduce) -> list[LoopDim]:
+    """The loops from the target's slowest dimension to its fastest, then the reduced one; at least one loop."""
+    target, sources = statement.target, statement.sources
+    dims = [
+        LoopDim(size, tuple(tile.strides[d] for tile in (target, *sources))) for d, size in enumerate(target.shape) if size > 1
+    ]
+    joined: list[LoopDim] = []
+    for dim in sorted(dims, key=lambda dim: -dim.strides[0]):
+        if joined and all(outer == dim.size * inner for outer, inner in zip(joined[-1].strides, dim.strides, strict=True)):
+            joined[-1] = LoopDim(joined[-1].size * dim.size, dim.strides)
+        else:
+            joined.append(dim)
+    if isinstance(statement, Reduce):
+        size = statement.sources[0].shape[-1] if statement.sources else 1
+        joined.append(LoopDim(size, (0, *(tile.strides[-1] for tile in sources)), reduced=True))
+    return joined or [LoopDim(1, (1,) * (1 + len(sources)))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +73,8 @@ class Share:
         Then thread t takes the runs number t, t + threads, ... of all results one after the other, as of an elementwise
         statement.
         """
-        *kept, reduced = self.dims
-        results = math.prod(dim.size for dim in kept)
+        *outer, reduced = self.dims
+        results = math.prod(dim.size for dim in outer)
         return reduced.size == self.group * self.run and results % (threads // self.group) == 0
 
 
@@ -59,10 +96,10 @@ def elementwise_share(kernel: Kernel, statement: Elementwise) -> Share:
 def reduction_share(kernel: Kernel, statement: Reduce) -> Share:
     """As many lanes for each result as keep all threads busy, up to a warp."""
     dims = tuple(loops_of(statement))
-    *kept, reduced = dims
-    results = math.prod(dim.size for dim in kept)
-    wanted = max(1, kernel.threads // _power(results))
-    group = min(WARP, wanted, _power(reduced.size))
+    *outer, reduced = dims
+    results = math.prod(dim.size for dim in outer)
+    lanes = max(1, kernel.threads // _power(results))
+    group = min(WARP, lanes, _power(reduced.size))
     return Share(dims, _run(kernel, statement.sources, dims, reduced.size // group), group)
 
 
@@ -104,3 +141,29 @@ def _run(kernel: Kernel, tiles: Sequence[Tile], dims: Sequence[LoopDim], share: 
 def _power(size: int) -> int:
     """The power of two from `size` on."""
     return 1 << (size - 1).bit_length()
+
+
+def rows_together(product: Matmul) -> int:
+    """Rows that one thread computes."""
+    return min(VECTOR_ROWS, product.target.shape[-2])
+
+
+def tasks_of(product: Matmul) -> int:
+    """Columns of bands of rows, one of which a thread computes at a time."""
+    *batch, rows, columns = product.target.shape
+    return math.prod(batch) * -(-rows // rows_together(product)) * columns
+
+
+def rounds_of(product: Matmul, threads: int) -> int:
+    """Tasks that the first thread computes."""
+    return -(-tasks_of(product) // threads)
+
+
+def sums_stay_in_registers(product: Matmul, threads: int) -> bool:
+    """Whether every thread can keep the sums of all its tasks at the same time."""
+    return rounds_of(product, threads) * rows_together(product) <= _MOST_SUMS
+
+
+def run_along_k(tile: Tile, inner: int) -> int:
+    """Values of k that one load brings of a factor whose k is dimension `inner`: several where they lie together, aligned."""
+    return run_along(tile, inner, _LONGEST_RUN_ALONG_K)

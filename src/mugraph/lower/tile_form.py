@@ -11,6 +11,7 @@ barriers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -46,6 +47,11 @@ class Combine(StrEnum):
 
     SUM = "sum"
     MAX = "max"
+
+    @property
+    def identity(self) -> float:
+        """The number that changes no other: what an accumulator starts with."""
+        return {Combine.SUM: 0.0, Combine.MAX: -math.inf}[self]
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,8 +72,8 @@ def broadcast(tile: Tile, shape: Shape) -> Tile:
     """The tile repeated by stride 0 to `shape`, aligned at the last dimension as in NumPy."""
     missing = len(shape) - tile.rank
     strides = [0] * missing
-    for size, stride, wanted in zip(tile.shape, tile.strides, shape[missing:], strict=True):
-        strides.append(0 if size == 1 and wanted != 1 else stride)
+    for size, stride, extent in zip(tile.shape, tile.strides, shape[missing:], strict=True):
+        strides.append(0 if size == 1 and extent != 1 else stride)
     return replace(tile, shape=tuple(shape), strides=tuple(strides))
 
 

@@ -60,8 +60,8 @@ def wavefronts(addresses: Places, width: int) -> int:
     starts = addresses.reshape(-1, group, 1) + np.arange(0, width, _WORD)
     words = np.sort(starts.reshape(len(starts), -1) // _WORD, axis=1)
     slots = np.arange(len(words))[:, None] * _BANKS + words % _BANKS
-    taken = np.bincount(slots[_distinct(words)], minlength=len(words) * _BANKS)
-    return int(taken.reshape(-1, _BANKS).max(axis=1).sum())
+    accesses = np.bincount(slots[_distinct(words)], minlength=len(words) * _BANKS)
+    return int(accesses.reshape(-1, _BANKS).max(axis=1).sum())
 
 
 def sectors(addresses: Places) -> int:

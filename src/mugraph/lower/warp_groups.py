@@ -17,7 +17,7 @@ from mugraph.lower import tiles
 from mugraph.lower.bulk_copies import row_elements
 from mugraph.lower.fragments import COLUMNS, ROWS, WARP, WarpTiles, on_matrix_units, warp_tiles
 from mugraph.lower.layouts import swizzle_of
-from mugraph.lower.panel_layouts import elements_of
+from mugraph.lower.panels import elements_of
 from mugraph.lower.tile_form import Index, Kernel, Matmul, Memory, Panels, Statement, Tile
 
 GROUP = 4
@@ -45,14 +45,14 @@ def with_warp_groups(kernel: Kernel, fewest_rows: int = 1) -> Kernel:
     if ring is None or kernel.threads % (GROUP * WARP) or _others_read(kernel, ring.buffer):
         return kernel
     products = [s for s in kernel.statements if isinstance(s, Matmul)]
-    found = {s: panels for s in products if s.target.shape[-2] >= fewest_rows and (panels := _panels(kernel, s)) is not None}
-    if any(_is_held(kernel, s.target) and s not in found for s in products):
-        found = {product: panels for product, panels in found.items() if not _is_held(kernel, product.target)}
-    if not found:
+    streamed = {s: panels for s in products if s.target.shape[-2] >= fewest_rows and (panels := _panels(kernel, s)) is not None}
+    if any(_is_held(kernel, s.target) and s not in streamed for s in products):
+        streamed = {product: panels for product, panels in streamed.items() if not _is_held(kernel, product.target)}
+    if not streamed:
         return kernel
 
     def part(statements: Iterable[Statement]) -> tuple[Statement, ...]:
-        return tuple(replace(s, panels=found[s]) if isinstance(s, Matmul) and s in found else s for s in statements)
+        return tuple(replace(s, panels=streamed[s]) if isinstance(s, Matmul) and s in streamed else s for s in statements)
 
     changed = replace(kernel, before=part(kernel.before), body=part(kernel.body), after=part(kernel.after))
     return _with_slots(changed)

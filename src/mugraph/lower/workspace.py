@@ -39,14 +39,14 @@ def plan_workspace(graph: Graph) -> Workspace:
         node = graph.nodes[index]
         if node.op == GRAPH_DEFINED:
             births |= {Value(index, number): step for number in range(len(node.outputs))}
-        made = (Value(index, number) for number in range(len(node.outputs)))
-        deaths |= {memory: step for value in (*node.inputs, *made) for memory in memories[value]}
+        results = (Value(index, number) for number in range(len(node.outputs)))
+        deaths |= {memory: step for value in (*node.inputs, *results) for memory in memories[value]}
     escaped = {memory for value in graph.outputs for memory in memories[value]}
     tensors = [value for value in births if value not in escaped]
     requests = [Request(-(-graph.tensor(value).bytes // ALIGNMENT), births[value], deaths[value]) for value in tensors]
-    found = allocate(requests)
-    offsets = {value: offset * ALIGNMENT for value, offset in zip(tensors, found.offsets, strict=True)}
-    return Workspace(offsets, found.height * ALIGNMENT, found.bound * ALIGNMENT)
+    allocation = allocate(requests)
+    offsets = {value: offset * ALIGNMENT for value, offset in zip(tensors, allocation.offsets, strict=True)}
+    return Workspace(offsets, allocation.height * ALIGNMENT, allocation.bound * ALIGNMENT)
 
 
 def _memories(graph: Graph) -> dict[Value, frozenset[Value]]:

@@ -138,9 +138,9 @@ class Launches:
 
     def _new_stream(self, stream: int) -> list[_Prepared]:
         """Where what is prepared for launches on a stream is kept; that of other streams is forgotten when there are many."""
-        kept = self._prepared if len(self._prepared) < _STREAMS else {}
+        prepared = self._prepared if len(self._prepared) < _STREAMS else {}
         free: list[_Prepared] = []
-        self._prepared = {**kept, stream: free}
+        self._prepared = {**prepared, stream: free}
         return free
 
     def _prepare(self, stream: int) -> _Prepared:
@@ -176,11 +176,11 @@ class _Prepared(NamedTuple):
 
 def _configuration(shape: LaunchShape, stream: int) -> Any:
     driver = _driver()
-    made = driver.CUlaunchConfig()
-    made.gridDimX, made.gridDimY, made.gridDimZ = (*shape.grid, 1, 1)[:3]
-    made.blockDimX, made.blockDimY, made.blockDimZ = shape.threads, 1, 1
-    made.sharedMemBytes, made.hStream = shape.shared_bytes, driver.CUstream(stream)
-    return made
+    config = driver.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = (*shape.grid, 1, 1)[:3]
+    config.blockDimX, config.blockDimY, config.blockDimZ = shape.threads, 1, 1
+    config.sharedMemBytes, config.hStream = shape.shared_bytes, driver.CUstream(stream)
+    return config
 
 
 @cache

@@ -61,16 +61,16 @@ class Compiler:
 def find_compiler() -> Compiler:
     """The system's C compiler, or the one of the `ziglang` package; raises TargetUnavailable when there is neither."""
     for command in _commands():
-        found = subprocess.run([*command, "-march=native", "-dM", "-E", "-x", "c", os.devnull], capture_output=True, text=True)
-        if found.returncode == 0:
-            return Compiler(command, found.stdout)
+        probe = subprocess.run([*command, "-march=native", "-dM", "-E", "-x", "c", os.devnull], capture_output=True, text=True)
+        if probe.returncode == 0:
+            return Compiler(command, probe.stdout)
     raise TargetUnavailable("target cpu needs a C compiler: install gcc or clang, or run `pip install ziglang`")
 
 
 def _commands() -> list[tuple[str, ...]]:
-    found = [(path,) for path in map(shutil.which, ("cc", "gcc", "clang")) if path]
+    compilers = [(path,) for path in map(shutil.which, ("cc", "gcc", "clang")) if path]
     zig = [(sys.executable, "-m", "ziglang", "cc")] if importlib.util.find_spec("ziglang") else []
-    return [*found, *zig]
+    return [*compilers, *zig]
 
 
 def load_shared(source: str, cache: Path | None = None) -> ctypes.CDLL:
@@ -96,10 +96,10 @@ def _compile(compiler: Compiler, source: str, path: Path) -> None:
     if "No space left" in done.stderr:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     if done.returncode != 0:
-        kept = Path(tempfile.mkdtemp(prefix="mugraph-")) / "kernels.c"
-        kept.write_text(source, encoding="utf-8")
+        file = Path(tempfile.mkdtemp(prefix="mugraph-")) / "kernels.c"
+        file.write_text(source, encoding="utf-8")
         reason = first_error(done.stderr)
-        raise CompilationFailed(f"{compiler.command[0]} rejected a generated kernel ({reason}); please report it with {kept}")
+        raise CompilationFailed(f"{compiler.command[0]} rejected a generated kernel ({reason}); please report it with {file}")
 
 
 def first_error(messages: str) -> str:

@@ -213,8 +213,8 @@ def _write_next_iteration(text: KernelText) -> None:
 def _copied(product: Matmul, panels: Panels) -> list[tuple[Tile, Tile, int]]:
     """The factors that are copied, their places in the slot, and which of their dimensions k is."""
     right = blocked(product.right, panels.right) if panels.grouped and panels.right is not None else product.right
-    found = ((product.left, panels.left, -1), (right, panels.right, -2))
-    return [(factor, place, inner) for factor, place, inner in found if place is not None]
+    factors = ((product.left, panels.left, -1), (right, panels.right, -2))
+    return [(factor, place, inner) for factor, place, inner in factors if place is not None]
 
 
 def _rows(place: Tile) -> int:

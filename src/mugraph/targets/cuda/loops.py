@@ -10,14 +10,12 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
-from mugraph.lower.dims import LoopDim
-from mugraph.lower.thread_mapping import elementwise_share, reduction_share
+from mugraph.lower.thread_mapping import LoopDim, elementwise_share, reduction_share
 from mugraph.lower.tile_form import Combine, Elementwise, Reduce, Tile
 from mugraph.lower.warp_groups import held_registers
 from mugraph.targets.c_text import scaled
 from mugraph.targets.cuda.source import KernelText, number, write_expression
 
-_NEUTRAL = {Combine.SUM: 0.0, Combine.MAX: -math.inf}
 _UNROLLED_VALUES = 64
 _FEWEST_VALUES = 16
 """Registers of a thread that operands of unrolled turns may take, and at least: sums that the kernel holds meanwhile count."""
@@ -49,27 +47,27 @@ def print_reduction(text: KernelText, statement: Reduce) -> None:
     """Write a reduction."""
     share = reduction_share(text.kernel, statement)
     group, run = share.group, share.run
-    *kept, reduced = share.dims
-    results = math.prod(dim.size for dim in kept)
+    *outer, reduced = share.dims
+    results = math.prod(dim.size for dim in outer)
     combined = _COMBINED[statement.combine]
     with text.block():
         _pointers(text, statement)
         together = text.threads // group
         with text.block(f"for (int o = 0; o < {results}; o += {together})"):
             text.line(f"const int wanted = o + thread / {group}, e = wanted < {results} ? wanted : {results - 1};")
-            _coordinates(text, "e", kept, 1)
-            depth = len(kept)
-            text.line(f"float total = {number(_NEUTRAL[statement.combine])};")
+            _coordinates(text, "e", outer, 1)
+            depth = len(outer)
+            text.line(f"float total = {number(statement.combine.identity)};")
             start, step = (f"thread % {group} * {run}", group * run) if group > 1 else ("0", run)
             with each_turn(text, f"i{depth}", start, reduced.size, step, run * len(statement.sources)):
-                dims = [*kept, reduced]
+                dims = [*outer, reduced]
                 loads = [_load(text, f"x{n}", tile, n + 1, dims, run) for n, tile in enumerate(statement.sources)]
                 with _each(text, run):
                     value = write_expression(text, statement.expression, loads)
                     text.line(f"total = {combined.format('total', value)};")
             for mask in _halvings(group):
                 text.line(f"total = {combined.format('total', f'shfl_xor(total, {mask})')};")
-            address = _address(text, "target", statement.target, 0, kept)
+            address = _address(text, "target", statement.target, 0, outer)
             dtype = text.dtype(statement.target)
             with text.block(f"if (wanted < {results}" + (f" && thread % {group} == 0)" if group > 1 else ")")):
                 total = combined.format(f"to_float(*({address}))", "total") if statement.accumulate else "total"

@@ -94,8 +94,8 @@ def _require_architecture(architecture: str, nvrtc: ModuleType) -> None:
     _, numbers = nvrtc.nvrtcGetSupportedArchs()
     match = re.fullmatch(r"sm_(\d+)[af]?", architecture)
     if match is None or int(match[1]) not in numbers or int(match[1]) < 80:
-        known = ", ".join(f"sm_{number}" for number in numbers if number >= 80)
-        raise InvalidInput(f"NVRTC {compiler_version()} cannot compile for {architecture!r}; use one of {known}")
+        architectures = ", ".join(f"sm_{number}" for number in numbers if number >= 80)
+        raise InvalidInput(f"NVRTC {compiler_version()} cannot compile for {architecture!r}; use one of {architectures}")
 
 
 def _compile(text: str, architecture: str) -> Cubin:
@@ -116,17 +116,17 @@ def _compile(text: str, architecture: str) -> Cubin:
 
 def resources_of(log: str) -> dict[str, Resources]:
     """What each kernel takes, by name, from the log of NVIDIA's assembler (ptxas -v)."""
-    found: dict[str, Resources] = {}
+    resources: dict[str, Resources] = {}
     for name, body in re.findall(r"Compiling entry function '([^']+)'(.*?)(?=Compiling entry function|\Z)", log, re.DOTALL):
         number = {
             what: sum(map(int, re.findall(rf"(\d+) {what}", body)))
             for what in ("bytes stack frame", "bytes spill stores", "bytes spill loads", "bytes smem")
         }
         (registers,) = re.findall(r"Used (\d+) registers", body)
-        found[name] = Resources(
+        resources[name] = Resources(
             registers=int(registers),
             shared_bytes=number["bytes smem"],
             spill_bytes=number["bytes spill stores"] + number["bytes spill loads"],
             stack_bytes=number["bytes stack frame"],
         )
-    return found
+    return resources

@@ -7,16 +7,20 @@ bytes. Its grid is one-dimensional, the last dimension of the muGraph's grid var
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from mugraph.errors import UnsupportedOperator
+from mugraph.lower import tiles
+from mugraph.lower.fragments import on_matrix_units
 from mugraph.lower.staging import arrival
 from mugraph.lower.tile_form import Elementwise, Kernel, Matmul, Memory, Reduce, Statement
 from mugraph.targets.c_text import packaged_text
 from mugraph.targets.cuda.async_pipeline import write_arrival, write_ring
 from mugraph.targets.cuda.loops import print_elementwise, print_reduction
-from mugraph.targets.cuda.products import print_product
+from mugraph.targets.cuda.matrix_units import write_matrix_product
 from mugraph.targets.cuda.register_accumulators import declare_held_sums, print_held, touches_registers
 from mugraph.targets.cuda.source import KernelText
+from mugraph.targets.cuda.vector_units import write_vector_product
 
 _FARTHEST = 2**31 - 1
 """Elements that indices within a tile can count: they are ints, only starts of tiles are longs."""
@@ -89,10 +93,24 @@ def _print_part(text: KernelText, statements: Sequence[Statement], first: int) -
             text.line("__syncthreads();")
         match statement:
             case Matmul():
-                print_product(text, statement)
+                _print_product(text, statement)
             case Elementwise() if touches_registers(text, statement):
                 print_held(text, statement)
             case Elementwise():
                 print_elementwise(text, statement)
             case Reduce():
                 print_reduction(text, statement)
+
+
+def _print_product(text: KernelText, product: Matmul) -> None:
+    """Write a (batched) product: on matrix units where both factors are of 16 bits, else on vector units."""
+    batch = product.target.shape[:-2]
+    left, right = (tiles.broadcast(tile, (*batch, *tile.shape[-2:])) for tile in product.sources)
+    product = replace(product, left=left, right=right)
+    with text.block():
+        text.pointer("a", left)
+        text.pointer("b", right)
+        if on_matrix_units(product):
+            write_matrix_product(text, product)
+        else:
+            write_vector_product(text, product)

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from mugraph.lower.thread_mapping import rounds_of, rows_together, run_along_k, tasks_of
 from mugraph.lower.tile_form import Matmul, Panels, Tile
-from mugraph.lower.vector_units import rounds_of, rows_together, run_along_k, tasks_of
 from mugraph.targets.c_text import scaled
 from mugraph.targets.cuda.matrices import panel_offsets, write_batch_offsets, write_panel_pointers, write_result
 from mugraph.targets.cuda.source import KernelText
