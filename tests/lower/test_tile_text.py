@@ -10,6 +10,8 @@ from mugraph.frontend import trace
 from mugraph.frontend.workloads import WORKLOADS, workload
 from mugraph.lower.check import check
 from mugraph.lower.order import by_depth, with_barriers
+from mugraph.lower.phases import Phase
+from mugraph.lower.tile_form import Index, Load, Tile
 from mugraph.lower.tile_text import format_kernel, parse_kernel
 from mugraph.search import search
 from mugraph.targets.machine import machine_for
@@ -83,9 +85,20 @@ def test_statements_are_ordered_by_depth() -> None:
     assert format_kernel(ordered) == small("\n".join((first, third, second, last)))
 
 
+def test_labels_and_loads_are_kept() -> None:
+    text = LOWERED.replace("  before {", "  load 0 = after x[1, 64 | 64, 1 | 64 b0]\n  before {", 1).replace(
+        "product[1", "matmul_2: product[1", 1
+    )
+    kernel = parse_kernel(text)
+    assert format_kernel(kernel) == text
+    assert [str(statement.label) for statement in kernel.statements] == ["matmul_2", "None", "None"]
+    assert kernel.loads == (Load(0, Tile("x", (1, 64), (64, 1), Index(grid=(64,))), Phase.AFTER),)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
+        ("product[1", "matmul: product[1", "expected a label such as mul_3"),
         ("matmul fp16 (", "matmul fp17 (", "line 14, column 37: expected a type"),
         ('"sqrt({0})"(#0)', '"sqrt"', '"sqrt" is no number'),
         ("outputs y", "output y", "expected outputs"),
@@ -108,4 +121,6 @@ def test_kernels_of_workloads_print_and_parse(name: str, target: str) -> None:
     kernels = [launch.kernel for candidate in found for launch in machine_for(target).lower(candidate.graph).values()]
     assert kernels
     for kernel in kernels:
-        assert parse_kernel(format_kernel(kernel)) == kernel
+        text = format_kernel(kernel)
+        assert parse_kernel(text) == kernel
+        assert format_kernel(parse_kernel(text)) == text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,15 @@ from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.ops import LEAST, OPERATORS
 from mugraph.lower import construct
+from mugraph.lower.pipeline import TILE_PASSES
+from mugraph.lower.tile_text import parse_kernel
 from mugraph.targets.triton import print_program, tile_launches
 from mugraph.targets.triton.expressions import TORCH_FUNCTIONS, TRITON_FUNCTIONS, in_python, number, unwrapped
-from mugraph.targets.triton.host import host_lines
 from mugraph.targets.triton.kernel import value_names
-from mugraph.targets.triton.tile import aligned, held, mask, padded
-from mugraph.targets.triton.views import keeps_order
+from mugraph.targets.triton.machine import Triton
+from mugraph.targets.triton.printer import kernel_lines
+from mugraph.targets.triton.source import host_lines
+from mugraph.targets.triton.tensors import aligned, held, keeps_order, mask, padded
 
 KERNEL = '''\
 @triton.jit
@@ -65,6 +69,17 @@ def elementwise_graph(op: str, dtype: DType = DType.FP32, name: str = "x", shape
 def test_a_kernel_reads_like_one_written_by_hand() -> None:
     text = program_text(rms_norm_linear(rows=12, inner=64, columns=64, dtype=DType.FP16, loop=2))
     assert text[text.index("@triton.jit\ndef kernel_3") : text.index("def run")].strip() == KERNEL
+
+
+def test_a_kernel_is_the_text_of_its_tile_form() -> None:
+    """What `mugraph explain` shows last is all that the printer reads of a block graph."""
+    graph = rms_norm_linear(rows=12, inner=64, columns=64, dtype=DType.FP16, loop=2)
+    machine = Triton("sm_90", 0)
+    stages = {name: text for _, name, text in machine.explain(graph)}
+    assert list(stages) == ["lowered", *(name for name, _ in TILE_PASSES)]
+    (launch,) = tile_launches(graph).values()
+    read_back = replace(launch.kernel, form=parse_kernel(list(stages.values())[-1]))
+    assert "\n".join(kernel_lines(read_back)) == KERNEL
 
 
 def test_the_file_allocates_launches_and_returns() -> None:

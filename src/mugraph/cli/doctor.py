@@ -58,7 +58,7 @@ def _torch() -> Finding:
 
 
 def _triton() -> Finding:
-    from mugraph.targets.triton.modules import triton_version
+    from mugraph.targets.triton.compiler import triton_version
 
     try:
         compiler = triton_version()

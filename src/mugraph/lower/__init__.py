@@ -1,6 +1,6 @@
 """From muGraphs to the lowered form: thread graphs, tiles, statements, shared memory, threads and barriers."""
 
-from mugraph.lower.lower import Launch, kernel_windows, lower, needed_nodes, require_fp32
+from mugraph.lower.lower import Launch, kernel_windows, lower, needed_nodes
 from mugraph.lower.pipeline import ALL_PASSES, Passes, cooperative
 from mugraph.lower.thread_graphs import construct
 
@@ -13,5 +13,4 @@ __all__ = [
     "kernel_windows",
     "lower",
     "needed_nodes",
-    "require_fp32",
 ]

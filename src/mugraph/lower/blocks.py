@@ -28,9 +28,8 @@ from mugraph.lower.expressions import (
     reduced_expression,
     renumbered,
 )
-from mugraph.lower.memory import place
-from mugraph.lower.phases import Phase, phases
-from mugraph.lower.tile_form import Buffer, Combine, Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile
+from mugraph.lower.phases import ACCUMULATORS, Phase, phases
+from mugraph.lower.tile_form import Buffer, Combine, Elementwise, Kernel, Label, Load, Matmul, Memory, Reduce, Statement, Tile
 
 _PASSED_THROUGH = VIEWS | {"cast"}
 
@@ -43,7 +42,10 @@ def lower_block(
     outputs: Sequence[Buffer],
     results: Sequence[Tensor],
 ) -> Kernel:
-    """The kernel of a block graph whose operands are windows of the device buffers `inputs`; `results` are its outputs."""
+    """The kernel of a block graph whose operands are windows of the device buffers `inputs`; `results` are its outputs.
+
+    Its shared buffers have no place in memory yet.
+    """
     return _BlockLowering(name, graph, operands, inputs, outputs, results).run()
 
 
@@ -118,27 +120,41 @@ class _BlockLowering:
         self.name, self.graph, self.operands = name, graph, operands
         self.inputs, self.outputs, self.results = inputs, outputs, results
         self.shared: list[Buffer] = []
+        self.loads: list[Load] = []
         self.phases = phases(graph)
         self.statements: dict[Phase, list[Statement]] = {phase: [] for phase in Phase}
         self.values: dict[Value, Tile | _Computed] = {}
         self.accumulators: dict[int, Tile] = {}
         self.maxima: dict[tuple[object, ...], _RunningMaximum] = {}
+        self.label = Label("", 0)
+        """Of the statements of the node that is being lowered."""
 
     def run(self) -> Kernel:
         for index, node in enumerate(self.graph.nodes):
             self.lower_node(index, node)
         before, body, after = (tuple(self.statements[phase]) for phase in Phase)
-        buffers = place((*self.inputs, *self.outputs, *self.shared), before, body, after)
+        touched = {tile.buffer for s in (*before, *body, *after) for tile in (s.target, *s.sources)}
+        buffers = (*self.inputs, *self.outputs, *(buffer for buffer in self.shared if buffer.name in touched))
         names = [tuple(buffer.name for buffer in group) for group in (self.inputs, self.outputs)]
         used = {buffer.name for buffer in buffers}
         tiles = ((value, tile) for value, tile in self.values.items() if isinstance(tile, Tile))
         tensors = tuple((value, tile) for value, tile in tiles if tile.buffer in used)
         return Kernel(
-            self.name, self.graph.grid, self.graph.loop, buffers, names[0], names[1], before, body, after, tensors=tensors
+            self.name,
+            self.graph.grid,
+            self.graph.loop,
+            buffers,
+            names[0],
+            names[1],
+            before,
+            body,
+            after,
+            loads=tuple(self.loads),
+            tensors=tensors,
         )
 
     def lower_node(self, index: int, node: Node) -> None:
-        value, phase = Value(index), self.phases[index]
+        value, phase, self.label = Value(index), self.phases[index], self.label_of(index)
         if is_reduction(node.op):
             (operand,) = node.inputs
             self.reduce(index, node, self.graph.tensor(operand).shape, self.computed(operand))
@@ -149,7 +165,8 @@ class _BlockLowering:
         # by name: boundaries and views become tiles, each in its own way
         match node.op:
             case "input_iterator":
-                self.values[value] = tiles.cut(self.operands[node.integer("operand")], self.partition(node))
+                self.values[value] = tile = tiles.cut(self.operands[node.integer("operand")], self.partition(node))
+                self.loads.append(Load(index, tile, phase))
             case "constant":
                 self.values[value] = _Computed((), constant_of(node))
             case "output_saver":
@@ -164,6 +181,13 @@ class _BlockLowering:
                 self.accumulate_rescaled(index, node)
             case _:
                 self.elementwise(index, node)
+
+    def label_of(self, index: int) -> Label:
+        """What statements of a node are called: by the operator whose result it is, and its number."""
+        node = self.graph.nodes[index]
+        if node.op in ACCUMULATORS:
+            return Label("acc", index)
+        return Label(node.op if node.body is None else node.body.nodes[node.body.outputs[0].node - 1].op, index)
 
     # places ----------------------------------------------------------------------------------------------------------
 
@@ -227,7 +251,10 @@ class _BlockLowering:
         """The shared tile of an accumulator, filled with the neutral element before the loop."""
         if index not in self.accumulators:
             self.accumulators[index] = self.filled(
-                self.graph.nodes[index].output.shape, combine.identity, self.column_order(index)
+                self.graph.nodes[index].output.shape,
+                combine.identity,
+                self.label_of(index),
+                self.column_order(index),
             )
         return self.accumulators[index]
 
@@ -237,9 +264,9 @@ class _BlockLowering:
         products = _products(producer) if is_contraction(producer.op) else []
         return self.product_order(products) if len(products) == 1 else None
 
-    def filled(self, shape: Shape, value: float, order: Sequence[int] | None = None) -> Tile:
+    def filled(self, shape: Shape, value: float, label: Label, order: Sequence[int] | None = None) -> Tile:
         tile = self.temporary(shape, order)
-        self.statements[Phase.BEFORE].append(Elementwise(tile, (), Constant(value)))
+        self.emit(Phase.BEFORE, Elementwise(tile, (), Constant(value), label=label))
         return tile
 
     def concatenation_slot(self, index: int, node: Node) -> Tile:
@@ -252,7 +279,7 @@ class _BlockLowering:
     # reading ---------------------------------------------------------------------------------------------------------
 
     def emit(self, phase: Phase, statement: Statement) -> None:
-        self.statements[phase].append(statement)
+        self.statements[phase].append(replace(statement, label=statement.label or self.label))
 
     def computed(self, value: Value) -> _Computed:
         """A value as an expression over tiles."""
@@ -264,14 +291,14 @@ class _BlockLowering:
         known = self.values[value]
         if isinstance(known, _Computed):
             target = self.temporary(self.graph.tensor(value).shape)
-            self.write(self.phases[value.node], _Place(target), known)
+            self.write(self.phases[value.node], _Place(target), known, self.label_of(value.node))
             self.values[value] = known = target
         return known
 
-    def write(self, phase: Phase, place: _Place, what: _Computed) -> None:
+    def write(self, phase: Phase, place: _Place, what: _Computed, label: Label | None = None) -> None:
         """Store an expression, its sources broadcast to the place's shape."""
         sources = tuple(tiles.broadcast(source, place.tile.shape) for source in what.sources)
-        self.emit(phase, Elementwise(place.tile, sources, what.expression, place.combine))
+        self.emit(phase, Elementwise(place.tile, sources, what.expression, place.combine, label))
 
     # operators -------------------------------------------------------------------------------------------------------
 
@@ -394,7 +421,7 @@ class _BlockLowering:
 
     def accumulate_rescaled(self, index: int, node: Node) -> None:
         term, shift = node.inputs
-        accumulator = self.filled(node.output.shape, 0.0)
+        accumulator = self.filled(node.output.shape, 0.0, self.label)
         factors = self.running_maximum(shift)
         sources = (accumulator, factors.old_factor, self.tile(term), factors.new_factor)
         expression = Apply("({0} * {1} + {2} * {3})", tuple(Source(number) for number in range(4)))
@@ -406,12 +433,16 @@ class _BlockLowering:
         shape, now = self.graph.tensor(shift).shape, self.tile(shift)
         elements = (now.buffer, now.start, *tiles.merged(now))
         if elements not in self.maxima:
-            largest = self.filled(shape, LOWEST)
+            names = [Label(name, shift.node) for name in ("largest", "raised", "old_factor", "new_factor")]
+            largest = self.filled(shape, LOWEST, names[0])
             raised, old_factor, new_factor = (self.temporary(shape) for _ in range(3))
-            self.write(Phase.BODY, _Place(raised), _Computed((largest, now), Apply(MAXIMUM, (Source(0), Source(1)))))
             decay = Apply("exp({0} - {1})", (Source(0), Source(1)))
-            self.write(Phase.BODY, _Place(old_factor), _Computed((largest, raised), decay))
-            self.write(Phase.BODY, _Place(new_factor), _Computed((now, raised), decay))
-            self.write(Phase.BODY, _Place(largest), _Computed((raised,), Source(0)))
+            for target, sources, expression, name in (
+                (raised, (largest, now), Apply(MAXIMUM, (Source(0), Source(1))), names[1]),
+                (old_factor, (largest, raised), decay, names[2]),
+                (new_factor, (now, raised), decay, names[3]),
+                (largest, (raised,), Source(0), names[0]),
+            ):
+                self.write(Phase.BODY, _Place(target), _Computed(sources, expression), name)
             self.maxima[elements] = _RunningMaximum(old_factor, new_factor)
         return self.maxima[elements].reshaped(shape)

@@ -6,7 +6,7 @@ Exponentials shifted by the maximum of their exponents lie between 0 and 1, so t
 from __future__ import annotations
 
 from mugraph.ir import ops
-from mugraph.ir.graph import Graph, Node, Value
+from mugraph.ir.graph import Node
 from mugraph.ir.ops import operator
 from mugraph.lower.expressions import Apply, Expression, Source
 
@@ -26,12 +26,3 @@ def shifted(expression: Expression) -> tuple[Expression, int] | None:
         case Apply(outer, (Apply(inner, (exponent, Source(index))),)) if (outer, inner) == templates:
             return exponent, index
     return None
-
-
-def is_maximum_of(graph: Graph, value: Value, other: Value) -> bool:
-    """Whether a value of a block graph is the maximum of another one along dimensions that it keeps, of size 1."""
-    node = graph.nodes[value.node]
-    # by name: of the reductions, a maximum alone bounds each of its elements
-    if node.op != "max" or node.output.shape[node.integer("dim")] != 1:
-        return False
-    return node.inputs[0] == other or is_maximum_of(graph, node.inputs[0], other)

@@ -59,13 +59,6 @@ def constant_of(node: Node) -> Constant:
     return Constant(float(value))
 
 
-def expression_of(graph: Graph) -> Expression:
-    """The expression of a thread graph with one output and no reduction; Source(i) is the parent's operand i."""
-    expression, reduction = reduced_expression(graph)
-    assert reduction is None
-    return expression
-
-
 def reduced_expression(graph: Graph) -> tuple[Expression, Node | None]:
     """What a thread graph with one output computes for one element, and the sum or maximum of these that it saves, if any.
 

@@ -189,6 +189,7 @@ def relaid(kernel: Kernel, dimensions: Mapping[str, Dimensions], chosen: Mapping
         before=part(kernel.before),
         body=part(kernel.body),
         after=part(kernel.after),
+        loads=tuple(replace(load, tile=moved(load.tile)) for load in kernel.loads if remains(load.tile)),
         tensors=tuple((value, moved(tile)) for value, tile in kernel.tensors if remains(tile)),
     )
 

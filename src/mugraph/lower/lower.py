@@ -16,6 +16,7 @@ from mugraph.ir.ops import GRAPH_DEFINED
 from mugraph.lower import tiles
 from mugraph.lower.blocks import lower_block, view
 from mugraph.lower.flattening import flattened
+from mugraph.lower.memory import with_places
 from mugraph.lower.thread_graphs import RULES, FusionRule, construct
 from mugraph.lower.tile_form import Buffer, Kernel, Memory, Tile
 
@@ -57,16 +58,30 @@ class Launch:
 
 
 def lower(graph: Graph, rules: tuple[FusionRule, ...] = RULES) -> dict[int, Launch]:
-    """The launch of every graph-defined node of a kernel graph, by node index; `rules` are those of thread graphs."""
+    """The launch of every graph-defined node of a kernel graph, by node index, with a place in memory for each shared buffer.
+
+    `rules` are those of thread graphs.
+    """
+    return {
+        index: replace(launch, kernel=with_places(launch.kernel)) for index, launch in launches(grouped(graph, rules)).items()
+    }
+
+
+def grouped(graph: Graph, rules: tuple[FusionRule, ...]) -> Graph:
+    """The kernel graph with the thread graphs that `rules` allow in place of those that it has."""
     if graph.level is not Level.KERNEL:
         raise InvalidGraph(f"lowering starts at a kernel graph, not a {graph.level} graph")
-    graph = construct(flattened(graph), rules)
+    return construct(flattened(graph), rules)
+
+
+def launches(graph: Graph) -> dict[int, Launch]:
+    """The launch of every graph-defined node of a kernel graph, by node index: kernels in the form that all targets share."""
     windows = kernel_windows(graph)
-    launches: dict[int, Launch] = {}
-    for index, node in enumerate(graph.nodes):
-        if node.op == GRAPH_DEFINED and node.body is not None:
-            launches[index] = _launch(graph, index, node, node.body, windows)
-    return launches
+    return {
+        index: _launch(graph, index, node, node.body, windows)
+        for index, node in enumerate(graph.nodes)
+        if node.op == GRAPH_DEFINED and node.body is not None
+    }
 
 
 def require_fp32(name: str, body: Graph) -> None:

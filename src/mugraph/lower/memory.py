@@ -62,6 +62,11 @@ def place(
     return tuple(placed.get(b.name, b) for b in buffers if b.memory is not Memory.SHARED or b.name in placed)
 
 
+def with_places(kernel: Kernel) -> Kernel:
+    """The kernel with an offset for each shared buffer."""
+    return replace(kernel, buffers=place(kernel.buffers, kernel.before, kernel.body, kernel.after))
+
+
 def least_shared_bytes(kernel: Kernel) -> int:
     """A proved bound of the shared memory that any placement of the kernel's buffers takes, in bytes, whatever their offsets are.
 

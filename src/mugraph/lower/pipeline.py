@@ -92,6 +92,13 @@ def cooperative(
     return lowered
 
 
+def tile_stages(kernel: Kernel) -> Iterator[tuple[str, Kernel]]:
+    """The name of each of `TILE_PASSES`, with the kernel after it."""
+    for name, make in TILE_PASSES:
+        kernel = make(kernel)
+        yield name, kernel
+
+
 def stages(
     kernel: Kernel,
     shared_bytes: int,
@@ -228,9 +235,19 @@ _PLACING = (
 )
 """Everything gets its place: layouts, the ring and staged inputs where they fit, barriers."""
 
+
+def _whatever_the_block(name: str, make: Callable[[Kernel], Kernel]) -> Pass:
+    return Pass(name, lambda kernel, block: make(kernel))
+
+
+TILE_PASSES: tuple[tuple[str, Callable[[Kernel], Kernel]], ...] = (
+    ("private-sums", with_private_sums),
+    ("narrow-factors", with_narrow_factors),
+)
+"""Those that say nothing of threads and memory, by name: what a target takes that decides about these by itself."""
+
 PIPELINE = (
-    Pass("private-sums", lambda kernel, block: with_private_sums(kernel)),
-    Pass("narrow-factors", lambda kernel, block: with_narrow_factors(kernel)),
+    *(_whatever_the_block(name, make) for name, make in TILE_PASSES),
     Pass("threads", lambda kernel, block: replace(kernel, threads=block_threads(kernel))),
     Pass("parallel-reductions", lambda kernel, block: with_parallel_reductions(kernel)),
     Pass("parallel-products", lambda kernel, block: with_parallel_products(kernel)),

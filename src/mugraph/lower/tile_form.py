@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeVar
 
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Shape, Value
 from mugraph.lower.expressions import Expression
+from mugraph.lower.phases import Phase
 
 Place = TypeVar("Place", int, NDArray[np.int64])
 """An element's place in a buffer, or an array of them."""
@@ -138,6 +139,19 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True)
+class Label:
+    """What a statement computes: the operator of the block graph's node (`square_3`), or what it keeps of that node's value
+    (`acc_5`, `largest_7`). Printers may use it as a name; nothing that is computed depends on it.
+    """
+
+    name: str
+    node: int
+
+    def __str__(self) -> str:
+        return f"{self.name}_{self.node}"
+
+
+@dataclass(frozen=True, slots=True)
 class Elementwise:
     """`target = expression(sources)`, or combined with what the target holds; sources have the target's shape."""
 
@@ -145,6 +159,7 @@ class Elementwise:
     sources: tuple[Tile, ...]
     expression: Expression
     combine: Combine | None = None
+    label: Label | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +171,7 @@ class Reduce:
     expression: Expression
     combine: Combine
     accumulate: bool = False
+    label: Label | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +205,7 @@ class Matmul:
     accumulate: bool = False
     panels: Panels | None = None
     tf32: bool = False
+    label: Label | None = field(default=None, compare=False)
 
     @property
     def sources(self) -> tuple[Tile, ...]:
@@ -244,13 +261,25 @@ class Staged:
 
 
 @dataclass(frozen=True, slots=True)
+class Load:
+    """A window of an input that the muGraph's node `node` reads as one tile, in the part of the kernel where it does so.
+
+    Statements read it where it lies, in other dimensions perhaps; a target that computes on whole tiles reads it once.
+    """
+
+    node: int
+    tile: Tile
+    phase: Phase
+
+
+@dataclass(frozen=True, slots=True)
 class Kernel:
     """One launch: `inputs` and `outputs` name the device buffers its caller supplies, in order.
 
     A block has `threads` threads; `barriers` are the numbers (in the order of `statements`) of those before which its
-    threads wait for each other; `resident` blocks are to run beside each other on a multiprocessor. `tensors` says where those
-    of the block graph lie that lie in buffers: one that moves has an entry for each place, in this order. Nothing that runs
-    depends on it.
+    threads wait for each other; `resident` blocks are to run beside each other on a multiprocessor. `loads` stand in the order
+    of the block graph. `tensors` says where those of the block graph lie that lie in buffers: one that moves has an entry for
+    each place, in this order. Nothing that runs depends on it.
     """
 
     name: str
@@ -267,6 +296,7 @@ class Kernel:
     ring: Ring | None = None
     staged: tuple[Staged, ...] = ()
     resident: int = 1
+    loads: tuple[Load, ...] = ()
     tensors: tuple[tuple[Value, Tile], ...] = ()
 
     @property

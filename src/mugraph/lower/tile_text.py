@@ -9,36 +9,41 @@
       }
       body {
         barrier
-        tile1[16, 32 | 32, 1] += matmul fp16 (in0[16, 64 | 1024, 1 | 64 i], in1[64, 32 | 128, 1 | 32 b0, 8192 i])
+        matmul_5: tile1[16, 32 | 32, 1] += matmul fp16 (in0[16, 64 | 1024, 1 | 64 i], in1[64, 32 | 128, 1 | 32 b0, 8192 i])
       }
       after {
-        out0[16, 32 | 128, 1 | 32 b0] = "({0} * {1})"(#0, "0.125") (tile1[16, 32 | 32, 1])
+        mul_7: out0[16, 32 | 128, 1 | 32 b0] = "({0} * {1})"(#0, "0.125") (tile1[16, 32 | 32, 1])
       }
     }
 
-A tile is `buffer[shape | strides | start]`; its start is a sum of a constant, a number of elements for each grid dimension (`b0`,
-`b1`, ...) and for the iteration (`i`). A swizzled one ends in `^(bits, base, shift)`. `=` stores, `+=` and `max=` combine with
-what is there; a reduction over the last dimension of its sources says how it combines (`sum over`, `max over`). Expressions are
-templates of the operator table, or numbers, in quotation marks, and `#0` is the first source. A barrier stands before the
-statement that threads meet at.
+A statement begins with its label, if it has one: the operator and the node of the block graph that it computes. A tile is
+`buffer[shape | strides | start]`; its start is a sum of a constant, a number of elements for each grid dimension (`b0`, `b1`,
+...) and for the iteration (`i`). A swizzled one ends in `^(bits, base, shift)`. `=` stores, `+=` and `max=` combine with what is
+there; a reduction over the last dimension of its sources says how it combines (`sum over`, `max over`). Expressions are templates
+of the operator table, or numbers, in quotation marks, and `#0` is the first source. A barrier stands before the statement that
+threads meet at. `load 0 = body in0[...]` says that node 0 of the block graph reads this window as one tile, in every iteration.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from mugraph.errors import InvalidInput
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Value
-from mugraph.ir.tokens import Cursor, tokenize
+from mugraph.ir.tokens import Cursor, Token, tokenize
 from mugraph.lower.expressions import Apply, Constant, Expression, Source
+from mugraph.lower.phases import Phase
 from mugraph.lower.tile_form import (
     Buffer,
     Combine,
     Elementwise,
     Index,
     Kernel,
+    Label,
+    Load,
     Matmul,
     Memory,
     Panels,
@@ -51,6 +56,7 @@ from mugraph.lower.tile_form import (
 )
 
 _T = TypeVar("_T")
+_PHASES = {phase.name.lower(): phase for phase in Phase}
 _STORES = {None: "=", Combine.SUM: "+=", Combine.MAX: "max="}
 
 
@@ -76,6 +82,8 @@ def _lines(kernel: Kernel) -> Iterator[str]:
         yield f"ring {kernel.ring.buffer} stages({kernel.ring.stages}) slot({kernel.ring.slot}){bulk}"
     for staged in kernel.staged:
         yield f"staged {staged.buffer} = {_tile(staged.source)}"
+    for load in kernel.loads:
+        yield f"load {load.node} = {load.phase.name.lower()} {_tile(load.tile)}"
     for value, tile in kernel.tensors:
         yield f"tensor {value.node}, {value.output} = {_tile(tile)}"
     number = 0
@@ -107,6 +115,10 @@ def _start(index: Index) -> str:
 
 
 def _statement(statement: Statement) -> str:
+    return f"{statement.label}: {_unlabelled(statement)}" if statement.label is not None else _unlabelled(statement)
+
+
+def _unlabelled(statement: Statement) -> str:
     sources = f"({', '.join(map(_tile, statement.sources))})"
     target = _tile(statement.target)
     match statement:
@@ -169,6 +181,11 @@ class _Parser(Cursor):
         while self.accept("staged"):
             buffer = self._equals(self.expect("name", "a buffer").text)
             staged.append(Staged(buffer, self._tile()))
+        loads: list[Load] = []
+        while self.accept("load"):
+            node = self._equals(self.integer())
+            phase = _PHASES[self.expect("name", "before, body or after", _PHASES).text]
+            loads.append(Load(node, self._tile(), phase))
         tensors: list[tuple[Value, Tile]] = []
         while self.accept("tensor"):
             node = self.integer()
@@ -177,8 +194,8 @@ class _Parser(Cursor):
             tensors.append((value, self._tile()))
         barriers: set[int] = set()
         phases: list[tuple[Statement, ...]] = []
-        for phase in ("before", "body", "after"):
-            self._word(phase)
+        for word in _PHASES:
+            self._word(word)
             phases.append(tuple(self._statements(sum(map(len, phases)), barriers)))
         self.punctuation("}")
         before, body, after = phases
@@ -197,6 +214,7 @@ class _Parser(Cursor):
             ring,
             tuple(staged),
             resident,
+            tuple(loads),
             tuple(tensors),
         )
 
@@ -237,7 +255,9 @@ class _Parser(Cursor):
         return Ring(buffer, stages, slot, self.accept("bulk"))
 
     def _tile(self) -> Tile:
-        name = self.expect("name", "a buffer").text
+        return self._window(self.expect("name", "a buffer").text)
+
+    def _window(self, name: str) -> Tile:
         self.punctuation("[")
         shape = tuple(self._numbers_until("|"))
         strides = tuple(self._numbers_until("|", "]"))
@@ -284,7 +304,15 @@ class _Parser(Cursor):
             number += 1
 
     def _statement(self) -> Statement:
-        target = self._tile()
+        token = self.expect("name", "a buffer or a label")
+        if self.accept(":"):
+            label = Label(*_name_and_number(token))
+            return replace(self._unlabelled(self.expect("name", "a buffer").text), label=label)
+        return self._unlabelled(token.text)
+
+    def _unlabelled(self, buffer: str) -> Statement:
+        """A statement behind its label and the name of its target's buffer."""
+        target = self._window(buffer)
         combine = Combine.SUM if self.accept("+") else Combine.MAX if self.accept("max") else None
         self.punctuation("=")
         if self.accept("matmul"):
@@ -325,3 +353,10 @@ class _Parser(Cursor):
             return Constant(float(token.unquoted()))
         except ValueError:
             raise InvalidInput(f"line {token.line}, column {token.column}: {token.text} is no number") from None
+
+
+def _name_and_number(token: Token) -> tuple[str, int]:
+    name, _, number = token.text.rpartition("_")
+    if not number.isdecimal():
+        raise token.error("a label such as mul_3, the name of an operator and the number of a node")
+    return name, int(number)

@@ -19,7 +19,7 @@ from mugraph.ir import DType, Graph, GraphBuilder, Level
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
-from mugraph.ir.ops import OPERATORS
+from mugraph.ir.ops import LEAST, OPERATORS
 from mugraph.lower import construct
 from mugraph.runtime import Executable
 from mugraph.search import search
@@ -129,6 +129,32 @@ def test_inputs_may_be_called_what_the_text_calls_its_own_variables(name: str) -
     total = block.add("accumulate", block.add("add", shift, gathered), combine="sum")
     results = [block.add("output_saver", value, omap=(0,)) for value in (rescaled, total)]
     graph = kernel.build(kernel.graph_defined(block.build(results), [rows, terms]))
+    assert largest_error(graph, normal_inputs(graph), interpreted()) < LARGEST_ERROR[DType.FP32]
+
+
+def test_two_views_of_one_tensor_and_a_copy_of_it_have_names_of_their_own() -> None:
+    """A reshape that strides cannot say is a copy, which other reshapes of it are called after too."""
+    kernel = GraphBuilder(Level.KERNEL)
+    x = kernel.input("x", (1, 5), DType.FP32)
+    block = GraphBuilder(Level.BLOCK, grid=(1,))
+    repeated = block.add("repeat", block.add("exp", block.iterator(0, kernel.tensor(x), (None,), None)), dim=0, times=3)
+    flat = block.add("reshape", repeated, shape=(1, 15))
+    results = [
+        block.add("output_saver", flat, omap=(0,)),
+        block.add("output_saver", block.add("reshape", flat, shape=(15,)), omap=(0,)),
+    ]
+    graph = kernel.build(kernel.graph_defined(block.build(results), [x]))
+    assert largest_error(graph, normal_inputs(graph), interpreted()) < LARGEST_ERROR[DType.FP32]
+
+
+def test_maxima_over_the_least_number_are_put_side_by_side() -> None:
+    """Each iteration fills its part of the result with the least number before it computes the maximum there."""
+    kernel = GraphBuilder(Level.KERNEL)
+    x = kernel.input("x", (4, 10, 6), DType.FP32)
+    block = GraphBuilder(Level.BLOCK, grid=(1,), loop=2)
+    largest = block.add("max", block.iterator(0, kernel.tensor(x), (None,), 2), dim=1, size=5, least=LEAST)
+    joined = block.add("accumulate", largest, combine="concat", dim=2)
+    graph = kernel.build(kernel.graph_defined(block.build([block.add("output_saver", joined, omap=(0,))]), [x]))
     assert largest_error(graph, normal_inputs(graph), interpreted()) < LARGEST_ERROR[DType.FP32]
 
 

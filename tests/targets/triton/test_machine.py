@@ -19,8 +19,8 @@ from mugraph.frontend.workloads import WORKLOADS
 from mugraph.ir import DType, Graph, GraphBuilder, Level
 from mugraph.runtime import Executable, build
 from mugraph.targets.launch import LaunchShape
+from mugraph.targets.triton.compiler import module_of
 from mugraph.targets.triton.machine import SOURCE_NAME, Triton, launcher
-from mugraph.targets.triton.modules import module_of
 
 pytest.importorskip("triton", reason="kernels are compiled by Triton; pip install 'mugraph[triton]'")
 

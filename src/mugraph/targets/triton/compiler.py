@@ -1,21 +1,38 @@
-"""Triton kernels to machine code, for an architecture that need not be here."""
+"""Generated Python files to machine code, for an architecture that need not be here.
+
+A file is a module of the very text whose hash was checked, and what Triton compiles of it is kept in mugraph's cache, in a
+directory of the user's own. Triton would write it beside a list of the files, and read both back as they are. Here every file
+has its hash with it: a group of which one file is missing, damaged or elsewhere counts as absent, and is compiled again.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import importlib.util
+import logging
+import os
 import re
 import subprocess
+import sys
+import tempfile
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
+from importlib.abc import InspectLoader
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import CodeType, ModuleType
 from typing import Any
 
-from mugraph.errors import CompilationFailed, ExceedsMemory, TargetUnavailable
+from mugraph.errors import CompilationFailed, ExceedsMemory, StorageError, TargetUnavailable
+from mugraph.support.private_directories import make_private
+from mugraph.support.store import cache_directory
 from mugraph.targets.cuda.nvrtc import Cubin, Resources, resources_of
 from mugraph.targets.triton import TileKernel
-from mugraph.targets.triton.compile_cache import kept_by_hash
-from mugraph.targets.triton.modules import module_of, triton_version
 
+_log = logging.getLogger(__name__)
 _ALIGNMENT = [["tt.divisibility", 16]]
 """Of every address, in bytes: without it there are no asynchronous copies. Arrays that are not aligned so are copied first."""
 _compiling = threading.Lock()
@@ -103,3 +120,124 @@ def compile_kernel(kernel: TileKernel, source: str, architecture: str, shared_by
             f"a block of {architecture} has {shared_bytes}; choose another schedule or target"
         )
     return compiled
+
+
+# generated files as modules ---------------------------------------------------------------------------------------
+
+
+def triton_version() -> str:
+    """The version of Triton; raises TargetUnavailable without it."""
+    try:
+        import triton
+    except ImportError as error:
+        raise TargetUnavailable(
+            f"target triton compiles with triton, which does not import ({error}); run `pip install 'mugraph[triton]'`"
+        ) from None
+    version: str = triton.__version__
+    return version
+
+
+def module_of(source: str) -> ModuleType:
+    """The module of a generated file. The same text gives the same module; nothing is read from or written to a disk.
+
+    Triton compiles the text of a function that Python's `inspect` finds, which asks the module's loader for it.
+    """
+    name = f"mugraph_triton_{hashlib.sha256(source.encode()).hexdigest()}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_loader(name, _Loader(source), origin=f"{name}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        module.__file__ = spec.origin
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]
+
+
+class _Loader(InspectLoader):
+    """A loader of one module from its text."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+
+    def get_source(self, fullname: str) -> str:
+        """The text, for Python's `inspect` and `linecache`."""
+        return self.source
+
+    def get_code(self, fullname: str) -> CodeType:
+        """The compiled text, under the name of the file that `inspect` looks for."""
+        return self.source_to_code(self.source, f"{fullname}.py")
+
+
+# what was compiled before -----------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def kept_by_hash() -> Iterator[None]:
+    """Within it, Triton keeps what it compiles in mugraph's cache, and takes nothing from there that is not what was written.
+
+    A cache that cannot be used is replaced by a folder of this process, with a warning in the log.
+    """
+    import triton
+
+    directory = cache_directory() / "triton"
+    try:
+        make_private(directory)
+    except (OSError, StorageError) as error:
+        directory = Path(_substitute(directory, str(error)).name)
+    with triton.knobs.cache.scope():
+        triton.knobs.cache.dir = str(directory)
+        triton.knobs.cache.manager_class = _manager()
+        yield
+
+
+@cache
+def _substitute(directory: Path, why: str) -> tempfile.TemporaryDirectory[str]:
+    folder = tempfile.TemporaryDirectory(prefix="mugraph-")
+    _log.warning("cannot use the cache %s (%s); compiling into %s", directory, why, folder.name)
+    return folder
+
+
+@cache
+def _manager() -> type[Any]:
+    """The class of caches that Triton makes one of for each kernel."""
+    from triton.runtime.cache import FileCacheManager
+
+    class HashedFiles(FileCacheManager):  # type: ignore[misc]  # Triton is not typed
+        """Triton's files, each with the SHA-256 of its name and content beside it."""
+
+        def put(self, data: str | bytes, filename: str, binary: bool = True) -> str:
+            path: str = super().put(data, filename, binary)
+            super().put(_digest(Path(path)), f"{filename}.sha256", False)
+            return path
+
+        def get_file(self, filename: str) -> str | None:
+            path: str | None = super().get_file(filename)
+            return path if path is not None and _is_whole(Path(path)) else None
+
+        def get_group(self, filename: str) -> dict[str, str] | None:
+            if self.get_file(f"__grp__{filename}") is None:
+                return None
+            group: dict[str, str] = super().get_group(filename) or {}
+            whole = filename in group and all(os.path.dirname(path) == self.cache_dir for path in group.values())
+            return group if whole and all(_is_whole(Path(path)) for path in group.values()) else None
+
+    return HashedFiles
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        if path.with_name(f"{path.name}.sha256").read_text() == _digest(path):
+            return True
+    except (OSError, UnicodeDecodeError):
+        pass  # as good as another hash
+    _log.warning("the compiled kernel %s is damaged; it is compiled again", path)
+    return False
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.name.encode() + b"\0" + path.read_bytes()).hexdigest()

@@ -31,6 +31,9 @@ TORCH_FUNCTIONS: Mapping[str, str] = {
 }
 """What they are called on tensors of PyTorch."""
 
+TORCH_REDUCTIONS: Mapping[str, str] = {"max": "amax", "sum": "sum"}
+"""What reductions are called there."""
+
 HELPERS: Mapping[str, str] = {
     "to_tf32": '''\
 @triton.jit
@@ -84,9 +87,12 @@ def tanh(x):
 }
 """Functions that Triton and PyTorch lack, by name."""
 
+TRITON_MAXIMUM = "tl.maximum({0}, {1})"
+"""The larger of two, or the one that is not NaN."""
+
 _LONGEST = 60
 """Characters of an argument that is written in place; longer ones get a name."""
-_CALL = re.compile(r"\b([a-z]\w*)\(")
+_CALL = re.compile(r"(?<![\w.])([a-z]\w*)\(")
 _SUFFIX = re.compile(r"(?<=[\d.])f\b")
 
 

@@ -26,7 +26,7 @@ from mugraph.targets.emulator import Emulator, Memory
 from mugraph.targets.machine import Functions
 from mugraph.targets.triton import TileKernel, TileLaunch
 from mugraph.targets.triton.machine import SOURCE_NAME, Triton
-from mugraph.targets.triton.tile import ELEMENT_TYPES
+from mugraph.targets.triton.tensors import ELEMENT_TYPES
 
 _GAP = 1 << 14
 """Bytes before, between and behind tensors: NaN to whoever reads them, and nobody may write there."""

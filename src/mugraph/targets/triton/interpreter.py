@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mugraph.targets.triton.modules import module_of, triton_version
+from mugraph.targets.triton.compiler import module_of, triton_version
 
 
 def interpret(request: dict[str, Any]) -> int:

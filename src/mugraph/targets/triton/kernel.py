@@ -1,7 +1,7 @@
-"""Kernels as Triton sees them: a block graph whose tensors are whole tiles, on windows of device tensors.
+"""Kernels as Triton is given them: the tile form before anything is decided of threads and memory, on device tensors by name.
 
-Triton places tiles in registers and shared memory, shares their elements out among threads and sets barriers by itself. So
-kernels are printed from block graphs, and not from the lowered form, where these things are decided.
+Triton places tiles in registers and shared memory, shares their elements out among threads and sets barriers by itself. So the
+passes that do this for other GPUs are left out.
 """
 
 from __future__ import annotations
@@ -9,19 +9,18 @@ from __future__ import annotations
 import keyword
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
-from mugraph.errors import InvalidGraph, UnsupportedOperator
+from mugraph.errors import UnsupportedOperator
 from mugraph.ir.dtypes import DType
-from mugraph.ir.graph import Graph, Level, Tensor, Value
+from mugraph.ir.graph import Graph, Tensor, Value
 from mugraph.ir.liveness import peak_bytes
-from mugraph.ir.ops import GRAPH_DEFINED
-from mugraph.lower import construct, kernel_windows, require_fp32
-from mugraph.lower.flattening import flattened
-from mugraph.lower.lower import DimensionOrder
+from mugraph.lower.lower import DimensionOrder, Launch, grouped, launches
+from mugraph.lower.pipeline import tile_stages
 from mugraph.lower.thread_graphs import CHAINS
-from mugraph.lower.tile_form import Tile
+from mugraph.lower.tile_form import Kernel
+from mugraph.targets.machine import LOWERED
 
 _WARPS = (4, 8, 16)
 _TILE_REGISTERS = 80
@@ -48,19 +47,22 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class TileKernel:
-    """Node `index` of the kernel graph `program`, its `body` on `operands`: windows of the tensors of `inputs`, by name."""
+    """Node `index` of the kernel graph `program`: its tile form, whose inputs and outputs are `inputs` and `outputs`, in order.
+
+    A block has as many `warps` as can hold its tiles in registers.
+    """
 
     program: Graph
     index: int
-    body: Graph
-    operands: tuple[Tile, ...]
+    form: Kernel
     inputs: tuple[Parameter, ...]
     outputs: tuple[Parameter, ...]
+    warps: int
 
     @property
     def name(self) -> str:
         """The name of its function."""
-        return f"kernel_{self.index}"
+        return self.form.name
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -70,27 +72,20 @@ class TileKernel:
     @property
     def blocks(self) -> int:
         """Blocks of its grid, which are numbered along one dimension, the last of the grid's first."""
-        return math.prod(self.body.grid)
-
-    @property
-    def warps(self) -> int:
-        """Warps of a block: as few as can hold its tiles in registers."""
-        held = peak_bytes(self.body) / DType.FP32.bytes
-        return next((warps for warps in _WARPS if held <= warps * 32 * _TILE_REGISTERS), _WARPS[-1])
+        return math.prod(self.form.grid)
 
 
 @dataclass(frozen=True, slots=True)
 class TileLaunch:
-    """A kernel and the kernel graph's values that are its operands: roots, after views are turned into strides."""
+    """A kernel and the kernel graph's values that are its operands: roots, after views are turned into strides.
+
+    `body` is the block graph that was lowered.
+    """
 
     kernel: TileKernel
+    body: Graph
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
-
-    @property
-    def body(self) -> Graph:
-        """The block graph that was printed."""
-        return self.kernel.body
 
     @property
     def orders(self) -> Mapping[Value, DimensionOrder]:
@@ -99,29 +94,40 @@ class TileLaunch:
 
 
 def tile_launches(graph: Graph) -> dict[int, TileLaunch]:
-    """The launch of every graph-defined node of a kernel graph, by node, elementwise chains fused into thread graphs.
+    """The launch of every graph-defined node of a kernel graph, by node: kernels in the tile form after all of `TILE_PASSES`.
 
-    Reductions stand beside them: Triton's compiler decides by itself what it keeps in registers on the way to one.
+    Elementwise chains are fused into thread graphs. Reductions stand beside them: Triton's compiler decides by itself what it
+    keeps in registers on the way to one.
 
     Raises UnsupportedOperator for fp64 tensors and for those whose elements 32 bits cannot count.
     """
-    if graph.level is not Level.KERNEL:
-        raise InvalidGraph(f"lowering starts at a kernel graph, not a {graph.level} graph")
-    graph = construct(flattened(graph), CHAINS)
-    names, windows = value_names(graph), kernel_windows(graph)
-    launches: dict[int, TileLaunch] = {}
-    for index, node in enumerate(graph.nodes):
-        if node.op != GRAPH_DEFINED or node.body is None:
-            continue
-        require_fp32(f"kernel_{index}", node.body)
-        roots = tuple(dict.fromkeys(windows[value][0] for value in node.inputs))
-        results = tuple(Value(index, number) for number in range(len(node.outputs)))
-        inputs, outputs = (tuple(Parameter(names[value], graph.tensor(value)) for value in group) for group in (roots, results))
-        for parameter in (*inputs, *outputs):
-            _require_supported(parameter)
-        operands = tuple(replace(tile, buffer=names[root]) for root, tile in (windows[value] for value in node.inputs))
-        launches[index] = TileLaunch(TileKernel(graph, index, node.body, operands, inputs, outputs), roots, results)
-    return launches
+    graph = grouped(graph, CHAINS)
+    names = value_names(graph)
+    return {index: _tile_launch(graph, names, index, launch) for index, launch in launches(graph).items()}
+
+
+def explained(graph: Graph) -> Iterator[tuple[str, str, Kernel]]:
+    """Each kernel as it is lowered and after each of `TILE_PASSES`: (name of the kernel, name of the pass, tile form)."""
+    for launch in launches(grouped(graph, CHAINS)).values():
+        for name, form in (LOWERED, launch.kernel), *tile_stages(launch.kernel):
+            yield form.name, name, form
+
+
+def _tile_launch(graph: Graph, names: Mapping[Value, str], index: int, launch: Launch) -> TileLaunch:
+    inputs, outputs = (
+        tuple(Parameter(names[value], graph.tensor(value)) for value in group) for group in (launch.inputs, launch.outputs)
+    )
+    for parameter in (*inputs, *outputs):
+        _require_supported(parameter)
+    *_, (_, form) = tile_stages(launch.kernel)
+    kernel = TileKernel(graph, index, form, inputs, outputs, _warps(launch.body))
+    return TileLaunch(kernel, launch.body, launch.inputs, launch.outputs)
+
+
+def _warps(body: Graph) -> int:
+    """Warps of a block: as few as can hold the tiles of its block graph in registers."""
+    elements = peak_bytes(body) / DType.FP32.bytes
+    return next((warps for warps in _WARPS if elements <= warps * 32 * _TILE_REGISTERS), _WARPS[-1])
 
 
 def value_names(graph: Graph) -> Mapping[Value, str]:

@@ -9,13 +9,14 @@ from typing import Any, ClassVar
 
 from mugraph.devices import device_for
 from mugraph.ir.graph import Graph
+from mugraph.lower.tile_text import format_kernel
 from mugraph.targets.cpu.machine import Cpu
 from mugraph.targets.gpu import NvidiaGpu
 from mugraph.targets.launch import Launcher, LaunchShape
-from mugraph.targets.machine import LOWERED, Functions
+from mugraph.targets.machine import Functions
 from mugraph.targets.triton import TileKernel, TileLaunch, print_program, tile_launches
-from mugraph.targets.triton.compiler import CompiledTriton, compile_kernel
-from mugraph.targets.triton.modules import triton_version
+from mugraph.targets.triton.compiler import CompiledTriton, compile_kernel, triton_version
+from mugraph.targets.triton.kernel import explained
 from mugraph.targets.triton.products import is_dot
 
 SOURCE_NAME = "kernels.py"
@@ -56,13 +57,13 @@ class Triton(NvidiaGpu):
         return Cpu(matrix_units=is_dot)
 
     def lower(self, graph: Graph) -> dict[int, TileLaunch]:
-        """The launches of a kernel graph, by node: block graphs on windows of device tensors."""
+        """The launches of a kernel graph, by node."""
         return tile_launches(graph)
 
     def explain(self, graph: Graph) -> Iterator[tuple[str, str, str]]:
-        """Each kernel as Triton is given it: its block graph, for passes over tiles are Triton's own."""
-        for launch in self.lower(graph).values():
-            yield launch.kernel.name, LOWERED, str(launch.kernel.body)
+        """Each kernel after each pass; it is printed from the last form, as passes over threads and memory are Triton's own."""
+        for kernel, step, form in explained(graph):
+            yield kernel, step, format_kernel(form)
 
     def print(self, kernels: Sequence[TileKernel]) -> dict[str, str]:
         """One Python file, which runs by itself."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Shape
 from mugraph.lower.tile_form import Matmul
-from mugraph.targets.triton.tile import ELEMENT_TYPES, TileText, aligned, axis_of, held, padded, sizes
+from mugraph.targets.triton.tensors import ELEMENT_TYPES, TileText, aligned, axis_of, held, padded, sizes
 
 _LEAST_DEPTH = 16
 """Values of k from which on `tl.dot` takes factors of any type."""
@@ -24,17 +24,11 @@ class _Dot:
     option: str = ""
 
     @classmethod
-    def of(cls, left: TileText, right: TileText, dtype: DType) -> _Dot:
-        """How factors that have `dtype` in the muGraph are multiplied.
-
-        Computed factors of fp16 go in TF32, which keeps as many bits of them and has the range of fp32: numbers that fp16
-        could not hold are no inputs or outputs of the program, and nobody chose their scale. Those between 0 and 1 go in fp16.
-        """
-        if dtype is DType.FP32:
+    def of(cls, statement: Matmul) -> _Dot:
+        """How a product is multiplied, whose factors `narrowing.py` has allowed to go in TF32 or not."""
+        if statement.dtype is DType.FP32:
             return cls(DType.FP32, ', input_precision="ieee"')
-        if dtype is DType.FP16 and not all(factor.exact is DType.FP16 or factor.bounded for factor in (left, right)):
-            return cls(DType.FP32, ', input_precision="tf32"')
-        return cls(dtype)
+        return cls(DType.FP32, ', input_precision="tf32"') if statement.tf32 else cls(statement.dtype)
 
     @property
     def exact(self) -> bool:
@@ -53,13 +47,13 @@ def _has_dot(rows: int, columns: int, depth: int) -> bool:
     return rows > 1 and columns > 1 and padded(depth) >= _LEAST_DEPTH
 
 
-def product(left: TileText, right: TileText, shape: Shape, dtype: DType, total: str = "") -> str:
-    """The text of `left @ right`, a tile of `shape`, plus the tile `total` of that shape if there is one.
+def product(statement: Matmul, left: TileText, right: TileText, total: str = "") -> str:
+    """The text of `left @ right`, the statement's factors, plus the tile `total` of its target's shape if there is one.
 
-    `dtype` is the type of both factors in the muGraph. Padding along k must be 0.
+    Padding along k must be 0.
     """
+    shape, dot = statement.target.shape, _Dot.of(statement)
     rows, columns, depth = left.shape[-2], right.shape[-1], left.shape[-1]
-    dot = _Dot.of(left, right, dtype)
     if not _has_dot(rows, columns, depth):
         text = _multiplied_and_summed(left, right, shape)
     elif dot.exact and padded(depth) > 2 * _PART and not sizes(shape[:-2]):

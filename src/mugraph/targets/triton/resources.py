@@ -18,8 +18,8 @@ def _of_kernel(machine: Triton, kernel: TileKernel, sources: Mapping[str, str]) 
     compiled = machine.compiled(kernel, sources)
     return KernelResources(
         kernel.name,
-        kernel.body.grid or (1,),
-        kernel.body.loop,
+        kernel.form.grid or (1,),
+        kernel.form.loop,
         kernel.warps * 32,
         compiled.resources.registers,
         compiled.shared_bytes,
