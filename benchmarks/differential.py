@@ -24,8 +24,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from kept import Record, records
-from mugraph.testing.differential import compared
-from mugraph.testing.functions import random_function
+from mugraph.testing.functions import compared, random_function
 
 RESULT = Path(__file__).parent / "results" / "differential.json"
 FATAL = ("wrong", "crashed", "structure")

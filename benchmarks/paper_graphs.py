@@ -36,8 +36,8 @@ from mugraph.ir.ops import OPERATORS, Scope, apply_call
 from mugraph.search import Candidate, Options, search
 from mugraph.search.algorithm1.candidates import demand, predicted_seconds
 from mugraph.search.scheduling.cost_table import kernel_seconds
+from mugraph.testing.containment import way
 from mugraph.testing.paper import WRITTEN_FOR
-from mugraph.testing.ways import way
 
 PAPER = Path(__file__).parent.parent / "examples" / "paper"
 PATIENT = Options(closure_seconds=120.0)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -43,3 +46,46 @@ def test_links_and_source_files_exist(page: Path) -> None:
     missing = [link for link in LINK.findall(text) if not (page.parent / link).exists()]
     missing += [source for source in SOURCE.findall(text) if not (ROOT / source).exists()]
     assert missing == []
+
+
+SHELL = re.compile(r"^```sh\n(.*?)^```$(?:\n+(?:[^`\n#][^\n]*\n+)*^```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
+"""Commands, and where one block of text follows before the next commands, lines that they print."""
+NEEDED = ("src", "tests", "scripts", "docs", "runtests", "pyproject.toml", "constraints.txt", "README.md")
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of the repository with this process's packages as its `.venv`, set up as `scripts/setup torch,dev` leaves it."""
+    environment = Path(sys.prefix)
+    if not (environment / "pyvenv.cfg").exists():
+        pytest.skip("the tests run outside of a virtual environment")
+    for name in NEEDED:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        else:
+            shutil.copy(source, tmp_path / name)
+    (tmp_path / ".venv").mkdir()
+    for part in environment.iterdir():
+        if not part.name.startswith(".mugraph-setup"):
+            (tmp_path / ".venv" / part.name).symlink_to(part)
+    inputs = b"".join((tmp_path / name).read_bytes() for name in ("pyproject.toml", "constraints.txt", "scripts/setup"))
+    stamp = subprocess.run(["cksum"], input=inputs, capture_output=True, check=True).stdout.decode().strip()
+    for extras in ("torch-dev", "torch-dev-compiler"):
+        (tmp_path / ".venv" / f".mugraph-setup-{extras}").write_text(stamp + "\n")
+    return tmp_path
+
+
+def test_the_first_change_is_made_by_the_commands_of_its_page(checkout: Path) -> None:
+    section = (ROOT / "CONTRIBUTING.md").read_text().split("## Your first change")[1].split("\n## ")[0]
+    environment = os.environ | {"PYTHONPATH": str(checkout / "src"), "GIT_CEILING_DIRECTORIES": str(checkout.parent)}
+    environment["MUGRAPH_CACHE_DIR"] = str(checkout / "cache")
+    blocks = SHELL.findall(section)
+    assert len(blocks) == section.count("```sh\n")
+    assert sum(bool(printed) for _, printed in blocks) == section.count("```text\n")
+    for commands, printed in blocks:
+        ran = subprocess.run(["bash"], input=commands, cwd=checkout, env=environment, capture_output=True, text=True)
+        output = ran.stdout + ran.stderr
+        # the last command decides: an `optimize` before it may find nothing faster on a busy machine, which is no failure
+        assert (ran.returncode != 0) == ("error" in printed.lower()), f"{commands}\n{output}"
+        assert [line for line in printed.splitlines() if line not in output] == [], f"{commands}\n{output}"

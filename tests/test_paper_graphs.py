@@ -18,8 +18,8 @@ from mugraph.ir.graph import Graph
 from mugraph.ir.text import parse_graph
 from mugraph.ir.validity import check
 from mugraph.search import search
+from mugraph.testing.containment import way
 from mugraph.testing.paper import WRITTEN_FOR
-from mugraph.testing.ways import way
 from mugraph.verifier import verify_graphs
 
 TARGETS = ("cpu", "cuda:sm_80", "cuda:sm_90")

@@ -10,7 +10,7 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from mugraph.frontend import trace
-from mugraph.frontend.restore import Traced
+from mugraph.frontend.pytree import Traced
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Graph

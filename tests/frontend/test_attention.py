@@ -16,7 +16,7 @@ from mugraph.errors import UnsupportedOperator
 from mugraph.frontend import trace
 from mugraph.frontend.attention import causal_mask, hides_a_row
 from mugraph.frontend.partition import Partition, partition
-from mugraph.frontend.splice import Kernels, runnable, stitched
+from mugraph.frontend.splice import Kernels, runnable, spliced
 from mugraph.lower.thread_graphs import construct
 from mugraph.runtime import build
 from mugraph.search import search
@@ -48,7 +48,7 @@ def compare(fn: Function, *inputs: torch.Tensor, kernels: bool = True) -> Partit
     found = partition(module.graph)
     (piece,) = found.pieces
     counted = Counted(build(piece.program))
-    got, wanted = stitched(module, found, {piece: counted})(*inputs), fn(*inputs)
+    got, wanted = spliced(module, found, {piece: counted})(*inputs), fn(*inputs)
     torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4, equal_nan=True)
     assert got.stride() == wanted.stride()
     assert counted.runs == kernels
@@ -137,7 +137,7 @@ def test_causal_attention_is_a_piece(lengths: tuple[int, int], dtype: torch.dtyp
         module = make_fx(causal, tracing_mode="fake")(*tensors)
     found = partition(module.graph)
     (piece,) = found.pieces
-    got = stitched(module, found, {piece: build(piece.program)})(*tensors)
+    got = spliced(module, found, {piece: build(piece.program)})(*tensors)
     tolerance = 1e-4 if dtype is torch.float32 else 2e-2
     torch.testing.assert_close(got, causal(*tensors), rtol=tolerance, atol=tolerance)
 
@@ -168,7 +168,7 @@ def test_layers_look_at_their_mask_once(monkeypatch: pytest.MonkeyPatch) -> None
     found = partition(module.graph)
     assert len(found.pieces) == 2
     kernels = {piece: Counted(build(piece.program)) for piece in found.pieces}
-    run = stitched(module, found, kernels)
+    run = spliced(module, found, kernels)
     torch.testing.assert_close(run(QUERIES, KEYS, VALUES, mask), layers(QUERIES, KEYS, VALUES, mask), rtol=1e-4, atol=1e-4)
     assert len(looked) == 1
     hiding = additive(HIDING)

@@ -10,7 +10,7 @@ import torch
 from mugraph.errors import InvalidInput, ShapeMismatch
 from mugraph.frontend import trace
 from mugraph.frontend.calling import Positional, structure_of
-from mugraph.frontend.restore import Traced
+from mugraph.frontend.pytree import Traced
 
 from .agreement import assert_agrees, random
 

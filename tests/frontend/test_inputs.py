@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from mugraph.errors import InvalidInput, MugraphError, ShapeMismatch, UnsupportedOperator
 from mugraph.frontend import trace
 from mugraph.frontend.calling import Positional, structure_of
-from mugraph.frontend.restore import Traced
+from mugraph.frontend.pytree import Traced
 
 from .agreement import random, run
 

@@ -13,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from mugraph.frontend.graph_passes import with_arrangements
 from mugraph.frontend.partition import Partition, Piece, partition
-from mugraph.frontend.splice import stitched
+from mugraph.frontend.splice import spliced
 from mugraph.runtime import build
 
 Function = Callable[..., Any]
@@ -32,7 +32,7 @@ def split(fn: Function, *inputs: torch.Tensor) -> Partition:
     found = partition(module.graph)
     calls = [node for node in module.graph.nodes if node.op == "call_function"]
     assert sorted(map(str, calls)) == sorted([str(n) for p in found.pieces for n in p.nodes] + [str(x.node) for x in found.left])
-    again = stitched(module, found, {piece: build(piece.program) for piece in found.pieces})
+    again = spliced(module, found, {piece: build(piece.program) for piece in found.pieces})
     for got, wanted in zip(flat(again(*inputs)), flat(module(*inputs)), strict=True):
         torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
         assert got.stride() == wanted.stride()
@@ -252,7 +252,7 @@ def test_what_follows_a_mutation_stays_with_torch_and_in_order() -> None:
     module = recorded(mutating, randn(4, 32), randn(32, 16), randn(32))
     found = partition(module.graph)
     assert len(found.pieces) == 1
-    again = stitched(module, found, {piece: build(piece.program) for piece in found.pieces})
+    again = spliced(module, found, {piece: build(piece.program) for piece in found.pieces})
     x, w, gain = randn(4, 32), randn(32, 16), randn(32)
     for got, wanted in zip(again(x.clone(), w, gain), mutating(x.clone(), w, gain), strict=True):
         torch.testing.assert_close(got, wanted)
@@ -268,7 +268,7 @@ def test_random_numbers_are_drawn_in_the_order_of_the_graph() -> None:
     inputs = (randn(4, 32), randn(32, 16), randn(32))
     module = recorded(drawing, *inputs)
     found = partition(module.graph)
-    again = stitched(module, found, {piece: build(piece.program) for piece in found.pieces})
+    again = spliced(module, found, {piece: build(piece.program) for piece in found.pieces})
     torch.manual_seed(1)
     wanted = module(*inputs)
     torch.manual_seed(1)

@@ -11,7 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from mugraph.frontend.graph_passes import viewed, with_views_of_results
 from mugraph.frontend.partition import partition
-from mugraph.frontend.splice import stitched
+from mugraph.frontend.splice import spliced
 from mugraph.runtime import build
 
 Function = Callable[..., tuple[torch.Tensor, ...]]
@@ -57,7 +57,7 @@ def test_a_change_of_one_result_shows_in_those_that_share_its_memory(fn: Functio
     module = with_views_of_results(recorded(fn, *inputs))
     found = partition(module.graph)
     assert found.pieces
-    run = stitched(module, found, {piece: build(piece.program) for piece in found.pieces})
+    run = spliced(module, found, {piece: build(piece.program) for piece in found.pieces})
     for changed in range(len(fn(*inputs))):
         ours, wanted = run(*inputs), fn(*inputs)
         for results in (ours, wanted):

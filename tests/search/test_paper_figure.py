@@ -16,7 +16,7 @@ from mugraph.ir.text import parse_graph
 from mugraph.lower.thread_graphs import construct
 from mugraph.search import SearchSpace
 from mugraph.search.algorithm1 import EnumerationOptions, enumerate_graphs
-from mugraph.testing.ways import way
+from mugraph.testing.containment import way
 
 FIGURE = Path(__file__).parents[2] / "examples" / "paper" / "rmsnorm.mugraph"
 

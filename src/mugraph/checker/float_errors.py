@@ -123,6 +123,7 @@ class Floats:
 def measure(left: Json, right: Json, shapes: Sequence[Sequence[int]], rng: random.Random) -> float:
     """The largest error of the right graph in float32, at standard normal inputs, relative to the left one in float64.
 
+    `shapes` are those of the inputs, which both graphs have in common.
     Inputs lose their signs where the left graph is finite nowhere with them: roots and logarithms of an input need it.
     Raises Rejected where it is unstable: more than 10 times the left graph's own error in float32, and 1e-5, for any kind of
     inputs, or not finite where the left graph is.

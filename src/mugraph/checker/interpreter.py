@@ -13,7 +13,10 @@ from mugraph.checker.tensors import Array, Domain, DomainTensor, Raw, common_sca
 
 
 def run(graph: Json, inputs: Sequence[Raw], domain: Domain) -> list[Raw]:
-    """The outputs of a kernel graph. Raises Rejected naming an operator that does not exist or does not fit."""
+    """The outputs of a kernel graph, of the shapes that it records, for `inputs` of those of its input nodes, in order.
+
+    Raises Rejected naming an operator that does not exist or does not fit.
+    """
     remaining = iter(inputs)
     values: dict[tuple[int, int], DomainTensor] = {}
     for index, node in enumerate(graph["nodes"]):

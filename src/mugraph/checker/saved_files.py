@@ -29,7 +29,7 @@ class Undecided(Rejected):
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class SavedFiles:
     """A saved result whose files are what its manifest says they are: the manifest, and the content of every file by its name."""
 
     manifest: Json
@@ -42,7 +42,7 @@ class Saved:
         return _object(name, self.contents[name])
 
 
-def read(folder: Path) -> Saved:
+def read(folder: Path) -> SavedFiles:
     """Read a folder. Raises Rejected naming the first file that is missing, was changed or is no part of a result."""
     manifest = _object(MANIFEST, _content(folder, MANIFEST))
     if type(manifest.get("format")) is not int or manifest["format"] != _FORMAT:
@@ -54,7 +54,7 @@ def read(folder: Path) -> Saved:
     present = {path.relative_to(folder).as_posix() for path in (folder / "sources").rglob("*") if not path.is_dir()}
     if unlisted := present - contents.keys():
         raise Rejected(f"{min(unlisted)}: the manifest does not list it")
-    return Saved(manifest, contents)
+    return SavedFiles(manifest, contents)
 
 
 def graph_digest(document: Json) -> str:

@@ -91,7 +91,7 @@ def _factors(parts: list[DomainTensor]) -> tuple[list[tuple[Raw, ...]], list[tup
 
 
 def first(raw: Raw, domain: Domain) -> Raw:
-    """The first along the first axis."""
+    """The first along the first axis: shape [n, ...] becomes [...]."""
     return domain.move([raw], lambda arrays: arrays[0][0])
 
 
@@ -156,7 +156,7 @@ def added(x: DomainTensor, y: DomainTensor, domain: Domain) -> DomainTensor:
 
 
 def multiplied(x: DomainTensor, y: DomainTensor, domain: Domain) -> DomainTensor:
-    """The product of matrices: of the last dimension of x and the last but one of y."""
+    """The product of matrices x [..., rows, k] and y [..., k, columns], of shape [..., rows, columns]."""
     rows = domain.move([x.raw], lambda arrays: arrays[0][..., :, :, None])
     columns = domain.move([y.raw], lambda arrays: arrays[0][..., None, :, :])
     products = domain.multiply(rows, columns)
@@ -165,7 +165,7 @@ def multiplied(x: DomainTensor, y: DomainTensor, domain: Domain) -> DomainTensor
 
 
 def reduced(op: str, raw: Raw, dim: int, size: int, domain: Domain, least: str | None = None) -> Raw:
-    """Groups of neighbours along a dimension, each as one: their sum or maximum."""
+    """The sum or maximum of every `size` neighbours along `dim`, which is n / size long in the result where it was n."""
     shape = domain.shape(raw)
     groups = (*shape[:dim], shape[dim] // size, size, *shape[dim + 1 :])
     grouped = domain.move([raw], lambda arrays: arrays[0].reshape(groups))

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from mugraph.cli import ablate, bench, cache, doctor, optimize, show, verify
+from mugraph.cli import ablate, cache, doctor, optimize, saved_results, verify
 from mugraph.cli.arguments import CommandSettings
 from mugraph.errors import MugraphError
 from mugraph.version import __version__
@@ -43,9 +43,9 @@ def frame(
 
 app.command("optimize")(optimize.optimize)
 app.command("verify")(verify.verify)
-app.command("show")(show.show)
-app.command("explain")(show.explain)
-app.command("bench")(bench.bench)
+app.command("show")(saved_results.show)
+app.command("explain")(saved_results.explain)
+app.command("bench")(saved_results.bench)
 app.add_typer(ablate.app, name="ablate")
 app.add_typer(cache.app, name="cache")
 app.command("doctor")(doctor.doctor)

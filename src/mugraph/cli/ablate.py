@@ -70,8 +70,8 @@ def optimizer(
     subject = resolve(workload, batch, dtype, size, None)
     if subject.inputs is None:
         raise InvalidInput(f"{workload} is not a PyTorch function; name a workload or FILE.py:function")
-    found = search_program(trace(subject.function, subject.inputs).graph, device_for(target)).candidates
-    best = next((candidate.graph for candidate in found if any(node.body for node in candidate.graph.kernels())), None)
+    candidates = search_program(trace(subject.function, subject.inputs).graph, device_for(target)).candidates
+    best = next((candidate.graph for candidate in candidates if any(node.body for node in candidate.graph.kernels())), None)
     if best is None:
         raise InvalidInput(f"no kernel is generated for {workload} on {target}; there is nothing to leave out")
     rows = list(ablate(best, target))

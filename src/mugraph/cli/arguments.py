@@ -90,7 +90,7 @@ def space_of(
     kernels: int | None, block_operators: int | None, grids: str | None, loops: str | None, maps: Sequence[str]
 ) -> SearchSpace:
     """The space that `--kernels 1 --grids 128,8x16 --loops 1,16 --map 'x{i<->1}'` asks for; raises InvalidInput."""
-    from mugraph.search import SearchSpace  # loads NumPy, which `--help` does without
+    from mugraph.search import SearchSpace
 
     named: dict[str, str] = {}
     for text in maps:
@@ -142,10 +142,10 @@ def resolve(
         return _from_file(word, options)
     from mugraph.frontend.workloads import workload
 
-    found = workload(word)
-    inputs = found.inputs(batch, dtype or "fp32", size or "full")
+    builtin = workload(word)
+    inputs = builtin.inputs(batch, dtype or "fp32", size or "full")
     origin = {"word": word, "batch": batch, "dtype": dtype, "size": size, "norm": norm}
-    return Subject(word, found.description, found.function(norm), inputs, origin)
+    return Subject(word, builtin.description, builtin.function(norm), inputs, origin)
 
 
 def _from_file(word: str, options: Mapping[str, Any]) -> Subject:

@@ -27,13 +27,13 @@ Archive = Annotated[Path, typer.Argument(metavar="FILE", help="A text file, one 
 def ls(kind: Kind = None, json_output: Json = False, traceback: Traceback = False) -> int:
     """List what is kept, the last used first."""
     _check(kind)
-    found = [entry for entry in [*Store().entries(), *map(_object_entry, _objects())] if kind in (None, entry.kind)]
+    entries = [entry for entry in [*Store().entries(), *map(_object_entry, _objects())] if kind in (None, entry.kind)]
     if json_output:
-        print(json.dumps({"directory": str(cache_directory()), "entries": [asdict(entry) for entry in found]}))
+        print(json.dumps({"directory": str(cache_directory()), "entries": [asdict(entry) for entry in entries]}))
         return 0
-    for entry in found:
+    for entry in entries:
         print(f"{entry.bytes:>10}  {entry.kind:<10} {entry.key}")
-    print(f"{len(found)} entries, {sum(entry.bytes for entry in found) / 2**20:.1f} MiB in {cache_directory()}")
+    print(f"{len(entries)} entries, {sum(entry.bytes for entry in entries) / 2**20:.1f} MiB in {cache_directory()}")
     return 0
 
 

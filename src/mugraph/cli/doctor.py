@@ -60,21 +60,23 @@ def _torch() -> Finding:
 def _triton() -> Finding:
     from mugraph.targets.triton.compiler import triton_version
 
-    try:
-        compiler = triton_version()
-    except MugraphError as error:
-        return Finding("triton", True, "cannot be compiled for", f"only needed for triton targets: {error}")
-    return Finding("triton", True, f"Triton {compiler} compiles for triton:sm_80, triton:sm_90, ..., with or without a GPU")
+    return _gpu_compiler("triton", "Triton", triton_version)
 
 
 def _cuda() -> Finding:
     from mugraph.targets.cuda.nvrtc import compiler_version
 
+    return _gpu_compiler("cuda", "NVRTC", compiler_version)
+
+
+def _gpu_compiler(target: str, name: str, installed: Callable[[], object]) -> Finding:
+    """Whether a target's compiler is here; `installed` gives its version, or raises a MugraphError with the remedy."""
     try:
-        compiler = compiler_version()
+        return Finding(
+            target, True, f"{name} {installed()} compiles for {target}:sm_80, {target}:sm_90, ..., with or without a GPU"
+        )
     except MugraphError as error:
-        return Finding("cuda", True, "cannot be compiled for", f"only needed for cuda targets: {error}")
-    return Finding("cuda", True, f"NVRTC {compiler} compiles for cuda:sm_80, cuda:sm_90, ..., with or without a GPU")
+        return Finding(target, True, "cannot be compiled for", f"only needed for {target} targets: {error}")
 
 
 def _compiler() -> Finding:
@@ -90,13 +92,13 @@ def _compiler() -> Finding:
 
 
 def _cxx() -> Finding:
-    found = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")
-    if found is None:
+    compiler = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")
+    if compiler is None:
         remedy = "torch.compile and the emulator of CUDA need it: no times of the one, no kernels run by the other; install g++"
         return Finding("c++", False, "not found", remedy)
     emulates = sys.platform == "linux" and shutil.which("g++") is not None
     also = "and the emulator of CUDA" if emulates else "but not the emulator of CUDA, which takes g++ on Linux"
-    return Finding("c++", True, f"{found}, for the torch.compile baselines {also}")
+    return Finding("c++", True, f"{compiler}, for the torch.compile baselines {also}")
 
 
 def _processor() -> Finding:

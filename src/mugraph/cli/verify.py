@@ -1,8 +1,4 @@
-"""`mugraph verify`: are two functions the same program, and is a saved result what its certificate says?
-
-With `--certificate`, the checker, which shares no code with what made the result, looks at the graphs and the record. What it
-cannot do is done here: sources are printed again, and a function of the user's is traced and compared with the program.
-"""
+"""`mugraph verify`: are two functions the same program, and is a saved result what its certificate says?"""
 
 from __future__ import annotations
 
@@ -11,154 +7,14 @@ import json
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mugraph.checker import CheckReport, Examination, Part, Status, examine
-from mugraph.checker.saved_files import Saved
-from mugraph.cli.arguments import Budget, Json, MaxError, Seed, Subject, Traceback, resolve
-from mugraph.errors import InvalidInput, MugraphError, TargetUnavailable
-from mugraph.frontend.calling import structure_of
-from mugraph.frontend.comparison import as_stored
-from mugraph.ir.graph import Graph
-from mugraph.ir.program import Program
-from mugraph.ir.serialize import graph_from_json
-from mugraph.results.proof_bindings import check_sources
-from mugraph.results.serialization import check_manifest, read_manifest
-from mugraph.results.summary import passing_text
-from mugraph.verifier import verify_graphs
-from mugraph.version import __version__
+from mugraph.cli.arguments import Budget, Json, MaxError, Seed, Traceback
 
 if TYPE_CHECKING:
     from mugraph.verifier import Verdict
-
-
-_EXIT = {"accepted": 0, "rejected": 1, "undecided": 3}
-_NOBODYS = Part(Status.NOT_CHECKED, "nothing in a folder says whose function program.json is; `--certificate DIR FILE.py:f` does")
-
-
-def check(folder: Path, word: str | None, rounds: int | None, json_output: bool) -> int:
-    """Check a saved result, and whether its program is the function that `word` names; the exit code.
-
-    Raises InvalidInput for what is no saved result, or is one of another format.
-    """
-    if not folder.is_dir():
-        raise InvalidInput(f"{folder} is not a folder; give one that opt.save or -o wrote")
-    read_manifest(folder)
-    found = examine(folder, rounds=rounds, tell=lambda line: print(line, file=sys.stderr, flush=True))
-    parts = {**found.parts, "function": _NOBODYS}
-    if found.report is not None and found.saved is not None:
-        check_manifest(folder, found.saved.manifest)
-        parts["sources"] = _sources(folder, found.saved)
-        if word is not None:
-            parts["function"] = _function(word, found.saved)
-    elif word is not None:
-        parts["function"] = Part(Status.NOT_CHECKED, "what comes before it was refused")
-    outcome = _outcome(found, parts, word)
-    if json_output:
-        print(json.dumps(_record(outcome, found, parts)))
-    else:
-        print(_headline(outcome, folder, found, parts))
-        for name, part in parts.items():
-            print(f"  {name:<9} {part.status}: {part.reason}")
-    return _EXIT[outcome]
-
-
-def _outcome(found: Examination, parts: dict[str, Part], word: str | None) -> str:
-    if any(part.status is Status.REFUSED for part in parts.values()):
-        return "rejected"
-    asked = [part for name, part in parts.items() if name != "function" or word is not None]
-    decided = found.report is not None and all(part.status is Status.CHECKED for part in asked)
-    return "accepted" if decided else "undecided"
-
-
-def _headline(outcome: str, folder: Path, found: Examination, parts: dict[str, Part]) -> str:
-    why = next((part.reason for part in parts.values() if part.status is Status.REFUSED), "")
-    if why or found.report is None:
-        return f"{outcome}: {folder}: {why or found.refusal}"
-    return f"{outcome}: {folder}: {_tests_text(found.report)}"
-
-
-def _tests_text(report: CheckReport) -> str:
-    bound = "no bound" if report.error_bound is None else passing_text(report.error_bound)
-    floats = f"stable in float32 (error {report.float_error:.1e})"
-    if report.recorded_error is not None:
-        floats += f", and its kernels by their record (error {report.recorded_error:.1e})"
-    return f"{report.rounds} test{'s' * (report.rounds != 1)} agreed; {bound}; {floats}"
-
-
-def _record(outcome: str, found: Examination, parts: dict[str, Part]) -> dict[str, Any]:
-    record: dict[str, Any] = {
-        "outcome": outcome,
-        "accepted": outcome == "accepted",
-        "parts": {name: {"status": part.status, "reason": part.reason} for name, part in parts.items()},
-        "reason": next((part.reason for part in parts.values() if part.status is Status.REFUSED), str(found.refusal or "")),
-    }
-    if found.report is not None:
-        names = ("rounds", "error_bound", "max_error", "axes", "float_error", "recorded_error")
-        record |= {name: getattr(found.report, name) for name in names}
-    return record
-
-
-# --- sources -----------------------------------------------------------------------------------------------------------
-
-
-def _sources(folder: Path, saved: Saved) -> Part:
-    """Whether the sources, and where tensors lie, are those of the muGraph."""
-    if saved.manifest["version"] != __version__:
-        return Part(
-            Status.NOT_CHECKED,
-            f"printed by mugraph {saved.manifest['version']}; {__version__} cannot compare them, nor runs them",
-        )
-    try:
-        check_sources(saved.contents, graph_from_json(saved.document("graph.json")), saved.manifest, folder)
-    except TargetUnavailable as error:
-        return Part(Status.NOT_CHECKED, str(error))
-    except MugraphError as error:
-        return Part(Status.REFUSED, str(error))
-    return Part(Status.CHECKED, "printed again from graph.json with placement.json, and the same byte for byte")
-
-
-# --- whose function it is ----------------------------------------------------------------------------------------------
-
-
-def _function(word: str, saved: Saved) -> Part:
-    """Whether the program is what a function computes, for all values of its tensors, captured ones and parameters included."""
-    program = graph_from_json(saved.document("program.json"))
-    with contextlib.redirect_stdout(sys.stderr):  # what the user's code prints is no part of the answer
-        graph, structure = _traced(resolve(word))
-    if _signature(graph) != _signature(program):
-        return Part(Status.REFUSED, f"{word} takes or returns tensors of other shapes or types than program.json")
-    if structure is not None and structure != saved.document("report.json").get("structure"):
-        return Part(Status.REFUSED, f"{word} returns its tensors in another structure than report.json says")
-    verdict = verify_graphs(*as_stored(graph, program))
-    if verdict.counterexample is not None:
-        return Part(Status.REFUSED, f"{word} is another function than program.json: {verdict.counterexample}")
-    if not verdict.equivalent or verdict.error_bound is None:
-        return Part(
-            Status.NOT_CHECKED, f"whether {word} is program.json was not decided: {verdict.reason or 'no bound is known'}"
-        )
-    if verdict.certificate.untested:
-        return Part(Status.CHECKED, f"{word} is program.json, operator by operator")
-    return Part(Status.CHECKED, f"{word} computes program.json; {passing_text(verdict.error_bound)}")
-
-
-def _traced(subject: Subject) -> tuple[Graph, Any]:
-    """The program of a function, and the structure in which it returns its outputs; None where it has none."""
-    if isinstance(subject.function, Program):
-        return subject.function.graph, None
-    from mugraph.frontend import trace  # loads PyTorch
-
-    traced = trace(subject.function, subject.inputs or ())
-    return traced.graph, structure_of(traced, len(traced.graph.outputs))
-
-
-def _signature(graph: Graph) -> tuple[list[object], list[object]]:
-    """Shapes and types of inputs and outputs."""
-    inputs = [(node.output.shape, node.output.dtype) for node in graph.inputs()]
-    return list(inputs), [(tensor.shape, tensor.dtype) for tensor in graph.output_tensors]
-
 
 EXIT_CODES = {"equivalent": 0, "different": 1, "undecided": 3}
 """Of the answers; 2 is bad input, as everywhere."""
@@ -198,7 +54,7 @@ def verify(
     from mugraph.errors import InvalidInput
 
     if certificate is not None and second is None:
-        from mugraph.cli.verify import check
+        from mugraph.cli.certificate_check import check
 
         return check(certificate, first, rounds, json_output)
     if certificate is not None or rounds is not None or first is None or second is None:

@@ -15,7 +15,7 @@ from mugraph.errors import InvalidInput
 if TYPE_CHECKING:
     import torch
 
-    from mugraph.frontend.restore import Traced
+    from mugraph.frontend.pytree import Traced
 
 __all__ = ["load_tracer", "require_torch", "trace"]
 

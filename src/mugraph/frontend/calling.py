@@ -1,9 +1,12 @@
-"""From a call's arguments to a flat list of tensors, and from the kernels' outputs back to the function's structure."""
+"""How a program is called, without PyTorch: one tensor per input, and the outputs in a structure that JSON describes.
+
+`mugraph.frontend.pytree` is the same for PyTorch functions, whose arguments and results are any pytrees.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Protocol
@@ -19,7 +22,7 @@ class Calling(Protocol):
     """How a program is called; `mugraph.frontend.Traced` is one for PyTorch callables."""
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """The tensors of a call, one per input of the program's graph; raises ShapeMismatch naming the argument."""
+        """One tensor per input of the program's graph, of its shape; raises ShapeMismatch naming the argument."""
         ...
 
     def plain(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any] | None:
@@ -32,7 +35,7 @@ class Calling(Protocol):
         ...
 
     def unflatten(self, outputs: Sequence[Any], inputs: Sequence[Any] = ()) -> Any:
-        """The graph's outputs in the structure the function returns; `inputs` are what `flatten` gave for the call."""
+        """The graph's outputs, a tensor each, in the structure the function returns; `inputs` are what `flatten` gave."""
         ...
 
 
@@ -44,13 +47,13 @@ class Positional:
     structure: Any
     _inputs: tuple[tuple[str, Shape], ...] = field(init=False, repr=False, compare=False)
     """Name and shape of every input: calls are many."""
-    _arrange: Callable[[Sequence[Any]], Any] | None = field(init=False, repr=False, compare=False)
+    _select: Callable[[Sequence[Any]], Any] | None = field(init=False, repr=False, compare=False)
     """`structure` as a function of the outputs, where it is one or a tuple of them."""
 
     def __post_init__(self) -> None:
         shapes = (node.output.shape for node in self.graph.inputs())
         object.__setattr__(self, "_inputs", tuple(zip(self.graph.input_names, shapes, strict=True)))
-        object.__setattr__(self, "_arrange", _arrangement(self.structure))
+        object.__setattr__(self, "_select", _selection(self.structure))
 
     @classmethod
     def of(cls, graph: Graph) -> Positional:
@@ -81,17 +84,22 @@ class Positional:
 
     def unflatten(self, outputs: Sequence[Any], inputs: Sequence[Any] = ()) -> Any:
         """The outputs in the recorded structure."""
-        if self._arrange is not None:
-            return self._arrange(outputs)
+        if self._select is not None:
+            return self._select(outputs)
         return _fill(self.structure, outputs)
 
 
-def _arrangement(structure: Any) -> Callable[[Sequence[Any]], Any] | None:
+def selection(numbers: int | Sequence[int]) -> Callable[[Sequence[Any]], Any]:
+    """From a program's outputs to the one of that number, or to the tuple of several; quicker than a walk through a structure."""
+    return itemgetter(numbers) if isinstance(numbers, int) else picked(numbers)
+
+
+def _selection(structure: Any) -> Callable[[Sequence[Any]], Any] | None:
     match structure:
         case {"output": int(number)}:
-            return itemgetter(number)
+            return selection(number)
         case {"tuple": list(items)} if all(type(item) is dict and item.keys() == {"output"} for item in items):
-            return picked([item["output"] for item in items])
+            return selection([item["output"] for item in items])
     return None
 
 
@@ -102,6 +110,15 @@ def arguments_of(example_inputs: Any) -> tuple[Sequence[Any], Mapping[str, Any]]
     if isinstance(example_inputs, (tuple, list)):
         return example_inputs, {}
     return (example_inputs,), {}
+
+
+def unused_name(wanted: str, taken: Collection[str]) -> str:
+    """The name, numbered from 2 if it is taken."""
+    name, count = wanted, 1
+    while name in taken:
+        count += 1
+        name = f"{wanted}_{count}"
+    return name
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from mugraph.errors import InvalidInput, ShapeMismatch
-from mugraph.frontend.calling import arguments_of
+from mugraph.frontend.calling import arguments_of, unused_name
 from mugraph.frontend.returned import Container, ReturnedTensor, Structure, difference, outputs_of, structure_from
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.builder import GraphBuilder
@@ -213,7 +213,7 @@ def _check_examples(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]
 
 def _of_function(fn: Callable[..., Any], example_inputs: Any) -> _Side:
     from mugraph.frontend import trace  # PyTorch is loaded for functions only
-    from mugraph.frontend.restore import places_of_tensors
+    from mugraph.frontend.pytree import places_of_tensors
 
     traced = trace(fn, example_inputs)
     args, kwargs = arguments_of(example_inputs)
@@ -247,7 +247,7 @@ def _different_arguments(left: _Side, right: _Side) -> str | None:
 
 
 def _different_outputs(left: _Side, right: _Side) -> str | None:
-    from mugraph.frontend.restore import same_value
+    from mugraph.frontend.pytree import same_value
 
     first, second = left.returned, right.returned
     if left.is_program or right.is_program:
@@ -400,7 +400,7 @@ class _Joint:
             number, own = next((number, own) for number, some in enumerate(parts) for own in some)
             node = sides[number].graph.inputs()[own]
             taken = {name for name, _, _ in inputs}
-            inputs.append((_unused(str(node["name"]), taken), node.output.shape, node.output.dtype))
+            inputs.append((unused_name(str(node["name"]), taken), node.output.shape, node.output.dtype))
             for number, some in enumerate(parts):
                 numbers[number].update(dict.fromkeys(some, joint))
         return cls(tuple(inputs), numbers, len(sides[0].arguments))
@@ -419,14 +419,6 @@ class _Joint:
             moved.update((Value(index, place), Value(first.node, place)) for place in range(len(node.outputs)))
         returned = [moved[side.graph.outputs[output.number]] for output in outputs_of(side.returned)]
         return without_dead_nodes(builder.build(returned))
-
-
-def _unused(wanted: str, taken: set[str]) -> str:
-    name, count = wanted, 1
-    while name in taken:
-        count += 1
-        name = f"{wanted}_{count}"
-    return name
 
 
 # --- what was asked -------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 
 from mugraph.errors import InvalidInput, MugraphError, ShapeMismatch, UnsupportedOperator
 from mugraph.frontend.aten import ROWS
-from mugraph.frontend.restore import Arguments
+from mugraph.frontend.pytree import Arguments
 from mugraph.frontend.source_lines import line_of_error, with_recorded_lines
 
 _NOISY_LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")

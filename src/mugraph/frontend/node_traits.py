@@ -25,7 +25,8 @@ from mugraph.frontend.conversion import Signature, convert
 from mugraph.frontend.permuted_blocks import ARRANGED_ROWS, TINY_MATRIX, arranged
 from mugraph.frontend.torch_casts import DTYPES, rounds
 from mugraph.ir import ops
-from mugraph.ir.graph import FREE, Graph
+from mugraph.ir.graph import Graph
+from mugraph.ir.index_maps import Structure
 from mugraph.ir.ops import OPERATORS, Kind, is_reduction
 
 _GATHERING = frozenset({"embedding", "index", "index_select", "gather"})
@@ -94,6 +95,8 @@ def _flops_of_program(program: Graph) -> int:
 
 
 _ROWS = {**ROWS, **WATCHED_ROWS, **ARRANGED_ROWS}
+_MOVING = frozenset({Structure.VIEW, Structure.LEAF, Structure.BOUNDARY})
+"""Structures of operators that compute nothing."""
 _BOTTLENECK = 4
 """Two contractions in a row stay together where the second's inner dimension is at most the first's over this."""
 
@@ -261,16 +264,14 @@ def _converted(node: fx.Node) -> Traits | str:
 
 def _traits(program: Graph) -> Traits:
     contractions: list[Contraction] = []
-    kinds: list[Kind] = []
+    rows = [(node, OPERATORS[node.op]) for node in program.kernels()]
     reduces = any(is_reduction(node.op) for node in program.nodes)
-    for node in program.kernels():
-        kinds.append(OPERATORS[node.op].kind)
-        if node.op != "matmul":
-            continue
-        left = program.tensor(node.inputs[0]).shape
-        if math.prod(left) <= TINY_MATRIX:
-            reduces = True
-        else:
-            contractions.append(Contraction(left[-1], math.prod(node.output.shape[:-2])))
-    computes = any(node.op not in FREE and node.op != "repeat" for node in program.nodes)
-    return Traits(tuple(contractions), reduces, kinds.count(Kind.EXPONENTIATION), computes)
+    for node, row in rows:
+        for left, _ in row.products:
+            shape = program.tensor(node.inputs[left]).shape
+            if math.prod(shape) <= TINY_MATRIX:
+                reduces = True
+            else:
+                contractions.append(Contraction(shape[-1], math.prod(node.output.shape[:-2])))
+    exponentials = sum(row.kind is Kind.EXPONENTIATION for _, row in rows)
+    return Traits(tuple(contractions), reduces, exponentials, any(row.structure not in _MOVING for _, row in rows))

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_flatten
 
 from mugraph.errors import InvalidInput
 from mugraph.frontend.graph_passes import viewed
-from mugraph.frontend.restore import Place, Results, View, check_value
+from mugraph.frontend.pytree import Place, Results, View, check_value
 from mugraph.ir.graph import Tensor
 
 Structure = Any

@@ -17,10 +17,10 @@ from mugraph.frontend.partition import Left, Partition, Piece
 from mugraph.frontend.torch_casts import TORCH_DTYPES
 
 Kernels = Callable[..., Sequence[torch.Tensor]]
-"""From the inputs of a piece's program, in order, to the program's outputs."""
+"""From the inputs of a piece's program to its outputs, both in the program's order, shapes and dtypes."""
 
 
-def stitched(module: fx.GraphModule, partition: Partition, kernels: Mapping[Piece, Kernels]) -> fx.GraphModule:
+def spliced(module: fx.GraphModule, partition: Partition, kernels: Mapping[Piece, Kernels]) -> fx.GraphModule:
     """`module` with every piece of `partition` run by its kernels; needs kernels for all of them.
 
     Results have the strides that the graph's other calls were recorded with.

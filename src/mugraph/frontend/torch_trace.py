@@ -17,10 +17,11 @@ import torch
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind
 
 from mugraph.errors import InvalidInput, UnsupportedOperator
+from mugraph.frontend.calling import unused_name
 from mugraph.frontend.conversion import Signature, convert
 from mugraph.frontend.export import Recording, record
 from mugraph.frontend.origins import origins
-from mugraph.frontend.restore import Arguments, CapturedSource, Results, Traced, unused_name
+from mugraph.frontend.pytree import Arguments, CapturedSource, Results, Traced
 from mugraph.frontend.returned import results_of
 from mugraph.frontend.torch_casts import DTYPES
 from mugraph.ir.scalar import Scalar

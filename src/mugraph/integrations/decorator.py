@@ -1,7 +1,7 @@
 """`@mugraph.optimize`: a function whose calls run discovered kernels where these are faster, and PyTorch elsewhere.
 
-The first call with tensors of some shapes and dtypes optimizes for them, as `mugraph.superoptimize` does; what was found is kept
-for later ones. A function that is no program as a whole is optimized in pieces, as `torch.compile(..., backend="mugraph")` does.
+The first call with tensors of some shapes and dtypes optimizes for them, as `mugraph.superoptimize` does; the result is kept for
+later calls of that kind. A function that is no program as a whole is optimized in pieces, as our backend of `torch.compile` does.
 A call is answered in any case: what cannot be optimized, is not faster, or needs gradients runs as it always did.
 """
 
@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 import torch
+from torch.autograd import forward_ad
+from torch.utils._pytree import tree_flatten, tree_leaves
 
 from mugraph.api import superoptimize
 from mugraph.devices.targets import TARGETS, device_for
 from mugraph.errors import InvalidInput, LeftToPyTorch, MugraphError, ShapeMismatch, TargetUnavailable, UnsupportedOperator
-from mugraph.frontend.restore import Traced
-from mugraph.integrations.call_kinds import Kind, asks_for_gradients, kind_of_call, stands_for_others, surroundings, tensors_of
+from mugraph.frontend.pytree import Traced
 from mugraph.integrations.dynamic_shapes import Dynamic, DynamicSuperoptimized, superoptimize_dynamic
 from mugraph.integrations.piece_optimizer import PieceOptions
 from mugraph.results.data import Shared
@@ -36,6 +37,7 @@ from mugraph.targets.machine import Machine, machine_for
 
 if TYPE_CHECKING:
     from mugraph.integrations.torch_compile import Compiled
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -363,3 +365,62 @@ def _target_of(tensors: Sequence[torch.Tensor]) -> str:
 def _version(architecture: str) -> tuple[int, int]:
     digits = architecture.removeprefix("sm_")
     return int(digits[:-1]), int(digits[-1])
+
+
+# --- which calls the same kernels answer -------------------------------------------------------------------------------
+
+Kind = tuple[Any, ...]
+_VALUES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+"""The classes of tensors that hold numbers."""
+
+
+def kind_of_call(args: Sequence[Any], kwargs: Mapping[str, Any], dynamic: Mapping[int | str, Mapping[int, Any]]) -> Kind:
+    """The kind of the arguments: shapes, dtypes, devices and, unless contiguous, strides of tensors; values of everything else.
+
+    Sizes of `dynamic` dimensions, by argument and position, do not count. Raises TypeError for a value without a hash.
+    """
+    positional = (_kind_of(value, dynamic.get(number, {})) for number, value in enumerate(args))
+    named = ((name, _kind_of(kwargs[name], dynamic.get(name, {}))) for name in sorted(kwargs))
+    kind = (*positional, *named)
+    hash(kind)
+    return kind
+
+
+def surroundings(fn: Callable[..., Any]) -> Kind:
+    """What decides besides the arguments which operators PyTorch calls: autocasting, and whether a module trains."""
+    casts = tuple(torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None for device in ("cpu", "cuda"))
+    return (*casts, getattr(fn, "training", None))
+
+
+def tensors_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[torch.Tensor]:
+    """The tensors among the arguments, those inside containers too."""
+    if not kwargs and all(type(arg) is torch.Tensor for arg in args):  # the usual call, without a walk
+        return args
+    return [leaf for leaf in tree_leaves((tuple(args), dict(kwargs))) if isinstance(leaf, torch.Tensor)]
+
+
+def asks_for_gradients(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether gradients are recorded, and one of the tensors requires one."""
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+def stands_for_others(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether tensors have no numbers that kernels could read: traced, mapped, with tangents, or of classes of their own."""
+    if torch._C._functorch.maybe_current_level() is not None or torch._C._len_torch_dispatch_stack() > 0:
+        return True
+    return forward_ad._current_level >= 0 or any(type(tensor) not in _VALUES for tensor in tensors)
+
+
+def _kind_of(value: Any, dims: Mapping[int, Any]) -> Any:
+    if isinstance(value, torch.Tensor):
+        free = {position % value.dim() for position in dims} if value.dim() else set()
+        sizes = tuple(None if position in free else size for position, size in enumerate(value.shape))
+        return (sizes, value.dtype, value.device, None if free or value.is_contiguous() else value.stride())
+    if type(value) in (tuple, list):
+        return (type(value), *(_kind_of(part, {}) for part in value))
+    if type(value) is dict:
+        return (dict, *((key, _kind_of(part, {})) for key, part in value.items()))
+    leaves, structure = tree_flatten(value)
+    if len(leaves) != 1 or leaves[0] is not value:
+        return (repr(structure), *(_kind_of(leaf, {}) for leaf in leaves))
+    return (type(value), repr(value) if isinstance(value, (float, complex)) else value)  # 0.0 is not -0.0, and NaN is itself

@@ -38,7 +38,7 @@ _BUSY = 2.0
 """A load per core at which threads wait so long for each other that a duel is only good for the day."""
 
 Keep = Literal["faster", "all"]
-Known = dict[tuple[object, ...], Graph]
+GraphsByForm = dict[tuple[object, ...], Graph]
 """By the form of a program, the muGraph that was best for it at some sizes."""
 
 
@@ -82,10 +82,10 @@ class PieceOptions:
     @classmethod
     def of(cls, options: Mapping[str, Any] | None) -> PieceOptions:
         """Options from what the user wrote; raises InvalidInput naming what is wrong, TargetUnavailable for an unknown target."""
-        known = [field.name for field in fields(cls)]
+        names = [field.name for field in fields(cls)]
         for name in options or {}:
-            if name not in known:
-                raise InvalidInput(f"unknown option {name!r} of backend mugraph; use {', '.join(known)}")
+            if name not in names:
+                raise InvalidInput(f"unknown option {name!r} of backend mugraph; use {', '.join(names)}")
         return cls(**(options or {}))
 
 
@@ -105,10 +105,10 @@ class Optimizer:
         self._outcomes: dict[str, PieceOutcome] = {}
         self._one_at_a_time = threading.Lock()
 
-    def outcomes(self, pieces: Sequence[Piece], known: Known) -> list[PieceOutcome]:
+    def outcomes(self, pieces: Sequence[Piece], graphs: GraphsByForm) -> list[PieceOutcome]:
         """What becomes of each of a graph's pieces; raises MugraphError in strict mode where one cannot be optimized.
 
-        A program whose form is in `known` is scheduled as the muGraph there, and not measured; the others' join it in the end.
+        A program whose form is in `graphs` is scheduled as the muGraph there, and not measured; the others' join it in the end.
         """
         keys = [digest(piece.program) for piece in pieces]
         budget = self.options.budget
@@ -117,16 +117,16 @@ class Optimizer:
             with self._one_at_a_time:
                 if key not in self._outcomes:
                     with _disable_current_modes():  # Dynamo's, under which tensors have no data
-                        self._outcomes[key] = self._tried(piece, share, known)
+                        self._outcomes[key] = self._tried(piece, share, graphs)
         outcomes = [self._outcomes[key] for key in keys]
         for piece, outcome in zip(pieces, outcomes, strict=True):
             if outcome.result is not None:
-                known.setdefault(form_of(piece.program), outcome.result.graph)
+                graphs.setdefault(form_of(piece.program), outcome.result.graph)
         return outcomes
 
-    def _tried(self, piece: Piece, budget: float | None, known: Known) -> PieceOutcome:
+    def _tried(self, piece: Piece, budget: float | None, graphs: GraphsByForm) -> PieceOutcome:
         try:
-            result = self._optimized(piece, budget, known.get(form_of(piece.program)))
+            result = self._optimized(piece, budget, graphs.get(form_of(piece.program)))
             return PieceOutcome(result, self._objection(piece, result))
         except Exception as error:  # one piece's failure is no reason to lose the others
             if self.options.strict:
@@ -165,10 +165,10 @@ class Optimizer:
         strides = str([_recorded(node).stride() for node in piece.inputs])
         here = (repr(device_for(self.options.target)), torch.__version__, str(torch.get_num_threads()))
         key = digest_of(digest(piece.program), strides, result.executable.digest, *here)
-        kept = store.get(KIND, key)
-        if kept is not None:
+        record = store.get(KIND, key)
+        if record is not None:
             with suppress(KeyError, TypeError, ValueError):  # a document that is none: it is measured again
-                return Duel.from_json(kept)
+                return Duel.from_json(record)
         outcome = against_torch(piece, result)
         if not _busy():
             store.put(KIND, key, outcome.to_json())

@@ -30,8 +30,8 @@ from mugraph.errors import InvalidInput
 from mugraph.frontend.capture import captured
 from mugraph.frontend.graph_passes import concrete, numbers_of, with_arrangements, with_views_of_results
 from mugraph.frontend.partition import Partition, Piece, partition
-from mugraph.frontend.splice import stitched
-from mugraph.integrations.piece_optimizer import Known, PieceOptions, optimizer
+from mugraph.frontend.splice import spliced
+from mugraph.integrations.piece_optimizer import GraphsByForm, PieceOptions, optimizer
 from mugraph.results.superoptimized import Superoptimized
 
 _USES = 3
@@ -166,8 +166,8 @@ def _run(options: PieceOptions, module: fx.GraphModule) -> Callable[..., Any]:
 
 def _at_all_sizes(options: PieceOptions, module: fx.GraphModule) -> Callable[..., Any]:
     """The optimized graph; with symbolic sizes, what has fixed ones in it, and at sizes that keep coming everything."""
-    known: Known = {}
-    general = _optimized(options, module, known).forward
+    graphs: GraphsByForm = {}
+    general = _optimized(options, module, graphs).forward
     numbers = numbers_of(module)
     if numbers is None:
         _log.info("a graph has symbolic sizes that its integer arguments do not decide; what depends on them stays with torch")
@@ -176,18 +176,18 @@ def _at_all_sizes(options: PieceOptions, module: fx.GraphModule) -> Callable[...
 
     def specialized(arguments: Sequence[Any]) -> Callable[..., Any]:
         with _disable_current_modes():
-            return _optimized(options, concrete(module, arguments), known).forward
+            return _optimized(options, concrete(module, arguments), graphs).forward
 
     return SizedGraph(general, specialized, numbers, options.sizes, options.strict)
 
 
-def _optimized(options: PieceOptions, module: fx.GraphModule, known: Known) -> fx.GraphModule:
+def _optimized(options: PieceOptions, module: fx.GraphModule, graphs: GraphsByForm) -> fx.GraphModule:
     """The graph with kernels in the place of its pieces."""
     module = with_arrangements(with_views_of_results(module))
     whole = partition(module.graph, options.target.partition(":")[0])
     results: dict[Piece, Superoptimized] = {}
     reasons: Counter[str] = Counter()
-    for piece, outcome in zip(whole.pieces, optimizer(options).outcomes(whole.pieces, known), strict=True):
+    for piece, outcome in zip(whole.pieces, optimizer(options).outcomes(whole.pieces, graphs), strict=True):
         if outcome.reason or outcome.result is None:
             whole = whole.without([piece], outcome.reason)
             reasons[f"a piece of {len(piece.nodes)} calls stays with torch: {outcome.reason}"] += 1
@@ -201,4 +201,4 @@ def _optimized(options: PieceOptions, module: fx.GraphModule, known: Known) -> f
     for reason, count in whole.reasons().items():
         _log.debug("left to torch: %d x %s", count, reason)
     kernels = {piece: result.executable for piece, result in results.items()}
-    return stitched(module, whole, kernels)
+    return spliced(module, whole, kernels)

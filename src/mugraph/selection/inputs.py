@@ -16,7 +16,7 @@ from mugraph.runtime import Executable
 from mugraph.verifier.float_checks import Runner, random_inputs
 
 if TYPE_CHECKING:
-    from mugraph.frontend.restore import Traced
+    from mugraph.frontend.pytree import Traced
 
 
 def random_tensors(program: Graph, seed: int) -> list[Any]:

@@ -1,7 +1,8 @@
 """Which graphs of Algorithm 1 the closure engine has, and which conditions of docs/theory.md the others break.
 
-Graphs of one kernel are compared by the way they compute (`mugraph.testing.ways`), under the schedule that Algorithm 1 gave them,
-at any size. What the closures do not have is read along logical axes for what they leave out by design.
+Graphs of one kernel are compared by how they compute (`way`), whatever their nodes are called and in which order they stand,
+under the schedule that Algorithm 1 gave them, at any size. What the closures do not have is read along logical axes for what
+they leave out by design.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from mugraph.algebra.fields import FieldArithmetic
 from mugraph.ir.axes import AxisProgram, axis_program
 from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.evaluate import loop_nodes
-from mugraph.ir.graph import ACCUMULATORS, Graph, Level, Node
-from mugraph.ir.ops import Scope, apply_call, operator
+from mugraph.ir.graph import ACCUMULATORS, VIEWS, Graph, Level, Node, Value
+from mugraph.ir.ops import OPERATORS, Scope, apply_call, operator
+from mugraph.lower.flattening import flattened
 from mugraph.search.closure.extraction import ExtractionLimits, Extractor
 from mugraph.search.closure.loop_insertion import Fmaps, loops_to_some_end, with_loop, worthwhile
 from mugraph.search.closure.saturation import Closure, Limits, Saturation, TinyInputs
@@ -24,9 +26,6 @@ from mugraph.search.closure.semantic import Context
 from mugraph.search.closure.sketch import Sketch
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.scheduling.emission import Output, Schedule, emit_block
-from mugraph.testing.ways import way
-
-LISTED, IN_CLOSURE, MISSED = "listed by the search", "in the closure, not listed", "missed"
 
 Dims = tuple[int | None, ...]
 """The axis of each dimension of a tensor, None where it has one element."""
@@ -238,3 +237,55 @@ def _squares(graph: Graph) -> Graph:
         return replace(node, op="square", inputs=node.inputs[:1]) if twice else node
 
     return replace(graph, nodes=tuple(map(squared, graph.nodes)))
+
+
+# --- how a graph computes ----------------------------------------------------------------------------------------------
+
+
+def way(graph: Graph, ways: dict[Hashable, int]) -> tuple[int, ...]:
+    """How a kernel graph computes its outputs, as numbers that `ways` gives: operators, operands, grids, loops and maps.
+
+    Views, types, and the order of nodes and of the operands of commutative operators make no difference, nor do thread graphs.
+    """
+    names: dict[Value, int] = {}
+    flat = flattened(graph)
+    for index, node in enumerate(flat.nodes):
+        operands = [names[value] for value in node.inputs]
+        if node.op == "graph_defined" and node.body is not None:
+            made = _ways_of_body(node.body, operands, ways)
+            names.update((Value(index, number), made[number]) for number in range(len(made)))
+        else:
+            names[Value(index)] = _numbered(node.op, operands, node.get("name") or node.get("value"), ways)
+    return tuple(names[value] for value in flat.outputs)
+
+
+def _ways_of_body(body: Graph, operands: Sequence[int], ways: dict[Hashable, int]) -> list[int]:
+    names: dict[Value, int] = {}
+    for index, node in enumerate(body.nodes):
+        read = [names[value] for value in node.inputs]
+        operand = node.get("operand")
+        if isinstance(operand, int):
+            said: Hashable = (node["imap"], node.get("fmap") if body.loop > 1 else None, body.grid, body.loop, body.level)
+            if body.level is Level.THREAD:
+                names[Value(index)] = operands[operand]
+            else:
+                names[Value(index)] = _numbered(node.op, [operands[operand]], said, ways)
+        elif node.body is not None:
+            made = _ways_of_body(node.body, read, ways)
+            names.update((Value(index, number), made[number]) for number in range(len(made)))
+        elif node.is_saver:
+            names[Value(index)] = read[0] if body.level is Level.THREAD else _numbered(node.op, read, node["omap"], ways)
+        else:
+            names[Value(index)] = _numbered(node.op, read, str(node.get("value")) + str(node.get("combine")), ways)
+    return [names[value] for value in body.outputs]
+
+
+def _numbered(op: str, operands: Sequence[int], said: Hashable, ways: dict[Hashable, int]) -> int:
+    if op in VIEWS or op == "cast":
+        return operands[0]
+    if op in OPERATORS and OPERATORS[op].commutative:
+        operands = sorted(operands)
+    return ways.setdefault((op, tuple(operands), said), len(ways))
+
+
+LISTED, IN_CLOSURE, MISSED = "listed by the search", "in the closure, not listed", "missed"

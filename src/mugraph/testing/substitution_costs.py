@@ -15,10 +15,10 @@ from mugraph.devices import Device
 from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph, Level, Shape, Value
+from mugraph.ir.ops import OPERATORS, is_contraction
 from mugraph.search import search
 from mugraph.testing.substitutions import RewriteSaturation, RewriteTerms, State, state_of
 
-_PRODUCTS = ("matmul", "concat_matmul")
 _GIVEN = ("input", "constant", "transpose")
 
 
@@ -36,7 +36,7 @@ class Costs:
     def seconds(self, state: State) -> float:
         """What a program takes."""
         groups = kernels_of(self.terms, state)
-        products = [number for group in groups for number in group if self.terms[number].op in _PRODUCTS]
+        products = [number for group in groups for number in group if is_contraction(self.terms[number].op)]
         fused = sum(self.fused(state, group) for group in groups if not set(group) <= set(products))
         return fused + self.products(products)
 
@@ -47,14 +47,16 @@ class Costs:
         merged = sum(self.terms[group[0]].op == "matmul" for group in groups) - len(products)
         launches = (len(groups) - merged) * self.device.launch_seconds
         arithmetic = sum(self.flops(number) for group in groups for number in group) / self.device.matmul_flops[self.dtype]
-        traffic = max((self.traffic(state, group) for group in groups if self.terms[group[0]].op not in _PRODUCTS), default=0.0)
+        traffic = max(
+            (self.traffic(state, group) for group in groups if not is_contraction(self.terms[group[0]].op)), default=0.0
+        )
         return launches + max(arithmetic, traffic)
 
     def flops(self, number: int) -> float:
         """Of a matrix product; nothing for other terms."""
         term = self.terms[number]
-        pairs = {"matmul": 1, "concat_matmul": 2}.get(term.op, 0)
-        return sum(2.0 * math.prod(term.shape) * self.terms.shape(left)[1] for left in term.operands[:pairs])
+        lefts = [term.operands[left] for left, _ in OPERATORS[term.op].products] if is_contraction(term.op) else []
+        return sum(2.0 * math.prod(term.shape) * self.terms.shape(left)[1] for left in lefts)
 
     def traffic(self, state: State, group: Sequence[int]) -> float:
         """Seconds to read what a fused kernel reads, and to write what it makes."""
@@ -165,11 +167,11 @@ def kernels_of(terms: RewriteTerms, state: State) -> list[list[int]]:
         group_of[number], groups[number] = number, [number]
         read = {group_of[operand] for operand in term.operands if operand in group_of}
         needs[number] = read.union(*(needs[each] for each in read))
-        if term.op in _PRODUCTS:
+        if is_contraction(term.op):
             continue
         for other in sorted(read):
             own = group_of[number]
-            if other != own and terms[other].op not in _PRODUCTS and not _between(other, own, needs):
+            if other != own and not is_contraction(terms[other].op) and not _between(other, own, needs):
                 for member in groups[other]:
                     group_of[member] = own
                 groups[own] = sorted(groups.pop(other) + groups[own])

@@ -1,14 +1,17 @@
-"""From a call's arguments to the flat list of tensors a program takes, and from its outputs back to what was returned."""
+"""A PyTorch function's arguments and results as flat lists of tensors, through PyTorch's pytrees.
+
+A program takes the tensors of a call in order and gives its outputs in order. `Arguments` is the one direction, checked against
+the example call's shapes and dtypes; `Results` the other; `Traced` has both beside the program.
+"""
 
 from __future__ import annotations
 
 import enum
 import inspect
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from operator import itemgetter
 from types import MethodType
 from typing import Any
 
@@ -17,9 +20,9 @@ import torch
 from torch.utils._pytree import TreeSpec, keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
 from mugraph.errors import InvalidInput, ShapeMismatch
+from mugraph.frontend.calling import selection, unused_name
 from mugraph.frontend.origins import Origin
 from mugraph.ir.graph import Graph
-from mugraph.support.picking import picked
 from mugraph.support.user_warnings import warn_of_gradient
 
 _NOT_A_TENSOR = object()
@@ -197,7 +200,7 @@ class Arguments:
         return _signature(self.fn, count)
 
     def call(self, fn: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> Any:
-        """`fn` with `tensors` at the places of tensors and the constants everywhere else."""
+        """`fn` with `tensors`, of the leaves' shapes and dtypes, at the places of tensors, and the constants everywhere else."""
         remaining = iter(tensors)
         values = [next(remaining) if leaf.is_tensor else leaf.constant for leaf in self.leaves]
         bound = inspect.BoundArguments(self.signature, tree_unflatten(values, self.structure))
@@ -238,16 +241,16 @@ class Results:
 
     structure: TreeSpec
     places: tuple[Place, ...]
-    _arrange: Callable[[Sequence[Any]], Any] | None = field(init=False, repr=False, compare=False)
+    _select: Callable[[Sequence[Any]], Any] | None = field(init=False, repr=False, compare=False)
     """What `unflatten` does, where the function returns one output of the program or a tuple of them."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_arrange", _arrangement(self.structure, self.places))
+        object.__setattr__(self, "_select", _selection(self.structure, self.places))
 
     def unflatten(self, outputs: Sequence[Any], inputs: Sequence[Any] = ()) -> Any:
         """The outputs where the function has its tensors; `inputs` are those of the call, for results that are one of them."""
-        if self._arrange is not None:
-            return self._arrange(outputs)
+        if self._select is not None:
+            return self._select(outputs)
         made: dict[int, Any] = {}
         for index in sorted(range(len(self.places)), key=lambda index: self.places[index].base is not None):
             made[index] = _made(self.places[index], made, outputs, inputs)
@@ -259,14 +262,15 @@ class Results:
         return tuple(place.number for place in self.places)
 
 
-def _arrangement(structure: TreeSpec, places: Sequence[Place]) -> Callable[[Sequence[Any]], Any] | None:
+def _selection(structure: TreeSpec, places: Sequence[Place]) -> Callable[[Sequence[Any]], Any] | None:
+    """A selection of the program's outputs, where the function returns one or a tuple of them, and no views or copies."""
     numbers = [place.number for place in places if place.number is not None and place == Place(number=place.number)]
     if len(numbers) < len(places):
         return None
     if structure.is_leaf():
-        return itemgetter(numbers[0])
+        return selection(numbers[0])
     if structure.type is tuple and all(child.is_leaf() for child in structure.children()):
-        return picked(numbers)
+        return selection(numbers)
     return None
 
 
@@ -365,15 +369,6 @@ def places_of_tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tu
     for top, value in (*enumerate(args), *kwargs.items()):
         paths += [(top, *map(str, path)) for path, leaf in tree_flatten_with_path(value)[0] if isinstance(leaf, torch.Tensor)]
     return paths
-
-
-def unused_name(wanted: str, taken: Collection[str]) -> str:
-    """The name, numbered from 2 if it is taken."""
-    name, count = wanted, 1
-    while name in taken:
-        count += 1
-        name = f"{wanted}_{count}"
-    return name
 
 
 def _signature(fn: Callable[..., Any], count: int) -> inspect.Signature:

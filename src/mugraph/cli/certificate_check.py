@@ -1,0 +1,153 @@
+"""`mugraph verify --certificate`: what of a saved result was checked, and by what; whose function it is, where that is asked.
+
+The checker, which shares no code with what made the result, looks at the graphs and the record. What it cannot do is done here:
+sources are printed again, and a function of the user's is traced and compared with the program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from mugraph.checker import CheckReport, Examination, Part, Status, examine
+from mugraph.checker.saved_files import SavedFiles
+from mugraph.cli.arguments import Subject, resolve
+from mugraph.errors import InvalidInput, MugraphError, TargetUnavailable
+from mugraph.frontend.calling import structure_of
+from mugraph.frontend.comparison import as_stored
+from mugraph.ir.graph import Graph
+from mugraph.ir.program import Program
+from mugraph.ir.serialize import graph_from_json
+from mugraph.results.proof_bindings import check_sources
+from mugraph.results.serialization import check_manifest, read_manifest
+from mugraph.results.summary import passing_text
+from mugraph.verifier import verify_graphs
+from mugraph.version import __version__
+
+_EXIT = {"accepted": 0, "rejected": 1, "undecided": 3}
+_NOBODYS = Part(Status.NOT_CHECKED, "nothing in a folder says whose function program.json is; `--certificate DIR FILE.py:f` does")
+
+
+def check(folder: Path, word: str | None, rounds: int | None, json_output: bool) -> int:
+    """Check a saved result, and whether its program is the function that `word` names; the exit code.
+
+    Raises InvalidInput for what is no saved result, or is one of another format.
+    """
+    if not folder.is_dir():
+        raise InvalidInput(f"{folder} is not a folder; give one that opt.save or -o wrote")
+    read_manifest(folder)
+    examination = examine(folder, rounds=rounds, tell=lambda line: print(line, file=sys.stderr, flush=True))
+    parts = {**examination.parts, "function": _NOBODYS}
+    if examination.report is not None and examination.saved is not None:
+        check_manifest(folder, examination.saved.manifest)
+        parts["sources"] = _sources(folder, examination.saved)
+        if word is not None:
+            parts["function"] = _function(word, examination.saved)
+    elif word is not None:
+        parts["function"] = Part(Status.NOT_CHECKED, "what comes before it was refused")
+    outcome = _outcome(examination, parts, word)
+    if json_output:
+        print(json.dumps(_record(outcome, examination, parts)))
+    else:
+        print(_headline(outcome, folder, examination, parts))
+        for name, part in parts.items():
+            print(f"  {name:<9} {part.status}: {part.reason}")
+    return _EXIT[outcome]
+
+
+def _outcome(examination: Examination, parts: dict[str, Part], word: str | None) -> str:
+    if any(part.status is Status.REFUSED for part in parts.values()):
+        return "rejected"
+    asked = [part for name, part in parts.items() if name != "function" or word is not None]
+    decided = examination.report is not None and all(part.status is Status.CHECKED for part in asked)
+    return "accepted" if decided else "undecided"
+
+
+def _headline(outcome: str, folder: Path, examination: Examination, parts: dict[str, Part]) -> str:
+    why = next((part.reason for part in parts.values() if part.status is Status.REFUSED), "")
+    if why or examination.report is None:
+        return f"{outcome}: {folder}: {why or examination.refusal}"
+    return f"{outcome}: {folder}: {_tests_text(examination.report)}"
+
+
+def _tests_text(report: CheckReport) -> str:
+    bound = "no bound" if report.error_bound is None else passing_text(report.error_bound)
+    floats = f"stable in float32 (error {report.float_error:.1e})"
+    if report.recorded_error is not None:
+        floats += f", and its kernels by their record (error {report.recorded_error:.1e})"
+    return f"{report.rounds} test{'s' * (report.rounds != 1)} agreed; {bound}; {floats}"
+
+
+def _record(outcome: str, examination: Examination, parts: dict[str, Part]) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "outcome": outcome,
+        "accepted": outcome == "accepted",
+        "parts": {name: {"status": part.status, "reason": part.reason} for name, part in parts.items()},
+        "reason": next((part.reason for part in parts.values() if part.status is Status.REFUSED), str(examination.refusal or "")),
+    }
+    if examination.report is not None:
+        names = ("rounds", "error_bound", "max_error", "axes", "float_error", "recorded_error")
+        record |= {name: getattr(examination.report, name) for name in names}
+    return record
+
+
+# --- sources -----------------------------------------------------------------------------------------------------------
+
+
+def _sources(folder: Path, saved: SavedFiles) -> Part:
+    """Whether the sources, and where tensors lie, are those of the muGraph."""
+    if saved.manifest["version"] != __version__:
+        return Part(
+            Status.NOT_CHECKED,
+            f"printed by mugraph {saved.manifest['version']}; {__version__} cannot compare them, nor runs them",
+        )
+    try:
+        check_sources(saved.contents, graph_from_json(saved.document("graph.json")), saved.manifest, folder)
+    except TargetUnavailable as error:
+        return Part(Status.NOT_CHECKED, str(error))
+    except MugraphError as error:
+        return Part(Status.REFUSED, str(error))
+    return Part(Status.CHECKED, "printed again from graph.json with placement.json, and the same byte for byte")
+
+
+# --- whose function it is ----------------------------------------------------------------------------------------------
+
+
+def _function(word: str, saved: SavedFiles) -> Part:
+    """Whether the program is what a function computes, for all values of its tensors, captured ones and parameters included."""
+    program = graph_from_json(saved.document("program.json"))
+    with contextlib.redirect_stdout(sys.stderr):  # what the user's code prints is no part of the answer
+        graph, structure = _traced(resolve(word))
+    if _signature(graph) != _signature(program):
+        return Part(Status.REFUSED, f"{word} takes or returns tensors of other shapes or types than program.json")
+    if structure is not None and structure != saved.document("report.json").get("structure"):
+        return Part(Status.REFUSED, f"{word} returns its tensors in another structure than report.json says")
+    verdict = verify_graphs(*as_stored(graph, program))
+    if verdict.counterexample is not None:
+        return Part(Status.REFUSED, f"{word} is another function than program.json: {verdict.counterexample}")
+    if not verdict.equivalent or verdict.error_bound is None:
+        return Part(
+            Status.NOT_CHECKED, f"whether {word} is program.json was not decided: {verdict.reason or 'no bound is known'}"
+        )
+    if verdict.certificate.untested:
+        return Part(Status.CHECKED, f"{word} is program.json, operator by operator")
+    return Part(Status.CHECKED, f"{word} computes program.json; {passing_text(verdict.error_bound)}")
+
+
+def _traced(subject: Subject) -> tuple[Graph, Any]:
+    """The program of a function, and the structure in which it returns its outputs; None where it has none."""
+    if isinstance(subject.function, Program):
+        return subject.function.graph, None
+    from mugraph.frontend import trace  # loads PyTorch
+
+    traced = trace(subject.function, subject.inputs or ())
+    return traced.graph, structure_of(traced, len(traced.graph.outputs))
+
+
+def _signature(graph: Graph) -> tuple[list[object], list[object]]:
+    """Shapes and types of inputs and outputs."""
+    inputs = [(node.output.shape, node.output.dtype) for node in graph.inputs()]
+    return list(inputs), [(tensor.shape, tensor.dtype) for tensor in graph.output_tensors]
