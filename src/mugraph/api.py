@@ -25,7 +25,7 @@ from mugraph.results.superoptimized import Superoptimized
 from mugraph.search import Candidate, SearchReport, SearchResult, SearchSpace
 from mugraph.search.algorithm1.candidates import predicted_seconds
 from mugraph.search.constraints import EVERYTHING
-from mugraph.search.parallel import Workers, check_workers
+from mugraph.search.executors import Workers, check_workers
 from mugraph.selection.inputs import random_tensors, torch_runner
 from mugraph.selection.pipeline import Contestant, Evidence, Proved, Qualifier
 from mugraph.selection.proposals import Engine, Found, Inquiry, engine_of

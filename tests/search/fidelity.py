@@ -20,15 +20,14 @@ from mugraph.ir.graph import ACCUMULATORS, VIEWS, Node, Value
 from mugraph.ir.ops import Scope, apply_call, operator
 from mugraph.search.algorithm1.engine import Enumerator
 from mugraph.search.algorithm1.kernel import ScheduledKernel
-from mugraph.search.algorithm1.options import EnumerationOptions
-from mugraph.search.algorithm1.schedules import BlockSchedule
+from mugraph.search.algorithm1.options import BlockSchedule, EnumerationOptions
+from mugraph.search.closure.context import Context, TinyInputs
 from mugraph.search.closure.extraction import ExtractionLimits, Extractor
 from mugraph.search.closure.loop_insertion import Fmaps, loops_to_some_end, with_loop, worthwhile
-from mugraph.search.closure.saturation import Closure, Limits, Saturation, TinyInputs
-from mugraph.search.closure.semantic import Context
+from mugraph.search.closure.saturation import Closure, Limits, Saturation
 from mugraph.search.closure.sketch import Sketch
 from mugraph.search.closure.tiers import Tier
-from mugraph.search.scheduling.emission import Output, Schedule, emit_block
+from mugraph.search.scheduling.emission import KernelOutput, Schedule, emit_block
 
 PARTS = 2
 """Blocks of the one grid dimension, and iterations of the for-loop."""
@@ -141,7 +140,7 @@ def by_closure(program: Graph, family: Family, operators: int, listed: bool = Fa
     assert limits.complete
     schedule = Schedule(((family.grid_axis, PARTS),), 1 if family.loop_axis is None else PARTS)
     tensors = [node.output for node in program.inputs()]
-    output = Output(axes.outputs[0][1], program.output_tensors[0].dtype)
+    output = KernelOutput(axes.outputs[0][1], program.output_tensors[0].dtype)
     found = []
     for sketch in sketches:
         wanted = reads_once(sketch) and (loops_to_some_end(sketch) or not listed)

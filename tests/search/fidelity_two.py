@@ -19,14 +19,14 @@ from mugraph.ir.graph import Level
 from mugraph.ir.ops import GRAPH_DEFINED
 from mugraph.search.algorithm1.engine import Enumerator
 from mugraph.search.algorithm1.options import EnumerationOptions
+from mugraph.search.closure.context import Context, TinyInputs
 from mugraph.search.closure.extraction import ExtractionLimits, Extractor
-from mugraph.search.closure.saturation import Closure, Limits, Saturation, TinyInputs
-from mugraph.search.closure.semantic import Context
+from mugraph.search.closure.saturation import Closure, Limits, Saturation
 from mugraph.search.closure.sketch import Sketch
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.partition.cuts import Cut, stored_slots
 from mugraph.search.partition.variants import as_program
-from mugraph.search.scheduling.emission import Output, Schedule, emit_block
+from mugraph.search.scheduling.emission import KernelOutput, Schedule, emit_block
 
 from .fidelity import BlockKernel, Exclusion, Reader, Signature
 
@@ -80,10 +80,12 @@ def _cut(program: Graph, derived: AxisProgram, term: int, operators: int) -> Ite
     dtype = program.output_tensors[0].dtype
     for makes, reads in itertools.product(_sketches(first, operators), _sketches(second, operators)):
         if source in {leaf.source for leaf in reads.leaves}:
-            yield _graph(program, derived, (makes, Output(slots, DType.FP32)), (reads, Output(derived.outputs[0][1], dtype)))
+            yield _graph(
+                program, derived, (makes, KernelOutput(slots, DType.FP32)), (reads, KernelOutput(derived.outputs[0][1], dtype))
+            )
 
 
-def _graph(program: Graph, derived: AxisProgram, *kernels: tuple[Sketch, Output]) -> Graph:
+def _graph(program: Graph, derived: AxisProgram, *kernels: tuple[Sketch, KernelOutput]) -> Graph:
     builder = GraphBuilder(Level.KERNEL)
     values = [builder.append(node) for node in program.inputs()]
     for sketch, output in kernels:

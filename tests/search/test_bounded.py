@@ -16,13 +16,13 @@ from mugraph.ir.axes import AxisProgram, axis_program
 from mugraph.ir.ops import OPERATORS, Call, Operator
 from mugraph.ir.program import Program, ProgramTensor
 from mugraph.search import search
+from mugraph.search.closure.context import Context, TinyInputs
 from mugraph.search.closure.extraction import ExtractionLimits, Extractor
 from mugraph.search.closure.landmarks import Landmarks
 from mugraph.search.closure.loop_insertion import Fmaps, with_loop
 from mugraph.search.closure.min_operators import BoundedSaturation, deepened
-from mugraph.search.closure.redundant_max import without_neutral_maxima
-from mugraph.search.closure.saturation import Closure, Limits, Saturation, TinyInputs
-from mugraph.search.closure.semantic import Context
+from mugraph.search.closure.safe_softmax import without_neutral_maxima
+from mugraph.search.closure.saturation import Closure, Limits, Saturation
 from mugraph.search.closure.sketch import Sketch, Step
 from mugraph.search.closure.tiers import Tier, distinct_tiers, tiers_to
 from mugraph.search.report import SearchReport, TierReport

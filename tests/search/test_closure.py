@@ -8,11 +8,11 @@ from mugraph.algebra.fields import FieldArithmetic
 from mugraph.ir import Graph
 from mugraph.ir.axes import axis_program
 from mugraph.ir.program import Program
+from mugraph.search.closure.context import Context, TinyInputs, bits, primes
 from mugraph.search.closure.extraction import ExtractionLimits, Extractor
 from mugraph.search.closure.loop_insertion import Fmaps, with_loop
-from mugraph.search.closure.redundant_max import without_neutral_maxima
-from mugraph.search.closure.saturation import AFTER, LOOP, Closure, Limits, Saturation, TinyInputs
-from mugraph.search.closure.semantic import Context, bits, primes
+from mugraph.search.closure.safe_softmax import without_neutral_maxima
+from mugraph.search.closure.saturation import AFTER, LOOP, Closure, Limits, Saturation
 from mugraph.search.closure.sketch import Sketch
 from mugraph.search.closure.tiers import Tier
 

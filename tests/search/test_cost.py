@@ -22,7 +22,7 @@ from mugraph.search.partition.lower_bounds import Roofline
 from mugraph.search.partition.variants import as_program
 from mugraph.search.scheduling.cost import GENERATED_EFFICIENCY, IndexSpace, SketchCost
 from mugraph.search.scheduling.cost_table import CostTable, Demand, kernel_seconds, short_run_factor
-from mugraph.search.scheduling.emission import Output, emit_block
+from mugraph.search.scheduling.emission import KernelOutput, emit_block
 from mugraph.search.scheduling.schedule import Scheduler
 
 from .programs import PAPER, finished
@@ -80,7 +80,7 @@ def test_a_product_of_concatenations_is_computed_as_two_products() -> None:
         for source, axes in enumerate(shapes)
     ]
     sketch = Sketch((*loads, Step("concat_contract", (0, 1, 2, 3), m | n, False, d | r)), (4,), None)
-    cost = SketchCost(sketch, (DType.FP32,) * 4, (Output(((0,), (1,)), DType.FP32),), CPU)
+    cost = SketchCost(sketch, (DType.FP32,) * 4, (KernelOutput(((0,), (1,)), DType.FP32),), CPU)
     each = 2 / (GENERATED_EFFICIENCY * CPU.matmul_flops[DType.FP32])
     assert cost.compute == pytest.approx({IndexSpace(m | n | d): each, IndexSpace(m | n | r): each})
 

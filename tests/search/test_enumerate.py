@@ -16,11 +16,10 @@ from mugraph.ir.validity import check
 from mugraph.lower.thread_graphs import construct
 from mugraph.search.algorithm1 import EnumerationOptions, EnumerationResult, enumerate_graphs
 from mugraph.search.algorithm1.block import BlockPlan
-from mugraph.search.algorithm1.candidates import Launch
-from mugraph.search.algorithm1.construct import LOWEST, Constructor, Expressions, Phase, Rules, TensorType, Types
+from mugraph.search.algorithm1.candidates import BlockLaunch
+from mugraph.search.algorithm1.construct import LOWEST, Constructor, ExpressionCheck, Rules, TensorPhase, TensorType, Types
 from mugraph.search.algorithm1.kernel import KernelGenerator
-from mugraph.search.algorithm1.options import operators_for
-from mugraph.search.algorithm1.schedules import block_schedules
+from mugraph.search.algorithm1.options import block_schedules, operators_for
 from mugraph.testing import ProgramSpace, random_program
 from mugraph.verifier import verify_graphs
 
@@ -88,7 +87,7 @@ def test_operators_are_added_in_increasing_rank() -> None:
 
 
 def _plans(generator: KernelGenerator) -> list[BlockPlan]:
-    return [added.plan for added in generator.operators if isinstance(added, Launch)]
+    return [added.plan for added in generator.operators if isinstance(added, BlockLaunch)]
 
 
 def test_without_the_expression_check_more_is_visited_and_nothing_is_lost() -> None:
@@ -252,9 +251,9 @@ def test_prefixes_grow_only_into_subexpressions_of_the_program() -> None:
     x, y, z = map(algebra.variable, "xyz")
     target = algebra.add(algebra.mul(x, z), algebra.mul(y, z))
     types = Types()
-    prefix = [types.intern(TensorType((4, 4), expr, Phase.AFTER)) for expr in (x, y)]
+    prefix = [types.intern(TensorType((4, 4), expr, TensorPhase.AFTER)) for expr in (x, y)]
     pruned = Oracle(algebra, [target]).compose
-    constructor = Constructor(types, Rules(Expressions(pruned, operators_for(matmul(), EnumerationOptions())), Level.BLOCK))
+    constructor = Constructor(types, Rules(ExpressionCheck(pruned, operators_for(matmul(), EnumerationOptions())), Level.BLOCK))
     assert [(found.op, found.inputs) for found in constructor.extensions(prefix, LOWEST)] == [("add", (0, 1))]
 
 

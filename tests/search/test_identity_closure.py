@@ -16,18 +16,16 @@ from mugraph.ir.axes import AxisProgram, Term, axis_program
 from mugraph.ir.dtypes import DType
 from mugraph.ir.program import Program, ProgramTensor
 from mugraph.search import Options, Progress, driver, search, tasks
-from mugraph.search.closure.identity_closure import Transcription
-from mugraph.search.closure.redundant_max import without_neutral_maxima
-from mugraph.search.closure.safe_softmax import exponentials
-from mugraph.search.closure.saturation import Closure, Limits, Saturation, TinyInputs
-from mugraph.search.closure.semantic import Context
+from mugraph.search.closure.context import Context, TinyInputs
+from mugraph.search.closure.safe_softmax import exponentials, without_neutral_maxima
+from mugraph.search.closure.saturation import Closure, Limits, Saturation, Transcription
 from mugraph.search.closure.sketch import Sketch
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.driver import SearchResult
 from mugraph.search.partition.variants import as_program
 from mugraph.search.structures import KNOWN
 from mugraph.search.tasks import Item, canonical
-from mugraph.search.work_model import Work
+from mugraph.search.work_model import WorkModel
 from mugraph.testing import random_program
 from mugraph.verifier import verify_graphs
 
@@ -48,7 +46,7 @@ def item(graph: Graph, loop_axis: int | None = None, options: Options = UNSATURA
     """The item of a context of a program in the coarsest tier."""
     program = without_neutral_maxima(axis_program(graph), NestingArithmetic(seed=0), TinyInputs(0))
     form, sources = canonical(program)
-    work = Work.of(program.sizes, [4] * len(sources), CPU, DType.FP32)
+    work = WorkModel.of(program.sizes, [4] * len(sources), CPU, DType.FP32)
     return Item(form, Tier.OPAQUE_SUMS, loop_axis, options, work)
 
 

@@ -11,7 +11,7 @@ from mugraph.search.closure.tiers import Tier
 from mugraph.search.driver import Search
 from mugraph.search.structures import KNOWN
 from mugraph.search.tasks import NOTHING, Item, Options, canonical, reading
-from mugraph.search.work_model import Work
+from mugraph.search.work_model import WorkModel
 
 from .programs import gated_mlp, rmsnorm
 
@@ -21,7 +21,7 @@ CPU = device_for("cpu")
 def item(program: AxisProgram, sizes: tuple[int, ...], loop_axis: int | None = None) -> Item:
     """The item of a context at some sizes."""
     form, sources = canonical(program)
-    return Item(form, Tier.FULL, loop_axis, Options(), Work.of(sizes, [4] * len(sources), CPU, DType.FP32))
+    return Item(form, Tier.FULL, loop_axis, Options(), WorkModel.of(sizes, [4] * len(sources), CPU, DType.FP32))
 
 
 def renumbered(program: AxisProgram, sources: tuple[int, ...]) -> AxisProgram:

@@ -21,14 +21,14 @@ from mugraph.runtime import build
 from mugraph.runtime.executable import Executable
 from mugraph.search import search
 from mugraph.search.algorithm1.engine import FieldTest
+from mugraph.search.closure.context import Context, TinyInputs
 from mugraph.search.closure.extraction import ExtractionLimits, Extractor
 from mugraph.search.closure.loop_insertion import Fmaps, is_linear, loops_to_some_end, with_loop
-from mugraph.search.closure.redundant_max import without_neutral_maxima
-from mugraph.search.closure.saturation import Closure, Limits, Saturation, TinyInputs
-from mugraph.search.closure.semantic import Context
+from mugraph.search.closure.safe_softmax import without_neutral_maxima
+from mugraph.search.closure.saturation import Closure, Limits, Saturation
 from mugraph.search.closure.sketch import Sketch
 from mugraph.search.closure.tiers import Tier
-from mugraph.search.scheduling.emission import Output, Schedule, emit_block
+from mugraph.search.scheduling.emission import KernelOutput, Schedule, emit_block
 from mugraph.targets.cuda.emulated import EmulatedCuda
 from mugraph.targets.cuda.machine import Cuda
 
@@ -80,7 +80,7 @@ def as_graph(program: Graph, axes: AxisProgram, sketch: Sketch) -> Graph:
     builder = GraphBuilder(Level.KERNEL)
     inputs = [builder.append(node) for node in program.inputs()]
     operands = [inputs[leaf.source] for leaf in sketch.leaves]
-    outputs = [Output(slots, tensor.dtype) for (_, slots), tensor in zip(axes.outputs, program.output_tensors, strict=True)]
+    outputs = [KernelOutput(slots, tensor.dtype) for (_, slots), tensor in zip(axes.outputs, program.output_tensors, strict=True)]
     body = emit_block(sketch, Schedule((), 2), axes.sizes, [builder.tensor(value) for value in operands], outputs)
     return builder.build(builder.graph_defined(body, operands))
 

@@ -14,7 +14,7 @@ import pytest
 from mugraph.ir import Graph
 from mugraph.ir.axes import axis_program
 from mugraph.ir.program import ProgramTensor
-from mugraph.search.algorithm1.schedules import BlockSchedule, block_schedules
+from mugraph.search.algorithm1.options import BlockSchedule, block_schedules
 
 from .effort import Effort, least
 from .fidelity import PARTS, Exclusion, Family, by_algorithm_1, by_closure, descriptions, families

@@ -17,11 +17,10 @@ from mugraph.ir.dtypes import DType
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.program import Program, ProgramTensor
+from mugraph.search.closure.context import Context, TinyInputs
 from mugraph.search.closure.extraction import ExtractionLimits, Extractor
-from mugraph.search.closure.redundant_max import without_neutral_maxima
-from mugraph.search.closure.safe_softmax import Stabilizer
-from mugraph.search.closure.saturation import Closure, Limits, Saturation, TinyInputs
-from mugraph.search.closure.semantic import Context
+from mugraph.search.closure.safe_softmax import Stabilizer, without_neutral_maxima
+from mugraph.search.closure.saturation import Closure, Limits, Saturation
 from mugraph.search.closure.sketch import Sketch
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.driver import Search
@@ -29,7 +28,7 @@ from mugraph.search.kernels import Kernel
 from mugraph.search.partition.plans import Plan, Stage
 from mugraph.search.partition.rounding_model import Rehearsal
 from mugraph.search.partition.selection import most_promising, orders_lost
-from mugraph.search.scheduling.emission import Output, Schedule
+from mugraph.search.scheduling.emission import KernelOutput, Schedule
 from mugraph.search.tasks import Options
 
 from .programs import attention, finished, lora, rmsnorm
@@ -69,7 +68,7 @@ def cheapest_sketch(program: AxisProgram) -> Sketch:
 
 
 def as_plan(program: AxisProgram, sketch: Sketch, seconds: float = 1.0) -> Plan:
-    outputs = tuple(Output(slots, DType.FP32) for _, slots in program.outputs)
+    outputs = tuple(KernelOutput(slots, DType.FP32) for _, slots in program.outputs)
     return Plan((Stage((-1,), Kernel(sketch, Schedule((), 1), outputs, program.sizes, seconds)),))
 
 

@@ -15,7 +15,7 @@ from mugraph.search.closure.tiers import Tier
 from mugraph.search.driver import Search
 from mugraph.search.scheduling.cost import SketchCost
 from mugraph.search.scheduling.cost_table import CostTable, in_femtoseconds
-from mugraph.search.scheduling.schedule import Leaders, Scheduled, Scheduler
+from mugraph.search.scheduling.schedule import Scheduled, Scheduler, TopSchedules
 
 from .programs import attention, gated_mlp, rmsnorm
 
@@ -104,11 +104,11 @@ def test_the_least_of_each_variant_is_the_least_of_all(make: Callable[[], Graph]
     assert found
 
 
-def test_leaders_keep_the_least_of_each_race_and_the_smaller_number_of_equals() -> None:
-    leaders = Leaders(races=2, count=2, bound=9.0)
-    leaders.add(np.array([0, 1, 0]), np.array([5.0, 9.0, 3.0]), np.array([7, 1, 8]))
-    assert leaders.worst.tolist() == [5.0, 9.0]
-    leaders.add(np.array([0, 0, 1]), np.array([5.0, 5.5, 4.0]), np.array([6, 2, 3]))
-    assert leaders.races.tolist() == [0, 0, 1]
-    assert leaders.numbers.tolist() == [8, 6, 3]
-    assert leaders.seconds.tolist() == [3.0, 5.0, 4.0]
+def test_top_schedules_are_the_fastest_of_each_group_and_ties_go_to_the_smaller_id() -> None:
+    top = TopSchedules(groups=2, count=2, bound=9.0)
+    top.add(np.array([0, 1, 0]), np.array([5.0, 9.0, 3.0]), np.array([7, 1, 8]))
+    assert top.cutoff.tolist() == [5.0, 9.0]
+    top.add(np.array([0, 0, 1]), np.array([5.0, 5.5, 4.0]), np.array([6, 2, 3]))
+    assert top.groups.tolist() == [0, 0, 1]
+    assert top.numbers.tolist() == [8, 6, 3]
+    assert top.seconds.tolist() == [3.0, 5.0, 4.0]

@@ -18,9 +18,9 @@ from mugraph.ir.axes import axis_program
 from mugraph.ir.program import Program, ProgramTensor
 from mugraph.ir.validity import check
 from mugraph.search import Options, Progress, SearchReport, SearchResult, driver, long_programs, search, tasks
-from mugraph.search.closure.saturation import TinyInputs
+from mugraph.search.closure.context import TinyInputs
 from mugraph.search.driver import Search
-from mugraph.search.long_programs import Division
+from mugraph.search.long_programs import ProgramDivision
 from mugraph.search.partition.plans import PlanSearch
 from mugraph.search.structures import KNOWN
 from mugraph.verifier import verify_graphs
@@ -110,7 +110,7 @@ def test_longer_programs_than_are_enumerated_have_one_kernel(count: int) -> None
 @pytest.mark.parametrize("name", LONG)
 def test_stretches_in_a_row_are_the_program(name: str, longest: int) -> None:
     program = LONG[name]
-    division = Division(program, CPU)
+    division = ProgramDivision(program, CPU)
     stretches = division.stretches(longest)
     assert max(len(stretch.graph.kernels()) for stretch in stretches) <= longest
     assert sum(len(stretch.graph.kernels()) for stretch in stretches) == len(program.kernels())
@@ -127,7 +127,7 @@ def test_stretches_with_several_outputs_views_and_inputs_that_are_outputs() -> N
     first = (x + turned).silu()
     second = (first * turned).exp()
     program = finished(p, first, second.transpose(-1, -2) @ turned, turned, x)
-    division = Division(program, CPU)
+    division = ProgramDivision(program, CPU)
     stretches = division.stretches(2)
     assert len(stretches) > 1
     row = division.in_a_row(stretches, [stretch.graph for stretch in stretches])
@@ -147,14 +147,14 @@ def test_stretches_are_cut_where_the_least_is_stored() -> None:
     rows = x.sum(-1, keepdim=True)
     for _ in range(6):
         rows = rows.silu()
-    first, second = Division(finished(p, rows), CPU).stretches(8)
+    first, second = ProgramDivision(finished(p, rows), CPU).stretches(8)
     assert [tensor.shape for tensor in first.graph.output_tensors] == [(4, 1)]
     assert len(second.graph.kernels()) < 7
 
 
 def test_what_is_written_far_apart_is_brought_together() -> None:
     """As it is written, all of the summands would be stored."""
-    stretches = Division(wide(60), CPU).stretches()
+    stretches = ProgramDivision(wide(60), CPU).stretches()
     assert all(len(stretch.makes) == 1 for stretch in stretches)
 
 
@@ -209,7 +209,7 @@ def test_ctrl_c_between_the_searches_of_stretches_keeps_what_was_found(monkeypat
             raise KeyboardInterrupt
         begin(self)
 
-    def stop(self: Division) -> None:
+    def stop(self: ProgramDivision) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
@@ -218,7 +218,7 @@ def test_ctrl_c_between_the_searches_of_stretches_keeps_what_was_found(monkeypat
     assert len(searches) == 2
     assert result.report.interrupted
     assert result.candidates
-    monkeypatch.setattr(Division, "stretches", stop)
+    monkeypatch.setattr(ProgramDivision, "stretches", stop)
     result = search(chain(150), CPU, budget=10)
     assert result.report.interrupted
     assert result.candidates

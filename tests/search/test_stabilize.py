@@ -15,8 +15,8 @@ from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.program import Program
 from mugraph.search import search
-from mugraph.search.closure.redundant_max import without_neutral_maxima
-from mugraph.search.closure.saturation import TinyInputs
+from mugraph.search.closure.context import TinyInputs
+from mugraph.search.closure.safe_softmax import without_neutral_maxima
 
 from .programs import attention, finished, heads_and_projection, random_inputs
 

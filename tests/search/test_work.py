@@ -14,22 +14,22 @@ from mugraph.search.closure.saturation import Leaf
 from mugraph.search.closure.sketch import Sketch, Step
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.tasks import Item, Options, canonical
-from mugraph.search.work_model import Work
+from mugraph.search.work_model import WorkModel
 
 from .programs import rmsnorm
 
 CPU = device_for("cpu")
 
 
-def found() -> tuple[tuple[Sketch, ...], Work]:
+def found() -> tuple[tuple[Sketch, ...], WorkModel]:
     """The sketches of a program in one context, and the work of its operators."""
     program = axis_program(rmsnorm(64, 1024, 512))
     form, sources = canonical(program)
-    work = Work.of(program.sizes, [4] * len(sources), CPU, DType.FP32)
+    work = WorkModel.of(program.sizes, [4] * len(sources), CPU, DType.FP32)
     return Item(form, Tier.OPAQUE_SUMS, 1, Options(), work).search().sketches, work
 
 
-def seconds(work: Work, sketch: Sketch) -> float:
+def seconds(work: WorkModel, sketch: Sketch) -> float:
     """The work of a sketch, step by step."""
     total = 0.0
     for step in sketch.steps:
@@ -53,7 +53,7 @@ def test_sketches_of_equal_work_keep_their_order_whatever_the_order_of_their_ste
     leaf = Step("load", (), axes, False, leaf=Leaf(0, ((0,),)))
     one = Sketch((leaf, Step("exp", (0,), axes, False), Step("sqrt", (1,), axes, False)), (2,), None)
     other = Sketch((leaf, Step("sqrt", (0,), axes, False), Step("exp", (1,), axes, False)), (2,), None)
-    work = Work.of((48,), (4,), CPU, DType.FP32)
+    work = WorkModel.of((48,), (4,), CPU, DType.FP32)
     assert work.cheapest_first((one, other)) == [one, other]
     assert work.cheapest_first((other, one)) == [other, one]
 
@@ -72,7 +72,7 @@ def test_a_product_of_concatenations_works_as_much_as_its_two_products() -> None
     joined = Sketch((*operands, Step("concat_contract", (0, 1, 2, 3), result, False, inner | narrow)), (4,), None)
     products = (Step("contract", (0, 2), result, False, inner), Step("contract", (1, 3), result, False, narrow))
     added = Sketch((*operands, *products, Step("add", (4, 5), result, False)), (6,), None)
-    work = Work.of((16, 256, 4096, 16), (4,) * 4, CPU, DType.FP32)
+    work = WorkModel.of((16, 256, 4096, 16), (4,) * 4, CPU, DType.FP32)
     assert work.cheapest_first((added, joined)) == [joined, added]
 
 
@@ -81,6 +81,6 @@ def test_adding_factors_first_is_less_work_than_a_product_of_their_concatenation
     result, inner = frozenset({M, N}), frozenset({D})
     joined = Sketch((*operands, Step("concat_contract", (0, 1, 2, 2), result, False, inner)), (3,), None)
     added = (Step("add", (0, 1), frozenset({M, D}), False), Step("contract", (3, 2), result, False, inner))
-    work = Work.of((128, 128, 64), (4,) * 3, CPU, DType.FP32)
+    work = WorkModel.of((128, 128, 64), (4,) * 3, CPU, DType.FP32)
     first = Sketch((*operands, *added), (4,), None)
     assert work.cheapest_first((joined, first)) == [first, joined]

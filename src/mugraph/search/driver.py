@@ -1,7 +1,8 @@
 """The search: tiers of abstraction from coarse to fine, all contexts of each, cuts into several kernels; anytime.
 
 The result is a ranked list of muGraphs, each a valid kernel graph whose outputs equal the program's on random
-finite-field inputs at tiny sizes. Evidence at full size is the verifier's part.
+finite-field inputs at tiny sizes. Evidence at full size is the verifier's part. What is left out by design are the conditions of
+docs/theory.md, as far as they touch a program (`left_out`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -20,15 +21,14 @@ from mugraph.ir.axes import AxisProgram, axis_program
 from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.graph import Graph, Level, Tensor, Value
 from mugraph.ir.liveness import peak_bytes
+from mugraph.search.closure.context import Context, TinyInputs
 from mugraph.search.closure.hoisting import hoisted
-from mugraph.search.closure.redundant_max import without_neutral_maxima
-from mugraph.search.closure.saturation import TinyInputs
-from mugraph.search.closure.semantic import Context
+from mugraph.search.closure.safe_softmax import without_neutral_maxima
 from mugraph.search.closure.tiers import Tier, distinct_tiers
-from mugraph.search.conditions import left_out
 from mugraph.search.constraints import EVERYTHING, SearchSpace
+from mugraph.search.executors import Workers, executor_for
 from mugraph.search.kernels import Kernel, KernelSearch
-from mugraph.search.parallel import Workers, executor_for
+from mugraph.search.partition.cuts import SHARED_OUT
 from mugraph.search.partition.padding import worthwhile_paddings
 from mugraph.search.partition.plans import Library, Plan, PlanSearch, Stage
 from mugraph.search.partition.rounding_model import Rehearsal
@@ -315,3 +315,32 @@ def _plain(structure: AxisProgram, seed: int) -> tuple[AxisProgram, int]:
         except UndefinedInField as error:
             undefined = error
     raise UndefinedInField(f"the program has no value for any of {_DRAWS} draws of its inputs: {undefined}")
+
+
+def left_out(program: AxisProgram, loop_axes: Sequence[int], kernels: int) -> Iterator[str]:
+    """What is not searched of a program whose for-loops may cut `loop_axes`, with up to so many kernels, in words."""
+    common = frozenset.intersection(*(program.terms[term].axes for term, _ in program.outputs))
+    if any(size > 1 and axis not in common for axis, size in enumerate(program.sizes)):
+        yield "grids that cut axes which some output lacks, but for partial results"
+    if len(loop_axes) > 1:
+        yield "for-loops that cut two axes at once"
+    if loop_axes:
+        yield "for-loops that put an operand past themselves as it was read, where no finished sum meets it"
+    if _apart(program):
+        yield "elementwise operators that join other axes than the program joins"
+    if any(len(reduced) > 1 for reduced in program.reductions):
+        yield "sums over some of the axes that the program sums over at once"
+    sources = [term.source for _, term in program.loads()]
+    if len(set(sources)) < len(sources):
+        yield "kernels that read and compute once what the program needs along two axes at once"
+    yield "kernels that compute a tensor twice, or that only tiles of one element allow"
+    if kernels > 1 and program.reductions:
+        yield "partial results of partial results, and of one axis more than two ways to share it out"
+    if len(program.outputs) + kernels - 1 > SHARED_OUT:
+        yield f"some of the ways to share out more than {SHARED_OUT} stored tensors and outputs among kernels"
+
+
+def _apart(program: AxisProgram) -> bool:
+    """Whether two tensors of a program have axes of which neither includes the other's."""
+    axes = {term.axes for term in program.terms}
+    return any(not (left <= right or right <= left) for left, right in itertools.combinations(axes, 2))

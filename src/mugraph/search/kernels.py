@@ -17,15 +17,15 @@ from mugraph.ir.graph import Tensor
 from mugraph.search.closure.sketch import Sketch
 from mugraph.search.closure.tiers import Tier, distinct_tiers, seen_in
 from mugraph.search.constraints import ANY_SCHEDULE, EVERYTHING, OUTPUT, Frame, SearchSpace
-from mugraph.search.parallel import Executor, Serial, Task
+from mugraph.search.executors import Executor, Serial, Task
 from mugraph.search.report import Pruning, TierReport
 from mugraph.search.scheduling.cost import SketchCost
-from mugraph.search.scheduling.emission import Output, Schedule
+from mugraph.search.scheduling.emission import KernelOutput, Schedule
 from mugraph.search.scheduling.schedule import Scheduled, Scheduler
 from mugraph.search.scheduling.space import Sizes, cuttable
 from mugraph.search.structures import KNOWN, Key, Structure, StructureCache
 from mugraph.search.tasks import NOTHING, Item, Options, canonical, reading
-from mugraph.search.work_model import Work
+from mugraph.search.work_model import WorkModel
 
 _PART_SHARE = 0.1
 """Part of the time of a closure that finer algebra has for a part of a program: there are many, and most take much less."""
@@ -37,7 +37,7 @@ class Kernel:
 
     sketch: Sketch
     schedule: Schedule
-    outputs: tuple[Output, ...]
+    outputs: tuple[KernelOutput, ...]
     sizes: tuple[int, ...]
     seconds: float
 
@@ -210,10 +210,10 @@ class KernelSearch:
         last = max((term.source for _, term in program.loads()), default=-1)
         return self.work(program, range(last + 1)).cheapest_first(sketches)
 
-    def work(self, program: AxisProgram, sources: Sequence[int]) -> Work:
+    def work(self, program: AxisProgram, sources: Sequence[int]) -> WorkModel:
         """What the operators of a program cost, whose loads 0, 1, ... stand for `sources`."""
         widths = [self.tensor_of(source).dtype.bytes for source in sources]
-        return Work.of(program.sizes, widths, self.device, self.dtype)
+        return WorkModel.of(program.sizes, widths, self.device, self.dtype)
 
     def costs_of(self, program: AxisProgram, sketches: tuple[Sketch, ...], produces: Sequence[int]) -> tuple[SketchCost, ...]:
         """The cost models of sketches of `program`."""
@@ -235,7 +235,7 @@ def _costs_of(
     dtypes = dict(sources)
     costs: list[SketchCost] = []
     for sketch in sketches:
-        outputs = tuple(itertools.starmap(Output, zip(_output_slots(structure, sketch), made, strict=True)))
+        outputs = tuple(itertools.starmap(KernelOutput, zip(_output_slots(structure, sketch), made, strict=True)))
         costs.append(SketchCost(sketch, tuple(dtypes[leaf.source] for leaf in sketch.leaves), outputs, device))
     return tuple(costs)
 

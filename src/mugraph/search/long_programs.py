@@ -26,7 +26,7 @@ from mugraph.ir.liveness import peak_bytes
 from mugraph.search.algorithm1.candidates import predicted_seconds
 from mugraph.search.constraints import EVERYTHING, SearchSpace
 from mugraph.search.driver import WRITING_SHARE, Candidate, Search, SearchResult
-from mugraph.search.parallel import Workers
+from mugraph.search.executors import Workers
 from mugraph.search.report import Progress, SearchReport, combined
 from mugraph.search.structure_cache import Shelf
 from mugraph.search.tasks import Options
@@ -48,7 +48,7 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class Division:
+class ProgramDivision:
     """Ways to divide a kernel graph of pre-defined operators into stretches for a device."""
 
     program: Graph
@@ -242,7 +242,7 @@ def search(
 
     `budget` is in seconds; without one, the coarsest tier of abstraction is exhausted and finer ones get a few seconds.
     What was found is kept on the `shelf`, and what earlier searches found is read from there (`mugraph.search.structure_cache`).
-    `workers` search beside each other and find what one alone finds (`mugraph.search.parallel`).
+    `workers` search beside each other and find what one alone finds (`mugraph.search.executors`).
     Candidates lie in the `space` (`mugraph.search.constraints`).
     Long programs, and those that have no axis form as a whole, are searched in stretches (`mugraph.search.long_programs`).
     Raises UnsupportedOperator when no part of the program has an axis form, BudgetExceeded when nothing was found in time, and
@@ -337,7 +337,7 @@ class _LongSearch:
 
     def _in_stretches(self) -> SearchResult:
         """Candidates of which the first has the best kernels of every stretch, the second the second best, and so on."""
-        division = Division(self.program, self.device)
+        division = ProgramDivision(self.program, self.device)
         stretches = division.stretches()
         found: dict[Graph, SearchResult] = {}
         most_common = Counter(stretch.graph for stretch in stretches).most_common()

@@ -1,4 +1,4 @@
-"""What searches found, kept beyond the process: the structures of one program as one JSON document.
+"""The results of searches, kept beyond the process: the structures of one program as one JSON document.
 
 Nothing read back is trusted: a document that does not describe sketches of the very programs it names is ignored. That the
 sketches compute what they should is the verifier's to say, as of any candidate.
@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mugraph.errors import InvalidInput
-from mugraph.ir.axes import AxisProgram, AxisSet, Slots, Term
-from mugraph.ir.ops import LOWEST
+from mugraph.ir.axes import AxisProgram, Slots, Term
 from mugraph.ir.scalar import Scalar
 from mugraph.search.closure.saturation import Leaf
-from mugraph.search.closure.sketch import Sketch, SketchTuple, Step, arity_of
+from mugraph.search.closure.sketch import Sketch, SketchTuple, Step, check_step
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.report import Pruning
 from mugraph.search.structures import Key, Structure, StructureCache
@@ -36,11 +35,11 @@ class Shelf(Protocol):
     """Where documents outlive the process; `mugraph.support.store.Store` is one."""
 
     def get(self, kind: str, key: str) -> dict[str, Any] | None:
-        """The document put there, or None."""
+        """The stored document, or None."""
         ...
 
     def put(self, kind: str, key: str, value: Mapping[str, Any]) -> None:
-        """Keep a document."""
+        """Store a document."""
         ...
 
 
@@ -59,7 +58,7 @@ class Notes:
         self.kept: dict[Key, Structure] = {}
 
     def recall(self, known: StructureCache) -> None:
-        """Add what earlier searches wrote down to what the process knows."""
+        """Load structures of earlier searches into the cache of this process; ignores a malformed document with a warning."""
         document = self.shelf.get(KIND, self.key)
         if document is None:
             return
@@ -72,7 +71,7 @@ class Notes:
             known.put(key, structure)
 
     def keep(self, found: Mapping[Key, Structure]) -> None:
-        """Write down what a search used, unless all of it was read."""
+        """Store the structures that a search used, unless all of them were loaded."""
         if any(self.kept.get(key) != structure for key, structure in found.items()):
             self.kept = {**self.kept, **found}
             self.shelf.put(KIND, self.key, structures_to_json(self.kept))
@@ -80,7 +79,7 @@ class Notes:
 
 @functools.cache
 def _engine_digest() -> str:
-    """A hash of what decides which structures are found: whatever of it changes, they are found anew."""
+    """A hash of the sources that decide which structures are found; after any change to them, stored structures are ignored."""
     package = Path(__file__).parent.parent
     files = sorted(file for part in ("search", "algebra", "ir") for file in (package / part).rglob("*.py"))
     digest = hashlib.sha256()
@@ -203,47 +202,20 @@ def _below(indices: Any, limit: int) -> tuple[int, ...]:
 
 # --- sketches of the programs they are kept for ---------------------------------------------------------------------------
 
-_LEAVING = frozenset({"carry", "concat", "accumulate", "accumulate_max", "rescale"})
-"""Steps that lead from inside the for-loop to after it."""
-
 
 def _sketch(program: AxisProgram, loop_axis: int | None, steps: list[Step], goals: list[int]) -> Sketch:
     """The sketch, if its steps fit together and make tensors over the axes of the program's outputs."""
     for index, step in enumerate(steps):
-        _below(step.inputs, index)
-        _check_step(program, loop_axis, step, [steps[i] for i in step.inputs])
+        check_step(step, [steps[operand] for operand in _below(step.inputs, index)], loop_axis)
+        if step.leaf is not None and not any(step.leaf == Leaf(term.source, term.slots) for _, term in program.loads()):
+            raise InvalidInput("a sketch loads what its program does not")
     outputs = [program.terms[term].axes for term, _ in program.outputs]
-    made = [steps[goal].axes for goal in _below(goals, len(steps))]
-    exported = len(made) - len(outputs)
-    if made[: len(outputs)] != outputs or exported not in (0, int(program.projective)) or any(steps[i].in_loop for i in goals):
+    computed = [steps[goal].axes for goal in _below(goals, len(steps))]
+    exported = len(computed) - len(outputs)
+    if (
+        computed[: len(outputs)] != outputs
+        or exported not in (0, int(program.projective))
+        or any(steps[i].in_loop for i in goals)
+    ):
         raise InvalidInput("a sketch does not make the outputs of its program")
     return Sketch(tuple(steps), tuple(goals), loop_axis)
-
-
-def _check_step(program: AxisProgram, loop_axis: int | None, step: Step, operands: list[Step]) -> None:
-    if arity_of(step.op) != len(operands):
-        raise InvalidInput(f"a step {step.op!r} with {len(operands)} operands")
-    if step.op == "load" and not any((step.leaf == Leaf(t.source, t.slots) and step.axes == t.axes) for _, t in program.loads()):
-        raise InvalidInput("a sketch loads what its program does not")
-    if (step.scalar is None) != (not step.is_constant) and (step.op, step.scalar) != ("max", LOWEST):
-        raise InvalidInput(f"a step {step.op!r} with the constant {step.scalar}")
-    if step.in_loop and loop_axis is None:
-        raise InvalidInput("a step inside the for-loop of a sketch without one")
-    if step.whole and not (step.in_loop and loop_axis in step.axes):
-        raise InvalidInput(f"a step {step.op!r} that is whole, but not inside a for-loop over one of its axes")
-    if len({operand.whole for operand in operands if loop_axis in operand.axes}) > 1:
-        raise InvalidInput(f"{step.op} joins a slice with a whole tensor")
-    if step.op in _LEAVING:
-        if step.in_loop or not operands[0].in_loop:
-            raise InvalidInput(f"{step.op} does not lead out of the for-loop")
-    elif any(operand.in_loop != step.in_loop for operand in operands):
-        raise InvalidInput(f"{step.op} joins tensors of different phases")
-    if operands and not _axes_of(step, operands, loop_axis) >= step.axes >= _axes_of(step, operands, loop_axis) - {loop_axis}:
-        raise InvalidInput(f"{step.op} makes no tensor over the axes {sorted(step.axes)}")
-
-
-def _axes_of(step: Step, operands: list[Step], loop_axis: int | None) -> AxisSet:
-    """The axes a step's result has; whether sums over iterations keep the loop axis depends on what they summed."""
-    if step.op in _LEAVING:
-        return operands[0].axes
-    return frozenset[int]().union(*(operand.axes for operand in operands)) - step.reduced

@@ -22,13 +22,13 @@ _AS_LONG = 0.8
 
 
 def as_long(given: float, seconds: float) -> bool:
-    """Whether a time counts as long as another."""
+    """Whether a time of `given` seconds counts as `seconds`, within the spread of clocks and machines."""
     return given >= _AS_LONG * seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """What one context of a program holds.
+    """The result of searching one context of a program.
 
     `sketches` in an order that depends on neither sizes nor device; `safe_sketches` those with safe exponentials (all, if none
     is); how much was visited; whether the closure `saturated`, for the operators asked for or for any number; up to how many
@@ -98,14 +98,14 @@ class Recent(Generic[K, V]):
             return self._known.get(key)
 
     def put(self, key: K, value: V) -> None:
-        """Keep a value."""
+        """Store a value, and drop the least recently used one beyond the capacity."""
         with self._lock:
             self._known[key] = value
             while len(self._known) > self._capacity:
                 self._known.popitem(last=False)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all entries."""
         with self._lock:
             self._known.clear()
 

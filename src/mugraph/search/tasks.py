@@ -1,7 +1,7 @@
 """Work items of the search: one context of one program in one tier, and what it holds.
 
 An item says everything its result depends on, so it may be searched in any process, on any machine, as often as one likes,
-and the search of a whole program is the same however its items are spread (`mugraph.search.parallel`).
+and the search of a whole program is the same however its items are spread (`mugraph.search.executors`).
 """
 
 from __future__ import annotations
@@ -18,17 +18,16 @@ from mugraph.algebra import ExpressionTooLarge
 from mugraph.algebra.fields import NestingArithmetic
 from mugraph.errors import UndefinedInField
 from mugraph.ir.axes import AxisProgram
+from mugraph.search.closure.context import Context, TinyInputs
 from mugraph.search.closure.extraction import ExtractionLimits, Extractor
-from mugraph.search.closure.identity_closure import Transcription
 from mugraph.search.closure.loop_insertion import loops_to_some_end, with_loop, worthwhile
 from mugraph.search.closure.min_operators import deepened
 from mugraph.search.closure.safe_softmax import Stabilizer, exponentials
-from mugraph.search.closure.saturation import Closure, Leaf, Limits, Saturation, TinyInputs
-from mugraph.search.closure.semantic import Context
+from mugraph.search.closure.saturation import Closure, Leaf, Limits, Saturation, Transcription
 from mugraph.search.closure.sketch import Sketch, SketchTuple, Step
 from mugraph.search.closure.tiers import Expressions, Tier
 from mugraph.search.structures import Key, Recent, Structure, as_long
-from mugraph.search.work_model import Work
+from mugraph.search.work_model import WorkModel
 
 _MOST_AS_WRITTEN = 200
 """Block operators of the program's own derivation, where no other is known; longer ones are cut into several kernels."""
@@ -82,7 +81,7 @@ class Item:
     tier: Tier
     loop_axis: int | None
     options: Options
-    work: Work = field(compare=False)
+    work: WorkModel = field(compare=False)
     seconds: float = field(default=math.inf, compare=False)
     """The closure is left unsaturated after this time."""
 
@@ -121,6 +120,7 @@ class Item:
         if not found and self.tier is Tier.OPAQUE_SUMS and self._out_of_reach(loopless):
             found = self._as_written(loopless, arith, inputs, deadline)
         safe = found
+        # by name: only exponentials overflow where no maximum was subtracted
         if any(step.op == "exp" for sketch in found for step in sketch.steps):
             safe = self._safe(found, Stabilizer(self.program, closure.context, arith, inputs), deadline)
         timed_out = loopless.timed_out or time.perf_counter() > deadline

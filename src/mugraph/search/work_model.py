@@ -19,8 +19,8 @@ from mugraph.devices import Device
 from mugraph.ir.axes import AxisSet
 from mugraph.ir.dtypes import DType
 from mugraph.ir.ops import OPERATORS, Call
+from mugraph.search.closure.context import bits
 from mugraph.search.closure.saturation import Closure, Edge
-from mugraph.search.closure.semantic import bits
 from mugraph.search.closure.sketch import Sketch, Step, sums
 
 _TICKS_PER_SECOND = 1e15
@@ -33,8 +33,8 @@ _PRODUCTS = frozenset({"contract", "concat_contract"})
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """What operators of a program cost at full size on a whole device.
+class WorkModel:
+    """Cost of a program's operators at full size on a whole device.
 
     `sizes` are those of the axes, `widths` the bytes of an element by source; rates are per second.
     """
@@ -46,12 +46,12 @@ class Work:
     vector_flops: float
 
     @classmethod
-    def of(cls, sizes: tuple[int, ...], widths: Sequence[int], device: Device, dtype: DType) -> Work:
+    def of(cls, sizes: tuple[int, ...], widths: Sequence[int], device: Device, dtype: DType) -> WorkModel:
         """The work of a program with outputs of `dtype` on a device."""
         return cls(sizes, tuple(widths), device.memory_bandwidth, device.matmul_flops[dtype], device.vector_flops)
 
     def per_point(self, op: str, source: int | None = None) -> float:
-        """Seconds of one operator for each point it runs over; of a load, from `source`."""
+        """Seconds per point of an operator's iteration space; of a load, per element read from `source`."""
         if source is not None:
             return self.widths[source] / self.memory_bandwidth
         return _flops(op) / (self.matmul_flops if op in _PRODUCTS else self.vector_flops)
@@ -96,7 +96,7 @@ def _flops(op: str) -> float:
 def _steps_by_kind(
     sketches: tuple[Sketch, ...], axes: int
 ) -> tuple[tuple[_Kind, ...], npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
-    """The kinds of steps in sketches, which `axes` each runs over, [kinds, axes], and how many there are, [sketches, kinds]."""
+    """The kinds of steps, a mask of the axes that each runs over, [kinds, axes], and their numbers, [sketches, kinds]."""
     column: dict[_Kind, int] = {}
     rows = [
         [column.setdefault(kind, len(column)) for step in sketch.steps for kind in _kinds(step, sketch.steps)]
@@ -112,6 +112,7 @@ def _steps_by_kind(
 def _kinds(step: Step, steps: Sequence[Step]) -> Iterator[_Kind]:
     """An accumulator works once on each of its tensor's elements, whatever it sums up in the loop."""
     source = None if step.leaf is None else step.leaf.source
+    # by name: the steps that add up iterations, of all that the accumulator row may do
     if step.op in ("accumulate", "rescale"):
         yield _Kind(step.op, step.axes, source)
         return

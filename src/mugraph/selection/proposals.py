@@ -12,8 +12,8 @@ from mugraph.ir.graph import Graph
 from mugraph.search import Progress, SearchReport, SearchResult, SearchSpace
 from mugraph.search import search as closure_search
 from mugraph.search.algorithm1 import EnumerationOptions, EnumerationResult, enumerate_graphs
+from mugraph.search.executors import Workers, local_processes
 from mugraph.search.long_programs import LONG
-from mugraph.search.parallel import Workers, local_processes
 from mugraph.search.report import Pruning
 from mugraph.search.structure_cache import Shelf
 from mugraph.support.deadline import Deadline

@@ -19,13 +19,14 @@ from mugraph.ir.evaluate import loop_nodes
 from mugraph.ir.graph import ACCUMULATORS, VIEWS, Graph, Level, Node, Value
 from mugraph.ir.ops import OPERATORS, Scope, apply_call, operator
 from mugraph.lower.flattening import flattened
+from mugraph.search.closure.context import Context, TinyInputs
 from mugraph.search.closure.extraction import ExtractionLimits, Extractor
 from mugraph.search.closure.loop_insertion import Fmaps, loops_to_some_end, with_loop, worthwhile
-from mugraph.search.closure.saturation import Closure, Limits, Saturation, TinyInputs
-from mugraph.search.closure.semantic import Context
+from mugraph.search.closure.saturation import Closure, Limits, Saturation
 from mugraph.search.closure.sketch import Sketch
 from mugraph.search.closure.tiers import Tier
-from mugraph.search.scheduling.emission import Output, Schedule, emit_block
+from mugraph.search.scheduling.emission import KernelOutput, Schedule, emit_block
+
 
 Dims = tuple[int | None, ...]
 """The axis of each dimension of a tensor, None where it has one element."""
@@ -93,7 +94,7 @@ class Derivations:
         builder = GraphBuilder(Level.KERNEL)
         inputs = [builder.append(node) for node in self.program.inputs()]
         operands = [inputs[leaf.source] for leaf in sketch.leaves]
-        output = Output(self.axes.outputs[0][1], self.program.output_tensors[0].dtype)
+        output = KernelOutput(self.axes.outputs[0][1], self.program.output_tensors[0].dtype)
         sources = [builder.tensor(operand) for operand in operands]
         body = emit_block(sketch, schedule, self.axes.sizes, sources, [output])
         return builder.build(list(builder.graph_defined(body, operands)))

@@ -10,12 +10,12 @@ from mugraph.devices import device_for
 from mugraph.ir import Graph
 from mugraph.ir.axes import axis_program
 from mugraph.ir.dtypes import DType
-from mugraph.search.closure.redundant_max import without_neutral_maxima
-from mugraph.search.closure.saturation import TinyInputs
+from mugraph.search.closure.context import TinyInputs
+from mugraph.search.closure.safe_softmax import without_neutral_maxima
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.structures import Structure
 from mugraph.search.tasks import Item, Options, canonical
-from mugraph.search.work_model import Work
+from mugraph.search.work_model import WorkModel
 
 from ..programs import attention
 
@@ -27,7 +27,7 @@ def items_of(program: Graph, tier: Tier) -> list[Item]:
     """One item for every context of a program."""
     axes = without_neutral_maxima(axis_program(program), FieldArithmetic(seed=0), TinyInputs(0))
     form, sources = canonical(axes)
-    work = Work.of(axes.sizes, [4] * len(sources), device_for("cpu"), DType.FP32)
+    work = WorkModel.of(axes.sizes, [4] * len(sources), device_for("cpu"), DType.FP32)
     return [Item(form, tier, loop, Options(), work) for loop in (None, *range(len(axes.sizes)))]
 
 

@@ -14,7 +14,7 @@ import mugraph
 from mugraph.devices import device_for
 from mugraph.errors import TargetUnavailable
 from mugraph.search import search
-from mugraph.search.parallel import RayCluster
+from mugraph.search.executors import RayCluster
 from mugraph.search.structures import KNOWN, Structure
 
 from ..programs import PAPER
@@ -58,7 +58,7 @@ def test_a_cluster_finds_what_one_process_finds(nodes: Any, name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("retries", [4, 0], ids=["Ray retries", "the pool retries"])
 def test_a_node_killed_in_the_middle_of_an_item_costs_a_retry(nodes: Any, monkeypatch: pytest.MonkeyPatch, retries: int) -> None:
-    monkeypatch.setattr("mugraph.search.parallel._RETRIES", retries)
+    monkeypatch.setattr("mugraph.search.executors._RETRIES", retries)
     while len(nodes.worker_nodes) > 1:
         nodes.remove_node(next(iter(nodes.worker_nodes)))
     pool: RayCluster[Structure] = RayCluster()

@@ -10,7 +10,7 @@ import pytest
 
 from mugraph.errors import InvalidInput, UndefinedInField
 from mugraph.search.closure.tiers import Tier
-from mugraph.search.parallel import Pool, Searchable, Serial, executor_for
+from mugraph.search.executors import Pool, Searchable, Serial, executor_for
 from mugraph.search.structures import Structure
 from mugraph.search.tasks import NOTHING, Item
 

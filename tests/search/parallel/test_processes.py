@@ -13,7 +13,7 @@ import pytest
 
 from mugraph.devices import device_for
 from mugraph.search import search
-from mugraph.search.parallel import Processes
+from mugraph.search.executors import Processes
 from mugraph.search.structures import KNOWN, Structure
 from mugraph.testing.forms import CASES
 

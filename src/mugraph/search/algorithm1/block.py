@@ -1,24 +1,34 @@
-"""GenerateNextBlockOperator of Algorithm 1: every block graph over given operands under a given schedule."""
+"""GenerateNextBlockOperator of Algorithm 1: every block graph over given operands under a given schedule.
+
+Prefixes from which no graph can come are left out by a bound of ours (docs/theory.md, "Bounds of Algorithm 1"): a tensor that
+nothing reads yet lies on a path of operators to a tensor that is saved. The path runs through types that can be computed from the
+operands at all, so the length of the shortest one bounds the operators still to come. In planning this is the cost of one fact
+when all others are free.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+from mugraph.algebra import Expr
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Shape
-from mugraph.search.algorithm1.construct import Application, Constructor, Phase, TensorType, TypeId
-from mugraph.search.algorithm1.reach import LARGEST_ARITY, distances
-from mugraph.search.algorithm1.schedules import BlockSchedule
+from mugraph.search.algorithm1.construct import Application, Constructor, TensorPhase, TensorType, TypeId
+from mugraph.search.algorithm1.options import BlockSchedule
+
+LARGEST_ARITY = 2
+"""Of the operators whose operands are looked for."""
 
 _NEVER = 1 << 30
 """Operators to anything worth saving where no number of them leads there."""
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class SavedTensor:
     """An output of a block graph: the position of its tensor, its omap, and the shape of the device tensor."""
 
     position: int
@@ -32,7 +42,7 @@ class BlockPlan:
 
     schedule: BlockSchedule
     applications: tuple[Application, ...]
-    saved: tuple[Saved, ...]
+    saved: tuple[SavedTensor, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +57,7 @@ class BlockLimits:
 
     @property
     def prunes(self) -> bool:
-        """Whether what leads to nothing is left out."""
+        """Whether prefixes without a completion are pruned."""
         return self.dead_tensor_bound or self.completion_bound
 
 
@@ -99,7 +109,7 @@ class BlockGenerator:
             self._finish(unread)
         if not remaining:
             return
-        in_loop = {position for position in unread if self._type(self.types[position]).phase is not Phase.AFTER}
+        in_loop = {position for position in unread if self._type(self.types[position]).phase is not TensorPhase.AFTER}
         for number, application in enumerate(pending, start=1):
             result = self._type(application.result)
             size = _bytes(result)
@@ -145,13 +155,13 @@ class BlockGenerator:
 
     def _unread(self) -> set[int]:
         """Tensors, other than constants, that no operator reads yet."""
-        known, constant = self.known, Phase.CONSTANT
+        known, constant = self.known, TensorPhase.CONSTANT
         pairs = enumerate(zip(self.types, self.readers, strict=True))
         return {position for position, (tensor, readers) in pairs if not readers and known[tensor].phase is not constant}
 
     # bounds ----------------------------------------------------------------------------------------------------------
 
-    def _dead(self, unread: set[int], in_loop: set[int], added: Application, phase: Phase, remaining: int) -> bool:
+    def _dead(self, unread: set[int], in_loop: set[int], added: Application, phase: TensorPhase, remaining: int) -> bool:
         """Whether `remaining` operators after `added` cannot read all that is unread, or lead it to anything worth saving."""
         left = unread.difference(added.inputs)
         if self._distance is not None:
@@ -160,22 +170,22 @@ class BlockGenerator:
                 return True
         return self.limits.dead_tensor_bound and self._too_many(left, in_loop, added, phase, remaining)
 
-    def _too_many(self, left: set[int], in_loop: set[int], added: Application, phase: Phase, remaining: int) -> bool:
+    def _too_many(self, left: set[int], in_loop: set[int], added: Application, phase: TensorPhase, remaining: int) -> bool:
         """Whether `remaining` operators cannot read the result of `added` and all that is `left` besides.
 
         Each reads a few tensors and makes one, and what is still in the loop leaves it through one more.
         """
         surplus = len(left) + 1 - self.limits.outputs
         joins = -(-surplus // self._most_joined) if surplus > 0 else 0
-        if joins >= remaining and (phase is not Phase.AFTER or not in_loop.issubset(added.inputs)):
+        if joins >= remaining and (phase is not TensorPhase.AFTER or not in_loop.issubset(added.inputs)):
             return True
         return joins > remaining
 
     def _distances(self, free_bytes: int, remaining: int) -> dict[TypeId, int]:
-        """How many operators it takes at least from a tensor of each type to one that is worth saving."""
+        """Lower bound on the operators from a tensor of each type to one that is worth saving."""
 
         def saved(tensor: TypeId) -> bool:
-            return self._type(tensor).phase is Phase.AFTER and any(self._omaps(tensor))
+            return self._type(tensor).phase is TensorPhase.AFTER and any(self._omaps(tensor))
 
         def fits(tensor: TypeId) -> bool:
             return _bytes(self._type(tensor)) <= free_bytes
@@ -183,7 +193,7 @@ class BlockGenerator:
         return distances(self.constructor, self.types, remaining, fits, saved, self.pulse)
 
     def _away(self, tensor: TypeId) -> int:
-        """At least so many operators lead from a tensor to one that is saved; 0 where nothing is known."""
+        """Lower bound on the operators from a tensor to one that is saved; 0 where no bound was computed."""
         return 0 if self._distance is None else self._distance.get(tensor, _NEVER)
 
     # finished graphs -------------------------------------------------------------------------------------------------
@@ -201,11 +211,11 @@ class BlockGenerator:
 
     def _savable(self, position: int) -> bool:
         computed = position >= len(self.types) - len(self.applications)
-        return computed and self._type(self.types[position]).phase is Phase.AFTER
+        return computed and self._type(self.types[position]).phase is TensorPhase.AFTER
 
-    def _savers(self, position: int) -> Iterator[Saved]:
+    def _savers(self, position: int) -> Iterator[SavedTensor]:
         """A saver for every omap that gives a useful device tensor."""
-        return (Saved(position, omap, shape) for omap, shape in self._omaps(self.types[position]))
+        return (SavedTensor(position, omap, shape) for omap, shape in self._omaps(self.types[position]))
 
     def _omaps(self, tensor: TypeId) -> Iterator[tuple[tuple[int, ...], Shape]]:
         """The omaps under which tiles of a type are a useful device tensor, and its shape."""
@@ -219,5 +229,114 @@ class BlockGenerator:
 
 
 def _bytes(tensor: TensorType) -> int:
-    """Of shared memory: kernels compute in fp32."""
+    """Bytes of shared memory of a tile: kernels compute in fp32."""
     return math.prod(tensor.shape) * DType.FP32.bytes
+
+
+# distances to what is worth saving ------------------------------------------------------------------------------
+
+
+def distances(
+    constructor: Constructor,
+    leaves: Sequence[TypeId],
+    operators: int,
+    fits: Callable[[TypeId], bool],
+    saved: Callable[[TypeId], bool],
+    pulse: Callable[[], None],
+) -> dict[TypeId, int]:
+    """Shortest distance, in operators, to a type that is `saved`, from each type within `operators` operators of `leaves`.
+
+    Types from which none is reached are left out, and so are tensors that do not fit. `pulse` is called now and then; it may
+    raise.
+    """
+    read_by = _steps_back(constructor, leaves, operators, fits, pulse)
+    distance = {made: 0 for made in read_by if saved(made)}
+    frontier: Collection[TypeId] = list(distance)
+    for away in itertools.count(1):
+        further = {operand for made in frontier for operand in read_by[made]} - distance.keys()
+        if not further:
+            return distance
+        distance.update(dict.fromkeys(further, away))
+        frontier = further
+    raise AssertionError("types are finitely many")
+
+
+def _steps_back(
+    constructor: Constructor,
+    leaves: Sequence[TypeId],
+    operators: int,
+    fits: Callable[[TypeId], bool],
+    pulse: Callable[[], None],
+) -> dict[TypeId, set[TypeId]]:
+    """For each type that at most `operators` operators can make of the leaves, the types that an operator makes it of."""
+    made_of: defaultdict[TypeId, set[TypeId]] = defaultdict(set)
+    reached = _Reached(constructor)
+    frontier: Collection[TypeId] = dict.fromkeys(leaves)
+    unfit: set[TypeId] = set()
+    for _ in range(operators):
+        reached.add(frontier)
+        further: dict[TypeId, None] = {}
+        for newest in frontier:
+            pulse()
+            for operands in reached.operands_with(newest):
+                for made in constructor.made(operands):
+                    result = made.result
+                    if result in unfit:
+                        continue
+                    if result not in made_of and result not in reached.types:
+                        if not fits(result):
+                            unfit.add(result)
+                            continue
+                        further[result] = None
+                    made_of[result].update(operands)
+        frontier = further
+        if not frontier:
+            break
+    return made_of
+
+
+class _Reached:
+    """The types known so far, by what decides whether any operator may read two of them."""
+
+    def __init__(self, constructor: Constructor) -> None:
+        self.types: dict[TypeId, None] = {}
+        self._rules, self._known = constructor.rules, constructor.types.known
+        self._alike: defaultdict[_Side, defaultdict[Expr, list[TypeId]]] = defaultdict(lambda: defaultdict(list))
+        self._meeting: dict[tuple[_Side, Expr], list[list[TypeId]]] = {}
+
+    def add(self, types: Collection[TypeId]) -> None:
+        """Types that have become known."""
+        for tensor in types:
+            if tensor not in self.types:
+                self.types[tensor] = None
+                self._alike[_side(self._known[tensor].phase)][self._known[tensor].expr].append(tensor)
+        self._meeting.clear()
+
+    def operands_with(self, tensor: TypeId) -> Iterator[tuple[TypeId, ...]]:
+        """The tensor alone, and with every other in both orders, where phases, expressions and shapes allow that."""
+        yield (tensor,)
+        shape, expr, phase = self._known[tensor]
+        key = _side(phase), expr
+        meeting = self._meeting.get(key)
+        if meeting is None:
+            meeting = self._meeting[key] = [*self._meeting_on(*key)]
+        takes, known = self._rules.plain, self._known
+        for others in meeting:
+            for other in others:
+                if takes((shape, known[other][0])):
+                    yield tensor, other
+                if takes((known[other][0], shape)):
+                    yield other, tensor
+
+    def _meeting_on(self, side: _Side, expr: Expr) -> Iterator[list[TypeId]]:
+        for other_side, alike in self._alike.items():
+            if (side is None) != (other_side is None) or (side == other_side and side is not None):
+                yield from (alike[other] for other in self._rules.expressions.meeting(expr, alike.keys()))
+
+
+_Side = bool | None
+"""Whether a tensor stands after the for-loop or in it; None for constants, which do both."""
+
+
+def _side(phase: TensorPhase) -> _Side:
+    return None if phase is TensorPhase.CONSTANT else phase is TensorPhase.AFTER

@@ -17,8 +17,9 @@ from mugraph.ir.definitions import spelled_out
 from mugraph.ir.dtypes import DType
 from mugraph.ir.evaluate import loop_nodes
 from mugraph.ir.graph import VIEWS, Graph, Level, Node, Tensor, Value
+from mugraph.ir.index_maps import Structure
 from mugraph.ir.liveness import peak_bytes
-from mugraph.ir.ops import GRAPH_DEFINED, OPERATORS, Scope, apply_call, is_contraction
+from mugraph.ir.ops import GRAPH_DEFINED, OPERATORS, Kind, Scope, apply_call, is_contraction
 from mugraph.search.algorithm1.block import BlockPlan
 from mugraph.search.algorithm1.construct import Application
 from mugraph.search.partition.lower_bounds import library_iterations
@@ -27,14 +28,14 @@ from mugraph.search.scheduling.cost_table import Demand, kernel_seconds, short_r
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class BlockLaunch:
     """A graph-defined kernel operator: the positions of its operands in the kernel prefix, and its block graph."""
 
     operands: tuple[int, ...]
     plan: BlockPlan
 
 
-KernelOperator = Application | Launch
+KernelOperator = Application | BlockLaunch
 
 
 def kernel_graph(
@@ -76,7 +77,7 @@ def _as_dtype(builder: GraphBuilder, value: Value, dtype: DType) -> Value:
 
 
 def predicted_seconds(graph: Graph, device: Device) -> float:
-    """Seconds of all kernels of a kernel graph on `device`, one after the other."""
+    """Predicted seconds of a kernel graph on `device`: its kernels run one after the other."""
     graph = spelled_out(graph)  # a library has a kernel for each part
     return sum(
         float(kernel_seconds(device, demand(node.body, device))) if node.body else _library(graph, node, device)
@@ -94,18 +95,24 @@ def _library(graph: Graph, node: Node, device: Device) -> float:
 
 
 def demand(body: Graph, device: Device) -> Demand:
-    """What a graph-defined kernel asks of a device."""
+    """Resources that a graph-defined kernel uses of a device."""
     inside = loop_nodes(body)
     memory = cache = compute = 0.0
     for index, node in enumerate(body.nodes):
         times = body.loop if index in inside else 1
-        if node.op in ("input_iterator", "output_saver"):
+        if _crosses_levels(node):
             whole, tile = _transferred(body, node, device, times)
             memory, cache = memory + whole, cache + times * tile
         compute += times * _work(body, node, device)
     steps = sum(body.nodes[index].op not in VIEWS for index in inside)
     held = peak_bytes(body, device.operands_in_place)
     return Demand(math.prod(body.grid), body.loop, memory, cache, compute, steps, held)
+
+
+def _crosses_levels(node: Node) -> bool:
+    """Whether a node of a block graph moves a tile between it and device memory: an iterator or a saver."""
+    row = OPERATORS.get(node.op)
+    return row is not None and row.structure is Structure.BOUNDARY and row.kind is Kind.DATA
 
 
 def _transferred(body: Graph, node: Node, device: Device, times: int) -> tuple[float, float]:

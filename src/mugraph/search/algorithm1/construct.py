@@ -20,11 +20,12 @@ from mugraph.algebra import Expr
 from mugraph.algebra.expressions import COMMUTATIVE
 from mugraph.errors import ShapeMismatch
 from mugraph.ir.graph import Attributes, AttributeValue, Level, Shape, attributes_of
+from mugraph.ir.index_maps import Structure
 from mugraph.ir.ops import Call, Operator, Scope
 from mugraph.search.closure.tiers import Make, Tier, TierAlgebra
 
 
-class Phase(IntEnum):
+class TensorPhase(IntEnum):
     """Where a tensor of a block graph stands: a constant, an operand no iteration cuts, in the for-loop, or after it."""
 
     CONSTANT = 0
@@ -38,7 +39,7 @@ class TensorType(NamedTuple):
 
     shape: Shape
     expr: Expr
-    phase: Phase
+    phase: TensorPhase
 
 
 TypeId = int
@@ -95,7 +96,7 @@ class Types:
         return number
 
 
-class Expressions:
+class ExpressionCheck:
     """The expression check of operators without attributes, whatever sizes, level and for-loop.
 
     `make` constructs abstract expressions, None for what is pruned.
@@ -138,11 +139,13 @@ class Expressions:
 class Rules:
     """Both checks of operators at `level` in a for-loop of `loop` iterations, whatever graph they are added to."""
 
-    def __init__(self, expressions: Expressions, level: Level, loop: int = 1) -> None:
+    def __init__(self, expressions: ExpressionCheck, level: Level, loop: int = 1) -> None:
         self.expressions, self._scope = expressions, Scope(loop=loop)
         self._algebra = TierAlgebra(Tier.FULL, frozenset(), expressions.make)
         self._rows = tuple(
-            (number, row) for number, row in expressions.rows if level in row.levels and (loop > 1 or row.name != "accumulate")
+            (number, row)
+            for number, row in expressions.rows
+            if level in row.levels and (loop > 1 or row.structure is not Structure.BOUNDARY)
         )
         self.arities = sorted({row.arity for _, row in self._rows})
         self._with_attributes = {
@@ -289,7 +292,7 @@ class _Unsummed:
     def _make(self, op: str, args: tuple[Expr, ...], n: int) -> Expr | None:
         if self._summed:
             self._uses_sum = True
-        elif op != "sum":
+        elif op != "sum":  # by name: a constructor of abstract expressions, which are no operators
             ordered = tuple(sorted(args)) if op in COMMUTATIVE else args  # so that each answer is remembered once
             return self._checked(op, ordered, n)
         self._summed = True
@@ -301,10 +304,10 @@ class _Unsummed:
 _Attributes = dict[str, AttributeValue]
 
 
-def _choices(row: Operator, operands: Sequence[TensorType]) -> Iterator[tuple[_Attributes, Phase]]:
+def _choices(row: Operator, operands: Sequence[TensorType]) -> Iterator[tuple[_Attributes, TensorPhase]]:
     """The attributes an operator may carry on these operands, and the phase of its result; none where phases clash."""
-    if row.name == "accumulate":
-        yield from ((attributes, Phase.AFTER) for attributes in _accumulators(operands[0]))
+    if row.structure is Structure.BOUNDARY:  # of the rows that are enumerated, accumulators alone
+        yield from ((attributes, TensorPhase.AFTER) for attributes in _accumulators(operands[0]))
         return
     phase = _joint_phase(tuple(tensor.phase for tensor in operands))
     if phase is not None and row.name in _ATTRIBUTES:
@@ -312,22 +315,22 @@ def _choices(row: Operator, operands: Sequence[TensorType]) -> Iterator[tuple[_A
 
 
 @functools.cache
-def _joint_phase(of_operands: tuple[Phase, ...]) -> Phase | None:
+def _joint_phase(of_operands: tuple[TensorPhase, ...]) -> TensorPhase | None:
     """In the loop or after it, never both (Definition 2.1, clause 3); operators on constants alone are left out."""
-    phases = set(of_operands) - {Phase.CONSTANT}
-    if Phase.AFTER in phases:
-        return Phase.AFTER if len(phases) == 1 else None
-    return Phase.LOOP if phases else None
+    phases = set(of_operands) - {TensorPhase.CONSTANT}
+    if TensorPhase.AFTER in phases:
+        return TensorPhase.AFTER if len(phases) == 1 else None
+    return TensorPhase.LOOP if phases else None
 
 
 def _accumulators(operand: TensorType) -> Iterator[_Attributes]:
     """Sums, concatenations along each dimension, and the maximum that carries an operand past the loop unchanged."""
-    if operand.phase not in (Phase.INVARIANT, Phase.LOOP):
+    if operand.phase not in (TensorPhase.INVARIANT, TensorPhase.LOOP):
         return
     yield {"combine": "sum"}
     for dim in range(len(operand.shape)):
         yield {"combine": "concat", "dim": dim}
-    if operand.phase is Phase.INVARIANT:
+    if operand.phase is TensorPhase.INVARIANT:
         yield {"combine": "max"}
 
 

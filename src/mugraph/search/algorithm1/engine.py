@@ -22,7 +22,7 @@ from mugraph.search.algorithm1.candidates import predicted_seconds
 from mugraph.search.algorithm1.kernel import KernelGenerator, TimeLimitReached, WorkItem
 from mugraph.search.algorithm1.options import EnumerationOptions
 from mugraph.search.driver import Candidate
-from mugraph.search.parallel import executor_for
+from mugraph.search.executors import executor_for
 from mugraph.search.report import Progress
 
 _OPERATORS_PER_ITEM = 8
@@ -143,8 +143,9 @@ class FieldTest:
 
 
 def _uncast(graph: Graph, value: Value) -> Value:
-    """What an output is, but for its type."""
+    """The value behind an output's cast, if it has one."""
     node = graph.nodes[value.node]
+    # by name: of the views only a cast leaves shape and order as they are, and no column says so
     return node.inputs[0] if node.op == "cast" else value
 
 
@@ -193,7 +194,7 @@ class _Last(threading.local):
         return self.enumerator
 
     def forget(self) -> None:
-        """Give its memory back."""
+        """Release the memory of the enumerator."""
         self.key = self.enumerator = None
 
 

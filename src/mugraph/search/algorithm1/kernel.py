@@ -17,21 +17,28 @@ from mugraph.devices import Device
 from mugraph.ir.graph import Graph, Level, Shape, Value
 from mugraph.ir.ops import GRAPH_DEFINED, apply_call, operator
 from mugraph.search.algorithm1.block import BlockGenerator, BlockLimits, BlockPlan
-from mugraph.search.algorithm1.candidates import KernelOperator, Launch, kernel_graph
+from mugraph.search.algorithm1.candidates import BlockLaunch, KernelOperator, kernel_graph
 from mugraph.search.algorithm1.construct import (
     LOWEST,
     Application,
     Constructor,
-    Expressions,
-    Phase,
+    ExpressionCheck,
     Rank,
     Rules,
+    TensorPhase,
     TensorType,
     TypeId,
     Types,
 )
-from mugraph.search.algorithm1.options import EnumerationOptions, block_operators_for, grids_for, loops_for, operators_for
-from mugraph.search.algorithm1.schedules import BlockSchedule, block_schedules
+from mugraph.search.algorithm1.options import (
+    BlockSchedule,
+    EnumerationOptions,
+    block_operators_for,
+    block_schedules,
+    grids_for,
+    loops_for,
+    operators_for,
+)
 from mugraph.search.closure.tiers import Make
 
 _ABOVE_ALL_ROWS = 1 << 30
@@ -89,7 +96,7 @@ class KernelGenerator:
         self.inputs = program.inputs()
         self.constants = tuple(dict.fromkeys(node for node in program.nodes if node.is_constant))
         make, leaves, targets = self._abstraction()
-        self.expressions = Expressions(make, operators_for(program, options))
+        self.expressions = ExpressionCheck(make, operators_for(program, options))
         self.goals = [(tensor.shape, expr) for tensor, expr in zip(program.output_tensors, targets, strict=True)]
         self.interned = Types()
         self.constructor = Constructor(self.interned, Rules(self.expressions, Level.KERNEL))
@@ -106,7 +113,9 @@ class KernelGenerator:
             options.completion_bound,
         )
         self.types = [
-            self.interned.intern(TensorType(node.output.shape, expr, Phase.CONSTANT if node.is_constant else Phase.AFTER))
+            self.interned.intern(
+                TensorType(node.output.shape, expr, TensorPhase.CONSTANT if node.is_constant else TensorPhase.AFTER)
+            )
             for node, expr in zip((*self.inputs, *self.constants), leaves, strict=True)
         ]
         self.given = len(self.types)
@@ -152,7 +161,7 @@ class KernelGenerator:
     def _next(self, last: Rank) -> Iterator[WorkItem]:
         """Every operator, pre-defined or graph-defined under a schedule, that ranks above `last`."""
         yield from self.constructor.extensions(self.types, last)
-        tensors = [position for position, tensor in enumerate(self.types) if self._type(tensor).phase is not Phase.CONSTANT]
+        tensors = [position for position, tensor in enumerate(self.types) if self._type(tensor).phase is not TensorPhase.CONSTANT]
         for count in range(1, min(len(tensors), self.options.max_block_operators) + 1):
             for operands in itertools.combinations(tensors, count):
                 shapes = [self._type(self.types[position]).shape for position in operands]
@@ -176,7 +185,7 @@ class KernelGenerator:
         def launch(plan: BlockPlan, results: Sequence[TensorType]) -> None:
             shapes = (saved.shape for saved in plan.saved)
             made = [self.interned.intern(result._replace(shape=shape)) for result, shape in zip(results, shapes, strict=True)]
-            self._extend(Launch(item.operands, plan), item.rank, made, remaining)
+            self._extend(BlockLaunch(item.operands, plan), item.rank, made, remaining)
 
         self._generate_block_graphs(item, remaining, launch)
 
@@ -230,8 +239,8 @@ class KernelGenerator:
 
     def _tile(self, schedule: BlockSchedule, number: int, position: int) -> TensorType:
         source = self._type(self.types[position])
-        uncut = Phase.INVARIANT if schedule.fmaps[number] is None else Phase.LOOP
-        return TensorType(schedule.tile(number, source.shape), source.expr, uncut if schedule.loop > 1 else Phase.AFTER)
+        uncut = TensorPhase.INVARIANT if schedule.fmaps[number] is None else TensorPhase.LOOP
+        return TensorType(schedule.tile(number, source.shape), source.expr, uncut if schedule.loop > 1 else TensorPhase.AFTER)
 
     def _iterator_bytes(self, operands: tuple[int, ...], tiles: list[TensorType]) -> int:
         """Shared memory for the tiles of the operands; none where blocks read them in place."""

@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from mugraph.search.closure.context import bits
 from mugraph.search.closure.min_operators import FewestOperators, Nodes
 from mugraph.search.closure.saturation import Closure, Edge
-from mugraph.search.closure.semantic import bits
 from mugraph.search.closure.sketch import Sketch, SketchWriter
 
 EdgeCost = Callable[[Edge], float]
@@ -77,7 +77,7 @@ class Extractor:
         """W Y + X Z as one operator over (W || X) and (Y || Z), wherever a sum adds two contractions."""
         for index in self.useful:
             for edge in self.closure.nodes[index].edges:
-                if edge.op == "add":
+                if edge.op == "add":  # by name: a concat-matmul adds, and no other operator can stand in its place
                     pairs = itertools.product(*(self._contractions(operand, index) for operand in edge.inputs))
                     for first, second in pairs:
                         if self._sides(first) != self._sides(second):

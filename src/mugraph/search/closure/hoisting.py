@@ -54,6 +54,7 @@ class _Product:
 
 
 @dataclass(slots=True)
+# by name: every rule is a law of one function, as |c x| = |c| |x|, or the product that a factor is taken out of
 class _Hoisting:
     program: AxisProgram
     terms: list[Term] = field(default_factory=list)

@@ -18,9 +18,10 @@ import numpy as np
 
 from mugraph.algebra.fields import FieldArithmetic, FieldValue
 from mugraph.ir.axes import AxisProgram
-from mugraph.ir.ops import OPERATORS, Call
+from mugraph.ir.index_maps import Structure
+from mugraph.ir.ops import OPERATORS, Call, Kind, is_reduction
+from mugraph.search.closure.context import Context
 from mugraph.search.closure.saturation import AFTER, LOOP, Closure, Edge, TensorNode
-from mugraph.search.closure.semantic import Context
 from mugraph.search.closure.sketch import Sketch
 
 
@@ -97,6 +98,7 @@ def loops_to_some_end(sketch: Sketch) -> bool:
         if step.op in ("carry", "concat") and axis in step.axes and steps[step.inputs[0]].leaf:
             as_read.add(index)
             continue
+        # by name: the step that adds up iterations is one of three ways in which the accumulator row combines
         if step.op == "accumulate" or not waiting.isdisjoint(step.inputs):
             waiting.add(index)
         if not as_read.isdisjoint(step.inputs):
@@ -163,7 +165,7 @@ class _Lifting:
         joined = self._joined(edge, standing)
         if joined is None or not edge.reduced & self.axis:
             return joined
-        if joined is KEPT or (edge.op == "max" and joined is SLICE):
+        if joined is KEPT or (joined is SLICE and is_reduction(edge.op) and not is_linear(edge.op, (0,))):
             return None
         return {SLICE: SHARE, FOLDED: DONE}.get(joined, joined)
 
@@ -231,7 +233,7 @@ def is_linear(op: str, summed: tuple[int, ...]) -> bool:
     """
     row = OPERATORS["mul" if op == "contract" else op]
     if not row.elementwise:
-        return op == "sum"
+        return row.structure is Structure.REDUCTION and row.kind is Kind.MULTILINEAR
     arith, rng = FieldArithmetic(seed=0), np.random.default_rng(0)
     first, second, fixed = ([arith.random((8,), rng) for _ in range(row.arity)] for _ in range(3))
 

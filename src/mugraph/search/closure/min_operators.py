@@ -23,8 +23,9 @@ from functools import partial
 from mugraph.algebra import Expr
 from mugraph.algebra.fields import FieldArithmetic, FieldValue
 from mugraph.errors import UndefinedInField
+from mugraph.search.closure.context import TinyInputs
 from mugraph.search.closure.landmarks import Features, Landmarks
-from mugraph.search.closure.saturation import Closure, Edge, Limits, Saturation, TensorNode, TinyInputs
+from mugraph.search.closure.saturation import Closure, Edge, Limits, Saturation, TensorNode
 from mugraph.search.report import Pruning
 
 Nodes = int

@@ -1,11 +1,14 @@
-"""Safe exponentials, derived: shift exponents by a row maximum where a common factor on the row provably cancels.
+"""Row maxima of softmax: dropped from programs, and derived again for the kernels that need them.
 
-exp overflows in real programs, and maxima are outside LAX. If multiplying all exponentials of a row by one random unit
-leaves every output unchanged in the field, the exponent may be shifted by any row value: the running maximum is
-generated and the accumulators on the way are rescaled (online softmax). The maximum of a part of a row, a tile of a for-loop or a
-partial result, is at least the lowest number: where a mask fills the part with -inf, it is shifted by a number, as the program's
-row is. A whole row of -inf is 0 / 0 in the program, too. A sketch whose factor does not cancel is left as it is, and must survive
-the floating-point check unshifted.
+Programs subtract row maxima to keep exp in range. A maximum is neutral if the outputs stay the same in the field when it is
+replaced by an unrelated random row value: the search drops it and works on the plain program.
+
+exp overflows in real programs, though, and maxima are outside LAX. So the shifts are derived for each sketch: if multiplying all
+exponentials of a row by one random unit leaves every output unchanged in the field, the exponent may be shifted by any row value.
+The running maximum is generated, and the accumulators on the way are rescaled (online softmax). The maximum of a part of a row, a
+tile of a for-loop or a partial result, is at least the lowest number: where a mask fills the part with -inf, it is shifted by a
+number, as the program's row is. A whole row of -inf is 0 / 0 in the program, too. A sketch whose factor does not cancel is left
+as it is, and must survive the floating-point check unshifted.
 """
 
 from __future__ import annotations
@@ -16,12 +19,60 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mugraph.algebra.fields import FieldArithmetic, FieldValue
-from mugraph.ir.axes import AxisProgram, AxisSet
+from mugraph.ir.axes import AxisProgram, AxisSet, Term, pruned
 from mugraph.ir.ops import LOWEST
-from mugraph.search.closure.evaluation import Evaluator
-from mugraph.search.closure.saturation import Leaf, TinyInputs
-from mugraph.search.closure.semantic import Context
-from mugraph.search.closure.sketch import Sketch, Step
+from mugraph.search.closure.context import Context, TinyInputs
+from mugraph.search.closure.saturation import Leaf
+from mugraph.search.closure.sketch import Evaluator, Sketch, Step
+
+
+# by name: a maximum bounds the exponents that it is subtracted from; that its row is an opaque reduction does not say so
+def without_neutral_maxima(program: AxisProgram, arith: FieldArithmetic, inputs: TinyInputs) -> AxisProgram:
+    """The program with every subtraction of a neutral maximum replaced by what it subtracts from."""
+    context = Context.of(program, None)
+    for index, term in enumerate(program.terms):
+        if term.op == "max" and _neutral(program, index, context, arith, inputs):
+            program = _dropped(program, index)
+    return pruned(program)
+
+
+# by name: exp alone turns a difference into a factor
+def _neutral(program: AxisProgram, index: int, context: Context, arith: FieldArithmetic, inputs: TinyInputs) -> bool:
+    """Whether the outputs are the same with an unrelated random row value in place of a maximum.
+
+    Where all that reads the differences are exponentials, that scales them by a random row value instead; where they are
+    exponentials of exponentials, which are random functions, only the latter shows it.
+    """
+    users = [i for i, term in enumerate(program.terms) if index in term.inputs]
+    if not all(_subtracts(program.terms[i], index) for i in users):
+        return False
+    values = inputs.evaluate(program, context, arith)
+    other = arith.random(values[index].p.shape, np.random.default_rng((inputs.seed, index)))
+    readers = [i for i, term in enumerate(program.terms) if not set(users).isdisjoint(term.inputs)]
+    changed = {index: other}
+    if all(program.terms[i].op == "exp" for i in readers) and not any(term in users for term, _ in program.outputs):
+        factor = FieldValue(other.p, None)
+        changed = {i: arith.mul(values[i], factor) for i in readers}
+    replaced = inputs.evaluate(program, context, arith, changed)
+    return all(_equal(values[term], replaced[term]) for term, _ in program.outputs)
+
+
+# by name: exponents are shifted by a difference, and the rows of add and sub differ in their meaning alone
+def _subtracts(term: Term, maximum: int) -> bool:
+    return term.op == "sub" and term.inputs[1] == maximum != term.inputs[0]
+
+
+def _equal(x: FieldValue, y: FieldValue) -> bool:
+    return bool(np.array_equal(x.p, y.p))
+
+
+# by name: as in `_subtracts`
+def _dropped(program: AxisProgram, maximum: int) -> AxisProgram:
+    """Readers of `x - max` read x."""
+    plain = {i: term.inputs[0] for i, term in enumerate(program.terms) if term.op == "sub" and term.inputs[1] == maximum}
+    terms = tuple(replace(term, inputs=tuple(plain.get(i, i) for i in term.inputs)) for term in program.terms)
+    outputs = tuple((plain.get(term, term), slots) for term, slots in program.outputs)
+    return AxisProgram(terms, outputs, program.sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +154,7 @@ class Stabilizer:
                 return None
             if projective and not row <= steps[goal].axes:
                 return None
+        # by name: two of the ways in which the accumulator row combines; maxima follow the shift by themselves
         affected = tuple(i for i in downstream if steps[i].op in ("accumulate", "concat"))
         if sketch.loop_axis in reduced and steps[index].in_loop and not steps[index].whole:
             if any(steps[i].op == "rescale" for i in downstream):
@@ -142,12 +194,14 @@ class Stabilizer:
         return values
 
 
+# by name: exp alone overflows where no maximum was subtracted, and turns a shift into a factor
 def exponentials(sketch: Sketch) -> list[int]:
     """The exponentials of a sketch that no row maximum keeps in range."""
     shifted = {i for i, s in enumerate(sketch.steps) if s.op == "exp" and _is_shift(sketch, s.inputs[0])}
     return [i for i, step in enumerate(sketch.steps) if step.op == "exp" and i not in shifted]
 
 
+# by name: the pattern is x - max(x)
 def _is_shift(sketch: Sketch, index: int) -> bool:
     step = sketch.steps[index]
     return (

@@ -5,6 +5,9 @@ expression; hyperedges are the operators that make it. Equal tensors reached by 
 but no rewrite rules are needed: equality is observed. The expression check (paper, section 4.3) keeps the closure finite.
 Every graph over these edges that ends in a node whose value is the program's output is a candidate;
 `mugraph.search.closure.extraction` enumerates them. For-loops are put in afterwards (`mugraph.search.closure.loop_insertion`).
+
+Where a closure is cut short before any output is reached, as of squares of sums of products, a `Transcription` stands for it: the
+program's own terms, which take no time and derive the outputs whatever the program is.
 """
 
 from __future__ import annotations
@@ -12,20 +15,17 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-
-import numpy as np
 
 from mugraph.algebra import Expr
 from mugraph.algebra.fields import FieldArithmetic, FieldValue
 from mugraph.errors import UndefinedInField
-from mugraph.ir.arithmetic import Arithmetic, V
 from mugraph.ir.axes import AxisProgram, Slots, Term
 from mugraph.ir.ops import OPERATORS, Call, Kind
 from mugraph.ir.scalar import Scalar
-from mugraph.search.closure.semantic import Context, bits
+from mugraph.search.closure.context import Context, TinyInputs, bits
 from mugraph.search.closure.tiers import Expressions, Tier, is_its_expression
 from mugraph.search.report import Pruning
 
@@ -55,7 +55,7 @@ class Edge:
     @property
     def is_constant(self) -> bool:
         """Whether it is an exact number."""
-        return self.op == "constant"
+        return self.leaf is None and not self.inputs
 
 
 @dataclass(slots=True)
@@ -140,7 +140,7 @@ class Saturation:
         """Binary operators, and whether their operands are swapped."""
         self.any_may_meet = not all(is_its_expression(row) for row in binary)
         """Whether there are operators of which it is not known what their operands must have in common."""
-        self.has_max = "max" in vocabulary
+        self.has_max = "max" in vocabulary  # by name: maxima take part in no algebra, so only a program with maxima needs them
         self.values = inputs.evaluate(self.program, self.context, arith)
         self.outer = self._outer_products()
 
@@ -261,6 +261,7 @@ class Saturation:
         for op, swapped, result in self._admitted(node.expr, expr):
             self._pair(op, swapped, node, partners, result)
 
+    # by name: contractions are sums of products, whatever other multilinear rows there are
     def _pair(self, op: str, swapped: bool, node: TensorNode, partners: list[TensorNode], result: Expr) -> None:
         """One binary operator of `node` with tensors of one expression; products also as contractions."""
         for partner in partners:
@@ -367,55 +368,30 @@ def _digest(value: FieldValue) -> bytes:
     return digest.digest()
 
 
-class TinyInputs:
-    """Random field tensors for the program's inputs at the tiny sizes of a context, one stream per input."""
+class Transcription(Saturation):
+    """Runs a closure that holds the tensors of the program alone; loops and kernels are read off it as off any other."""
 
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
+    def run(self) -> Closure:
+        """A node for every term, equal ones once."""
+        node_of: list[int] = []
+        for index, term in enumerate(self.program.terms):
+            edge = self._edge(term, [node_of[i] for i in term.inputs])
+            node = self._intern(self.context.mask(term.axes), self.expressions.of_terms[index], self.values[index])
+            self._link(edge, node)
+            node_of.append(node)
+        self.closure.goals = [[node_of[term]] for term, _ in self.program.outputs]
+        return self.closure
 
-    def load(self, term: Term, context: Context, arith: FieldArithmetic) -> FieldValue:
-        """The value of a load: the same data for the same input however its dimensions are named."""
-        parts = [part for slot in term.slots for axis in slot for part in _parts(axis, context)]
-        rng = np.random.default_rng((self.seed, term.source))
-        sizes = [context.shape[part] for part in parts]
-        value = arith.random(tuple(sizes), rng)
-        order = sorted(range(len(parts)), key=lambda i: parts[i])
-        full = tuple(context.shape[part] if part in parts else 1 for part in range(context.axes + 1))
-        return arith.view(value, lambda x: np.ascontiguousarray(x.transpose(order)).reshape(full))
-
-    def evaluate(
-        self, program: AxisProgram, context: Context, arith: FieldArithmetic, given: Mapping[int, FieldValue] | None = None
-    ) -> list[FieldValue]:
-        """The value of every term of the program, some of them `given`."""
-        values: list[FieldValue] = []
-        for index, term in enumerate(program.terms):
-            known = (given or {}).get(index)
-            values.append(known or self._term(term, [values[i] for i in term.inputs], context, arith))
-        return values
-
-    def _term(self, term: Term, xs: list[FieldValue], context: Context, arith: FieldArithmetic) -> FieldValue:
+    def _edge(self, term: Term, operands: list[int]) -> Edge:
+        """The operator of a term on the nodes of its operands."""
         if term.op == "load":
-            return self.load(term, context, arith)
-        if term.is_constant:
-            assert term.scalar is not None
-            return scalar_value(term.scalar, context, arith)
-        if term.op in ("contract", "sum", "max"):
-            value = arith.mul(xs[0], xs[1]) if term.op == "contract" else xs[0]
-            for axis in bits(context.mask(term.reduced)):
-                value = arith.max(value, axis) if term.op == "max" else arith.sum(value, axis)
-            return value
-        result: FieldValue = OPERATORS[term.op].compute(arith, _NO_CALL, xs)
-        return result
-
-
-def scalar_value(scalar: Scalar, context: Context, arith: Arithmetic[V]) -> V:
-    """A constant with a dimension of size 1 for every part."""
-    ones = (1,) * (context.axes + 1)
-    return arith.view(arith.constant(scalar), lambda x: np.asarray(x).reshape(ones))
-
-
-def _parts(axis: int, context: Context) -> Iterator[int]:
-    """The parts of an axis as array dimensions, slowest varying first."""
-    if axis == context.loop_axis:
-        yield context.axes
-    yield axis
+            return Edge("load", (), -1, leaf=Leaf(term.source, term.slots))
+        nodes, reduced = self.closure.nodes, self.context.mask(term.reduced)
+        if term.op != "contract" or nodes[operands[0]].mask != nodes[operands[1]].mask:
+            return Edge(term.op, tuple(operands), -1, reduced, scalar=term.scalar)
+        left, right = (nodes[operand] for operand in operands)  # operands with the same axes have a product, but no contraction
+        expr = self.expressions.express(self.expressions.build, "mul", (left.expr, right.expr))
+        assert expr is not None
+        product = self._intern(left.mask, expr, self.arith.mul(left.value, right.value))
+        self._link(Edge("mul", tuple(operands), -1), product)
+        return Edge("sum", (product,), -1, reduced)

@@ -1,22 +1,25 @@
-"""Sketches: the size-free structure of one graph-defined kernel.
+"""Sketches: the size-free structure of one graph-defined kernel, and what it computes.
 
 A sketch is a derivation picked from a closure, written as steps in topological order. It names axes, not sizes, so it is
 found once per program and instantiated for any sizes, grids and loop counts (`mugraph.search.scheduling.schedule`,
-`mugraph.search.scheduling.emission`). Its text is that of `mugraph.search.closure.sketch_text`.
+`mugraph.search.scheduling.emission`). `mugraph.search.closure.sketch_text` prints and parses sketches, and an `Evaluator`
+computes their steps on samples of the tensors, in any arithmetic.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import Generic, TypeVar
 
+from mugraph.errors import InvalidInput
+from mugraph.ir.arithmetic import Arithmetic, V
 from mugraph.ir.axes import AxisSet, operands_first
-from mugraph.ir.ops import OPERATORS
+from mugraph.ir.ops import LOWEST, OPERATORS, Call
 from mugraph.ir.scalar import Scalar
+from mugraph.search.closure.context import Context, bits, scalar_value
 from mugraph.search.closure.saturation import LOOP, Closure, Edge, Leaf
-from mugraph.search.closure.semantic import bits
 
 _ARITIES = {
     "load": 0,
@@ -32,6 +35,12 @@ _ARITIES = {
     "rescale": 2,
 }
 """Operands of the steps that are not elementwise operators."""
+
+_REDUCING = frozenset({"sum", "max", "contract", "concat_contract", "accumulate", "rescale"})
+"""Steps that reduce axes: accumulators that of the for-loop."""
+
+_LEAVING = frozenset({"carry", "concat", "accumulate", "accumulate_max", "rescale"})
+"""Steps that lead from inside the for-loop to after it."""
 
 Axes = TypeVar("Axes", int, AxisSet)
 """A set of axes, as bits or as it is."""
@@ -74,13 +83,62 @@ class Step:
     @property
     def is_constant(self) -> bool:
         """Whether it is an exact number."""
-        return self.op == "constant"
+        return self.leaf is None and not self.inputs
 
     def reading(self, inputs: tuple[int, ...]) -> Step:
         """The same operator on other steps."""
         if inputs == self.inputs:
             return self
         return Step(self.op, inputs, self.axes, self.in_loop, self.reduced, self.leaf, self.scalar, self.whole)
+
+
+def check_step(step: Step, operands: Sequence[Step], loop_axis: int | None) -> None:
+    """Raise InvalidInput unless a step on these operands has a meaning under a for-loop over `loop_axis` (None: no loop)."""
+    _check_operator(step, operands)
+    _check_phase(step, operands, loop_axis)
+
+
+def _check_operator(step: Step, operands: Sequence[Step]) -> None:
+    if arity_of(step.op) != len(operands):
+        raise InvalidInput(f"a step {step.op!r} with {len(operands)} operands")
+    if (step.leaf is None) != (step.op != "load"):  # by name: loads are steps alone, no operator
+        raise InvalidInput(f"a step {step.op!r} that reads {'nothing' if step.leaf is None else 'a device tensor'}")
+    # by name: of all steps with operands, only a maximum may be over a number besides its elements
+    if (step.scalar is None) != (not step.is_constant) and (step.op, step.scalar) != ("max", LOWEST):
+        raise InvalidInput(f"a step {step.op!r} with the constant {step.scalar}")
+    if step.reduced and step.op not in _REDUCING:
+        raise InvalidInput(f"a step {step.op!r} that reduces axes")
+    if step.axes != (axes := _axes_of(step, operands)):
+        raise InvalidInput(f"a step {step.op!r} over the axes {sorted(step.axes)}, whose result has {sorted(axes)}")
+
+
+def _axes_of(step: Step, operands: Sequence[Step]) -> AxisSet:
+    """The axes of a step's result: sums over iterations have those of what they sum up."""
+    if step.leaf is not None:
+        axes = [axis for slot in step.leaf.slots for axis in slot]
+        if len(axes) != len({*axes}):
+            raise InvalidInput(f"a step {step.op!r} of a tensor that has an axis twice")
+        return frozenset(axes)
+    if step.op in _LEAVING:
+        return operands[0].axes
+    return frozenset[int]().union(*(operand.axes for operand in operands)) - step.reduced
+
+
+def _check_phase(step: Step, operands: Sequence[Step], loop_axis: int | None) -> None:
+    if step.in_loop and loop_axis is None:
+        raise InvalidInput("a step inside the for-loop of a sketch without one")
+    if step.whole and not (step.in_loop and loop_axis in step.axes):
+        raise InvalidInput(f"a step {step.op!r} that is whole, but not inside a for-loop over one of its axes")
+    standing = {operand.whole for operand in operands if loop_axis in operand.axes}
+    if len(standing) > 1:
+        raise InvalidInput(f"{step.op} joins a slice with a whole tensor")
+    if step.in_loop and loop_axis in step.axes and standing and standing != {step.whole}:
+        raise InvalidInput(f"{step.op} makes a {'whole tensor of a slice' if step.whole else 'slice of a whole tensor'}")
+    if step.op in _LEAVING:
+        if step.in_loop or not operands[0].in_loop:
+            raise InvalidInput(f"{step.op} does not lead out of the for-loop")
+    elif any(operand.in_loop != step.in_loop for operand in operands):
+        raise InvalidInput(f"{step.op} joins tensors of different phases")
 
 
 @dataclass(frozen=True)
@@ -172,8 +230,88 @@ class SketchWriter:
         context, tensor = self._closure.context, self._closure.nodes[edge.target]
         axes = frozenset(axis for axis in bits(tensor.mask) if axis < context.axes)
         reduced = frozenset(axis for axis in bits(edge.reduced) if axis < context.axes)
+        # by name: the step that adds up iterations is one of the ways in which the accumulator row combines
         if edge.op == "accumulate" and context.loop_axis is not None:
             reduced = frozenset({context.loop_axis})
         in_loop = tensor.phase == LOOP and context.loop_axis is not None
         whole = in_loop and context.loop_axis in axes and not tensor.mask & context.loop_bit
         return Step(edge.op, edge.inputs, axes, in_loop, reduced, edge.leaf, edge.scalar, whole)
+
+
+_NO_CALL = Call("", (), {})
+
+
+class Evaluator(Generic[V]):
+    """The meaning of steps where only values up to shifts of exponents count: running maxima and rescalings do nothing.
+
+    `load` gives the sample of a tensor that is read. Arrays have a dimension for every axis, and a last one for the for-loop's
+    part of the axis it cuts: the slices of all iterations are computed at once.
+    """
+
+    def __init__(self, context: Context, arith: Arithmetic[V], load: Callable[[Leaf], V]) -> None:
+        self.context, self.arith, self.load = context, arith, load
+
+    def value(self, sketch: Sketch, step: Step, xs: Sequence[V]) -> V:
+        """The result of a step of `sketch` on operands `xs`."""
+        # by name: steps that are not elementwise reduce sets of axes or lead out of the for-loop, as no single row does
+        match step.op:
+            case "load":
+                assert step.leaf is not None
+                return self.load(step.leaf)
+            case "constant":
+                assert step.scalar is not None
+                return scalar_value(step.scalar, self.context, self.arith)
+            case "carry" | "concat":
+                return xs[0]
+            case "accumulate_max":
+                return self.running_maximum(xs[0])
+            case "accumulate":
+                return self.total(xs[0], [self.context.axes])
+            case "rescale":
+                return self.rescaled(xs[0], xs[1])
+            case "sum" | "contract" | "concat_contract":
+                return self._summed(sketch, step, xs)
+            case "max":
+                value = xs[0]
+                for part in self._parts(sketch, step, step.reduced):
+                    value = self.arith.max(value, part)
+                return value
+        result: V = OPERATORS[step.op].compute(self.arith, _NO_CALL, xs)
+        return result
+
+    def total(self, x: V, parts: Sequence[int]) -> V:
+        """The sum of `x` over some of its dimensions."""
+        for part in parts:
+            x = self.arith.sum(x, part)
+        return x
+
+    def running_maximum(self, x: V) -> V:
+        """What a maximum over the iterations stands for."""
+        return x
+
+    def rescaled(self, x: V, maximum: V) -> V:
+        """The sum over iterations of what each shifted by its own `maximum`."""
+        return self.total(x, [self.context.axes])
+
+    def _summed(self, sketch: Sketch, step: Step, xs: Sequence[V]) -> V:
+        # by name: sums of elements, of products, and of two products are steps, of which only the first is a row
+        if step.op == "sum":
+            return self.total(xs[0], self._parts(sketch, step, step.reduced))
+        if step.op == "contract":
+            return self.total(self.arith.mul(xs[0], xs[1]), self._parts(sketch, step, step.reduced))
+        operands = [sketch.steps[i] for i in step.inputs]
+        halves = [
+            self.total(
+                self.arith.mul(xs[left], xs[right]),
+                self._parts(sketch, step, step.reduced & operands[left].axes & operands[right].axes),
+            )
+            for left, right in ((0, 2), (1, 3))
+        ]
+        return self.arith.add(*halves)
+
+    def _parts(self, sketch: Sketch, step: Step, axes: AxisSet) -> list[int]:
+        """The parts of `axes` that a step reduces: not that of the loop, unless it is after it or works on whole tensors."""
+        mask = self.context.mask(axes)
+        if step.in_loop and not any(sketch.steps[i].whole for i in step.inputs):
+            mask &= ~self.context.loop_bit
+        return bits(mask)

@@ -23,13 +23,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mugraph.errors import InvalidInput
 from mugraph.ir.axes import AxisSet
 from mugraph.ir.axes_text import AxisCursor, axes_word, axis_letter, slots_text
 from mugraph.ir.ops import LEAST, LOWEST
 from mugraph.ir.scalar import Scalar
 from mugraph.ir.tokens import Token, tokenize
 from mugraph.search.closure.saturation import Leaf
-from mugraph.search.closure.sketch import Sketch, Step, arity_of
+from mugraph.search.closure.sketch import Sketch, Step, arity_of, check_step
 
 
 def format_sketch(sketch: Sketch) -> str:
@@ -79,18 +80,15 @@ class _Parser(AxisCursor):
         self.punctuation("{")
         steps: list[Step] = []
         while not self.accept("return"):
-            steps.append(self._step())
+            steps.append(self._step(steps))
             self.defined += 1
-        goals = tuple(self.separated(self.reference))
+        goals = tuple(self.separated(lambda: self._goal(steps)))
         self.punctuation("}")
         return Sketch(tuple(steps), goals, self.loop_axis)
 
-    def _step(self) -> Step:
-        bar = self.peek()
+    def _step(self, steps: Sequence[Step]) -> Step:
         in_loop = self.accept("|")
-        if in_loop and self.loop_axis is None:
-            raise bar.fail("a step inside the for-loop of a sketch without one")
-        self.expect("value", f"%{self.defined} or return", {f"%{self.defined}"})
+        name = self.expect("value", f"%{self.defined} or return", {f"%{self.defined}"})
         self.punctuation(":")
         axes = frozenset(self.slot())
         self.punctuation("=")
@@ -100,14 +98,26 @@ class _Parser(AxisCursor):
         if self.accept("least"):
             self.expect("name", LEAST, {LEAST})
             scalar = LOWEST
-        return Step(op.text, inputs, axes, in_loop, reduced, leaf, scalar, self.accept("whole"))
+        step = Step(op.text, inputs, axes, in_loop, reduced, leaf, scalar, self.accept("whole"))
+        try:
+            check_step(step, [steps[operand] for operand in inputs], self.loop_axis)
+        except InvalidInput as error:
+            raise name.fail(str(error)) from None
+        return step
+
+    def _goal(self, steps: Sequence[Step]) -> int:
+        name = self.peek()
+        goal = self.reference()
+        if steps[goal].in_loop:
+            raise name.fail(f"%{goal} stands inside the for-loop, and outputs are saved after it")
+        return goal
 
     def _read(self, op: Token) -> tuple[Leaf | None, Scalar | None, tuple[int, ...]]:
         """What stands behind an operator: a device tensor, a number, or the steps that it reads."""
         if op.text == "load":
             source = int(self.expect("operand", "an input of the program, such as #0").text[1:])
             return Leaf(source, self.slots()), None, ()
-        if op.text == "constant":
+        if op.text == "constant":  # by name: a keyword of the text
             return None, self.scalar(), ()
         arity = arity_of(op.text)
         if arity is None:

@@ -17,7 +17,7 @@ from functools import lru_cache
 from mugraph.algebra import Expr, IndexedAlgebra, IndexedOracle, Meeting
 from mugraph.ir.axes import AxisProgram, Term
 from mugraph.ir.ops import OPERATORS, Call, Operator, operator
-from mugraph.search.closure.semantic import Context
+from mugraph.search.closure.context import Context
 
 
 class Tier(StrEnum):
@@ -179,6 +179,7 @@ class Expressions:
             raise AssertionError(f"the expression of {term.op} was not built")
         return expression
 
+    # by name: terms reduce sets of axes at once, which the rows of sum, max and matmul cannot say
     def elementwise_or_reduction(self, algebra: TierAlgebra, term: Term, args: list[Expr]) -> Expr | None:
         """The expression of one term of the program."""
         count = self.context.reduction_factor(self.context.mask(term.reduced))

@@ -15,6 +15,7 @@ from dataclasses import replace
 from mugraph.search.closure.sketch import Sketch, Step
 
 
+# by name: the pattern is x - mean(x), a difference with a sum
 def centred(sketch: Sketch) -> Iterator[Sketch]:
     """For each difference of a tensor and a row value summed up from it, the sketch with it taken a second time."""
     for index, step in enumerate(sketch.steps):

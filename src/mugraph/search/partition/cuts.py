@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from mugraph.ir.axes import AxisProgram, Slots, Term, operands_first, pruned
 from mugraph.ir.ops import OPERATORS
-from mugraph.search.closure.semantic import bits
+from mugraph.search.closure.context import bits
 from mugraph.search.partition.lower_bounds import Roofline, elements
 
 SHARED_OUT = 6
@@ -213,7 +213,7 @@ class CutSpace:
         points = [
             index
             for index, term in enumerate(self.program.terms)
-            if term.op not in ("load", "constant") and term.axes and index in users
+            if term.inputs and term.axes and index in users
             if term.op == "contract" or len(users[index]) > 1 or not self.maps_elements(users[index][0])
         ]
         return tuple(sorted(points, key=self.transfers.__getitem__))

@@ -76,7 +76,7 @@ class Roofline:
 
     def of(self, program: AxisProgram, produces: tuple[int, ...], libraries: bool = False) -> float:
         """The program in one launch; with `libraries`, as if they did its contractions for nothing but the time they take."""
-        alone = libraries or sum(term.op not in ("load", "constant") for term in program.terms) == 1
+        alone = libraries or sum(bool(term.inputs) for term in program.terms) == 1
         compute = sum(self.compute(program, term, alone) for term in program.terms)
         return self.seconds(self.memory(program, produces), compute)
 

@@ -371,6 +371,7 @@ class PlanSearch:
         return self.sources_of(split.producer, slots, DType.FP32)
 
 
+# by name: the sum of products of two elements is what a library's matrix product computes
 def _only_product(program: AxisProgram) -> Term | None:
     """The matrix product that is all of a program: one contraction, or elements times those of a vector, and their sum."""
     *loads, root = program.terms

@@ -18,11 +18,10 @@ import numpy as np
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.axes import AxisProgram, Slots
 from mugraph.ir.float_arithmetic import FloatArithmetic
-from mugraph.search.closure.evaluation import Evaluator
+from mugraph.search.closure.context import Context
 from mugraph.search.closure.safe_softmax import exponentials
 from mugraph.search.closure.saturation import Leaf
-from mugraph.search.closure.semantic import Context
-from mugraph.search.closure.sketch import Sketch, Step
+from mugraph.search.closure.sketch import Evaluator, Sketch, Step
 from mugraph.search.closure.two_pass_mean import centred
 from mugraph.search.kernels import Kernel
 from mugraph.search.partition.plans import Library, Plan, Stage
@@ -57,7 +56,7 @@ class _Unrehearsed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class RehearsedLaunch:
     """What a launch computes, whatever its schedule.
 
     For each goal, `writes` has the sources that it is read as, and its dimensions. Of each axis `sample` elements are computed,
@@ -111,7 +110,7 @@ class Launch:
 class _Floats(Evaluator[Array]):
     """Steps of a launch in floating point."""
 
-    def __init__(self, launch: Launch, dtype: type[np.floating[Any]], tensors: Mapping[int, Array]) -> None:
+    def __init__(self, launch: RehearsedLaunch, dtype: type[np.floating[Any]], tensors: Mapping[int, Array]) -> None:
         context = Context(len(launch.sample), launch.sketch.loop_axis, frozenset())
         super().__init__(context, FloatArithmetic(dtype), lambda leaf: launch.spread(tensors[leaf.source], leaf.slots))
         self.counts = [dtype(count) for count in (*launch.counts, 1)]
@@ -161,7 +160,7 @@ class Rehearsal:
             self._errors[structure] = self._errors_of(self.launches(plan))
         return self._errors[structure]
 
-    def _errors_of(self, launches: tuple[Launch, ...]) -> Errors:
+    def _errors_of(self, launches: tuple[RehearsedLaunch, ...]) -> Errors:
         if all(step.op in _HARMLESS for launch in launches for step in launch.sketch.steps):
             return (0.0,) * self._kinds
         key = launches, self.inputs
@@ -196,7 +195,7 @@ class Rehearsal:
             _CENTRED.put(key, known)
         return known
 
-    def _centred(self, launches: tuple[Launch, ...]) -> tuple[Launch, ...]:
+    def _centred(self, launches: tuple[RehearsedLaunch, ...]) -> tuple[RehearsedLaunch, ...]:
         for position, launch in enumerate(launches):
             for sketch in centred(launch.sketch):
                 other = (*launches[:position], replace(launch, sketch=sketch), *launches[position + 1 :])
@@ -204,7 +203,7 @@ class Rehearsal:
                     return self._centred(other)
         return launches
 
-    def _more_precise(self, launches: tuple[Launch, ...], others: tuple[Launch, ...]) -> bool:
+    def _more_precise(self, launches: tuple[RehearsedLaunch, ...], others: tuple[RehearsedLaunch, ...]) -> bool:
         """Whether some errors are less by far and none is more than doubled, and the outputs are those of the others."""
         errors, before = self._compared(launches), self._compared(others)
         if errors is None or before is None or not self._defined:
@@ -216,7 +215,7 @@ class Rehearsal:
             and all(np.allclose(x[..., 0], y[..., 0], rtol=_AGREEMENT, atol=_AGREEMENT) for x, y in pairs)
         )
 
-    def launches(self, plan: Plan) -> tuple[Launch, ...]:
+    def launches(self, plan: Plan) -> tuple[RehearsedLaunch, ...]:
         """What the launches of a plan compute, and on which samples."""
         return tuple(map(self._launch, plan.stages))
 
@@ -224,14 +223,16 @@ class Rehearsal:
     def _kinds(self) -> int:
         return 2 + self.inputs
 
-    def _launch(self, stage: Stage) -> Launch:
+    def _launch(self, stage: Stage) -> RehearsedLaunch:
         kernel = stage.kernel
         slots = kernel.outputs if isinstance(kernel, Library) else tuple(output.slots for output in kernel.outputs)
         sketch = _sketch(kernel)
         names = [(source, *([self.read_as[source]] if source in self.read_as else [])) for source in stage.produces]
         return self._sampled(sketch, tuple(zip(names, slots, strict=True)), kernel.sizes)
 
-    def _sampled(self, sketch: Sketch, writes: tuple[tuple[tuple[int, ...], Slots], ...], sizes: tuple[int, ...]) -> Launch:
+    def _sampled(
+        self, sketch: Sketch, writes: tuple[tuple[tuple[int, ...], Slots], ...], sizes: tuple[int, ...]
+    ) -> RehearsedLaunch:
         """A launch on samples of axes of `sizes`: an axis of another size than the program's is divided."""
         whole = (*self.sizes, *sizes[len(self.sizes) :])
         sample = tuple(
@@ -240,9 +241,9 @@ class Rehearsal:
         )
         summed = sketch.reduced_axes
         counts = tuple(size / few if axis in summed else 1.0 for axis, (size, few) in enumerate(zip(sizes, sample, strict=True)))
-        return Launch(sketch, writes, sample, counts)
+        return RehearsedLaunch(sketch, writes, sample, counts)
 
-    def _compared(self, launches: tuple[Launch, ...]) -> Errors | None:
+    def _compared(self, launches: tuple[RehearsedLaunch, ...]) -> Errors | None:
         """The errors of launches; None where no samples of their tensors fit."""
         errors = np.zeros(self._kinds)
         try:
@@ -256,7 +257,7 @@ class Rehearsal:
             return None
         return tuple(errors.tolist())
 
-    def outputs(self, launches: tuple[Launch, ...]) -> tuple[list[Array], ...]:
+    def outputs(self, launches: tuple[RehearsedLaunch, ...]) -> tuple[list[Array], ...]:
         """The program's outputs in float32 and in float64; the kinds of inputs are their last dimension."""
         tensors: dict[int, _Value] = {}
         for launch in launches:
@@ -270,7 +271,7 @@ class Rehearsal:
         outputs = sorted((source for source in tensors if source < 0), reverse=True)
         return tuple([tensors[source].arrays[precision] for source in outputs] for precision in range(len(_PRECISIONS)))
 
-    def _run(self, launch: Launch, tensors: Mapping[int, _Value]) -> list[_Value]:
+    def _run(self, launch: RehearsedLaunch, tensors: Mapping[int, _Value]) -> list[_Value]:
         evaluators = [
             _Floats(launch, dtype, {source: tensor.arrays[which] for source, tensor in tensors.items()})
             for which, dtype in enumerate(_PRECISIONS)
@@ -289,7 +290,7 @@ class Rehearsal:
             values.append(self._steps[key])
         return values
 
-    def _input(self, launch: Launch, leaf: Leaf) -> tuple[Array, ...]:
+    def _input(self, launch: RehearsedLaunch, leaf: Leaf) -> tuple[Array, ...]:
         """Samples of an input by kind: normal numbers, large ones, and for each input a kind where that is nearly constant."""
         shape = tuple(math.prod(size for _, size in launch.parts(slot)) for slot in leaf.slots)
         rng = np.random.default_rng([0x5A, leaf.source])
@@ -301,8 +302,8 @@ class Rehearsal:
         return tuple(rounded.astype(dtype) for dtype in _PRECISIONS)
 
 
-_KNOWN: Recent[tuple[tuple[Launch, ...], int], Errors] = Recent(capacity=1 << 12)
-_CENTRED: Recent[tuple[tuple[Launch, ...], int], tuple[Sketch, ...]] = Recent(capacity=1 << 10)
+_KNOWN: Recent[tuple[tuple[RehearsedLaunch, ...], int], Errors] = Recent(capacity=1 << 12)
+_CENTRED: Recent[tuple[tuple[RehearsedLaunch, ...], int], tuple[Sketch, ...]] = Recent(capacity=1 << 10)
 
 
 def _sketch(kernel: Kernel | Library) -> Sketch:

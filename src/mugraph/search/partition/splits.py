@@ -17,8 +17,7 @@ import numpy as np
 from mugraph.algebra.fields import FieldValue, NestingArithmetic
 from mugraph.errors import UndefinedInField
 from mugraph.ir.axes import AxisProgram, AxisSet, Slots, Term, pruned
-from mugraph.search.closure.saturation import TinyInputs
-from mugraph.search.closure.semantic import Context
+from mugraph.search.closure.context import Context, TinyInputs
 from mugraph.search.closure.sketch import Sketch
 from mugraph.search.partition.variants import iterations_as_parts
 
@@ -76,6 +75,7 @@ def split_at(program: AxisProgram, parts: int) -> Split | None:
     None if it never works on parts alone, or has no value in the field.
     """
     last = [i for i, term in enumerate(program.terms) if parts in term.reduced]
+    # by name: partial results are combined by sums; a contraction would sum products of them
     if not last or any(program.terms[i].reduced != {parts} or program.terms[i].op != "sum" for i in last):
         return None
     frontier = tuple(dict.fromkeys(program.terms[i].inputs[0] for i in last))
@@ -83,7 +83,7 @@ def split_at(program: AxisProgram, parts: int) -> Split | None:
     if any(i in after for i in frontier) or not all(parts in program.terms[i].axes for i in frontier):
         return None
     shared = {i for term in after for i in program.terms[term].inputs} - after - set(frontier)
-    if any(program.terms[i].op not in ("constant", "load") for i in shared):
+    if any(program.terms[i].inputs for i in shared):
         return None
     partial = tuple(_slots(program.terms[i].axes, parts) for i in frontier)
     arith, inputs, context = NestingArithmetic(seed=0), TinyInputs(seed=0), Context.of(program, None)
@@ -102,6 +102,7 @@ def split_at(program: AxisProgram, parts: int) -> Split | None:
         return all(np.array_equal(scaled[term].p, values[term].p) for term, _ in program.outputs)
 
     made = pruned(replace(program, outputs=tuple(zip(frontier, partial, strict=True))))
+    # by name: only exponentials are shifted by a maximum
     projective = any(term.op == "exp" for term in made.terms) and common_factors_cancel()
     return Split(replace(made, projective=projective), program, frontier, partial, parts, results)
 

@@ -15,8 +15,7 @@ from functools import lru_cache
 
 from mugraph.algebra.fields import NestingArithmetic
 from mugraph.ir.axes import AxisProgram, AxisSet, Slots, Term, pruned
-from mugraph.search.closure.saturation import TinyInputs
-from mugraph.search.closure.semantic import Context
+from mugraph.search.closure.context import Context, TinyInputs
 from mugraph.search.closure.sketch import Sketch, Step
 from mugraph.search.partition.cuts import Cut, CutSpace, in_normal_order, stored_slots
 from mugraph.search.partition.lower_bounds import BEST_EFFICIENCY, Roofline
@@ -36,6 +35,7 @@ def as_program(sketch: Sketch, program: AxisProgram) -> AxisProgram:
     return in_normal_order(pruned(replace(program, terms=tuple(terms), outputs=outputs)))
 
 
+# by name: the steps that lead out of the for-loop are ways in which one row, the accumulator, combines
 def iterations_as_parts(sketch: Sketch, program: AxisProgram) -> AxisProgram | None:
     """A sketch with a loop, read as a program in which the iterations are an axis: parts that are summed last.
 

@@ -17,9 +17,9 @@ from mugraph.devices import Device
 from mugraph.ir.axes import AxisSet, Slots
 from mugraph.ir.dtypes import DType
 from mugraph.ir.liveness import live_ranges
-from mugraph.ir.ops import OPERATORS, Call
+from mugraph.ir.ops import OPERATORS, Call, is_reduction
 from mugraph.search.closure.sketch import Sketch, Step, sums
-from mugraph.search.scheduling.emission import Output
+from mugraph.search.scheduling.emission import KernelOutput
 from mugraph.search.scheduling.space import cuttable
 
 GENERATED_EFFICIENCY = 0.6
@@ -57,7 +57,7 @@ class Transfer:
 class SketchCost:
     """What a sketch's cost consists of; the i-th load is of dtype `sources[i]`, the i-th goal saved as `outputs[i]`."""
 
-    def __init__(self, sketch: Sketch, sources: tuple[DType, ...], outputs: tuple[Output, ...], device: Device) -> None:
+    def __init__(self, sketch: Sketch, sources: tuple[DType, ...], outputs: tuple[KernelOutput, ...], device: Device) -> None:
         self.sketch, self.sources, self.outputs, self.device = sketch, sources, outputs, device
         loads = [step for step in sketch.steps if step.leaf is not None]
         self.transfers = (
@@ -137,7 +137,9 @@ LiveSet = tuple[tuple[IndexSpace, float], ...]
 
 
 @lru_cache(maxsize=1 << 14)
-def _live_sets(sketch: Sketch, dtypes: tuple[DType, ...], outputs: tuple[Output, ...], in_place: bool) -> tuple[LiveSet, ...]:
+def _live_sets(
+    sketch: Sketch, dtypes: tuple[DType, ...], outputs: tuple[KernelOutput, ...], in_place: bool
+) -> tuple[LiveSet, ...]:
     nodes = _block_nodes(sketch, dtypes, outputs, in_place)
     accumulators = [index for index, node in enumerate(nodes) if node.accumulates]
     inside = [index for index, node in enumerate(nodes) if node.in_loop]
@@ -153,7 +155,7 @@ def _live_sets(sketch: Sketch, dtypes: tuple[DType, ...], outputs: tuple[Output,
     return tuple(tuple((space, width) for space, width in zip(spaces, row, strict=True) if width) for row in widest)
 
 
-def _block_nodes(sketch: Sketch, dtypes: Sequence[DType], outputs: Sequence[Output], in_place: bool) -> list[_BlockNode]:
+def _block_nodes(sketch: Sketch, dtypes: Sequence[DType], outputs: Sequence[KernelOutput], in_place: bool) -> list[_BlockNode]:
     """The nodes `mugraph.search.scheduling.emission` makes of a sketch; views and savers own nothing and only read."""
     nodes: list[_BlockNode] = []
     owner: dict[int, int] = {}
@@ -167,7 +169,7 @@ def _block_nodes(sketch: Sketch, dtypes: Sequence[DType], outputs: Sequence[Outp
             nodes.append(_BlockNode(spaces[index], 0, reads, step.in_loop))
         elif step.op == "carry" and _is_view(sketch.steps[step.inputs[0]]):
             (owner[index],) = reads
-        elif step.op in ("sum", "max"):
+        elif is_reduction(step.op):
             left = spaces[step.inputs[0]]
             for axis in sorted(step.reduced):
                 left = left._replace(axes=left.axes - {axis})
@@ -181,7 +183,7 @@ def _block_nodes(sketch: Sketch, dtypes: Sequence[DType], outputs: Sequence[Outp
     return nodes
 
 
-def _save(nodes: list[_BlockNode], result: int, axes: AxisSet, dtype: DType, output: Output) -> None:
+def _save(nodes: list[_BlockNode], result: int, axes: AxisSet, dtype: DType, output: KernelOutput) -> None:
     """Repeat a result along the axes it lacks, cast it, and read it once more: the saver."""
     for axis in (axis for slot in output.slots for axis in slot if axis not in axes):
         axes |= {axis}
@@ -203,6 +205,7 @@ def _spaces(sketch: Sketch) -> list[IndexSpace]:
     spaces: list[IndexSpace] = []
     for step in sketch.steps:
         operands = [spaces[i] for i in step.inputs]
+        # by name: steps that combine iterations element by element; concatenation is the other way of the accumulator row
         summed = step.op in ("accumulate", "accumulate_max", "rescale")
         unsummed = summed or (step.op != "concat" and any(x.cut and sketch.loop_axis in x.axes for x in operands))
         cut = sketch.loop_axis in step.axes and not step.whole and (step.in_loop or unsummed)
@@ -218,6 +221,7 @@ def _is_view(load: Step) -> bool:
 def _work(step: Step, operands: Sequence[IndexSpace]) -> list[tuple[IndexSpace, float]]:
     """The points one step works on, and its operations per point; of concatenations' product, those of the two it consists of."""
     space = IndexSpace(step.axes | step.reduced, any(x.cut for x in operands), step.in_loop)
+    # by name: steps that are not elementwise reduce sets of axes or lead out of the for-loop, as no single row does
     match step.op:
         case "load" | "constant" | "carry" | "concat":
             return []

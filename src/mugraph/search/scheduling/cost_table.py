@@ -26,12 +26,12 @@ an A100, attention loses 18 % of its performance (the paper, section 8.2, on gri
 
 
 def in_femtoseconds(seconds: Values) -> Floats:
-    """Seconds without their rounding errors, so that what costs the same ties, in whichever order its parts were added."""
+    """Seconds rounded to whole femtoseconds, so that equal costs tie in whichever order their terms were added."""
     return np.round(np.asarray(seconds), 15)
 
 
 class Demand(NamedTuple):
-    """What kernels ask of a device."""
+    """Resources that kernels use of a device."""
 
     blocks: Values
     loop: Values
@@ -49,7 +49,7 @@ class Demand(NamedTuple):
 
 
 def kernel_seconds(device: Device, demand: Demand) -> Values:
-    """Seconds of a launch of each kernel."""
+    """Predicted seconds of one launch of each kernel."""
     blocks, loop, memory, cache, compute, steps, held = demand
     rounds = np.ceil(blocks / device.multiprocessors)
     uneven: Values = rounds * device.multiprocessors / blocks  # as if all had as many blocks as the multiprocessor that has most
@@ -93,7 +93,7 @@ class CostTable:
         self._first_live = np.cumsum([0, *(len(cost.live_sets) for cost in costs[:-1])])
 
     def seconds(self, schedules: Schedules, chosen: Indices) -> Floats:
-        """Predicted run times, [sketches, chosen schedules]."""
+        """Predicted seconds, shape [sketches, chosen]."""
         row, turn = schedules.at(chosen)
         traffic = np.empty((2, len(self._transfers), len(chosen)))
         for way, both in enumerate(self._traffic(schedules)):
@@ -148,7 +148,7 @@ class CostTable:
 
 
 class _Tiles:
-    """How much a block has of each of some index spaces, in kernels with a for-loop over one axis (None: without loop)."""
+    """Sizes of a block's tiles of several index spaces, in kernels with a for-loop over one axis (None: without loop)."""
 
     def __init__(self, spaces: Sequence[IndexSpace], loop_axis: int | None) -> None:
         self._axes = tuple(space.axes for space in spaces)
@@ -156,7 +156,7 @@ class _Tiles:
         self._by_power = {int(power): np.flatnonzero(powers == power) for power in np.unique(powers)}
 
     def sizes(self, schedules: Schedules, row: Indices, turn: Indices) -> Floats:
-        """The points of each space, [spaces, schedules], for places of the lattice."""
+        """Number of points of each space at places of the lattice, shape [spaces, schedules]."""
         sizes, loop = schedules.grids.tiles(self._axes)[:, row], schedules.loop[0, turn]
         for power, spaces in self._by_power.items():
             if power:
@@ -164,7 +164,7 @@ class _Tiles:
         return sizes
 
     def total(self, schedules: Schedules, weights: Floats) -> Values:
-        """The points of all spaces, each with a weight, on the whole lattice."""
+        """Weighted sum of the points of all spaces, on the whole lattice."""
         tiles = schedules.grids.tiles(self._axes)
         return sum(
             _worked_through(column(weights[spaces] @ tiles[spaces]), power, schedules.loop)

@@ -86,7 +86,7 @@ def _axes_in(dims: Dims) -> AxisSet:
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class KernelOutput:
     """What a kernel output is: its dimensions as axes, and its element type."""
 
     slots: Slots
@@ -94,7 +94,7 @@ class Output:
 
 
 def emit_block(
-    sketch: Sketch, schedule: Schedule, sizes: Sequence[int], sources: Sequence[Tensor], outputs: Sequence[Output]
+    sketch: Sketch, schedule: Schedule, sizes: Sequence[int], sources: Sequence[Tensor], outputs: Sequence[KernelOutput]
 ) -> Graph:
     """The block graph of a sketch for axes of `sizes`; the i-th load reads `sources[i]`, the kernel's operand i."""
     return _BlockEmitter(sketch, schedule, sizes, sources, outputs).run()
@@ -226,7 +226,7 @@ class Positions:
 
 class _BlockEmitter(Positions):
     def __init__(
-        self, sketch: Sketch, schedule: Schedule, sizes: Sequence[int], sources: Sequence[Tensor], outputs: Sequence[Output]
+        self, sketch: Sketch, schedule: Schedule, sizes: Sequence[int], sources: Sequence[Tensor], outputs: Sequence[KernelOutput]
     ) -> None:
         self.sketch, self.schedule, self.sizes, self.sources, self.outputs = sketch, schedule, sizes, sources, outputs
         super().__init__(GraphBuilder(Level.BLOCK, grid=tuple(count for _, count in schedule.grid), loop=schedule.loop))
@@ -241,6 +241,7 @@ class _BlockEmitter(Positions):
 
     def emit(self, step: Step) -> Operand:
         xs = [self.operands[i] for i in step.inputs]
+        # by name: each step that is not elementwise becomes nodes of its own, with the attributes that its row demands
         match step.op:
             case "load":
                 return self.load(step)
@@ -292,7 +293,7 @@ class _BlockEmitter(Positions):
         size = self.sizes[axis] // self.schedule.parts(axis)
         return size // self.schedule.loop if in_loop and axis == self.sketch.loop_axis else size
 
-    def save(self, operand: Operand, output: Output) -> Value:
+    def save(self, operand: Operand, output: KernelOutput) -> Value:
         value = self.coarse(operand, output.slots, lambda axis: self.tile(axis, False))
         if self.builder.tensor(value).dtype is not output.dtype:
             value = self.builder.add("cast", value, dtype=output.dtype)

@@ -19,31 +19,32 @@ from mugraph.search.scheduling.emission import Schedule
 from mugraph.search.scheduling.space import Floats, Grids, Indices, Schedules, Sizes, grids_over, schedule_space
 
 
-class Leaders:
-    """The `count` least `seconds` below `bound` of each race, by race, least first; of equal ones those of smaller numbers.
+class TopSchedules:
+    """The `count` fastest schedules of each of n groups, below `bound` seconds; ties go to the smaller id.
 
-    `worst` are for each race the seconds that another one must not exceed to be among them.
+    `groups`, `numbers` (schedule ids) and `seconds` have shape [entries], sorted by group and then by seconds. `cutoff`, of shape
+    [n], is the time above which a schedule is not among the fastest of its group.
     """
 
-    def __init__(self, races: int, count: int, bound: float = np.inf) -> None:
+    def __init__(self, groups: int, count: int, bound: float = np.inf) -> None:
         self._count, self._bound = count, bound
-        self.worst = np.full(races, bound)
-        self.races = np.zeros(0, dtype=np.intp)
+        self.cutoff = np.full(groups, bound)
+        self.groups = np.zeros(0, dtype=np.intp)
         self.numbers = np.zeros(0, dtype=np.intp)
         self.seconds = np.zeros(0)
 
-    def add(self, races: Indices, seconds: Floats, numbers: Indices) -> None:
-        """Let more run, arrays of one length: which race, in how many seconds, and the number it is known by."""
-        fast = (seconds <= self.worst[races]) & (seconds < self._bound)
-        races = np.concatenate([self.races, races[fast]])
+    def add(self, groups: Indices, seconds: Floats, numbers: Indices) -> None:
+        """Add n entries: group id, predicted seconds and schedule id, each of shape [n]."""
+        fast = (seconds <= self.cutoff[groups]) & (seconds < self._bound)
+        groups = np.concatenate([self.groups, groups[fast]])
         seconds = np.concatenate([self.seconds, seconds[fast]])
         numbers = np.concatenate([self.numbers, numbers[fast]])
-        order = np.lexsort((numbers, seconds, races))
-        place = np.arange(len(order)) - np.searchsorted(races[order], races[order])
+        order = np.lexsort((numbers, seconds, groups))
+        place = np.arange(len(order)) - np.searchsorted(groups[order], groups[order])
         kept = order[place < self._count]
-        self.races, self.seconds, self.numbers = races[kept], seconds[kept], numbers[kept]
+        self.groups, self.seconds, self.numbers = groups[kept], seconds[kept], numbers[kept]
         last = order[place == self._count - 1]
-        self.worst[races[last]] = seconds[last]
+        self.cutoff[groups[last]] = seconds[last]
 
 
 _AT_FIRST = 64
@@ -94,46 +95,50 @@ class Scheduler:
         return self.spaces[cut_axes]
 
     def best_of_each(self, costs: tuple[SketchCost, ...], count: int) -> Iterator[Scheduled]:
-        """The `count` schedules of least predicted seconds of each sketch, sketch by sketch, best first."""
-        leaders = Leaders(len(costs), count)
+        """The `count` fastest schedules of each sketch, sketch by sketch, fastest first."""
+        top = TopSchedules(len(costs), count)
         for numbers, table in cost_tables(costs):
-            self._compare(table, self.space(table.cut_axes), numbers, leaders, numbers[:, None])
-        return self._scheduled(costs, leaders)
+            self._compare(table, self.space(table.cut_axes), numbers, top, numbers[:, None])
+        return self._scheduled(costs, top)
 
     def best(self, costs: tuple[SketchCost, ...], count: int, bound: float, rest: Floats) -> Iterator[Scheduled]:
-        """The `count` best schedules of all sketches together below `bound` seconds, best first.
+        """The `count` fastest schedules of all sketches together below `bound` seconds, fastest first.
 
-        `rest` are seconds that each variant costs besides; they count in the order and against the bound.
+        `rest`, of shape [variants], are seconds added to the schedules of each variant, in the order and against the bound.
         """
-        leaders = Leaders(1, count, bound)
+        top = TopSchedules(1, count, bound)
         for numbers, table in cost_tables(costs):
             space = self.space(table.cut_axes)
-            self._compare(table, space, numbers, leaders, np.zeros((1, 1), dtype=np.intp), rest[space.variant])
-        return self._scheduled(costs, leaders, rest)
+            self._compare(table, space, numbers, top, np.zeros((1, 1), dtype=np.intp), rest[space.variant])
+        return self._scheduled(costs, top, rest)
 
     def least(self, costs: tuple[SketchCost, ...]) -> dict[int, Scheduled]:
-        """For each variant the best schedule of all sketches, where any fits."""
-        leaders = Leaders(len(self.variants), 1)
+        """The fastest schedule of all sketches for each variant; variants that no schedule fits are left out."""
+        top = TopSchedules(len(self.variants), 1)
         for numbers, table in cost_tables(costs):
             space = self.space(table.cut_axes)
-            self._compare(table, space, numbers, leaders, space.variant[None])
-        return {scheduled.variant: scheduled for scheduled in self._scheduled(costs, leaders)}
+            self._compare(table, space, numbers, top, space.variant[None])
+        return {scheduled.variant: scheduled for scheduled in self._scheduled(costs, top)}
 
     def _compare(
         self,
         table: CostTable,
         space: Schedules,
         numbers: Indices,
-        leaders: Leaders,
-        races: Indices,
+        top: TopSchedules,
+        groups: Indices,
         rest: Floats | float = 0.0,
     ) -> None:
-        """Let the sketches of a table, known by `numbers`, run in `races`, [sketches or 1, schedules or 1]."""
+        """Add the schedules of a table's sketches to the top ones.
+
+        `numbers` are the ids of the sketches, of shape [sketches]; `groups` the group of each sketch and schedule, of shape
+        [sketches or 1, schedules or 1]; `rest` seconds that are added to every schedule, of shape [schedules].
+        """
         if not len(space):
             return
         floor = (table.floor(space) + rest) * _ROUNDING
-        promising = np.flatnonzero(floor <= leaders.worst[races].max(axis=0))
-        order = promising[_in_turn(races[0, promising] if races.shape[1] > 1 else None, floor[promising])]
+        promising = np.flatnonzero(floor <= top.cutoff[groups].max(axis=0))
+        order = promising[_in_turn(groups[0, promising] if groups.shape[1] > 1 else None, floor[promising])]
         limit, size = table.device.shared_memory_bytes, _AT_FIRST
         while len(order):
             chosen, order = np.sort(order[:size]), order[size:]
@@ -145,12 +150,12 @@ class Scheduler:
                 continue
             chosen, fits = chosen[some], fits[:, some]
             total = table.seconds(space, chosen) + (rest[chosen] if isinstance(rest, np.ndarray) else rest)
-            where = np.broadcast_to(races, (len(numbers), len(floor)))[:, chosen]
-            leaders.add(where[fits], total[fits], ((numbers[:, None] << _NUMBER_BITS) + chosen)[fits])
-            order = order[(floor <= leaders.worst[races].max(axis=0))[order]]
+            where = np.broadcast_to(groups, (len(numbers), len(floor)))[:, chosen]
+            top.add(where[fits], total[fits], ((numbers[:, None] << _NUMBER_BITS) + chosen)[fits])
+            order = order[(floor <= top.cutoff[groups].max(axis=0))[order]]
 
-    def _scheduled(self, costs: Sequence[SketchCost], leaders: Leaders, rest: Floats | None = None) -> Iterator[Scheduled]:
-        for total, number in zip(leaders.seconds, leaders.numbers, strict=True):
+    def _scheduled(self, costs: Sequence[SketchCost], top: TopSchedules, rest: Floats | None = None) -> Iterator[Scheduled]:
+        for total, number in zip(top.seconds, top.numbers, strict=True):
             cost, index = costs[int(number) >> _NUMBER_BITS], int(number) & (1 << _NUMBER_BITS) - 1
             space = self.space(cost.cut_axes)
             variant = int(space.variant[index])
@@ -158,13 +163,16 @@ class Scheduler:
             yield Scheduled(float(seconds), cost, space.schedule(index), variant)
 
 
-def _in_turn(races: Indices | None, floor: Floats) -> Indices:
-    """The schedules with the least floor of each race first, then the next of each, and so on; None: all are in one race."""
-    if races is None:
+def _in_turn(groups: Indices | None, floor: Floats) -> Indices:
+    """Indices of schedules, round-robin over their groups, each group by its lower bound; both arguments have shape [schedules].
+
+    Without groups, in the order of the bounds.
+    """
+    if groups is None:
         return np.argsort(floor, kind="stable")
-    by_race = np.lexsort((floor, races))
-    sorted_races = races[by_race]
-    place = np.empty_like(by_race)
-    place[by_race] = np.arange(len(floor)) - np.searchsorted(sorted_races, sorted_races)
+    by_group = np.lexsort((floor, groups))
+    sorted_groups = groups[by_group]
+    place = np.empty_like(by_group)
+    place[by_group] = np.arange(len(floor)) - np.searchsorted(sorted_groups, sorted_groups)
     order: Indices = np.lexsort((floor, place))
     return order

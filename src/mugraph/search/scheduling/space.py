@@ -33,10 +33,11 @@ _GRID_DIMENSIONS = 3
 
 
 class Grids:
-    """Many grids over the same axes.
+    """A batch of grids over the same axes.
 
-    `sizes`: elements of each axis, [grids] where they differ; `parts`: for each cut axis the blocks along it, [grids];
-    `variant`: which of several assignments of sizes a grid is for, [grids]; `frame`: what allows all of them.
+    `sizes` are the elements of each axis, of shape [grids] where they differ; `parts` the number of blocks along each cut axis,
+    of shape [grids]; `variant` the assignment of sizes that each grid is for, of shape [grids]; `frame` the constraint that all
+    satisfy.
     """
 
     def __init__(self, sizes: Sequence[Values], parts: dict[int, Floats], variant: Indices, frame: Frame = ANY_SCHEDULE) -> None:
@@ -50,17 +51,17 @@ class Grids:
 
     @cached_property
     def blocks(self) -> Floats:
-        """Thread blocks, [grids]."""
+        """Number of thread blocks, shape [grids]."""
         return math.prod(self.parts.values(), start=np.ones(len(self)))
 
     def whole(self, axes: AxisSet) -> Values:
-        """Elements of a device tensor."""
+        """Number of elements of a device tensor over `axes`, shape [grids] where sizes differ."""
         if axes not in self._wholes:
             self._wholes[axes] = math.prod((self.sizes[axis] for axis in axes), start=1.0)
         return self._wholes[axes]
 
     def tile(self, axes: AxisSet) -> Floats:
-        """Elements that a block has of a tensor, [grids]."""
+        """Number of elements of a block's tile of a tensor over `axes`, shape [grids]."""
         if axes not in self._tiles:
             axis = max(axes)
             parts = self.parts.get(axis)
@@ -69,11 +70,11 @@ class Grids:
         return self._tiles[axes]
 
     def tiles(self, tensors: Sequence[AxisSet]) -> Floats:
-        """Elements that a block has of each of some tensors, [tensors, grids]."""
+        """Number of elements of a block's tile of each tensor, shape [tensors, grids]."""
         return np.array([self.tile(axes) for axes in tensors]).reshape(len(tensors), len(self))
 
     def shared(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What `make` says of the grids, made once for each `key`."""
+        """The result of `make` for `key`, computed once for these grids."""
         if key not in self._shared:
             self._shared[key] = make()
         made: T = self._shared[key]
@@ -93,18 +94,18 @@ class Schedules:
             left = column(grids.sizes[loop_axis]) / column(grids.parts.get(loop_axis, 1.0))
             whole &= left % self.loop == 0
         self.places: Indices = np.flatnonzero(whole)
-        """Where in the lattice each schedule is."""
+        """Flat index in the lattice of each schedule, shape [schedules]."""
 
     def __len__(self) -> int:
         return len(self.places)
 
     @cached_property
     def variant(self) -> Indices:
-        """Which of several assignments of sizes a schedule is for."""
+        """The assignment of sizes that each schedule is for, shape [schedules]."""
         return self.grids.variant[self.places // self.loop.size]
 
     def schedule(self, index: int) -> Schedule:
-        """One of them."""
+        """The schedule at an index of the batch."""
         row, turn = divmod(int(self.places[index]), self.loop.size)
         cuts = tuple((axis, int(count[row])) for axis, count in self.grids.parts.items() if count[row] > 1)
         grid = self.grids.frame.arranged(cuts)
@@ -112,24 +113,24 @@ class Schedules:
         return Schedule(grid, int(self.loop[0, turn]))
 
     def shared(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What `make` says of the schedules, made once for each `key`."""
+        """The result of `make` for `key`, computed once for these schedules."""
         if key not in self._shared:
             self._shared[key] = make()
         made: T = self._shared[key]
         return made
 
     def at(self, chosen: Indices) -> tuple[Indices, Indices]:
-        """Grid and loop count of some schedules, as places in both."""
+        """Row (grid) and column (loop count) in the lattice of the schedules `chosen`, each of shape [chosen]."""
         row, turn = np.divmod(self.places[chosen], self.loop.size)
         return row, turn
 
     def flat(self, values: Values) -> Floats:
-        """Of values on the whole lattice those of the schedules, in their order."""
+        """Values on the lattice, [grids or 1, loop counts or 1], gathered for the schedules: shape [schedules]."""
         spread = np.broadcast_to(values, (len(self.grids), self.loop.size)).ravel()
         return spread if len(self) == len(spread) else spread[self.places]
 
     def run(self, slots: Slots, in_loop: bool) -> Values:
-        """Elements that a tile of a row-major device tensor of dimensions `slots` has in one piece."""
+        """Elements in a contiguous run of a tile of a row-major device tensor of dimensions `slots`, on the lattice."""
         run: Values = 1.0
         whole: npt.NDArray[np.bool_] | None = None
         for axis in (axis for slot in reversed(slots) for axis in reversed(slot)):
@@ -146,12 +147,12 @@ class Schedules:
 
 
 def column(values: Values) -> Values:
-    """Values of grids as a column of the lattice."""
+    """Values of shape [grids] as a column of the lattice, [grids, 1]."""
     return values[:, None] if isinstance(values, np.ndarray) else values
 
 
 def picked(values: Values, row: Indices, turn: Indices) -> Values:
-    """Values on the lattice at some of its places."""
+    """Values on the lattice gathered at rows `row` and columns `turn`, both of shape [n]: shape [n]."""
     if not isinstance(values, np.ndarray):
         return values
     rows, turns = values.shape
@@ -185,7 +186,7 @@ def grids_over(
 
 
 def _allowed(table: Floats, parallel: Sequence[int], frame: Frame) -> npt.NDArray[np.bool_]:
-    """Which grids of a table a frame allows, [grids]: those that cut the same axes into as many parts are looked at once."""
+    """Mask of the grids in a table, [grids, axes], that a frame allows, of shape [grids]; equal cuts are checked once."""
     told_apart = np.minimum(table, 2.0) if frame.grids is None else table
     kinds, which = np.unique(told_apart, axis=0, return_inverse=True)
     cuts = (tuple((axis, int(count)) for axis, count in zip(parallel, kind, strict=True) if count > 1) for kind in kinds)
