@@ -27,7 +27,6 @@ from mugraph.search.closure.sketch import Sketch
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.scheduling.emission import KernelOutput, Schedule, emit_block
 
-
 Dims = tuple[int | None, ...]
 """The axis of each dimension of a tensor, None where it has one element."""
 
