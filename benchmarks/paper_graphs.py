@@ -33,7 +33,7 @@ from mugraph.ir.evaluate import loop_nodes
 from mugraph.ir.graph import Graph, Level
 from mugraph.ir.liveness import peak_bytes
 from mugraph.ir.ops import OPERATORS, Scope, apply_call
-from mugraph.search import Candidate, Options, search
+from mugraph.search import Options, Proposal, search
 from mugraph.search.algorithm1.candidates import demand, predicted_seconds
 from mugraph.search.scheduling.cost_table import kernel_seconds
 from mugraph.testing.containment import way
@@ -74,7 +74,7 @@ def text_of(graph: str) -> str:
     return (PAPER / f"{graph}.mugraph").read_text()
 
 
-def _cost(candidates: Sequence[Candidate]) -> float | None:
+def _cost(candidates: Sequence[Proposal]) -> float | None:
     return min((candidate.cost for candidate in candidates), default=None)
 
 

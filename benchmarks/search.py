@@ -48,7 +48,7 @@ from mugraph.frontend.workloads import WORKLOADS
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Graph
 from mugraph.ir.serialize import graph_from_json, graph_to_json
-from mugraph.search import Candidate, Options, Progress, SearchResult, SearchSpace, search
+from mugraph.search import Options, Progress, Proposal, SearchResult, SearchSpace, search
 from mugraph.search.algorithm1 import EnumerationOptions, EnumerationResult, enumerate_graphs
 from mugraph.search.algorithm1.candidates import predicted_seconds
 from mugraph.search.structures import KNOWN
@@ -357,7 +357,7 @@ def containment(arguments: argparse.Namespace) -> tuple[Record, str]:
     return record, summary
 
 
-def _scheduled_as_the_figure(candidate: Candidate) -> bool:
+def _scheduled_as_the_figure(candidate: Proposal) -> bool:
     """Whether a graph has 128 blocks of 16 iterations."""
     return all(node.body is not None and (node.body.grid, node.body.loop) == ((128,), 16) for node in candidate.graph.kernels())
 

@@ -20,9 +20,9 @@ import torch
 import mugraph
 from mugraph.errors import InvalidInput, ShapeMismatch, StorageError, TargetUnavailable, UnsupportedOperator
 from mugraph.ir.graph import Graph
-from mugraph.search import Candidate as Proposal
+from mugraph.search import Proposal as Proposal
 from mugraph.search import SearchReport, SearchResult
-from mugraph.selection import pipeline
+from mugraph.selection import qualification
 from mugraph.support.progress import Event
 
 
@@ -144,7 +144,7 @@ def test_original_is_the_result_when_it_is_measured_fastest(monkeypatch: pytest.
         last = list(runs)[-1]
         return {name: [1.0 if name == last else 2.0] for name in runs}
 
-    monkeypatch.setattr(pipeline, "measure", measure)
+    monkeypatch.setattr(qualification, "measure", measure)
     opt = mugraph.superoptimize(normalised_product, inputs())
     assert not opt.found
     assert opt.graph == opt.program

@@ -22,13 +22,13 @@ from mugraph.ir.program import Program
 from mugraph.ir.readings import readings
 from mugraph.results.data import Report
 from mugraph.results.superoptimized import Superoptimized
-from mugraph.search import Candidate, SearchReport, SearchResult, SearchSpace
+from mugraph.search import Proposal, SearchReport, SearchResult, SearchSpace
 from mugraph.search.algorithm1.candidates import predicted_seconds
 from mugraph.search.constraints import EVERYTHING
 from mugraph.search.executors import Workers, check_workers
 from mugraph.selection.inputs import random_tensors, torch_runner
-from mugraph.selection.pipeline import Contestant, Evidence, Proved, Qualifier
 from mugraph.selection.proposals import Engine, Found, Inquiry, engine_of
+from mugraph.selection.qualification import Contestant, Evidence, Proved, Qualifier
 from mugraph.selection.result_cache import ResultCache
 from mugraph.selection.structure_key import of_form
 from mugraph.support.deadline import Deadline
@@ -171,7 +171,7 @@ def optimize_graph(
             raise KeyboardInterrupt if qualifier.interrupted else _refused(qualifier, entry)
         if measured:
             proved, original = qualifier.settle(proved, original, problem.inputs)
-        nothing = SearchResult([Candidate(written, 0.0)], SearchReport(refused="the muGraph was given"))
+        nothing = SearchResult([Proposal(written, 0.0)], SearchReport(refused="the muGraph was given"))
         return _result(qualifier, nothing, proved, True, original, problem.calling)
 
 

@@ -211,7 +211,7 @@ def test_an_interrupted_proof_is_an_interruption(monkeypatch: pytest.MonkeyPatch
     def interrupt(*arguments: object, **settings: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("mugraph.selection.pipeline.float_check", interrupt)
+    monkeypatch.setattr("mugraph.selection.qualification.float_check", interrupt)
     with pytest.raises(KeyboardInterrupt):
         mugraph.optimize_graph(TEXT, normalised, tensors(), profile=False)
 

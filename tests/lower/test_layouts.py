@@ -19,8 +19,8 @@ from mugraph.ir import DType, Graph
 from mugraph.lower import cooperative, lower
 from mugraph.lower.access_costs import accesses_of
 from mugraph.lower.check import check
-from mugraph.lower.expressions import Source
 from mugraph.lower.layouts import swizzle_of, with_layouts
+from mugraph.lower.scalar_expressions import Source
 from mugraph.lower.tile_form import Buffer, Elementwise, Kernel, Matmul, Memory, Swizzle, Tile
 from mugraph.lower.traffic import sectors, wavefronts
 from mugraph.targets.cuda import print_program

@@ -14,8 +14,8 @@ from mugraph.frontend import trace
 from mugraph.frontend.workloads import WORKLOADS
 from mugraph.ir import DType, Graph
 from mugraph.lower import Passes, construct, cooperative, lower
-from mugraph.lower.expressions import Source
 from mugraph.lower.memory import ALIGNMENT, Lifetime, least_shared_bytes, lifetimes, place
+from mugraph.lower.scalar_expressions import Source
 from mugraph.lower.tile_form import Buffer, Elementwise, Memory, Tile
 from mugraph.search import search
 from mugraph.targets.cuda.machine import Cuda

@@ -8,9 +8,9 @@ from lower.graphs import OTHER_MAXIMA, attention, normalised_scores, rms_norm_li
 from mugraph.ir import DType, Graph, GraphBuilder, Level
 from mugraph.lower import construct, lower
 from mugraph.lower.check import check
-from mugraph.lower.expressions import TF32, Apply, Source
 from mugraph.lower.fragments import on_matrix_units
 from mugraph.lower.narrowing import with_narrow_factors, with_rounded_factors
+from mugraph.lower.scalar_expressions import TF32, Apply, Source
 from mugraph.lower.tile_form import Elementwise, Kernel, Matmul, Memory
 
 

@@ -16,7 +16,7 @@ from mugraph.ir import Graph
 from mugraph.search import Options, search
 from mugraph.search.driver import Search
 from mugraph.search.structure_cache import structures_from_json, structures_to_json
-from mugraph.search.structures import KNOWN, Key, Structure
+from mugraph.search.structures import KNOWN, FoundStructure, Key
 
 from .programs import PAPER, attention, rmsnorm
 
@@ -47,7 +47,7 @@ def a_process_that_knows_nothing() -> Iterator[None]:
     KNOWN.clear()
 
 
-def found_in(program: Graph) -> Mapping[Key, Structure]:
+def found_in(program: Graph) -> Mapping[Key, FoundStructure]:
     run = Search(program, CPU)
     run.run()
     return run.kernels.found

@@ -9,9 +9,9 @@ import pytest
 from mugraph.ir import DType, Graph, GraphBuilder, Level
 from mugraph.results.data import Rejection
 from mugraph.runtime import build
-from mugraph.selection import pipeline
+from mugraph.selection import qualification
 from mugraph.selection.inputs import random_tensors
-from mugraph.selection.pipeline import Contestant, Proved, Qualifier
+from mugraph.selection.qualification import Contestant, Proved, Qualifier
 from mugraph.support import deadline
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import silent
@@ -71,7 +71,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(pipeline, "Deadline", lambda seconds: Deadline(seconds, started=made.now))
+    monkeypatch.setattr(qualification, "Deadline", lambda seconds: Deadline(seconds, started=made.now))
     monkeypatch.setattr(deadline, "time", made)
     return made
 
@@ -85,7 +85,7 @@ def test_no_compilation_is_begun_that_would_end_late(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, budget: float | None, begun: int
 ) -> None:
     """Each takes a second; of what is left, compilation has three tenths, and its last one ends within the budget."""
-    monkeypatch.setattr(pipeline, "available_cores", lambda: 1)
+    monkeypatch.setattr(qualification, "available_cores", lambda: 1)
     program = lengths(of_factors=False)
     qualifier = qualifier_for(program, budget)
 
@@ -112,7 +112,7 @@ def test_the_original_is_measured_only_where_a_hopeless_one_would_end_in_time(
         asked.append(len(entries))
         return list(entries)
 
-    monkeypatch.setattr(pipeline, "_measured", measured_as_before)
+    monkeypatch.setattr(qualification, "_measured", measured_as_before)
     kept, _ = qualifier_for(program, budget).settle([proved], entry, random_tensors(program, seed=0))
     assert bool(asked) is measured
     assert kept == [proved]

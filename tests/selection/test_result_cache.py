@@ -21,7 +21,7 @@ from mugraph.results.data import Candidate
 from mugraph.runtime import build
 from mugraph.search import search as closure_search
 from mugraph.selection import result_cache
-from mugraph.selection.pipeline import Qualifier
+from mugraph.selection.qualification import Qualifier
 from mugraph.support.store import Mode, Store
 from mugraph.verifier.certificate import digest
 

@@ -34,7 +34,7 @@ from mugraph.cli.arguments import (
 
 if TYPE_CHECKING:
     from mugraph.search import SearchSpace
-    from mugraph.selection.pipeline import Evidence as KindOfEvidence
+    from mugraph.selection.qualification import Evidence as KindOfEvidence
     from mugraph.support.progress import ProgressCallback
 
 

@@ -29,7 +29,7 @@ from mugraph.results.data import Shared
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.benchmarking import Duel, duel
 from mugraph.search.constraints import SearchSpace
-from mugraph.selection.pipeline import Evidence
+from mugraph.selection.qualification import Evidence
 from mugraph.support.progress import ProgressCallback
 from mugraph.support.store import Mode, Store
 from mugraph.support.user_warnings import warn_user

@@ -20,7 +20,7 @@ from mugraph.frontend.calling import arguments_of
 from mugraph.results.data import Shared
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.search.constraints import SearchSpace
-from mugraph.selection.pipeline import Evidence
+from mugraph.selection.qualification import Evidence
 
 if TYPE_CHECKING:
     import torch

@@ -26,7 +26,7 @@ from mugraph.ir.graph import Graph
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.benchmarking import Duel, duel
 from mugraph.search.constraints import SearchSpace
-from mugraph.selection.pipeline import Evidence
+from mugraph.selection.qualification import Evidence
 from mugraph.selection.structure_key import form_of
 from mugraph.support.deadline import Deadline
 from mugraph.support.store import Mode, Store, digest_of

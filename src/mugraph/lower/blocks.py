@@ -17,7 +17,8 @@ from mugraph.ir.graph import VIEWS, Graph, Node, Shape, Tensor, Value
 from mugraph.ir.ops import GRAPH_DEFINED, Scope, apply_call, is_contraction, is_reduction, operator, partition_of
 from mugraph.lower import tiles
 from mugraph.lower.exponents import LOWEST, least_of
-from mugraph.lower.expressions import (
+from mugraph.lower.phases import ACCUMULATORS, Phase, phases
+from mugraph.lower.scalar_expressions import (
     MAXIMUM,
     Apply,
     Constant,
@@ -28,8 +29,19 @@ from mugraph.lower.expressions import (
     reduced_expression,
     renumbered,
 )
-from mugraph.lower.phases import ACCUMULATORS, Phase, phases
-from mugraph.lower.tile_form import Buffer, Combine, Elementwise, Kernel, Label, Load, Matmul, Memory, Reduce, Statement, Tile
+from mugraph.lower.tile_form import (
+    Buffer,
+    Combine,
+    Elementwise,
+    Kernel,
+    Load,
+    Matmul,
+    Memory,
+    Reduce,
+    Statement,
+    StatementLabel,
+    Tile,
+)
 
 _PASSED_THROUGH = VIEWS | {"cast"}
 
@@ -126,7 +138,7 @@ class _BlockLowering:
         self.values: dict[Value, Tile | _Computed] = {}
         self.accumulators: dict[int, Tile] = {}
         self.maxima: dict[tuple[object, ...], _RunningMaximum] = {}
-        self.label = Label("", 0)
+        self.label = StatementLabel("", 0)
         """Of the statements of the node that is being lowered."""
 
     def run(self) -> Kernel:
@@ -182,12 +194,12 @@ class _BlockLowering:
             case _:
                 self.elementwise(index, node)
 
-    def label_of(self, index: int) -> Label:
+    def label_of(self, index: int) -> StatementLabel:
         """What statements of a node are called: by the operator whose result it is, and its number."""
         node = self.graph.nodes[index]
         if node.op in ACCUMULATORS:
-            return Label("acc", index)
-        return Label(node.op if node.body is None else node.body.nodes[node.body.outputs[0].node - 1].op, index)
+            return StatementLabel("acc", index)
+        return StatementLabel(node.op if node.body is None else node.body.nodes[node.body.outputs[0].node - 1].op, index)
 
     # places ----------------------------------------------------------------------------------------------------------
 
@@ -264,7 +276,7 @@ class _BlockLowering:
         products = _products(producer) if is_contraction(producer.op) else []
         return self.product_order(products) if len(products) == 1 else None
 
-    def filled(self, shape: Shape, value: float, label: Label, order: Sequence[int] | None = None) -> Tile:
+    def filled(self, shape: Shape, value: float, label: StatementLabel, order: Sequence[int] | None = None) -> Tile:
         tile = self.temporary(shape, order)
         self.emit(Phase.BEFORE, Elementwise(tile, (), Constant(value), label=label))
         return tile
@@ -295,7 +307,7 @@ class _BlockLowering:
             self.values[value] = known = target
         return known
 
-    def write(self, phase: Phase, place: _Place, what: _Computed, label: Label | None = None) -> None:
+    def write(self, phase: Phase, place: _Place, what: _Computed, label: StatementLabel | None = None) -> None:
         """Store an expression, its sources broadcast to the place's shape."""
         sources = tuple(tiles.broadcast(source, place.tile.shape) for source in what.sources)
         self.emit(phase, Elementwise(place.tile, sources, what.expression, place.combine, label))
@@ -433,7 +445,7 @@ class _BlockLowering:
         shape, now = self.graph.tensor(shift).shape, self.tile(shift)
         elements = (now.buffer, now.start, *tiles.merged(now))
         if elements not in self.maxima:
-            names = [Label(name, shift.node) for name in ("largest", "raised", "old_factor", "new_factor")]
+            names = [StatementLabel(name, shift.node) for name in ("largest", "raised", "old_factor", "new_factor")]
             largest = self.filled(shape, LOWEST, names[0])
             raised, old_factor, new_factor = (self.temporary(shape) for _ in range(3))
             decay = Apply("exp({0} - {1})", (Source(0), Source(1)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from mugraph.ir import ops
 from mugraph.ir.graph import Node
 from mugraph.ir.ops import operator
-from mugraph.lower.expressions import Apply, Expression, Source
+from mugraph.lower.scalar_expressions import Apply, Expression, Source
 
 LOWEST = float(ops.LOWEST)
 """Start of a running maximum: finite, so that -inf - max never becomes NaN."""

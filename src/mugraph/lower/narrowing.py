@@ -15,8 +15,8 @@ from dataclasses import replace
 from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
 from mugraph.lower.exponents import shifted
-from mugraph.lower.expressions import TF32, Apply, Expression, Source, renumbered, subexpressions
 from mugraph.lower.memory import place
+from mugraph.lower.scalar_expressions import TF32, Apply, Expression, Source, renumbered, subexpressions
 from mugraph.lower.tile_form import Buffer, Combine, Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile, reads_target
 
 

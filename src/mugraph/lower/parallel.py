@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
-from mugraph.lower.expressions import Source
 from mugraph.lower.fragments import WARP, on_matrix_units
+from mugraph.lower.scalar_expressions import Source
 from mugraph.lower.thread_mapping import tasks_of
 from mugraph.lower.tile_form import Buffer, Combine, Kernel, Matmul, Memory, Reduce, Statement, Tile
 from mugraph.lower.tiles import row_major

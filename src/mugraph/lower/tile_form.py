@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Shape, Value
-from mugraph.lower.expressions import Expression
 from mugraph.lower.phases import Phase
+from mugraph.lower.scalar_expressions import Expression
 
 Place = TypeVar("Place", int, NDArray[np.int64])
 """An element's place in a buffer, or an array of them."""
@@ -139,7 +139,7 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True)
-class Label:
+class StatementLabel:
     """What a statement computes: the operator of the block graph's node (`square_3`), or what it keeps of that node's value
     (`acc_5`, `largest_7`). Printers may use it as a name; nothing that is computed depends on it.
     """
@@ -159,7 +159,7 @@ class Elementwise:
     sources: tuple[Tile, ...]
     expression: Expression
     combine: Combine | None = None
-    label: Label | None = field(default=None, compare=False)
+    label: StatementLabel | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ class Reduce:
     expression: Expression
     combine: Combine
     accumulate: bool = False
-    label: Label | None = field(default=None, compare=False)
+    label: StatementLabel | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ class Matmul:
     accumulate: bool = False
     panels: Panels | None = None
     tf32: bool = False
-    label: Label | None = field(default=None, compare=False)
+    label: StatementLabel | None = field(default=None, compare=False)
 
     @property
     def sources(self) -> tuple[Tile, ...]:

@@ -34,15 +34,14 @@ from mugraph.errors import InvalidInput
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Value
 from mugraph.ir.tokens import Cursor, Token, tokenize
-from mugraph.lower.expressions import Apply, Constant, Expression, Source
 from mugraph.lower.phases import Phase
+from mugraph.lower.scalar_expressions import Apply, Constant, Expression, Source
 from mugraph.lower.tile_form import (
     Buffer,
     Combine,
     Elementwise,
     Index,
     Kernel,
-    Label,
     Load,
     Matmul,
     Memory,
@@ -51,6 +50,7 @@ from mugraph.lower.tile_form import (
     Ring,
     Staged,
     Statement,
+    StatementLabel,
     Swizzle,
     Tile,
 )
@@ -306,7 +306,7 @@ class _Parser(Cursor):
     def _statement(self) -> Statement:
         token = self.expect("name", "a buffer or a label")
         if self.accept(":"):
-            label = Label(*_name_and_number(token))
+            label = StatementLabel(*_name_and_number(token))
             return replace(self._unlabelled(self.expect("name", "a buffer").text), label=label)
         return self._unlabelled(token.text)
 

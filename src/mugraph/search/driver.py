@@ -27,7 +27,7 @@ from mugraph.search.closure.safe_softmax import without_neutral_maxima
 from mugraph.search.closure.tiers import Tier, distinct_tiers
 from mugraph.search.constraints import EVERYTHING, SearchSpace
 from mugraph.search.executors import Workers, executor_for
-from mugraph.search.kernels import Kernel, KernelSearch
+from mugraph.search.kernels import KernelSearch, ScheduledKernel
 from mugraph.search.partition.cuts import SHARED_OUT
 from mugraph.search.partition.padding import worthwhile_paddings
 from mugraph.search.partition.plans import Library, Plan, PlanSearch, Stage
@@ -58,7 +58,7 @@ _DRAWS = 4
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Proposal:
     """A muGraph equal to the program, and its predicted seconds on the device."""
 
     graph: Graph
@@ -69,7 +69,7 @@ class Candidate:
 class SearchResult:
     """Candidates, best predicted first, and what the search covered."""
 
-    candidates: list[Candidate]
+    candidates: list[Proposal]
     report: SearchReport
 
 
@@ -105,7 +105,7 @@ class Search:
         self.best: dict[Plan, float] = {}
         self.early: set[Plan] = set()
         """Plans offered before the coarsest tier was searched, which it has not come to yet."""
-        self.bodies: dict[tuple[Kernel, tuple[Tensor, ...]], Graph] = {}
+        self.bodies: dict[tuple[ScheduledKernel, tuple[Tensor, ...]], Graph] = {}
         self.produces = tuple(-1 - index for index in range(len(self.axes.outputs)))
         share = _CLOSURE_SHARE * self.budget if self.budget is not None else float("inf")
         self.kernels = self._kernels(min(self.options.closure_seconds, share))
@@ -224,7 +224,7 @@ class Search:
 
     # results ---------------------------------------------------------------------------------------------------------
 
-    def _candidates(self) -> list[Candidate]:
+    def _candidates(self) -> list[Proposal]:
         """The most promising plans as graphs, each graph once; others take the place of what fits neither memory nor space."""
         graphs: dict[Plan, Graph] = {}
         rehearsal = Rehearsal(self.axes, len(self.input_tensors), self.plans.read_as)
@@ -237,7 +237,7 @@ class Search:
                 orders = orders_lost([rehearsal.errors(plan) for plan in left])
                 imprecise = [plan for plan, lost in zip(left, orders, strict=True) if lost != 0]
                 self.report.left_out[Pruning.PRECISION] += sum(plan not in chosen for plan in imprecise)
-                return [Candidate(graphs[plan], plan.seconds) for plan in chosen]
+                return [Proposal(graphs[plan], plan.seconds) for plan in chosen]
             for plan in new:
                 graph = self._graph(plan)
                 fits = peak_bytes(graph) <= self.device.device_memory_bytes
@@ -249,7 +249,7 @@ class Search:
                 else:
                     del left[plan]
 
-    def _paddings(self, candidates: Sequence[Candidate]) -> list[str]:
+    def _paddings(self, candidates: Sequence[Proposal]) -> list[str]:
         """Dimensions that had better be padded, unless there is no time left to find out."""
         if self.report.interrupted or time.perf_counter() > self.deadline:
             return []

@@ -23,7 +23,7 @@ from mugraph.search.scheduling.cost import SketchCost
 from mugraph.search.scheduling.emission import KernelOutput, Schedule
 from mugraph.search.scheduling.schedule import Scheduled, Scheduler
 from mugraph.search.scheduling.space import Sizes, cuttable
-from mugraph.search.structures import KNOWN, Key, Structure, StructureCache
+from mugraph.search.structures import KNOWN, FoundStructure, Key, StructureCache
 from mugraph.search.tasks import NOTHING, Item, Options, canonical, reading
 from mugraph.search.work_model import WorkModel
 
@@ -32,7 +32,7 @@ _PART_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class ScheduledKernel:
     """A graph-defined kernel: a sketch under a schedule, what it writes, sizes of axes, predicted seconds."""
 
     sketch: Sketch
@@ -46,7 +46,7 @@ class Kernel:
         return hash((self.sketch, self.schedule, self.seconds))
 
     @classmethod
-    def of(cls, found: Scheduled, sizes: tuple[int, ...]) -> Kernel:
+    def of(cls, found: Scheduled, sizes: tuple[int, ...]) -> ScheduledKernel:
         """A sketch that was scheduled for axes of `sizes`."""
         return cls(found.cost.sketch, found.schedule, found.cost.outputs, sizes, found.seconds)
 
@@ -73,13 +73,13 @@ class KernelSearch:
     first_tier: dict[tuple[tuple[int, ...], Sketch], Tier] = field(default_factory=dict)
     known: StructureCache = KNOWN
     spared: float = 0.0
-    executor: Executor[Structure] = field(default_factory=Serial)
-    announced: dict[Key, Task[Structure]] = field(default_factory=dict)
-    found: dict[Key, Structure] = field(default_factory=dict)
-    structures: dict[tuple[AxisProgram, Tier, int | None], Structure] = field(default_factory=dict)
+    executor: Executor[FoundStructure] = field(default_factory=Serial)
+    announced: dict[Key, Task[FoundStructure]] = field(default_factory=dict)
+    found: dict[Key, FoundStructure] = field(default_factory=dict)
+    structures: dict[tuple[AxisProgram, Tier, int | None], FoundStructure] = field(default_factory=dict)
     schedulers: dict[tuple[tuple[Sizes, ...], AxisSet, Frame], Scheduler] = field(default_factory=dict)
 
-    def kernels(self, program: AxisProgram, tier: Tier, produces: Sequence[int]) -> Iterator[Kernel]:
+    def kernels(self, program: AxisProgram, tier: Tier, produces: Sequence[int]) -> Iterator[ScheduledKernel]:
         """Kernels computing all outputs of `program` in one launch, best schedules of the cheapest sketches of each context.
 
         Sketches that a coarser tier had are left to it. `produces` are the device tensors that the outputs become.
@@ -90,7 +90,7 @@ class KernelSearch:
             seen = seen_in(program, tier)
             new = [cost for cost in costs if self.first_tier.setdefault((program.sizes, cost.sketch), seen) is seen]
             for found in scheduler.best_of_each(tuple(new), self.options.schedules_per_sketch):
-                yield Kernel.of(found, program.sizes)
+                yield ScheduledKernel.of(found, program.sizes)
         self.pruned[Pruning.MEMORY] += scheduler.too_large - passed_over
 
     def costs(
@@ -152,7 +152,7 @@ class KernelSearch:
         axes = [axis for axis in range(len(program.sizes)) if cuttable(axis, tensors, parted) and axis not in parted]
         return sorted(axes, key=lambda axis: -program.sizes[axis])
 
-    def structure(self, program: AxisProgram, tier: Tier, loop_axis: int | None) -> Structure:
+    def structure(self, program: AxisProgram, tier: Tier, loop_axis: int | None) -> FoundStructure:
         """Every sketch of a context within the limits; searched once per process, whatever the sizes and sources."""
         key = (program.structure, seen_in(program, tier), loop_axis)
         structure = self.structures.get(key)
@@ -165,7 +165,7 @@ class KernelSearch:
             structure = self.structures[key] = reading(found, sources)
         return structure
 
-    def _search(self, item: Item) -> Structure:
+    def _search(self, item: Item) -> FoundStructure:
         """What the process knows of an item, if that is all the time left would find, or else what the executor finds.
 
         The time that an unfinished search once took counts as spent, so that a program is searched as far as the first time.

@@ -25,7 +25,7 @@ from mugraph.ir.graph import FREE, Graph, Level, Node, Value
 from mugraph.ir.liveness import peak_bytes
 from mugraph.search.algorithm1.candidates import predicted_seconds
 from mugraph.search.constraints import EVERYTHING, SearchSpace
-from mugraph.search.driver import WRITING_SHARE, Candidate, Search, SearchResult
+from mugraph.search.driver import WRITING_SHARE, Proposal, Search, SearchResult
 from mugraph.search.executors import Workers
 from mugraph.search.report import Progress, SearchReport, combined
 from mugraph.search.structure_cache import Shelf
@@ -293,7 +293,7 @@ def _searched(
     found: dict[Graph, float] = {}
     for candidate in itertools.chain(*(result.candidates for result in results)):
         found[candidate.graph] = min(candidate.cost, found.get(candidate.graph, candidate.cost))
-    candidates = [Candidate(graph, cost) for graph, cost in sorted(found.items(), key=lambda item: item[1])]
+    candidates = [Proposal(graph, cost) for graph, cost in sorted(found.items(), key=lambda item: item[1])]
     return SearchResult(candidates, combined([result.report for result in results], stretches=0))
 
 
@@ -354,7 +354,7 @@ class _LongSearch:
                 graph = division.in_a_row(stretches, [candidate.graph for candidate in chosen])
                 if peak_bytes(graph) <= self.device.device_memory_bytes:
                     candidates.setdefault(graph, sum(candidate.cost for candidate in chosen))
-        return SearchResult([Candidate(graph, cost) for graph, cost in candidates.items()], report)
+        return SearchResult([Proposal(graph, cost) for graph, cost in candidates.items()], report)
 
     def _seconds_of_next(self, left: int) -> float:
         """Seconds for the next of the stretches that are left: enough to find something as long as there are as many."""
@@ -375,8 +375,8 @@ class _LongSearch:
     def _search(self, graph: Graph, seconds: float | None, workers: Workers) -> SearchResult:
         return _searched(graph, self.device, seconds, self.progress, self.options, workers, self.shelf, self.space)
 
-    def _ranked(self, graph: Graph, found: SearchResult | None) -> list[Candidate]:
+    def _ranked(self, graph: Graph, found: SearchResult | None) -> list[Proposal]:
         """Candidates of a stretch, the best first: as the program has it where nothing was found."""
         if found is None or not found.candidates:
-            return [Candidate(graph, predicted_seconds(graph, self.device))]
+            return [Proposal(graph, predicted_seconds(graph, self.device))]
         return found.candidates

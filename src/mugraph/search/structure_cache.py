@@ -22,7 +22,7 @@ from mugraph.search.closure.saturation import Leaf
 from mugraph.search.closure.sketch import Sketch, SketchTuple, Step, check_step
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.report import Pruning
-from mugraph.search.structures import Key, Structure, StructureCache
+from mugraph.search.structures import FoundStructure, Key, StructureCache
 from mugraph.search.tasks import Options, canonical
 
 KIND = "structures"
@@ -55,7 +55,7 @@ class Notes:
         form, _ = canonical(self.program)
         what = json.dumps([_engine_digest(), _program_to_json(form), asdict(self.options)], sort_keys=True)
         self.key = hashlib.sha256(what.encode()).hexdigest()
-        self.kept: dict[Key, Structure] = {}
+        self.kept: dict[Key, FoundStructure] = {}
 
     def recall(self, known: StructureCache) -> None:
         """Load structures of earlier searches into the cache of this process; ignores a malformed document with a warning."""
@@ -70,7 +70,7 @@ class Notes:
         for key, structure in self.kept.items():
             known.put(key, structure)
 
-    def keep(self, found: Mapping[Key, Structure]) -> None:
+    def keep(self, found: Mapping[Key, FoundStructure]) -> None:
         """Store the structures that a search used, unless all of them were loaded."""
         if any(self.kept.get(key) != structure for key, structure in found.items()):
             self.kept = {**self.kept, **found}
@@ -88,7 +88,7 @@ def _engine_digest() -> str:
     return digest.hexdigest()
 
 
-def structures_to_json(structures: Mapping[Key, Structure]) -> dict[str, Any]:
+def structures_to_json(structures: Mapping[Key, FoundStructure]) -> dict[str, Any]:
     """Structures as JSON values; every step and program is written once."""
     programs: dict[AxisProgram, int] = {}
     steps: dict[Step, int] = {}
@@ -122,7 +122,7 @@ def structures_to_json(structures: Mapping[Key, Structure]) -> dict[str, Any]:
     }
 
 
-def structures_from_json(document: Mapping[str, Any], options: Options) -> Iterator[tuple[Key, Structure]]:
+def structures_from_json(document: Mapping[str, Any], options: Options) -> Iterator[tuple[Key, FoundStructure]]:
     """What `structures_to_json` wrote, as found under `options`; raises InvalidInput for anything else."""
     try:
         programs = [_program_from_json(value) for value in document["programs"]]
@@ -134,7 +134,7 @@ def structures_from_json(document: Mapping[str, Any], options: Options) -> Itera
                 for name in ("sketches", "safe_sketches")
             )
             pruned = tuple(sorted((Pruning[name], int(count)) for name, count in value["pruned"].items()))
-            structure = Structure(
+            structure = FoundStructure(
                 sketches=sketches,
                 safe_sketches=safe,
                 states=int(value["states"]),

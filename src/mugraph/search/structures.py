@@ -27,7 +27,7 @@ def as_long(given: float, seconds: float) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Structure:
+class FoundStructure:
     """The result of searching one context of a program.
 
     `sketches` in an order that depends on neither sizes nor device; `safe_sketches` those with safe exponentials (all, if none
@@ -110,7 +110,7 @@ class Recent(Generic[K, V]):
             self._known.clear()
 
 
-class StructureCache(Recent[Key, Structure]):
+class StructureCache(Recent[Key, FoundStructure]):
     """The most recently used structures."""
 
     def __init__(self, capacity: int = 4096) -> None:

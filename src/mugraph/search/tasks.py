@@ -26,7 +26,7 @@ from mugraph.search.closure.safe_softmax import Stabilizer, exponentials
 from mugraph.search.closure.saturation import Closure, Leaf, Limits, Saturation, Transcription
 from mugraph.search.closure.sketch import Sketch, SketchTuple, Step
 from mugraph.search.closure.tiers import Expressions, Tier
-from mugraph.search.structures import Key, Recent, Structure, as_long
+from mugraph.search.structures import FoundStructure, Key, Recent, as_long
 from mugraph.search.work_model import WorkModel
 
 _MOST_AS_WRITTEN = 200
@@ -97,11 +97,11 @@ class Item:
         return f"{self.tier.value}, {loop}"
 
     @property
-    def nothing(self) -> Structure:
+    def nothing(self) -> FoundStructure:
         """What is known where the search did not end in time."""
         return NOTHING
 
-    def search(self, deadline: float = math.inf, tick: Callable[[int], None] = lambda states: None) -> Structure:
+    def search(self, deadline: float = math.inf, tick: Callable[[int], None] = lambda states: None) -> FoundStructure:
         """Everything the context holds within the limits, or what was found of it by `deadline` (of `time.perf_counter`).
 
         That is nothing where expressions are nested too deeply, or the program has no value in the field.
@@ -111,7 +111,7 @@ class Item:
         except (RecursionError, UndefinedInField):
             return NOTHING
 
-    def _searched(self, deadline: float, tick: Callable[[int], None]) -> Structure:
+    def _searched(self, deadline: float, tick: Callable[[int], None]) -> FoundStructure:
         started = time.perf_counter()
         arith, inputs = NestingArithmetic(seed=self.options.seed), TinyInputs(self.options.seed)
         loopless = self._loopless(arith, inputs, min(self.seconds, deadline - started), tick)
@@ -124,7 +124,7 @@ class Item:
         if any(step.op == "exp" for sketch in found for step in sketch.steps):
             safe = self._safe(found, Stabilizer(self.program, closure.context, arith, inputs), deadline)
         timed_out = loopless.timed_out or time.perf_counter() > deadline
-        return Structure(
+        return FoundStructure(
             sketches=SketchTuple(sorted(found, key=_in_canonical_order)),
             safe_sketches=SketchTuple(sorted(safe, key=_in_canonical_order)),
             states=len(closure.nodes),
@@ -254,7 +254,9 @@ class _Loopless:
 _LOOPLESS: Recent[tuple[AxisProgram, Tier, Options], _Loopless] = Recent(capacity=8)
 """The closures that loops were last put into: the contexts of one program and tier are searched one after the other."""
 
-NOTHING = Structure(SketchTuple(), SketchTuple(), states=0, edges=0, saturated=False, complete=False, operators=0, timed_out=True)
+NOTHING = FoundStructure(
+    SketchTuple(), SketchTuple(), states=0, edges=0, saturated=False, complete=False, operators=0, timed_out=True
+)
 """What is known of an item whose search did not end in time."""
 
 
@@ -272,7 +274,7 @@ def canonical(program: AxisProgram) -> tuple[AxisProgram, tuple[int, ...]]:
 
 
 @lru_cache(maxsize=4096)
-def reading(structure: Structure, sources: tuple[int, ...]) -> Structure:
+def reading(structure: FoundStructure, sources: tuple[int, ...]) -> FoundStructure:
     """The structure of a canonical program with its loads reading `sources` instead of 0, 1, ..."""
     if sources == tuple(range(len(sources))):
         return structure

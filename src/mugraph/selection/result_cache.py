@@ -23,7 +23,7 @@ from mugraph.ir.graph import Graph
 from mugraph.results.data import Candidate, Report
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime import build
-from mugraph.selection.pipeline import Contestant, Qualifier
+from mugraph.selection.qualification import Contestant, Qualifier
 from mugraph.support.store import Store, digest_of
 from mugraph.verifier.certificate import digest as graph_digest
 from mugraph.version import __version__

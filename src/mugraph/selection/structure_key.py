@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from mugraph.ir.graph import VIEWS, Graph
 from mugraph.lower.thread_graphs import construct
-from mugraph.search import Candidate
+from mugraph.search import Proposal
 
 _PROPOSALS = 3
 """Proposals of forms that were not measured, to choose from if some fail."""
@@ -30,7 +30,7 @@ def form_of(graph: Graph) -> tuple[object, ...]:
     return graph.level, graph.loop > 1, *described
 
 
-def of_form(candidates: Sequence[Candidate], like: Graph, program: Graph) -> list[Candidate]:
+def of_form(candidates: Sequence[Proposal], like: Graph, program: Graph) -> list[Proposal]:
     """The best predicted candidate of the form of `like`, to be compared once thread graphs are constructed.
 
     None if `like` is the program as it was written; several of any form if `like` has a form that these sizes do not allow.

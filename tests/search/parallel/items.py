@@ -13,7 +13,7 @@ from mugraph.ir.dtypes import DType
 from mugraph.search.closure.context import TinyInputs
 from mugraph.search.closure.safe_softmax import without_neutral_maxima
 from mugraph.search.closure.tiers import Tier
-from mugraph.search.structures import Structure
+from mugraph.search.structures import FoundStructure
 from mugraph.search.tasks import Item, Options, canonical
 from mugraph.search.work_model import WorkModel
 
@@ -32,6 +32,6 @@ def items_of(program: Graph, tier: Tier) -> list[Item]:
 
 
 @cache
-def attention_items() -> tuple[tuple[Item, Structure], ...]:
+def attention_items() -> tuple[tuple[Item, FoundStructure], ...]:
     """Some items of normalised attention, which take more than a second each, with what they hold."""
     return tuple((item, item.search()) for item in items_of(attention(normalize=True), Tier.FULL)[:3])

@@ -15,7 +15,7 @@ from mugraph.devices import device_for
 from mugraph.errors import TargetUnavailable
 from mugraph.search import search
 from mugraph.search.executors import RayCluster
-from mugraph.search.structures import KNOWN, Structure
+from mugraph.search.structures import KNOWN, FoundStructure
 
 from ..programs import PAPER
 from .items import PATIENT, attention_items
@@ -61,7 +61,7 @@ def test_a_node_killed_in_the_middle_of_an_item_costs_a_retry(nodes: Any, monkey
     monkeypatch.setattr("mugraph.search.executors._RETRIES", retries)
     while len(nodes.worker_nodes) > 1:
         nodes.remove_node(next(iter(nodes.worker_nodes)))
-    pool: RayCluster[Structure] = RayCluster()
+    pool: RayCluster[FoundStructure] = RayCluster()
     tasks = [pool.submit(item) for item, _ in attention_items()]
     while not any(task.future is not None and task.future.done() for task in tasks):
         pool.dispatch()  # the node is always one item ahead: when it has finished one, it is searching the next

@@ -11,7 +11,7 @@ import pytest
 from mugraph.errors import InvalidInput, UndefinedInField
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.executors import Pool, Searchable, Serial, executor_for
-from mugraph.search.structures import Structure
+from mugraph.search.structures import FoundStructure
 from mugraph.search.tasks import NOTHING, Item
 
 from ..programs import rmsnorm
@@ -25,11 +25,11 @@ class WorkerDied(Exception):
     """What lost items raise here."""
 
 
-Work = Callable[[Item, int, Future[Structure]], None]
+Work = Callable[[Item, int, Future[FoundStructure]], None]
 """What a worker does with an item handed over for the n-th time."""
 
 
-class FakePool(Pool[Structure]):
+class FakePool(Pool[FoundStructure]):
     """Workers that run `work` at once."""
 
     lost_worker = (WorkerDied,)
@@ -43,10 +43,10 @@ class FakePool(Pool[Structure]):
     def slots(self) -> int:
         return 2
 
-    def start(self, item: Searchable[Structure]) -> Future[Structure]:
+    def start(self, item: Searchable[FoundStructure]) -> Future[FoundStructure]:
         assert isinstance(item, Item)
         self.started.append(item)
-        future: Future[Structure] = Future()
+        future: Future[FoundStructure] = Future()
         self.work(item, self.started.count(item), future)
         return future
 
@@ -57,7 +57,7 @@ class FakePool(Pool[Structure]):
         self.closed = True
 
 
-def found(pool: Pool[Structure]) -> list[Structure]:
+def found(pool: Pool[FoundStructure]) -> list[FoundStructure]:
     """The results of all items, submitted together."""
     tasks = [pool.submit(item) for item in ITEMS]
     return [task.result(float("inf"), lambda stage, states: None) for task in tasks]
@@ -71,7 +71,7 @@ def test_what_no_worker_has_begun_is_searched_here_and_the_rest_is_left_to_worke
 
 
 def test_a_task_is_ready_unless_a_worker_is_at_it() -> None:
-    begun: list[Future[Structure]] = []
+    begun: list[Future[FoundStructure]] = []
     pool = FakePool(lambda item, attempt, future: begun.append(future))
     here, *others = [pool.submit(item) for item in ITEMS]
     assert here.ready
@@ -79,11 +79,11 @@ def test_a_task_is_ready_unless_a_worker_is_at_it() -> None:
     assert [task.ready for task in others] == [False] * len(begun) + [True] * (len(others) - len(begun))
     begun[0].set_result(WANTED[1])
     assert others[0].ready
-    assert Serial[Structure]().submit(ITEMS[0]).ready
+    assert Serial[FoundStructure]().submit(ITEMS[0]).ready
 
 
 def test_an_item_lost_with_its_worker_is_searched_again() -> None:
-    def dies_once(item: Item, attempt: int, future: Future[Structure]) -> None:
+    def dies_once(item: Item, attempt: int, future: Future[FoundStructure]) -> None:
         if attempt == 1:
             future.set_exception(WorkerDied())
         else:
@@ -104,7 +104,7 @@ def test_an_item_whose_workers_always_die_is_searched_here() -> None:
 
 def test_workers_that_cannot_be_started_cost_no_result() -> None:
     class NoWorkers(FakePool):
-        def start(self, item: Searchable[Structure]) -> Future[Structure]:
+        def start(self, item: Searchable[FoundStructure]) -> Future[FoundStructure]:
             raise WorkerDied
 
     assert found(NoWorkers(lambda item, attempt, future: None)) == WANTED

@@ -14,7 +14,7 @@ import pytest
 from mugraph.devices import device_for
 from mugraph.search import search
 from mugraph.search.executors import Processes
-from mugraph.search.structures import KNOWN, Structure
+from mugraph.search.structures import KNOWN, FoundStructure
 from mugraph.testing.forms import CASES
 
 from ..programs import PAPER
@@ -54,7 +54,7 @@ def test_several_kernels_do_not_depend_on_the_number_of_workers(name: str) -> No
 
 @needs_proc
 def test_a_worker_killed_in_the_middle_of_an_item_costs_a_retry() -> None:
-    pool: Processes[Structure] = Processes(2)
+    pool: Processes[FoundStructure] = Processes(2)
     try:
         tasks = [pool.submit(item) for item, _ in attention_items()]
         os.kill(busy_worker(pool), signal.SIGKILL)
@@ -67,7 +67,7 @@ def test_a_worker_killed_in_the_middle_of_an_item_costs_a_retry() -> None:
 
 @needs_proc
 def test_closing_stops_what_is_being_searched() -> None:
-    pool: Processes[Structure] = Processes(1)
+    pool: Processes[FoundStructure] = Processes(1)
     for item, _ in attention_items():
         pool.submit(item)
     worker = busy_worker(pool)
@@ -90,7 +90,7 @@ def test_a_script_without_a_guarded_main_may_use_workers(tmp_path: Path) -> None
     assert int(done.stdout) > 0
 
 
-def busy_worker(pool: Processes[Structure]) -> int:
+def busy_worker(pool: Processes[FoundStructure]) -> int:
     """The process of a worker that is searching: starting one takes a part of the processor time it has used by then."""
     for _ in range(6000):
         pool.dispatch()

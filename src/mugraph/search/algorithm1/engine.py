@@ -21,7 +21,7 @@ from mugraph.ir.graph import Graph, Value
 from mugraph.search.algorithm1.candidates import predicted_seconds
 from mugraph.search.algorithm1.kernel import KernelGenerator, TimeLimitReached, WorkItem
 from mugraph.search.algorithm1.options import EnumerationOptions
-from mugraph.search.driver import Candidate
+from mugraph.search.driver import Proposal
 from mugraph.search.executors import executor_for
 from mugraph.search.report import Progress
 
@@ -72,7 +72,7 @@ class EnumerationReport:
 class EnumerationResult:
     """Graphs equal to the program on random finite-field inputs, best predicted first, and what was covered."""
 
-    candidates: list[Candidate]
+    candidates: list[Proposal]
     report: EnumerationReport
 
 
@@ -268,7 +268,7 @@ def enumerate_graphs(
     report.seconds = time.perf_counter() - started
     in_order = dict.fromkeys(itertools.chain.from_iterable(graphs for _, graphs in sorted(by_item.items())))
     ranked = sorted(in_order, key=found.__getitem__)
-    return EnumerationResult([Candidate(graph, found[graph]) for graph in ranked], report)
+    return EnumerationResult([Proposal(graph, found[graph]) for graph in ranked], report)
 
 
 def _results(

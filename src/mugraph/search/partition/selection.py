@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from mugraph.search.closure.sketch import Sketch
-from mugraph.search.kernels import Kernel, KernelSearch
+from mugraph.search.kernels import KernelSearch, ScheduledKernel
 from mugraph.search.partition.plans import WORTH_MEASURING, Library, Plan, Stage
 from mugraph.search.partition.rounding_model import NO_ERROR, Errors, Rehearsal
 from mugraph.search.scheduling.cost import SketchCost
@@ -29,13 +29,13 @@ def refined(plans: Iterable[Plan], rehearsal: Rehearsal, kernels: KernelSearch) 
     """
     seen: set[tuple[Sketch, ...]] = set()
 
-    def kernels_of(kernel: Kernel, sketch: Sketch) -> Iterator[Kernel]:
+    def kernels_of(kernel: ScheduledKernel, sketch: Sketch) -> Iterator[ScheduledKernel]:
         """Kernels of another sketch that reads and writes what `kernel` does, best first."""
         sources = tuple(kernels.tensor_of(leaf.source).dtype for leaf in sketch.leaves)
         cost = SketchCost(sketch, sources, kernel.outputs, kernels.device)
         scheduler = kernels.scheduler([kernel.sizes], frame=kernels.space.frame(()))
         for found in scheduler.best_of_each((cost,), kernels.options.schedules_per_sketch):
-            yield Kernel.of(found, kernel.sizes)
+            yield ScheduledKernel.of(found, kernel.sizes)
 
     for plan in plans:
         sketches = rehearsal.centred(plan)
@@ -45,12 +45,12 @@ def refined(plans: Iterable[Plan], rehearsal: Rehearsal, kernels: KernelSearch) 
 
 
 def _scheduled(
-    plan: Plan, sketches: Sequence[Sketch], kernels_of: Callable[[Kernel, Sketch], Iterator[Kernel]]
+    plan: Plan, sketches: Sequence[Sketch], kernels_of: Callable[[ScheduledKernel, Sketch], Iterator[ScheduledKernel]]
 ) -> Iterator[Plan]:
     """The plan with other sketches, whose launches have the best schedules each, then the second best, and so on."""
-    changed: dict[int, list[Kernel]] = {}
+    changed: dict[int, list[ScheduledKernel]] = {}
     for position, (stage, sketch) in enumerate(zip(plan.stages, sketches, strict=True)):
-        if isinstance(stage.kernel, Kernel) and sketch != stage.kernel.sketch:
+        if isinstance(stage.kernel, ScheduledKernel) and sketch != stage.kernel.sketch:
             changed[position] = list(kernels_of(stage.kernel, sketch))
     if not all(changed.values()):
         return
@@ -62,7 +62,7 @@ def _scheduled(
 
 
 CANDIDATES = 16
-"""As many as are compiled and measured (`mugraph.selection.pipeline`)."""
+"""As many as are compiled and measured (`mugraph.selection.qualification`)."""
 
 _PER_STRUCTURE = 4
 """Schedules of one structure, which predictions rank well."""
@@ -136,5 +136,5 @@ def _structure(plan: Plan) -> tuple[object, ...]:
     return tuple(_kernel(stage.kernel) for stage in plan.stages)
 
 
-def _kernel(kernel: Kernel | Library) -> object:
-    return kernel.sketch if isinstance(kernel, Kernel) else (kernel.left, kernel.right)
+def _kernel(kernel: ScheduledKernel | Library) -> object:
+    return kernel.sketch if isinstance(kernel, ScheduledKernel) else (kernel.left, kernel.right)

@@ -7,7 +7,7 @@ every subexpression is computed in the outermost loop where its operands are kno
 from __future__ import annotations
 
 from mugraph.ir.ops import operator
-from mugraph.lower.expressions import Apply, Constant, Expression, Source, subexpressions
+from mugraph.lower.scalar_expressions import Apply, Constant, Expression, Source, subexpressions
 from mugraph.lower.thread_mapping import LoopDim, loops_of
 from mugraph.lower.tile_form import Combine, Elementwise, Reduce, Tile
 from mugraph.targets.c_text import literal, scaled, sum_of

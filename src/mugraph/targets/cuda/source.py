@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mugraph.ir.dtypes import DType
-from mugraph.lower.expressions import Apply, Constant, Expression, Source, subexpressions
+from mugraph.lower.scalar_expressions import Apply, Constant, Expression, Source, subexpressions
 from mugraph.lower.staging import slots
 from mugraph.lower.tile_form import Buffer, Kernel, Tile
 from mugraph.targets.c_text import Text, index_terms, literal, sum_of

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from mugraph.errors import UnsupportedOperator
-from mugraph.lower.expressions import Apply, Constant, Expression, Source, subexpressions
+from mugraph.lower.scalar_expressions import Apply, Constant, Expression, Source, subexpressions
 
 TRITON_FUNCTIONS: Mapping[str, str] = {
     "abs": "tl.abs",

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from mugraph.ir.graph import Shape
-from mugraph.lower.expressions import Expression, Source
 from mugraph.lower.phases import Phase
+from mugraph.lower.scalar_expressions import Expression, Source
 from mugraph.lower.tile_form import Tile
 from mugraph.targets.c_text import index_terms, sum_of
 from mugraph.targets.triton.expressions import unwrapped, write_expression

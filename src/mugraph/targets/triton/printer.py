@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 
 from mugraph.ir.dtypes import DType
 from mugraph.lower.exponents import LOWEST
-from mugraph.lower.expressions import MAXIMUM, Apply, Constant, Expression, Source
 from mugraph.lower.phases import Phase
+from mugraph.lower.scalar_expressions import MAXIMUM, Apply, Constant, Expression, Source
 from mugraph.lower.tile_form import Combine, Elementwise, Kernel, Load, Matmul, Reduce, Statement, Tile
 from mugraph.lower.tiles import permuted
 from mugraph.targets.triton.expressions import TRITON_MAXIMUM, number, scalar, unwrapped

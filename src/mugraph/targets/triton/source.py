@@ -14,7 +14,7 @@ from mugraph.ir.graph import VIEWS, Graph, Node, Tensor, Value
 from mugraph.ir.ops import GRAPH_DEFINED, ROUNDINGS, is_reduction, operator
 from mugraph.lower import needed_nodes
 from mugraph.lower.exponents import least_of
-from mugraph.lower.expressions import Source, apply_row, constant_of
+from mugraph.lower.scalar_expressions import Source, apply_row, constant_of
 from mugraph.lower.thread_graphs import is_elementwise
 from mugraph.lower.workspace import Workspace, plan_workspace
 from mugraph.targets.triton.expressions import HELPERS, TORCH_FUNCTIONS, TORCH_REDUCTIONS, number, write_expression
