@@ -15,6 +15,7 @@ from mugraph.ir import DType, Graph
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
+from mugraph.ir.text import parse_graph
 from mugraph.lower.thread_graphs import construct
 from mugraph.runtime import Executable, build
 from mugraph.search import search
@@ -193,3 +194,34 @@ def test_every_candidate_computes_it_on_triton(name: str, dtype: DType) -> None:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_candidate_computes_it_on_cuda(name: str, dtype: DType) -> None:
     expect_definedness(name, dtype, "cuda:sm_90", cuda())
+
+
+HIDDEN = """
+kernel_graph {
+  x: fp32[4, 32] = input
+  %1: fp32[4, 1] = block_graph(x) grid(x=4) loop(i=2) {
+    | %0: fp32[1, 16] = input_iterator(x) {x<->0, i<->1}
+    | %1: fp32[1, 16] = square(%0)
+    | %2: fp32[1, 16] = sub(%0, %1)
+    | %3: fp32[1, 1] = max(%2) dim=1 size=16 LEAST
+      %4: fp32[1, 1] = accumulate(%3) combine=max
+      %5: fp32[4, 1] = output_saver(%4) {x<->0}
+    return %5
+  }
+  return %1
+}
+"""
+"""The maximum of a row over all iterations, straight into its accumulator."""
+
+
+@pytest.mark.parametrize("least", ["least=lowest", ""])
+@pytest.mark.parametrize("machine", ["cpu", "cuda", "triton"])
+def test_a_row_that_is_hidden_in_every_iteration_has_the_least_maximum(machine: str, least: str) -> None:
+    graph = parse_graph(HIDDEN.replace("LEAST", least))
+    x = torch.full((4, 32), -torch.inf)
+    x[1, 20] = 2.0
+    run = {"cpu": lambda: on_cpu, "cuda": cuda, "triton": triton}[machine]()
+    (wanted,) = evaluate(graph, [x.double().numpy()], FloatArithmetic())
+    (got,) = run(graph)([x])
+    np.testing.assert_allclose(got, wanted, rtol=1e-6)
+    assert np.isfinite(got).all() == bool(least)

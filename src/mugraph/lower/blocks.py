@@ -119,6 +119,16 @@ class _RunningMaximum:
         return _RunningMaximum(old_factor, new_factor)
 
 
+def _least_made(graph: Graph, value: Value) -> float:
+    """What a maximum is over besides its elements, where a value is one, made by a node or in a thread graph; else -inf."""
+    maker = graph.nodes[value.node]
+    if maker.body is not None:
+        saver = maker.body.nodes[maker.body.outputs[value.output].node]
+        maker = maker.body.nodes[saver.inputs[0].node]
+    least = least_of(maker)
+    return -np.inf if least is None else least
+
+
 class _BlockLowering:
     def __init__(
         self,
@@ -260,11 +270,12 @@ class _BlockLowering:
         return tiles.cut(tile, (*zip(self.graph.grid, omap, strict=True), (1, None)))
 
     def accumulator(self, index: int, combine: Combine) -> Tile:
-        """The shared tile of an accumulator, filled with the neutral element before the loop."""
+        """The shared tile of an accumulator, filled before the loop with the neutral element, or the least that values can be."""
         if index not in self.accumulators:
+            least = _least_made(self.graph, self.graph.nodes[index].inputs[0])
             self.accumulators[index] = self.filled(
                 self.graph.nodes[index].output.shape,
-                combine.identity,
+                max(combine.identity, least) if combine is Combine.MAX else combine.identity,
                 self.label_of(index),
                 self.column_order(index),
             )
