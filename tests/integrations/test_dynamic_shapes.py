@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import mugraph
-from mugraph import LoopDim
+from mugraph import Dim
 from mugraph.devices import device_for
 from mugraph.errors import InvalidInput, ShapeMismatch, StorageError
 from mugraph.integrations.dynamic_shapes import DynamicSuperoptimized
@@ -20,7 +20,7 @@ from mugraph.lower.thread_graphs import construct
 from mugraph.search import search
 from mugraph.selection.structure_key import form_of, of_form
 
-BATCH = LoopDim("batch", 2, 12)
+BATCH = Dim("batch", 2, 12)
 
 
 def norm_linear(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -58,7 +58,7 @@ def test_a_new_size_visits_no_tensor(opt: DynamicSuperoptimized, monkeypatch: py
 
 def test_all_sizes_keep_to_the_space() -> None:
     space = mugraph.SearchSpace(kernels=1, grids=[4])
-    declared: dict[int | str, dict[int, LoopDim]] = {0: {0: LoopDim("batch", 2, 16)}, 1: {1: LoopDim("width", 30, 48)}}
+    declared: dict[int | str, dict[int, Dim]] = {0: {0: Dim("batch", 2, 16)}, 1: {1: Dim("width", 30, 48)}}
     limited = mugraph.superoptimize_dynamic(norm_linear, example(4), declared, table=[{"batch": 4, "width": 48}], space=space)
     for batch in (4, 8):
         found = limited.at(*example(batch))
@@ -106,7 +106,7 @@ def test_a_function_that_branches_on_the_size_is_traced_at_each() -> None:
     def sign(x: torch.Tensor) -> torch.Tensor:
         return (x.exp() if x.shape[0] > 3 else -x.exp()) / (x.exp() + 1)
 
-    dynamic = mugraph.superoptimize_dynamic(sign, (torch.randn(2, 8),), {0: {0: LoopDim("n", 2, 5)}}, table=[{"n": 2}])
+    dynamic = mugraph.superoptimize_dynamic(sign, (torch.randn(2, 8),), {0: {0: Dim("n", 2, 5)}}, table=[{"n": 2}])
     for size in (3, 4):
         x = torch.randn(size, 8)
         torch.testing.assert_close(dynamic(x), sign(x), rtol=1e-4, atol=1e-5)
@@ -119,7 +119,7 @@ def test_a_function_that_branches_on_the_size_is_traced_at_each() -> None:
         ({0: {2: BATCH}}, None, "has no dimension 2"),
         ({3: {0: BATCH}}, None, "argument 3"),
         ({"x": {0: BATCH}}, None, "argument 'x'"),
-        ({0: {0: BATCH}, 1: {1: LoopDim("batch", 1, 4)}}, None, "two ranges"),
+        ({0: {0: BATCH}, 1: {1: Dim("batch", 1, 4)}}, None, "two ranges"),
         ({0: {0: BATCH}}, [{"rows": 3}], "rows"),
         ({0: {0: BATCH}}, [], "empty table"),
     ],
@@ -131,7 +131,7 @@ def test_declarations_that_fit_nothing_are_refused(dynamic: Any, table: Any, mat
 
 def test_a_range_is_a_range() -> None:
     with pytest.raises(InvalidInput, match="low <= high"):
-        LoopDim("batch", 4, 2)
+        Dim("batch", 4, 2)
 
 
 def _program(rows: int) -> Program:
