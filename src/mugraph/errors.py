@@ -27,6 +27,10 @@ class UnsupportedOperator(MugraphError):
     """The traced program uses an operator, dtype or pattern outside the operator table."""
 
 
+class NotAProgram(UnsupportedOperator):
+    """A function that PyTorch could trace, which changes none of its inputs, and of which only parts are programs."""
+
+
 class ShapeMismatch(MugraphError):
     """Operand shapes do not match the specification of an operator (Definition 2.1, clause 1)."""
 

@@ -182,6 +182,26 @@ def test_what_has_no_kernels_runs_as_ever() -> None:
         strict(X)
 
 
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("branches", [True, False])
+def test_what_changes_its_inputs_runs_once(grad: bool, branches: bool) -> None:
+    def changing(x: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        if branches and x.sum() > 0:
+            return x.cumsum(0)
+        return x.cumsum(1)
+
+    x = torch.zeros(4, 8)
+    optimized = mugraph.optimize(changing, budget=20.0)
+    with torch.set_grad_enabled(grad):
+        for call in (1.0, 2.0):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", LeftToPyTorch)
+                assert torch.equal(optimized(x), torch.full((4, 8), call).cumsum(0 if branches else 1))
+            assert torch.equal(x, torch.full((4, 8), call))
+    assert not optimized.results
+
+
 def test_slower_kernels_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decorator, "duel", lambda *sides: Duel(rounds=60, won=3, speedup=0.5))
     optimized = mugraph.optimize(norm_linear, budget=20.0)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind
 
-from mugraph.errors import InvalidInput, UnsupportedOperator
+from mugraph.errors import InvalidInput, NotAProgram, UnsupportedOperator
 from mugraph.frontend.calling import unused_name
 from mugraph.frontend.conversion import Signature, convert
 from mugraph.frontend.export import Recording, record
@@ -42,7 +42,7 @@ def trace_call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
     try:
         graph, numbers = convert(recording.program.graph, signature, nodes)
     except UnsupportedOperator as error:
-        raise UnsupportedOperator(f"{error}; or use {_IN_PIECES}") from None
+        raise NotAProgram(f"{error}; or use {_IN_PIECES}") from None
     placeholders = list(signature.inputs)
     results = results_of(name, recording.returned, nodes, numbers, placeholders)
     return Traced(name, graph, arguments, captured, results, _strides(recording, results, placeholders))

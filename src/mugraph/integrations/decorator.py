@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves
 
 from mugraph.api import superoptimize
 from mugraph.devices.targets import TARGETS, device_for
-from mugraph.errors import InvalidInput, LeftToPyTorch, MugraphError, ShapeMismatch, TargetUnavailable, UnsupportedOperator
+from mugraph.errors import InvalidInput, LeftToPyTorch, MugraphError, NotAProgram, ShapeMismatch, TargetUnavailable
 from mugraph.frontend.pytree import Traced
 from mugraph.integrations.dynamic_shapes import Dynamic, DynamicSuperoptimized, superoptimize_dynamic
 from mugraph.integrations.piece_optimizer import PieceOptions
@@ -146,7 +146,7 @@ class Optimized(Shared, Generic[P, R]):
             if settings.dynamic:
                 return Answer(superoptimize_dynamic(self.fn, example, settings.dynamic, target=target, **settings.of_all))
             result = superoptimize(self.fn, example, target, **settings.of_all, progress=settings.progress, cache=settings.cache)
-        except UnsupportedOperator as error:
+        except NotAProgram as error:
             if settings.strict or settings.dynamic:
                 raise
             return self._pieced(target, error, args, kwargs)
@@ -162,7 +162,7 @@ class Optimized(Shared, Generic[P, R]):
         outcome = self._raced(result, machine, args, kwargs)
         return Answer(result, reason=_objection(outcome), duel=outcome)
 
-    def _pieced(self, target: str, error: UnsupportedOperator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Answer:
+    def _pieced(self, target: str, error: NotAProgram, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Answer:
         from mugraph.integrations.torch_compile import compilations  # loads Dynamo, which takes a second
 
         compilations.clear()
@@ -300,8 +300,9 @@ def optimize(
 
     Calls that gradients are wanted of run the function itself. So do those for which nothing clearly faster was found or that
     cannot be optimized, of which a warning (LeftToPyTorch) tells once; with `strict` these raise what `mugraph.superoptimize`
-    raises, and no function is optimized in pieces. What the function reads besides arguments and tensors (numbers, flags) is as
-    it was at the first call of a kind; a module's `training` and autocasting belong to the kind.
+    raises, and no function is optimized in pieces. To be timed, the function is called some dozens of times, unless it changes
+    its inputs, which no kernel does. What the function reads besides arguments and tensors (numbers, flags) is as it was at the
+    first call of a kind; a module's `training` and autocasting belong to the kind.
 
     Raises InvalidInput for what is no function and for wrong settings, TargetUnavailable for an unknown target.
     """
