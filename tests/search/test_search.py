@@ -336,4 +336,4 @@ def test_nothing_is_predicted_to_be_faster_than_the_bytes_allow(name: str, targe
     assert dataclasses.replace(report, best_seconds=10 * report.least_seconds).gain_left == pytest.approx(0.9)
     assert "of the best found" in dataclasses.replace(report, best_seconds=1.1 * report.least_seconds).exhausted_what
     assert "of the best found" not in dataclasses.replace(report, best_seconds=10 * report.least_seconds).exhausted_what
-    assert combined([report, report], stretches=2).gain_left is None
+    assert combined([report, report], segments=2).gain_left is None

@@ -1,4 +1,4 @@
-"""Programs of several hundred operators: divided into stretches that have kernels, and found again in a row."""
+"""Programs of several hundred operators: divided into segments that have kernels, and found again in a row."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_long_programs_have_kernels(name: str) -> None:
         for got, expected in zip(outputs(candidate.graph), outputs(program), strict=True):
             np.testing.assert_allclose(got, expected, rtol=1e-8, atol=1e-10)
     assert not result.report.exhausted
-    assert f"{result.report.stretches} stretches" in result.report.exhausted_what
+    assert f"{result.report.segments} segments" in result.report.exhausted_what
 
 
 @pytest.mark.parametrize("count", [50, 60])
@@ -108,19 +108,19 @@ def test_longer_programs_than_are_enumerated_have_one_kernel(count: int) -> None
 
 @pytest.mark.parametrize("longest", [1, 3, 7, 48])
 @pytest.mark.parametrize("name", LONG)
-def test_stretches_in_a_row_are_the_program(name: str, longest: int) -> None:
+def test_segments_in_a_row_are_the_program(name: str, longest: int) -> None:
     program = LONG[name]
     division = ProgramDivision(program, CPU)
-    stretches = division.stretches(longest)
-    assert max(len(stretch.graph.kernels()) for stretch in stretches) <= longest
-    assert sum(len(stretch.graph.kernels()) for stretch in stretches) == len(program.kernels())
-    row = division.in_a_row(stretches, [stretch.graph for stretch in stretches])
+    segments = division.segments(longest)
+    assert max(len(segment.graph.kernels()) for segment in segments) <= longest
+    assert sum(len(segment.graph.kernels()) for segment in segments) == len(program.kernels())
+    row = division.in_a_row(segments, [segment.graph for segment in segments])
     assert row.input_names == program.input_names
     for got, expected in zip(outputs(row), outputs(program), strict=True):
         np.testing.assert_array_equal(got, expected)
 
 
-def test_stretches_with_several_outputs_views_and_inputs_that_are_outputs() -> None:
+def test_segments_with_several_outputs_views_and_inputs_that_are_outputs() -> None:
     p = Program()
     x, y, unread = p.input("x", (4, 6)), p.input("y", (6, 4)), p.input("z", (2,))
     turned = y.transpose(-1, -2)
@@ -128,9 +128,9 @@ def test_stretches_with_several_outputs_views_and_inputs_that_are_outputs() -> N
     second = (first * turned).exp()
     program = finished(p, first, second.transpose(-1, -2) @ turned, turned, x)
     division = ProgramDivision(program, CPU)
-    stretches = division.stretches(2)
-    assert len(stretches) > 1
-    row = division.in_a_row(stretches, [stretch.graph for stretch in stretches])
+    segments = division.segments(2)
+    assert len(segments) > 1
+    row = division.in_a_row(segments, [segment.graph for segment in segments])
     assert row.input_names == ("x", "y", "z")
     assert unread.shape == (2,)
     assert verify_graphs(program, row).equivalent
@@ -138,7 +138,7 @@ def test_stretches_with_several_outputs_views_and_inputs_that_are_outputs() -> N
         np.testing.assert_array_equal(got, expected)
 
 
-def test_stretches_are_cut_where_the_least_is_stored() -> None:
+def test_segments_are_cut_where_the_least_is_stored() -> None:
     """Behind the sums over columns, whatever the number of operators on both sides: 4 elements instead of 4096."""
     p = Program()
     x = p.input("x", (4, 1024))
@@ -147,18 +147,18 @@ def test_stretches_are_cut_where_the_least_is_stored() -> None:
     rows = x.sum(-1, keepdim=True)
     for _ in range(6):
         rows = rows.silu()
-    first, second = ProgramDivision(finished(p, rows), CPU).stretches(8)
+    first, second = ProgramDivision(finished(p, rows), CPU).segments(8)
     assert [tensor.shape for tensor in first.graph.output_tensors] == [(4, 1)]
     assert len(second.graph.kernels()) < 7
 
 
 def test_what_is_written_far_apart_is_brought_together() -> None:
     """As it is written, all of the summands would be stored."""
-    stretches = ProgramDivision(wide(60), CPU).stretches()
-    assert all(len(stretch.makes) == 1 for stretch in stretches)
+    segments = ProgramDivision(wide(60), CPU).segments()
+    assert all(len(segment.makes) == 1 for segment in segments)
 
 
-def test_equal_stretches_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_segments_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     searched: list[Graph] = []
     run = Search.run
 
@@ -168,7 +168,7 @@ def test_equal_stretches_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(Search, "run", counted)
     result = search(chain(900), CPU, budget=10)
-    assert len(searched) == len(set(searched)) <= 3 < result.report.stretches
+    assert len(searched) == len(set(searched)) <= 3 < result.report.segments
     assert len(result.candidates[0].graph.kernels()) < 225
 
 
@@ -186,7 +186,7 @@ def test_an_axis_form_may_be_had_of_parts_only() -> None:
         np.testing.assert_allclose(got, expected, rtol=1e-8)
 
 
-def test_an_interrupted_search_of_stretches_keeps_what_was_found() -> None:
+def test_an_interrupted_search_of_segments_keeps_what_was_found() -> None:
     KNOWN.clear()
 
     def stop(progress: Progress) -> None:
@@ -198,8 +198,8 @@ def test_an_interrupted_search_of_stretches_keeps_what_was_found() -> None:
     assert result.candidates
 
 
-def test_ctrl_c_between_the_searches_of_stretches_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A search begins with work that is no search yet, and so does the division into stretches."""
+def test_ctrl_c_between_the_searches_of_segments_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search begins with work that is no search yet, and so does the division into segments."""
     searches: list[Search] = []
     begin = Search.__post_init__
 
@@ -218,20 +218,20 @@ def test_ctrl_c_between_the_searches_of_stretches_keeps_what_was_found(monkeypat
     assert len(searches) == 2
     assert result.report.interrupted
     assert result.candidates
-    monkeypatch.setattr(ProgramDivision, "stretches", stop)
+    monkeypatch.setattr(ProgramDivision, "segments", stop)
     result = search(chain(150), CPU, budget=10)
     assert result.report.interrupted
     assert result.candidates
 
 
-def test_little_time_is_spent_on_some_stretches_instead_of_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_little_time_is_spent_on_some_segments_instead_of_none(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[float] = []
 
     def noted(self: long_programs._LongSearch, graph: Graph, seconds: float) -> SearchResult:
         given.append(seconds)
         return SearchResult([], SearchReport())
 
-    monkeypatch.setattr(long_programs._LongSearch, "_of_stretch", noted)
+    monkeypatch.setattr(long_programs._LongSearch, "_of_segment", noted)
     search(wide(250), CPU, budget=1.5)
     assert len(given) > 4
     assert given[0] == long_programs._LEAST_STRETCH_SECONDS

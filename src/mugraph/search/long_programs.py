@@ -32,14 +32,14 @@ from mugraph.search.structure_cache import Shelf
 from mugraph.search.tasks import Options
 
 LONGEST = 48
-"""Operators of a stretch: closures of more are seldom saturated, and a kernel of more seldom fits a multiprocessor."""
+"""Operators of a segment: closures of more are seldom saturated, and a kernel of more seldom fits a multiprocessor."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class Segment:
     """Some operators as a program: its inputs are the values `reads` of the whole program, its outputs the values `makes`.
 
-    Equal stretches of a program are equal graphs.
+    Equal segments of a program are equal graphs.
     """
 
     graph: Graph
@@ -49,18 +49,18 @@ class Stretch:
 
 @dataclass(frozen=True)
 class ProgramDivision:
-    """Ways to divide a kernel graph of pre-defined operators into stretches for a device."""
+    """Ways to divide a kernel graph of pre-defined operators into segments for a device."""
 
     program: Graph
     device: Device
 
-    def stretches(self, longest: int = LONGEST) -> list[Stretch]:
-        """Stretches of at most `longest` operators, in the order they run; shorter ones where these have no axis form."""
+    def segments(self, longest: int = LONGEST) -> list[Segment]:
+        """Segments of at most `longest` operators, in the order they run; shorter ones where these have no axis form."""
         written = sorted(self.needed)
         deep_first = operands_first((value.node for value in self.program.outputs), self._operands)
         orders = [[index for index in order if index not in self.at_hand] for order in (written, deep_first)]
         _, runs = min((self._cheapest(order, longest) for order in orders), key=lambda found: found[0])
-        return [stretch for run in runs for stretch in self._with_axis_forms(run)]
+        return [segment for run in runs for segment in self._with_axis_forms(run)]
 
     @cached_property
     def needed(self) -> frozenset[int]:
@@ -69,7 +69,7 @@ class ProgramDivision:
 
     @cached_property
     def at_hand(self) -> frozenset[int]:
-        """Inputs, constants, and views of them: nothing has to be stored for a stretch to read these."""
+        """Inputs, constants, and views of them: nothing has to be stored for a segment to read these."""
         found: set[int] = set()
         for index, node in enumerate(self.program.nodes):
             if node.op in FREE and all(value.node in found for value in node.inputs):
@@ -125,8 +125,8 @@ class ProgramDivision:
             moved += nodes[index].output.bytes
             yield moved
 
-    def _with_axis_forms(self, run: Sequence[int]) -> Iterator[Stretch]:
-        """A run as a stretch, or as many as it takes for each to have an axis form, the first ones as long as may be.
+    def _with_axis_forms(self, run: Sequence[int]) -> Iterator[Segment]:
+        """A run as a segment, or as many as it takes for each to have an axis form, the first ones as long as may be.
 
         A single node may still have none: it runs as it is.
         """
@@ -134,14 +134,14 @@ class ProgramDivision:
             shortest, longest = 1, len(run)
             while shortest < longest:
                 middle = (shortest + longest + 1) // 2 if longest < len(run) else longest
-                if _has_axis_form(self._stretch(run[:middle]).graph):
+                if _has_axis_form(self._segment(run[:middle]).graph):
                     shortest = middle
                 else:
                     longest = middle - 1
-            yield self._stretch(run[:shortest])
+            yield self._segment(run[:shortest])
             run = run[shortest:]
 
-    def _stretch(self, run: Sequence[int]) -> Stretch:
+    def _segment(self, run: Sequence[int]) -> Segment:
         builder = GraphBuilder(Level.KERNEL)
         placed: dict[int, Value] = {}
         reads: list[Value] = []
@@ -155,10 +155,10 @@ class ProgramDivision:
             else:
                 placed[index] = builder.append(_on(node, placed))
         makes = [index for index in run if not self.users[index] <= inside]
-        return Stretch(builder.build([placed[index] for index in makes]), tuple(reads), tuple(map(Value, makes)))
+        return Segment(builder.build([placed[index] for index in makes]), tuple(reads), tuple(map(Value, makes)))
 
-    def in_a_row(self, stretches: Sequence[Stretch], graphs: Sequence[Graph]) -> Graph:
-        """The program with each stretch computed by the graph in its place, whose inputs and outputs are the stretch's."""
+    def in_a_row(self, segments: Sequence[Segment], graphs: Sequence[Graph]) -> Graph:
+        """The program with each segment computed by the graph in its place, whose inputs and outputs are the segment's."""
         builder = GraphBuilder(Level.KERNEL)
         program = self.program
         given = [index for index, node in enumerate(program.nodes) if node.is_input]
@@ -166,16 +166,16 @@ class ProgramDivision:
         placed: dict[int, Value] = {}
         for index in dict.fromkeys([*given, *operands_first(wanted, self._operands)]):
             placed[index] = builder.append(_on(program.nodes[index], placed))
-        for stretch, graph in zip(stretches, graphs, strict=True):
-            made = _appended(builder, graph, [placed[value.node] for value in stretch.reads])
-            placed.update(zip((value.node for value in stretch.makes), made, strict=True))
+        for segment, graph in zip(segments, graphs, strict=True):
+            made = _appended(builder, graph, [placed[value.node] for value in segment.reads])
+            placed.update(zip((value.node for value in segment.makes), made, strict=True))
         return builder.build([placed[value.node] for value in program.outputs])
 
     def _operands(self, index: int) -> Sequence[int]:
         return [value.node for value in self.program.nodes[index].inputs]
 
     def _made_again(self, index: int, inside: set[int]) -> Sequence[int]:
-        """What a stretch needs for a node: its operands, unless it reads the node itself."""
+        """What a segment needs for a node: its operands, unless it reads the node itself."""
         if index in inside or index in self.at_hand:
             return self._operands(index)
         return ()
@@ -209,22 +209,22 @@ def _on(node: Node, placed: Mapping[int, Value]) -> Node:
 
 
 LONG = 100
-"""Operators of a program from which on it is searched in stretches, too: few kernels hold more, and cuts have few launches."""
+"""Operators of a program from which on it is searched in segments, too: few kernels hold more, and cuts have few launches."""
 
 _LONGEST_WHOLE = 400
-"""Operators of a program beyond which it is searched in stretches only."""
+"""Operators of a program beyond which it is searched in segments only."""
 
 _WHOLE_SHARE = 0.4
 """Part of a budget for a long program as a whole."""
 
 _STRETCH_SECONDS = 4.0
-"""For each stretch of a long program, where no budget was given."""
+"""For each segment of a long program, where no budget was given."""
 
 _LEAST_STRETCH_SECONDS = 0.25
-"""Where a budget allows no more for each stretch, some are searched and the others run as they are."""
+"""Where a budget allows no more for each segment, some are searched and the others run as they are."""
 
 _COMBINATIONS = 4
-"""Candidates that are put together of the stretches': each has as many kernels to be compiled as all of them."""
+"""Candidates that are put together of the segments': each has as many kernels to be compiled as all of them."""
 
 
 def search(
@@ -244,7 +244,7 @@ def search(
     What was found is kept on the `shelf`, and what earlier searches found is read from there (`mugraph.search.structure_cache`).
     `workers` search beside each other and find what one alone finds (`mugraph.search.executors`).
     Candidates lie in the `space` (`mugraph.search.constraints`).
-    Long programs, and those that have no axis form as a whole, are searched in stretches (`mugraph.search.long_programs`).
+    Long programs, and those that have no axis form as a whole, are searched in segments (`mugraph.search.long_programs`).
     Raises UnsupportedOperator when no part of the program has an axis form, BudgetExceeded when nothing was found in time, and
     InvalidInput for a space of which nothing can be a muGraph of the program.
     """
@@ -258,7 +258,7 @@ def search(
             if operators < 2:
                 raise
     if space.kernels is not None or space.maps:
-        raise InvalidInput("kernels and maps cannot be limited here: the program is too long, and is searched in stretches")
+        raise InvalidInput("kernels and maps cannot be limited here: the program is too long, and is searched in segments")
     return _LongSearch(program, device, budget, progress, options, workers, shelf, space).run()
 
 
@@ -294,12 +294,12 @@ def _searched(
     for candidate in itertools.chain(*(result.candidates for result in results)):
         found[candidate.graph] = min(candidate.cost, found.get(candidate.graph, candidate.cost))
     candidates = [Proposal(graph, cost) for graph, cost in sorted(found.items(), key=lambda item: item[1])]
-    return SearchResult(candidates, combined([result.report for result in results], stretches=0))
+    return SearchResult(candidates, combined([result.report for result in results], segments=0))
 
 
 @dataclass
 class _LongSearch:
-    """The search of a program in stretches and, unless it is too long for any kernel, as a whole before that."""
+    """The search of a program in segments and, unless it is too long for any kernel, as a whole before that."""
 
     program: Graph
     device: Device
@@ -311,7 +311,7 @@ class _LongSearch:
     space: SearchSpace
 
     def run(self) -> SearchResult:
-        """The best of both; raises what the whole program was refused for where no stretch has a kernel either."""
+        """The best of both; raises what the whole program was refused for where no segment has a kernel either."""
         self.started = time.perf_counter()
         refused: Exception | None = None
         results: list[SearchResult] = []
@@ -323,11 +323,11 @@ class _LongSearch:
                 refused = error
         if not any(result.report.interrupted for result in results):
             try:
-                results.append(self._in_stretches())
+                results.append(self._in_segments())
             except KeyboardInterrupt:  # while the program is divided or put together again; the whole may have candidates
                 results.append(SearchResult([], SearchReport(interrupted=True)))
         candidates = sorted(itertools.chain(*(result.candidates for result in results)), key=lambda candidate: candidate.cost)
-        report = combined([result.report for result in results], stretches=results[-1].report.stretches)
+        report = combined([result.report for result in results], segments=results[-1].report.segments)
         if refused is not None and not isinstance(refused, BudgetExceeded) and not candidates and not report.interrupted:
             raise refused
         report.seconds = time.perf_counter() - self.started
@@ -335,38 +335,38 @@ class _LongSearch:
             raise BudgetExceeded(f"no muGraph was found within {self.budget:g} s; raise the budget")
         return SearchResult(candidates, report)
 
-    def _in_stretches(self) -> SearchResult:
-        """Candidates of which the first has the best kernels of every stretch, the second the second best, and so on."""
+    def _in_segments(self) -> SearchResult:
+        """Candidates of which the first has the best kernels of every segment, the second the second best, and so on."""
         division = ProgramDivision(self.program, self.device)
-        stretches = division.stretches()
+        segments = division.segments()
         found: dict[Graph, SearchResult] = {}
-        most_common = Counter(stretch.graph for stretch in stretches).most_common()
+        most_common = Counter(segment.graph for segment in segments).most_common()
         for position, (graph, _) in enumerate(most_common):
-            found[graph] = self._of_stretch(graph, self._seconds_of_next(len(most_common) - position))
+            found[graph] = self._of_segment(graph, self._seconds_of_next(len(most_common) - position))
             if found[graph].report.interrupted:
                 break
-        report = combined([result.report for result in found.values()], stretches=len(stretches))
-        ranked = [self._ranked(stretch.graph, found.get(stretch.graph)) for stretch in stretches]
+        report = combined([result.report for result in found.values()], segments=len(segments))
+        ranked = [self._ranked(segment.graph, found.get(segment.graph)) for segment in segments]
         candidates: dict[Graph, float] = {}
         if any(result.candidates for result in found.values()):
             for rank in range(min(_COMBINATIONS, max(map(len, ranked)))):
                 chosen = [each[min(rank, len(each) - 1)] for each in ranked]
-                graph = division.in_a_row(stretches, [candidate.graph for candidate in chosen])
+                graph = division.in_a_row(segments, [candidate.graph for candidate in chosen])
                 if peak_bytes(graph) <= self.device.device_memory_bytes:
                     candidates.setdefault(graph, sum(candidate.cost for candidate in chosen))
         return SearchResult([Proposal(graph, cost) for graph, cost in candidates.items()], report)
 
     def _seconds_of_next(self, left: int) -> float:
-        """Seconds for the next of the stretches that are left: enough to find something as long as there are as many."""
+        """Seconds for the next of the segments that are left: enough to find something as long as there are as many."""
         if self.budget is None:
             return _STRETCH_SECONDS
         remaining = max(0.0, (1 - WRITING_SHARE) * self.budget - (time.perf_counter() - self.started))
         return min(remaining, max(remaining / left, _LEAST_STRETCH_SECONDS))
 
-    def _of_stretch(self, graph: Graph, seconds: float) -> SearchResult:
-        """What is found of a stretch: nothing, where it is out of the search's reach or the time is over."""
+    def _of_segment(self, graph: Graph, seconds: float) -> SearchResult:
+        """What is found of a segment: nothing, where it is out of the search's reach or the time is over."""
         try:
-            return self._search(graph, seconds, workers=1)  # which it takes longer to start than most stretches are searched
+            return self._search(graph, seconds, workers=1)  # which it takes longer to start than most segments are searched
         except (UnsupportedOperator, UndefinedInField, BudgetExceeded, RecursionError):
             return SearchResult([], SearchReport())
         except KeyboardInterrupt:  # before the search began
@@ -376,7 +376,7 @@ class _LongSearch:
         return _searched(graph, self.device, seconds, self.progress, self.options, workers, self.shelf, self.space)
 
     def _ranked(self, graph: Graph, found: SearchResult | None) -> list[Proposal]:
-        """Candidates of a stretch, the best first: as the program has it where nothing was found."""
+        """Candidates of a segment, the best first: as the program has it where nothing was found."""
         if found is None or not found.candidates:
             return [Proposal(graph, predicted_seconds(graph, self.device))]
         return found.candidates

@@ -121,7 +121,7 @@ class SearchReport:
     interrupted: bool = False
     refused: str | None = None
     """Why the program was not searched at all."""
-    stretches: int = 0
+    segments: int = 0
     """Into how many programs a long one was divided; what was searched completely of them says nothing of the whole."""
     best_seconds: float | None = None
     """Predicted for the best candidate."""
@@ -153,7 +153,7 @@ class SearchReport:
     @property
     def exhausted(self) -> bool:
         """Whether all that `exhausted_what` speaks of was enumerated: every tier and all cuts, to the numbers that it says."""
-        ended = not self.interrupted and not self.stretches and bool(self.tiers)
+        ended = not self.interrupted and not self.segments and bool(self.tiers)
         return ended and self.cuts_complete and all(tier.exhausted and not tier.unfinished for tier in self.tiers)
 
     @property
@@ -166,8 +166,8 @@ class SearchReport:
         """The covered space in words; `not_searched` says what is not part of it."""
         if self.refused is not None:
             return f"nothing was searched: {self.refused}"
-        if self.stretches:
-            return f"nothing was exhausted: the program was searched in {self.stretches} stretches"
+        if self.segments:
+            return f"nothing was exhausted: the program was searched in {self.segments} segments"
         done = [tier for tier in self.tiers if tier.exhausted and not self.interrupted]
         if not done:
             return f"nothing was exhausted {'before the search was interrupted' if self.interrupted else 'in time'}"
@@ -214,8 +214,8 @@ class SearchReport:
         return data
 
 
-def combined(reports: Sequence[SearchReport], stretches: int) -> SearchReport:
-    """Totals of several searches: of a program in several forms, and of the stretches that it was divided into."""
+def combined(reports: Sequence[SearchReport], segments: int) -> SearchReport:
+    """Totals of several searches: of a program in several forms, and of the segments that it was divided into."""
     tiers: dict[str, TierReport] = {}
     for tier in (tier for report in reports for tier in report.tiers):
         tiers.setdefault(tier.tier, TierReport(tier.tier, cuts_complete=True)).add(tier)
@@ -230,9 +230,9 @@ def combined(reports: Sequence[SearchReport], stretches: int) -> SearchReport:
         block_operators=max((report.block_operators for report in reports), default=0),
         max_kernels=max((report.max_kernels for report in reports), default=0),
         interrupted=any(report.interrupted for report in reports),
-        stretches=stretches,
-        best_seconds=None if stretches else min((r.best_seconds for r in reports if r.best_seconds is not None), default=None),
-        least_seconds=None if stretches else min((r.least_seconds for r in reports if r.least_seconds is not None), default=None),
+        segments=segments,
+        best_seconds=None if segments else min((r.best_seconds for r in reports if r.best_seconds is not None), default=None),
+        least_seconds=None if segments else min((r.least_seconds for r in reports if r.least_seconds is not None), default=None),
         paddings=list(dict.fromkeys(padding for report in reports for padding in report.paddings)),
     )
 

@@ -23,7 +23,7 @@ _SEARCH_SHARE = 0.5
 """The part of a budget the search may use; compiling, measuring and verifying take the rest."""
 
 _LONG_SEARCH_SHARE = 0.3
-"""That part for programs that are searched in stretches, each candidate of which has many kernels to be compiled and proved."""
+"""That part for programs that are searched in segments, each candidate of which has many kernels to be compiled and proved."""
 
 _EXPLAINING_SECONDS = 5.0
 """For the search without one of the limits of a space in which nothing was found."""
