@@ -119,6 +119,40 @@ def test_a_layer_trains_and_serves() -> None:
         close(layer(X), layer.linear(layer.norm(X)))
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_module_that_trains_is_another_kind(whole: bool) -> None:
+    class Dropping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.drop = nn.Dropout(0.5)
+
+        @mugraph.optimize(budget=20.0)
+        def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]  # torch declares no arguments
+            return self.drop(x.exp() + 1.0) * 2.0  # type: ignore[no-any-return]
+
+    layer = Dropping().eval()
+    for _ in range(2):
+        close(layer(X), (X.exp() + 1) * 2)
+    (layer if whole else layer.drop).train()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LeftToPyTorch)
+        assert (layer(X) == 0).any()
+    layer.eval()
+    close(layer(X), (X.exp() + 1) * 2)
+
+
+def test_a_failure_of_ours_is_no_failure_of_the_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*args: Any, **settings: Any) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(decorator, "superoptimize", failing)
+    optimized = mugraph.optimize(norm_linear, budget=20.0)
+    with pytest.warns(LeftToPyTorch, match="please report this"):
+        assert torch.equal(optimized(X, W), norm_linear(X, W))
+    with pytest.raises(AssertionError):
+        mugraph.optimize(norm_linear, strict=True)(X, W)
+
+
 def test_copies_of_a_layer_have_answers_of_their_own() -> None:
     layer = Layer().requires_grad_(False)
     layer(X)

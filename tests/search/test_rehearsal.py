@@ -24,7 +24,7 @@ from mugraph.search.closure.saturation import Closure, Limits, Saturation
 from mugraph.search.closure.sketch import Sketch
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.driver import Search
-from mugraph.search.kernels import ScheduledKernel
+from mugraph.search.kernels import ScheduledSketch
 from mugraph.search.partition.plans import Plan, Stage
 from mugraph.search.partition.rounding_model import Rehearsal
 from mugraph.search.partition.selection import most_promising, orders_lost
@@ -69,7 +69,7 @@ def cheapest_sketch(program: AxisProgram) -> Sketch:
 
 def as_plan(program: AxisProgram, sketch: Sketch, seconds: float = 1.0) -> Plan:
     outputs = tuple(KernelOutput(slots, DType.FP32) for _, slots in program.outputs)
-    return Plan((Stage((-1,), ScheduledKernel(sketch, Schedule((), 1), outputs, program.sizes, seconds)),))
+    return Plan((Stage((-1,), ScheduledSketch(sketch, Schedule((), 1), outputs, program.sizes, seconds)),))
 
 
 def searched(graph: Graph, device: Device = CPU) -> tuple[Search, Rehearsal]:
@@ -140,7 +140,7 @@ def test_the_most_precise_plan_of_a_kind_is_chosen_although_others_are_faster() 
 
     def lasting(plan: Plan, seconds: float) -> Plan:
         (stage,) = plan.stages
-        assert isinstance(stage.kernel, ScheduledKernel)
+        assert isinstance(stage.kernel, ScheduledSketch)
         return Plan((dataclasses.replace(stage, kernel=dataclasses.replace(stage.kernel, seconds=seconds)),))
 
     fast, slow = [lasting(unstable, 1 + n / 100) for n in range(40)], lasting(stable, 1.9)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -38,6 +39,8 @@ from mugraph.targets.machine import Machine, machine_for
 if TYPE_CHECKING:
     from mugraph.integrations.torch_compile import Compiled
 
+
+_log = logging.getLogger("mugraph.optimize")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -69,9 +72,9 @@ class Optimized(Shared, Generic[P, R]):
     def __init__(self, fn: Callable[P, R], settings: Settings) -> None:
         self.fn, self.settings = fn, settings
         self.answers: dict[Kind, Answer] = {}
-        self._latest: Superoptimized | None = None
-        self._surroundings: Kind = ()
-        """Those that `_latest` was optimized in."""
+        self._latest: tuple[Superoptimized, Kind] | None = None
+        """The result that answered last, and the surroundings that it was optimized in."""
+        self._modules = modules_of(fn)
         self._one_at_a_time = threading.RLock()
         self._attribute = ""
         functools.update_wrapper(self, fn, updated=())
@@ -80,10 +83,11 @@ class Optimized(Shared, Generic[P, R]):
         """What `fn` returns for these arguments; the first call of a kind may take up to the budget."""
         if torch.compiler.is_compiling():
             return self.fn(*args, **kwargs)
-        latest = self._latest
-        if latest is not None and self._surroundings == surroundings(self.fn):
+        if self._latest is not None:
+            latest, around = self._latest
             with suppress(InvalidInput, ShapeMismatch):  # the function brings other tensors along than it did
-                inputs = None if _brings_gradients(latest) else latest.calling.plain(args, kwargs)
+                usual = around == surroundings(self._modules) and not _brings_gradients(latest)
+                inputs = latest.calling.plain(args, kwargs) if usual else None
                 outputs = None if inputs is None else latest.executable.recognized(inputs)
                 if inputs is not None and outputs is not None:
                     returned: R = latest.calling.unflatten(outputs, inputs)
@@ -99,7 +103,8 @@ class Optimized(Shared, Generic[P, R]):
         return tuple(answer.result for answer in self.answers.values() if answer.result is not None and not answer.reason)
 
     def _answered(self, args: Sequence[Any], kwargs: Mapping[str, Any], again: bool = False) -> R:
-        around = surroundings(self.fn)
+        self._modules = modules_of(self.fn)
+        around = surroundings(self._modules)
         try:
             kind = (around, *kind_of_call(args, kwargs, self.settings.dynamic))
         except TypeError:
@@ -127,7 +132,7 @@ class Optimized(Shared, Generic[P, R]):
             del self.answers[kind]
             return self._answered(args, kwargs, again=True)
         if isinstance(answer.result, Superoptimized):
-            self._latest, self._surroundings = answer.result, around
+            self._latest = answer.result, around
         return outputs
 
     def _answer(self, kind: Kind, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Answer:
@@ -154,6 +159,11 @@ class Optimized(Shared, Generic[P, R]):
             if settings.strict or (settings.dynamic and isinstance(error, ShapeMismatch)):
                 raise
             return Answer(reason=f"{type(error).__name__}: {error}")
+        except Exception:  # a function must run whatever goes wrong in here
+            if settings.strict:
+                raise
+            _log.warning("optimizing %s failed, PyTorch runs it; please report this", self._name, exc_info=True)
+            return Answer(reason="optimizing it failed (the log mugraph.optimize says how); please report this")
         if not result.found:
             return Answer(result, reason="no kernels for it were found that are faster")
         machine = result.executable.machine
@@ -302,7 +312,7 @@ def optimize(
     cannot be optimized, of which a warning (LeftToPyTorch) tells once; with `strict` these raise what `mugraph.superoptimize`
     raises, and no function is optimized in pieces. To be timed, the function is called some dozens of times, unless it changes
     its inputs, which no kernel does. What the function reads besides arguments and tensors (numbers, flags) is as it was at the
-    first call of a kind; a module's `training` and autocasting belong to the kind.
+    first call of a kind; `training` of a module and of all in it, and autocasting, belong to the kind.
 
     Raises InvalidInput for what is no function and for wrong settings, TargetUnavailable for an unknown target.
     """
@@ -387,10 +397,16 @@ def kind_of_call(args: Sequence[Any], kwargs: Mapping[str, Any], dynamic: Mappin
     return kind
 
 
-def surroundings(fn: Callable[..., Any]) -> Kind:
-    """What decides besides the arguments which operators PyTorch calls: autocasting, and whether a module trains."""
+def modules_of(fn: Callable[..., Any]) -> tuple[torch.nn.Module, ...]:
+    """The module that a function is, or is a method of, and all modules in it."""
+    owner = fn if isinstance(fn, torch.nn.Module) else getattr(fn, "__self__", None)
+    return tuple(owner.modules()) if isinstance(owner, torch.nn.Module) else ()
+
+
+def surroundings(modules: Sequence[torch.nn.Module]) -> Kind:
+    """What decides besides the arguments which operators PyTorch calls: autocasting, and which modules train."""
     casts = tuple(torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None for device in ("cpu", "cuda"))
-    return (*casts, getattr(fn, "training", None))
+    return (*casts, *[module.training for module in modules])
 
 
 def tensors_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[torch.Tensor]:

@@ -27,7 +27,7 @@ from mugraph.search.closure.safe_softmax import without_neutral_maxima
 from mugraph.search.closure.tiers import Tier, distinct_tiers
 from mugraph.search.constraints import EVERYTHING, SearchSpace
 from mugraph.search.executors import Workers, executor_for
-from mugraph.search.kernels import KernelSearch, ScheduledKernel
+from mugraph.search.kernels import KernelSearch, ScheduledSketch
 from mugraph.search.partition.cuts import SHARED_OUT
 from mugraph.search.partition.padding import worthwhile_paddings
 from mugraph.search.partition.plans import Library, Plan, PlanSearch, Stage
@@ -105,7 +105,7 @@ class Search:
         self.best: dict[Plan, float] = {}
         self.early: set[Plan] = set()
         """Plans offered before the coarsest tier was searched, which it has not come to yet."""
-        self.bodies: dict[tuple[ScheduledKernel, tuple[Tensor, ...]], Graph] = {}
+        self.bodies: dict[tuple[ScheduledSketch, tuple[Tensor, ...]], Graph] = {}
         self.produces = tuple(-1 - index for index in range(len(self.axes.outputs)))
         share = _CLOSURE_SHARE * self.budget if self.budget is not None else float("inf")
         self.kernels = self._kernels(min(self.options.closure_seconds, share))

@@ -32,7 +32,7 @@ _PART_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class ScheduledKernel:
+class ScheduledSketch:
     """A graph-defined kernel: a sketch under a schedule, what it writes, sizes of axes, predicted seconds."""
 
     sketch: Sketch
@@ -46,7 +46,7 @@ class ScheduledKernel:
         return hash((self.sketch, self.schedule, self.seconds))
 
     @classmethod
-    def of(cls, found: Scheduled, sizes: tuple[int, ...]) -> ScheduledKernel:
+    def of(cls, found: Scheduled, sizes: tuple[int, ...]) -> ScheduledSketch:
         """A sketch that was scheduled for axes of `sizes`."""
         return cls(found.cost.sketch, found.schedule, found.cost.outputs, sizes, found.seconds)
 
@@ -79,7 +79,7 @@ class KernelSearch:
     structures: dict[tuple[AxisProgram, Tier, int | None], FoundStructure] = field(default_factory=dict)
     schedulers: dict[tuple[tuple[Sizes, ...], AxisSet, Frame], Scheduler] = field(default_factory=dict)
 
-    def kernels(self, program: AxisProgram, tier: Tier, produces: Sequence[int]) -> Iterator[ScheduledKernel]:
+    def kernels(self, program: AxisProgram, tier: Tier, produces: Sequence[int]) -> Iterator[ScheduledSketch]:
         """Kernels computing all outputs of `program` in one launch, best schedules of the cheapest sketches of each context.
 
         Sketches that a coarser tier had are left to it. `produces` are the device tensors that the outputs become.
@@ -90,7 +90,7 @@ class KernelSearch:
             seen = seen_in(program, tier)
             new = [cost for cost in costs if self.first_tier.setdefault((program.sizes, cost.sketch), seen) is seen]
             for found in scheduler.best_of_each(tuple(new), self.options.schedules_per_sketch):
-                yield ScheduledKernel.of(found, program.sizes)
+                yield ScheduledSketch.of(found, program.sizes)
         self.pruned[Pruning.MEMORY] += scheduler.too_large - passed_over
 
     def costs(

@@ -20,7 +20,7 @@ from mugraph.ir.graph import Tensor
 from mugraph.ir.sizes import divisors
 from mugraph.search.closure.sketch import Sketch
 from mugraph.search.closure.tiers import Tier, seen_in, tiers_to
-from mugraph.search.kernels import KernelSearch, ScheduledKernel
+from mugraph.search.kernels import KernelSearch, ScheduledSketch
 from mugraph.search.partition.cuts import Cut
 from mugraph.search.partition.lower_bounds import Roofline, flops, library_iterations
 from mugraph.search.partition.splits import Split, consumer_of, maximum_slots, splits_of, with_parts
@@ -67,7 +67,7 @@ class Stage:
     """A launch: which device tensors it produces (sources of later stages; -1-i for the program's output i), and how."""
 
     produces: tuple[int, ...]
-    kernel: ScheduledKernel | Library
+    kernel: ScheduledSketch | Library
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Plan:
     def kind(self) -> tuple[tuple[int, int | None], ...]:
         """What tells plans apart that only profiling can compare: for each launch its outputs and the axis of its for-loop."""
         return tuple(
-            (len(stage.produces), stage.kernel.sketch.loop_axis if isinstance(stage.kernel, ScheduledKernel) else -1)
+            (len(stage.produces), stage.kernel.sketch.loop_axis if isinstance(stage.kernel, ScheduledSketch) else -1)
             for stage in self.stages
         )
 
@@ -349,7 +349,7 @@ class PlanSearch:
         working = self.kernels.scheduler(sizes, frozenset({split.parts}), frame)
         producing = self._costs(split.producer, tier, made, working.parted)
         for first in working.best(producing, _SPLITS_KEPT, bound, rest):
-            kernels = (ScheduledKernel.of(half, sizes[first.variant]) for half in (first, lasts[first.variant]))
+            kernels = (ScheduledSketch.of(half, sizes[first.variant]) for half in (first, lasts[first.variant]))
             yield Plan(tuple(map(Stage, (made, produces), kernels)))
 
     def _costs(

@@ -23,7 +23,7 @@ from mugraph.search.closure.safe_softmax import exponentials
 from mugraph.search.closure.saturation import Leaf
 from mugraph.search.closure.sketch import Evaluator, Sketch, Step
 from mugraph.search.closure.two_pass_mean import centred
-from mugraph.search.kernels import ScheduledKernel
+from mugraph.search.kernels import ScheduledSketch
 from mugraph.search.partition.plans import Library, Plan, Stage
 from mugraph.search.structures import Recent
 
@@ -306,9 +306,9 @@ _KNOWN: Recent[tuple[tuple[RehearsedLaunch, ...], int], Errors] = Recent(capacit
 _CENTRED: Recent[tuple[tuple[RehearsedLaunch, ...], int], tuple[Sketch, ...]] = Recent(capacity=1 << 10)
 
 
-def _sketch(kernel: ScheduledKernel | Library) -> Sketch:
+def _sketch(kernel: ScheduledSketch | Library) -> Sketch:
     """What a kernel computes; a library's matrix product has no sketch of its own."""
-    if isinstance(kernel, ScheduledKernel):
+    if isinstance(kernel, ScheduledSketch):
         return kernel.sketch
     loads = [Step("load", (), term.axes, False, leaf=Leaf(term.source, term.slots)) for term in (kernel.left, kernel.right)]
     axes = (kernel.left.axes | kernel.right.axes) - kernel.reduced

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from mugraph.search.closure.sketch import Sketch
-from mugraph.search.kernels import KernelSearch, ScheduledKernel
+from mugraph.search.kernels import KernelSearch, ScheduledSketch
 from mugraph.search.partition.plans import WORTH_MEASURING, Library, Plan, Stage
 from mugraph.search.partition.rounding_model import NO_ERROR, Errors, Rehearsal
 from mugraph.search.scheduling.cost import SketchCost
@@ -29,13 +29,13 @@ def refined(plans: Iterable[Plan], rehearsal: Rehearsal, kernels: KernelSearch) 
     """
     seen: set[tuple[Sketch, ...]] = set()
 
-    def kernels_of(kernel: ScheduledKernel, sketch: Sketch) -> Iterator[ScheduledKernel]:
+    def kernels_of(kernel: ScheduledSketch, sketch: Sketch) -> Iterator[ScheduledSketch]:
         """Kernels of another sketch that reads and writes what `kernel` does, best first."""
         sources = tuple(kernels.tensor_of(leaf.source).dtype for leaf in sketch.leaves)
         cost = SketchCost(sketch, sources, kernel.outputs, kernels.device)
         scheduler = kernels.scheduler([kernel.sizes], frame=kernels.space.frame(()))
         for found in scheduler.best_of_each((cost,), kernels.options.schedules_per_sketch):
-            yield ScheduledKernel.of(found, kernel.sizes)
+            yield ScheduledSketch.of(found, kernel.sizes)
 
     for plan in plans:
         sketches = rehearsal.centred(plan)
@@ -45,12 +45,12 @@ def refined(plans: Iterable[Plan], rehearsal: Rehearsal, kernels: KernelSearch) 
 
 
 def _scheduled(
-    plan: Plan, sketches: Sequence[Sketch], kernels_of: Callable[[ScheduledKernel, Sketch], Iterator[ScheduledKernel]]
+    plan: Plan, sketches: Sequence[Sketch], kernels_of: Callable[[ScheduledSketch, Sketch], Iterator[ScheduledSketch]]
 ) -> Iterator[Plan]:
     """The plan with other sketches, whose launches have the best schedules each, then the second best, and so on."""
-    changed: dict[int, list[ScheduledKernel]] = {}
+    changed: dict[int, list[ScheduledSketch]] = {}
     for position, (stage, sketch) in enumerate(zip(plan.stages, sketches, strict=True)):
-        if isinstance(stage.kernel, ScheduledKernel) and sketch != stage.kernel.sketch:
+        if isinstance(stage.kernel, ScheduledSketch) and sketch != stage.kernel.sketch:
             changed[position] = list(kernels_of(stage.kernel, sketch))
     if not all(changed.values()):
         return
@@ -136,5 +136,5 @@ def _structure(plan: Plan) -> tuple[object, ...]:
     return tuple(_kernel(stage.kernel) for stage in plan.stages)
 
 
-def _kernel(kernel: ScheduledKernel | Library) -> object:
-    return kernel.sketch if isinstance(kernel, ScheduledKernel) else (kernel.left, kernel.right)
+def _kernel(kernel: ScheduledSketch | Library) -> object:
+    return kernel.sketch if isinstance(kernel, ScheduledSketch) else (kernel.left, kernel.right)
