@@ -11,6 +11,13 @@ from mugraph.support import seeds
 os.environ["MUGRAPH_CACHE"] = "off"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long suites have an hour a test where others have the time limit of pyproject.toml."""
+    for item in items:
+        if item.get_closest_marker("slow") is not None:
+            item.add_marker(pytest.mark.timeout(3600))
+
+
 @pytest.fixture(autouse=True)
 def _fixed_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     """A failure can be repeated."""
