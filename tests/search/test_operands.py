@@ -40,3 +40,17 @@ def test_nothing_is_read_twice_in_the_same_way() -> None:
                 loads = [node for node in kernel.body.nodes if node.op == "input_iterator"]
                 ways = [(read, n["imap"], n["fmap"]) for read, n in zip(kernel.inputs, loads, strict=True)]
                 assert len(set(ways)) == len(ways)
+
+
+def test_what_is_computed_of_what_is_read_once_is_computed_once() -> None:
+    p = Program()
+    x, w = p.input("x", (4, 3)), p.input("w", (3, 3))
+    program = finished(p, (x.exp() @ w) / x.exp())
+    exponentials = [
+        sum(node.op == "exp" for node in kernel.body.nodes)
+        for candidate in search(program, device_for("cpu")).candidates
+        if len(candidate.graph.kernels()) == 1
+        for kernel in candidate.graph.kernels()
+        if kernel.body is not None and len(kernel.inputs) == 2
+    ]
+    assert set(exponentials) == {1}

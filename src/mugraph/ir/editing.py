@@ -27,6 +27,20 @@ def without_dead_nodes(graph: Graph) -> Graph:
     return graph.with_nodes(tuple(replace(node, inputs=moved(node.inputs)) for node in nodes), moved(graph.outputs))
 
 
+def without_duplicates(graph: Graph) -> Graph:
+    """The same graph with one node where several apply an operator to the same operands; inputs and savers stay."""
+    nodes: list[Node] = []
+    place: dict[int, int] = {}
+    first: dict[Node, int] = {}
+    for index, node in enumerate(graph.nodes):
+        moved = replace(node, inputs=tuple(Value(place[value.node], value.output) for value in node.inputs))
+        stays = node.is_input or node.is_saver
+        place[index] = len(nodes) if stays else first.setdefault(moved, len(nodes))
+        if place[index] == len(nodes):
+            nodes.append(moved)
+    return graph.with_nodes(tuple(nodes), tuple(Value(place[value.node], value.output) for value in graph.outputs))
+
+
 @dataclass(frozen=True, slots=True)
 class Site:
     """The place of a node in the graph being built: its operands there, and the parent's operands, which iterators read."""

@@ -15,7 +15,7 @@ from functools import lru_cache
 from mugraph.ir.axes import AxisSet, Slots
 from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.dtypes import DType
-from mugraph.ir.editing import Site, edited
+from mugraph.ir.editing import Site, edited, without_duplicates
 from mugraph.ir.graph import AttributeValue, Graph, Level, Node, Tensor, Value
 from mugraph.ir.ops import LEAST
 from mugraph.ir.scalar import Scalar
@@ -45,7 +45,8 @@ def read_once(body: Graph, operands: Sequence[Value], sources: Sequence[Tensor])
 
     tensors = dict(zip(operands, sources, strict=True))
     left = [operand for operand, _, _ in ways]
-    return edited(body, dict.fromkeys(loads, once), [tensors[operand] for operand in left]), left
+    merged = edited(body, dict.fromkeys(loads, once), [tensors[operand] for operand in left])
+    return without_duplicates(merged), left  # what two loads of the same were the operands of is now the same, too
 
 
 Dims = tuple[int | None, ...]
