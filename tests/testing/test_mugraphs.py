@@ -208,6 +208,15 @@ def test_what_rounding_decides_is_no_trial() -> None:
     assert trial_of(graph, 0) is None
 
 
+def test_the_difference_of_two_copies_of_which_one_is_rounded_is_no_trial() -> None:
+    kernel, block = GraphBuilder(Level.KERNEL), GraphBuilder(Level.BLOCK, grid=(1,))
+    value = kernel.input("x", (4,), DType.BF16)
+    quarter = block.add("sub", block.constant(0.25, DType.BF16), block.iterator(0, kernel.tensor(value), (None,), None))
+    stored = [block.add("output_saver", copy, omap=(0,)) for copy in (block.add("cast", quarter, dtype=DType.FP32), quarter)]
+    wide, narrow = kernel.graph_defined(block.build(stored), [value])
+    assert trial_of(kernel.build([kernel.add("sub", wide, narrow)]), 0) is None
+
+
 def test_tensors_in_memory_stay_in_the_range_of_their_types() -> None:
     kernel = GraphBuilder(Level.KERNEL)
     value = kernel.input("x", (4,), DType.FP16)

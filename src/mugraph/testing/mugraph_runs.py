@@ -169,7 +169,10 @@ def errors(graph: Graph, results: Sequence[Array], exact: Sequence[Array]) -> li
 
 
 class _Perturbed(FloatArithmetic):
-    """float64, but every operator errs by up to a unit of a coarser type, at random, and so do factors of products."""
+    """float64, but every operator errs by up to a unit of a coarser type, at random, and so do terms and factors.
+
+    Terms, because two copies of a tensor may differ by one's rounding: their difference is then the work of rounding alone.
+    """
 
     def __init__(self, unit: float, normal: np.random.Generator) -> None:
         super().__init__()
@@ -179,10 +182,10 @@ class _Perturbed(FloatArithmetic):
         return np.asarray(x * (1 + self.unit * self.normal.uniform(-1, 1, np.shape(x))))
 
     def add(self, x: Array, y: Array) -> Array:
-        return self.off(super().add(x, y))
+        return self.off(super().add(self.off(x), self.off(y)))
 
     def sub(self, x: Array, y: Array) -> Array:
-        return self.off(super().sub(x, y))
+        return self.off(super().sub(self.off(x), self.off(y)))
 
     def mul(self, x: Array, y: Array) -> Array:
         return self.off(super().mul(x, y))
