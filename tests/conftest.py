@@ -22,3 +22,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _fixed_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     """A failure can be repeated."""
     monkeypatch.setattr(seeds, "fresh_seed", lambda: 0)
+
+
+@pytest.fixture
+def kernels_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are faster than the function, whatever the machine does: for tests of what follows from that."""
+    from mugraph.runtime.baselines import EAGER, BaselineComparison
+    from mugraph.runtime.benchmarking import Duel
+
+    won = BaselineComparison({EAGER: Duel.of([1e-6] * 5, [2e-6] * 5)})
+    monkeypatch.setattr("mugraph.selection.own_function.compare", lambda *call, **settings: won)

@@ -20,6 +20,8 @@ import torch
 import mugraph
 from mugraph.errors import InvalidInput, ShapeMismatch, StorageError, TargetUnavailable, UnsupportedOperator
 from mugraph.ir.graph import Graph
+from mugraph.runtime.baselines import EAGER, BaselineComparison
+from mugraph.runtime.benchmarking import Duel
 from mugraph.search import Proposal as Proposal
 from mugraph.search import SearchReport, SearchResult
 from mugraph.selection import qualification
@@ -139,17 +141,58 @@ def test_what_fails_verification_is_never_returned(monkeypatch: pytest.MonkeyPat
     torch.testing.assert_close(opt(*inputs()), normalised_product(*inputs()), rtol=1e-5, atol=1e-5)
 
 
+def test_what_is_not_clearly_faster_than_the_function_is_the_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    equals = BaselineComparison({EAGER: Duel.of([1.0, 1.1] * 3, [1.1, 1.0] * 3)})
+    monkeypatch.setattr("mugraph.selection.own_function.compare", lambda *call, **settings: equals)
+    calls: list[Any] = []
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        calls.append(x)
+        return normalised_product(x, w)
+
+    x, w = inputs()
+    opt = mugraph.superoptimize(function, (x, w))
+    assert not opt.found
+    assert opt.graph == opt.program
+    assert opt.candidates
+    assert opt.report.baselines[EAGER].speedup == pytest.approx(1.0, abs=0.2)
+    assert opt.report.original_latency == equals.baselines[EAGER]
+    calls.clear()
+    trained = x.clone().requires_grad_()
+    torch.autograd.backward(opt(trained, w).sum())
+    assert trained.grad is not None
+    assert calls == [trained]
+
+
 def test_original_is_the_result_when_it_is_measured_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
     def measure(runs: dict[str, Callable[[], Any]], rounds: int, **options: Any) -> dict[str, list[float]]:
         last = list(runs)[-1]
         return {name: [1.0 if name == last else 2.0] for name in runs}
 
     monkeypatch.setattr(qualification, "measure", measure)
-    opt = mugraph.superoptimize(normalised_product, inputs())
+    program = mugraph.Program()
+    x, w = (program.input(name, shape) for name, shape in {"x": (4, 32), "w": (32, 16)}.items())
+    program.output((x / x.square().sum(-1, keepdim=True).sqrt()) @ w)
+    opt = mugraph.superoptimize(program)
     assert not opt.found
     assert opt.graph == opt.program
     assert opt.candidates
-    torch.testing.assert_close(opt(*inputs()), normalised_product(*inputs()), rtol=1e-5, atol=1e-5)
+    assert opt.report.baselines == {}
+
+
+def test_tiny_functions_are_not_slower_than_they_were() -> None:
+    """One operator, whose kernel takes as long as PyTorch's: whoever is clearly faster is called."""
+    x = torch.randn(8)
+    opt = mugraph.superoptimize(torch.relu, (x,))
+    outcome = opt.report.baselines[EAGER]
+    assert opt.found is outcome.clear
+    assert torch.equal(opt(x), torch.relu(x))
+    assert (opt.own is torch.relu) is not opt.found
+
+
+def test_without_a_budget_the_function_is_called() -> None:
+    opt = mugraph.superoptimize(normalised_product, inputs(), budget=0.0, cache="off")
+    assert opt.own is normalised_product
 
 
 def test_what_pytorch_loads_once_is_no_part_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:

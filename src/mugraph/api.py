@@ -22,11 +22,13 @@ from mugraph.ir.program import Program
 from mugraph.ir.readings import readings
 from mugraph.results.data import Report
 from mugraph.results.superoptimized import Superoptimized
+from mugraph.runtime.baselines import EAGER, BaselineComparison
 from mugraph.search import Proposal, SearchReport, SearchResult, SearchSpace
 from mugraph.search.algorithm1.candidates import predicted_seconds
 from mugraph.search.constraints import EVERYTHING
 from mugraph.search.executors import Workers, check_workers
 from mugraph.selection.inputs import random_tensors, torch_runner
+from mugraph.selection.own_function import OwnCall
 from mugraph.selection.proposals import Engine, Found, Inquiry, engine_of
 from mugraph.selection.qualification import Contestant, Evidence, Proved, Qualifier
 from mugraph.selection.result_cache import ResultCache
@@ -34,6 +36,7 @@ from mugraph.selection.structure_key import of_form
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import Event, ProgressCallback, Reporter, silent
 from mugraph.support.store import Mode, Store
+from mugraph.targets.machine import Machine
 from mugraph.verifier import Verdict, prover, verify_graphs
 from mugraph.verifier.certificate import digest as graph_digest
 from mugraph.verifier.float_checks import Runner
@@ -59,6 +62,7 @@ def superoptimize(
     workers: Workers = 1,
     cache: Store | Mode | str | None = None,
     like: Graph | None = None,
+    baselines: bool = False,
 ) -> Superoptimized:
     """Discover the fastest muGraph equivalent to `fn`, and return it as a callable.
 
@@ -86,8 +90,10 @@ def superoptimize(
     `like` is a muGraph that was fastest at other sizes: only proposals of its form are compiled and proved, and with
     `profile` measured (`mugraph.integrations.dynamic_shapes`).
 
-    Every candidate was proved equivalent at full size and agrees with float64 arithmetic. When nothing better than the
-    original is found, the result runs the original and its `found` is False.
+    Every candidate was proved equivalent at full size and agrees with float64 arithmetic. With `profile`, whole calls of the
+    fastest are then timed beside those of `fn` itself, warm and in turns: unless it is clearly the faster, `found` is False, and
+    calling the result is calling `fn`. `report.baselines` has these times; with `baselines` also those of `fn` under
+    torch.compile, which takes some seconds to compile, beyond the budget.
 
     Raises UnsupportedOperator for operators outside the table, InvalidInput for tensors that cannot be optimized
     (integers, no elements) and for a space that holds no muGraph of the program, naming the limit at fault, TargetUnavailable for
@@ -110,21 +116,33 @@ def superoptimize(
         qualifier = Qualifier(problem.program, target, deadline, tell, seed, max_error, evidence, problem.baseline)
         settings: dict[str, Any] = {"profile": profile, "max_error": max_error, "search": engine_of(search), "evidence": evidence}
         settings |= {"seed": seed, "like": None if like is None else graph_digest(like), "space": space.to_json()}
+        settings["rival"] = "the program" if problem.own is None else "the function"  # what a result that is kept was faster than
         memory = ResultCache(Store.of(cache), problem.program, device, settings, budget)
-        recalled = memory.recalled(qualifier, problem.calling)
+        recalled = memory.recalled(qualifier, problem.calling, None if problem.own is None else problem.own.fn)
         if recalled is not None:
+            if baselines and (own := problem.own_on(recalled.executable.machine)) is not None:
+                recalled.report = replace(recalled.report, comparison=qualifier.compared(recalled, own, compiled=True))
             return recalled
         original = qualifier.original()  # first, so that a target that cannot be compiled for costs no search
         found = Inquiry(problem.program, device, search, space, workers, memory.store).found(deadline, tell)
         candidates = found.candidates if like is None else of_form(found.candidates, like, problem.program)
         proposals = [(candidate.graph, candidate.cost) for candidate in candidates]
-        if profile and original.executable.machine.available:
+        measured = profile and original.executable.machine.available
+        own = problem.own_on(original.executable.machine) if measured else None
+        if measured:
             proved = qualifier.prove(qualifier.rank(qualifier.compile(proposals), problem.inputs))
-            proved, original = qualifier.settle(proved, original, problem.inputs)
         else:
             proved = qualifier.compile_and_prove(proposals)
+        if own is not None:
+            proved = qualifier.settle_among(proved, problem.inputs)
+        elif measured:
+            proved, original = qualifier.settle(proved, original, problem.inputs)
         better = bool(proved) and not original.clearly_faster_than(proved[0].entry)
-        result = _result(qualifier, found, proved, better, original, problem.calling, space)
+        result = _result(qualifier, found, proved, better, original, problem, space)
+        if better and own is not None:
+            comparison = qualifier.compared(result, own, baselines)
+            better = comparison is not None and EAGER in comparison.duels and comparison.duels[EAGER].clear
+            result = _result(qualifier, found, proved, better, original, problem, space, comparison)
         if not result.report.interrupted:
             memory.keep(result)
         return result
@@ -142,6 +160,7 @@ def optimize_graph(
     progress: ProgressCallback | bool | None = None,
     max_error: float = 2**-40,
     evidence: Evidence = "bounded",
+    baselines: bool = False,
 ) -> Superoptimized:
     """Prove that a muGraph somebody wrote computes `fn`, compile it, and return it as a callable.
 
@@ -169,10 +188,14 @@ def optimize_graph(
         proved = qualifier.prove(qualifier.rank([entry], problem.inputs) if measured else [entry])
         if not proved:
             raise KeyboardInterrupt if qualifier.interrupted else _refused(qualifier, entry)
-        if measured:
+        own = problem.own_on(entry.executable.machine) if measured else None
+        if measured and own is None:
             proved, original = qualifier.settle(proved, original, problem.inputs)
         nothing = SearchResult([Proposal(written, 0.0)], SearchReport(refused="the muGraph was given"))
-        return _result(qualifier, nothing, proved, True, original, problem.calling)
+        result = _result(qualifier, nothing, proved, True, original, problem)
+        if own is None:
+            return result
+        return _result(qualifier, nothing, proved, True, original, problem, comparison=qualifier.compared(result, own, baselines))
 
 
 def _refused(qualifier: Qualifier, entry: Contestant) -> BudgetExceeded | NotEquivalent:
@@ -257,12 +280,17 @@ def _reading(deadline: Deadline, tell: ProgressCallback, *subjects: Subject) -> 
 
 @dataclass(frozen=True, slots=True)
 class _Problem:
-    """What the user gave: a program, how it is called, tensors to run it on, and itself as the measure of rounding."""
+    """What the user gave: a program, how it is called, tensors to run it on, and itself, to be called and to measure rounding."""
 
     program: Graph
     calling: Calling
     inputs: list[Any]
     baseline: Runner | None = None
+    own: OwnCall | None = None
+
+    def own_on(self, machine: Machine) -> OwnCall | None:
+        """The call of the user's function on tensors where the machine's kernels read them; None where there is none."""
+        return None if self.own is None else self.own.on(machine, self.inputs)
 
 
 def _problem(fn: Subject, example_inputs: ExampleInputs | None) -> _Problem:
@@ -281,7 +309,8 @@ def _problem(fn: Subject, example_inputs: ExampleInputs | None) -> _Problem:
     if example_inputs is None:
         raise InvalidInput("give example_inputs, a tuple of tensors of the shapes and dtypes to optimize for")
     traced = trace(fn, example_inputs)
-    return _Problem(traced.graph, traced, traced.values(*arguments_of(example_inputs)), torch_runner(fn, traced))
+    args, kwargs = arguments_of(example_inputs)
+    return _Problem(traced.graph, traced, traced.values(args, kwargs), torch_runner(fn, traced), OwnCall(fn, args, kwargs))
 
 
 def _result(
@@ -290,11 +319,13 @@ def _result(
     proved: Sequence[Proved],
     better: bool,
     original: Contestant,
-    calling: Calling,
+    problem: _Problem,
     space: SearchSpace = EVERYTHING,
+    comparison: BaselineComparison | None = None,
 ) -> Superoptimized:
     """The first of what was proved, where that is `better` than the original, or else the original."""
     chosen = proved[0] if better else qualifier.as_it_is(original)
+    timed = original.latency if comparison is None else comparison.baselines.get(EAGER, math.inf)
     report = Report(
         found=better,
         search=found.report.to_json(),
@@ -304,10 +335,13 @@ def _result(
         measure_seconds=qualifier.seconds["measure"],
         verify_seconds=qualifier.seconds["verify"],
         total_seconds=qualifier.deadline.elapsed,
-        original_latency=original.latency if math.isfinite(original.latency) else None,
+        original_latency=timed if math.isfinite(timed) else None,
         seed=qualifier.sampling_seed,
         interrupted=found.report.interrupted or qualifier.interrupted,
         space=str(space) if space else None,
+        comparison=comparison,
     )
     best, candidates = chosen.candidate(), tuple(entry.candidate() for entry in proved)
-    return Superoptimized(qualifier.program, best, candidates, report, chosen.entry.executable, calling, qualifier.target)
+    own = None if better or problem.own is None else problem.own.fn
+    executable, target = chosen.entry.executable, qualifier.target
+    return Superoptimized(qualifier.program, best, candidates, report, executable, problem.calling, target, own=own)

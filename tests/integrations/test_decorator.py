@@ -16,6 +16,7 @@ import mugraph
 from mugraph.errors import GradientsDropped, InvalidInput, LeftToPyTorch, ShapeMismatch, TargetUnavailable, UnsupportedOperator
 from mugraph.integrations import decorator
 from mugraph.integrations.decorator import Optimized
+from mugraph.runtime.baselines import EAGER, BaselineComparison
 from mugraph.runtime.benchmarking import Duel
 
 X, W = torch.randn(4, 32), torch.randn(32, 16)
@@ -37,7 +38,7 @@ class Layer(nn.Module):
 
 
 @pytest.fixture(autouse=True)
-def kernels_win(monkeypatch: pytest.MonkeyPatch) -> None:
+def pieces_win(kernels_win: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is tested is who answers, not how fast tiny programs are."""
     monkeypatch.setattr(decorator, "duel", lambda *sides: Duel(rounds=60, won=60, speedup=2.0))
 
@@ -237,7 +238,8 @@ def test_what_changes_its_inputs_runs_once(grad: bool, branches: bool) -> None:
 
 
 def test_slower_kernels_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decorator, "duel", lambda *sides: Duel(rounds=60, won=3, speedup=0.5))
+    lost = BaselineComparison({EAGER: Duel.of([2e-6] * 5, [1e-6] * 5)})
+    monkeypatch.setattr("mugraph.selection.own_function.compare", lambda *call, **settings: lost)
     optimized = mugraph.optimize(norm_linear, budget=20.0)
     with pytest.warns(LeftToPyTorch, match=r"not clearly faster \(0.50 times"):
         assert torch.equal(optimized(X, W), norm_linear(X, W))

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from mugraph.runtime import baselines
-from mugraph.runtime.baselines import OURS, BaselineComparison, compare
+from mugraph.runtime.baselines import EAGER, BaselineComparison, compare
+from mugraph.runtime.benchmarking import Duel, Spread
 
 
 def double(x: torch.Tensor) -> torch.Tensor:
@@ -19,19 +20,24 @@ def double(x: torch.Tensor) -> torch.Tensor:
 def test_ratios_are_medians_of_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the second round the machine was ten times as slow, for everybody."""
 
-    def measure(runs: dict[str, Callable[[], Any]], rounds: int, **options: Any) -> dict[str, list[float]]:
-        return {OURS: [1.0, 10.0, 1.0], "torch eager": [2.0, 20.0, 2.0]}
+    def in_turns(sides: list[Callable[[], Any]], *limits: Any) -> list[list[float]]:
+        return [[1.0, 10.0, 1.0], [2.0, 20.0, 2.0]]
 
     monkeypatch.setattr(baselines, "COMPILE_MODES", {})
-    monkeypatch.setattr(baselines, "measure", measure)
-    comparison = compare(lambda: None, double, (torch.ones(2),))
-    assert comparison == BaselineComparison(1.0, {"torch eager": 2.0}, {"torch eager": 2.0}, {})
+    monkeypatch.setattr(baselines, "in_turns", in_turns)
+    comparison = compare(lambda x: None, double, (torch.ones(2),))
+    assert comparison.latency == 1.0
+    assert comparison.baselines == {EAGER: 2.0}
+    assert comparison.ratios == {EAGER: 2.0}
+    assert comparison.duels[EAGER].theirs == Spread(2.0, 2.0, 11.0)
 
 
 def test_speedup_is_against_the_fastest_baseline() -> None:
-    comparison = BaselineComparison(1.0, {"slow": 4.0, "fast": 0.5}, {"slow": 4.0, "fast": 0.5}, {})
+    duels = {"slow": Duel.of([1.0], [4.0]), "fast": Duel.of([1.0], [0.5])}
+    comparison = BaselineComparison(duels, {"absent": "ImportError: no"})
     assert comparison.speedup == 0.5
-    assert BaselineComparison(1.0, {}, {}, {}).speedup is None
+    assert BaselineComparison({}).speedup is None
+    assert BaselineComparison.from_json(comparison.to_json()) == comparison
 
 
 def test_every_contestant_is_called_with_the_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,7 +48,8 @@ def test_every_contestant_is_called_with_the_inputs(monkeypatch: pytest.MonkeyPa
         return x
 
     monkeypatch.setattr(baselines, "COMPILE_MODES", {})
-    comparison = compare(lambda: seen.append(torch.zeros(1)), function, (torch.ones(1),), rounds=3)
+    comparison = compare(lambda x: seen.append(torch.zeros(1)), function, (torch.ones(1),), rounds=3)
+    assert comparison.latency is not None
     assert comparison.latency > 0
     assert {tuple(tensor.tolist()) for tensor in seen} == {(0.0,), (1.0,)}
 
@@ -55,7 +62,7 @@ def test_a_compiler_that_cannot_run_is_a_reason_not_an_error(monkeypatch: pytest
         return compiled
 
     monkeypatch.setattr(torch, "compile", refuse)
-    comparison = compare(lambda: None, double, (torch.ones(2),), rounds=2)
+    comparison = compare(lambda x: None, double, (torch.ones(2),), rounds=2)
     assert set(comparison.baselines) == {"torch eager"}
     assert set(comparison.unavailable) == set(baselines.COMPILE_MODES)
     assert all(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from mugraph.runtime.benchmarking import Duel, duel, measure
+from mugraph.runtime.benchmarking import Duel, duel, in_turns, measure
 
 
 class Clock:
@@ -67,7 +67,7 @@ def test_kernels_that_mostly_stall_do_not_win(clock: Clock) -> None:
 def test_a_duel_ends_with_its_time_but_not_before_the_fewest_rounds(clock: Clock) -> None:
     slow = duel(clock.taking(itertools.repeat(5.0)), clock.taking(itertools.repeat(5.0)), seconds=0.5)
     quick = duel(clock.taking(itertools.repeat(0.02)), clock.taking(itertools.repeat(0.02)), seconds=1.5)
-    assert slow.rounds == 8
+    assert slow.rounds == 5
     assert 10 <= quick.rounds <= 15
 
 
@@ -77,9 +77,25 @@ def test_a_few_rounds_more_than_half_are_chance(won: int, clear: bool) -> None:
     assert not Duel(rounds=16, won=won, speedup=0.9).clear
 
 
+@pytest.mark.parametrize(("speedups", "clear"), [([2.5], True), ([1.5], False), ([3.0, 2.5], True), ([9.0, 0.9], False)])
+def test_few_rounds_show_only_what_is_obvious(speedups: list[float], clear: bool) -> None:
+    assert Duel.of([1.0] * len(speedups), speedups).clear is clear
+
+
+def test_calls_of_microseconds_are_timed_by_the_many(clock: Clock) -> None:
+    times = in_turns([clock.taking(itertools.repeat(2e-6))], rounds=4)
+    assert times == [[pytest.approx(2e-6)] * 4]
+    assert clock.now == pytest.approx((3 + 4 * 50) * 2e-6)
+
+
+def test_rounds_end_before_the_limit(clock: Clock) -> None:
+    assert [len(times) for times in in_turns([clock.taking(itertools.repeat(1.0))] * 2, limit=7.5)] == [2, 2]
+    assert [len(times) for times in in_turns([clock.taking(itertools.repeat(1.0))] * 2, limit=0.0)] == [1, 1]
+
+
 def test_duels_are_read_as_they_were_written() -> None:
-    outcome = Duel(20, 15, 1.25)
-    assert Duel.from_json(outcome.to_json()) == outcome
+    for outcome in (Duel(20, 15, 1.25), Duel.of([1.0, 2.0], [3.0, 3.0])):
+        assert Duel.from_json(outcome.to_json()) == outcome
     for values in ({}, {"rounds": 1, "won": 1, "speedup": None}, {"rounds": "many", "won": 1, "speedup": 1.0}):
         with pytest.raises((KeyError, TypeError, ValueError)):
             Duel.from_json(values)

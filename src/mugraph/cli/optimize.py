@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import sys
 from pathlib import Path
@@ -46,6 +45,7 @@ class _Settings(TypedDict):
     progress: ProgressCallback
     max_error: float
     evidence: KindOfEvidence
+    baselines: bool
 
 
 def optimize(
@@ -86,9 +86,8 @@ def optimize(
     from mugraph.cli.arguments import resolve, space_of
     from mugraph.cli.output import optimization_json, print_optimization
     from mugraph.results.serialization import check_replaceable
-    from mugraph.runtime.baselines import compare
     from mugraph.selection.proposals import engine_of
-    from mugraph.support.progress import Event, Reporter
+    from mugraph.support.progress import Reporter
 
     with contextlib.redirect_stdout(sys.stderr):  # what the user's code prints is no part of the answer
         subject = resolve(workload, batch, dtype, size, norm)
@@ -99,7 +98,12 @@ def optimize(
         with Reporter() as reporter:
             given = (subject.function, subject.inputs, target, budget)
             settings = _Settings(
-                seed=seed, profile=not no_profile, progress=reporter, max_error=max_error, evidence=evidence_of(evidence)
+                seed=seed,
+                profile=not no_profile,
+                progress=reporter,
+                max_error=max_error,
+                evidence=evidence_of(evidence),
+                baselines=not no_profile,
             )
             if written is not None:
                 _refuse_limits(space, search, workers, cache)
@@ -110,12 +114,7 @@ def optimize(
             opt.origin.update(subject.origin)
             if output is not None:
                 opt.save(output)
-            comparison = None
-            machine = opt.executable.machine
-            if not no_profile and subject.inputs is not None and machine.available and not opt.report.interrupted:
-                reporter(Event("compare", "compiling and timing the PyTorch baselines", opt.report.total_seconds))
-                inputs = machine.moved(subject.inputs)
-                comparison = compare(functools.partial(opt, *inputs), subject.function, inputs, machine=machine)
+    comparison = opt.report.comparison
     if json_output:
         print(json.dumps(optimization_json(subject, opt, comparison)))
     else:

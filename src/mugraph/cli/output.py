@@ -159,7 +159,8 @@ def print_comparison(comparison: BaselineComparison) -> None:
     table = Table()
     for column in ("", "time", "mugraph is"):
         table.add_column(column, justify="left" if not column else "right")
-    table.add_row(OURS, seconds_text(comparison.latency), "")
+    if comparison.latency is not None:
+        table.add_row(OURS, seconds_text(comparison.latency), "")
     for name, seconds in sorted(comparison.baselines.items(), key=lambda item: item[1]):
         ratio = comparison.ratios[name]
         table.add_row(name, seconds_text(seconds), f"{ratio:.2f}x faster" if ratio >= 1 else f"{1 / ratio:.2f}x slower")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import inspect
+import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -145,7 +146,8 @@ class Arguments:
     structure: TreeSpec
     leaves: tuple[ArgumentLeaf, ...]
     positional: bool
-    """Whether the example call was positional tensors only, one per leaf, so that such calls need no binding."""
+    """Whether the example call was positional tensors only, one per leaf but for default values, so that such calls need no
+    binding."""
     defaults: tuple[Any, ...] = field(repr=False, compare=False)
     """The default arguments that `signature` tells of."""
 
@@ -159,7 +161,9 @@ class Arguments:
         for path, _ in with_paths:
             names.append(unused_name(_leaf_name(path), names))
         leaves = tuple(ArgumentLeaf.of(name, example) for name, (_, example) in zip(names, with_paths, strict=True))
-        positional = not kwargs and len(args) == len(leaves) and all(isinstance(arg, torch.Tensor) for arg in args)
+        tensors = len(args) <= len(leaves) and all(leaf.is_tensor for leaf in leaves[: len(args)])
+        flat = all(isinstance(arg, torch.Tensor) for arg in args) and not any(leaf.is_tensor for leaf in leaves[len(args) :])
+        positional = not kwargs and tensors and flat
         return cls(fn, signature, structure, leaves, positional, _defaults(fn))
 
     @property
@@ -194,10 +198,13 @@ class Arguments:
 
     def _signature(self, count: int) -> inspect.Signature:
         """The function's signature with the default arguments it has now."""
+        return self.signature if self.has_its_defaults else _signature(self.fn, count)
+
+    @property
+    def has_its_defaults(self) -> bool:
+        """Whether the function's default arguments are the very ones that it had in the example call."""
         now = _defaults(self.fn)
-        if len(now) == len(self.defaults) and all(one is other for one, other in zip(now, self.defaults, strict=True)):
-            return self.signature
-        return _signature(self.fn, count)
+        return len(now) == len(self.defaults) and all(map(operator.is_, now, self.defaults))
 
     def call(self, fn: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> Any:
         """`fn` with `tensors`, of the leaves' shapes and dtypes, at the places of tensors, and the constants everywhere else."""
@@ -314,7 +321,8 @@ class Traced:
 
     def plain(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any] | None:
         """The arguments and the tensors of `sources`, where a call is of tensors alone, as the example was."""
-        if kwargs or not self.arguments.positional or any(self.strides):
+        arguments = self.arguments
+        if kwargs or not arguments.positional or any(self.strides) or (arguments.defaults and not arguments.has_its_defaults):
             return None
         return (*args, *[source() for source in self.sources]) if self.sources else args
 

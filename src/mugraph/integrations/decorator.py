@@ -28,6 +28,7 @@ from mugraph.integrations.dynamic_shapes import Dynamic, DynamicSuperoptimized, 
 from mugraph.integrations.piece_optimizer import PieceOptions
 from mugraph.results.data import Shared
 from mugraph.results.superoptimized import Superoptimized
+from mugraph.runtime.baselines import EAGER
 from mugraph.runtime.benchmarking import Duel, duel
 from mugraph.search.constraints import SearchSpace
 from mugraph.selection.qualification import Evidence
@@ -165,11 +166,13 @@ class Optimized(Shared, Generic[P, R]):
             _log.warning("optimizing %s failed, PyTorch runs it; please report this", self._name, exc_info=True)
             return Answer(reason="optimizing it failed (the log mugraph.optimize says how); please report this")
         if not result.found:
-            return Answer(result, reason="no kernels for it were found that are faster")
+            outcome = result.report.baselines.get(EAGER)
+            none = "no kernels for it were found that are faster"
+            return Answer(result, reason=none if outcome is None else _objection(outcome), duel=outcome)
         machine = result.executable.machine
         if not machine.available:
             return Answer(result, reason=f"kernels for {result.target} cannot run on this machine")
-        outcome = self._raced(result, machine, args, kwargs)
+        outcome = result.report.baselines.get(EAGER) or self._raced(result, machine, args, kwargs)
         return Answer(result, reason=_objection(outcome), duel=outcome)
 
     def _pieced(self, target: str, error: NotAProgram, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Answer:

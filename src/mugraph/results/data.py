@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NoReturn, Self
 
@@ -11,6 +11,8 @@ from mugraph.frontend.calling import Calling
 from mugraph.ir.graph import Graph
 from mugraph.ir.serialize import graph_from_json, graph_to_json
 from mugraph.runtime import Executable
+from mugraph.runtime.baselines import BaselineComparison
+from mugraph.runtime.benchmarking import Duel
 from mugraph.support.schema import expect
 from mugraph.verifier import Certificate
 
@@ -49,6 +51,7 @@ _REPORT = {
     **dict.fromkeys(("compile_seconds", "measure_seconds", "verify_seconds", "total_seconds"), float),
     **dict.fromkeys(("proposed", "seed"), int),
     "original_latency": _SECONDS,
+    "comparison": (dict, None),
     "space": (str, None),
     "rejected": [{"stage": str, "reason": str, "cost": _SECONDS}],
     "search": {"seconds": float, "first_found_seconds": _SECONDS, "states": int, "exhausted": bool, "exhausted_what": str},
@@ -144,7 +147,8 @@ class Report:
     total_seconds: float
     """Of the whole call."""
     original_latency: float | None
-    """Measured seconds of the original program run operator by operator; None when it was not profiled."""
+    """Median seconds of a call of the original, warm: of the user's own function or, of what was given as a program, of its
+    operators one by one. None when it was not timed."""
     seed: int
     """Of everything random in the call but proofs, whose certificates record their own."""
     interrupted: bool = False
@@ -153,6 +157,14 @@ class Report:
     """Whether the result was kept from an earlier run, which all numbers then speak of."""
     space: str | None = None
     """The part of the search space that was asked for, in words; None for all of it."""
+    comparison: BaselineComparison | None = None
+    """Whole calls of the best candidate beside those of the user's function, in eager mode and, if that was asked for, under
+    torch.compile. None where they were not timed on the same machine, and for programs."""
+
+    @property
+    def baselines(self) -> Mapping[str, Duel]:
+        """The rounds against each way to run the user's function, by name: `.speedup`, `.ours` and `.theirs` in seconds."""
+        return {} if self.comparison is None else self.comparison.duels
 
     @property
     def seconds(self) -> float:
@@ -183,14 +195,17 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON values."""
-        return asdict(self)
+        return {**asdict(self), "comparison": None if self.comparison is None else self.comparison.to_json()}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Report:
         """The report `to_json` wrote; raises KeyError or TypeError for anything else."""
+        values = {"comparison": None, **values}  # which those of earlier versions lack
         expect(values, _REPORT, "report")
         expect(values["search"], {name: form for name, form in _SEARCH.items() if name in values["search"]}, "report.search")
-        return cls(**{**values, "rejected": tuple(Rejection(**item) for item in values["rejected"])})
+        rejected = tuple(Rejection(**item) for item in values["rejected"])
+        comparison = None if values["comparison"] is None else BaselineComparison.from_json(values["comparison"])
+        return cls(**{**values, "rejected": rejected, "comparison": comparison})
 
 
 class Shared:
@@ -221,6 +236,7 @@ class Result(Shared):
         calling: Calling,
         target: str,
         origin: Mapping[str, Any] | None = None,
+        own: Callable[..., Any] | None = None,
     ) -> None:
         self.program = program
         """The original, as a kernel graph of pre-defined operators."""
@@ -234,9 +250,16 @@ class Result(Shared):
         """What `graph` was compiled for."""
         self.origin = dict(origin or {})
         """Where the program came from, as JSON values: kept for `mugraph bench` on a saved result."""
+        self.own = own
+        """The user's function, where nothing better was found: calls are its calls. None in what was read from a folder."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the best muGraph; raises ShapeMismatch or InvalidInput when called with other tensors than optimized for."""
+        """Run the best muGraph; raises ShapeMismatch or InvalidInput when called with other tensors than optimized for.
+
+        Where nothing better than the user's function was found, this is a call of that function.
+        """
+        if self.own is not None:
+            return self.own(*args, **kwargs)
         inputs = self.calling.plain(args, kwargs)
         outputs = None if inputs is None else self.executable.recognized(inputs)
         if inputs is None or outputs is None:

@@ -1,85 +1,121 @@
 """What a PyTorch user has today, timed beside the optimized program in one run of interleaved rounds.
 
-All contestants see the same tensors in the same process, and each round times each of them once, so that a busy
-machine slows them alike; a ratio is the median over rounds, not the ratio of two medians.
+All contestants see the same tensors in the same process, and each round times each of them, so that a busy machine slows them
+alike; a ratio is the median over rounds, not the ratio of two medians.
 """
 
 from __future__ import annotations
 
 import functools
-import statistics
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Self
 
-from mugraph.runtime import measure
+from mugraph.runtime.benchmarking import Duel, in_turns
+from mugraph.support.schema import expect
 from mugraph.targets.cpu.machine import Cpu
-from mugraph.targets.machine import Machine, Timed
+from mugraph.targets.machine import Machine
 
 OURS = "mugraph"
+EAGER = "torch eager"
+"""The function as the user has it."""
 _MEASURING_SECONDS = 20.0
 """After this time no further round starts."""
 
 _HOST = Cpu()
 COMPILE_MODES = {"torch.compile": "default", "torch.compile max-autotune": "max-autotune-no-cudagraphs"}
 """On GPUs every contestant is captured into a CUDA graph, which cannot hold those that max-autotune makes of its own."""
+_SPREAD = {"median": float, "low": float, "high": float}
+_FORM = {
+    "duels": {str: {"rounds": int, "won": int, "speedup": float, "ours": _SPREAD, "theirs": _SPREAD}},
+    "unavailable": {str: str},
+}
 
 
 @dataclass(frozen=True, slots=True)
 class BaselineComparison:
-    """Median seconds per call, and how much faster the optimized program is (below 1: slower), by baseline."""
+    """The rounds against each baseline, seconds of whole calls; and the baselines that could not run, each with its reason."""
 
-    latency: float
-    baselines: dict[str, float]
-    ratios: dict[str, float]
-    unavailable: dict[str, str]
-    """Baselines that could not run, with the reason in one line."""
+    duels: Mapping[str, Duel]
+    unavailable: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def latency(self) -> float | None:
+        """Median seconds of a call of the optimized program; None when no baseline could run."""
+        return next((duel.ours.median for duel in self.duels.values() if duel.ours is not None), None)
+
+    @property
+    def baselines(self) -> dict[str, float]:
+        """Median seconds of a call of each baseline."""
+        return {name: duel.theirs.median for name, duel in self.duels.items() if duel.theirs is not None}
+
+    @property
+    def ratios(self) -> dict[str, float]:
+        """How much faster the optimized program is (below 1: slower), by baseline."""
+        return {name: duel.speedup for name, duel in self.duels.items()}
 
     @property
     def speedup(self) -> float | None:
         """Ratio against the fastest baseline; None when none could run."""
-        if not self.baselines:
-            return None
-        return self.ratios[min(self.baselines, key=self.baselines.__getitem__)]
+        baselines = self.baselines
+        return self.ratios[min(baselines, key=baselines.__getitem__)] if baselines else None
+
+    def to_json(self) -> dict[str, Any]:
+        """The comparison as JSON values."""
+        return {
+            "duels": {name: duel.to_json() for name, duel in self.duels.items()},
+            "unavailable": dict(self.unavailable),
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """The comparison `to_json` wrote; raises TypeError for anything else."""
+        expect(values, _FORM, "comparison")
+        return cls({name: Duel.from_json(duel) for name, duel in values["duels"].items()}, dict(values["unavailable"]))
 
 
 def compare(
-    optimized: Callable[[], Any], fn: Callable[..., Any], inputs: Sequence[Any], rounds: int = 30, machine: Machine = _HOST
+    optimized: Callable[..., Any],
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    seconds: float = _MEASURING_SECONDS,
+    limit: float = math.inf,
+    rounds: int = 30,
+    compiled: bool = True,
+    machine: Machine = _HOST,
 ) -> BaselineComparison:
-    """Time `optimized()` against `fn(*inputs)` in eager mode and under torch.compile, all on tensors of `machine`.
+    """Time `optimized` against `fn` in eager mode and, if `compiled`, under torch.compile, all on tensors of `machine`.
 
-    Compiling the baselines takes some seconds and is not timed.
+    There are up to `rounds`; after `seconds` none starts, and none but the first that may end after `limit`. Compiling the
+    baselines takes some seconds and is not timed.
     """
     import torch
 
-    contestants: dict[str, Timed] = {OURS: machine.timed(optimized)}
+    def calling(function: Callable[..., Any]) -> Callable[[], Any]:
+        return functools.partial(function, *args, **(kwargs or {}))
+
     unavailable: dict[str, str] = {}
-    with torch.no_grad():
-        for name, baseline in _torch_variants(fn).items():
+    with torch.inference_mode():
+        contestants = {OURS: machine.timed(calling(optimized))}
+        for name, baseline in ({EAGER: fn} | (_compiled_variants(fn) if compiled else {})).items():
             try:
-                baseline(*inputs)
-                contestants[name] = machine.timed(functools.partial(baseline, *inputs))
+                calling(baseline)()
+                contestants[name] = machine.timed(calling(baseline))
             except Exception as error:  # whatever the compiler stack raises is the reason shown to the user
                 unavailable[name] = _reason(error)
-        taken = measure({name: timed.run for name, timed in contestants.items()}, rounds, budget=_MEASURING_SECONDS)
-    times = {name: [seconds / contestants[name].times for seconds in taken[name]] for name in contestants}
-    return _summary(times, unavailable)
+        times = in_turns([timed.run for timed in contestants.values()], seconds, limit, rounds)
+    per_call = {name: [s / timed.times for s in taken] for (name, timed), taken in zip(contestants.items(), times, strict=True)}
+    ours = per_call.pop(OURS)
+    return BaselineComparison({name: Duel.of(ours, theirs) for name, theirs in per_call.items()}, unavailable)
 
 
-def _torch_variants(fn: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
+def _compiled_variants(fn: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
     import torch
 
-    compiled = {name: torch.compile(fn, mode=mode) for name, mode in COMPILE_MODES.items()}
-    return {"torch eager": fn, **compiled}
-
-
-def _summary(times: Mapping[str, Sequence[float]], unavailable: dict[str, str]) -> BaselineComparison:
-    baselines = {name: statistics.median(seconds) for name, seconds in times.items() if name != OURS}
-    ratios = {
-        name: statistics.median(theirs / ours for theirs, ours in zip(times[name], times[OURS], strict=True))
-        for name in baselines
-    }
-    return BaselineComparison(statistics.median(times[OURS]), baselines, ratios, unavailable)
+    return {name: torch.compile(fn, mode=mode) for name, mode in COMPILE_MODES.items()}
 
 
 def _reason(error: Exception) -> str:

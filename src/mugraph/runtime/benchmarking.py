@@ -6,16 +6,22 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 _WARMUP = 3
 _CALLS = 3
 """Consecutive calls of a side in one round, of which the median counts: one stalled call decides nothing."""
-_FEWEST, _MOST = 8, 60
+_BURST_SECONDS, _MOST_CALLS = 1e-4, 100
+"""Calls of microseconds are made one after the other for so long, or so often: reading the clock costs as much as one."""
+_LONG_SECONDS = 0.1
+"""Of calls that take longer, a round makes one of each side."""
+_FEWEST, _MOST = 5, 60
 _SECONDS = 0.5
 """After this time, and the fewest rounds, no further round starts."""
+_OBVIOUS = 2.0
+"""Where there is time for a few rounds only, the challenger is faster that is so many times as fast in all of them."""
 
 
 def measure(
@@ -48,6 +54,23 @@ def measure(
 
 
 @dataclass(frozen=True, slots=True)
+class Spread:
+    """Seconds of a call over the rounds in which it was timed: the median and the quartiles."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> Spread:
+        """The spread of at least one measurement."""
+        if len(seconds) == 1:
+            return cls(seconds[0], seconds[0], seconds[0])
+        low, median, high = statistics.quantiles(seconds, method="inclusive")
+        return cls(median, low, high)
+
+
+@dataclass(frozen=True, slots=True)
 class Duel:
     """The outcome of a duel: in how many of its rounds the challenger took less time, and the median of the rounds' ratios."""
 
@@ -55,10 +78,23 @@ class Duel:
     won: int
     speedup: float
     """Time of the defender over that of the challenger."""
+    ours: Spread | None = None
+    """Of the challenger."""
+    theirs: Spread | None = None
+    """Of the defender."""
+
+    @classmethod
+    def of(cls, ours: Sequence[float], theirs: Sequence[float]) -> Duel:
+        """The outcome of rounds, at least one: seconds of a call of each side."""
+        ratios = [their / our for our, their in zip(ours, theirs, strict=True)]
+        won = sum(ratio > 1 for ratio in ratios)
+        return cls(len(ratios), won, statistics.median(ratios), Spread.of(ours), Spread.of(theirs))
 
     @property
     def clear(self) -> bool:
         """Whether the challenger is the faster, and equals would win so often in less than one duel of forty."""
+        if self.rounds < _FEWEST:
+            return self.won == self.rounds and self.speedup >= _OBVIOUS
         return self.speedup > 1 and self.won - self.rounds / 2 > math.sqrt(self.rounds)  # two deviations of a fair coin
 
     def to_json(self) -> dict[str, Any]:
@@ -68,28 +104,59 @@ class Duel:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Duel:
         """The duel `to_json` wrote; raises KeyError, TypeError or ValueError for anything else."""
-        return cls(int(values["rounds"]), int(values["won"]), float(values["speedup"]))
+        ours, theirs = (None if values[side] is None else Spread(**values[side]) for side in ("ours", "theirs"))
+        return cls(int(values["rounds"]), int(values["won"]), float(values["speedup"]), ours, theirs)
 
 
 def duel(challenger: Callable[[], object], defender: Callable[[], object], seconds: float = _SECONDS) -> Duel:
     """Time two callables in interleaved rounds that they begin in turns, both warm, for about so many seconds."""
-    sides = (challenger, defender)
-    for side in sides:
-        for _ in range(_WARMUP):
-            side()
-    ratios: list[float] = []
+    return Duel.of(*in_turns((challenger, defender), seconds))
+
+
+def in_turns(
+    sides: Sequence[Callable[[], object]], seconds: float = _SECONDS, limit: float = math.inf, rounds: int = _MOST
+) -> list[list[float]]:
+    """Seconds of a typical call of each side, in up to so many `rounds`, all warm; another side begins each round.
+
+    No round but the first starts that may end after `limit` seconds, warming up included.
+    """
+    begun = time.perf_counter()
+    calls = [_warmed(side) for side in sides]
+    times: list[list[float]] = [[] for _ in sides]
     started = time.perf_counter()
-    while len(ratios) < _FEWEST or (len(ratios) < _MOST and time.perf_counter() - started < seconds):
-        first = len(ratios) % 2
-        times = {number: _time(sides[number]) for number in (first, 1 - first)}
-        ratios.append(times[1] / times[0])
-    return Duel(len(ratios), sum(ratio > 1 for ratio in ratios), statistics.median(ratios))
+    longest = 0.0
+    while (done := len(times[0])) < rounds and (done < _FEWEST or time.perf_counter() - started < seconds):
+        before = time.perf_counter()
+        if done and before - begun + longest > limit:
+            break
+        for turn in range(len(sides)):
+            number = (done + turn) % len(sides)
+            times[number].append(_time(sides[number], calls[number]))
+        longest = max(longest, time.perf_counter() - before)
+    return times
 
 
-def _time(call: Callable[[], object]) -> float:
-    """Seconds of a typical one of a few calls."""
+def _warmed(call: Callable[[], object]) -> int:
+    """How many calls a round makes, of a callable that is warm now."""
+    taken = 0.0
+    for _ in range(_WARMUP):
+        before = time.perf_counter()
+        call()
+        taken = time.perf_counter() - before
+        if taken > _LONG_SECONDS:
+            return 1
+    return _CALLS if _CALLS * taken > _BURST_SECONDS else min(_MOST_CALLS, math.ceil(_BURST_SECONDS / max(taken, 1e-9)))
+
+
+def _time(call: Callable[[], object], calls: int) -> float:
+    """Seconds of a typical one of a few calls, or of the average of many."""
+    if calls > _CALLS:
+        before = time.perf_counter()
+        for _ in range(calls):
+            call()
+        return (time.perf_counter() - before) / calls
     times: list[float] = []
-    for _ in range(_CALLS):
+    for _ in range(calls):
         before = time.perf_counter()
         call()
         times.append(time.perf_counter() - before)

@@ -11,7 +11,7 @@ import itertools
 import math
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -24,12 +24,15 @@ from mugraph.ir.readings import readings
 from mugraph.lower.thread_graphs import construct
 from mugraph.results.data import Candidate, Rejection, SpotCheck
 from mugraph.runtime import Executable, build, measure
+from mugraph.runtime.baselines import BaselineComparison
 from mugraph.selection.emulated_blocks import emulator_for, spot_check
 from mugraph.selection.inputs import runner
+from mugraph.selection.own_function import OwnCall
 from mugraph.selection.structure_key import form_of
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import Event, ProgressCallback
 from mugraph.support.seeds import seed_or_fresh
+from mugraph.targets.machine import machine_for
 from mugraph.verifier import Certificate, FloatReport, Verdict, by_random_tests, float_check, verify_graphs
 from mugraph.verifier.certificate import Tests
 from mugraph.verifier.definedness import undefined_operator
@@ -206,8 +209,23 @@ class Qualifier:
                     entries = self._carefully(entries, inputs)
                 else:
                     *entries, original = self._carefully([*entries, original], inputs)
-        timed = [replace(proved, entry=entry) for proved, entry in zip(kept, entries, strict=True)]
-        return sorted(timed, key=lambda proved: proved.entry.latency), original
+        return _reordered(kept, entries), original
+
+    def settle_among(self, kept: Sequence[Proved], inputs: Sequence[Any]) -> list[Proved]:
+        """The kept ones, fastest first, timed in the same rounds; as they are where there is one or no time."""
+        entries = [proved.entry for proved in kept]
+        with self._stage("measure"):
+            if len(entries) > 1 and not (self.deadline.passed or self.interrupted):
+                self.tell("measure", "the verified candidates")
+                entries = self._carefully(entries, inputs)
+        return _reordered(kept, entries)
+
+    def compared(self, result: Callable[..., Any], own: OwnCall, compiled: bool) -> BaselineComparison | None:
+        """Whole calls of a result beside those of the user's function; None where Ctrl-C ended that."""
+        with self._stage("measure"):
+            self.tell("compare", "the result's calls and the function's own" + (", also compiled by PyTorch" if compiled else ""))
+            return own.beside(result, machine_for(self.target), self.deadline, compiled=compiled)
+        return None
 
     def as_it_is(self, original: Contestant) -> Proved:
         """The original program with its evidence, whatever its own error against float64 is."""
@@ -350,6 +368,12 @@ def _measured(
     times = measure({str(number): one.run for number, one in enumerate(timed)}, rounds, warmup=warmup, budget=budget)
     seconds = [[taken / one.times for taken in times[str(number)]] for number, one in enumerate(timed)]
     return [replace(entry, latency=statistics.median(s), least=min(s)) for entry, s in zip(entries, seconds, strict=True)]
+
+
+def _reordered(kept: Sequence[Proved], entries: Sequence[Contestant]) -> list[Proved]:
+    """What was kept with its entries as they are now, fastest first."""
+    timed = [replace(proved, entry=entry) for proved, entry in zip(kept, entries, strict=True)]
+    return sorted(timed, key=lambda proved: proved.entry.latency)
 
 
 def _fastest_first(entries: Sequence[Contestant]) -> list[Contestant]:

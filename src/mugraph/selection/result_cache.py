@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -67,20 +67,25 @@ class ResultCache:
         if result.found or _unhurried(document):
             self.store.put(KIND, self.key, document)
 
-    def recalled(self, qualifier: Qualifier, calling: Calling) -> Superoptimized | None:
-        """The kept result, compiled and compared with float64 here; None, with a line in the log, if it is no good."""
+    def recalled(self, qualifier: Qualifier, calling: Calling, own: Callable[..., Any] | None = None) -> Superoptimized | None:
+        """The kept result, compiled and compared with float64 here; None, with a line in the log, if it is no good.
+
+        `own` is the user's function, which runs where nothing better was found.
+        """
         document = self.store.get(KIND, self.key)
         if document is None:
             return None
         try:
             if not _sufficient(document, self.budget):
                 return None
-            return self._checked(document, qualifier, calling)
+            return self._checked(document, qualifier, calling, own)
         except (KeyError, TypeError, MugraphError) as error:
             _log.warning("the cache's result %s is of no use (%s); searching again", self.key, error)
             return None
 
-    def _checked(self, document: Mapping[str, Any], qualifier: Qualifier, calling: Calling) -> Superoptimized:
+    def _checked(
+        self, document: Mapping[str, Any], qualifier: Qualifier, calling: Calling, own: Callable[..., Any] | None
+    ) -> Superoptimized:
         best = Candidate.from_json(document["best"])
         certificate = best.certificate
         if (certificate.left, certificate.right) != (graph_digest(self.program), graph_digest(best.graph)):
@@ -107,7 +112,9 @@ class ResultCache:
             raise InvalidInput(f"its kernels are not right: {checked.fault}")
         best = replace(best, certificate=replace(certificate, floats=floats), spot_check=checked)
         candidates = tuple(Candidate.from_json(item) for item in document["candidates"])
-        return Superoptimized(self.program, best, candidates, report, executable, calling, qualifier.target)
+        return Superoptimized(
+            self.program, best, candidates, report, executable, calling, qualifier.target, own=None if report.found else own
+        )
 
 
 def _sufficient(document: Mapping[str, Any], budget: float | None) -> bool:

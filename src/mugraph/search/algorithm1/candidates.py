@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mugraph.devices import Device
+from mugraph.errors import MugraphError
 from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.definitions import spelled_out
 from mugraph.ir.dtypes import DType
@@ -22,7 +23,7 @@ from mugraph.ir.liveness import peak_bytes
 from mugraph.ir.ops import GRAPH_DEFINED, OPERATORS, Kind, Scope, apply_call, is_contraction
 from mugraph.search.algorithm1.block import BlockPlan
 from mugraph.search.algorithm1.construct import Application
-from mugraph.search.partition.lower_bounds import library_iterations
+from mugraph.search.partition.lower_bounds import library_seconds
 from mugraph.search.scheduling.cost import GENERATED_EFFICIENCY
 from mugraph.search.scheduling.cost_table import Demand, kernel_seconds, short_run_factor
 
@@ -86,12 +87,38 @@ def predicted_seconds(graph: Graph, device: Device) -> float:
 
 
 def _library(graph: Graph, node: Node, device: Device) -> float:
-    """One operator by itself, at the full rates of the device."""
+    """One operator by itself: a product as fast as libraries multiply, anything else as a kernel cut along one dimension."""
     tensors = [graph.tensor(value) for value in node.inputs]
-    moved = sum(tensor.bytes for tensor in (*tensors, *node.outputs))
-    depth = tensors[0].shape[-1] if is_contraction(node.op) else 0
-    work = _flops(graph, node) / _rate(graph, node, device)
-    return device.launch_seconds + library_iterations(depth, device) + max(moved / device.memory_bandwidth, work)
+    moved = float(sum(tensor.bytes for tensor in (*tensors, *node.outputs)))
+    if not is_contraction(node.op):
+        bodies = (_cut(node, tensors, dim, device) for dim in (None, *range(len(node.output.shape))))
+        demands = [demand(body, device) for body in bodies if body is not None]
+        whole = Demand(1, 1, moved, moved, _work(graph, node, device), 0, 0)  # of what no block computes
+        return min(float(kernel_seconds(device, each)) for each in demands or [whole])
+    left, right = tensors[0].shape, tensors[-1].shape
+    rows, columns, depth = math.prod(left[:-1]), math.prod(right[:-2]) * right[-1], left[-1]
+    return library_seconds(device, tensors[0].dtype, rows, columns, depth, _flops(graph, node), moved)
+
+
+def _cut(node: Node, tensors: Sequence[Tensor], dim: int | None, device: Device) -> Graph | None:
+    """An operator as a kernel whose blocks have a part each of dimension `dim` of its output, and of those that broadcast with
+    it; as one block where that is None. None where there is nothing to cut, or the operator does not take such parts."""
+    shape = node.output.shape
+    count = 1 if dim is None else next(n for n in range(device.multiprocessors, 0, -1) if shape[dim] % n == 0)
+    if (count == 1) != (dim is None):
+        return None
+    builder = GraphBuilder(Level.BLOCK, grid=() if dim is None else (count,))
+
+    def cut(source: Tensor) -> tuple[int | None, ...]:
+        own = None if dim is None else dim - len(shape) + len(source.shape)
+        return () if dim is None else (own if own is not None and own >= 0 and source.shape[own] == shape[dim] else None,)
+
+    try:
+        tiles = [builder.iterator(number, source, cut(source), None) for number, source in enumerate(tensors)]
+        value = builder.add(node.op, *tiles, **dict(node.attributes))
+        return builder.build([builder.add("output_saver", value, omap=() if dim is None else (dim,))])
+    except MugraphError:
+        return None
 
 
 def demand(body: Graph, device: Device) -> Demand:

@@ -40,6 +40,20 @@ def library_iterations(depth: int, device: Device) -> float:
     return 0.0 if device.operands_in_place else math.ceil(depth / LIBRARY_DEPTH) * device.iteration_seconds
 
 
+def library_efficiency(rows: int, columns: int) -> float:
+    """Share of the device's matmul rate that a library reaches on a product of so many rows and columns: less on few."""
+    return LIBRARY_EFFICIENCY * min(1.0, rows / LIBRARY_FULL_ROWS) * min(1.0, columns / LIBRARY_FULL_ROWS)
+
+
+def library_seconds(device: Device, dtype: DType, rows: int, columns: int, depth: int, work: float, moved: float) -> float:
+    """Predicted seconds of a library's product of elements of `dtype`: so many rows and columns (those of all products of a
+    batch), `depth` terms each, `work` operations and `moved` bytes."""
+    memory = moved / device.memory_bandwidth
+    compute = work / (library_efficiency(rows, columns) * device.matmul_flops.get(dtype, device.matmul_flops[DType.FP32]))
+    slowest, other = max(memory, compute), min(memory, compute)
+    return slowest + NOT_HIDDEN * other + library_iterations(depth, device) + device.launch_seconds
+
+
 @dataclass(frozen=True, slots=True)
 class Roofline:
     """Seconds of memory traffic, arithmetic and launches on a device; products are of elements of `dtype`."""
@@ -71,8 +85,8 @@ class Roofline:
     def library_efficiency(self, program: AxisProgram, product: Term) -> float:
         """Share of the device's matmul rate a library reaches on one product: less on few rows or columns."""
         sides = (program.terms[i].axes & product.axes for i in product.inputs)
-        filled = [min(1.0, math.prod(program.sizes[axis] for axis in side) / LIBRARY_FULL_ROWS) for side in sides]
-        return LIBRARY_EFFICIENCY * math.prod(filled)
+        rows, columns = (math.prod(program.sizes[axis] for axis in side) for side in sides)
+        return library_efficiency(rows, columns)
 
     def of(self, program: AxisProgram, produces: tuple[int, ...], libraries: bool = False) -> float:
         """The program in one launch; with `libraries`, as if they did its contractions for nothing but the time they take."""

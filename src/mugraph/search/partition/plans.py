@@ -22,7 +22,7 @@ from mugraph.search.closure.sketch import Sketch
 from mugraph.search.closure.tiers import Tier, seen_in, tiers_to
 from mugraph.search.kernels import KernelSearch, ScheduledSketch
 from mugraph.search.partition.cuts import Cut
-from mugraph.search.partition.lower_bounds import Roofline, flops, library_iterations
+from mugraph.search.partition.lower_bounds import Roofline, flops, library_seconds
 from mugraph.search.partition.splits import Split, consumer_of, maximum_slots, splits_of, with_parts
 from mugraph.search.partition.variants import Bounded, Parts, Variants
 from mugraph.search.scheduling.cost import GENERATED_EFFICIENCY, SketchCost
@@ -155,11 +155,11 @@ class PlanSearch:
         if product is None:
             return None
         left, right = (program.terms[i] for i in product.inputs)
-        device = self.kernels.device
-        rate = self.roofline.library_efficiency(program, product) * device.matmul_flops[self.kernels.dtype]
-        compute = flops(program, product) / rate + device.launch_seconds
+        rows, columns = (math.prod(program.sizes[axis] for axis in side.axes & product.axes) for side in (left, right))
         depth = math.prod(program.sizes[axis] for axis in product.reduced)
-        seconds = max(compute, self.roofline.of(program, produces)) + library_iterations(depth, device)
+        moved = self.roofline.memory(program, produces) * self.kernels.device.memory_bandwidth
+        work = flops(program, product)
+        seconds = library_seconds(self.kernels.device, self.kernels.dtype, rows, columns, depth, work, moved)
         return Library(left, right, product.reduced, (program.outputs[0][1],), program.sizes, seconds)
 
     # cuts ------------------------------------------------------------------------------------------------------------

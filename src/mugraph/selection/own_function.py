@@ -1,0 +1,51 @@
+"""The user's own function as a rival of a result: both called as the user calls them, warm, in turns, overhead included."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mugraph.runtime.baselines import BaselineComparison, compare
+from mugraph.support.deadline import Deadline
+from mugraph.targets.machine import Machine
+
+_SECONDS, _SECONDS_COMPILED = 0.5, 5.0
+"""For so long rounds start: against the function alone, and against what torch.compile makes of it, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnCall:
+    """A call of the user's function, with the example arguments."""
+
+    fn: Callable[..., Any]
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+
+    def on(self, machine: Machine, tensors: Sequence[Any]) -> OwnCall | None:
+        """The call where the machine's kernels read its `tensors`; None where the function cannot be called there.
+
+        Tensors that lie elsewhere are moved, unless some are no arguments of their own: captured, or in containers.
+        """
+        moved = machine.moved(tensors)
+        if _same(moved, tensors):
+            return self
+        if not _same([*self.args, *self.kwargs.values()], tensors):
+            return None
+        named = zip(self.kwargs, moved[len(self.args) :], strict=True)
+        return OwnCall(self.fn, moved[: len(self.args)], dict(named))
+
+    def beside(self, result: Callable[..., Any], machine: Machine, deadline: Deadline, *, compiled: bool) -> BaselineComparison:
+        """Whole calls of a result beside the function's and, if `compiled`, those of what torch.compile makes of it.
+
+        There is at least a round, and time for some, also where nothing is left until the deadline.
+        """
+        seconds = _SECONDS_COMPILED if compiled else _SECONDS
+        left = deadline.remaining
+        limit = math.inf if left is None or compiled else max(left, seconds)
+        return compare(result, self.fn, self.args, self.kwargs, seconds=seconds, limit=limit, compiled=compiled, machine=machine)
+
+
+def _same(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    return len(some) == len(others) and all(one is other for one, other in zip(some, others, strict=True))
