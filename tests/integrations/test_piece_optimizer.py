@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from mugraph.errors import InvalidInput, TargetUnavailable
-from mugraph.integrations.piece_optimizer import PieceOptions
+from mugraph.integrations.piece_optimizer import PieceOptions, why_nothing
+from mugraph.results.data import Rejection, Report
 
 
 @pytest.mark.parametrize(
@@ -25,6 +28,24 @@ from mugraph.integrations.piece_optimizer import PieceOptions
 def test_options_are_checked(options: dict[str, object], match: str) -> None:
     with pytest.raises(InvalidInput, match=match):
         PieceOptions.of(options)
+
+
+REPORT = Report(False, {"exhausted": True, "exhausted_what": "all kernels"}, 0, (), 0.0, 0.0, 0.0, 0.0, None, 0)
+UNFINISHED = replace(REPORT, search={"exhausted": False, "exhausted_what": "nothing"})
+
+
+@pytest.mark.parametrize(
+    ("report", "proved", "words"),
+    [
+        (REPORT, 0, "there are no kernels that are better: all kernels"),
+        (REPORT, 2, "slower than its operators one by one"),
+        (UNFINISHED, 0, "the time ran out before a muGraph was found"),
+        (replace(REPORT, proposed=3), 0, "the time ran out before one of its 3 muGraphs was proved"),
+        (replace(REPORT, proposed=3, rejected=(Rejection("float", "it overflows", None),)), 0, "passed; float: it overflows"),
+    ],
+)
+def test_why_there_are_no_kernels_is_said(report: Report, proved: int, words: str) -> None:
+    assert words in why_nothing(report, proved)
 
 
 def test_unknown_targets_are_refused() -> None:

@@ -17,15 +17,16 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import fx, nn
 from torch._dynamo.backends.common import aot_autograd
 
 import mugraph.integrations.torch_compile
 from mugraph import api
-from mugraph.errors import UnsupportedOperator
+from mugraph.errors import InvalidInput, LeftToPyTorch, TargetUnavailable, UnsupportedOperator
 from mugraph.frontend.splice import as_torch
 from mugraph.integrations import piece_optimizer
-from mugraph.integrations.torch_compile import Compiled, compilations
+from mugraph.integrations.piece_optimizer import PieceOptions
+from mugraph.integrations.torch_compile import BUDGETS, Compiled, compilations
 from mugraph.runtime import Executable
 from mugraph.runtime.benchmarking import Duel
 
@@ -311,6 +312,67 @@ def test_eight_threads_may_call_one_function() -> None:
             torch.testing.assert_close(ours, model(x).detach(), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"])
+def test_modes_are_budgets(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[PieceOptions] = []
+    optimized = mugraph.integrations.torch_compile._optimized
+
+    def noted(options: PieceOptions, *rest: Any) -> Any:
+        chosen.append(options)
+        return optimized(options, *rest)
+
+    monkeypatch.setattr(mugraph.integrations.torch_compile, "_optimized", noted)
+    model, x = Mlp().eval(), torch.randn(4, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(model, backend="mugraph", mode=mode)(x), model(x), rtol=1e-5, atol=1e-5)
+    assert [options.budget for options in chosen] == [BUDGETS[mode]]
+
+
+def test_other_modes_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="no mode 'fast'; use one of default, reduce-overhead, max-autotune"):
+        mugraph.integrations.torch_compile.backend(fx.symbolic_trace(nn.ReLU()), [torch.ones(2)], mode="fast")
+
+
+def test_ctrl_c_while_a_model_compiles_ends_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    def pressed(self: object) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mugraph.search.driver.Search.run", pressed)
+    with torch.no_grad(), pytest.raises(KeyboardInterrupt):
+        compiled(Mlp().eval())(torch.randn(4, 32))
+
+
+def test_what_is_left_of_the_budget_is_for_pieces_whose_time_ran_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    budgets: dict[str, list[float]] = {}
+    superoptimize = api.superoptimize
+
+    def noted(program: Any, *, budget: float, **settings: Any) -> Any:
+        given = budgets.setdefault(str(program), [])
+        given.append(budget)
+        hurried = len(budgets) == 1 and len(given) == 1
+        return superoptimize(program, budget=0.0 if hurried else budget, **settings)
+
+    monkeypatch.setattr(piece_optimizer, "superoptimize", noted)
+    first, second = Mlp().eval(), Mlp(inner=48).eval()
+    with torch.no_grad():
+        compiled(lambda x: second(first(x).cumsum(0)), budget=60.0)(torch.randn(4, 32))
+    hurried, *others = budgets.values()
+    assert [len(given) for given in others] == [1] * len(others)
+    assert hurried[0] == pytest.approx(60.0 / len(budgets), abs=0.1)
+    assert hurried[1] > 1.5 * hurried[0]
+    assert last().results
+
+
+def test_a_machine_without_a_compiler_warns_and_runs_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*args: Any, **settings: Any) -> Any:
+        raise TargetUnavailable("no C compiler was found; install one")
+
+    monkeypatch.setattr(piece_optimizer, "superoptimize", missing)
+    model, x = Mlp().eval(), torch.randn(4, 32)
+    with torch.no_grad(), pytest.warns(LeftToPyTorch, match="no C compiler was found; install one"):
+        torch.testing.assert_close(compiled(model)(x), model(x))
+
+
 def _refuse(*args: Any, **kwargs: Any) -> Any:
     raise UnsupportedOperator("not today")
 
@@ -445,11 +507,6 @@ def test_kernels_keep_to_the_space(caplog: pytest.LogCaptureFixture) -> None:
 def test_a_space_is_a_search_space() -> None:
     with pytest.raises(Exception, match=r"use a mugraph\.SearchSpace"), torch.no_grad():
         compiled(Mlp(), space={"grids": [4]})(torch.randn(4, 32))
-
-
-def test_modes_are_refused() -> None:
-    with pytest.raises(Exception, match="no mode 'reduce-overhead'"), torch.no_grad():
-        torch.compile(Mlp(), backend="mugraph", mode="reduce-overhead")(torch.randn(4, 32))
 
 
 def test_equal_pieces_of_two_models_are_optimized_once(monkeypatch: pytest.MonkeyPatch) -> None:

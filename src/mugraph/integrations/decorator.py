@@ -25,7 +25,7 @@ from mugraph.devices.targets import TARGETS, device_for
 from mugraph.errors import InvalidInput, LeftToPyTorch, MugraphError, NotAProgram, ShapeMismatch, TargetUnavailable
 from mugraph.frontend.pytree import Traced
 from mugraph.integrations.dynamic_shapes import Dynamic, DynamicSuperoptimized, superoptimize_dynamic
-from mugraph.integrations.piece_optimizer import PieceOptions
+from mugraph.integrations.piece_optimizer import PieceOptions, why_nothing
 from mugraph.results.data import Shared
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.baselines import EAGER
@@ -165,9 +165,11 @@ class Optimized(Shared, Generic[P, R]):
                 raise
             _log.warning("optimizing %s failed, PyTorch runs it; please report this", self._name, exc_info=True)
             return Answer(reason="optimizing it failed (the log mugraph.optimize says how); please report this")
+        if result.report.interrupted:
+            raise KeyboardInterrupt
         if not result.found:
             outcome = result.report.baselines.get(EAGER)
-            none = "no kernels for it were found that are faster"
+            none = why_nothing(result.report, len(result.candidates))
             return Answer(result, reason=none if outcome is None else _objection(outcome), duel=outcome)
         machine = result.executable.machine
         if not machine.available:

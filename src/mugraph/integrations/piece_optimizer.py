@@ -18,11 +18,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 from mugraph.api import check_evidence, superoptimize
 from mugraph.devices import device_for
 from mugraph.devices.host import available_cores
-from mugraph.errors import InvalidInput, MugraphError
+from mugraph.errors import InvalidInput, LeftToPyTorch, MugraphError, TargetUnavailable
 from mugraph.frontend.node_traits import tensor_of
 from mugraph.frontend.partition import Piece
 from mugraph.frontend.splice import as_torch, runnable
 from mugraph.ir.graph import Graph
+from mugraph.results.data import Report
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.benchmarking import Duel, duel
 from mugraph.search.constraints import SearchSpace
@@ -30,12 +31,16 @@ from mugraph.selection.qualification import Evidence
 from mugraph.selection.structure_key import form_of
 from mugraph.support.deadline import Deadline
 from mugraph.support.store import Mode, Store, digest_of
+from mugraph.support.user_warnings import warn_user
 from mugraph.verifier.certificate import digest
 
 _log = logging.getLogger("mugraph.torch_compile")
 KIND = "duel"
 _BUSY = 2.0
 """A load per core at which threads wait so long for each other that a duel is only good for the day."""
+
+_WORTH_RETRYING = 1.2
+"""Pieces whose time ran out are tried again with at least so many times as much."""
 
 Keep = Literal["faster", "all"]
 GraphsByForm = dict[tuple[object, ...], Graph]
@@ -46,7 +51,8 @@ GraphsByForm = dict[tuple[object, ...], Graph]
 class PieceOptions:
     """What `torch.compile(..., backend="mugraph", options={...})` may say.
 
-    `budget` is in seconds for the pieces of one graph together, shared evenly by the distinct ones (None: no limit). `keep` is
+    `budget` is in seconds for the pieces of one graph together (None: no limit): the distinct ones have equal shares of it, and
+    what these leave is for those whose time ran out. `keep` is
     "faster" to run a piece by its kernels only where they were measured to beat torch, "all" to do so wherever there are any.
     Of a graph with symbolic sizes, up to `sizes` sizes that keep coming get kernels. With `strict` a piece that cannot be
     optimized is an error instead of a line in the log. `cache` is one of `mugraph.support.store.Mode` (None: as
@@ -96,6 +102,11 @@ class PieceOutcome:
     result: Superoptimized | None
     reason: str = ""
 
+    @property
+    def ran_out(self) -> bool:
+        """Whether there are no kernels for want of time."""
+        return self.result is not None and not self.result.found and ran_out(self.result.report, len(self.result.candidates))
+
 
 class Optimizer:
     """Programs optimized under the same options, each once in a process."""
@@ -111,27 +122,42 @@ class Optimizer:
         A program whose form is in `graphs` is scheduled as the muGraph there, and not measured; the others' join it in the end.
         """
         keys = [digest(piece.program) for piece in pieces]
-        budget = self.options.budget
-        share = None if budget is None else budget / max(len(set(keys)), 1)
-        for key, piece in zip(keys, pieces, strict=True):
-            with self._one_at_a_time:
-                if key not in self._outcomes:
-                    with _disable_current_modes():  # Dynamo's, under which tensors have no data
-                        self._outcomes[key] = self._tried(piece, share, graphs)
+        distinct = dict(zip(keys, pieces, strict=True))
+        deadline = Deadline(self.options.budget)
+        share = None if deadline.budget is None else deadline.budget / max(len(distinct), 1)
+        new = [key for key, piece in distinct.items() if self._try(key, piece, share, graphs)]
+        needy = [key for key in new if self._outcomes[key].ran_out]
+        for number, key in enumerate(needy):
+            more = deadline.share(1 / (len(needy) - number))
+            if share is not None and more is not None and more > _WORTH_RETRYING * share:
+                self._try(key, distinct[key], more, graphs, again=True)
         outcomes = [self._outcomes[key] for key in keys]
         for piece, outcome in zip(pieces, outcomes, strict=True):
             if outcome.result is not None:
                 graphs.setdefault(form_of(piece.program), outcome.result.graph)
         return outcomes
 
+    def _try(self, key: str, piece: Piece, budget: float | None, graphs: GraphsByForm, again: bool = False) -> bool:
+        """Optimize a piece whose outcome is not known, or `again`; whether that was done."""
+        with self._one_at_a_time:
+            if key in self._outcomes and not again:
+                return False
+            with _disable_current_modes():  # Dynamo's, under which tensors have no data
+                self._outcomes[key] = self._tried(piece, budget, graphs)
+            return True
+
     def _tried(self, piece: Piece, budget: float | None, graphs: GraphsByForm) -> PieceOutcome:
         try:
             result = self._optimized(piece, budget, graphs.get(form_of(piece.program)))
+            if result.report.interrupted:  # who presses Ctrl-C while a model compiles wants his program to end
+                raise KeyboardInterrupt
             return PieceOutcome(result, self._objection(piece, result))
         except Exception as error:  # one piece's failure is no reason to lose the others
             if self.options.strict:
                 raise
-            if not isinstance(error, MugraphError):
+            if isinstance(error, TargetUnavailable):
+                warn_user(f"PyTorch runs what kernels were to run: {error}", LeftToPyTorch)
+            elif not isinstance(error, MugraphError):
                 _log.warning("optimizing a piece failed; please report this", exc_info=True)
             return PieceOutcome(None, f"{type(error).__name__}: {error}")
 
@@ -153,7 +179,7 @@ class Optimizer:
     def _objection(self, piece: Piece, result: Superoptimized) -> str:
         """Why torch runs the piece all the same."""
         if not result.found:
-            return "no kernels for it were found"
+            return why_nothing(result.report, len(result.candidates))
         if self.options.keep == "all":
             return ""
         outcome = self._duel(piece, result)
@@ -173,6 +199,26 @@ class Optimizer:
         if not _busy():
             store.put(KIND, key, outcome.to_json())
         return outcome
+
+
+def ran_out(report: Report, proved: int) -> bool:
+    """Whether a program for which so many muGraphs were proved has no kernels for want of time."""
+    if proved or report.rejected or report.search.get("refused"):
+        return False
+    return bool(report.proposed) or not report.exhausted
+
+
+def why_nothing(report: Report, proved: int) -> str:
+    """Why a program for which so many muGraphs were proved runs without kernels."""
+    if ran_out(report, proved):
+        until = f"one of its {report.proposed} muGraphs was proved" if report.proposed else "a muGraph was found"
+        return f"the time ran out before {until}; a larger budget may find kernels"
+    if proved:
+        return "its kernels are slower than its operators one by one"
+    if report.rejected:
+        stage = report.rejected[0]
+        return f"none of its {report.proposed} muGraphs passed; {stage.stage}: {stage.reason}"
+    return f"there are no kernels that are better: {report.exhausted_what}"
 
 
 @functools.cache

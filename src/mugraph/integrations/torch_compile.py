@@ -116,6 +116,10 @@ compilations: deque[Compiled] = deque(maxlen=100)
 """What became of the graphs compiled last in this process, in order."""
 
 
+BUDGETS = {"default": 40.0, "reduce-overhead": 40.0, "max-autotune": 300.0, "max-autotune-no-cudagraphs": 300.0}
+"""Seconds for the pieces of a graph in each mode of `torch.compile`. Calls of kernels are as cheap in all of them."""
+
+
 def backend(
     module: fx.GraphModule,
     example_inputs: Sequence[Any],
@@ -123,10 +127,13 @@ def backend(
     options: Mapping[str, Any] | None = None,
     mode: str | None = None,
 ) -> Callable[..., Any]:
-    """The Dynamo backend called "mugraph". Raises InvalidInput for unknown options and for every `mode`."""
-    if mode is not None:
-        raise InvalidInput(f"backend mugraph has no mode {mode!r}; pass options={{...}}")
-    chosen = PieceOptions.of(options)
+    """The Dynamo backend called "mugraph". Raises InvalidInput for unknown options and modes.
+
+    `mode`, which PyTorch takes instead of options, says how long to search, as `BUDGETS` has it.
+    """
+    if mode is not None and mode not in BUDGETS:
+        raise InvalidInput(f"backend mugraph has no mode {mode!r}; use one of {', '.join(BUDGETS)}, or options={{...}}")
+    chosen = PieceOptions.of(options if mode is None else {"budget": BUDGETS[mode], **(options or {})})
     graph = _captured(module, example_inputs)
     if graph is not None:
         return _run(chosen, graph)
