@@ -7,7 +7,9 @@ this process is one more worker while it waits.
 from __future__ import annotations
 
 import math
+import pickle
 import signal
+import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -16,6 +18,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from mugraph.errors import InvalidInput, TargetUnavailable
@@ -213,6 +216,33 @@ def search_item(item: Searchable[R], until: float) -> R:
     return item.search(time.perf_counter() + (until - time.time()), lambda states: None)
 
 
+def _search_into_file(item: Searchable[R], until: float, directory: str) -> str:
+    """What a worker process does: search one item, and say in which file of its parent's directory what it holds is written."""
+    found = search_item(item, until)
+    handle, path = tempfile.mkstemp(dir=directory)
+    with open(handle, "wb") as file:
+        pickle.dump(found, file, protocol=pickle.HIGHEST_PROTOCOL)
+    return path
+
+
+def _read_back(written: Future[str]) -> Future[Any]:
+    """The future of what a worker of this process wrote into a file of its private directory."""
+    future: Future[Any] = Future()
+
+    def read(done: Future[str]) -> None:
+        try:
+            path = Path(done.result())
+            found = pickle.loads(path.read_bytes())
+            path.unlink()
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(found)
+
+    written.add_done_callback(read)
+    return future
+
+
 _IDLE_SECONDS = 60
 """Workers that wait longer than this for an item end."""
 
@@ -220,7 +250,9 @@ _IDLE_SECONDS = 60
 class Processes(Pool[R]):
     """`count` worker processes on this machine, started with the first item.
 
-    They are loky's, which need no guarded `__main__`, and can be stopped in the middle of an item.
+    They are loky's, which need no guarded `__main__`, and can be stopped in the middle of an item. All send to this process
+    through one pipe: one that dies while it writes more than a page of memory leaves a message there that nobody ends, and the
+    pool waits for the rest of it for ever. So what items hold, which may be megabytes, goes through files.
     """
 
     def __init__(self, count: int, until: float = math.inf) -> None:
@@ -231,6 +263,8 @@ class Processes(Pool[R]):
         self._count = count
         self._started = partial(ProcessPoolExecutor, count, timeout=_IDLE_SECONDS, initializer=_begin)
         self._workers: ProcessPoolExecutor | None = None
+        self._directory: tempfile.TemporaryDirectory[str] | None = None
+        """Which only this user may read: the files of the workers."""
 
     @property
     def slots(self) -> int:
@@ -239,10 +273,9 @@ class Processes(Pool[R]):
 
     def start(self, item: Searchable[R]) -> Future[R]:
         """Hand an item to the processes."""
-        if self._workers is None:
-            self._workers = self._started()
-        future: Future[R] = self._workers.submit(search_item, item, self.until)
-        return future
+        if self._workers is None or self._directory is None:
+            self._workers, self._directory = self._started(), tempfile.TemporaryDirectory(prefix="mugraph-workers-")
+        return _read_back(self._workers.submit(_search_into_file, item, self.until, self._directory.name))
 
     def restart(self) -> None:
         """Stop all processes: loky gives up a pool when one of them dies. The next item starts others."""
@@ -253,6 +286,9 @@ class Processes(Pool[R]):
         if self._workers is not None:
             self._workers.shutdown(wait=True, kill_workers=True)
             self._workers = None
+        if self._directory is not None:
+            self._directory.cleanup()
+            self._directory = None
 
 
 def _begin() -> None:

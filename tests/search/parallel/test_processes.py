@@ -6,8 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -63,6 +67,38 @@ def test_a_worker_killed_in_the_middle_of_an_item_costs_a_retry() -> None:
         pool.close()
     assert pool.losses > 0
     assert found == [wanted for _, wanted in attention_items()]
+
+
+@dataclass(frozen=True)
+class Heavy:
+    """An item that holds many megabytes; the worker that searches it dies after `seconds`, while it may be sending them."""
+
+    seconds: float
+    parent: int = field(default_factory=os.getpid)
+    where: ClassVar[str] = "a heavy item"
+    nothing: ClassVar[bytes] = b""
+
+    def search(self, deadline: float, tick: Callable[[int], None]) -> bytes:
+        if os.getpid() != self.parent:
+            threading.Thread(target=self.die, daemon=True).start()
+        return bytes(100_000_000)
+
+    def die(self) -> None:
+        time.sleep(self.seconds)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("seconds", [0.02, 0.05, 0.1, 0.15, 0.2, 0.3])
+def test_a_worker_that_dies_while_it_sends_what_it_found_is_noticed(seconds: float) -> None:
+    """Another one lives on, and has the pipe open that the dead one was writing to."""
+    pool: Processes[bytes] = Processes(2)
+    try:
+        tasks = [pool.submit(Heavy(seconds)), pool.submit(Heavy(60.0))]
+        pool.dispatch()
+        deadline = time.perf_counter() + 60
+        assert [len(task.result(deadline, lambda stage, states: None)) for task in tasks] == [100_000_000] * 2
+    finally:
+        pool.close()
 
 
 @needs_proc

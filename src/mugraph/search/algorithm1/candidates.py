@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from mugraph.devices import Device
 from mugraph.errors import MugraphError
@@ -88,16 +89,23 @@ def predicted_seconds(graph: Graph, device: Device) -> float:
 
 def _library(graph: Graph, node: Node, device: Device) -> float:
     """One operator by itself: a product as fast as libraries multiply, anything else as a kernel cut along one dimension."""
-    tensors = [graph.tensor(value) for value in node.inputs]
-    moved = float(sum(tensor.bytes for tensor in (*tensors, *node.outputs)))
+    tensors = tuple(graph.tensor(value) for value in node.inputs)
     if not is_contraction(node.op):
-        bodies = (_cut(node, tensors, dim, device) for dim in (None, *range(len(node.output.shape))))
-        demands = [demand(body, device) for body in bodies if body is not None]
-        whole = Demand(1, 1, moved, moved, _work(graph, node, device), 0, 0)  # of what no block computes
-        return min(float(kernel_seconds(device, each)) for each in demands or [whole])
+        return _alone(replace(node, inputs=()), tensors, device)
     left, right = tensors[0].shape, tensors[-1].shape
     rows, columns, depth = math.prod(left[:-1]), math.prod(right[:-2]) * right[-1], left[-1]
+    moved = sum(tensor.bytes for tensor in (*tensors, *node.outputs))
     return library_seconds(device, tensors[0].dtype, rows, columns, depth, _flops(graph, node), moved)
+
+
+@lru_cache(maxsize=1 << 12)
+def _alone(node: Node, tensors: tuple[Tensor, ...], device: Device) -> float:
+    """An operator on `tensors` as the best of the kernels that are cut along one dimension or none."""
+    bodies = (_cut(node, tensors, dim, device) for dim in (None, *range(len(node.output.shape))))
+    demands = [demand(body, device) for body in bodies if body is not None]
+    moved = float(sum(tensor.bytes for tensor in (*tensors, *node.outputs)))
+    whole = Demand(1, 1, moved, moved, 0.0, 0, 0)  # of what no block computes, which is no arithmetic
+    return min(float(kernel_seconds(device, each)) for each in demands or [whole])
 
 
 def _cut(node: Node, tensors: Sequence[Tensor], dim: int | None, device: Device) -> Graph | None:
