@@ -223,6 +223,11 @@ class Shared:
         )
 
 
+def _calling(kind: type[Result], fn: Callable[..., Any]) -> type[Result]:
+    """The class of results whose calls are those of `fn`, as directly as Python allows: it looks `__call__` up in the class."""
+    return type(kind.__name__, (kind,), {"__call__": staticmethod(fn), "__module__": kind.__module__})
+
+
 class Result(Shared):
     """A program, the muGraphs that were verified for it, and the best one compiled, to be called like the function."""
 
@@ -252,14 +257,14 @@ class Result(Shared):
         """Where the program came from, as JSON values: kept for `mugraph bench` on a saved result."""
         self.own = own
         """The user's function, where nothing better was found: calls are its calls. None in what was read from a folder."""
+        if own is not None:
+            self.__class__ = _calling(type(self), own)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the best muGraph; raises ShapeMismatch or InvalidInput when called with other tensors than optimized for.
 
         Where nothing better than the user's function was found, this is a call of that function.
         """
-        if self.own is not None:
-            return self.own(*args, **kwargs)
         inputs = self.calling.plain(args, kwargs)
         outputs = None if inputs is None else self.executable.recognized(inputs)
         if inputs is None or outputs is None:
