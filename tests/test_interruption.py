@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import mugraph
-from mugraph.support.progress import Event
+from mugraph.support.progress import INTERRUPTED, Event
 from mugraph.support.store import Store
 
 
@@ -27,8 +27,11 @@ class Interruption:
 
     def __init__(self, stage: str, text: str = "") -> None:
         self.stage, self.text, self.pressed = stage, text, False
+        self.answers: list[str] = []
 
     def __call__(self, event: Event) -> None:
+        if event.stage == INTERRUPTED:
+            self.answers.append(event.text)
         if not self.pressed and event.stage == self.stage and self.text in event.text:
             self.pressed = True
             raise KeyboardInterrupt
@@ -50,10 +53,29 @@ def test_an_interrupted_stage_gives_what_it_has(stage: str, text: str, found: bo
     user = Interruption(stage, text)
     opt = mugraph.superoptimize(normalised_product, inputs(), progress=user, cache="off")
     assert user.pressed
+    assert user.answers == ["finishing with the best so far; again to stop"]
     assert opt.report.interrupted
     assert opt.certificate.accepted
     assert found is None or opt.found is found
     torch.testing.assert_close(opt(*inputs()), normalised_product(*inputs()), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(("search",), "measure"), (("compile", "candidate 3"), "verify"), (("verify", "candidate 2"), "compare")],
+)
+@pytest.mark.usefixtures("kernels_win")
+def test_the_second_time_it_stops(first: tuple[str, ...], second: str) -> None:
+    once, again = Interruption(*first), Interruption(second)
+
+    def user(event: Event) -> None:
+        once(event)
+        again(event)
+
+    with pytest.raises(KeyboardInterrupt):
+        mugraph.superoptimize(normalised_product, inputs(), progress=user, cache="off")
+    assert once.pressed
+    assert again.pressed
 
 
 def test_what_was_interrupted_is_not_kept(tmp_path: Path) -> None:

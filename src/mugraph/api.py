@@ -125,6 +125,8 @@ def superoptimize(
             return recalled
         original = qualifier.original()  # first, so that a target that cannot be compiled for costs no search
         found = Inquiry(problem.program, device, search, space, workers, memory.store).found(deadline, tell)
+        if found.report.interrupted:
+            qualifier.answer_interruption()
         candidates = found.candidates if like is None else of_form(found.candidates, like, problem.program)
         proposals = [(candidate.graph, candidate.cost) for candidate in candidates]
         measured = profile and original.executable.machine.available

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import io
 import math
+import sys
+import types
+from typing import Any
 
 import pytest
+from rich.console import Console
 
 from mugraph.errors import InvalidInput
 from mugraph.support.deadline import Deadline
-from mugraph.support.progress import Event, Reporter
+from mugraph.support.progress import INTERRUPTED, Event, Reporter, _live_console
 
 
 class Terminal(io.StringIO):
@@ -26,12 +30,37 @@ def test_elsewhere_a_line_per_stage() -> None:
     assert stream.getvalue() == "search: 10 tensors (0.1 s)\nverify: candidate 1 (0.3 s)\n"
 
 
-def test_a_terminal_has_one_live_line_that_is_gone_in_the_end() -> None:
+def test_a_terminal_has_a_bar_that_is_gone_in_the_end() -> None:
     stream = Terminal()
     with Reporter(stream) as tell:
-        tell(Event("search", "10 tensors", 0.1))
-        assert "\n" not in stream.getvalue()
-    assert stream.getvalue().endswith("\x1b[2K")
+        tell(Event("search", "10 tensors [not markup]", 0.1))
+        tell(Event("compile", "candidate 2 of 4", 0.2, done=0.5))
+    shown = stream.getvalue()
+    assert "compile: candidate 2 of 4" in shown
+    assert "━" in shown
+    assert shown.endswith("\x1b[2K")
+
+
+def test_the_answer_to_ctrl_c_stays() -> None:
+    for stream in (Terminal(), io.StringIO()):
+        with Reporter(stream) as tell:
+            tell(Event("search", "10 tensors", 0.1))
+            tell(Event(INTERRUPTED, "finishing with the best so far; again to stop", 0.2))
+        assert "finishing with the best so far; again to stop" in stream.getvalue()
+
+
+def test_a_notebook_has_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    consoles: list[Console] = []
+
+    def noted(*args: Any, **settings: Any) -> Console:
+        consoles.append(Console(*args, **settings, force_jupyter=True))
+        return consoles[-1]
+
+    monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
+    monkeypatch.setattr("rich.console.Console", noted)
+    stream = io.StringIO()
+    assert _live_console(stream) is consoles[-1]
+    assert stream.getvalue() == ""
 
 
 def test_without_a_budget_there_is_no_end() -> None:

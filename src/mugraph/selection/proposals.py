@@ -68,7 +68,9 @@ class Inquiry:
 
         def report(moment: Progress) -> None:
             best = "" if moment.best is None else f", best predicted {moment.best * 1e3:.3g} ms"
-            tell(Event("search", f"{moment.stage}, {moment.states} tensors, {moment.found} muGraphs{best}", deadline.elapsed))
+            text = f"{moment.stage}, {moment.states} tensors, {moment.found} muGraphs{best}"
+            done = None if budget is None else min(1.0, (deadline.elapsed - begun) / max(budget, 1e-9))
+            tell(Event("search", text, deadline.elapsed, done))
 
         try:
             return closure_search(

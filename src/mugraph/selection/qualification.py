@@ -30,7 +30,7 @@ from mugraph.selection.inputs import runner
 from mugraph.selection.own_function import OwnCall
 from mugraph.selection.structure_key import form_of
 from mugraph.support.deadline import Deadline
-from mugraph.support.progress import Event, ProgressCallback
+from mugraph.support.progress import INTERRUPTED, Event, ProgressCallback
 from mugraph.support.seeds import seed_or_fresh
 from mugraph.targets.machine import machine_for
 from mugraph.verifier import Certificate, FloatReport, Verdict, by_random_tests, float_check, verify_graphs
@@ -143,9 +143,10 @@ class Qualifier:
         cores = available_cores()
         with self._stage("compile"), ThreadPoolExecutor(cores) as threads:  # the C compiler is a process of its own
             for start in range(0, len(proposals), cores):
-                if self.deadline.passed or not self.deadline.allows(longest) or (compiled and limit.passed):
+                hurried = limit.passed or self.interrupted
+                if self.deadline.passed or not self.deadline.allows(longest) or (compiled and hurried):
                     break
-                self.tell("compile", f"candidate {start + 1} of {len(proposals)}")
+                self.tell("compile", f"candidate {start + 1} of {len(proposals)}", start / len(proposals))
                 begun = self.deadline.elapsed
                 for built in threads.map(self._built, proposals[start : start + cores]):
                     if isinstance(built, Contestant):
@@ -179,6 +180,7 @@ class Qualifier:
         Once there is one, no proof is begun that the deadline would cut off if it takes as long as those before.
         """
         kept: list[Proved] = []
+        most = 1 if self.interrupted else most
         enough, longest = Deadline(_PROVING_SECONDS), 0.0
         with self._stage("verify"):
             for entry in ranked:
@@ -331,7 +333,7 @@ class Qualifier:
             try:
                 yield
             except KeyboardInterrupt:
-                self.interrupted = True
+                self.answer_interruption()
 
     @contextmanager
     def _timed(self, stage: _Stage) -> Iterator[None]:
@@ -341,9 +343,16 @@ class Qualifier:
         finally:
             self.seconds[stage] += time.monotonic() - started
 
-    def tell(self, stage: str, text: str) -> None:
+    def tell(self, stage: str, text: str, done: float | None = None) -> None:
         """Report where a stage stands."""
-        self.progress(Event(stage, text, self.deadline.elapsed))
+        self.progress(Event(stage, text, self.deadline.elapsed, done))
+
+    def answer_interruption(self) -> None:
+        """Say that what there is so far is made ready, or give up where that was asked for before; raises KeyboardInterrupt."""
+        if self.interrupted:
+            raise KeyboardInterrupt
+        self.interrupted = True
+        self.tell(INTERRUPTED, "finishing with the best so far; again to stop")
 
 
 def _why_not(verdict: Verdict) -> str:
