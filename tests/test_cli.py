@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import mugraph
-from mugraph.cli import main
+from mugraph.cli import doctor, main
 from mugraph.cli.cache import KINDS
 from mugraph.cli.output import dropped
 from mugraph.integrations import piece_optimizer
@@ -27,6 +27,7 @@ from mugraph.search import structure_cache
 from mugraph.selection import result_cache
 from mugraph.support.store import Store
 from mugraph.targets.cuda import nvrtc
+from mugraph.targets.cuda.nvrtc import compiler_version
 
 PROGRAM = """
 import torch
@@ -311,6 +312,40 @@ def test_doctor_has_a_line_per_subject(capsys: pytest.CaptureFixture[str]) -> No
     assert json.loads(capsys.readouterr().out)["python"]["ok"] is True
 
 
+@pytest.mark.parametrize("subject", doctor.CHECKS)
+def test_doctor_survives_whatever_is_broken(
+    subject: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken() -> doctor.Finding:
+        raise OSError("libfoo.so.1: cannot open\nshared object file")
+
+    monkeypatch.setitem(doctor.CHECKS, subject, broken)
+    assert main(["doctor"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(doctor.CHECKS)
+    (line,) = [line for line in lines if "libfoo.so.1: cannot open shared object file" in line]
+    assert line.split()[:2] == ["warn", subject]
+    assert "install it again" in line
+
+
+def test_a_library_of_nvrtc_that_is_missing_is_a_line_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="the extra cuda is not installed")
+
+    def missing() -> None:
+        raise RuntimeError('Failure finding "libnvrtc.so"')
+
+    monkeypatch.setattr(nvrtc, "nvrtcVersion", missing)
+    monkeypatch.setattr("mugraph.targets.cuda.nvrtc.compiler_version", compiler_version.__wrapped__)  # which is asked once else
+    assert main(["doctor"]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.split()[1] == "cuda"]
+    assert "libnvrtc.so" in line
+    assert "pip install 'mugraph[cuda]'" in line
+    assert main(["optimize", "rmsnorm", "--size", "small", "--target", "cuda:sm_90"]) == 2
+    assert "whose library does not load" in capsys.readouterr().err
+
+
 def test_doctor_names_the_remedy_for_a_missing_compiler(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -416,7 +451,7 @@ def test_a_cache_moves_to_another_directory(
 
 def test_help_is_quick_and_imports_nothing_heavy() -> None:
     code = (
-        "import sys; sys.argv = ['mugraph', '--help']; from mugraph.cli import main; main(); "
+        "import sys; sys.argv = ['mugraph', '--help']; from mugraph.cli import doctor, main; main(); "
         "assert not {'torch', 'numpy'} & set(sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

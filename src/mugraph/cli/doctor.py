@@ -31,13 +31,23 @@ class Finding:
 
 def doctor(json_output: Json = False, traceback: Traceback = False) -> int:
     """Check this machine, and name remedies."""
-    findings = [check() for check in CHECKS]
+    findings = [_guarded(subject, check) for subject, check in CHECKS.items()]
     if json_output:
         print(json.dumps({finding.subject: asdict(finding) for finding in findings}))
     else:
         for finding in findings:
             print(finding)
     return 0
+
+
+def _guarded(subject: str, check: Callable[[], Finding]) -> Finding:
+    """What a check finds; whatever it raises is a finding, too: packages can be there and broken."""
+    try:
+        return check()
+    except Exception as error:
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        remedy = "what it needs is there, but broken: install it again; if that does not help, please report this"
+        return Finding(subject, False, f"could not be checked ({text})", remedy)
 
 
 def _python() -> Finding:
@@ -139,7 +149,7 @@ def _cache() -> Finding:
 def _gpu() -> Finding:
     try:
         import torch
-    except ImportError:
+    except ModuleNotFoundError:
         return Finding("gpu", False, "unknown without torch", "pip install torch")
     if not torch.cuda.is_available():
         return Finding("gpu", True, "none; the cpu target is the default")
@@ -151,6 +161,16 @@ def _numpy() -> Finding:
     return _package("numpy", "pip install numpy")
 
 
-CHECKS: tuple[Callable[[], Finding], ...] = (
-    _python, _numpy, _torch, _compiler, _cxx, _processor, _threads, _cache, _gpu, _triton, _cuda,
-)  # fmt: skip
+CHECKS: dict[str, Callable[[], Finding]] = {
+    "python": _python,
+    "numpy": _numpy,
+    "torch": _torch,
+    "compiler": _compiler,
+    "c++": _cxx,
+    "cpu": _processor,
+    "OMP_WAIT_POLICY": _threads,
+    "cache": _cache,
+    "gpu": _gpu,
+    "triton": _triton,
+    "cuda": _cuda,
+}

@@ -82,9 +82,16 @@ def _nvrtc() -> ModuleType:
     try:
         import cuda.core  # noqa: F401  (fails early where only the bindings are installed)
         from cuda.bindings import nvrtc
+
+        nvrtc.nvrtcVersion()
     except ImportError as error:
         raise TargetUnavailable(
             f"target cuda compiles with cuda-core, which does not import ({error}); run `pip install 'mugraph[cuda]'`"
+        ) from None
+    except (RuntimeError, OSError) as error:  # the bindings look for the library when it is first called
+        why = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise TargetUnavailable(
+            f"target cuda compiles with NVRTC, whose library does not load ({why}); run `pip install 'mugraph[cuda]'`"
         ) from None
     module: ModuleType = nvrtc
     return module
