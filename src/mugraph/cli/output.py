@@ -16,7 +16,7 @@ from mugraph.ir.graph import Graph
 from mugraph.results.data import Rejection
 from mugraph.results.summary import bound_text, compared_text, floats_text, outcome_text, seconds_text, spot_check_text
 from mugraph.results.superoptimized import Superoptimized
-from mugraph.runtime.baselines import OURS, BaselineComparison
+from mugraph.runtime.baselines import EAGER, OURS, BaselineComparison
 from mugraph.version import __version__
 
 _NUMBER = re.compile(r"\d[\d.]*(e[+-]\d+)?")
@@ -94,7 +94,7 @@ def print_optimization(subject: Subject, opt: Superoptimized, comparison: Baseli
     for padding in report.search.get("paddings", ()):
         print(padding)
     if not opt.found:
-        print("nothing better than the original program was found; the result runs the original")
+        print(_nothing_found(opt))
     for line in dropped(report.rejected):
         print(line)
     print()
@@ -105,6 +105,17 @@ def print_optimization(subject: Subject, opt: Superoptimized, comparison: Baseli
     if output is not None:
         print(f"\nsaved to {output}; read it back with mugraph.load({str(output)!r}) or `mugraph show {output}`")
         print(f"look at it as a page with `mugraph show {output} --html FILE`")
+
+
+def _nothing_found(opt: Superoptimized) -> str:
+    """That the result runs what was there, and what was compared."""
+    comparison = opt.report.comparison
+    if comparison is None or comparison.latency is None or EAGER not in comparison.baselines:
+        return "nothing better than the original program was found; the result runs the original"
+    ours, own = seconds_text(comparison.latency), seconds_text(comparison.baselines[EAGER])
+    return (
+        f"nothing clearly faster was found: calls take {ours}, those of the function itself {own}; the result calls the function"
+    )
 
 
 def dropped(rejections: Iterable[Rejection]) -> list[str]:

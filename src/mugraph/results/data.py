@@ -135,7 +135,8 @@ class Report:
     """How a result came about. All times are wall-clock seconds."""
 
     found: bool
-    """Whether a muGraph better than the original program was found; otherwise the result runs the original."""
+    """Whether a muGraph was found that is clearly faster than the user's function, or for a program than its operators one by
+    one; otherwise the result runs the original."""
     search: dict[str, Any]
     """The search's own report, as JSON values."""
     proposed: int
