@@ -95,11 +95,12 @@ def test_a_budget_that_ends_before_any_proof_gives_the_original_without_a_measur
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("budget", [2.0, 4.0])
-def test_the_budget_is_kept_to_five_percent(budget: float) -> None:
+@pytest.mark.parametrize("budget", [0.5, 2.0, 4.0])
+def test_the_budget_is_kept(budget: float) -> None:
+    """To a tenth and a second, in which the result is compared with the function however little time there was."""
     large = inputs(64, 1024, 4096)
     mugraph.superoptimize(normalised_product, inputs(), cache="off")  # imports and caches of the process are in place
     started = time.monotonic()
     opt = mugraph.superoptimize(normalised_product, large, budget=budget, cache="off")
-    assert time.monotonic() - started < 1.05 * budget
+    assert time.monotonic() - started < 1.1 * budget + 1.0
     assert opt.certificate.accepted
