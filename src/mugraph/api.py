@@ -91,8 +91,8 @@ def superoptimize(
     `profile` measured (`mugraph.integrations.dynamic_shapes`).
 
     Every candidate was proved equivalent at full size and agrees with float64 arithmetic. With `profile`, whole calls of the
-    fastest are then timed beside those of `fn` itself, warm and in turns: unless it is clearly the faster, `found` is False, and
-    calling the result is calling `fn`. `report.baselines` has these times; with `baselines` also those of `fn` under
+    fastest are then timed beside some dozens of `fn` itself, warm and in turns: unless it is clearly the faster, `found` is
+    False, and calling the result is calling `fn`. `report.baselines` has these times; with `baselines` also those of `fn` under
     torch.compile, which takes some seconds to compile, beyond the budget.
 
     Raises UnsupportedOperator for operators outside the table, InvalidInput for tensors that cannot be optimized

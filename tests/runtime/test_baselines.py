@@ -54,6 +54,19 @@ def test_every_contestant_is_called_with_the_inputs(monkeypatch: pytest.MonkeyPa
     assert {tuple(tensor.tolist()) for tensor in seen} == {(0.0,), (1.0,)}
 
 
+def test_tensors_that_a_function_keeps_can_be_trained_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[torch.Tensor] = []
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        if not kept:
+            kept.append(x.cos())
+        return x * kept[0]
+
+    monkeypatch.setattr(baselines, "COMPILE_MODES", {})
+    compare(double, function, (torch.ones(2),), rounds=1)
+    assert not kept[0].is_inference()
+
+
 def test_a_compiler_that_cannot_run_is_a_reason_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(fn: Callable[..., Any], mode: str) -> Callable[..., Any]:
         def compiled(*args: Any) -> Any:

@@ -181,6 +181,8 @@ class Optimized(Shared, Generic[P, R]):
         from mugraph.integrations.torch_compile import compilations  # loads Dynamo, which takes a second
 
         compilations.clear()
+        with torch.no_grad():  # tensors that the function keeps for later calls are then usual ones
+            self.fn(*args, **kwargs)
         with torch.inference_mode():
             self._in_pieces(*args, **kwargs)
         done = [compiled for compiled in compilations if compiled.partition.pieces]
