@@ -236,7 +236,14 @@ def test_notebooks_get_the_page_in_a_frame_without_scripts() -> None:
     assert tag == "iframe"
     assert attributes["sandbox"] == ""
     assert attributes["srcdoc"] == page(opt)
+    assert attributes["title"] == "mugraph: lora"
     assert notebook_html(opt) == opt._repr_html_()
+
+
+def test_frames_in_notebooks_are_as_tall_as_what_they_show_needs() -> None:
+    heights = [int(re.search(r"height:(\d+)em", notebook_html(result(name)))[1]) for name in ("lora", "ntrans", "qknorm")]  # type: ignore[index]
+    assert len(set(heights)) > 1
+    assert all(24 < height <= 60 for height in heights)
 
 
 def test_texts_are_read_back_from_the_page() -> None:

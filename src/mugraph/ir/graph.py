@@ -245,6 +245,16 @@ class Graph:
     def __str__(self) -> str:
         return text_of(self)
 
+    def __repr__(self) -> str:
+        """The graph's text; of a long one the beginning, and how much more there is (`print` shows all of it)."""
+        lines = str(self).splitlines()
+        if len(lines) <= _REPR_LINES:
+            return "\n".join(lines)
+        return "\n".join([*lines[:_REPR_LINES], f"... {len(lines) - _REPR_LINES} more lines: print it to see them"])
+
+
+_REPR_LINES = 40
+"""A longer graph would push what was there before off a terminal."""
 
 FREE = frozenset({"input", "constant", "input_iterator", "output_saver", "reshape", "transpose", "cast"})
 """Operators that launch no work at kernel level and cost no operator of the search limits."""

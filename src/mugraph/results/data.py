@@ -10,6 +10,7 @@ from mugraph.errors import StorageError
 from mugraph.frontend.calling import Calling
 from mugraph.ir.graph import Graph
 from mugraph.ir.serialize import graph_from_json, graph_to_json
+from mugraph.results.words import extent, seconds_text
 from mugraph.runtime import Executable
 from mugraph.runtime.baselines import BaselineComparison
 from mugraph.runtime.benchmarking import Duel
@@ -72,7 +73,7 @@ _SEARCH = {
 """What a search may say besides."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Candidate:
     """A muGraph that was proved equivalent to the program and agrees with float64 arithmetic."""
 
@@ -84,6 +85,11 @@ class Candidate:
     certificate: Certificate
     spot_check: SpotCheck | None = None
     """What running its printed kernels here showed, where the target's machine is not; None where that was not called for."""
+
+    def __repr__(self) -> str:
+        """One line: what each kernel is, and what it costs; `print(candidate.graph)` shows the muGraph."""
+        kernels, predicted, measured = _cells(self)
+        return f"<Candidate: {kernels}; predicted {predicted}, measured {measured}>"
 
     @property
     def max_relative_error(self) -> float | None:
@@ -120,6 +126,27 @@ class Candidate:
         return {"cost": self.cost, "latency": self.latency, "spot_check": spot_check}
 
 
+class Candidates(tuple[Candidate, ...]):
+    """Verified muGraphs, best first: a tuple that a terminal shows as a table."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        if not self:
+            return "no candidates"
+        rows = [("", "kernels", "predicted", "measured")]
+        rows += [(str(number), *_cells(candidate)) for number, candidate in enumerate(self)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+
+def _cells(candidate: Candidate) -> tuple[str, str, str]:
+    """Grid and loop of each kernel, predicted and measured time; a dash where a time is not known."""
+    kernels = "; ".join(node.op if node.body is None else extent(node.body) for node in candidate.graph.kernels())
+    predicted, measured = ("-" if each is None else seconds_text(each) for each in (candidate.cost, candidate.latency))
+    return kernels, predicted, measured
+
+
 @dataclass(frozen=True, slots=True)
 class Rejection:
     """A muGraph the search proposed and that was dropped."""
@@ -130,7 +157,7 @@ class Rejection:
     cost: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Report:
     """How a result came about. All times are wall-clock seconds."""
 
@@ -161,6 +188,12 @@ class Report:
     comparison: BaselineComparison | None = None
     """Whole calls of the best candidate beside those of the user's function, in eager mode and, if that was asked for, under
     torch.compile. None where they were not timed on the same machine, and for programs."""
+
+    def __repr__(self) -> str:
+        """One line: whether something was found, from how many muGraphs, in how much time."""
+        outcome = "found" if self.found else "nothing better found"
+        dropped = f"{self.proposed} muGraphs proposed, {len(self.rejected)} dropped"
+        return f"<Report: {outcome}; {dropped}; {seconds_text(self.total_seconds)} in all>"
 
     @property
     def baselines(self) -> Mapping[str, Duel]:
@@ -247,7 +280,7 @@ class Result(Shared):
         self.program = program
         """The original, as a kernel graph of pre-defined operators."""
         self.best = best
-        self.candidates = candidates
+        self.candidates = Candidates(candidates)
         """Verified muGraphs, best first; empty when none was found."""
         self.report = report
         self.executable = executable

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from mugraph.results.data import Candidate, SpotCheck
+from mugraph.results.words import seconds_text as seconds_text
 from mugraph.verifier import Certificate, FloatReport, Outcome, Verdict
 
 
@@ -89,11 +90,3 @@ def spot_check_text(check: SpotCheck) -> str:
     if check.largest_error is None:
         return f"{ran}: no fault, but nothing was compared: {check.missed}"
     return f"{ran}: no fault, largest error {check.largest_error:.1e}" + (f"; {missed}" if check.missed else "")
-
-
-def seconds_text(seconds: float) -> str:
-    """A time with the unit that fits it."""
-    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
-        if seconds * scale >= 1 or unit == "us":
-            return f"{seconds * scale:.3g} {unit}"
-    raise AssertionError("unreachable: microseconds take every rest")

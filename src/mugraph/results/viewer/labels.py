@@ -10,6 +10,7 @@ from mugraph.ir.graph import ACCUMULATORS, Graph, Level, Node, Tensor, Value
 from mugraph.ir.ops import Kind, operator
 from mugraph.ir.text import LOOP_NAME, axis_name, format_node, value_names
 from mugraph.lower.phases import Phase, phases
+from mugraph.results.words import extent
 
 REPLICA = "φ"
 MEMORY = {
@@ -157,12 +158,6 @@ class Labels:
         if self._when is not None and not node.is_saver:
             lines.append(_WHEN[self._when[index]] if node.op not in ACCUMULATORS else "collects over the for-loop")
         return "\n".join(lines)
-
-
-def extent(body: Graph) -> str:
-    """How many blocks and iterations: `grid 8 × 2 · loop 16`."""
-    grid = f"grid {' × '.join(map(str, body.grid))}" if body.grid else "one block"
-    return f"{grid} · loop {body.loop}" if body.loop > 1 else grid
 
 
 def _given_name(node: Node) -> str | None:

@@ -16,12 +16,13 @@ from markupsafe import Markup
 from mugraph.devices import device_for, roofline_seconds
 from mugraph.ir.graph import Graph
 from mugraph.results.data import Candidate, Result
-from mugraph.results.summary import bound_text, compared_text, seconds_text
+from mugraph.results.summary import bound_text, compared_text
 from mugraph.results.viewer import evidence, tables
 from mugraph.results.viewer.drawing import draw, svg
 from mugraph.results.viewer.environment import environment, highlighted
-from mugraph.results.viewer.labels import MEMORY, ROLE_WORDS, Labels, Operands, extent
+from mugraph.results.viewer.labels import MEMORY, ROLE_WORDS, Labels, Operands
 from mugraph.results.viewer.lowering import lowered_kernels
+from mugraph.results.words import extent, seconds_text
 
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 """Characters that HTML does not have, and those that would turn the text after them around."""
@@ -53,7 +54,7 @@ def page(opt: Result) -> str:
         environment()
         .get_template("page.html")
         .render(
-            title=str(opt.origin.get("word", "a program")),
+            title=_title(opt),
             opt=opt,
             headline=_headline(opt),
             figures=list(_figures(opt)),
@@ -87,8 +88,18 @@ def page(opt: Result) -> str:
 
 def notebook_html(opt: Result) -> str:
     """The page in a frame of its own, so that its styles and the notebook's do not meet; the frame may run no scripts."""
-    framed = html.escape(page(opt))
-    return f'<iframe title="mugraph result" sandbox="" srcdoc="{framed}" style="width:100%;height:44em;border:0"></iframe>'
+    framed, name = html.escape(page(opt)), html.escape(_title(opt))
+    height = min(_TALLEST_EM, _FRAME_EM + _NODE_EM * max(len(opt.program.nodes), len(opt.graph.nodes)))
+    return f'<iframe title="mugraph: {name}" sandbox="" srcdoc="{framed}" style="width:100%;height:{height}em;border:0"></iframe>'
+
+
+_FRAME_EM, _NODE_EM, _TALLEST_EM = 24, 3, 60
+"""A frame without scripts cannot ask how tall its page is: the head of the page, the room of a node, and what a screen holds."""
+
+
+def _title(opt: Result) -> str:
+    """What was optimized, as users know it: the function's name where it is known."""
+    return str(opt.origin.get("word", "a program"))
 
 
 def _headline(opt: Result) -> str:

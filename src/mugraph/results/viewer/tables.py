@@ -9,8 +9,7 @@ from typing import Any
 
 from mugraph.ir.graph import Graph
 from mugraph.results.data import Candidate, Report
-from mugraph.results.summary import seconds_text
-from mugraph.results.viewer.labels import extent
+from mugraph.results.words import extent, seconds_text
 
 
 @dataclass(frozen=True, slots=True)
