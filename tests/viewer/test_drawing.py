@@ -153,7 +153,7 @@ def test_boxes_say_shapes_and_maps_and_pointing_says_the_rest() -> None:
     labels = Labels(body, Labels(graph).operands(3))
     weight = labels.label(2)
     assert weight.lines == ("W", "fp16[64, 32]", "x→1  i→0")
-    assert "fp16[64, 32], 4 KiB in shared memory" in weight.hover
+    assert weight.hover.splitlines()[1] == "fp16[64, 32], 4 KiB", "where it lies is decided by lowering"
     assert "in every iteration of the for-loop" in weight.hover
     assert labels.label(0).lines[2] == "x→φ  i→1"
     assert "= sum(64, X · G · W)" in labels.label(6).hover

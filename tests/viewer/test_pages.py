@@ -11,10 +11,16 @@ from pathlib import Path
 import pytest
 
 import mugraph
+from mugraph.devices import device_for, roofline_seconds
 from mugraph.ir.text import parse_graph
 from mugraph.results.data import SpotCheck
+from mugraph.results.superoptimized import Superoptimized
 from mugraph.results.viewer import notebook_html, page
-from mugraph.results.viewer.environment import style
+from mugraph.results.viewer.environment import powers, style
+from mugraph.results.viewer.labels import bytes_words
+from mugraph.results.words import seconds_text
+from mugraph.runtime.baselines import BaselineComparison
+from mugraph.runtime.benchmarking import Duel, Spread
 
 from .results import NAMES, result, result_of
 
@@ -100,6 +106,40 @@ def test_the_page_tells_what_it_costs_and_what_was_left_out() -> None:
     assert "full axioms 2 1,234 56 0 to 11 operators, cuts too" in text
     assert "no subexpression of the program 7,890" in text
     assert "whole call 1.5 s" in text
+
+
+def test_pytorch_is_timed_beside_the_result_with_its_spread() -> None:
+    opt = result("rmsnorm")
+    floor = roofline_seconds(opt.program, device_for("cpu"))
+    ours, theirs = Spread(4 * floor, 3 * floor, 5 * floor), Spread(8 * floor, 8 * floor, 9 * floor)
+    comparison = BaselineComparison({"torch eager": Duel(9, 9, 2.0, ours, theirs)}, {"torch.compile": "no <compiler>"})
+    report = replace(opt.report, comparison=comparison)
+    timed = Superoptimized(opt.program, opt.best, (opt.best,), report, opt.executable, opt.calling, "cpu", opt.origin)
+    text = Outline(page(timed)).text
+    assert f"mugraph {seconds_text(4 * floor)} {seconds_text(3 * floor)} to {seconds_text(5 * floor)} 25%" in text
+    assert (
+        f"torch eager {seconds_text(8 * floor)} {seconds_text(8 * floor)} to {seconds_text(9 * floor)} 2.00× faster 12%" in text
+    )
+    assert "torch.compile could not run: no <compiler>" in text
+    assert "Beside PyTorch" not in page(opt)
+
+
+def test_buffers_are_told_as_the_kernel_has_them() -> None:
+    opt = result("gqa")
+    text = Outline(page(opt)).text
+    told = [buffer for kernel in opt.executable.placement.to_json()["kernels"] for buffer in kernel["buffers"]]
+    scratch = [buffer for buffer in told if buffer["memory"] == "shared"]
+    assert scratch
+    for buffer in scratch:
+        assert (
+            f"{buffer['name']} the worker's scratch memory {buffer['dtype']} {bytes_words(buffer['bytes'])} {buffer['offset']}"
+            in text
+        )
+
+
+def test_powers_of_two_are_written_as_such() -> None:
+    assert powers("at most 2^-44 (asked for: 2^40), x2^3") == "at most 2⁻⁴⁴ (asked for: 2⁴⁰), x2^3"
+    assert not re.search(r"\b2\^", Outline(page(result("rmsnorm"))).text.split("Why to believe it")[1].split("Candidates and")[0])
 
 
 @pytest.mark.parametrize(

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from mugraph.devices.device import Device
+from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph
 from mugraph.ir.ops import OPERATORS, apply_call, is_contraction
 
 
 def roofline_seconds(program: Graph, device: Device) -> float:
     """Seconds to read a kernel graph's inputs and write its outputs once, or to do its matrix products if that is longer."""
+    arithmetic = sum(flops / device.matmul_flops[dtype] for dtype, flops in product_flops(program).items())
+    return max(compulsory_bytes(program) / device.memory_bandwidth, arithmetic)
+
+
+def compulsory_bytes(program: Graph) -> int:
+    """Bytes of a kernel graph's inputs and outputs."""
     tensors = [node.output for node in program.inputs()] + list(program.output_tensors)
-    traffic = sum(tensor.bytes for tensor in tensors) / device.memory_bandwidth
-    arithmetic = 0.0
+    return sum(tensor.bytes for tensor in tensors)
+
+
+def product_flops(program: Graph) -> dict[DType, float]:
+    """Floating-point operations of a kernel graph's products, by the type of their results."""
+    flops: dict[DType, float] = {}
     for node in program.nodes:
         if is_contraction(node.op):
             call = apply_call(node.op, [program.tensor(value) for value in node.inputs], dict(node.attributes))
-            arithmetic += OPERATORS[node.op].flops(call, node.output.shape) / device.matmul_flops[node.output.dtype]
-    return max(traffic, arithmetic)
+            flops[node.output.dtype] = flops.get(node.output.dtype, 0.0) + OPERATORS[node.op].flops(call, node.output.shape)
+    return flops

@@ -5,6 +5,7 @@ Pygments gives the spans of a source short class names, which `page.css` gives c
 
 from __future__ import annotations
 
+import re
 from functools import cache
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -20,7 +21,17 @@ from pygments.util import ClassNotFound
 def environment() -> Environment:
     """The templates of this package; a name that the page does not supply is an error."""
     loader = PackageLoader("mugraph.results.viewer")
-    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    made.filters["powers"] = powers
+    return made
+
+
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def powers(text: str) -> str:
+    """`text` with its powers of two written as such: `2⁻⁴⁴` for `2^-44`. They are characters, so that they can be copied."""
+    return re.sub(r"\b2\^(-?\d+)", lambda power: f"2{power[1].translate(_RAISED)}", text)
 
 
 def style(name: str) -> str:

@@ -15,10 +15,9 @@ from mugraph.results.words import extent
 REPLICA = "φ"
 MEMORY = {
     Level.KERNEL: "device memory",
-    Level.BLOCK: "shared memory",
     Level.THREAD: "registers",
 }
-"""Where a level's tensors live (paper, section 2)."""
+"""Where a level's tensors live, whatever they are lowered to (paper, section 2)."""
 
 _WHEN = {
     Phase.BEFORE: "the same in every iteration: done once before the for-loop",
@@ -191,7 +190,9 @@ def _maps(node: Node, graph: Graph) -> str:
 
 
 def _tensor_words(tensor: Tensor) -> str:
-    return f"{tensor}, {bytes_words(tensor.bytes)} in {MEMORY[tensor.level]}"
+    """A tensor and its size. Where a block's tile lies, and in which type, is decided by lowering, and no part of the graph."""
+    where = "" if tensor.level is Level.BLOCK else f" in {MEMORY[tensor.level]}"
+    return f"{tensor}, {bytes_words(tensor.bytes)}{where}"
 
 
 def bytes_words(count: int) -> str:

@@ -36,6 +36,8 @@ class BodyView:
     summary: str
     drawing: Markup
     threads: tuple[BodyView, ...] = ()
+    buffers: tuple[tables.BufferRow, ...] = ()
+    """Of the kernel as it was lowered; none where another compiler decides about them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +60,15 @@ def page(opt: Result) -> str:
             opt=opt,
             headline=_headline(opt),
             figures=list(_figures(opt)),
+            timed=tables.timed_rows(opt),
+            work=tables.work(opt),
+            unavailable={} if report.comparison is None else report.comparison.unavailable,
             roles=ROLE_WORDS,
             memory=MEMORY,
             program_drawing=_drawing(opt.program, "The original program"),
             program_operators=len(opt.program.kernels()),
             graph_drawing=_drawing(opt.graph, "The muGraph at kernel level"),
-            bodies=list(_bodies(opt.graph)),
+            bodies=list(_bodies(opt)),
             facts=evidence.facts(best, opt.program),
             floats=best.certificate.floats,
             float_rows=[] if certificate.floats is None else evidence.float_rows(certificate.floats),
@@ -130,9 +135,10 @@ def _figures(opt: Result) -> Iterator[Figure]:
     yield Figure("Search", seconds_text(report.seconds), f"{report.states:,} states; {report.proposed} muGraphs proposed")
 
 
-def _bodies(graph: Graph) -> Iterator[BodyView]:
-    """The block graphs of a kernel graph."""
-    labels = Labels(graph)
+def _bodies(opt: Result) -> Iterator[BodyView]:
+    """The block graphs of the muGraph that runs."""
+    graph, labels = opt.graph, Labels(opt.graph)
+    buffers = tables.buffer_rows(opt)
     for index, node in enumerate(graph.nodes):
         if node.body is None:
             continue
@@ -140,7 +146,7 @@ def _bodies(graph: Graph) -> Iterator[BodyView]:
         count = node.body.operator_count()
         summary = f"{extent(node.body)} · {count} operator{'s' * (count != 1)}"
         drawing = _drawing(node.body, f"The block graph of {name}", around)
-        yield BodyView(name, summary, drawing, tuple(_thread_graphs(node.body, around, name)))
+        yield BodyView(name, summary, drawing, tuple(_thread_graphs(node.body, around, name)), buffers.get(index, ()))
 
 
 def _thread_graphs(graph: Graph, around: Operands, kernel: str) -> Iterator[BodyView]:

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
+from mugraph.devices import device_for, roofline_seconds
+from mugraph.devices.roofline import compulsory_bytes, product_flops
 from mugraph.ir.graph import Graph
-from mugraph.results.data import Candidate, Report
+from mugraph.lower.tile_form import Buffer, Kernel, Memory
+from mugraph.results.data import Candidate, Report, Result
+from mugraph.results.viewer.labels import bytes_words
 from mugraph.results.words import extent, seconds_text
+from mugraph.runtime.baselines import OURS
+from mugraph.runtime.benchmarking import Spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,40 @@ class TierRow:
     counts: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class BufferRow:
+    """A buffer of a lowered kernel beside the tensors of device memory."""
+
+    name: str
+    memory: str
+    dtype: str
+    size: str
+    offset: str
+    """Of its first byte in the block's memory; empty for registers."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimedRow:
+    """A way to run the function, as it was timed; `ours` marks the result's own calls."""
+
+    name: str
+    ours: bool
+    median: str
+    quartiles: str
+    ratio: str
+    share: str
+    """What the roofline allows, of the median."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a call of the program must do at least, with units: floating-point operations of products, bytes, time."""
+
+    flops: str
+    bytes: str
+    floor: str
+
+
 TIER_COUNTS = {"closures": "closures", "states": "tensors", "edges": "applications", "derivations": "derivations"}
 """Keys of a tier's report, and the heads of their columns."""
 
@@ -67,6 +108,60 @@ def candidate_row(number: int, candidate: Candidate, runs: bool) -> CandidateRow
         "" if ratio is None else f"{ratio:.1f}",
         "" if check is None else f"{check.ran} of {check.blocks}",
     )
+
+
+def buffer_rows(opt: Result) -> dict[int, tuple[BufferRow, ...]]:
+    """The buffers that the blocks of each kernel have, as they were lowered, by the kernel's node."""
+    shared = "the worker's scratch memory" if opt.target == "cpu" else "shared memory"
+    words = {Memory.SHARED: shared, Memory.REGISTERS: "registers"}
+    found: dict[int, tuple[BufferRow, ...]] = {}
+    for index, launch in opt.executable.placement.launches.items():
+        if isinstance(launch.kernel, Kernel):
+            own = (buffer for buffer in launch.kernel.buffers if buffer.memory in words)
+            found[index] = tuple(_buffer_row(buffer, words[buffer.memory]) for buffer in own)
+    return found
+
+
+def _buffer_row(buffer: Buffer, memory: str) -> BufferRow:
+    offset = str(buffer.offset) if buffer.memory is Memory.SHARED else ""
+    return BufferRow(buffer.name, memory, str(buffer.dtype), bytes_words(buffer.bytes), offset)
+
+
+def timed_rows(opt: Result) -> list[TimedRow]:
+    """The result's calls and those of each baseline, the fastest first; none where nothing was compared."""
+    if opt.report.comparison is None:
+        return []
+    floor = roofline_seconds(opt.program, device_for(opt.target))
+    duels = opt.report.comparison.duels
+    timed: list[tuple[str, Spread | None, float | None]] = [(name, duel.theirs, duel.speedup) for name, duel in duels.items()]
+    timed += [(OURS, duel.ours, None) for duel in duels.values()][:1]
+    known = sorted(
+        ((spread.median, name, spread, speedup) for name, spread, speedup in timed if spread is not None), key=itemgetter(0)
+    )
+    return [
+        TimedRow(
+            name,
+            speedup is None,
+            seconds_text(median),
+            f"{seconds_text(spread.low)} to {seconds_text(spread.high)}",
+            "" if speedup is None else _ratio_text(speedup),
+            f"{floor / median:.0%}",
+        )
+        for median, name, spread, speedup in known
+    ]
+
+
+def work(opt: Result) -> Work:
+    """What a call of the program must do at least."""
+    return Work(
+        f"{sum(product_flops(opt.program).values()):,.0f} floating-point operations of products",
+        bytes_words(compulsory_bytes(opt.program)),
+        seconds_text(roofline_seconds(opt.program, device_for(opt.target))),
+    )
+
+
+def _ratio_text(speedup: float) -> str:
+    return f"{speedup:.2f}× faster" if speedup >= 1 else f"{1 / speedup:.2f}× slower"
 
 
 def schedule(graph: Graph) -> list[str]:
