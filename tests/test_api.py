@@ -190,6 +190,16 @@ def test_tiny_functions_are_not_slower_than_they_were() -> None:
     assert (opt.own is torch.relu) is not opt.found
 
 
+def test_without_a_compiler_nothing_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise TargetUnavailable("target cpu needs a C compiler: install gcc or clang")
+
+    monkeypatch.setattr("mugraph.targets.cpu.machine.find_compiler", missing)
+    monkeypatch.setattr("mugraph.api.Inquiry", None)
+    with pytest.raises(TargetUnavailable, match="install gcc or clang"):
+        mugraph.superoptimize(normalised_product, inputs(), cache="off")
+
+
 def test_without_a_budget_the_function_is_called() -> None:
     opt = mugraph.superoptimize(normalised_product, inputs(), budget=0.0, cache="off")
     assert opt.own is normalised_product

@@ -15,8 +15,10 @@ import pytest
 
 import mugraph
 from mugraph.cli import doctor, main
+from mugraph.cli.arguments import processes_of
 from mugraph.cli.cache import KINDS
 from mugraph.cli.output import dropped
+from mugraph.devices.host import available_cores
 from mugraph.integrations import piece_optimizer
 from mugraph.lower.pipeline import PIPELINE
 from mugraph.lower.tile_text import parse_kernel
@@ -424,7 +426,7 @@ def test_a_kept_result_says_so(
     assert main(["optimize", f"{program}:norm_linear", "--no-profile", "--cache", "on"]) == 0
     assert "by an earlier run" in capsys.readouterr().out
     assert main(["optimize", f"{program}:norm_linear", "--cache", "often"]) == 2
-    assert "unknown cache mode 'often'" in error_line(capsys)
+    assert "--cache often: use one of on, off, read-only, force" in error_line(capsys)
 
 
 def listed(capsys: pytest.CaptureFixture[str], *kind: str) -> list[dict[str, Any]]:
@@ -489,3 +491,58 @@ def test_explain_shows_what_each_pass_makes(program: Path, tmp_path: Path, capsy
     assert "  barrier\n" in capsys.readouterr().out
     assert main(["explain", saved, "--after", "inlining"]) == 2
     assert "no pass 'inlining'" in error_line(capsys)
+
+
+def test_a_link_to_a_folder_stays_and_what_it_leads_to_is_replaced(program: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    link = tmp_path / "link"
+    for place in ("there", "not there yet"):
+        link.unlink(missing_ok=True)
+        link.symlink_to(tmp_path / "elsewhere" / place)
+        for _ in range(2):
+            assert main(["optimize", f"{program}:norm_linear", "--no-profile", "-o", str(link)]) == 0
+        assert link.is_symlink()
+        assert main(["show", str(tmp_path / "elsewhere" / place)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--evidence", "weak"], "--evidence weak: use one of bounded, tested"),
+        (["--search", "random"], "--search random: use one of closure, enumerate"),
+        (["--cache", "often"], "--cache often: use one of on, off, read-only, force"),
+        (["--workers", "0"], "--workers 0: use a number of processes, at least 1, or ray"),
+        (["--workers", "many"], "--workers many: use a number"),
+        (["--target", "tpu"], "unknown target 'tpu'"),
+        (["-o", "/dev/null/result"], "cannot write /dev/null/result: /dev/null is no folder that you may write to"),
+    ],
+)
+def test_wrong_words_are_named_before_anything_is_loaded(words: list[str], said: str) -> None:
+    script = f"import sys; from mugraph.cli import main; code = main(['optimize', 'rmsnorm', *{words!r}]); "
+    script += "assert 'torch' not in sys.modules and 'mugraph.api' not in sys.modules; sys.exit(code)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert re.search(said, done.stderr)
+
+
+def test_more_workers_than_cores_are_capped_with_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert processes_of("100000") == available_cores()
+    assert "--workers 100000 is more than there are cores" in capsys.readouterr().err
+    assert processes_of("1") == 1
+    assert processes_of("ray://host:10001") == "ray://host:10001"
+    assert capsys.readouterr().err == ""
+
+
+def test_a_reader_that_has_seen_enough_is_no_failure(program: Path, tmp_path: Path) -> None:
+    assert main(["optimize", f"{program}:norm_linear", "--no-profile", "-o", str(tmp_path / "out")]) == 0
+    command = f"set -o pipefail; {sys.executable} -m mugraph show --sources {tmp_path / 'out'} | head -n 1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
+def test_a_page_goes_to_stdout(program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["optimize", f"{program}:norm_linear", "--no-profile", "-o", str(tmp_path / "out")]) == 0
+    capsys.readouterr()
+    assert main(["show", str(tmp_path / "out"), "--html", "-"]) == 0
+    assert capsys.readouterr().out.startswith("<!DOCTYPE html>")

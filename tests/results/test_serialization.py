@@ -22,8 +22,8 @@ from mugraph.checker import Rejected, check_folder
 from mugraph.checker.saved_files import graph_digest
 from mugraph.cli import main
 from mugraph.errors import InvalidInput, MugraphError, StorageError, UntrustedSources
+from mugraph.results.places import MANIFEST
 from mugraph.results.proof_bindings import PLACEMENT
-from mugraph.results.serialization import MANIFEST
 from mugraph.targets.cpu import Vectors
 from mugraph.targets.cpu.machine import Cpu
 

@@ -60,9 +60,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = CommandSettings()
     try:
         code = typer.main.get_command(app).main(words, prog_name="mugraph", standalone_mode=False, obj=settings)
+        sys.stdout.flush()
         return int(code or 0)
     except KeyboardInterrupt:
         return 130
+    except (BrokenPipeError, SystemExit) as error:  # the framework exits where a pipe is broken
+        if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
+            raise
+        # Who reads has seen enough, as in `| head`. What Python still wants to write goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
     except Exception as error:
         if settings.traceback:
             raise

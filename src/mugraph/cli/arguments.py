@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -80,6 +81,25 @@ Budget = Annotated[
 TrustSources = Annotated[
     bool, typer.Option("--trust-sources", help="Run the saved sources as they are, of whatever version and not compared.")
 ]
+
+
+def check_word(option: str, word: str, known: Sequence[str]) -> None:
+    """Raise InvalidInput, naming the option and the words it takes, for any other."""
+    if word not in known:
+        raise InvalidInput(f"{option} {word}: use one of {', '.join(known)}")
+
+
+def processes_of(workers: str) -> int | str:
+    """The processes that `--workers` asks for, no more than there are cores, or the Ray cluster; raises InvalidInput."""
+    from mugraph.devices.host import available_cores
+
+    if workers == "ray" or workers.startswith("ray://"):
+        return workers
+    if not workers.isdecimal() or int(workers) < 1:
+        raise InvalidInput(f"--workers {workers}: use a number of processes, at least 1, or ray, or ray://HOST:PORT")
+    if int(workers) > (cores := available_cores()):
+        print(f"mugraph: --workers {workers} is more than there are cores; searching with {cores}", file=sys.stderr)
+    return min(int(workers), cores)
 
 
 _MAP = re.compile(r"\s*([\w.]+)\s*\{(.*)\}\s*")

@@ -82,10 +82,23 @@ def optimize(
     traceback: Traceback = False,
 ) -> int:
     """Discover, verify and compile fused kernels."""
+    from mugraph.cli.arguments import check_word, processes_of
+    from mugraph.devices import device_for
+    from mugraph.support.store import Mode
+
+    check_word("--evidence", evidence, ("bounded", "tested"))  # before anything that takes seconds to load
+    check_word("--search", search, ("closure", "enumerate"))
+    if cache is not None:
+        check_word("--cache", cache, tuple(Mode))
+    device_for(target)
+    number = processes_of(workers)
+    if output is not None:
+        from mugraph.results.places import check_replaceable
+
+        check_replaceable(output)
     from mugraph.api import evidence_of, optimize_graph, superoptimize
     from mugraph.cli.arguments import resolve, space_of
     from mugraph.cli.output import optimization_json, print_optimization
-    from mugraph.results.serialization import check_replaceable
     from mugraph.selection.proposals import engine_of
     from mugraph.support.progress import Reporter
 
@@ -93,8 +106,6 @@ def optimize(
         subject = resolve(workload, batch, dtype, size, norm)
         space = space_of(kernels, block_operators, grids, loops, maps or ())
         written = None if graph is None else _text_of(graph)
-        if output is not None:
-            check_replaceable(output)
         with Reporter() as reporter:
             given = (subject.function, subject.inputs, target, budget)
             settings = _Settings(
@@ -109,7 +120,6 @@ def optimize(
                 _refuse_limits(space, search, workers, cache)
                 opt = optimize_graph(written, *given, **settings)
             else:
-                number = int(workers) if workers.isdecimal() else workers
                 opt = superoptimize(*given, search=engine_of(search), space=space, workers=number, cache=cache, **settings)
             opt.origin.update(subject.origin)
             if output is not None:

@@ -28,7 +28,7 @@ def show(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder written by `mugraph optimize -o` or `opt.save`.")],
     sources: Annotated[bool, typer.Option("--sources", help="Print the generated sources too.")] = False,
     html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Write the result as one HTML page to this file.")
+        Path | None, typer.Option("--html", metavar="FILE", help="Write the result as one HTML page to this file (-: stdout).")
     ] = None,
     trust_sources: TrustSources = False,
     json_output: Json = False,
@@ -40,6 +40,9 @@ def show(
 
     opt = load(folder, trust_sources)
     if html is not None:
+        if str(html) == "-":
+            print(opt.to_html())
+            return 0
         _write(html, opt.to_html())
         print(f"wrote {html}", file=sys.stderr)
         if not json_output:

@@ -28,6 +28,7 @@ from mugraph.frontend.calling import Positional, structure_of
 from mugraph.ir.graph import Graph
 from mugraph.ir.serialize import graph_from_json, graph_to_json
 from mugraph.results.data import Candidate, Report, Result
+from mugraph.results.places import MANIFEST, check_replaceable
 from mugraph.results.proof_bindings import PLACEMENT, check_sources, contradiction, printed
 from mugraph.runtime import Executable, build
 from mugraph.targets.machine import machine_for
@@ -37,7 +38,6 @@ from mugraph.version import __version__
 
 R = TypeVar("R", bound=Result)
 
-MANIFEST = "mugraph.json"
 _FORMAT = 3
 _DOCUMENTS = ("program.json", "graph.json", "certificate.json", "report.json", PLACEMENT)
 _LARGEST = 2**28
@@ -50,8 +50,8 @@ def save(result: Result, path: Path) -> Path:
     An older result there is replaced; any other folder or file raises InvalidInput. A disk that is full or read-only
     raises StorageError and leaves what was there.
     """
-    path = path.absolute()
     check_replaceable(path)
+    place = Path(os.path.realpath(path))  # a link to a folder stays, and what it leads to is replaced
     files = _contents(result)
     hashes = {name: _digest(text.encode()) for name, text in files.items()}
     manifest = {
@@ -63,17 +63,17 @@ def save(result: Result, path: Path) -> Path:
         "files": hashes,
     }
     with _storage_errors("write", path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+        place.parent.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
         try:
             new = staging / "new"
             for name, text in {**files, MANIFEST: _json(manifest)}.items():
                 (new / name).parent.mkdir(parents=True, exist_ok=True)
                 (new / name).write_bytes(text.encode())
-            _exchange(path, new, staging / "old")
+            _exchange(place, new, staging / "old")
         finally:
             shutil.rmtree(staging, ignore_errors=True)
-    return path
+    return path.absolute()
 
 
 def read(kind: type[R], path: Path, trust_sources: bool) -> R:
@@ -145,14 +145,6 @@ def check_manifest(path: Path, manifest: Any) -> None:
     version = manifest.get("version", "of unknown version")
     age, remedy = ("a newer", "use that") if number > _FORMAT else ("an older", "optimize and save again with this one")
     raise InvalidInput(f"{path / MANIFEST} was written by {age} mugraph ({version}, format {number}, here {_FORMAT}); {remedy}")
-
-
-def check_replaceable(path: Path) -> None:
-    """Raise InvalidInput when `path` holds anything but an older result or an empty folder."""
-    if path.is_dir() and ((path / MANIFEST).is_file() or not any(path.iterdir())):
-        return
-    if path.exists():
-        raise InvalidInput(f"{path} exists and is not a mugraph result; choose another folder or remove it yourself")
 
 
 def _contents(result: Result) -> dict[str, str]:
