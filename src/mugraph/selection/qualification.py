@@ -117,7 +117,7 @@ class Qualifier:
         self.sampling_seed = seed_or_fresh(self.seed)
 
     def original(self) -> Contestant:
-        """The program itself, run operator by operator; raises TargetUnavailable where no kernels can be compiled for the target."""
+        """The program itself, run operator by operator; raises TargetUnavailable where no kernels can be compiled."""
         with self._timed("compile"):
             _ = machine_for(self.target).parameters  # of which a C compiler tells; the program itself may need none
             return Contestant(self.program, None, build(self.program, self.target))
