@@ -21,7 +21,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*.md")])
 
 FENCED = re.compile(r"^```(?!sh$)\w+\n.*?^```$", re.MULTILINE | re.DOTALL)
-INDENTED = re.compile(r"^    ((?:mugraph |python |pip |\./)\S.*)$", re.MULTILINE)
+INDENTED = re.compile(r"^    ((?:mugraph |python |pip |apt-get |scripts/|\./)\S.*)$", re.MULTILINE)
 IN_SH = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`(mugraph [^`]+)`")
 REMARK = re.compile(r"\s{2,}\S.*$|\s+#.*$")
@@ -30,7 +30,9 @@ REMARK = re.compile(r"\s{2,}\S.*$|\s+#.*$")
 ELSEWHERE = {
     "./quickstart": "sets up an environment; continuous integration's clone runs it",
     "./runtests": "is what runs this",
+    "apt-get": "sets up a machine",
     "pip": "sets up an environment",
+    "scripts/release": "installs into environments of its own; tests/packaging/test_release.py builds one in the slow suite",
     "TRITON_INTERPRET=1": "runs a file by itself, as tests/targets/triton/test_standalone.py does",
     "python examples/models/generate.py": "takes minutes; tests/integrations/test_models.py runs it with a small model",
     "mugraph ablate": "takes minutes; tests/test_cli.py runs it with limits",

@@ -32,7 +32,15 @@ _FLAGS = (
     "-fno-trapping-math",
     "-fno-strict-aliasing",
 )
+_LATE_SYMBOLS = "-Wl,-undefined,dynamic_lookup"
+"""On macOS: the thread pool's functions are looked up when an object is loaded, as they are everywhere else."""
+
 _log = logging.getLogger(__name__)
+
+
+def flags_for(platform: str) -> tuple[str, ...]:
+    """The compiler's flags on a platform as `sys.platform` names it."""
+    return (*_FLAGS, _LATE_SYMBOLS) if platform == "darwin" else _FLAGS
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +61,18 @@ class Compiler:
 
     def key(self, source: str) -> str:
         """Name of the shared object of a source: a hash of the source, the flags, the compiler and the host."""
-        parts = (source, *_FLAGS, *self.command, self.macros)
+        parts = (source, *flags_for(sys.platform), *self.command, self.macros)
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
 @cache
 def find_compiler() -> Compiler:
-    """The system's C compiler, or the one of the `ziglang` package; raises TargetUnavailable when there is neither."""
+    """The system's C compiler, or the one of the `ziglang` package.
+
+    Raises TargetUnavailable when there is neither, and on Windows, whose C has other integers than the kernels are printed for.
+    """
+    if sys.platform == "win32":
+        raise TargetUnavailable("target cpu is for Linux and macOS; on Windows use WSL, or search for a GPU: --target cuda:sm_90")
     for command in _commands():
         probe = subprocess.run([*command, "-march=native", "-dM", "-E", "-x", "c", os.devnull], capture_output=True, text=True)
         if probe.returncode == 0:
@@ -92,7 +105,8 @@ def load_shared(source: str, cache: Path | None = None) -> ctypes.CDLL:
 def _compile(compiler: Compiler, source: str, path: Path) -> None:
     text = path.with_name("kernels.c")
     text.write_text(source, encoding="utf-8")
-    done = subprocess.run([*compiler.command, *_FLAGS, str(text), "-o", str(path)], capture_output=True, text=True)
+    command = [*compiler.command, *flags_for(sys.platform), str(text), "-o", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True)
     if "No space left" in done.stderr:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     if done.returncode != 0:
