@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -19,15 +19,13 @@ from mugraph.devices import device_for
 from mugraph.search import search
 from mugraph.search.executors import Processes
 from mugraph.search.structures import KNOWN, FoundStructure
+from mugraph.search.tasks import Item
 from mugraph.testing.forms import CASES
 
 from ..programs import PAPER
 from .items import PATIENT, attention_items
 
 CPU = device_for("cpu")
-
-
-needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds worker processes in /proc")
 
 
 @pytest.mark.parametrize("name", ["rmsnorm", "lora"])
@@ -56,12 +54,41 @@ def test_several_kernels_do_not_depend_on_the_number_of_workers(name: str) -> No
     assert len(found[0][0][0][0].kernels()) == 2
 
 
-@needs_proc
-def test_a_worker_killed_in_the_middle_of_an_item_costs_a_retry() -> None:
-    pool: Processes[FoundStructure] = Processes(2)
+@dataclass(frozen=True)
+class Held:
+    """An item whose first worker says which process it is, and does not end; the next one searches it."""
+
+    item: Item
+    begun: Path
+    where: ClassVar[str] = "a held item"
+    nothing: ClassVar[FoundStructure | None] = None
+
+    def search(self, deadline: float, tick: Callable[[int], None]) -> Any:
+        if self.begun.exists():
+            return self.item.search(deadline, tick)
+        part = self.begun.with_suffix(".part")
+        part.write_text(str(os.getpid()))
+        part.rename(self.begun)
+        time.sleep(600)
+        raise AssertionError("nobody killed the worker")
+
+    def worker(self, pool: Processes[Any]) -> int:
+        """The process that has the item, once one has."""
+        until = time.monotonic() + 60
+        while not self.begun.exists():
+            assert time.monotonic() < until, "no worker began to search"
+            pool.dispatch()
+            time.sleep(0.01)
+        return int(self.begun.read_text())
+
+
+def test_a_worker_killed_in_the_middle_of_an_item_costs_a_retry(tmp_path: Path) -> None:
+    pool: Processes[Any] = Processes(2)
+    first, *others = [item for item, _ in attention_items()]
+    held = Held(first, tmp_path / "begun")
     try:
-        tasks = [pool.submit(item) for item, _ in attention_items()]
-        os.kill(busy_worker(pool), signal.SIGKILL)
+        tasks = [pool.submit(held), *map(pool.submit, others)]
+        os.kill(held.worker(pool), signal.SIGKILL)
         found = [task.result(float("inf"), lambda stage, states: None) for task in tasks]
     finally:
         pool.close()
@@ -101,14 +128,14 @@ def test_a_worker_that_dies_while_it_sends_what_it_found_is_noticed(seconds: flo
         pool.close()
 
 
-@needs_proc
-def test_closing_stops_what_is_being_searched() -> None:
-    pool: Processes[FoundStructure] = Processes(1)
-    for item, _ in attention_items():
-        pool.submit(item)
-    worker = busy_worker(pool)
+def test_closing_stops_what_is_being_searched(tmp_path: Path) -> None:
+    pool: Processes[Any] = Processes(1)
+    held = Held(attention_items()[0][0], tmp_path / "begun")
+    pool.submit(held)
+    worker = held.worker(pool)
     pool.close()
-    assert worker not in workers()
+    with pytest.raises(ProcessLookupError):
+        os.kill(worker, 0)
 
 
 def test_a_script_without_a_guarded_main_may_use_workers(tmp_path: Path) -> None:
@@ -124,28 +151,3 @@ def test_a_script_without_a_guarded_main_may_use_workers(tmp_path: Path) -> None
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=True)
     assert int(done.stdout) > 0
-
-
-def busy_worker(pool: Processes[FoundStructure]) -> int:
-    """The process of a worker that is searching: starting one takes a part of the processor time it has used by then."""
-    for _ in range(6000):
-        pool.dispatch()
-        for process, seconds in workers().items():
-            if seconds > 0.8:
-                return process
-        time.sleep(0.01)
-    raise AssertionError("no worker began to search")
-
-
-def workers() -> dict[int, float]:
-    """Worker processes of this one, and the processor seconds each has used."""
-    found = {}
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            parent, *_, user = (process / "stat").read_text().rpartition(")")[2].split()[1:12]
-            command = (process / "cmdline").read_text()
-        except OSError:
-            continue
-        if int(parent) == os.getpid() and "popen_loky" in command:
-            found[int(process.name)] = int(user) / os.sysconf("SC_CLK_TCK")
-    return found
