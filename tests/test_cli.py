@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -308,7 +309,7 @@ def test_defects_are_reported_as_such(monkeypatch: pytest.MonkeyPatch, capsys: p
 def test_doctor_has_a_line_per_subject(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert all(line.startswith(("ok  ", "warn")) for line in lines)
+    assert all(line.startswith(("ok  ", "warn", "none")) for line in lines)
     assert {"python", "numpy", "torch", "compiler", "cpu", "cache", "gpu"} <= {line.split()[1] for line in lines}
     assert main(["doctor", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["python"]["ok"] is True
@@ -342,6 +343,7 @@ def test_a_library_of_nvrtc_that_is_missing_is_a_line_with_the_remedy(
     compiler_version.cache_clear()  # it is asked once in a process, and another test may have asked
     assert main(["doctor"]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.split()[1] == "cuda"]
+    assert line.startswith("none")
     assert "libnvrtc.so" in line
     assert "pip install 'mugraph[cuda]'" in line
     assert main(["optimize", "rmsnorm", "--size", "small", "--target", "cuda:sm_90"]) == 2
@@ -383,10 +385,26 @@ def test_cache_is_listed_and_removed(
     Store().put("result", "key", {"n": 1})
     assert {entry["kind"] for entry in listed(capsys)} == {"result", "kernel"}
     assert [entry["key"] for entry in listed(capsys, "result")] == ["key"]
+    assert listed(capsys, "result")[0]["about"] == ""
     assert main(["cache", "rm", "result"]) == 0
     assert {entry["kind"] for entry in listed(capsys)} == {"kernel"}
     assert main(["cache", "rm"]) == 0
     assert listed(capsys) == []
+
+
+def test_the_list_of_what_is_kept_says_when_and_of_what(
+    program: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MUGRAPH_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("MUGRAPH_CACHE", "on")
+    assert main(["optimize", f"{program}:norm_linear", "--no-profile"]) == 0
+    capsys.readouterr()
+    assert main(["cache", "ls", "result"]) == 0
+    line, total = capsys.readouterr().out.splitlines()
+    day, _, _, _, kind, _, about = line.split(maxsplit=6)
+    assert (day, kind) == (f"{date.today()}", "result")
+    assert re.fullmatch(r"norm_linear\(.* fp32\[.*\]\) for cpu: 1 kernel", about)
+    assert total.startswith("1 entries")
 
 
 def test_kinds_that_do_not_exist_are_refused(
@@ -445,6 +463,10 @@ def test_a_cache_moves_to_another_directory(
     monkeypatch.setenv("MUGRAPH_CACHE_DIR", str(tmp_path / "there"))
     assert main(["cache", "import", str(tmp_path / "cache.jsonl")]) == 0
     assert Store().get("result", "key") == {"n": 1}
+    (tmp_path / "cache.jsonl").write_text('{"mugraph-cache": 2}')
+    capsys.readouterr()
+    assert main(["cache", "import", str(tmp_path / "cache.jsonl")]) == 2
+    assert "was exported by a newer mugraph (format 2, here 1)" in error_line(capsys)
     (tmp_path / "cache.jsonl").write_text("changed")
     capsys.readouterr()
     assert main(["cache", "import", str(tmp_path / "cache.jsonl")]) == 2

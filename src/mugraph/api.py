@@ -117,7 +117,7 @@ def superoptimize(
         settings: dict[str, Any] = {"profile": profile, "max_error": max_error, "search": engine_of(search), "evidence": evidence}
         settings |= {"seed": seed, "like": None if like is None else graph_digest(like), "space": space.to_json()}
         settings["rival"] = "the program" if problem.own is None else "the function"  # what a result that is kept was faster than
-        memory = ResultCache(Store.of(cache), problem.program, device, settings, budget)
+        memory = ResultCache(Store.of(cache), problem.program, device, settings, budget, _called(fn))
         recalled = memory.recalled(qualifier, problem.calling, None if problem.own is None else problem.own.fn)
         if recalled is not None:
             if baselines and (own := problem.own_on(recalled.executable.machine)) is not None:
@@ -313,6 +313,12 @@ def _problem(fn: Subject, example_inputs: ExampleInputs | None) -> _Problem:
     traced = trace(fn, example_inputs)
     args, kwargs = arguments_of(example_inputs)
     return _Problem(traced.graph, traced, traced.values(args, kwargs), torch_runner(fn, traced), OwnCall(fn, args, kwargs))
+
+
+def _called(fn: Subject) -> str:
+    """What people call a function, a module or a program."""
+    kind = type(fn).__name__
+    return str(getattr(fn, "__name__", kind)) if callable(fn) else kind.lower()
 
 
 def _result(

@@ -452,6 +452,10 @@ FORGERIES: dict[str, tuple[Callable[[dict[str, Document]], Any], str]] = {
     ),
     "no semantics": (lambda files: files["certificate.json"].pop("semantics"), "semantics is missing"),
     "a certificate of another format": (lambda files: files["certificate.json"].update(format=2), "format 2 is not 5"),
+    "a certificate of a newer format": (
+        lambda files: files["certificate.json"].update(format=6, approved=True),
+        "format 6 is newer than 5",
+    ),
     "attributes that are no object": (
         lambda files: files["graph.json"]["graph"]["nodes"][0].update(attributes=[]),
         "malformed|not of the form",

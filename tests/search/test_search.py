@@ -282,7 +282,7 @@ def test_expressions_too_large_for_the_finer_tiers_leave_what_the_coarsest_holds
     program = finished(p, total)
     start = time.perf_counter()
     result = search(program, CPU, budget=3.0)
-    assert time.perf_counter() - start < 3.6
+    assert time.perf_counter() - start < 1.1 * 3.0 + 1
     assert_all_equal(program, result)
     assert result.candidates
     assert not all(tier.exhausted for tier in result.report.tiers)

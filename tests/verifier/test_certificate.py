@@ -64,7 +64,8 @@ def change(*path: Any, to: Any) -> Callable[[dict[str, Any]], None]:
 CONTRADICTIONS = {
     "a smaller bound": (change("error_bound", to=1e-60), "error_bound"),
     "a smaller degree": (change("difference", "output", "degree", to=1), "error_bound"),
-    "another format": (change("format", to=99), "format"),
+    "a newer format": (change("format", to=99), "written by a newer mugraph"),
+    "an older format": (change("format", to=1), "use the mugraph that wrote it"),
     "a composite prime": (change("rounds", 0, "p", to=2147024880), "prime"),
     "omega of another order": (change("rounds", 0, "omega", to=1), "omega"),
     "a test counted twice": (change("rounds", 1, "draw", to=0), "distinct"),

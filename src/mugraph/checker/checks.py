@@ -25,7 +25,7 @@ from mugraph.checker.form import check_shapes, graph_of
 from mugraph.checker.function_properties import outputs
 from mugraph.checker.interpreter import run
 from mugraph.checker.residue_fields import RootedFields, RootSigns, is_prime
-from mugraph.checker.saved_files import Json, Rejected, SavedFiles, Undecided, graph_digest, read
+from mugraph.checker.saved_files import Json, Rejected, SavedFiles, Undecided, graph_digest, read, require_format
 from mugraph.checker.slice_axes import cut_axis
 
 _UNBOUNDED_ROUNDS = 4
@@ -335,14 +335,13 @@ _OF_ITSELF = {"difference": type(None)}
 
 def check_record(certificate: Json) -> None:
     """Raise Rejected, naming the first entry of a certificate that is missing, superfluous, or contradicts another."""
+    require_format("certificate.json", certificate.get("format"), _FORMAT)
     untested = certificate.get("left") == certificate.get("right") and certificate.get("rounds") == []
     for name, kind in (_ENTRIES | (_OF_ITSELF if untested else {})).items():
         if type(certificate.get(name)) is not kind:
             raise Rejected(f"certificate.json: {name} is missing or no {kind.__name__}")
     if unknown := certificate.keys() - _ENTRIES.keys() - {"floats", "theorem_2"}:
         raise Rejected(f"certificate.json: {min(unknown)} is no entry of a certificate")
-    if certificate["format"] != _FORMAT:
-        raise Rejected(f"certificate.json: format {certificate['format']} is not {_FORMAT}")
     if (certificate["outcome"], certificate["tests"]) != ("equivalent", "agreed"):
         raise Rejected("certificate.json: outcome or tests are not those of an accepted certificate")
     if not all(_is_reading(entry) for entry in certificate["readings"]):

@@ -28,6 +28,14 @@ class Undecided(Rejected):
     """A saved result of which nothing can be checked this way."""
 
 
+def require_format(name: str, number: object, known: int) -> None:
+    """Raise Rejected for a file of another format than the one this checker knows; newer ones are called newer."""
+    if type(number) is int and number > known:
+        raise Rejected(f"{name}: format {number} is newer than {known}; check it with the mugraph that wrote it")
+    if type(number) is not int or number != known:
+        raise Rejected(f"{name}: format {number!r} is not {known}")
+
+
 @dataclass(frozen=True, slots=True)
 class SavedFiles:
     """A saved result whose files are what its manifest says they are: the manifest, and the content of every file by its name."""
@@ -45,8 +53,7 @@ class SavedFiles:
 def read(folder: Path) -> SavedFiles:
     """Read a folder. Raises Rejected naming the first file that is missing, was changed or is no part of a result."""
     manifest = _object(MANIFEST, _content(folder, MANIFEST))
-    if type(manifest.get("format")) is not int or manifest["format"] != _FORMAT:
-        raise Rejected(f"{MANIFEST}: format {manifest.get('format')!r} is not {_FORMAT}")
+    require_format(MANIFEST, manifest.get("format"), _FORMAT)
     listed = manifest.get("files")
     if not isinstance(listed, dict):
         raise Rejected(f"{MANIFEST}: the list of files is missing")

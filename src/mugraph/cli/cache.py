@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,8 @@ from mugraph.support.store import Entry, Store, cache_directory
 
 _OBJECT = "kernel"
 """What compiled kernels are called among the kinds of documents."""
+_SHOWN = 12
+"""Digits of a key that a list for people shows."""
 KINDS = ("result", "structures", "duel", "cubin", _OBJECT)
 """What mugraph keeps."""
 
@@ -25,14 +28,15 @@ Archive = Annotated[Path, typer.Argument(metavar="FILE", help="A text file, one 
 
 @app.command("ls")
 def ls(kind: Kind = None, json_output: Json = False, traceback: Traceback = False) -> int:
-    """List what is kept, the last used first."""
+    """List what is kept, the last used first: when that was, the size, the kind, the key's beginning, what it is about."""
     _check(kind)
     entries = [entry for entry in [*Store().entries(), *map(_object_entry, _objects())] if kind in (None, entry.kind)]
     if json_output:
         print(json.dumps({"directory": str(cache_directory()), "entries": [asdict(entry) for entry in entries]}))
         return 0
     for entry in entries:
-        print(f"{entry.bytes:>10}  {entry.kind:<10} {entry.key}")
+        used = f"{datetime.fromtimestamp(entry.used):%Y-%m-%d %H:%M}"
+        print(f"{used}  {entry.bytes / 2**10:>8.1f} KiB  {entry.kind:<10}  {entry.key[:_SHOWN]}  {entry.about}".rstrip())
     print(f"{len(entries)} entries, {sum(entry.bytes for entry in entries) / 2**20:.1f} MiB in {cache_directory()}")
     return 0
 

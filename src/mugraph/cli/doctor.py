@@ -17,15 +17,17 @@ from mugraph.errors import MugraphError
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report; a warning carries its remedy."""
+    """One line of the report; a warning carries its remedy, and what is `absent` is only needed by who asks for it."""
 
     subject: str
     ok: bool
     text: str
     remedy: str = ""
+    absent: bool = False
 
     def __str__(self) -> str:
-        line = f"{'ok  ' if self.ok else 'warn'}  {self.subject:<16} {self.text}"
+        status = "none" if self.absent else "ok" if self.ok else "warn"
+        line = f"{status:<4}  {self.subject:<16} {self.text}"
         return f"{line}; {self.remedy}" if self.remedy else line
 
 
@@ -56,11 +58,11 @@ def _python() -> Finding:
     return Finding("python", True, f"{platform.python_version()} on {platform.machine()}, mugraph {mugraph.__version__}")
 
 
-def _package(name: str, remedy: str, optional: bool = False) -> Finding:
+def _package(name: str, remedy: str) -> Finding:
     try:
         return Finding(name, True, version(name))
     except PackageNotFoundError:
-        return Finding(name, optional, "not installed", remedy)
+        return Finding(name, False, "not installed", remedy)
 
 
 def _torch() -> Finding:
@@ -86,7 +88,7 @@ def _gpu_compiler(target: str, name: str, installed: Callable[[], object]) -> Fi
             target, True, f"{name} {installed()} compiles for {target}:sm_80, {target}:sm_90, ..., with or without a GPU"
         )
     except MugraphError as error:
-        return Finding(target, True, "cannot be compiled for", f"only needed for {target} targets: {error}")
+        return Finding(target, True, f"nothing compiles for {target} targets here", str(error), absent=True)
 
 
 def _compiler() -> Finding:
@@ -152,7 +154,7 @@ def _gpu() -> Finding:
     except ModuleNotFoundError:
         return Finding("gpu", False, "unknown without torch", "pip install torch")
     if not torch.cuda.is_available():
-        return Finding("gpu", True, "none; the cpu target is the default")
+        return Finding("gpu", True, "PyTorch sees none; the cpu target is the default", absent=True)
     capability = "".join(map(str, torch.cuda.get_device_capability()))
     return Finding("gpu", True, f"{torch.cuda.get_device_name()}; ask for it with --target cuda:sm_{capability}")
 

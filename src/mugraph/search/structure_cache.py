@@ -74,7 +74,8 @@ class Notes:
         """Store the structures that a search used, unless all of them were loaded."""
         if any(self.kept.get(key) != structure for key, structure in found.items()):
             self.kept = {**self.kept, **found}
-            self.shelf.put(KIND, self.key, structures_to_json(self.kept))
+            about = f"structures of a program of {len(self.program.terms)} terms"
+            self.shelf.put(KIND, self.key, {"about": about, **structures_to_json(self.kept)})
 
 
 @functools.cache

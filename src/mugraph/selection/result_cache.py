@@ -32,6 +32,8 @@ KIND = "result"
 _UNHURRIED = 6
 """A call that took at most this part of its budget had time enough: no stage is given less than a fifth of what is left."""
 _PROVING_SECONDS = 1.0
+_SHOWN = 4
+"""Inputs that a line about a result names."""
 _log = logging.getLogger(__name__)
 
 
@@ -41,6 +43,7 @@ class ResultCache:
 
     `settings` are all that decide the result but the `budget` in seconds (None: no limit): a result that was found
     within less than is now allowed is not good enough, unless its search had come to an end and no later stage was hurried.
+    `name` is what people call the program.
     """
 
     store: Store
@@ -48,6 +51,7 @@ class ResultCache:
     device: Device
     settings: Mapping[str, Any]
     budget: float | None
+    name: str = "program"
 
     @property
     def key(self) -> str:
@@ -58,6 +62,7 @@ class ResultCache:
     def keep(self, result: Superoptimized) -> None:
         """Keep a result for later runs, unless there is none for lack of time: they go on from the structures found so far."""
         document = {
+            "about": self._about(result),
             "best": result.best.to_json(),
             "candidates": [candidate.to_json() for candidate in result.candidates],
             "report": result.report.to_json(),
@@ -66,6 +71,14 @@ class ResultCache:
         }
         if result.found or _unhurried(document):
             self.store.put(KIND, self.key, document)
+
+    def _about(self, result: Superoptimized) -> str:
+        """A line for who lists what is kept: the program with its inputs, the target, and how it ended."""
+        inputs = [f"{name} {node.output}" for name, node in zip(self.program.input_names, self.program.inputs(), strict=True)]
+        shown = ", ".join([*inputs[:_SHOWN], *["..."] * (len(inputs) > _SHOWN)])
+        kernels = len(result.graph.kernels())
+        ending = f"{kernels} kernel{'s' * (kernels != 1)}" if result.found else "nothing better found"
+        return f"{self.name}({shown}) for {result.target}: {ending}"
 
     def recalled(self, qualifier: Qualifier, calling: Calling, own: Callable[..., Any] | None = None) -> Superoptimized | None:
         """The kept result, compiled and compared with float64 here; None, with a line in the log, if it is no good.

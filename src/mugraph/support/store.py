@@ -39,6 +39,7 @@ CREATE TABLE IF NOT EXISTS entries (
     PRIMARY KEY (kind, key)
 ) WITHOUT ROWID
 """
+_ABOUT = "coalesce(CASE WHEN json_valid(value) THEN json_extract(value, '$.about') END, '')"
 _COLUMNS = [("kind", "TEXT"), ("key", "TEXT"), ("value", "TEXT"), ("digest", "TEXT"), ("bytes", "INTEGER"), ("used", "REAL")]
 _log = logging.getLogger(__name__)
 
@@ -64,12 +65,16 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One document of a store: its size in bytes, and when it was last used, in seconds since 1970."""
+    """One document of a store: its size in bytes, when it was last used, in seconds since 1970, and what it says of itself.
+
+    `about` is the document's field of that name, a line for people; empty where it has none.
+    """
 
     kind: str
     key: str
     bytes: int
     used: float
+    about: str = ""
 
 
 def cache_directory() -> Path:
@@ -137,7 +142,7 @@ class Store:
         if not self._file().exists():
             return []
         with self._raised("read"), self._connection() as database:
-            rows = database.execute("SELECT kind, key, bytes, used FROM entries ORDER BY used DESC, kind, key")
+            rows = database.execute(f"SELECT kind, key, bytes, used, {_ABOUT} FROM entries ORDER BY used DESC, kind, key")
             return [Entry(*row) for row in rows]
 
     def remove(self, kind: str | None = None, key: str | None = None) -> int:
@@ -169,8 +174,15 @@ class Store:
         """
         with self._raised("import"):
             lines = path.read_bytes().decode("utf-8", errors="replace").splitlines()
-        if not lines or _parsed(lines[0]) != {"mugraph-cache": FORMAT}:
-            raise InvalidInput(f"{path} is no exported cache of format {FORMAT}; write one with `mugraph cache export`")
+        match _parsed(lines[0]) if lines else None:
+            case {"mugraph-cache": int(number)} if number > FORMAT:
+                raise InvalidInput(
+                    f"{path} was exported by a newer mugraph (format {number}, here {FORMAT}); use that"
+                )
+            case {"mugraph-cache": number} if number == FORMAT:
+                pass
+            case _:
+                raise InvalidInput(f"{path} is no exported cache of format {FORMAT}; write one with `mugraph cache export`")
         documents = [_checked(path, number, line) for number, line in enumerate(lines[1:], start=2)]
         with self._raised("import"):
             make_private(self.directory)

@@ -132,8 +132,10 @@ class Certificate:
         """Read a certificate; raises InvalidInput, naming the entry, when it is malformed or contradicts itself."""
         if not isinstance(record, Mapping):
             raise InvalidInput(f"certificate: expected an object, found {type(record).__name__}")
-        if record.get("format") != FORMAT:
-            raise InvalidInput(f"certificate: format {record.get('format')!r} is not {FORMAT}; use the mugraph that wrote it")
+        if type(number := record.get("format")) is int and number > FORMAT:
+            raise InvalidInput(f"certificate: written by a newer mugraph (format {number}, here {FORMAT}); use that")
+        if number != FORMAT:
+            raise InvalidInput(f"certificate: format {number!r} is not {FORMAT}; use the mugraph that wrote it")
         if record.get("accepted") is not (record.get("outcome") == Outcome.EQUIVALENT):
             raise InvalidInput(f"certificate: accepted is {record.get('accepted')!r}, and its outcome {record.get('outcome')!r}")
         try:

@@ -67,7 +67,8 @@ def compile_cubin(source: str, architecture: str, store: Store | None = None) ->
         case {"code": str(code), "log": str(log)}:
             return Cubin(base64.b64decode(code), architecture, log)
     compiled = _compile(text, architecture)
-    store.put(KIND, key, {"code": base64.b64encode(compiled.code).decode(), "log": compiled.log})
+    about = f"{', '.join(sorted(compiled.resources))} for {architecture}"
+    store.put(KIND, key, {"about": about, "code": base64.b64encode(compiled.code).decode(), "log": compiled.log})
     return compiled
 
 
