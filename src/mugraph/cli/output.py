@@ -81,30 +81,52 @@ def print_optimization(subject: Subject, opt: Superoptimized, comparison: Baseli
     """The human report of `mugraph optimize`."""
     report = opt.report
     print(f"{subject.name}: {subject.description}")
-    if report.search.get("refused"):
-        print(report.exhausted_what)
-    else:
-        searched = "exhausted" if report.exhausted else "not exhausted"
-        print(f"searched {report.states} tensors in {report.seconds:.2f} s ({searched}: {report.exhausted_what})")
-    left_out = report.search.get("not_searched", ())
-    if left_out:
-        print(f"not searched: {'; '.join(left_out)}")
+    print(_found(opt, comparison) if opt.found else _nothing_found(opt))
     if report.recalled:
         print("by an earlier run, whose result was kept and checked again; --cache force searches anew")
     for padding in report.search.get("paddings", ()):
         print(padding)
-    if not opt.found:
-        print(_nothing_found(opt))
-    for line in dropped(report.rejected):
-        print(line)
     print()
     print_result(opt)
     if comparison is not None:
         print()
         print_comparison(comparison)
+    print()
+    _print_search(opt)
     if output is not None:
         print(f"\nsaved to {output}; read it back with mugraph.load({str(output)!r}) or `mugraph show {output}`")
         print(f"look at it as a page with `mugraph show {output} --html FILE`")
+
+
+def _found(opt: Superoptimized, comparison: BaselineComparison | None) -> str:
+    """How many kernels compute the program, and how fast, in a line."""
+    kernels, operators = len(opt.graph.kernels()), len(opt.program.nodes) - len(opt.program.inputs())
+    calls = len(opt.graph.nodes) - len(opt.graph.inputs()) - kernels
+    parts = f"{kernels} kernel{'s' * (kernels != 1)}" + (
+        f" and {calls} call{'s' * (calls != 1)} of the array library" if calls else ""
+    )
+    line = f"found {parts} for the program's {operators} operators"
+    if comparison is None or comparison.latency is None or not comparison.baselines:
+        return line
+    best, seconds = min(comparison.baselines.items(), key=lambda item: item[1])
+    ratio = comparison.ratios[best]
+    beside = f"{ratio:.2f} times faster than" if ratio >= 1 else f"{1 / ratio:.2f} times slower than"
+    ours, theirs = seconds_text(comparison.latency), seconds_text(seconds)
+    return f"{line}: a call takes {ours}, {beside} the best of PyTorch ({best}, {theirs})"
+
+
+def _print_search(opt: Superoptimized) -> None:
+    """What the search covered, what it left out, and why candidates were dropped; its words are those of the glossary."""
+    report = opt.report
+    if report.search.get("refused"):
+        print(report.exhausted_what)
+        return
+    print(f"searched {report.states} tensors in {report.seconds:.2f} s (words: docs/glossary.md)")
+    print(f"  {'exhausted' if report.exhausted else 'not exhausted'}: {report.exhausted_what}")
+    for words in report.search.get("not_searched", ()):
+        print(f"  not searched: {words}")
+    for line in dropped(report.rejected):
+        print(f"  {line}")
 
 
 def _nothing_found(opt: Superoptimized) -> str:

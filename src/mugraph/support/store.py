@@ -176,9 +176,7 @@ class Store:
             lines = path.read_bytes().decode("utf-8", errors="replace").splitlines()
         match _parsed(lines[0]) if lines else None:
             case {"mugraph-cache": int(number)} if number > FORMAT:
-                raise InvalidInput(
-                    f"{path} was exported by a newer mugraph (format {number}, here {FORMAT}); use that"
-                )
+                raise InvalidInput(f"{path} was exported by a newer mugraph (format {number}, here {FORMAT}); use that")
             case {"mugraph-cache": number} if number == FORMAT:
                 pass
             case _:
