@@ -391,3 +391,29 @@ def test_a_file_in_place_of_the_parent_folder(opt: mugraph.Superoptimized, tmp_p
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="file"):
         opt.save(tmp_path / "file" / "result")
+
+
+KILLED_WHILE_REPLACING = """
+import os, signal, sys
+from pathlib import Path
+import mugraph
+
+opt = mugraph.load(sys.argv[1])
+rename = os.rename
+
+def killed(old, new):
+    if Path(old).name == "new":
+        os.kill(os.getpid(), signal.SIGKILL)
+    rename(old, new)
+
+os.rename = killed
+opt.save(sys.argv[1])
+"""
+
+
+def test_a_save_that_is_killed_between_its_two_steps_loses_nothing(saved: Path) -> None:
+    before = {path.name for path in saved.iterdir()}
+    subprocess.run([sys.executable, "-c", KILLED_WHILE_REPLACING, str(saved)], check=False)
+    assert not saved.exists()
+    mugraph.load(saved).save(saved)
+    assert {path.name for path in saved.iterdir()} == before

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from mugraph.errors import StorageError
 from mugraph.support.private_directories import PRIVATE_FILE, check_private, make_private
+from mugraph.support.scratch import scratch_directory
 
 _DIGEST_BYTES = 32
 _log = logging.getLogger(__name__)
@@ -64,7 +65,7 @@ def loaded_object(content: bytes, path: Path) -> ctypes.CDLL:
 
 
 def _loaded(content: bytes, name: str, directory: Path | None) -> ctypes.CDLL:
-    with tempfile.TemporaryDirectory(dir=directory, prefix=".loading-", ignore_cleanup_errors=True) as folder:
+    with scratch_directory(".loading-" if directory else "mugraph-loading-", directory) as folder:
         file = Path(folder, name)
         file.write_bytes(content)
         return ctypes.CDLL(str(file))
@@ -91,13 +92,13 @@ def _digest(name: str, content: bytes) -> bytes:
 @cache
 def _substitute(directory: Path, why: str) -> tempfile.TemporaryDirectory[str]:
     """The folder that stands in for a cache until the process ends; it is announced once."""
-    folder = tempfile.TemporaryDirectory(prefix="mugraph-")
+    folder = scratch_directory("mugraph-objects-")
     _log.warning("cannot use the cache %s (%s); compiling into %s", directory, why, folder.name)
     return folder
 
 
 def _built(path: Path, build: Build) -> bytes:
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".compiling-") as folder:
+    with scratch_directory(".compiling-", path.parent) as folder:
         unfinished = Path(folder, path.name)
         build(unfinished)
         content = unfinished.read_bytes()

@@ -16,10 +16,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
@@ -31,6 +29,7 @@ from mugraph.results.data import Candidate, Report, Result
 from mugraph.results.places import MANIFEST, check_replaceable
 from mugraph.results.proof_bindings import PLACEMENT, check_sources, contradiction, printed
 from mugraph.runtime import Executable, build
+from mugraph.support.scratch import abandoned, scratch_directory
 from mugraph.targets.machine import machine_for
 from mugraph.verifier import Certificate
 from mugraph.verifier.certificate import digest as graph_digest
@@ -40,6 +39,8 @@ R = TypeVar("R", bound=Result)
 
 _FORMAT = 3
 _DOCUMENTS = ("program.json", "graph.json", "certificate.json", "report.json", PLACEMENT)
+_OLD = "old"
+"""What a result is called that is being replaced, until the newer one is in its place."""
 _LARGEST = 2**28
 """Bytes of a file: far more than any result has."""
 
@@ -64,16 +65,25 @@ def save(result: Result, path: Path) -> Path:
     }
     with _storage_errors("write", path):
         place.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
-        try:
-            new = staging / "new"
+        _put_back(place)
+        with scratch_directory(_staging(place), place.parent) as folder:
+            new = Path(folder, "new")
             for name, text in {**files, MANIFEST: _json(manifest)}.items():
                 (new / name).parent.mkdir(parents=True, exist_ok=True)
                 (new / name).write_bytes(text.encode())
-            _exchange(place, new, staging / "old")
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
+            _exchange(place, new, Path(folder, _OLD))
     return path.absolute()
+
+
+def _staging(place: Path) -> str:
+    return f".{place.name}-saving-"
+
+
+def _put_back(place: Path) -> None:
+    """Where a save was killed between taking the older result away and putting the newer one there: the older one."""
+    for staging in abandoned(_staging(place), place.parent):
+        if not place.exists() and (staging / _OLD).is_dir():
+            os.rename(staging / _OLD, place)
 
 
 def read(kind: type[R], path: Path, trust_sources: bool) -> R:
@@ -124,6 +134,9 @@ def _executable(
 
 def read_manifest(path: Path) -> dict[str, Any]:
     """The manifest of a saved result; raises InvalidInput when `path` is not one."""
+    if not path.exists():
+        with suppress(OSError):
+            _put_back(path)
     if not (path / MANIFEST).is_file():
         raise InvalidInput(f"{path} is not a saved mugraph result (no {MANIFEST} in it); save one with opt.save or -o")
     with _storage_errors("read", path / MANIFEST):

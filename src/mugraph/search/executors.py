@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from mugraph.errors import InvalidInput, TargetUnavailable
+from mugraph.support.scratch import scratch_directory
 
 R = TypeVar("R")
 Found = TypeVar("Found", covariant=True)
@@ -274,7 +275,7 @@ class Processes(Pool[R]):
     def start(self, item: Searchable[R]) -> Future[R]:
         """Hand an item to the processes."""
         if self._workers is None or self._directory is None:
-            self._workers, self._directory = self._started(), tempfile.TemporaryDirectory(prefix="mugraph-workers-")
+            self._workers, self._directory = self._started(), scratch_directory("mugraph-workers-")
         return _read_back(self._workers.submit(_search_into_file, item, self.until, self._directory.name))
 
     def restart(self) -> None:

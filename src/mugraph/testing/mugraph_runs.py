@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 import re
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -31,6 +30,7 @@ from mugraph.ir.validity import check
 from mugraph.lower.flattening import flattened
 from mugraph.lower.thread_graphs import construct
 from mugraph.runtime import Executable
+from mugraph.support.scratch import scratch_directory
 from mugraph.targets.cpu.machine import Cpu
 from mugraph.targets.cuda.emulated import EmulatedCuda
 from mugraph.targets.cuda.machine import Cuda
@@ -265,7 +265,7 @@ def _text(graph: Graph, machine: Machine) -> object:
 
 def _built(graph: Graph, machine: Machine) -> Executable | RunOutcome:
     """A valid muGraph's kernels, or how they were refused; that it or its lowered form is invalid, or its text, is a defect."""
-    with tempfile.TemporaryDirectory(prefix="mugraph-") as folder:
+    with scratch_directory("mugraph-trial-") as folder:
         try:
             return Executable(graph, machine, cache_directory=Path(folder))
         except Exception as error:  # as above

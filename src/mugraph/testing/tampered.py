@@ -7,7 +7,6 @@ import io
 import itertools
 import random
 import shutil
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ import torch
 import mugraph
 from mugraph.checker import Rejected, check_folder
 from mugraph.errors import MugraphError
+from mugraph.support.scratch import scratch_directory
 from mugraph.testing.tampering import Tampering, tamperings
 
 ACCEPTED, REFUSED, CRASHED = "accepted", "refused", "crashed"
@@ -107,7 +107,7 @@ def reactions(folders: Sequence[tuple[str, Path]], count: int, rng: random.Rando
 def reaction(folder: Path, tampering: Tampering) -> Reaction:
     """Tamper with a copy of the folder, and load and check it."""
     started = time.perf_counter()
-    with tempfile.TemporaryDirectory() as temporary:
+    with scratch_directory("mugraph-tampered-") as temporary:
         copied = Path(temporary) / "result"
         shutil.copytree(folder, copied)
         tampering.apply(copied)

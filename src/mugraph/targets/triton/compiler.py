@@ -22,12 +22,12 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.abc import InspectLoader
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import CodeType, ModuleType
 from typing import Any
 
 from mugraph.errors import CompilationFailed, ExceedsMemory, StorageError, TargetUnavailable
 from mugraph.support.private_directories import make_private
+from mugraph.support.scratch import scratch_directory
 from mugraph.support.store import cache_directory
 from mugraph.targets.cuda.nvrtc import Cubin, Resources, resources_of
 from mugraph.targets.triton import TileKernel
@@ -76,7 +76,7 @@ class CompiledTriton:
         from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability
 
         capability = int(self.architecture.removeprefix("sm_"))
-        with TemporaryDirectory(prefix="mugraph-") as folder:
+        with scratch_directory("mugraph-ptxas-") as folder:
             source = Path(folder, "kernel.ptx")
             source.write_text(self.handle.asm["ptx"], encoding="utf-8")
             command = [get_ptxas(capability).path, "-v", f"--gpu-name={sm_arch_from_capability(capability)}"]
@@ -197,7 +197,7 @@ def kept_by_hash() -> Iterator[None]:
 
 @cache
 def _substitute(directory: Path, why: str) -> tempfile.TemporaryDirectory[str]:
-    folder = tempfile.TemporaryDirectory(prefix="mugraph-")
+    folder = scratch_directory("mugraph-objects-")
     _log.warning("cannot use the cache %s (%s); compiling into %s", directory, why, folder.name)
     return folder
 

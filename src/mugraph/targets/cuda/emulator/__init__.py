@@ -10,7 +10,6 @@ from __future__ import annotations
 import _ctypes
 import ctypes
 import math
-import tempfile
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mugraph.errors import InvalidInput
+from mugraph.support.scratch import scratch_directory
 from mugraph.targets.cuda.emulator.findings import Fault, Finding
 from mugraph.targets.cuda.emulator.toolchain import build_library, source_lines
 from mugraph.targets.launch import LaunchShape
@@ -142,7 +142,7 @@ class _Library:
     """One kernels' text, built and loaded; its emulator is one machine, so one thread runs it at a time."""
 
     def __init__(self, source: str) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="mugraph-emulator-")
+        self._folder = scratch_directory("mugraph-emulator-")
         self._path = build_library(source, Path(self._folder.name))
         self._loaded = ctypes.CDLL(str(self._path))
         self._lock = threading.Lock()
