@@ -81,3 +81,41 @@ def test_a_compiler_that_cannot_run_is_a_reason_not_an_error(monkeypatch: pytest
     assert all(
         reason == "RuntimeError: InvalidCxxCompiler: No working C++ compiler found" for reason in comparison.unavailable.values()
     )
+
+
+def test_a_baseline_that_cannot_be_made_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(fn: Callable[..., Any], mode: str) -> Callable[..., Any]:
+        raise UnicodeDecodeError("ascii", b"\xe2", 0, 1, "ordinal not in range(128)")
+
+    monkeypatch.setattr(torch, "compile", broken)
+    comparison = compare(lambda x: None, double, (torch.ones(2),), rounds=3)
+    assert list(comparison.baselines) == [EAGER]
+    assert all("UnicodeDecodeError" in reason for reason in comparison.unavailable.values())
+    assert set(comparison.unavailable) == set(baselines.COMPILE_MODES)
+
+
+def test_a_baseline_that_fails_while_it_is_timed_is_a_line_and_the_rest_is_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = 0
+
+    def tired(x: torch.Tensor) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        if calls > 40:
+            raise MemoryError("no more\nof it")
+        return x
+
+    monkeypatch.setattr(torch, "compile", lambda fn, mode: tired)
+    monkeypatch.setattr(baselines, "COMPILE_MODES", {"torch.compile": "default"})
+    comparison = compare(lambda x: None, double, (torch.ones(2),), rounds=3)
+    assert list(comparison.baselines) == [EAGER]
+    assert comparison.unavailable == {"torch.compile": "MemoryError: no more"}
+    assert comparison.latency is not None
+
+
+def test_a_result_that_fails_while_it_is_timed_is_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(x: torch.Tensor) -> None:
+        raise ValueError("ours")
+
+    monkeypatch.setattr(baselines, "COMPILE_MODES", {})
+    with pytest.raises(ValueError, match="ours"):
+        compare(broken, double, (torch.ones(2),), rounds=3)

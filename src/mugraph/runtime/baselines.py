@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from mugraph.runtime.benchmarking import Duel, in_turns
+from mugraph.runtime.benchmarking import Duel, SideFailed, in_turns
 from mugraph.support.schema import expect
 from mugraph.targets.cpu.machine import Cpu
 from mugraph.targets.machine import Machine
@@ -103,22 +103,35 @@ def compare(
         calling(fn)()
     with torch.inference_mode():
         contestants = {OURS: machine.timed(calling(optimized))}
-        for name, baseline in ({EAGER: fn} | (_compiled_variants(fn) if compiled else {})).items():
+        for name, made in _variants(fn, compiled).items():
             try:
+                baseline = made()
                 calling(baseline)()
                 contestants[name] = machine.timed(calling(baseline))
             except Exception as error:  # whatever the compiler stack raises is the reason shown to the user
                 unavailable[name] = _reason(error)
-        times = in_turns([timed.run for timed in contestants.values()], seconds, limit, rounds)
+        while True:
+            try:
+                times = in_turns([timed.run for timed in contestants.values()], seconds, limit, rounds)
+                break
+            except SideFailed as failed:
+                name = list(contestants)[failed.number]
+                cause = failed.__cause__
+                if name == OURS or not isinstance(cause, Exception):
+                    raise cause or failed from None
+                unavailable[name] = _reason(cause)
+                del contestants[name]
     per_call = {name: [s / timed.times for s in taken] for (name, timed), taken in zip(contestants.items(), times, strict=True)}
     ours = per_call.pop(OURS)
     return BaselineComparison({name: Duel.of(ours, theirs) for name, theirs in per_call.items()}, unavailable)
 
 
-def _compiled_variants(fn: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
+def _variants(fn: Callable[..., Any], compiled: bool) -> dict[str, Callable[[], Callable[..., Any]]]:
+    """What makes each baseline, by name: PyTorch may fail at that already."""
     import torch
 
-    return {name: torch.compile(fn, mode=mode) for name, mode in COMPILE_MODES.items()}
+    modes = COMPILE_MODES if compiled else {}
+    return {EAGER: lambda: fn} | {name: functools.partial(torch.compile, fn, mode=mode) for name, mode in modes.items()}
 
 
 def _reason(error: Exception) -> str:

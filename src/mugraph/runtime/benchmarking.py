@@ -8,7 +8,9 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+M = TypeVar("M")
 
 _WARMUP = 3
 _CALLS = 3
@@ -110,7 +112,18 @@ class Duel:
 
 def duel(challenger: Callable[[], object], defender: Callable[[], object], seconds: float = _SECONDS) -> Duel:
     """Time two callables in interleaved rounds that they begin in turns, both warm, for about so many seconds."""
-    return Duel.of(*in_turns((challenger, defender), seconds))
+    try:
+        return Duel.of(*in_turns((challenger, defender), seconds))
+    except SideFailed as failed:
+        raise failed.__cause__ or failed from None
+
+
+class SideFailed(Exception):
+    """A call raised while it was timed: that of the side `number`; the cause is what it raised."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"side {number} raised while it was timed")
+        self.number = number
 
 
 def in_turns(
@@ -118,10 +131,10 @@ def in_turns(
 ) -> list[list[float]]:
     """Seconds of a typical call of each side, in up to so many `rounds`, all warm; another side begins each round.
 
-    No round but the first starts that may end after `limit` seconds, warming up included.
+    No round but the first starts that may end after `limit` seconds, warming up included. Raises SideFailed.
     """
     begun = time.perf_counter()
-    calls = [_warmed(side) for side in sides]
+    calls = [_of_side(number, _warmed, side) for number, side in enumerate(sides)]
     times: list[list[float]] = [[] for _ in sides]
     started = time.perf_counter()
     longest = 0.0
@@ -131,9 +144,16 @@ def in_turns(
             break
         for turn in range(len(sides)):
             number = (done + turn) % len(sides)
-            times[number].append(_time(sides[number], calls[number]))
+            times[number].append(_of_side(number, _time, sides[number], calls[number]))
         longest = max(longest, time.perf_counter() - before)
     return times
+
+
+def _of_side(number: int, measure: Callable[..., M], *given: Any) -> M:
+    try:
+        return measure(*given)
+    except Exception as error:
+        raise SideFailed(number) from error
 
 
 def _warmed(call: Callable[[], object]) -> int:

@@ -41,6 +41,8 @@ CREATE TABLE IF NOT EXISTS entries (
 """
 _ABOUT = "coalesce(CASE WHEN json_valid(value) THEN json_extract(value, '$.about') END, '')"
 _COLUMNS = [("kind", "TEXT"), ("key", "TEXT"), ("value", "TEXT"), ("digest", "TEXT"), ("bytes", "INTEGER"), ("used", "REAL")]
+_SAID: set[tuple[str, str, str]] = set()
+"""What this process could not do and has said: once is enough."""
 _log = logging.getLogger(__name__)
 
 Document = Mapping[str, Any]
@@ -262,7 +264,11 @@ class Store:
         try:
             yield
         except (OSError, sqlite3.Error, NotPrivate) as error:
-            _log.warning("cannot %s the cache %s (%s); going on without it", verb, file, error)
+            said = (verb, str(file), str(error))
+            _log.log(
+                logging.DEBUG if said in _SAID else logging.WARNING, "cannot %s the cache %s (%s); going on without it", *said
+            )
+            _SAID.add(said)
 
     @contextlib.contextmanager
     def _raised(self, verb: str) -> Iterator[None]:
