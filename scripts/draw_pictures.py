@@ -1,7 +1,7 @@
-"""Draw the pictures of the documentation: `python scripts/draw_pictures.py [--search]`.
+"""Draw the pictures of the documentation: `python scripts/draw_pictures.py [--search] [NAME ...]`.
 
 docs/pictures/NAME.program.txt and NAME.mugraph.txt are graphs as text, and NAME.svg is the picture of both. `--search`
-finds the muGraphs anew, for the description of an H100, before it draws; no GPU is needed.
+finds the muGraphs anew, for the description of an H100, before it draws; no GPU is needed. Without names all are drawn.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from mugraph.ir.text import parse_graph
 from mugraph.results.viewer import picture
 
 PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
-HEADINGS = ("The program, one operator after the other", "The discovered muGraph, one kernel")
-WORKLOAD, DEVICE, BATCH, DTYPE = "rmsnorm", "cuda:sm_90", 16, "bf16"
+DEVICE, DTYPE = "cuda:sm_90", "bf16"
+BATCHES = {"rmsnorm": 16, "gated-mlp": 8, "lora": 16, "gqa": 8, "qknorm": 8, "ntrans": 8}
+"""The workloads that are drawn, and the batch of each."""
 
 
 def graphs(name: str) -> tuple[Graph, Graph]:
@@ -26,10 +27,13 @@ def graphs(name: str) -> tuple[Graph, Graph]:
 
 def drawn(name: str) -> str:
     """The text of the SVG file."""
-    return picture(*graphs(name), HEADINGS)
+    program, graph = graphs(name)
+    kernels = len(graph.kernels())
+    found = "one kernel" if kernels == 1 else f"{kernels} kernels"
+    return picture(program, graph, ("The program, one operator after the other", f"The discovered muGraph, {found}"))
 
 
-def search() -> None:
+def search(name: str) -> None:
     """Search for the muGraph, and keep it and the program as text."""
     from mugraph.devices import device_for
     from mugraph.frontend import trace
@@ -37,18 +41,20 @@ def search() -> None:
     from mugraph.lower.thread_graphs import construct
     from mugraph.search import search as search_mugraphs
 
-    work = workload(WORKLOAD)
-    program = trace(work.function(), work.inputs(BATCH, DTYPE, "full")).graph
+    work = workload(name)
+    program = trace(work.function(), work.inputs(BATCHES[name], DTYPE, "full")).graph
     best = search_mugraphs(program, device_for(DEVICE)).candidates[0].graph
     for kind, graph in (("program", program), ("mugraph", construct(best))):
-        (PICTURES / f"{WORKLOAD}.{kind}.txt").write_text(f"{graph}\n")
+        (PICTURES / f"{name}.{kind}.txt").write_text(f"{graph}\n")
 
 
 def main() -> None:
-    """Draw every picture, after a search if asked for."""
-    if "--search" in sys.argv[1:]:
-        search()
-    (PICTURES / f"{WORKLOAD}.svg").write_text(drawn(WORKLOAD))
+    """Draw pictures, after a search if asked for."""
+    words = sys.argv[1:]
+    for name in [word for word in words if word in BATCHES] or BATCHES:
+        if "--search" in words:
+            search(name)
+        (PICTURES / f"{name}.svg").write_text(drawn(name))
 
 
 if __name__ == "__main__":

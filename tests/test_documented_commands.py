@@ -32,6 +32,7 @@ ELSEWHERE = {
     "./runtests": "is what runs this",
     "apt-get": "sets up a machine",
     "pip": "sets up an environment",
+    "scripts/site": "installs into an environment; tests/packaging/test_site.py builds the site in the slow suite",
     "scripts/release": "installs into environments of its own; tests/packaging/test_release.py builds one in the slow suite",
     "TRITON_INTERPRET=1": "runs a file by itself, as tests/targets/triton/test_standalone.py does",
     "python examples/models/generate.py": "takes minutes; tests/integrations/test_models.py runs it with a small model",
@@ -43,6 +44,9 @@ ELSEWHERE_PAGES = {
     "gpu-queue.md": "commands for another machine",
     "CONTRIBUTING.md": "run by tests/test_docs.py, or set up environments",
 }
+
+LONG_PAGES = {"gallery.md": "searches at full size, two minutes"}
+"""Pages whose commands run in the slow suite only."""
 
 FIGURE = "--size figure --dtype fp16 --target cuda:sm_80"
 PLACES = {
@@ -97,6 +101,9 @@ def run_here(command: str) -> bool:
     return not any(command.startswith(beginning) for beginning in ELSEWHERE)
 
 
+RUN = [page for page, lines in SHOWN.items() if any(map(run_here, lines))]
+
+
 @pytest.fixture
 def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the examples in it, a cache of its own, and the folders and files that readers have made before."""
@@ -112,7 +119,7 @@ def saved(place: str) -> None:
         assert main(["optimize", "examples/softmax.py:scores", "--no-profile", "-o", place]) == 0
 
 
-@pytest.mark.parametrize("page", [page for page, lines in SHOWN.items() if any(map(run_here, lines))], ids=names)
+@pytest.mark.parametrize("page", [page for page in RUN if page.name not in LONG_PAGES], ids=names)
 def test_commands_run_in_order(page: Path, copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     saved("saved/softmax")
     for command in filter(run_here, SHOWN[page]):
@@ -140,7 +147,7 @@ def own_graph() -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page, lines in SHOWN.items() if any(map(run_here, lines))], ids=names)
+@pytest.mark.parametrize("page", RUN, ids=names)
 def test_commands_run_as_they_are_written(page: Path, copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     saved("saved/softmax")
     Path("own.mugraph").write_text(own_graph())

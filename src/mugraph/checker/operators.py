@@ -252,6 +252,14 @@ def _difference(attributes: Json, xs: list[DomainTensor], domain: Domain) -> Dom
     return scaled(domain.subtract(xs[0].raw, xs[1].raw), common_scale([x.scale for x in xs]), domain)
 
 
+def _larger_of_two(attributes: Json, xs: list[DomainTensor], domain: Domain) -> DomainTensor:
+    def pair(arrays: list[Array]) -> Array:
+        return np.stack(np.broadcast_arrays(*arrays), axis=0)
+
+    both = domain.move([x.raw for x in xs], pair)
+    return plain(domain.move([domain.row_function("max", both, 0)], lambda arrays: arrays[0][0]))
+
+
 def _group_sums(attributes: Json, xs: list[DomainTensor], domain: Domain) -> DomainTensor:
     return scaled(reduced("sum", xs[0].raw, attributes["dim"], attributes["size"], domain), xs[0].scale, domain)
 
@@ -295,6 +303,7 @@ OPERATORS: dict[str, Row] = {
     "mul": _elementwise(2, lambda attributes, xs, domain: product(xs[0], xs[1], domain)),
     "div": _elementwise(2, lambda attributes, xs, domain: quotient(xs[0], xs[1], domain)),
     "square": _elementwise(1, lambda attributes, xs, domain: product(xs[0], xs[0], domain)),
+    "maximum": _elementwise(2, _larger_of_two),
     "exp": _elementwise(1, lambda attributes, xs, domain: plain(domain.exp(xs[0].raw))),
     "sqrt": _elementwise(1, lambda attributes, xs, domain: root(xs[0], domain)),
     "cast": Row(

@@ -79,11 +79,62 @@ def _pow(x: Operand, exponent: Operand) -> Tensor:
     return x**exponent
 
 
-def _clamp(x: Tensor, min: float | None = None, max: float | None = None) -> Tensor:
-    if isinstance(min, Tensor) or min is None or min < 0 or max is not None:
-        # The rectifier's difference and sum cancel exactly enough only for a lower bound between 0 and the values kept.
-        _unsupported("only clamping from below at a number that is not negative is supported")
-    return (x - min).relu() + min
+def _clamp(x: Tensor, min: Operand | None = None, max: Operand | None = None) -> Tensor:
+    x = x if min is None or min == -math.inf else x.maximum(min)
+    return x if max is None or max == math.inf else x.minimum(max)
+
+
+def _clamp_max(x: Tensor, max: Operand) -> Tensor:
+    return _clamp(x, None, max)
+
+
+def _hardtanh(x: Tensor, min_val: float = -1, max_val: float = 1) -> Tensor:
+    return _clamp(x, min_val, max_val)
+
+
+def _hardsigmoid(x: Tensor) -> Tensor:
+    return _clamp(x + 3, 0, 6) / 6
+
+
+def _leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
+    return x.relu() - (-x).relu() * negative_slope
+
+
+def _prelu(x: Tensor, weight: Tensor) -> Tensor:
+    slope = weight if len(x.shape) < 2 else weight.reshape(1, -1, *(1,) * (len(x.shape) - 2))
+    return x.relu() - (-x).relu() * slope
+
+
+def _elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:
+    """exp(y) - 1 of numbers y that are not positive is 2 t / (1 - t) for t = tanh(y / 2), which cancels nothing near 0."""
+    half = ((-x).relu() * (-input_scale / 2)).tanh()
+    return (x.relu() + half / (1 - half) * (2 * alpha)) * scale
+
+
+def _celu(x: Tensor, alpha: float = 1) -> Tensor:
+    return _elu(x, alpha, 1, 1 / alpha)
+
+
+def _selu(x: Tensor) -> Tensor:
+    return _elu(x, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946)
+
+
+def _softplus(x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
+    """log(1 + exp(beta x)) / beta without overflow; beyond PyTorch's threshold of 20 the two differ by 2e-9 at most."""
+    if threshold < 16:
+        _unsupported(f"a threshold of {threshold}, from which on it is another function; use 20")
+    scaled = x * beta
+    return (scaled.relu() + ((-scaled.apply("abs")).exp() + 1).apply("log")) / beta
+
+
+def _log_sigmoid(x: Tensor) -> Tensor:
+    return -_softplus(-x)
+
+
+def _threshold(x: Tensor, threshold: float, value: float) -> Tensor:
+    if threshold != 0 or value != 0:
+        _unsupported(f"the value {value} below {threshold}; only 0 below 0 is in the operator table")
+    return x.relu()
 
 
 def _lerp(start: Tensor, end: Tensor, weight: Operand) -> Tensor:
@@ -131,9 +182,20 @@ def _amax(x: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
 
 def _max(x: Tensor, dim: int | Tensor | None = None, keepdim: bool = False) -> Tensor | tuple[Tensor, None]:
     if isinstance(dim, Tensor):
-        _unsupported("the larger of two tensors; only the maximum along a dimension is in the operator table")
+        return x.maximum(dim)
     largest = x.amax(dim, keepdim)
     return largest if dim is None else (largest, None)
+
+
+def _amin(x: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
+    return -(-x).amax(_all_if_empty(dim), keepdim)
+
+
+def _min(x: Tensor, dim: int | Tensor | None = None, keepdim: bool = False) -> Tensor | tuple[Tensor, None]:
+    if isinstance(dim, Tensor):
+        return x.minimum(dim)
+    least = _amin(x, dim, keepdim)
+    return least if dim is None else (least, None)
 
 
 def _var(
@@ -159,9 +221,16 @@ def _var_mean(
 
 
 def _norm(x: Tensor, ord: float | None = 2, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    if ord not in (2, None):
-        _unsupported(f"the norm of order {ord}; only the Euclidean norm (order 2) is in the operator table")
-    return x.square().sum(_all_if_empty(dim), keepdim).sqrt()
+    dims, size = _all_if_empty(dim), x.apply("abs")
+    if ord in (2, None):
+        return x.square().sum(dims, keepdim).sqrt()
+    if ord == 1:
+        return size.sum(dims, keepdim)
+    if ord == math.inf:
+        return size.amax(dims, keepdim)
+    if ord == -math.inf:
+        return _amin(size, dims, keepdim)
+    return _unsupported(f"the norm of order {ord}; orders 1, 2 and infinity are in the operator table")
 
 
 def _softmax(x: Tensor, dim: int, dtype: Any = None) -> Tensor:
@@ -191,6 +260,52 @@ def _layer_norm(
     normalised = centred / (centred.square().mean(dims, keepdim=True) + eps).sqrt()
     scaled = normalised if weight is None else normalised * weight
     return scaled if bias is None else scaled + bias
+
+
+def _group_norm(
+    x: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    cudnn_enabled: bool = True,
+) -> Tensor:
+    """Channels are the second dimension; each group of them is normalised with all that lies behind it."""
+    grouped = x.reshape(x.shape[0], num_groups, -1)
+    centred = grouped - grouped.mean(-1, keepdim=True)
+    normalised = (centred / (centred.square().mean(-1, keepdim=True) + eps).sqrt()).reshape(*x.shape)
+    return _by_channel(normalised, weight, bias)
+
+
+def _native_group_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, N: int, C: int, HxW: int, group: int, eps: float
+) -> tuple[Tensor, None, None]:
+    return _group_norm(x, group, weight, bias, eps), None, None
+
+
+def _by_channel(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    shape = (1, -1, *(1,) * (len(x.shape) - 2))
+    scaled = x if weight is None else x * weight.reshape(*shape)
+    return scaled if bias is None else scaled + bias.reshape(*shape)
+
+
+def _batch_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, variance: Tensor, momentum: float, eps: float
+) -> tuple[Tensor, None, None]:
+    """In inference: by statistics that are given."""
+    shape = (1, -1, *(1,) * (len(x.shape) - 2))
+    normalised = (x - mean.reshape(*shape)) / (variance.reshape(*shape) + eps).sqrt()
+    return _by_channel(normalised, weight, bias), None, None
+
+
+def _batch_norm_of_batch(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float, eps: float
+) -> tuple[Tensor, None, None]:
+    """By the statistics of what is given, which nobody keeps: instance norms are this on a batch of one."""
+    dims = (0, *range(2, len(x.shape)))
+    centred = x - x.mean(dims, keepdim=True)
+    normalised = centred / (centred.square().mean(dims, keepdim=True) + eps).sqrt()
+    return _by_channel(normalised, weight, bias), None, None
 
 
 def _native_layer_norm(
@@ -326,6 +441,24 @@ ROWS: dict[str, Rule] = {
     "lerp": _lerp,
     "clamp": _clamp,
     "clamp_min": _clamp,
+    "clamp_max": _clamp_max,
+    "maximum": Tensor.maximum,
+    "minimum": Tensor.minimum,
+    "hardtanh": _hardtanh,
+    "hardsigmoid": _hardsigmoid,
+    "hardswish": lambda x: x * _hardsigmoid(x),
+    "relu6": lambda x: _clamp(x, 0, 6),
+    "leaky_relu": _leaky_relu,
+    "prelu": _prelu,
+    "_prelu_kernel": lambda x, weight: x.relu() - (-x).relu() * weight,
+    "elu": _elu,
+    "celu": _celu,
+    "selu": _selu,
+    "softplus": _softplus,
+    "log_sigmoid": _log_sigmoid,
+    "log_sigmoid_forward": lambda x: (_log_sigmoid(x), None),
+    "mish": lambda x: x * _softplus(x).tanh(),
+    "threshold": _threshold,
     # contractions
     "mm": _matmul,
     "bmm": _matmul,
@@ -340,6 +473,8 @@ ROWS: dict[str, Rule] = {
     "mean": _mean,
     "amax": _amax,
     "max": _max,
+    "amin": _amin,
+    "min": _min,
     "var": _var,
     "std": _std,
     "var_mean": _var_mean,
@@ -351,6 +486,10 @@ ROWS: dict[str, Rule] = {
     "logsumexp": _logsumexp,
     "layer_norm": _layer_norm,
     "native_layer_norm": _native_layer_norm,
+    "group_norm": _group_norm,
+    "native_group_norm": _native_group_norm,
+    "_native_batch_norm_legit_no_training": _batch_norm,
+    "_native_batch_norm_legit": _batch_norm_of_batch,
     "rms_norm": _rms_norm,
     "_fused_rms_norm": _fused_rms_norm,
     # views

@@ -139,6 +139,41 @@ def _clip(call: NodeCall) -> Tensor:
     return clipped
 
 
+def _largest(*operands: Tensor) -> Tensor:
+    return reduce(ATEN["maximum"], operands)
+
+
+def _smallest(*operands: Tensor) -> Tensor:
+    return reduce(ATEN["minimum"], operands)
+
+
+def _activation(name: str, *numbers: tuple[str, float]) -> Row:
+    """A row of the ATen table with numbers that are attributes here."""
+
+    def row(call: NodeCall) -> Tensor:
+        result: Tensor = ATEN[name](call[0], *(float(call.attributes.get(attribute, default)) for attribute, default in numbers))
+        return result
+
+    return row
+
+
+def _hard_sigmoid(call: NodeCall) -> Tensor:
+    alpha, beta = (float(call.attributes.get(name, default)) for name, default in (("alpha", 0.2), ("beta", 0.5)))
+    result: Tensor = ATEN["clamp"](call[0] * alpha + beta, 0, 1)
+    return result
+
+
+def _elu(call: NodeCall) -> Tensor:
+    result: Tensor = ATEN["elu"](call[0], float(call.attributes.get("alpha", 1.0)))
+    return result
+
+
+def _selu(call: NodeCall) -> Tensor:
+    alpha = float(call.attributes.get("alpha", 1.67326319217681884765625))
+    result: Tensor = ATEN["elu"](call[0], alpha, float(call.attributes.get("gamma", 1.05070102214813232421875)))
+    return result
+
+
 def _gelu(call: NodeCall) -> Tensor:
     approximate = call.attributes.get("approximate", "none")
     result: Tensor = ATEN["gelu"](call[0], approximate)
@@ -217,6 +252,22 @@ def _batch_normalization(call: NodeCall) -> Tensor:
         raise UnsupportedOperator("training mode, or a mean per element; export the model for inference")
     scale, shift, mean, variance = (call[index].reshape(-1, *(1,) * (len(call[0].shape) - 2)) for index in (1, 2, 3, 4))
     return (call[0] - mean) / (variance + float(call.attributes.get("epsilon", 1e-5))).sqrt() * scale + shift
+
+
+def _instance_normalization(call: NodeCall) -> Tensor:
+    result: Tensor = ATEN["group_norm"](call[0], call[0].shape[1], call[1], call[2], call.attributes.get("epsilon", 1e-5))
+    return result
+
+
+def _group_normalization(call: NodeCall) -> Tensor:
+    groups, epsilon = int(call.attributes["num_groups"]), call.attributes.get("epsilon", 1e-5)
+    if call.opset < 21:  # scale and shift of a group before, of a channel since
+        repeats = call[0].shape[1] // groups
+        scale, shift = (ATEN["repeat_interleave"](call[index], repeats) for index in (1, 2))
+    else:
+        scale, shift = call[1], call[2]
+    result: Tensor = ATEN["group_norm"](call[0], groups, scale, shift, epsilon)
+    return result
 
 
 def _pooled(reduction: Callable[[Tensor, Sequence[int], bool], Tensor]) -> Row:
@@ -305,6 +356,15 @@ ROWS: dict[str, Row] = {
     "Sigmoid": _pointwise(Tensor.sigmoid),
     "Tanh": _pointwise(Tensor.tanh),
     "Relu": _pointwise(Tensor.relu),
+    "Max": _pointwise(_largest),
+    "Min": _pointwise(_smallest),
+    "Elu": _elu,
+    "Selu": _selu,
+    "Celu": _activation("celu", ("alpha", 1.0)),
+    "Softplus": _activation("softplus"),
+    "Mish": _activation("mish"),
+    "HardSigmoid": _hard_sigmoid,
+    "HardSwish": _activation("hardswish"),
     "Softsign": _pointwise(lambda x: x / (ATEN["abs"](x) + 1)),
     "LeakyRelu": lambda call: _leaky(call[0], call.attributes.get("alpha", 0.01)),
     "Pow": _pow,
@@ -331,6 +391,8 @@ ROWS: dict[str, Row] = {
     "LayerNormalization": _layer_normalization,
     "RMSNormalization": _rms_normalization,
     "BatchNormalization": _batch_normalization,
+    "InstanceNormalization": _instance_normalization,
+    "GroupNormalization": _group_normalization,
     # views
     "Reshape": _reshape,
     "Transpose": _transpose,

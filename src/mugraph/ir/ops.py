@@ -379,6 +379,16 @@ def _stack(parts: Sequence[Array]) -> Array:
     return np.stack(parts, axis=0)
 
 
+def _beside(parts: Sequence[Array]) -> Array:
+    """Tensors that broadcast with each other, one behind the other along a first axis."""
+    shape = np.broadcast_shapes(*(part.shape for part in parts))
+    return np.stack([np.broadcast_to(part, shape) for part in parts], axis=0)
+
+
+def _larger(arith: Arithmetic[Any], call: Call, xs: Sequence[Any]) -> Any:
+    return arith.view(arith.max(arith.join(xs, _beside), 0), lambda x: x[0])
+
+
 def _accumulate(arith: Arithmetic[Any], call: Call, xs: Sequence[Any]) -> Any:
     if call.attributes["combine"] == "concat":
         return arith.join(xs, _joined_axis(call.dim()))
@@ -612,6 +622,10 @@ _ROWS = (
         lambda algebra, call, xs: algebra.sqrt(xs[0]), "sqrt({0})", cost=6,
     ),
     # elementwise, opaque
+    _elementwise(
+        "maximum", None, 2, Kind.OPAQUE, _larger,
+        lambda algebra, call, xs: algebra.opaque("maximum", *xs), "max({0}, {1})", commutative=True,
+    ),
     opaque("silu", "({0} / (1.0f + exp(-{0})))", lambda x: x * _sigmoid(x), paper="SiLU"),
     opaque("sigmoid", "(1.0f / (1.0f + exp(-{0})))", _sigmoid),
     opaque("relu", "max({0}, 0.0f)", lambda x: np.maximum(x, 0.0), cost=1),

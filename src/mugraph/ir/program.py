@@ -245,6 +245,19 @@ class ProgramTensor:
         """max(x, 0)."""
         return self.apply("relu")
 
+    def maximum(self, other: ProgramTensor | Number) -> ProgramTensor:
+        """The larger of two elements, or of an element and a number; NaN where one of them is."""
+        other = self._lift(other)
+        if other.value == self.value:
+            return self
+        if other.number is not None and other.number.value == 0:
+            return self.relu()
+        return self.apply("maximum", other)
+
+    def minimum(self, other: ProgramTensor | Number) -> ProgramTensor:
+        """The smaller of two elements, or of an element and a number: -max(-x, -y), which rounds nothing."""
+        return -((-self).maximum(-self._lift(other)))
+
     def gelu(self) -> ProgramTensor:
         """x * Phi(x), exactly (with the error function)."""
         return self.apply("gelu")

@@ -84,8 +84,8 @@ def _operands(node: Node, results: Sequence[ResidueParts]) -> list[ResidueParts]
         case Kind.EXPONENTIATION if results[0]:
             return [*needed[:-1], ResidueParts.Q]  # the last operand is the exponent
         # by name: a maximum is one of its elements, and has their residues
-        case Kind.OPAQUE if results[0] and node.op != "max":
-            return [ResidueParts.P | ResidueParts.Q]
+        case Kind.OPAQUE if results[0] and node.op not in ("max", "maximum"):
+            return [ResidueParts.P | ResidueParts.Q] * len(needed)
     return needed
 
 

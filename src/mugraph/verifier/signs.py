@@ -139,7 +139,9 @@ class _Signed:
         )  # its elements stand elsewhere: with the tensor itself they make no squares
 
     def join(self, xs: Sequence[Sign], combine: Callable[[Sequence[Array]], Array]) -> Sign:
-        return Sign(reduce(or_, (x.possible for x in xs)), xs[0].formula, xs[0].inputs)
+        texts = list(dict.fromkeys(x.formula.text for x in xs))
+        formula = xs[0].formula if len(texts) == 1 else Formula(", ".join(texts), Binding.SUM)
+        return Sign(reduce(or_, (x.possible for x in xs)), formula, tuple(dict.fromkeys(name for x in xs for name in x.inputs)))
 
     def require(self, operation: str, x: Sign, needed: Signs) -> None:
         if x.possible & ~needed:

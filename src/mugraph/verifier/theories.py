@@ -102,6 +102,9 @@ class _Pointwise:
             case "relu", [x]:
                 self.definitions.add("relu(x) is x where x > 0 and 0 elsewhere")
                 return self.z3.If(x > 0, x, self.z3.RealVal(0))
+            case "maximum", [x, y]:
+                self.definitions.add("maximum(x, y) is x where x > y and y elsewhere")
+                return self.z3.If(x > y, x, y)
             case "abs", [x]:
                 self.definitions.add("abs(x) is x where x > 0 and -x elsewhere")
                 return self.z3.If(x > 0, x, -x)
@@ -142,7 +145,7 @@ class _Pointwise:
 
 def _is_rule(fact: Property) -> bool:
     """Whether a property says what a function that Z3 does not know gives for any arguments."""
-    plain = {"relu", "abs", "add", "sub", "mul", "div", "square"}
+    plain = {"relu", "abs", "maximum", "add", "sub", "mul", "div", "square"}
     return not fact.reduces and fact.left.op not in plain and all(arg.name for arg in fact.left.args)
 
 

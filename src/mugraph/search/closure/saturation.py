@@ -133,8 +133,9 @@ class Saturation:
         self.pending: deque[TensorNode] = deque()
         self.reductions = [self.context.mask(axes) for axes in self.program.reductions]
         vocabulary = {term.op for term in self.program.terms}
-        elementwise = [row for row in OPERATORS.values() if row.elementwise]
-        self.unary = [row for row in elementwise if row.arity == 1 and (row.kind is not Kind.OPAQUE or row.name in vocabulary)]
+        rows = [row for row in OPERATORS.values() if row.elementwise]
+        elementwise = [row for row in rows if row.kind is not Kind.OPAQUE or row.name in vocabulary]
+        self.unary = [row for row in elementwise if row.arity == 1]
         binary = [row for row in elementwise if row.arity == 2]
         self.oriented = [(row, swapped) for row in binary for swapped in ((False,) if row.commutative else (False, True))]
         """Binary operators, and whether their operands are swapped."""

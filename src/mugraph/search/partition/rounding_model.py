@@ -41,7 +41,7 @@ _LARGE = 1e3
 _LEVEL, _DEVIATION = 64.0, 2.0**-4
 """Size of the elements of a nearly constant input, and of their deviations."""
 _HARMLESS = frozenset({"load", "constant", "add", "mul", "square", "sqrt", "div", "sum", "contract", "concat_contract", "max",
-                       "accumulate", "accumulate_max", "concat", "carry"})  # fmt: skip
+                       "maximum", "accumulate", "accumulate_max", "concat", "carry"})  # fmt: skip
 """Steps that neither cancel nor overflow, but for inputs of which the program itself does the same."""
 _AGREEMENT = 1e-9
 """Relative deviation of equal outputs in float64."""

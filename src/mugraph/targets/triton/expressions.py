@@ -25,7 +25,7 @@ TRITON_FUNCTIONS: Mapping[str, str] = {
 
 TORCH_FUNCTIONS: Mapping[str, str] = {
     **{name: f"torch.{name}" for name in ("abs", "erf", "exp", "log", "sqrt", "tanh")},
-    "max": "torch.clamp",
+    "max": "larger",
     "round_bf16": "rounded_to_bf16",
     "round_fp16": "rounded_to_fp16",
 }
@@ -73,6 +73,12 @@ def rounded_to_bf16(x):
 def maximum(x, y):
     """The larger of two; NaN where one of them is."""
     return tl.maximum(x, y, propagate_nan=tl.PropagateNan.ALL)
+''',
+    "larger": '''\
+def larger(x, y):
+    """The larger of two, of which one may be a number; NaN where one of them is."""
+    x, y = (a if isinstance(a, torch.Tensor) else torch.tensor(a, dtype=torch.float32) for a in (x, y))
+    return torch.maximum(x, y)
 ''',
     "tanh": '''\
 @triton.jit

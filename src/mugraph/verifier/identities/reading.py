@@ -138,6 +138,9 @@ class Reader:
                 return self.algebra.divide(*operands)
             case "square":
                 return self.algebra.multiply(operands[0], operands[0])
+            case "maximum":
+                x, y = operands
+                return add(y, self.algebra.apply("relu", subtract(x, y)))
         if len(operands) != 1:
             raise UnsupportedOperator(f"operator {node.op!r}")
         return self.algebra.apply(node.op, operands[0])
