@@ -47,3 +47,26 @@ def test_files_that_cannot_be_written_are_named(saved: Path, tmp_path: Path, cap
     (line,) = capsys.readouterr().err.splitlines()
     assert "nowhere" in line
     assert "choose another file" in line
+
+
+def test_a_browser_is_opened_where_there_is_one_or_one_asks(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened: list[str] = []
+
+    def browse(address: str) -> bool:
+        opened.append(address)
+        return True
+
+    monkeypatch.setattr("webbrowser.open", browse)
+    monkeypatch.setenv("MUGRAPH_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("DISPLAY", ":0")
+    assert main(["show", str(saved)]) == 0
+    assert opened == [], "stdout is no terminal"
+    assert main(["show", str(saved), "--open"]) == 0
+    (address,) = opened
+    assert Path(address.removeprefix("file://")).read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    assert "opened " in capsys.readouterr().err
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    assert main(["show", str(saved), "--no-open"]) == 0
+    assert len(opened) == 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,11 +31,15 @@ def show(
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Write the result as one HTML page to this file (-: stdout).")
     ] = None,
+    browser: Annotated[
+        bool | None,
+        typer.Option("--open/--no-open", help="Open the page in a browser (default: on a desktop's terminal)."),
+    ] = None,
     trust_sources: TrustSources = False,
     json_output: Json = False,
     traceback: Traceback = False,
 ) -> int:
-    """Print a saved result, or write it as a page."""
+    """Print a saved result, and open its page where there is a browser, or write the page."""
     from mugraph.cli.output import print_result, result_json
     from mugraph.results.superoptimized import load
 
@@ -54,7 +59,32 @@ def show(
     if sources:
         for name, text in opt.sources.items():
             print(f"\n--- {name}\n{text}")
+    if _has_browser() if browser is None else browser:
+        _open(folder, opt.to_html())
     return 0
+
+
+def _has_browser() -> bool:
+    """Whether somebody looks at a terminal of a desktop, on which a browser has a window of its own."""
+    windows = sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+    return windows and sys.stdout.isatty() and not os.environ.get("SSH_CONNECTION")
+
+
+def _open(folder: Path, page: str) -> None:
+    """Show a page of a saved result in the user's browser; it is kept among what mugraph keeps, for the browser to read again."""
+    import webbrowser
+
+    from mugraph.support.private_directories import make_private
+    from mugraph.support.store import cache_directory
+
+    file = cache_directory() / "pages" / f"{folder.resolve().name}.html"
+    try:
+        make_private(file.parent)
+    except OSError as error:
+        raise StorageError(f"cannot write {file}: {error.strerror or error}; write the page with --html FILE") from error
+    _write(file, page)
+    opened = webbrowser.open(file.as_uri())
+    print(f"opened {file}" if opened else f"no browser opened {file}; open it yourself", file=sys.stderr)
 
 
 def _write(path: Path, text: str) -> None:

@@ -300,9 +300,16 @@ def _relu(run: _Run, x: Numbers) -> Numbers:
 
 
 def _clamp(run: _Run, x: Numbers, least: Any = None, most: Any = None) -> Numbers:
-    if most is not None:
-        raise Unknown("an upper bound")
-    return run.each(lambda number: run.larger(number, run.number(least)), x)
+    x = x if least is None else _maximum(run, x, least)
+    return x if most is None else _minimum(run, x, most)
+
+
+def _maximum(run: _Run, x: Numbers, y: Any) -> Numbers:
+    return run.each(run.larger, x, run.number(y))
+
+
+def _minimum(run: _Run, x: Numbers, y: Any) -> Numbers:
+    return run.each(operator.neg, _maximum(run, run.each(operator.neg, x), run.each(operator.neg, run.number(y))))
 
 
 def _mm(run: _Run, x: Numbers, y: Numbers) -> Numbers:
@@ -407,12 +414,13 @@ _RULES: dict[str, Rule] = {
     "gelu": _gelu,
     "clamp": _clamp,
     "clamp_min": _clamp,
+    "minimum": _minimum,
     "eq": lambda run, x, y: run.each(operator.eq, x, run.number(y)),
     "ge": lambda run, x, y: run.each(operator.ge, x, run.number(y)),
     "logical_not": lambda run, x: run.each(operator.not_, x),
     "any": lambda run, x, dim=None, keepdim=False: run.reduced(x, dim, keepdim, lambda a, b: a or b),
     "where": lambda run, which, x, y: run.each(lambda w, a, b: a if w else b, which, run.number(x), run.number(y)),
-    "maximum": lambda run, x, y: run.each(run.larger, x, y),
+    "maximum": _maximum,
     "scalar_tensor": lambda run, value, **layout: np.asarray(run.number(value), object),
     "mm": _mm,
     "bmm": _mm,

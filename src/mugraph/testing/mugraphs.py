@@ -135,7 +135,7 @@ class _Growth:
 
     def binary(self, pool: Pool) -> Pool:
         x, y = self.rng.choice(pool), self.rng.choice(pool)
-        op = self.rng.choice(("add", "sub", "mul", "div"))
+        op = self.rng.choice(("add", "sub", "mul", "div", "maximum"))
         y = self.positive(y) if op == "div" else self.builder.add("tanh", y) if op == "mul" else y
         return [self.builder.add(op, x, y)]
 

@@ -22,7 +22,7 @@ PAPER_P, PAPER_Q = 227, 113
 """The paper's primes. x**227 is x modulo 227, and x**12657 is x modulo both, since 12656 is a multiple of 226 and of 112."""
 
 _POWERS = (PAPER_P, 12657)
-_FAMILIES = (("add", "sub", "mul", "div"), ("exp", "square", "sqrt", "silu", "relu"), ("sum", "max"))
+_FAMILIES = (("add", "sub", "mul", "div", "maximum"), ("exp", "square", "sqrt", "silu", "relu"), ("sum", "max"))
 """Operators that are taken for each other."""
 
 Change = tuple[str, Edit]

@@ -90,11 +90,46 @@ def draw(graph: Graph, around: Operands = Operands(), nested: bool = False) -> D
 
 def svg(drawing: Drawing, title: str, description: str = "") -> str:
     """A drawing as an `<svg>` element to be put into a page whose styles include `drawing.css`."""
+    return ElementTree.tostring(_framed(drawing, title, description), encoding="unicode")
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """A drawing for a page: boxes are links to `points`, what is to be said of each, by the ids that the links name.
+
+    `file` is the same as a file of its own, with styles and background.
+    """
+
+    drawing: str
+    points: tuple[tuple[str, str], ...]
+    file: str
+
+
+def sheet(drawing: Drawing, title: str, description: str, name: str) -> Sheet:
+    """A drawing whose boxes say more to who goes to them with keys or a finger; ids begin with `name`."""
+    root = _framed(drawing, title, description)
+    file = _framed(drawing, title, "")
+    file.insert(0, ElementTree.Element("rect", {"class": "paper", "width": "100%", "height": "100%"}))
+    styles = ElementTree.Element("style")
+    styles.text = style("drawing.css")
+    file.insert(0, styles)
+    text = ElementTree.tostring(file, encoding="unicode")
+    points = []
+    for number, node in enumerate(element for element in root.iter("g") if element.get("class", "").startswith("node ")):
+        identity, words = f"{name}-{number}", node.findtext("title") or ""
+        points.append((identity, words))
+        node.tag = "a"
+        node.set("href", f"#{identity}")
+        node.set("aria-label", words)
+    return Sheet(ElementTree.tostring(root, encoding="unicode"), tuple(points), text)
+
+
+def _framed(drawing: Drawing, title: str, description: str) -> ElementTree.Element:
     margin = 4.0
     width, height = drawing.width + 2 * margin, drawing.height + 2 * margin
     root = svg_root(width, height, title, description)
     _moved(root, (margin, margin)).append(drawing.group)
-    return ElementTree.tostring(root, encoding="unicode")
+    return root
 
 
 def svg_root(width: float, height: float, title: str, description: str = "") -> ElementTree.Element:
