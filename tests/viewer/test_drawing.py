@@ -86,12 +86,23 @@ def test_arrows_lead_from_what_makes_a_tensor_to_what_reads_it() -> None:
         body = block_graph(discovered(name))
         labels = Labels(body)
         wanted = [
-            (labels.names[value.node], labels.names[index])
+            (labels.names[labels.seen_through(value).node], labels.names[index])
             for index, node in enumerate(body.nodes)
             for value in node.inputs
-            if not labels.is_inlined(value.node)
+            if not labels.is_inlined(value.node) and not labels.is_folded(index)
         ]
         assert sorted(arrow_ends(parsed(body))) == sorted(wanted)
+
+
+def test_views_are_told_of_arrows_and_take_no_boxes() -> None:
+    source = mugraph.Program()
+    source.output(source.input("x", (4, 8)).transpose(0, 1).reshape(2, 16).exp())
+    root = parsed(source.graph)
+    assert [hover(node).split("\n")[0].partition(":")[0] for node in elements(root, "node")][:2] == ["input x", "%3"]
+    first, _ = elements(root, "arrow")
+    assert hover(first).splitlines()[1:] == [
+        "%2: fp32[2, 16] = reshape(%1) shape=(2, 16)", "%1: fp32[8, 4] = transpose(x) permutation=(1, 0)",
+    ]  # fmt: skip
 
 
 def test_constants_stand_in_the_boxes_that_read_them() -> None:
@@ -198,8 +209,11 @@ def test_the_six_workloads_and_what_was_found_for_them(name: str) -> None:
         root = parsed(graph, nested)
         boxes = len(elements(root, "node"))
         levels = [graph, *(node.body for node in graph.kernels() if nested and node.body is not None)]
-        constants = sum(Labels(level).is_inlined(index) for level in levels for index in range(len(level.nodes)))
-        assert boxes == sum(len(level.nodes) for level in levels) - constants + len(graph.outputs)
+        hidden = 0
+        for level in levels:
+            labels = Labels(level)
+            hidden += sum(labels.is_inlined(index) or labels.is_folded(index) for index in range(len(level.nodes)))
+        assert boxes == sum(len(level.nodes) for level in levels) - hidden + len(graph.outputs)
 
 
 def test_names_cannot_become_markup() -> None:

@@ -100,8 +100,8 @@ def print_optimization(subject: Subject, opt: Superoptimized, comparison: Baseli
 
 def _found(opt: Superoptimized, comparison: BaselineComparison | None) -> str:
     """How many kernels compute the program, and how fast, in a line."""
-    kernels, operators = len(opt.graph.kernels()), len(opt.program.nodes) - len(opt.program.inputs())
-    calls = len(opt.graph.nodes) - len(opt.graph.inputs()) - kernels
+    kernels, operators = sum(node.body is not None for node in opt.graph.nodes), len(opt.program.kernels())
+    calls = len(opt.graph.kernels()) - kernels
     parts = f"{kernels} kernel{'s' * (kernels != 1)}" + (
         f" and {calls} call{'s' * (calls != 1)} of the array library" if calls else ""
     )

@@ -71,7 +71,7 @@ def draw(graph: Graph, around: Operands = Operands(), nested: bool = False) -> D
     """
     labels = Labels(graph, around)
     items, places = _items(graph, labels, nested)
-    edges = list(_edges(items, places))
+    edges = list(_edges(items, places, labels))
     inside = any(item.in_loop for item in items)
     bands = [0 if item.in_loop else 1 for item in items] if inside else None
     arrangement = arrange([item.size for item in items], [edge for edge, _ in edges], bands)
@@ -150,10 +150,10 @@ def _items(graph: Graph, labels: Labels, nested: bool) -> tuple[list[_Item], dic
     items: list[_Item] = []
     places: dict[int, int] = {}
     for index, node in enumerate(graph.nodes):
-        if labels.is_inlined(index):
+        if labels.is_inlined(index) or labels.is_folded(index):
             continue
         contents = draw(node.body, labels.operands(index)) if nested and at_kernel_level and node.body else None
-        inputs = tuple(value for value in node.inputs if not labels.is_inlined(value.node))
+        inputs = tuple(value for value in node.inputs if not labels.is_inlined(labels.seen_through(value).node))
         places[index] = len(items)
         items.append(_Item(labels.label(index), inputs, index in inside, len(node.outputs), contents))
     if at_kernel_level:
@@ -161,13 +161,14 @@ def _items(graph: Graph, labels: Labels, nested: bool) -> tuple[list[_Item], dic
     return items, places
 
 
-def _edges(items: list[_Item], places: dict[int, int]) -> list[tuple[Arrow, Value]]:
-    """The arrows, each with the tensor it carries; operands arrive from left to right."""
+def _edges(items: list[_Item], places: dict[int, int], labels: Labels) -> list[tuple[Arrow, Value]]:
+    """The arrows, each with the tensor it carries, perhaps a view of what its source made; operands arrive from left to right."""
     found = []
     for target, item in enumerate(items):
         for operand, value in enumerate(item.inputs):
-            source = places[value.node]
-            exit_at = (value.output + 1) / (items[source].outputs + 1)
+            made = labels.seen_through(value)
+            source = places[made.node]
+            exit_at = (made.output + 1) / (items[source].outputs + 1)
             found.append((Arrow(source, target, exit_at, (operand + 1) / (len(item.inputs) + 1)), value))
     return found
 

@@ -24,6 +24,8 @@ _WHEN = {
     Phase.BODY: "in every iteration of the for-loop",
     Phase.AFTER: "after the for-loop",
 }
+# by name: these say in one word what they do to a tensor, which moves nothing
+_VIEWS = frozenset({"reshape", "transpose"})
 _LONGEST = 30
 """Characters of one line in a box; the rest is seen by pointing at it."""
 
@@ -80,6 +82,16 @@ class Labels:
         inlined = node.is_constant and Value(index) not in self.graph.outputs
         return inlined and all(self.graph.nodes[user].body is None for user in users)
 
+    def is_folded(self, index: int) -> bool:
+        """Whether a node only looks at a tensor in another shape or order, which is told of the arrow that it is a part of."""
+        return self.graph.nodes[index].op in _VIEWS
+
+    def seen_through(self, value: Value) -> Value:
+        """What a view is a view of; any other value itself."""
+        while self.is_folded(value.node):
+            value = self.graph.nodes[value.node].inputs[0]
+        return value
+
     def label(self, index: int) -> Label:
         """The label of node `index`."""
         node = self.graph.nodes[index]
@@ -101,8 +113,12 @@ class Labels:
         )
 
     def value_hover(self, value: Value) -> str:
-        """A tensor that an arrow carries."""
-        return f"{self._name(value)}: {_tensor_words(self.graph.tensor(value))}"
+        """A tensor that an arrow carries, and how it is looked at."""
+        words = f"{self._name(value)}: {_tensor_words(self.graph.tensor(value))}"
+        while self.is_folded(value.node):
+            words += f"\n{format_node(self.graph, value.node)}"
+            value = self.graph.nodes[value.node].inputs[0]
+        return words
 
     def _name(self, value: Value) -> str:
         return f"{self.names[value.node]}.{value.output}" if value.output else self.names[value.node]
