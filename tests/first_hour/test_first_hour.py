@@ -135,6 +135,13 @@ def has_zig() -> bool:
     return importlib.util.find_spec("ziglang") is not None
 
 
+@pytest.mark.parametrize("target", ["cpu", "cuda:sm_90", "triton:sm_90"])
+def test_with_every_warning_an_error(newcomer: Newcomer, target: str) -> None:
+    text = newcomer.runs(*QUICK, "--target", target, PYTHONWARNINGS="error")
+    assert "found 1 kernel" in text
+    assert "Warning" not in text
+
+
 def test_without_a_network(newcomer: Newcomer) -> None:
     text = newcomer.runs(*QUICK, before=in_namespace("--net", "--map-root-user"))
     assert "found 1 kernel for the program's" in text

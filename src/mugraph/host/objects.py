@@ -9,6 +9,7 @@ loaded under such a name for the next one of that number.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import hashlib
 import logging
@@ -93,6 +94,7 @@ def _digest(name: str, content: bytes) -> bytes:
 def _substitute(directory: Path, why: str) -> tempfile.TemporaryDirectory[str]:
     """The folder that stands in for a cache until the process ends; it is announced once."""
     folder = scratch_directory("mugraph-objects-")
+    atexit.register(folder.cleanup)
     _log.warning("cannot use the cache %s (%s); compiling into %s", directory, why, folder.name)
     return folder
 

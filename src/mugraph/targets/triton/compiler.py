@@ -7,6 +7,7 @@ has its hash with it: a group of which one file is missing, damaged or elsewhere
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import hashlib
 import importlib.util
@@ -198,6 +199,7 @@ def kept_by_hash() -> Iterator[None]:
 @cache
 def _substitute(directory: Path, why: str) -> tempfile.TemporaryDirectory[str]:
     folder = scratch_directory("mugraph-objects-")
+    atexit.register(folder.cleanup)
     _log.warning("cannot use the cache %s (%s); compiling into %s", directory, why, folder.name)
     return folder
 

@@ -142,8 +142,9 @@ class _Library:
     """One kernels' text, built and loaded; its emulator is one machine, so one thread runs it at a time."""
 
     def __init__(self, source: str) -> None:
-        self._folder = scratch_directory("mugraph-emulator-")
-        self._path = build_library(source, Path(self._folder.name))
+        folder = scratch_directory("mugraph-emulator-")
+        weakref.finalize(self, folder.cleanup)
+        self._path = build_library(source, Path(folder.name))
         self._loaded = ctypes.CDLL(str(self._path))
         self._lock = threading.Lock()
         weakref.finalize(self, _ctypes.dlclose, self._loaded._handle)
