@@ -23,7 +23,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-IN_SOURCES = ("CHANGELOG.md", "LICENSE", "README.md", "constraints.txt", "docs/", "examples/", "runtests", "scripts/", "tests/")
+IN_SOURCES = (
+    "CHANGELOG.md",
+    "LICENSE",
+    "README.md",
+    "constraints.txt",
+    "docs/",
+    "examples/",
+    "mkdocs.yml",
+    "runtests",
+    "scripts/",
+    "tests/",
+)
 """What a source distribution has beside the package, so that whoever packages it again can run its tests."""
 
 _LINK = re.compile(r"(!?)(\[[^\]]*\])\((?!https?:|#|mailto:)([^)\s]+)\)", re.DOTALL)

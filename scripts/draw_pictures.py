@@ -33,8 +33,8 @@ def drawn(name: str) -> str:
     return picture(program, graph, ("The program, one operator after the other", f"The discovered muGraph, {found}"))
 
 
-def search(name: str) -> None:
-    """Search for the muGraph, and keep it and the program as text."""
+def searched(name: str) -> tuple[Graph, Graph]:
+    """The program, and the best muGraph that a search finds for it."""
     from mugraph.devices import device_for
     from mugraph.frontend import trace
     from mugraph.frontend.workloads import workload
@@ -44,7 +44,12 @@ def search(name: str) -> None:
     work = workload(name)
     program = trace(work.function(), work.inputs(BATCHES[name], DTYPE, "full")).graph
     best = search_mugraphs(program, device_for(DEVICE)).candidates[0].graph
-    for kind, graph in (("program", program), ("mugraph", construct(best))):
+    return program, construct(best)
+
+
+def search(name: str) -> None:
+    """Search for the muGraph, and keep it and the program as text."""
+    for kind, graph in zip(("program", "mugraph"), searched(name), strict=True):
         (PICTURES / f"{name}.{kind}.txt").write_text(f"{graph}\n")
 
 

@@ -81,9 +81,9 @@ def command_reference() -> str:
         usage = " ".join([name, *(p.metavar or p.name.upper() for p in arguments), *(["[OPTIONS]"] if options else [])])
         parts.extend(["```text", usage, "```", ""])
         if arguments or options:
-            parts.extend(["| | |", "|---|---|"])
+            parts.extend(["| Argument or option | |", "|---|---|"])
             parts.extend(f"| `{p.metavar or p.name.upper()}` | {_cell(getattr(p, 'help', ''))} |" for p in arguments)
-            parts.extend(f"| `{', '.join(p.opts)}` | {_cell(getattr(p, 'help', ''))} |" for p in options)
+            parts.extend(f"| `{', '.join([*p.opts, *p.secondary_opts])}` | {_cell(getattr(p, 'help', ''))} |" for p in options)
             parts.append("")
 
     describe("mugraph", typer.main.get_command(app))

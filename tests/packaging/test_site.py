@@ -42,7 +42,7 @@ def test_links_of_pages_that_stand_elsewhere_lead_to_pages_of_the_site() -> None
 def test_the_references_name_everything() -> None:
     python, commands = python_reference(), command_reference()
     assert all(f"::: mugraph.{name}\n" in python for name in mugraph.__all__ if not name.startswith("_"))
-    for words in ("mugraph optimize", "mugraph cache ls", "`--budget`", "`--certificate`", "`WORKLOAD`"):
+    for words in ("mugraph optimize", "mugraph cache ls", "`--budget`", "`--certificate`", "`--open, --no-open`", "`WORKLOAD`"):
         assert words in commands, words
 
 

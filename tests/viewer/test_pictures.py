@@ -32,6 +32,13 @@ def test_pictures_show_what_is_proved(name: str) -> None:
     assert verify_graphs(original, graph).certificate.accepted
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_pictures_show_what_the_search_finds(name: str) -> None:
+    texts = [str(graph) for graph in SCRIPT["searched"](name)]
+    assert texts == [str(graph) for graph in SCRIPT["graphs"](name)], f"run python scripts/draw_pictures.py --search {name}"
+
+
 def test_both_graphs_are_on_the_paper_side_by_side() -> None:
     root = ElementTree.fromstring(picture(program("lora"), discovered("lora"), ("left", "right")))
     paper = [float(number) for number in root.attrib["viewBox"].split()]
