@@ -100,9 +100,7 @@ def test_views_are_told_of_arrows_and_take_no_boxes() -> None:
     root = parsed(source.graph)
     assert [hover(node).split("\n")[0].partition(":")[0] for node in elements(root, "node")][:2] == ["input x", "%3"]
     first, _ = elements(root, "arrow")
-    assert hover(first).splitlines()[1:] == [
-        "%2: fp32[2, 16] = reshape(%1)", "%1: fp32[8, 4] = transpose(x) permutation=(1, 0)",
-    ]  # fmt: skip
+    assert hover(first).splitlines()[1:] == ["%2: fp32[2, 16] = reshape(%1)", "%1: fp32[8, 4] = transpose(x) permutation=(1, 0)"]
 
 
 def test_constants_stand_in_the_boxes_that_read_them() -> None:

@@ -7,6 +7,8 @@ into one file, for documents that show pictures rather than pages.
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from unicodedata import east_asian_width
 from xml.etree import ElementTree
@@ -31,12 +33,30 @@ _LEAST = 0.8
 
 
 @dataclass(frozen=True, slots=True)
+class Note:
+    """What a page shows of a box that is focused or tapped: the box's id, its words, and `lines` of more."""
+
+    box: str
+    title: str
+    lines: tuple[str, ...]
+    node: int | None
+    """The number of the node in its graph; None for an output of a kernel graph."""
+
+    @property
+    def id(self) -> str:
+        """The id of the element that shows this note; its box links to it."""
+        return f"{self.box}-more"
+
+
+@dataclass(frozen=True, slots=True)
 class Drawing:
     """A group of SVG elements that takes the rectangle from (0, 0) to (width, height), in pixels."""
 
     group: ElementTree.Element
     width: float
     height: float
+    notes: tuple[Note, ...] = ()
+    """Of the boxes, where they link to them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +68,7 @@ class _Item:
     in_loop: bool
     outputs: int = 1
     contents: Drawing | None = None
+    note: Note | None = None
 
     @property
     def size(self) -> tuple[float, float]:
@@ -64,13 +85,14 @@ class _Item:
         return (f"{first} {self.label.name}" if self.label.name != first else first, *others)
 
 
-def draw(graph: Graph, around: Operands = Operands(), nested: bool = False) -> Drawing:
+def draw(graph: Graph, around: Operands = Operands(), nested: bool = False, place: str = "") -> Drawing:
     """Draw one level of a muGraph; `nested` also draws block graphs inside the kernels they are the bodies of.
 
-    `around` says what the iterators of a body read (`Labels.operands` of the graph it stands in).
+    `around` says what the iterators of a body read (`Labels.operands` of the graph it stands in). Where `place` is given, it
+    begins the ids of the boxes, which are links to their notes; else the boxes are no links.
     """
     labels = Labels(graph, around)
-    items, places = _items(graph, labels, nested)
+    items, places = _items(graph, labels, nested, place)
     edges = list(_edges(items, places, labels))
     inside = any(item.in_loop for item in items)
     bands = [0 if item.in_loop else 1 for item in items] if inside else None
@@ -85,51 +107,42 @@ def draw(graph: Graph, around: Operands = Operands(), nested: bool = False) -> D
         _draw_arrow(moved, route, labels.value_hover(value))
     for item, box in zip(items, arrangement.boxes, strict=True):
         _draw_item(moved, item, box)
-    return Drawing(group, width, height)
+    return Drawing(group, width, height, tuple(_notes(items)))
+
+
+def _notes(items: Iterable[_Item]) -> Iterator[Note]:
+    for item in items:
+        if item.note is not None:
+            yield item.note
+        if item.contents is not None:
+            yield from item.contents.notes
 
 
 def svg(drawing: Drawing, title: str, description: str = "") -> str:
     """A drawing as an `<svg>` element to be put into a page whose styles include `drawing.css`."""
-    return ElementTree.tostring(_framed(drawing, title, description), encoding="unicode")
-
-
-@dataclass(frozen=True, slots=True)
-class Sheet:
-    """A drawing for a page: boxes are links to `points`, what is to be said of each, by the ids that the links name.
-
-    `file` is the same as a file of its own, with styles and background.
-    """
-
-    drawing: str
-    points: tuple[tuple[str, str], ...]
-    file: str
-
-
-def sheet(drawing: Drawing, title: str, description: str, name: str) -> Sheet:
-    """A drawing whose boxes say more to who goes to them with keys or a finger; ids begin with `name`."""
-    root = _framed(drawing, title, description)
-    file = _framed(drawing, title, "")
-    file.insert(0, ElementTree.Element("rect", {"class": "paper", "width": "100%", "height": "100%"}))
-    styles = ElementTree.Element("style")
-    styles.text = style("drawing.css")
-    file.insert(0, styles)
-    text = ElementTree.tostring(file, encoding="unicode")
-    points = []
-    for number, node in enumerate(element for element in root.iter("g") if element.get("class", "").startswith("node ")):
-        identity, words = f"{name}-{number}", node.findtext("title") or ""
-        points.append((identity, words))
-        node.tag = "a"
-        node.set("href", f"#{identity}")
-        node.set("aria-label", words)
-    return Sheet(ElementTree.tostring(root, encoding="unicode"), tuple(points), text)
-
-
-def _framed(drawing: Drawing, title: str, description: str) -> ElementTree.Element:
     margin = 4.0
     width, height = drawing.width + 2 * margin, drawing.height + 2 * margin
     root = svg_root(width, height, title, description)
+    if drawing.notes:
+        root.set("role", "group")  # what is in an image cannot be reached by itself
     _moved(root, (margin, margin)).append(drawing.group)
-    return root
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def standalone(drawing: Drawing, title: str, description: str = "") -> str:
+    """A drawing as the text of an SVG file: with its styles and a background, and without links to notes, which it has not."""
+    margin = 12.0
+    width, height = drawing.width + 2 * margin, drawing.height + 2 * margin
+    root = svg_root(width, height, title, description)
+    ElementTree.SubElement(root, "style").text = style("drawing.css")
+    ElementTree.SubElement(root, "rect", {"class": "paper", "width": "100%", "height": "100%"})
+    group = copy.deepcopy(drawing.group)
+    for element in group.iter("a"):
+        element.tag = "g"
+        for name in ("id", "href", "tabindex", "role", "aria-label"):
+            del element.attrib[name]
+    _moved(root, (margin, margin)).append(group)
+    return f"{ElementTree.tostring(root, encoding='unicode')}\n"
 
 
 def svg_root(width: float, height: float, title: str, description: str = "") -> ElementTree.Element:
@@ -143,7 +156,7 @@ def svg_root(width: float, height: float, title: str, description: str = "") -> 
     return root
 
 
-def _items(graph: Graph, labels: Labels, nested: bool) -> tuple[list[_Item], dict[int, int]]:
+def _items(graph: Graph, labels: Labels, nested: bool, place: str) -> tuple[list[_Item], dict[int, int]]:
     """The boxes of a graph in topological order, and which of them stands for which node."""
     at_kernel_level = graph.level is Level.KERNEL
     inside = frozenset() if at_kernel_level else loop_nodes(graph)
@@ -152,13 +165,25 @@ def _items(graph: Graph, labels: Labels, nested: bool) -> tuple[list[_Item], dic
     for index, node in enumerate(graph.nodes):
         if labels.is_inlined(index) or labels.is_folded(index):
             continue
-        contents = draw(node.body, labels.operands(index)) if nested and at_kernel_level and node.body else None
+        box, label = f"{place}-{index}" if place else "", labels.label(index)
+        contents = draw(node.body, labels.operands(index), place=box) if nested and at_kernel_level and node.body else None
         inputs = tuple(value for value in node.inputs if not labels.is_inlined(labels.seen_through(value).node))
         places[index] = len(items)
-        items.append(_Item(labels.label(index), inputs, index in inside, len(node.outputs), contents))
+        items.append(_Item(label, inputs, index in inside, len(node.outputs), contents, _note(box, label, index)))
     if at_kernel_level:
-        items += [_Item(labels.output(number), (value,), False) for number, value in enumerate(graph.outputs)]
+        for number, value in enumerate(graph.outputs):
+            label = labels.output(number)
+            note = _note(f"{place}-output-{number}" if place else "", label, None)
+            items.append(_Item(label, (value,), False, note=note))
     return items, places
+
+
+def _note(box: str, label: Label, node: int | None) -> Note | None:
+    if not box:
+        return None
+    first = label.lines[0]
+    title = first if label.name == first else f"{first} {label.name}"
+    return Note(box, title, tuple(label.hover.split("\n")), node)
 
 
 def _edges(items: list[_Item], places: dict[int, int], labels: Labels) -> list[tuple[Arrow, Value]]:
@@ -174,7 +199,10 @@ def _edges(items: list[_Item], places: dict[int, int], labels: Labels) -> list[t
 
 
 def _draw_item(group: ElementTree.Element, item: _Item, box: Box) -> None:
-    node = ElementTree.SubElement(group, "g", {"class": f"node {item.label.role}"})
+    node = ElementTree.SubElement(group, "g" if item.note is None else "a", {"class": f"node {item.label.role}"})
+    if item.note is not None:
+        node.attrib.update({"id": item.note.box, "href": f"#{item.note.id}", "tabindex": "0", "role": "link"})
+        node.set("aria-label", f"{item.note.title}: {', '.join(item.label.lines[1:])}; more about it")
     ElementTree.SubElement(node, "title").text = item.label.hover
     _rectangle(node, box, 6)
     first, *others = item.label.lines
@@ -188,7 +216,8 @@ def _draw_item(group: ElementTree.Element, item: _Item, box: Box) -> None:
     if item.contents is not None:
         top = box.top + len(item.label.lines) * _LINE + _PAD
         left = box.left + (box.width - item.contents.width) / 2
-        _moved(node, (left, top)).append(item.contents.group)
+        around = node if item.note is None else group  # a link holds no links
+        _moved(around, (left, top)).append(item.contents.group)
 
 
 def _draw_arrow(group: ElementTree.Element, route: tuple[Point, ...], hover: str) -> None:

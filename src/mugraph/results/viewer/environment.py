@@ -6,7 +6,6 @@ Pygments gives the spans of a source short class names, which `page.css` gives c
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from functools import cache
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -40,17 +39,10 @@ def style(name: str) -> str:
     return environment().get_template(name).render()
 
 
-def highlighted(name: str, text: str, functions: Sequence[str] = ()) -> Markup:
-    """`text` as HTML; the language follows from the end of the file's name, and is plain text where that is unknown.
-
-    The first mention of each of the `functions` has the id `source-NAME`, and is a link to the id `body-NAME`.
-    """
+def highlighted(name: str, text: str) -> Markup:
+    """`text` as HTML; the language follows from the end of the file's name, and is plain text where that is unknown."""
     try:
         lexer = get_lexer_for_filename(name, stripnl=False)
     except ClassNotFound:
         lexer = TextLexer(stripnl=False)
-    shown = highlight(text, lexer, HtmlFormatter(nowrap=True))
-    for function in functions:
-        link = f'<a id="source-{function}" href="#body-{function}">{function}</a>'
-        shown = re.sub(rf"(?<![\w#-]){re.escape(function)}(?!\w)", link, shown, count=1)
-    return Markup(shown)
+    return Markup(highlight(text, lexer, HtmlFormatter(nowrap=True)))

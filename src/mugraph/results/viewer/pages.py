@@ -1,7 +1,8 @@
 """A result as one HTML page: what was found at all three levels, why to believe it, what it costs, and its sources.
 
-The page is a single file that fetches nothing, and its only script copies a source where one asks for that. It says nothing that
-a saved folder does not hold, so a loaded result gives the page of the result that was saved.
+The page is a single file that fetches nothing. Its one script copies sources, and is named by its digest so that no other
+runs; all else works without. It says nothing that a saved folder does not hold, so a
+loaded result gives the page of the result that was saved.
 """
 
 from __future__ import annotations
@@ -10,9 +11,8 @@ import base64
 import hashlib
 import html
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from urllib.parse import quote
 
 from markupsafe import Markup
 
@@ -21,37 +21,27 @@ from mugraph.ir.graph import Graph
 from mugraph.results.data import Candidate, Result
 from mugraph.results.summary import bound_text, compared_text
 from mugraph.results.viewer import evidence, tables
-from mugraph.results.viewer.drawing import Drawing, draw, sheet
-from mugraph.results.viewer.environment import environment, highlighted
+from mugraph.results.viewer.differences import COLUMNS, differences
+from mugraph.results.viewer.drawing import Drawing, Note, draw, standalone, svg
+from mugraph.results.viewer.environment import environment
 from mugraph.results.viewer.labels import MEMORY, ROLE_WORDS, Labels, Operands
 from mugraph.results.viewer.lowering import lowered_kernels
+from mugraph.results.viewer.whereabouts import Whereabouts
 from mugraph.results.words import extent, seconds_text
-from mugraph.runtime.baselines import EAGER
 
-_SCRIPT = """\
-for (const source of document.querySelectorAll("pre.source")) {
-  const button = Object.assign(document.createElement("button"), {type: "button", className: "copy", textContent: "Copy"});
-  button.addEventListener("click", async () => {
-    await navigator.clipboard.writeText(source.textContent);
-    button.textContent = "Copied";
-  });
-  source.before(button);
-}
-"""
-"""Without it, as in a notebook's frame, there are no buttons."""
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 """Characters that HTML does not have, and those that would turn the text after them around."""
 
 
 @dataclass(frozen=True, slots=True)
-class SheetView:
-    """A drawing on the page, what its boxes say when one goes to them, and a link to it as a file."""
+class Sheet:
+    """A drawing on the page, with what is shown of its boxes when one has the focus; `place` is its id."""
 
-    drawing: Markup
-    points: tuple[tuple[str, str], ...]
-    link: str
+    place: str
+    svg: Markup
+    notes: tuple[Note, ...]
     file: str
-    """The name of the file."""
+    """The drawing as an SVG file, as a URL that holds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +50,10 @@ class BodyView:
 
     name: str
     summary: str
-    drawing: SheetView
+    drawing: Sheet
     threads: tuple[BodyView, ...] = ()
     buffers: tuple[tables.BufferRow, ...] = ()
     """Of the kernel as it was lowered; none where another compiler decides about them."""
-    anchor: str = ""
-    """The name of the function that it is in the sources."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +68,21 @@ class Figure:
 def page(opt: Result) -> str:
     """The page of a result, as the text of an HTML file in UTF-8."""
     best, certificate, report = opt.best, opt.certificate, opt.report
-    bodies = list(_bodies(opt))
-    functions = [body.anchor for body in bodies if body.anchor]
+    program, kernels = (
+        _drawing(opt.program, "The original program", "program"),
+        _drawing(opt.graph, "The muGraph at kernel level", "kernels"),
+    )
+    bodies, candidates = list(_bodies(opt)), list(_candidates(opt))
+    script = Markup(environment().get_template("page.js").render())
+    whereabouts = Whereabouts(opt)
+    sheets = [program, kernels, *_sheets(bodies), *(sheet for _, sheet in candidates)]
     text = (
         environment()
         .get_template("page.html")
         .render(
             title=_title(opt),
+            script=script,
+            script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
             opt=opt,
             headline=_headline(opt),
             figures=list(_figures(opt)),
@@ -95,17 +91,19 @@ def page(opt: Result) -> str:
             unavailable={} if report.comparison is None else report.comparison.unavailable,
             roles=ROLE_WORDS,
             memory=MEMORY,
-            program_drawing=_drawing(opt.program, "The original program", "program"),
+            program_drawing=program,
             program_operators=len(opt.program.kernels()),
-            graph_drawing=_drawing(opt.graph, "The muGraph at kernel level", "mugraph"),
+            graph_drawing=kernels,
             bodies=bodies,
+            boxes=[note.box for sheet in sheets for note in sheet.notes],
             facts=evidence.facts(best, opt.program),
             floats=best.certificate.floats,
             float_rows=[] if certificate.floats is None else evidence.float_rows(certificate.floats),
             compared=compared_text(best),
             tolerances="" if certificate.floats is None else evidence.tolerances_text(certificate.floats),
-            candidates=list(_candidates(opt)),
-            choice_columns=tables.CHOICES,
+            candidates=candidates,
+            differences=differences(opt),
+            difference_columns=COLUMNS,
             spot_checked=any(candidate.spot_check is not None for candidate in opt.candidates),
             dropped=tables.dropped_rows(report),
             gpu_kernels=opt.executable.resources,
@@ -116,19 +114,20 @@ def page(opt: Result) -> str:
             paddings=report.search.get("paddings", ()),
             times=tables.times(report),
             kernels=list(lowered_kernels(opt)),
-            sources={name: highlighted(name, source, functions) for name, source in opt.sources.items()},
-            script=Markup(_SCRIPT),
-            script_hash=base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode(),
+            places=whereabouts.places,
+            sources={name: whereabouts.source(name) for name in opt.sources},
         )
     )
     return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def notebook_html(opt: Result) -> str:
-    """The page in a frame of its own, so that its styles and the notebook's do not meet; the frame may run no scripts."""
+    """The page in a frame of its own, so that its styles and the notebook's do not meet; the frame may save pictures and run no
+    scripts."""
     framed, name = html.escape(page(opt)), html.escape(_title(opt))
     height = min(_TALLEST_EM, _FRAME_EM + _NODE_EM * max(len(opt.program.nodes), len(opt.graph.nodes)))
-    return f'<iframe title="mugraph: {name}" sandbox="" srcdoc="{framed}" style="width:100%;height:{height}em;border:0"></iframe>'
+    look = f"width:100%;height:{height}em;border:0"
+    return f'<iframe title="mugraph: {name}" sandbox="allow-downloads" srcdoc="{framed}" style="{look}"></iframe>'
 
 
 _FRAME_EM, _NODE_EM, _TALLEST_EM = 24, 3, 60
@@ -150,15 +149,18 @@ def _headline(opt: Result) -> str:
 def _figures(opt: Result) -> Iterator[Figure]:
     best, report = opt.best, opt.report
     floor = seconds_text(roofline_seconds(opt.program, device_for(opt.target)))
-    if opt.found and (decided := report.baselines.get(EAGER)) is not None and decided.ours is not None:
-        theirs = "" if decided.theirs is None else f", the function's own {seconds_text(decided.theirs.median)}"
-        yield Figure("A whole call", seconds_text(decided.ours.median), f"in turns with the function{theirs}")
+    original = None if report.original_latency is None or not opt.found else seconds_text(report.original_latency)
+    whole = None if report.comparison is None else report.comparison.latency
+    if whole is not None:
+        versus = "" if original is None else f"; the original function's: {original}"
+        yield Figure("Whole call", seconds_text(whole), f"median, from arguments to results{versus}")
     if best.latency is not None:
-        beside = report.original_latency if opt.found and report.comparison is None else None
-        versus = "" if beside is None else f"the original program: {seconds_text(beside)}; "
-        yield Figure("The kernels alone", seconds_text(best.latency), f"{versus}measured; no schedule can take less than {floor}")
+        # Where nothing was compared with the user's function, the original was timed as candidates are.
+        versus = "" if original is None or whole is not None else f"the original program's operators: {original}; "
+        note = f"median of calls of the compiled muGraph with its inputs ready; {versus}no schedule can take less than {floor}"
+        yield Figure("Kernels alone", seconds_text(best.latency), note)
     elif best.cost is not None:
-        yield Figure("Predicted per call", seconds_text(best.cost), f"not measured; no schedule can take less than {floor}")
+        yield Figure("Kernels alone, predicted", seconds_text(best.cost), f"not measured; no schedule can take less than {floor}")
     bound = opt.certificate.error_bound
     yield Figure(
         "Error bound",
@@ -181,38 +183,42 @@ def _bodies(opt: Result) -> Iterator[BodyView]:
         name, around = f"kernel {labels.names[index]}", labels.operands(index)
         count = node.body.operator_count()
         summary = f"{extent(node.body)} · {count} operator{'s' * (count != 1)}"
-        drawing = _drawing(node.body, f"The block graph of {name}", f"block-{index}", around)
-        threads = tuple(_thread_graphs(node.body, around, name, f"thread-{index}"))
-        launch = opt.executable.placement.launches.get(index)
-        yield BodyView(name, summary, drawing, threads, buffers.get(index, ()), "" if launch is None else launch.kernel.name)
+        place = f"block-{index}"
+        drawing = _drawing(node.body, f"The block graph of {name}", place, around)
+        yield BodyView(name, summary, drawing, tuple(_thread_graphs(node.body, around, name, place)), buffers.get(index, ()))
 
 
-def _thread_graphs(graph: Graph, around: Operands, kernel: str, anchor: str) -> Iterator[BodyView]:
+def _sheets(bodies: Iterable[BodyView]) -> Iterator[Sheet]:
+    for body in bodies:
+        yield body.drawing
+        yield from _sheets(body.threads)
+
+
+def _thread_graphs(graph: Graph, around: Operands, kernel: str, place: str) -> Iterator[BodyView]:
     labels = Labels(graph, around)
     for index, node in enumerate(graph.nodes):
         if node.body is not None:
             name, summary = f"thread graph {labels.names[index]}", labels.label(index).lines[1]
-            title = f"The {name} of {kernel}"
-            yield BodyView(name, summary, _drawing(node.body, title, f"{anchor}-{index}", labels.operands(index)))
+            drawing = _drawing(node.body, f"The {name} of {kernel}", f"{place}-thread-{index}", labels.operands(index))
+            yield BodyView(name, summary, drawing)
 
 
-def _candidates(opt: Result) -> Iterator[tuple[tables.CandidateRow, SheetView]]:
+def _candidates(opt: Result) -> Iterator[tuple[tables.CandidateRow, Sheet]]:
     """The rows of the verified muGraphs, each with its drawing."""
-    choices = [tables.choices(candidate.graph) for candidate in opt.candidates]
     for number, candidate in enumerate(opt.candidates, start=1):
-        runs = opt.found and candidate.graph == opt.graph
-        yield tables.candidate_row(number, candidate, runs, choices), _nested(candidate, number)
+        row = tables.candidate_row(number, candidate, runs=opt.found and candidate.graph == opt.graph)
+        yield row, _nested(candidate, number)
 
 
-def _nested(candidate: Candidate, number: int) -> SheetView:
-    return _view(draw(candidate.graph, nested=True), f"Candidate {number}", "", f"candidate-{number}")
+def _nested(candidate: Candidate, number: int) -> Sheet:
+    return _sheet(draw(candidate.graph, nested=True, place=f"candidate-{number}"), f"candidate-{number}", f"Candidate {number}")
 
 
-def _drawing(graph: Graph, title: str, name: str, around: Operands = Operands()) -> SheetView:
-    return _view(draw(graph, around), title, str(graph), name)
+def _drawing(graph: Graph, title: str, place: str, around: Operands = Operands()) -> Sheet:
+    return _sheet(draw(graph, around, place=place), place, title, str(graph))
 
 
-def _view(drawing: Drawing, title: str, description: str, name: str) -> SheetView:
-    made = sheet(drawing, title, description, name)
-    file = quote(_UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", made.file))
-    return SheetView(Markup(made.drawing), made.points, f"data:image/svg+xml,{file}", f"{name}.svg")
+def _sheet(drawing: Drawing, place: str, title: str, description: str = "") -> Sheet:
+    file = _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", standalone(drawing, title, description))
+    encoded = base64.b64encode(file.encode()).decode()
+    return Sheet(place, Markup(svg(drawing, title, description)), drawing.notes, f"data:image/svg+xml;base64,{encoded}")

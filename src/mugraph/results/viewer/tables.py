@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
 from mugraph.devices import device_for, roofline_seconds
 from mugraph.devices.roofline import compulsory_bytes, product_flops
-from mugraph.ir.graph import ACCUMULATORS, Graph, Node
+from mugraph.ir.graph import Graph
 from mugraph.lower.tile_form import Buffer, Kernel, Memory
 from mugraph.results.data import Candidate, Report, Result
 from mugraph.results.viewer.labels import bytes_words
@@ -27,8 +27,6 @@ class CandidateRow:
     runs: bool
     schedule: tuple[str, ...]
     """Grid and loop of each kernel."""
-    choices: tuple[tuple[str, bool], ...]
-    """What was chosen, in the order of `CHOICES`, and whether the candidates differ in it."""
     operators: str
     predicted: str
     measured: str
@@ -96,41 +94,13 @@ TIER_COUNTS = {"closures": "closures", "states": "tensors", "edges": "applicatio
 """Keys of a tier's report, and the heads of their columns."""
 
 
-CHOICES = ("kernels", "grid", "loop", "hands on", "accumulators", "own layouts")
-"""What candidates may differ in; each is a line for every kernel."""
-
-
-def choices(graph: Graph) -> tuple[str, ...]:
-    """What a muGraph chose, in the order of `CHOICES`."""
-    final = {value.node for value in graph.outputs}
-    lines = [
-        _choices(node, index in final) for index, node in enumerate(graph.nodes) if not node.is_input and not node.is_constant
-    ]
-    return tuple("\n".join(column) for column in zip(*lines, strict=True)) or ("",) * len(CHOICES)
-
-
-def _choices(node: Node, final: bool) -> tuple[str, ...]:
-    """Of one kernel: what it is, its grid and loop, what it stores for others, its accumulators, layouts of its own."""
-    stored = "-" if final else ", ".join(map(str, node.outputs))
-    if node.body is None:
-        return (node.op, "-", "-", stored, "-", "-")
-    accumulators = Counter(str(inner.get("combine", "sum, rescaled")) for inner in node.body.nodes if inner.op in ACCUMULATORS)
-    made = ", ".join(f"{count} × {kind}" if count > 1 else kind for kind, count in accumulators.items())
-    laid = sum(tensor.layout is not None for inner in (node, *node.body.nodes) for tensor in inner.outputs)
-    grid = " × ".join(map(str, node.body.grid)) or "1"
-    return ("generated", grid, str(node.body.loop), stored, made or "-", str(laid) if laid else "-")
-
-
-def candidate_row(number: int, candidate: Candidate, runs: bool, all_choices: Sequence[tuple[str, ...]]) -> CandidateRow:
-    """The row of a candidate among those whose choices are given."""
-    mine = all_choices[number - 1]
-    differing = tuple((text, len({others[place] for others in all_choices}) > 1) for place, text in enumerate(mine))
+def candidate_row(number: int, candidate: Candidate, runs: bool) -> CandidateRow:
+    """The row of a candidate."""
     error, ratio, check = candidate.max_relative_error, candidate.error_ratio, candidate.spot_check
     return CandidateRow(
         number,
         runs,
         tuple(schedule(candidate.graph)),
-        differing,
         ", ".join(str(node.body.operator_count()) for node in candidate.graph.kernels() if node.body is not None),
         optional_seconds(candidate.cost),
         optional_seconds(candidate.latency),
@@ -225,13 +195,13 @@ def pruned_rows(search: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def times(report: Report) -> list[tuple[str, str]]:
-    """Where the time of the whole call went."""
+    """Where the time went, and how long it took in all."""
     stages = {
         "search": report.seconds,
         "compilation": report.compile_seconds,
         "measurement": report.measure_seconds,
         "verification": report.verify_seconds,
-        "whole call": report.total_seconds,
+        "in all": report.total_seconds,
     }
     return [(stage, seconds_text(seconds)) for stage, seconds in stages.items()]
 
