@@ -23,7 +23,9 @@ from mugraph.ir.graph import Graph
 from mugraph.ir.program import Program, ProgramTensor
 from mugraph.ir.scalar import Scalar
 
-_CHECKS = frozenset({"_assert_tensor_metadata"})
+ROW = "mugraph row"
+"""Where a node says which row it is, if that is not its operator's."""
+CHECKS = frozenset({"_assert_tensor_metadata"})
 """Operators that only check what the trace knows."""
 _VALUES_OUT_OF_TENSORS = frozenset({"item", "_local_scalar_dense", "nonzero"})
 
@@ -84,7 +86,7 @@ def _program(
     for placeholder, number in signature.numbers.items():
         values[placeholders[placeholder]] = program.constant(number)
     for node in graph.nodes:
-        if node.op == "call_function" and name_of(node) not in _CHECKS:
+        if node.op == "call_function" and name_of(node) not in CHECKS:
             operands = _rounded_operands(node, _wide_operands(node, values) if widening else values)
             value = _apply(node, operands, rows)
             value = _widened(node, value) if widening else value
@@ -109,7 +111,7 @@ def _apply(node: torch.fx.Node, values: Mapping[torch.fx.Node, Any], rows: Mappi
     arguments: Any = torch.fx.map_arg(node.args, values.__getitem__)
     options: Any = torch.fx.map_arg(node.kwargs, values.__getitem__)
     try:
-        value = rows[name_of(node)](*arguments, **options)
+        value = rows[_row_of(node)](*arguments, **options)
     except MugraphError as error:
         raise type(error)(_at(node, str(error))) from None
     if isinstance(value, ProgramTensor) and value.number is None:
@@ -117,9 +119,13 @@ def _apply(node: torch.fx.Node, values: Mapping[torch.fx.Node, Any], rows: Mappi
     return value
 
 
+def _row_of(node: torch.fx.Node) -> str:
+    return str(node.meta.get(ROW, name_of(node)))
+
+
 def _check(node: torch.fx.Node, rows: Mapping[str, Rule]) -> None:
     """Refuse operators without a row, in words that fit the reason it has none."""
-    if name_of(node) in rows:
+    if _row_of(node) in rows:
         return
     if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
         raise UnsupportedOperator(_at(node, "it draws random numbers; pass them as an input, or call model.eval() for dropout"))

@@ -8,6 +8,7 @@ attention and the like stay whole, to be spelled out by our rows in the form the
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -17,7 +18,9 @@ import torch
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind
 
 from mugraph.errors import InvalidInput, NotAProgram, UnsupportedOperator
+from mugraph.frontend.aten import ROWS
 from mugraph.frontend.calling import unused_name
+from mugraph.frontend.constants import KNOWN_MASKS, with_constants
 from mugraph.frontend.conversion import Signature, convert
 from mugraph.frontend.export import Recording, record
 from mugraph.frontend.origins import origins
@@ -35,12 +38,12 @@ def trace_call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
     arguments = Arguments.of(fn, args, kwargs)
     recording = record(name, fn, arguments, _examples(name, arguments, args, kwargs))
     _refuse_mutation(name, recording)
-    signature, captured = _signature(fn, recording)
+    signature, captured = _with_constants(recording, *_signature(fn, recording))
     nodes = _returned_nodes(recording)
     if not nodes:
         raise InvalidInput(f"{name} returns no tensor; return the tensors to compute")
     try:
-        graph, numbers = convert(recording.program.graph, signature, nodes)
+        graph, numbers = convert(recording.program.graph, signature, nodes, {**ROWS, **KNOWN_MASKS})
     except UnsupportedOperator as error:
         raise NotAProgram(f"{error}; or use {_IN_PIECES}") from None
     placeholders = list(signature.inputs)
@@ -117,6 +120,21 @@ def _signature(fn: Callable[..., Any], recording: Recording) -> tuple[Signature,
         _check_tensor(f"tensor {name} of the function", tensor)
         inputs[placeholder] = name
         sources.append(source)
+    return Signature(inputs, numbers), tuple(sources)
+
+
+def _with_constants(
+    recording: Recording, signature: Signature, captured: tuple[CapturedSource, ...]
+) -> tuple[Signature, tuple[CapturedSource, ...]]:
+    """The same with what the function computes of no tensor: numbers, and further inputs that it brings along."""
+    inputs, numbers, sources = dict(signature.inputs), dict(signature.numbers), list(captured)
+    for placeholder, tensor in with_constants(recording.program.graph).items():
+        if tensor.dim() == 0 and math.isfinite(number := float(tensor)):
+            numbers[placeholder] = Scalar.of(number)
+            continue
+        name = unused_name(placeholder, set(inputs.values()))
+        inputs[placeholder] = name
+        sources.append(CapturedSource.of(name, tensor, ()))
     return Signature(inputs, numbers), tuple(sources)
 
 

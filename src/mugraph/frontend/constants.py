@@ -1,0 +1,193 @@
+"""What a recorded function computes of no tensor: masks by position, tables of positions, tensors of one number.
+
+Such calls are made once, while the function is traced, and what the rest reads of them becomes inputs of the program that the
+result brings along. A mask of booleans becomes numbers on the way: choices by it are sums and products with constants,
+
+    masked_fill(x, mask, -inf) = x + m, with -inf where the mask is, and 0 elsewhere
+    where(mask, x, y)          = x k + y (1 - k), with 1 where the mask is, and 0 elsewhere
+
+which are the same numbers wherever what is not chosen is finite: 0 times infinity is not a number. Attention that is causal, or
+has such a mask, gets the mask as numbers too; where it hides every key of a query, whose row is 0 in PyTorch, it stays as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import fx
+
+from mugraph.frontend.aten import Rule
+from mugraph.frontend.attention import WATCHED_ROWS, causal_mask, hides_a_row
+from mugraph.frontend.conversion import CHECKS, ROW
+from mugraph.frontend.torch_casts import DTYPES, name_of
+
+_LARGEST = 1 << 26
+"""Elements of a constant that is kept."""
+_ATTENTION = frozenset({"scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu"})
+
+Constants = Mapping[str, torch.Tensor]
+"""The values of placeholders that were added to a graph, by name."""
+
+
+def with_constants(graph: fx.Graph) -> dict[str, torch.Tensor]:
+    """Change a graph so that what it computes of no placeholder is read from new ones, and return their values."""
+    values = _computed(graph)
+    added = _Placeholders(graph)
+    for node in list(graph.nodes):
+        if name_of(node) in CHECKS and all(source in values for source in node.all_input_nodes):
+            graph.erase_node(node)
+    for node in list(graph.nodes):
+        if node.op != "call_function" or node in values:
+            continue
+        _chosen_by_constants(graph, node, values, added)
+    for node in list(graph.nodes):
+        if node.op == "call_function" and node not in values and name_of(node) in _ATTENTION:
+            _masked_by_constants(node, values, added)
+    for node in list(graph.nodes):
+        if node.op in ("call_function", "output") and node not in values:
+            for source in node.all_input_nodes:
+                value = values.get(source)
+                if value is not None and value.dtype in DTYPES:
+                    node.replace_input_with(source, added.of(value))
+    for node in reversed(list(graph.nodes)):
+        if node in values and not node.users:
+            graph.erase_node(node)
+    return added.values
+
+
+class _Placeholders:
+    """Placeholders for constants, one for each value."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self.graph = graph
+        self.values: dict[str, torch.Tensor] = {}
+        self._known: dict[str, fx.Node] = {}
+
+    def of(self, value: torch.Tensor) -> fx.Node:
+        for name, other in self.values.items():
+            if other is value or (other.dtype is value.dtype and torch.equal(other, value)):
+                return self._known[name]
+        first = next(iter(self.graph.nodes))
+        with self.graph.inserting_before(first):
+            node = self.graph.placeholder(f"constant_{len(self.values)}")
+        node.meta["val"] = value
+        self.values[node.name] = value
+        self._known[node.name] = node
+        return node
+
+
+def _computed(graph: fx.Graph) -> dict[fx.Node, torch.Tensor]:
+    """The values of the calls that read no placeholder, draw nothing and change nothing."""
+    values: dict[fx.Node, torch.Tensor] = {}
+    for node in graph.nodes:
+        tags = getattr(node.target, "tags", ())
+        fixed = isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.is_mutable
+        if not fixed or torch.Tag.nondeterministic_seeded in tags or any(source not in values for source in node.all_input_nodes):
+            continue
+        given = node.meta.get("val")
+        if not isinstance(given, torch.Tensor) or given.numel() > _LARGEST:
+            continue
+        arguments: Any = fx.map_arg(node.args, values.__getitem__)
+        options: Any = fx.map_arg(node.kwargs, values.__getitem__)
+        value = node.target(*arguments, **options)
+        if isinstance(value, torch.Tensor):
+            values[node] = value
+    return values
+
+
+def _chosen_by_constants(graph: fx.Graph, node: fx.Node, values: Mapping[fx.Node, torch.Tensor], added: _Placeholders) -> None:
+    """Replace a choice between numbers by a mask that is known."""
+    choice = _choice(node, values)
+    given = node.meta.get("val")
+    if choice is None or not isinstance(given, torch.Tensor) or given.dtype not in DTYPES:
+        return
+    mask, first, second = choice
+    kept = mask.to(given.dtype)
+    with graph.inserting_before(node):
+        if isinstance(second, float) and second == -math.inf and isinstance(first, fx.Node):
+            hidden = torch.zeros_like(kept).masked_fill(~mask, -math.inf)
+            replacement = _call(node, torch.ops.aten.add.Tensor, first, added.of(hidden))
+        else:
+            parts = [_part(node, first, kept, added), _part(node, second, 1 - kept, added)]
+            shown = [part for part in parts if part is not None]
+            replacement = shown[0] if len(shown) == 1 else _call(node, torch.ops.aten.add.Tensor, *shown)
+    node.replace_all_uses_with(replacement)
+    graph.erase_node(node)
+
+
+Choice = tuple[torch.Tensor, fx.Node | float, fx.Node | float]
+
+
+def _choice(node: fx.Node, values: Mapping[fx.Node, torch.Tensor]) -> Choice | None:
+    """The mask of a choice, what stands where it is true, and what elsewhere; None for what is no choice by a known mask."""
+    name = name_of(node)
+    if name not in ("where", "masked_fill") or len(node.args) != 3:
+        return None
+    first, second, third = node.args
+    mask, chosen, other = (second, third, first) if name == "masked_fill" else (first, second, third)
+    known = values.get(mask) if isinstance(mask, fx.Node) else None
+    if known is None or known.dtype is not torch.bool:
+        return None
+    sides = [_number_or_node(side, values) for side in (chosen, other)]
+    if sides[0] is None or sides[1] is None:
+        return None
+    if isinstance(sides[0], float) and sides[0] == -math.inf:  # -inf is added to what is kept
+        return ~known, sides[1], sides[0]
+    return known, sides[0], sides[1]
+
+
+def _number_or_node(side: Any, values: Mapping[fx.Node, torch.Tensor]) -> fx.Node | float | None:
+    """A side of a choice: one number, or a node; None for infinities that are not all of a side, and for what is not known."""
+    if isinstance(side, (int, float)):
+        return float(side)
+    if not isinstance(side, fx.Node):
+        return None
+    value = values.get(side)
+    if value is None:
+        return side
+    if value.numel() and bool((value == value.reshape(-1)[0]).all()):
+        return float(value.reshape(-1)[0])
+    return side if bool(value.isfinite().all()) else None
+
+
+def _part(node: fx.Node, side: fx.Node | float, kept: torch.Tensor, added: _Placeholders) -> fx.Node | None:
+    """A side of a choice where it is chosen, and 0 elsewhere; None for 0 everywhere."""
+    if isinstance(side, float):
+        return added.of((kept * side).expand(node.meta["val"].shape).contiguous()) if side else None
+    return _call(node, torch.ops.aten.mul.Tensor, side, added.of(kept))
+
+
+def _call(like: fx.Node, target: Any, *operands: fx.Node) -> fx.Node:
+    """A call before another one, in its place, that gives a tensor like its."""
+    node = like.graph.call_function(target, operands)
+    node.meta.update(like.meta)
+    return node
+
+
+def _masked_by_constants(node: fx.Node, values: Mapping[fx.Node, torch.Tensor], added: _Placeholders) -> None:
+    """Give attention its mask as numbers, where it is known and hides no row."""
+    schema = node.target._schema.arguments  # type: ignore[union-attr]
+    given: dict[str, Any] = {argument.name: argument.default_value for argument in schema if argument.has_default_value()}
+    given |= dict(zip((argument.name for argument in schema), node.args, strict=False)) | dict(node.kwargs)
+    query, key = given["query"].meta["val"], given["key"].meta["val"]
+    shape = (query.shape[-2], key.shape[-2])
+    mask = given.get("attn_mask")
+    known = values.get(mask) if isinstance(mask, fx.Node) else None
+    if known is not None and known.dtype is torch.bool:
+        known = torch.zeros(known.shape, dtype=query.dtype, device=known.device).masked_fill(~known, -math.inf)
+    if mask is None and given["is_causal"] and shape[1] > 1:  # query 0 sees key 0, and only it, however many of both there are
+        known = causal_mask(shape, query.dtype, query.device)
+    if known is None:
+        return
+    given |= {"attn_mask": added.of(known.to(query.dtype)), "is_causal": False}
+    node.args = tuple(given[argument.name] for argument in schema if not argument.kwarg_only)
+    node.kwargs = {argument.name: given[argument.name] for argument in schema if argument.kwarg_only}
+    if not hides_a_row(known):
+        node.meta[ROW] = f"{name_of(node)} with a known mask"
+
+
+KNOWN_MASKS: Mapping[str, Rule] = {f"{name} with a known mask": row for name, row in WATCHED_ROWS.items()}
+"""Rows of attention for masks that were looked at."""

@@ -1,0 +1,135 @@
+"""What a function computes of no tensor: masks, positions, tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import mugraph
+from mugraph.errors import NotAProgram
+from mugraph.frontend import trace
+from mugraph.verifier import Outcome
+
+from .agreement import assert_agrees, random, run
+
+Q, K, V = (random(2, 3, 6, 4, seed=seed) for seed in range(3))
+X, Y = random(6, 8, seed=3), random(6, 8, seed=4)
+
+
+def scores(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    return q @ k.mT / 2
+
+
+FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
+    "causal": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), (Q, K, V)),
+    "causal, more keys": (
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), (Q[..., :3, :], K, V)
+    ),
+    "booleans": (
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=torch.ones(6, 6, dtype=torch.bool).tril()), (Q, K, V)
+    ),
+    "a window": (
+        lambda q, k, v: F.scaled_dot_product_attention(
+            q, k, v, attn_mask=(torch.arange(6)[:, None] - torch.arange(6)[None]).abs() < 2
+        ),
+        (Q, K, V),
+    ),
+    "ALiBi": (
+        lambda q, k, v: F.scaled_dot_product_attention(
+            q, k, v, attn_mask=-(torch.arange(6)[:, None] - torch.arange(6)[None]).abs().double() / 4
+        ),
+        (Q, K, V),
+    ),
+    "grouped": (
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True),
+        (random(2, 6, 6, 4), K, V),
+    ),
+    "filled with -inf": (
+        lambda q, k, v: scores(q, k).masked_fill(torch.ones(6, 6).triu(1) > 0, -math.inf).softmax(-1) @ v, (Q, K, V)
+    ),
+    "chosen with -inf": (
+        lambda q, k, v: torch.where(torch.ones(6, 6).tril() > 0, scores(q, k), -math.inf).softmax(-1) @ v, (Q, K, V)
+    ),
+    "chosen, -inf first": (
+        lambda q, k, v: torch.where(torch.ones(6, 6).triu(1) > 0, -math.inf, scores(q, k)).softmax(-1) @ v, (Q, K, V)
+    ),
+    "filled with a number": (lambda x: x.masked_fill(torch.arange(8) > 4, 2.5), (X,)),
+    "chosen from two": (lambda x, y: torch.where(torch.arange(8) > 4, x, y), (X, Y)),
+    "lower triangle": (lambda x: torch.tril(x), (X,)),
+    "upper triangle": (lambda x: torch.triu(x, 2).exp(), (X,)),
+    "positions": (lambda x: x * torch.arange(8, dtype=torch.float64), (X,)),
+    "a number": (lambda x: x * torch.full((), 3.0, dtype=torch.float64), (X,)),
+    "ones": (lambda x: x + torch.ones(6, 1, dtype=torch.float64), (X,)),
+    "frequencies": (lambda x: x * (10000.0 ** (-torch.arange(8, dtype=torch.float64) / 8)).cos(), (X,)),
+    "cosine similarity": (lambda x, y: F.cosine_similarity(x, y, -1), (X, Y)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_what_is_computed_of_no_tensor_is_a_constant(name: str) -> None:
+    fn, inputs = FUNCTIONS[name]
+    assert_agrees(fn, *inputs)
+
+
+def test_equal_constants_are_one_input() -> None:
+    def twice(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        once = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return F.scaled_dot_product_attention(once, k, v, is_causal=True)
+
+    assert trace(twice, (Q, K, V)).graph.input_names == ("q", "k", "v", "constant_0")
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=torch.zeros(6, 6, dtype=torch.bool)),
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=torch.full((6, 6), -math.inf, dtype=torch.float64)),
+    ],
+)
+def test_a_mask_that_hides_a_row_is_none_that_a_program_has(fn: Callable[..., Any]) -> None:
+    with pytest.raises(NotAProgram, match="masked attention"):
+        trace(fn, (Q, K, V))
+
+
+def test_masks_that_are_inputs_may_hide_rows() -> None:
+    with pytest.raises(NotAProgram, match="masked attention"):
+        trace(lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, attn_mask=m), (Q, K, V, random(6, 6)))
+
+
+def test_random_numbers_are_no_constants() -> None:
+    with pytest.raises(NotAProgram, match="random"):
+        trace(lambda x: x * torch.rand(8, dtype=torch.float64), (X,))
+
+
+def test_what_is_not_chosen_must_be_finite() -> None:
+    """The one difference to PyTorch, and where it is: 0 times infinity."""
+    traced = trace(lambda x: torch.tril(x), (X,))
+    tensors = traced.flatten((X.clone().index_fill(1, torch.tensor([7]), math.inf),), {})
+    (result,) = run(traced.graph, tensors)
+    assert torch.isnan(result[0, 7])
+    assert torch.equal(result[:, :7], torch.tril(X)[:, :7])
+
+
+def test_causal_attention_is_the_softmax_that_one_writes() -> None:
+    def by_hand(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return (q @ k.mT * 0.5).masked_fill(torch.ones(6, 6, dtype=torch.bool).triu(1), -math.inf).softmax(-1) @ v
+
+    verdict = mugraph.verify(FUNCTIONS["causal"][0], by_hand, tuple(t.float() for t in (Q, K, V)))
+    assert verdict.outcome is Outcome.EQUIVALENT
+
+
+def test_kernels_of_causal_attention(tmp_path: Any) -> None:
+    inputs = tuple(tensor.float() for tensor in (Q, K, V))
+    opt = mugraph.superoptimize(FUNCTIONS["causal"][0], inputs, profile=False)
+    assert opt.found
+    wanted = FUNCTIONS["causal"][0](*inputs)
+    torch.testing.assert_close(opt(*inputs), wanted, rtol=1e-5, atol=1e-5)
+    again = mugraph.load(opt.save(tmp_path / "causal"))
+    mask = torch.from_numpy(np.triu(np.full((6, 6), -np.inf, np.float32), 1))
+    torch.testing.assert_close(again(*inputs, mask), wanted, rtol=1e-5, atol=1e-5)
