@@ -15,6 +15,7 @@ import hashlib
 import logging
 import os
 import tempfile
+import threading
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -24,6 +25,7 @@ from mugraph.support.private_directories import PRIVATE_FILE, check_private, mak
 from mugraph.support.scratch import scratch_directory
 
 _DIGEST_BYTES = 32
+_ONE_AT_A_TIME = threading.Lock()
 _log = logging.getLogger(__name__)
 
 Build = Callable[[Path], None]
@@ -43,7 +45,8 @@ def kept_object(path: Path, build: Build) -> bytes:
         make_private(path.parent)
         return _built(path, build)
     except (OSError, StorageError) as error:
-        elsewhere = Path(_substitute(path.parent, str(error)).name, path.name)
+        with _ONE_AT_A_TIME:  # or threads that compile beside each other have one each
+            elsewhere = Path(_substitute(path.parent, str(error)).name, path.name)
         found = _read(elsewhere)
         return _built(elsewhere, build) if found is None else found
 
