@@ -22,19 +22,19 @@ COLUMNS = ("grid", "loop", "between kernels", "layouts", "predicted", "measured"
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class ComparedCell:
     """A cell: its lines, and whether the first row has something else there."""
 
     lines: tuple[str, ...]
     differs: bool
 
 
-def differences(opt: Result) -> list[tuple[Cell, ...]]:
+def differences(opt: Result) -> list[tuple[ComparedCell, ...]]:
     """A row of `COLUMNS` for each candidate, in their order; none where there are not two to compare."""
     if len(opt.candidates) < 2:
         return []
     rows = [_row(candidate, opt.executable.machine) for candidate in opt.candidates]
-    return [tuple(Cell(lines, lines != first) for lines, first in zip(row, rows[0], strict=True)) for row in rows]
+    return [tuple(ComparedCell(lines, lines != first) for lines, first in zip(row, rows[0], strict=True)) for row in rows]
 
 
 def _row(candidate: Candidate, machine: Machine) -> tuple[tuple[str, ...], ...]:

@@ -25,7 +25,7 @@ _MOST = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SourcePlace:
     """What a box is in the sources: words, and the ids of lines with their numbers. `more` lines are not listed."""
 
     words: str
@@ -34,7 +34,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class SourceFunction:
     """A function of a source file; its lines are counted from 1, and `last` is one of them."""
 
     file: str
@@ -43,14 +43,14 @@ class Function:
     last: int
 
 
-def function(sources: Mapping[str, str], name: str) -> Function | None:
+def function(sources: Mapping[str, str], name: str) -> SourceFunction | None:
     """Where the function of the kernel called `name` is defined; None where no file defines it."""
     begins = re.compile(rf"(?:def |[^\s#/].*\b){name}(?:_blocks)?\(.*[^;]$")
     for file, text in sources.items():
         lines = text.splitlines()
         for number, line in enumerate(lines, start=1):
             if begins.match(line):
-                return Function(file, name, number, number + _rest(lines[number:]))
+                return SourceFunction(file, name, number, number + _rest(lines[number:]))
     return None
 
 
@@ -78,7 +78,7 @@ class Whereabouts:
         self._files = {file: number for number, file in enumerate(opt.sources, start=1)}
         self._back: dict[tuple[str, int], str] = {}
         self._targets: set[tuple[str, int]] = set()
-        self.places: dict[str, Place] = {}
+        self.places: dict[str, SourcePlace] = {}
         """By the ids of boxes."""
         if not opt.found:
             return
@@ -98,12 +98,12 @@ class Whereabouts:
         lines = highlighted(file, self._sources[file]).split("\n")
         return Markup("\n").join(self._line(file, number, Markup(line)) for number, line in enumerate(lines, start=1))
 
-    def _kernel(self, index: int, found: Function) -> None:
+    def _kernel(self, index: int, found: SourceFunction) -> None:
         words = f"In {found.file} it is {found.name}, lines {found.first} to {found.last}:"
         self._place(f"kernels-{index}", found.file, words, [found.first])
         self._back[found.file, found.first] = f"kernels-{index}"
 
-    def _buffers(self, index: int, found: Function, kernel: Kernel, labels: Labels) -> None:
+    def _buffers(self, index: int, found: SourceFunction, kernel: Kernel, labels: Labels) -> None:
         lines = self._sources[found.file].splitlines()[: found.last]
         for value, tile in kernel.tensors:
             box = f"block-{index}-{value.node}"
@@ -113,7 +113,7 @@ class Whereabouts:
                 self._place(box, found.file, f"It lies in {tile.buffer}, which {found.file} names in", own)
                 self._back.setdefault((found.file, own[0]), box)
 
-    def _variables(self, index: int, found: Function, body: Graph) -> None:
+    def _variables(self, index: int, found: SourceFunction, body: Graph) -> None:
         lines = self._sources[found.file].splitlines()[: found.last]
         for node in range(len(body.nodes)):
             named = re.compile(rf"\s+(?!part_)\w+_{node} = ")
@@ -125,7 +125,7 @@ class Whereabouts:
     def _place(self, box: str, file: str, words: str, lines: list[int]) -> None:
         self._targets.update((file, line) for line in lines[:_MOST])
         shown = tuple((self._id(file, line), line) for line in lines[:_MOST])
-        self.places[box] = Place(words, shown, max(0, len(lines) - _MOST))
+        self.places[box] = SourcePlace(words, shown, max(0, len(lines) - _MOST))
 
     def _id(self, file: str, line: int) -> str:
         return f"source-{self._files[file]}-{line}"
