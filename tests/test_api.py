@@ -195,7 +195,7 @@ def test_without_a_compiler_nothing_is_searched(monkeypatch: pytest.MonkeyPatch)
         raise TargetUnavailable("target cpu needs a C compiler: install gcc or clang")
 
     monkeypatch.setattr("mugraph.targets.cpu.machine.find_compiler", missing)
-    monkeypatch.setattr("mugraph.api.Inquiry", None)
+    monkeypatch.setattr("mugraph.selection.whole_programs.Inquiry", None)
     with pytest.raises(TargetUnavailable, match="install gcc or clang"):
         mugraph.superoptimize(normalised_product, inputs(), cache="off")
 
@@ -206,7 +206,7 @@ def test_without_a_budget_the_function_is_called() -> None:
 
 
 def test_what_pytorch_loads_once_is_no_part_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mugraph.api.load_tracer", lambda: time.sleep(2.0))
+    monkeypatch.setattr("mugraph.selection.whole_programs.load_tracer", lambda: time.sleep(2.0))
     started = time.monotonic()
     opt = mugraph.superoptimize(normalised_product, inputs(), budget=20.0)
     assert opt.report.total_seconds < time.monotonic() - started - 1.9
@@ -350,10 +350,7 @@ def test_verify_finds_a_difference() -> None:
 @pytest.mark.parametrize(
     ("function", "tensors", "error", "text"),
     [
-        (lambda x: torch.cumsum(x, 0), (torch.ones(4),), UnsupportedOperator, "cumsum"),
-        (lambda x: x * 2, (torch.ones(4, dtype=torch.int64),), InvalidInput, "int64"),
-        (lambda x: x * 2, (torch.ones(0, 4),), InvalidInput, "0, 4"),
-        (lambda x: x.mul_(2), (torch.ones(4),), InvalidInput, "mutat|in place|in-place"),
+        (lambda x: x * (1 if x.sum() > 0 else 2), (torch.ones(4),), UnsupportedOperator, "values of a tensor"),
         (lambda x, y: x @ y, (torch.ones(4, 3), torch.ones(4, 3)), mugraph.MugraphError, "4"),
         (3, (torch.ones(4),), InvalidInput, "int"),
     ],

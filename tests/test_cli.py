@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 
 import mugraph
+from mugraph import api
 from mugraph.cli import doctor, main
 from mugraph.cli.arguments import processes_of
 from mugraph.cli.cache import KINDS
 from mugraph.cli.output import dropped
 from mugraph.devices.host import available_cores
-from mugraph.integrations import piece_optimizer
 from mugraph.lower.pipeline import PIPELINE
 from mugraph.lower.tile_text import parse_kernel
-from mugraph.results import superoptimized
+from mugraph.pieces import piece_optimizer
 from mugraph.results.data import Rejection
 from mugraph.runtime import baselines
 from mugraph.search import structure_cache
@@ -53,9 +53,8 @@ def cumulative(x, w):
 def mismatched(x, w):
     return x @ w.T
 
-def mutating(x, w):
-    x.mul_(2)
-    return x @ w
+def branching(x, w):
+    return x @ w if x.sum() > 0 else x @ w * 2
 """
 CONTRACT = {
     "workload", "found", "kernels", "block_operators", "search_seconds", "first_found_seconds", "states", "exhausted",
@@ -235,25 +234,14 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], named: str,
     ("function", "named"),
     [
         ("absent", "absent"),
-        ("cumulative", "cumsum"),
         ("mismatched", "64"),
-        ("mutating", "argument x in place"),
+        ("branching", "values of a tensor"),
     ],
 )
 def test_functions_at_fault_are_one_line_and_exit_code_2(
     function: str, named: str, program: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["optimize", f"{program}:{function}"]) == 2
-    assert named in error_line(capsys)
-
-
-@pytest.mark.parametrize(("tensor", "named"), [("torch.ones(4, dtype=torch.int32)", "int32"), ("torch.ones(0, 4)", "0")])
-def test_tensors_at_fault_are_one_line_and_exit_code_2(
-    tensor: str, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "bad.py"
-    path.write_text(f"import torch\ndef example_inputs():\n    return ({tensor},)\ndef f(x):\n    return x * 2\n")
-    assert main(["optimize", f"{path}:f"]) == 2
     assert named in error_line(capsys)
 
 
@@ -301,7 +289,7 @@ def test_defects_are_reported_as_such(monkeypatch: pytest.MonkeyPatch, capsys: p
     def broken(path: Path, trust_sources: bool) -> None:
         raise ZeroDivisionError("a defect")
 
-    monkeypatch.setattr(superoptimized, "load", broken)
+    monkeypatch.setattr(api, "load", broken)
     assert main(["show", "anything"]) == 2
     assert "ZeroDivisionError" in error_line(capsys)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from mugraph.version import __version__
 
 if TYPE_CHECKING:
-    from mugraph.api import optimize_graph, superoptimize, verify
+    from mugraph.api import load, optimize_graph, superoptimize, verify
     from mugraph.errors import MugraphError
     from mugraph.frontend.onnx import from_onnx
     from mugraph.integrations.decorator import optimize
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mugraph.integrations.torch_operator import torch_operator
     from mugraph.ir.graph import Graph
     from mugraph.ir.program import Program
-    from mugraph.results.superoptimized import Superoptimized, load
+    from mugraph.results.superoptimized import Superoptimized
     from mugraph.search import SearchSpace
 
 __all__ = [
@@ -54,7 +54,7 @@ _HOMES = {
     "SearchSpace": "mugraph.search",
     "Superoptimized": "mugraph.results.superoptimized",
     "from_onnx": "mugraph.frontend.onnx",
-    "load": "mugraph.results.superoptimized",
+    "load": "mugraph.api",
     "optimize": "mugraph.integrations.decorator",
     "optimize_graph": "mugraph.api",
     "superoptimize": "mugraph.api",

@@ -5,45 +5,47 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from typing import Any, cast, get_args
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mugraph.devices import device_for
-from mugraph.errors import BudgetExceeded, InvalidInput, NotEquivalent
-from mugraph.frontend import load_tracer, trace
-from mugraph.frontend.calling import Calling, Positional, arguments_of
+from mugraph.errors import BudgetExceeded, InvalidInput, NotEquivalent, UnsupportedOperator
+from mugraph.frontend import record, require_torch
 from mugraph.frontend.comparison import compared
 from mugraph.frontend.handwritten import in_place_of
-from mugraph.ir.graph import Graph, Level
+from mugraph.ir.graph import Graph
 from mugraph.ir.program import Program
 from mugraph.ir.readings import readings
-from mugraph.results.data import Report
-from mugraph.results.superoptimized import Superoptimized
-from mugraph.runtime.baselines import EAGER, BaselineComparison
+from mugraph.results.serialization import ONE_PROGRAM, kind_of, read_manifest
+from mugraph.results.superoptimized import Superoptimized, load_program
 from mugraph.search import Proposal, SearchReport, SearchResult, SearchSpace
 from mugraph.search.algorithm1.candidates import predicted_seconds
-from mugraph.search.constraints import EVERYTHING
-from mugraph.search.executors import Workers, check_workers
-from mugraph.selection.inputs import random_tensors, torch_runner
-from mugraph.selection.own_function import OwnCall
-from mugraph.selection.proposals import Engine, Found, Inquiry, engine_of
-from mugraph.selection.qualification import Contestant, Evidence, Proved, Qualifier
-from mugraph.selection.result_cache import ResultCache
-from mugraph.selection.structure_key import of_form
+from mugraph.search.executors import Workers
+from mugraph.selection.proposals import Engine, engine_of
+from mugraph.selection.qualification import Contestant, Evidence, Qualifier
+from mugraph.selection.whole_programs import (
+    ExampleInputs,
+    OptimizationSettings,
+    Problem,
+    Subject,
+    check_evidence,
+    function_problem,
+    program_problem,
+    reading,
+    result_of,
+    superoptimized,
+)
 from mugraph.support.deadline import Deadline
-from mugraph.support.progress import Event, ProgressCallback, Reporter, silent
+from mugraph.support.progress import ProgressCallback, Reporter, silent
 from mugraph.support.store import Mode, Store
-from mugraph.targets.machine import Machine
 from mugraph.verifier import Verdict, prover, verify_graphs
-from mugraph.verifier.certificate import digest as graph_digest
-from mugraph.verifier.float_checks import Runner
-from mugraph.verifier.random_tests import check_max_error, mismatched
+from mugraph.verifier.random_tests import mismatched
 
-Subject = Callable[..., Any] | Program | Graph
-ExampleInputs = Sequence[Any] | Mapping[str, Any]
+if TYPE_CHECKING:
+    from mugraph.frontend.torch_trace import RecordedCall
 
 
 def superoptimize(
@@ -100,54 +102,24 @@ def superoptimize(
     targets that are unknown or cannot be compiled for here.
     """
     deadline = Deadline(budget)
-    check_evidence(seed, max_error, evidence)
-    device = device_for(target)
-    check_workers(workers)
-    space = EVERYTHING if space is None else space
-    if not isinstance(space, SearchSpace):
-        raise InvalidInput(f"space is a mugraph.SearchSpace, not a {type(space).__name__}")
-    if not isinstance(like, Graph | None):
-        raise InvalidInput(f"like is a muGraph, the graph of an earlier result, and not a {type(like).__name__}")
+    settings = OptimizationSettings(
+        target, seed, profile, max_error, evidence, engine_of(search), space, workers, cache, like, baselines
+    )
     with ExitStack() as stack:
         tell = stack.enter_context(Reporter()) if progress is True else progress or silent
-        deadline = _reading(deadline, tell, fn)
-        problem = _problem(fn, example_inputs)
-        space.check(problem.program)
-        qualifier = Qualifier(problem.program, target, deadline, tell, seed, max_error, evidence, problem.baseline)
-        settings: dict[str, Any] = {"profile": profile, "max_error": max_error, "search": engine_of(search), "evidence": evidence}
-        settings |= {"seed": seed, "like": None if like is None else graph_digest(like), "space": space.to_json()}
-        settings["rival"] = "the program" if problem.own is None else "the function"  # what a result that is kept was faster than
-        memory = ResultCache(Store.of(cache), problem.program, device, settings, budget, _called(fn))
-        recalled = memory.recalled(qualifier, problem.calling, None if problem.own is None else problem.own.fn)
-        if recalled is not None:
-            if baselines and (own := problem.own_on(recalled.executable.machine)) is not None:
-                recalled.report = replace(recalled.report, comparison=qualifier.compared(recalled, own, compiled=True))
-            return recalled
-        original = qualifier.original()  # first, so that a target that cannot be compiled for costs no search
-        found = Inquiry(problem.program, device, search, space, workers, memory.store).found(deadline, tell)
-        if found.report.interrupted:
-            qualifier.answer_interruption()
-        candidates = found.candidates if like is None else of_form(found.candidates, like, problem.program)
-        proposals = [(candidate.graph, candidate.cost) for candidate in candidates]
-        measured = profile and original.executable.machine.available
-        own = problem.own_on(original.executable.machine) if measured else None
-        if measured:
-            proved = qualifier.prove(qualifier.rank(qualifier.compile(proposals), problem.inputs))
-        else:
-            proved = qualifier.compile_and_prove(proposals)
-        if own is not None:
-            proved = qualifier.settle_among(proved, problem.inputs)
-        elif measured:
-            proved, original = qualifier.settle(proved, original, problem.inputs)
-        better = bool(proved) and not original.clearly_faster_than(proved[0].entry)
-        result = _result(qualifier, found, proved, better, original, problem, space)
-        if better and own is not None:
-            comparison = qualifier.compared(result, own, baselines)
-            better = comparison is not None and EAGER in comparison.duels and comparison.duels[EAGER].clear
-            result = _result(qualifier, found, proved, better, original, problem, space, comparison)
-        if not result.report.interrupted:
-            memory.keep(result)
-        return result
+        deadline = reading(deadline, tell, fn)
+        if isinstance(fn, Program | Graph):
+            return superoptimized(program_problem(fn, example_inputs), settings, deadline, tell)
+        call, given = _recorded(fn, example_inputs)
+        try:
+            problem = _problem(call, given)
+        except (InvalidInput, UnsupportedOperator) as refusal:
+            if like is not None or settings.search != "closure":
+                raise
+            from mugraph.pieces.cutting import superoptimized_in_pieces
+
+            return superoptimized_in_pieces(call, given, settings, deadline, tell, refusal)
+        return superoptimized(problem, settings, deadline, tell)
 
 
 def optimize_graph(
@@ -181,8 +153,8 @@ def optimize_graph(
     device = device_for(target)
     with ExitStack() as stack:
         tell = stack.enter_context(Reporter()) if progress is True else progress or silent
-        deadline = _reading(deadline, tell, fn)
-        problem = _problem(fn, example_inputs)
+        deadline = reading(deadline, tell, fn)
+        problem = _problem_of(fn, example_inputs)
         written = in_place_of(problem.program, graph, device)
         qualifier = Qualifier(problem.program, target, deadline, tell, seed, max_error, evidence, problem.baseline)
         original, entry = qualifier.original(), qualifier.built(written, predicted_seconds(written, device))
@@ -194,10 +166,11 @@ def optimize_graph(
         if measured and own is None:
             proved, original = qualifier.settle(proved, original, problem.inputs)
         nothing = SearchResult([Proposal(written, 0.0)], SearchReport(refused="the muGraph was given"))
-        result = _result(qualifier, nothing, proved, True, original, problem)
+        result = result_of(qualifier, nothing, proved, True, original, problem)
         if own is None:
             return result
-        return _result(qualifier, nothing, proved, True, original, problem, comparison=qualifier.compared(result, own, baselines))
+        comparison = qualifier.compared(result, own, baselines)
+        return result_of(qualifier, nothing, proved, True, original, problem, comparison=comparison)
 
 
 def _refused(qualifier: Qualifier, entry: Contestant) -> BudgetExceeded | NotEquivalent:
@@ -235,7 +208,7 @@ def verify(
     of `superoptimize`, and InvalidInput for properties that do not hold.
     """
     check_evidence(seed, max_error)
-    deadline = _reading(Deadline(budget), silent, fn_a, fn_b)
+    deadline = reading(Deadline(budget), silent, fn_a, fn_b)
     pair = compared(fn_a, fn_b, example_inputs, for_all_weights=for_all_weights)
     if pair.mismatch is not None:
         verdict = mismatched(pair.left, pair.right, pair.mismatch, max_error, seed)
@@ -253,103 +226,44 @@ def verify(
     return replace(verdict, question=pair.question, certificate=replace(verdict.certificate, readings=read))
 
 
-def check_evidence(seed: object, max_error: object, evidence: object = "bounded") -> None:
-    """Raise InvalidInput for what is no seed of random tests, no bound on their error, or no kind of evidence."""
-    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool) or seed < 0):
-        raise InvalidInput(f"seed is an integer, at least 0, or None for a fresh one, not {seed!r}")
-    check_max_error(max_error)
-    evidence_of(evidence)
+def load(path: str | Path, trust_sources: bool = False) -> Superoptimized:
+    """Read back the folder that `save` of a result wrote, and compile its muGraphs for this machine.
+
+    The result is called with one tensor per input, in order: the function's tensors first, then the parameters of a module. The
+    saved sources must be what the muGraphs give when they are printed again, and each muGraph is tested against its program for
+    up to a second, before anything is compiled. `trust_sources` instead compiles the sources as they are, which is right for
+    folders that nobody else could write to, and needed for those of another version. Where PyTorch runs parts of the function, it
+    is needed here too, and each program must be what the calls of PyTorch that it stands for are converted to here.
+
+    Raises InvalidInput naming the file when a file was changed, is missing, contradicts another or is from another format;
+    UntrustedSources for sources that are not those of the muGraph; StorageError when a file cannot be read.
+    """
+    folder = Path(path)
+    if kind_of(read_manifest(folder)) == ONE_PROGRAM:
+        return load_program(folder, trust_sources)
+    require_torch(f"to run parts of {folder}")
+    from mugraph.pieces.partitioned import load as load_pieces
+
+    return load_pieces(folder, trust_sources)
 
 
-def evidence_of(name: object) -> Evidence:
-    """The kind of evidence called `name`; raises InvalidInput naming the known ones otherwise."""
-    for evidence in get_args(Evidence):
-        if name == evidence:
-            return cast(Evidence, evidence)
-    raise InvalidInput(f"unknown kind of evidence {name!r}; use one of {', '.join(get_args(Evidence))}")
+def _problem_of(fn: Subject, example_inputs: ExampleInputs | None) -> Problem:
+    if isinstance(fn, Program | Graph):
+        return program_problem(fn, example_inputs)
+    return _problem(*_recorded(fn, example_inputs))
 
 
-def _reading(deadline: Deadline, tell: ProgressCallback, *subjects: Subject) -> Deadline:
-    """The deadline of a call that is about to read subjects: what PyTorch loads the first time is not its time."""
-    if all(isinstance(subject, Program | Graph) for subject in subjects):
-        return deadline
-    tell(Event("trace", "reading the function with PyTorch", deadline.elapsed))
-    if deadline.budget is None:
-        return deadline
-    load_tracer()
-    return Deadline(deadline.budget)
-
-
-@dataclass(frozen=True, slots=True)
-class _Problem:
-    """What the user gave: a program, how it is called, tensors to run it on, and itself, to be called and to measure rounding."""
-
-    program: Graph
-    calling: Calling
-    inputs: list[Any]
-    baseline: Runner | None = None
-    own: OwnCall | None = None
-
-    def own_on(self, machine: Machine) -> OwnCall | None:
-        """The call of the user's function on tensors where the machine's kernels read them; None where there is none."""
-        return None if self.own is None else self.own.on(machine, self.inputs)
-
-
-def _problem(fn: Subject, example_inputs: ExampleInputs | None) -> _Problem:
-    if isinstance(fn, Program):
-        fn = fn.graph
-    if isinstance(fn, Graph):
-        if fn.level is not Level.KERNEL:
-            raise InvalidInput(f"only a kernel graph can be optimized, not a {fn.level} graph")
-        if not fn.input_names:
-            raise InvalidInput("the program reads nothing, so its outputs are constants; give it an input")
-        calling = Positional.of(fn)
-        given = example_inputs is not None
-        return _Problem(fn, calling, calling.flatten(*arguments_of(example_inputs)) if given else random_tensors(fn, seed=0))
+def _recorded(fn: Subject, example_inputs: ExampleInputs | None) -> tuple[RecordedCall, ExampleInputs]:
+    """A call of a function as PyTorch records it, and its example inputs; raises InvalidInput for what is no function."""
     if not callable(fn):
         raise InvalidInput(f"cannot optimize a {type(fn).__name__}; give a function of PyTorch tensors or a mugraph.Program")
     if example_inputs is None:
         raise InvalidInput("give example_inputs, a tuple of tensors of the shapes and dtypes to optimize for")
-    traced = trace(fn, example_inputs)
-    args, kwargs = arguments_of(example_inputs)
-    return _Problem(traced.graph, traced, traced.values(args, kwargs), torch_runner(fn, traced), OwnCall(fn, args, kwargs))
+    return record(fn, example_inputs), example_inputs
 
 
-def _called(fn: Subject) -> str:
-    """What people call a function, a module or a program."""
-    kind = type(fn).__name__
-    return str(getattr(fn, "__name__", kind)) if callable(fn) else kind.lower()
+def _problem(call: RecordedCall, example_inputs: ExampleInputs) -> Problem:
+    """The problem that a recorded call is; raises InvalidInput and UnsupportedOperator for what is no program."""
+    from mugraph.frontend.torch_trace import traced
 
-
-def _result(
-    qualifier: Qualifier,
-    found: Found,
-    proved: Sequence[Proved],
-    better: bool,
-    original: Contestant,
-    problem: _Problem,
-    space: SearchSpace = EVERYTHING,
-    comparison: BaselineComparison | None = None,
-) -> Superoptimized:
-    """The first of what was proved, where that is `better` than the original, or else the original."""
-    chosen = proved[0] if better else qualifier.as_it_is(original)
-    timed = original.latency if comparison is None else comparison.baselines.get(EAGER, math.inf)
-    report = Report(
-        found=better,
-        search=found.report.to_json(),
-        proposed=len(found.candidates),
-        rejected=tuple(qualifier.rejected),
-        compile_seconds=qualifier.seconds["compile"],
-        measure_seconds=qualifier.seconds["measure"],
-        verify_seconds=qualifier.seconds["verify"],
-        total_seconds=qualifier.deadline.elapsed,
-        original_latency=timed if math.isfinite(timed) else None,
-        seed=qualifier.sampling_seed,
-        interrupted=found.report.interrupted or qualifier.interrupted,
-        space=str(space) if space else None,
-        comparison=comparison,
-    )
-    best, candidates = chosen.candidate(), tuple(entry.candidate() for entry in proved)
-    own = None if better or problem.own is None else problem.own.fn
-    executable, target = chosen.entry.executable, qualifier.target
-    return Superoptimized(qualifier.program, best, candidates, report, executable, problem.calling, target, own=own)
+    return function_problem(traced(call), call.fn, example_inputs)

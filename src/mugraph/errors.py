@@ -31,6 +31,10 @@ class NotAProgram(UnsupportedOperator):
     """A function that PyTorch could trace, which changes none of its inputs, and of which only parts are programs."""
 
 
+class SeveralPrograms(InvalidInput, AttributeError):
+    """Something was asked of a result of several programs that only results of one program have."""
+
+
 class ShapeMismatch(MugraphError):
     """Operand shapes do not match the specification of an operator (Definition 2.1, clause 1)."""
 

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_flatten
 
-from mugraph.frontend import trace
 from mugraph.frontend.pytree import Traced
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
@@ -35,16 +34,16 @@ def run(graph: Graph, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 def assert_agrees(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Traced:
     """Trace `fn` and check that the program gives what it gives: numbers, shapes, dtypes and structure."""
-    from mugraph.frontend.torch_trace import trace_call
+    from mugraph.frontend.torch_trace import recorded_call, traced
 
-    traced = trace_call(fn, args, kwargs) if kwargs else trace(fn, args)
+    found = traced(recorded_call(fn, args, kwargs))
     with torch.no_grad():
         wanted, structure = tree_flatten(fn(*args, **kwargs))
-    got, got_structure = tree_flatten(traced.call(lambda *tensors: run(traced.graph, tensors), *args, **kwargs))
+    got, got_structure = tree_flatten(found.call(lambda *tensors: run(found.graph, tensors), *args, **kwargs))
     assert got_structure == structure
     for theirs, ours in zip(wanted, got, strict=True):
         if isinstance(theirs, torch.Tensor):
             torch.testing.assert_close(ours, theirs.to(torch.float64), rtol=1e-12, atol=1e-12)
         else:
             assert ours == theirs
-    return traced
+    return found

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import mugraph.integrations.torch_compile
-from mugraph.integrations import piece_optimizer
+from mugraph.pieces import piece_optimizer
 from mugraph.support.store import Store
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "models"

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mugraph.errors import InvalidInput, TargetUnavailable
-from mugraph.integrations.piece_optimizer import PieceOptions, why_nothing
+from mugraph.pieces.piece_optimizer import PieceOptions, why_nothing
 from mugraph.results.data import Rejection, Report
 
 

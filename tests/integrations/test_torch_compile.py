@@ -21,14 +21,14 @@ from torch import fx, nn
 from torch._dynamo.backends.common import aot_autograd
 
 import mugraph.integrations.torch_compile
-from mugraph import api
 from mugraph.errors import InvalidInput, LeftToPyTorch, TargetUnavailable, UnsupportedOperator
 from mugraph.frontend.splice import as_torch
-from mugraph.integrations import piece_optimizer
-from mugraph.integrations.piece_optimizer import PieceOptions
 from mugraph.integrations.torch_compile import BUDGETS, Compiled, compilations
+from mugraph.pieces import piece_optimizer
+from mugraph.pieces.piece_optimizer import PieceOptions
 from mugraph.runtime import Executable
 from mugraph.runtime.benchmarking import Duel
+from mugraph.selection import whole_programs
 
 ALL: dict[str, Any] = {"keep": "all", "budget": 20.0}
 
@@ -166,8 +166,8 @@ def test_sizes_that_change_are_right() -> None:
 
 
 def test_symbolic_sizes_that_keep_coming_are_run_by_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    optimize = unittest.mock.Mock(side_effect=api.superoptimize)
-    monkeypatch.setattr(piece_optimizer, "superoptimize", optimize)
+    optimize = unittest.mock.Mock(side_effect=whole_programs.superoptimize_program)
+    monkeypatch.setattr(piece_optimizer, "superoptimize_program", optimize)
     model = Mlp().eval()
     fast: Any = torch.compile(model, backend="mugraph", dynamic=True, options={**ALL, "strict": True})
 
@@ -190,8 +190,8 @@ def test_symbolic_sizes_that_keep_coming_are_run_by_kernels(monkeypatch: pytest.
 
 
 def test_every_size_in_one_graph_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    optimize = unittest.mock.Mock(side_effect=api.superoptimize)
-    monkeypatch.setattr(piece_optimizer, "superoptimize", optimize)
+    optimize = unittest.mock.Mock(side_effect=whole_programs.superoptimize_program)
+    monkeypatch.setattr(piece_optimizer, "superoptimize_program", optimize)
 
     def function(*tensors: torch.Tensor) -> list[torch.Tensor]:
         return [torch.softmax(x @ w, -1) for x, w in (tensors[:2], tensors[2:])]
@@ -344,7 +344,7 @@ def test_ctrl_c_while_a_model_compiles_ends_the_program(monkeypatch: pytest.Monk
 
 def test_what_is_left_of_the_budget_is_for_pieces_whose_time_ran_out(monkeypatch: pytest.MonkeyPatch) -> None:
     budgets: dict[str, list[float]] = {}
-    superoptimize = api.superoptimize
+    superoptimize = whole_programs.superoptimize_program
 
     def noted(program: Any, *, budget: float, **settings: Any) -> Any:
         given = budgets.setdefault(str(program), [])
@@ -352,7 +352,7 @@ def test_what_is_left_of_the_budget_is_for_pieces_whose_time_ran_out(monkeypatch
         hurried = len(budgets) == 1 and len(given) == 1
         return superoptimize(program, budget=0.0 if hurried else budget, **settings)
 
-    monkeypatch.setattr(piece_optimizer, "superoptimize", noted)
+    monkeypatch.setattr(piece_optimizer, "superoptimize_program", noted)
     first, second = Mlp().eval(), Mlp(inner=48).eval()
     with torch.no_grad():
         compiled(lambda x: second(first(x).cumsum(0)), budget=60.0)(torch.randn(4, 32))
@@ -367,7 +367,7 @@ def test_a_machine_without_a_compiler_warns_and_runs_torch(monkeypatch: pytest.M
     def missing(*args: Any, **settings: Any) -> Any:
         raise TargetUnavailable("no C compiler was found; install one")
 
-    monkeypatch.setattr(piece_optimizer, "superoptimize", missing)
+    monkeypatch.setattr(piece_optimizer, "superoptimize_program", missing)
     model, x = Mlp().eval(), torch.randn(4, 32)
     with torch.no_grad(), pytest.warns(LeftToPyTorch, match="no C compiler was found; install one"):
         torch.testing.assert_close(compiled(model)(x), model(x))
@@ -385,7 +385,7 @@ def _break(*args: Any, **kwargs: Any) -> Any:
 def test_a_piece_that_cannot_be_optimized_falls_back_or_is_an_error(
     failure: Callable[..., Any], text: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(piece_optimizer, "superoptimize", failure)
+    monkeypatch.setattr(piece_optimizer, "superoptimize_program", failure)
     model, x = Mlp().eval(), torch.randn(4, 32)
     with torch.no_grad():
         with caplog.at_level(logging.INFO, logger="mugraph"):
@@ -510,8 +510,8 @@ def test_a_space_is_a_search_space() -> None:
 
 
 def test_equal_pieces_of_two_models_are_optimized_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    optimize = unittest.mock.Mock(side_effect=api.superoptimize)
-    monkeypatch.setattr(piece_optimizer, "superoptimize", optimize)
+    optimize = unittest.mock.Mock(side_effect=whole_programs.superoptimize_program)
+    monkeypatch.setattr(piece_optimizer, "superoptimize_program", optimize)
     with torch.no_grad():
         for model in (Mlp(), Mlp()):
             compiled(model.eval())(torch.randn(4, 32))

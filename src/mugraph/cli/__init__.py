@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from mugraph.cli import ablate, cache, doctor, optimize, saved_results, verify
+from mugraph.cli import ablate, cache, coverage, doctor, optimize, saved_results, verify
 from mugraph.cli.arguments import CommandSettings
 from mugraph.errors import MugraphError
 from mugraph.version import __version__
@@ -43,6 +43,7 @@ def frame(
 
 app.command("optimize")(optimize.optimize)
 app.command("verify")(verify.verify)
+app.command("coverage")(coverage.coverage)
 app.command("show")(saved_results.show)
 app.command("explain")(saved_results.explain)
 app.command("bench")(saved_results.bench)

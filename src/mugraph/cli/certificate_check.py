@@ -9,68 +9,97 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from mugraph.checker import CheckReport, Examination, Part, Status, examine
 from mugraph.checker.saved_files import SavedFiles
 from mugraph.cli.arguments import Subject, resolve
-from mugraph.errors import InvalidInput, MugraphError, TargetUnavailable
+from mugraph.errors import MugraphError, TargetUnavailable
 from mugraph.frontend.calling import structure_of
 from mugraph.frontend.comparison import as_stored
 from mugraph.ir.graph import Graph
 from mugraph.ir.program import Program
 from mugraph.ir.serialize import graph_from_json
 from mugraph.results.proof_bindings import check_sources
-from mugraph.results.serialization import check_manifest, read_manifest
+from mugraph.results.serialization import check_manifest
 from mugraph.results.summary import passing_text
 from mugraph.verifier import verify_graphs
 from mugraph.version import __version__
 
-_EXIT = {"accepted": 0, "rejected": 1, "undecided": 3}
+EXIT_CODES = {"accepted": 0, "rejected": 1, "undecided": 3}
 _NOBODYS = Part(Status.NOT_CHECKED, "nothing in a folder says whose function program.json is; `--certificate DIR FILE.py:f` does")
 
 
 def check(folder: Path, word: str | None, rounds: int | None, json_output: bool) -> int:
-    """Check a saved result, and whether its program is the function that `word` names; the exit code.
-
-    Raises InvalidInput for what is no saved result, or is one of another format.
-    """
-    if not folder.is_dir():
-        raise InvalidInput(f"{folder} is not a folder; give one that opt.save or -o wrote")
-    read_manifest(folder)
-    examination = examine(folder, rounds=rounds, tell=lambda line: print(line, file=sys.stderr, flush=True))
-    parts = {**examination.parts, "function": _NOBODYS}
-    if examination.report is not None and examination.saved is not None:
-        check_manifest(folder, examination.saved.manifest)
-        parts["sources"] = _sources(folder, examination.saved)
-        if word is not None:
-            parts["function"] = _function(word, examination.saved)
-    elif word is not None:
-        parts["function"] = Part(Status.NOT_CHECKED, "what comes before it was refused")
-    outcome = _outcome(examination, parts, word)
-    if json_output:
-        print(json.dumps(_record(outcome, examination, parts)))
+    """Check a saved result of one program, and whether that is the function which `word` names; the exit code."""
+    checked = CheckedProgram.of(folder, rounds)
+    if checked.examination.saved is None or checked.examination.report is None:
+        parts = {"function": Part(Status.NOT_CHECKED, "what comes before it was refused")} if word is not None else {}
     else:
-        print(_headline(outcome, folder, examination, parts))
-        for name, part in parts.items():
-            print(f"  {name:<9} {part.status}: {part.reason}")
-    return _EXIT[outcome]
+        parts = {} if word is None else {"function": _function(word, checked.examination.saved)}
+    checked = replace(checked, parts=checked.parts | {"function": _NOBODYS} | parts, asked=word is not None)
+    if json_output:
+        print(json.dumps(checked.record()))
+    else:
+        print("\n".join(checked.lines(folder)))
+    return EXIT_CODES[checked.outcome]
 
 
-def _outcome(examination: Examination, parts: dict[str, Part], word: str | None) -> str:
-    if any(part.status is Status.REFUSED for part in parts.values()):
-        return "rejected"
-    asked = [part for name, part in parts.items() if name != "function" or word is not None]
-    decided = examination.report is not None and all(part.status is Status.CHECKED for part in asked)
-    return "accepted" if decided else "undecided"
+@dataclass(frozen=True, slots=True)
+class CheckedProgram:
+    """What was found of the saved result of a program."""
 
+    examination: Examination
+    parts: dict[str, Part]
+    asked: bool = False
+    """Whether the part `function` was asked for."""
 
-def _headline(outcome: str, folder: Path, examination: Examination, parts: dict[str, Part]) -> str:
-    why = next((part.reason for part in parts.values() if part.status is Status.REFUSED), "")
-    if why or examination.report is None:
-        return f"{outcome}: {folder}: {why or examination.refusal}"
-    return f"{outcome}: {folder}: {_tests_text(examination.report)}"
+    @classmethod
+    def of(cls, folder: Path, rounds: int | None) -> CheckedProgram:
+        """What the checker says of the graphs and the record in a folder, and whether its sources are those of the muGraph."""
+        examination = examine(folder, rounds=rounds, tell=lambda line: print(line, file=sys.stderr, flush=True))
+        parts = dict(examination.parts)
+        if examination.report is not None and examination.saved is not None:
+            check_manifest(folder, examination.saved.manifest)
+            parts["sources"] = _sources(folder, examination.saved)
+        return cls(examination, parts)
+
+    @property
+    def outcome(self) -> str:
+        """`accepted`, `rejected` or `undecided`."""
+        if any(part.status is Status.REFUSED for part in self.parts.values()):
+            return "rejected"
+        asked = [part for name, part in self.parts.items() if name != "function" or self.asked]
+        decided = self.examination.report is not None and all(part.status is Status.CHECKED for part in asked)
+        return "accepted" if decided else "undecided"
+
+    @property
+    def refusal(self) -> str:
+        """Why it is refused; "" where it is not."""
+        return next((part.reason for part in self.parts.values() if part.status is Status.REFUSED), "")
+
+    def lines(self, folder: Path) -> list[str]:
+        """The outcome in a line, then a line for each part."""
+        report = self.examination.report
+        said = _tests_text(report) if report is not None and not self.refusal else self.refusal or self.examination.refusal
+        opening = f"{self.outcome}: {folder}: {said}"
+        return [opening, *(f"  {name:<9} {part.status}: {part.reason}" for name, part in self.parts.items())]
+
+    def record(self) -> dict[str, Any]:
+        """The JSON object of the check."""
+        report = self.examination.report
+        record: dict[str, Any] = {
+            "outcome": self.outcome,
+            "accepted": self.outcome == "accepted",
+            "parts": {name: {"status": part.status, "reason": part.reason} for name, part in self.parts.items()},
+            "reason": self.refusal or str(self.examination.refusal or ""),
+        }
+        if report is not None:
+            names = ("rounds", "error_bound", "max_error", "axes", "float_error", "recorded_error")
+            record |= {name: getattr(report, name) for name in names}
+        return record
 
 
 def _tests_text(report: CheckReport) -> str:
@@ -79,19 +108,6 @@ def _tests_text(report: CheckReport) -> str:
     if report.recorded_error is not None:
         floats += f", and its kernels by their record (error {report.recorded_error:.1e})"
     return f"{report.rounds} test{'s' * (report.rounds != 1)} agreed; {bound}; {floats}"
-
-
-def _record(outcome: str, examination: Examination, parts: dict[str, Part]) -> dict[str, Any]:
-    record: dict[str, Any] = {
-        "outcome": outcome,
-        "accepted": outcome == "accepted",
-        "parts": {name: {"status": part.status, "reason": part.reason} for name, part in parts.items()},
-        "reason": next((part.reason for part in parts.values() if part.status is Status.REFUSED), str(examination.refusal or "")),
-    }
-    if examination.report is not None:
-        names = ("rounds", "error_bound", "max_error", "axes", "float_error", "recorded_error")
-        record |= {name: getattr(examination.report, name) for name in names}
-    return record
 
 
 # --- sources -----------------------------------------------------------------------------------------------------------

@@ -96,10 +96,11 @@ def optimize(
         from mugraph.results.places import check_replaceable
 
         check_replaceable(output)
-    from mugraph.api import evidence_of, optimize_graph, superoptimize
+    from mugraph.api import optimize_graph, superoptimize
     from mugraph.cli.arguments import resolve, space_of
     from mugraph.cli.output import optimization_json, print_optimization
     from mugraph.selection.proposals import engine_of
+    from mugraph.selection.whole_programs import evidence_of
     from mugraph.support.progress import Reporter
 
     with contextlib.redirect_stdout(sys.stderr):  # what the user's code prints is no part of the answer

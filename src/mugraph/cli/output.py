@@ -13,6 +13,7 @@ from typing import Any
 from mugraph.cli.arguments import Subject
 from mugraph.devices import device_for, roofline_seconds
 from mugraph.ir.graph import Graph
+from mugraph.results.coverage import Coverage, coverage_lines, coverage_rows
 from mugraph.results.data import Rejection
 from mugraph.results.summary import bound_text, compared_text, floats_text, outcome_text, seconds_text, spot_check_text
 from mugraph.results.superoptimized import Superoptimized
@@ -30,18 +31,40 @@ def optimization_json(subject: Subject, opt: Superoptimized, comparison: Baselin
 def result_json(opt: Superoptimized) -> dict[str, Any]:
     """A result as JSON values; times in seconds."""
     report = opt.report
-    return {
+    common = {
         "found": opt.found,
-        "recalled": opt.report.recalled,
-        "kernels": len(opt.graph.kernels()),
-        "block_operators": [body.operator_count() for body in _bodies(opt.graph)],
+        "coverage": None if report.coverage is None else coverage_json(report.coverage),
         "search_seconds": report.seconds,
-        "first_found_seconds": report.first_found_seconds,
-        "states": report.states,
         "exhausted": report.exhausted,
         "exhausted_what": report.exhausted_what,
-        "not_searched": list(report.search.get("not_searched", ())),
         "space": report.space,
+        "rejected": [f"{rejection.stage}: {rejection.reason}" for rejection in report.rejected],
+        "compile_seconds": report.compile_seconds,
+        "verify_seconds": report.verify_seconds,
+        "measure_seconds": report.measure_seconds,
+        "target": opt.target,
+        "versions": _versions(),
+    }
+    if opt.is_one_program:
+        return common | _program_json(opt)
+    return common | {"programs": [_program_json(result) | {"found": result.found} for result in opt.results]}
+
+
+def coverage_json(coverage: Coverage) -> dict[str, Any]:
+    """A coverage as JSON values, with its shares."""
+    shares = {"bytes": coverage.byte_share, "flops": coverage.flop_share, "seconds": coverage.time_share}
+    return {"in_kernels": shares, **coverage.to_json()}
+
+
+def _program_json(opt: Superoptimized) -> dict[str, Any]:
+    report = opt.report
+    return {
+        "recalled": report.recalled,
+        "kernels": len(opt.graph.kernels()),
+        "block_operators": [body.operator_count() for body in _bodies(opt.graph)],
+        "first_found_seconds": report.first_found_seconds,
+        "states": report.states,
+        "not_searched": list(report.search.get("not_searched", ())),
         "verified": opt.certificate.accepted,
         "outcome": opt.certificate.outcome,
         "error_bound": opt.certificate.error_bound,
@@ -53,14 +76,8 @@ def result_json(opt: Superoptimized) -> dict[str, Any]:
         "placement": opt.executable.placement.to_json(),
         "gpu_kernels": [asdict(figures) for figures in opt.executable.resources],
         "candidates": len(opt.candidates),
-        "rejected": [f"{rejection.stage}: {rejection.reason}" for rejection in report.rejected],
-        "compile_seconds": report.compile_seconds,
-        "verify_seconds": report.verify_seconds,
-        "measure_seconds": report.measure_seconds,
-        "target": opt.target,
         "dtype": str(opt.program.inputs()[0].output.dtype),
         "shapes": {str(node["name"]): list(node.output.shape) for node in opt.program.inputs()},
-        "versions": _versions(),
     }
 
 
@@ -82,6 +99,14 @@ def print_optimization(subject: Subject, opt: Superoptimized, comparison: Baseli
     report = opt.report
     print(f"{subject.name}: {subject.description}")
     print(_found(opt, comparison) if opt.found else _nothing_found(opt))
+    if not opt.is_one_program:
+        print()
+        print_result(opt)
+        if comparison is not None:
+            print()
+            print_comparison(comparison)
+        _print_saved(output)
+        return
     if report.recalled:
         print("by an earlier run, whose result was kept and checked again; --cache force searches anew")
     for padding in report.search.get("paddings", ()):
@@ -93,6 +118,10 @@ def print_optimization(subject: Subject, opt: Superoptimized, comparison: Baseli
         print_comparison(comparison)
     print()
     _print_search(opt)
+    _print_saved(output)
+
+
+def _print_saved(output: Path | None) -> None:
     if output is not None:
         print(f"\nsaved to {output}; read it back with mugraph.load({str(output)!r}) or `mugraph show {output}`")
         print(f"look at it as a page with `mugraph show {output} --html FILE`")
@@ -100,12 +129,7 @@ def print_optimization(subject: Subject, opt: Superoptimized, comparison: Baseli
 
 def _found(opt: Superoptimized, comparison: BaselineComparison | None) -> str:
     """How many kernels compute the program, and how fast, in a line."""
-    kernels, operators = sum(node.body is not None for node in opt.graph.nodes), len(opt.program.kernels())
-    calls = len(opt.graph.kernels()) - kernels
-    parts = f"{kernels} kernel{'s' * (kernels != 1)}" + (
-        f" and {calls} call{'s' * (calls != 1)} of the array library" if calls else ""
-    )
-    line = f"found {parts} for the program's {operators} operators"
+    line = _found_what(opt)
     if comparison is None or comparison.latency is None or not comparison.baselines:
         return line
     best, seconds = min(comparison.baselines.items(), key=lambda item: item[1])
@@ -113,6 +137,18 @@ def _found(opt: Superoptimized, comparison: BaselineComparison | None) -> str:
     beside = f"{ratio:.2f} times faster than" if ratio >= 1 else f"{1 / ratio:.2f} times slower than"
     ours, theirs = seconds_text(comparison.latency), seconds_text(seconds)
     return f"{line}: a call takes {ours}, {beside} the best of PyTorch ({best}, {theirs})"
+
+
+def _found_what(opt: Superoptimized) -> str:
+    if not opt.is_one_program:
+        programs = 0 if opt.report.coverage is None else opt.report.coverage.pieces
+        return f"found kernels for {programs} program{'s' * (programs != 1)} in the function; PyTorch runs the rest"
+    kernels, operators = sum(node.body is not None for node in opt.graph.nodes), len(opt.program.kernels())
+    calls = len(opt.graph.kernels()) - kernels
+    parts = f"{kernels} kernel{'s' * (kernels != 1)}" + (
+        f" and {calls} call{'s' * (calls != 1)} of the array library" if calls else ""
+    )
+    return f"found {parts} for the program's {operators} operators"
 
 
 def _print_search(opt: Superoptimized) -> None:
@@ -153,7 +189,14 @@ def dropped(rejections: Iterable[Rejection]) -> list[str]:
 
 
 def print_result(opt: Superoptimized) -> None:
-    """The muGraph, where its tensors lie, and the verdict on it."""
+    """What runs the function where it is no program; of each program its muGraph, where its tensors lie, and the verdict."""
+    if not opt.is_one_program:
+        if opt.report.coverage is not None:
+            print_coverage(opt.report.coverage)
+        for number, result in enumerate(opt.results):
+            print(f"\nprogram {number}")
+            print_result(result)
+        return
     print(opt.executable.placement)
     print(f"\n{outcome_text(opt.certificate)}; {bound_text(opt.certificate)}")
     for constant, written in opt.certificate.readings:
@@ -181,6 +224,20 @@ def _print_resources(opt: Superoptimized) -> None:
             f"{kernel.shared_bytes} bytes of shared memory, {kernel.spill_bytes} bytes spilled"
             + "".join(f", {engine}" for engine in kernel.engines)
         )
+
+
+def print_coverage(coverage: Coverage) -> None:
+    """What runs a function, as a table, most bytes first."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=next(iter(coverage_lines(coverage))), title_justify="left")
+    for column in ("what", "bytes", "operations", "time", "why"):
+        number = column in ("bytes", "operations", "time")
+        table.add_column(column, justify="right" if number else "left", no_wrap=column == "what", overflow="fold")
+    for row in coverage_rows(coverage):
+        table.add_row(row.what, row.bytes, row.flops, row.seconds, f"{row.why} ({row.where})" if row.where else row.why)
+    Console().print(table)
 
 
 def print_comparison(comparison: BaselineComparison) -> None:

@@ -21,6 +21,7 @@ from mugraph.errors import InvalidInput, StorageError, TargetUnavailable
 
 if TYPE_CHECKING:
     from mugraph.cli.arguments import Subject
+    from mugraph.frontend.pytree import FunctionCalling
     from mugraph.results.superoptimized import Superoptimized
     from mugraph.runtime.baselines import BaselineComparison
 
@@ -40,8 +41,8 @@ def show(
     traceback: Traceback = False,
 ) -> int:
     """Print a saved result, and open its page where there is a browser, or write the page."""
+    from mugraph.api import load
     from mugraph.cli.output import print_result, result_json
-    from mugraph.results.superoptimized import load
 
     opt = load(folder, trust_sources)
     if html is not None:
@@ -102,10 +103,16 @@ def explain(
     traceback: Traceback = False,
 ) -> int:
     """Print the kernels of a saved result after every pass that changes them, or after one pass."""
-    from mugraph.results.superoptimized import load
+    from mugraph.api import load
 
     opt = load(folder, trust_sources)
-    stages = list(opt.executable.machine.explain(opt.graph))
+    stages = [stage for result in opt.results for stage in result.executable.machine.explain(result.graph)]
+    if len(opt.results) > 1:  # whose kernels have the same names
+        stages = [
+            (f"program {number}: {kernel}", name, text)
+            for number, result in enumerate(opt.results)
+            for kernel, name, text in result.executable.machine.explain(result.graph)
+        ]
     passes = list(dict.fromkeys(name for _, name, _ in stages))
     if after is not None and after not in passes:
         raise InvalidInput(f"no pass {after!r} for {opt.target}; use one of {', '.join(passes) or 'none: it has no kernels'}")
@@ -148,22 +155,39 @@ def bench(
 
 def _timed(folder: Path, rounds: int, trust_sources: bool, trust_origin: bool) -> tuple[Superoptimized, BaselineComparison]:
     """The saved result, and its times beside those of the function it came from."""
-    from mugraph.frontend import trace
-    from mugraph.results.superoptimized import load
+    from mugraph.api import load
     from mugraph.runtime.baselines import compare
-    from mugraph.verifier.certificate import digest
+    from mugraph.targets.machine import machine_for
 
     opt = load(folder, trust_sources)
     subject = _origin(folder, opt, trust_origin)
-    machine = opt.executable.machine
+    machine = machine_for(opt.target)
     if not machine.available:
         raise TargetUnavailable(f"{folder} was made for {opt.target}, which this machine is not; take it to one")
     inputs = machine.moved(subject.inputs or ())
-    traced = trace(subject.function, subject.inputs or ())
-    if digest(traced.graph) != digest(opt.program):
+    calling = _calling(opt, subject)
+    if calling is None:
         raise InvalidInput(f"{subject.name} is not the program of {folder}, or no longer; optimize it again")
-    kernels = functools.partial(opt, *traced.values(tuple(inputs), {}))
+    kernels = functools.partial(opt, *calling.values(tuple(inputs), {}))
     return opt, compare(lambda *_: kernels(), subject.function, inputs, rounds=rounds, machine=machine)
+
+
+def _calling(opt: Superoptimized, subject: Subject) -> FunctionCalling | None:
+    """How the function is called, if it is the one that was saved."""
+    from mugraph.frontend import record, trace
+    from mugraph.frontend.pytree import FunctionCalling
+    from mugraph.frontend.recorded_graph import recorded_graph
+    from mugraph.pieces.cutting import prepared
+    from mugraph.pieces.partitioned import Partitioned
+    from mugraph.pieces.saved_graph import calls_to_json
+    from mugraph.verifier.certificate import digest
+
+    if not isinstance(opt, Partitioned):
+        traced = trace(subject.function, subject.inputs or ())
+        return traced if digest(traced.graph) == digest(opt.program) else None
+    recorded = prepared(recorded_graph(record(subject.function, subject.inputs or ())))
+    same = calls_to_json(recorded) == calls_to_json(opt.cut.recorded)
+    return recorded.calling if same and isinstance(recorded.calling, FunctionCalling) else None
 
 
 def _origin(folder: Path, opt: Superoptimized, trusted: bool) -> Subject:

@@ -54,15 +54,29 @@ def verify(
     from mugraph.errors import InvalidInput
 
     if certificate is not None and second is None:
-        from mugraph.cli.certificate_check import check
-
-        return check(certificate, first, rounds, json_output)
+        return _checked(certificate, first, rounds, json_output)
     if certificate is not None or rounds is not None or first is None or second is None:
         raise InvalidInput(
             "give two functions FILE.py:f FILE.py:g, or --certificate DIR with or without FILE.py:f and --rounds N"
         )
     asked = _Question(tuple(properties or ()), for_all_weights, max_error, seed, budget)
     return _compare(first, second, asked, json_output)
+
+
+def _checked(folder: Path, word: str | None, rounds: int | None, json_output: bool) -> int:
+    """Check a saved result; raises InvalidInput for what is none, or is one of another format."""
+    from mugraph.errors import InvalidInput
+    from mugraph.results.serialization import ONE_PROGRAM, kind_of, read_manifest
+
+    if not folder.is_dir():
+        raise InvalidInput(f"{folder} is not a folder; give one that opt.save or -o wrote")
+    if kind_of(read_manifest(folder)) == ONE_PROGRAM:
+        from mugraph.cli.certificate_check import check
+
+        return check(folder, word, rounds, json_output)
+    from mugraph.cli.pieces_check import check_pieces
+
+    return check_pieces(folder, word, rounds, json_output)
 
 
 @dataclass(frozen=True, slots=True)

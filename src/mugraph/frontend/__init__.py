@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     import torch
 
     from mugraph.frontend.pytree import Traced
+    from mugraph.frontend.torch_trace import RecordedCall
 
-__all__ = ["load_tracer", "require_torch", "trace"]
+__all__ = ["load_tracer", "record", "require_torch", "trace"]
 
 
 def trace(fn: Callable[..., Any], example_inputs: torch.Tensor | Sequence[Any] | Mapping[str, Any]) -> Traced:
@@ -32,20 +33,31 @@ def trace(fn: Callable[..., Any], example_inputs: torch.Tensor | Sequence[Any] |
     operators outside the table, control flow on tensor values, random numbers, functions that change their inputs, inputs
     that are not floating point or have no elements, and functions that return no tensor.
     """
+    call = record(fn, example_inputs)
+    from mugraph.frontend.torch_trace import traced
+
+    return traced(call)
+
+
+def record(fn: Callable[..., Any], example_inputs: torch.Tensor | Sequence[Any] | Mapping[str, Any]) -> RecordedCall:
+    """A call of a PyTorch function or module as PyTorch records it, whatever operators and types are in it; see `trace`.
+
+    Raises UnsupportedOperator, ShapeMismatch or InvalidInput with the line of Python at fault for what PyTorch cannot record.
+    """
     require_torch("to optimize PyTorch functions")
     import torch
 
-    from mugraph.frontend.torch_trace import trace_call
+    from mugraph.frontend.torch_trace import recorded_call
 
     if not callable(fn):
         raise InvalidInput(f"{fn!r} is not a function or module; give something that can be called on tensors")
     if isinstance(example_inputs, torch.Tensor):
-        return trace_call(fn, (example_inputs,), {})
+        return recorded_call(fn, (example_inputs,), {})
     if isinstance(example_inputs, Mapping):
-        return trace_call(fn, (), example_inputs)
+        return recorded_call(fn, (), example_inputs)
     if not isinstance(example_inputs, (tuple, list)):
         raise InvalidInput(f"example_inputs must be a tuple of tensors, not {type(example_inputs).__name__}")
-    return trace_call(fn, example_inputs, {})
+    return recorded_call(fn, example_inputs, {})
 
 
 @functools.cache

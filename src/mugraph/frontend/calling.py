@@ -86,7 +86,7 @@ class Positional:
         """The outputs in the recorded structure."""
         if self._select is not None:
             return self._select(outputs)
-        return _fill(self.structure, outputs)
+        return filled(self.structure, outputs)
 
 
 def selection(numbers: int | Sequence[int]) -> Callable[[Sequence[Any]], Any]:
@@ -156,7 +156,8 @@ def _describe(value: Any) -> Any:
     raise InvalidInput(f"an output of type {type(value).__name__} cannot be saved; return tensors, tuples, lists or dicts")
 
 
-def _fill(structure: Any, outputs: Sequence[Any]) -> Any:
+def filled(structure: Any, outputs: Sequence[Any]) -> Any:
+    """The outputs in a structure that `structure_of` described; raises InvalidInput for what describes none."""
     match structure:
         case {"output": int(number)} if 0 <= number < len(outputs):
             return outputs[number]
@@ -165,9 +166,9 @@ def _fill(structure: Any, outputs: Sequence[Any]) -> Any:
         case {"constant": value}:
             return value
         case {"tuple": list(items)}:
-            return tuple(_fill(item, outputs) for item in items)
+            return tuple(filled(item, outputs) for item in items)
         case {"list": list(items)}:
-            return [_fill(item, outputs) for item in items]
+            return [filled(item, outputs) for item in items]
         case {"dict": dict(items)}:
-            return {key: _fill(item, outputs) for key, item in items.items()}
+            return {key: filled(item, outputs) for key, item in items.items()}
     raise InvalidInput(f"{structure!r} does not describe a structure of outputs")

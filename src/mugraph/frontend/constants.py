@@ -32,8 +32,11 @@ Constants = Mapping[str, torch.Tensor]
 """The values of placeholders that were added to a graph, by name."""
 
 
-def with_constants(graph: fx.Graph) -> dict[str, torch.Tensor]:
-    """Change a graph so that what it computes of no placeholder is read from new ones, and return their values."""
+def with_constants(graph: fx.Graph, every: bool = False) -> dict[str, torch.Tensor]:
+    """Change a graph so that what it computes of no placeholder is read from new ones, and return their values.
+
+    Integers and booleans are computed in place, for whom no program takes, unless `every` constant is asked for.
+    """
     values = _computed(graph)
     added = _Placeholders(graph)
     for node in list(graph.nodes):
@@ -50,7 +53,7 @@ def with_constants(graph: fx.Graph) -> dict[str, torch.Tensor]:
         if node.op in ("call_function", "output") and node not in values:
             for source in node.all_input_nodes:
                 value = values.get(source)
-                if value is not None and value.dtype in DTYPES:
+                if value is not None and (every or value.dtype in DTYPES):
                     node.replace_input_with(source, added.of(value))
     for node in reversed(list(graph.nodes)):
         if node in values and not node.users:

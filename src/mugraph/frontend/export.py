@@ -29,6 +29,7 @@ _NOISY_LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbol
 _ONE_AT_A_TIME = threading.RLock()
 """torch.export changes the state of the process while it runs, as silencing it does: threads take turns."""
 _QUESTIONS_OF_STRIDES = frozenset({torch.Tensor.is_contiguous, torch.Tensor.stride, torch.Tensor.storage_offset})
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _SHAPE_COMPLAINT = re.compile(r"shape|size|dim|broadcast|expand", re.IGNORECASE)
 
 
@@ -89,12 +90,25 @@ class Watch(TorchFunctionMode):
 class Recording:
     """A function as torch.export has recorded it."""
 
-    program: ExportedProgram
+    exported: ExportedProgram
     recorder: Recorder
     captured: tuple[torch.Tensor, ...]
     """The tensors that are inputs of the program after the arguments' because the function captures them."""
-    literals: frozenset[str]
-    """Placeholders of tensors that the function itself writes down, as in torch.tensor(0.5)."""
+
+    def in_rows(self) -> ExportedProgram:
+        """The recorded calls, with everything that has no row decomposed as far as PyTorch can."""
+        return _decomposed(self.exported, _decompositions())
+
+    def in_calls(self) -> ExportedProgram:
+        """The recorded calls, with only that decomposed which PyTorch has no kernel for, and which has no row."""
+        table = _decompositions()
+        return _decomposed(self.exported, {op: table[op] for op in table if op.has_kernel_for_dispatch_key(_COMPOSITE)})
+
+    @property
+    def literals(self) -> frozenset[str]:
+        """Placeholders of tensors that the function itself writes down, as in torch.tensor(0.5)."""
+        lifted = torch.ops.aten.lift_fresh_copy.default
+        return frozenset(node.args[0].name for node in self.exported.graph.nodes if node.target is lifted)
 
     @property
     def returned(self) -> Any:
@@ -112,9 +126,15 @@ def record(name: str, fn: Callable[..., Any], arguments: Arguments, examples: Se
             if captured := tuple(recorder.watch.captured):
                 recorder = Recorder(fn, arguments, Watch(captured))
                 program = _exported(recorder, [*examples, *captured])
-            return Recording(program.run_decompositions(dict(_decompositions())), recorder, captured, _literals(program))
+            return Recording(program, recorder, captured)
         except (Exception, SystemExit) as error:  # whatever the function raises is a fact about the function
             raise _explained(name, error) from error
+
+
+def _decomposed(program: ExportedProgram, table: Mapping[Any, Callable[..., Any]]) -> ExportedProgram:
+    with _ONE_AT_A_TIME, torch.no_grad(), _quiet():
+        decomposed: ExportedProgram = program.run_decompositions(dict(table))
+        return decomposed
 
 
 def _exported(recorder: Recorder, examples: Sequence[torch.Tensor]) -> ExportedProgram:
@@ -131,11 +151,6 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
     """PyTorch's decompositions of everything that has no row."""
     table: Mapping[Any, Callable[..., Any]] = default_decompositions()
     return {op: table[op] for op in table if op.overloadpacket.__name__ not in ROWS}
-
-
-def _literals(program: ExportedProgram) -> frozenset[str]:
-    lifted = torch.ops.aten.lift_fresh_copy.default
-    return frozenset(node.args[0].name for node in program.graph.nodes if node.target is lifted)
 
 
 def _explained(name: str, error: Exception | SystemExit) -> MugraphError:

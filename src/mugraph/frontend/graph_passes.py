@@ -96,7 +96,7 @@ def with_views_of_results(module: fx.GraphModule) -> fx.GraphModule:
     """A graph of ATen calls in which results that share memory are made by calls of their own from what they are views of."""
     (output,) = (node for node in module.graph.nodes if node.op == "output")
     results = list(dict.fromkeys(output.all_input_nodes))
-    owners = {node: _owner(node) for node in results}
+    owners = {node: owner_of(node) for node in results}
     count = Counter(owners.values())
     views = [node for node in results if owners[node] is not node and count[owners[node]] > 1]
     if not views:
@@ -135,7 +135,7 @@ def viewed(node: fx.Node) -> fx.Node | None:
     return operand if isinstance(operand, fx.Node) else None
 
 
-def _owner(node: fx.Node) -> fx.Node:
+def owner_of(node: fx.Node) -> fx.Node:
     """What a tensor is, after all, a view of."""
     while (source := viewed(node)) is not None:
         node = source

@@ -21,13 +21,13 @@ from torch.utils.flop_counter import flop_registry
 from mugraph.errors import MugraphError
 from mugraph.frontend.aten import ROWS
 from mugraph.frontend.attention import WATCHED_ROWS
+from mugraph.frontend.constants import KNOWN_MASKS
 from mugraph.frontend.conversion import Signature, convert
 from mugraph.frontend.permuted_blocks import ARRANGED_ROWS, TINY_MATRIX, arranged
 from mugraph.frontend.torch_casts import DTYPES, rounds
-from mugraph.ir import ops
 from mugraph.ir.graph import Graph
 from mugraph.ir.index_maps import Structure
-from mugraph.ir.ops import OPERATORS, Kind, is_reduction
+from mugraph.ir.ops import OPERATORS, Kind, flops_of, is_reduction
 
 _GATHERING = frozenset({"embedding", "index", "index_select", "gather"})
 """Operators that read of their first operand only what they give."""
@@ -62,7 +62,7 @@ def _tensors(node: fx.Node) -> list[torch.Tensor]:
 
 def work_of_program(program: Graph, tensors: Iterable[fx.Node]) -> CallWork:
     """What kernels that compute `program` cost at least, `tensors` being its inputs and outputs."""
-    return CallWork(sum(map(bytes_of, tensors)), _flops_of_program(program))
+    return CallWork(sum(map(bytes_of, tensors)), flops_of(program))
 
 
 def share(taken: Iterable[int], rest: Iterable[int]) -> float:
@@ -78,7 +78,7 @@ def _flops_of_call(node: fx.Node, given: list[torch.Tensor]) -> int:
         return 0
     if len(given) == 1 and len(operands) == len(node.all_input_nodes):
         with contextlib.suppress(MugraphError):
-            return _flops_of_program(program_of(isolated([node], [node])[0])[0])
+            return flops_of(program_of(isolated([node], [node])[0])[0])
     formula = flop_registry.get(getattr(node.target, "overloadpacket", None))
     if formula is None:
         return sum(tensor.numel() for tensor in given[:1])
@@ -86,15 +86,7 @@ def _flops_of_call(node: fx.Node, given: list[torch.Tensor]) -> int:
     return int(formula(*arguments, **options, out_val=node.meta["val"]))
 
 
-def _flops_of_program(program: Graph) -> int:
-    total = 0
-    for node in program.nodes:
-        call = ops.apply_call(node.op, [program.tensor(value) for value in node.inputs], dict(node.attributes))
-        total += ops.operator(node.op).flops(call, node.output.shape)
-    return total
-
-
-_ROWS = {**ROWS, **WATCHED_ROWS, **ARRANGED_ROWS}
+_ROWS = {**ROWS, **WATCHED_ROWS, **KNOWN_MASKS, **ARRANGED_ROWS}
 _MOVING = frozenset({Structure.VIEW, Structure.LEAF, Structure.BOUNDARY})
 """Structures of operators that compute nothing."""
 _BOTTLENECK = 4

@@ -18,6 +18,7 @@ from torch import fx
 
 from mugraph.errors import MugraphError
 from mugraph.frontend.attention import mask_of
+from mugraph.frontend.conversion import ROW
 from mugraph.frontend.node_traits import (
     CallWork,
     Contraction,
@@ -61,7 +62,7 @@ class Piece:
     @property
     def masks(self) -> tuple[int, ...]:
         """Which of `inputs` mask attention: the program holds only where none of them hides a row."""
-        found = {mask_of(node) for node in self.nodes}
+        found = {_unknown_mask(node) for node in self.nodes}
         return tuple(number for number, node in enumerate(self.inputs) if node in found)
 
     @property
@@ -130,7 +131,7 @@ def partition(graph: fx.Graph, device: str = "cpu") -> Partition:
     calls = [node for node in graph.nodes if node.op == "call_function"]
     end = next((index for index, node in enumerate(calls) if mutates(node)), len(calls))
     inspector = Inspector(device)
-    masks = {mask for mask in map(mask_of, calls) if mask is not None}
+    masks = {mask for mask in map(_unknown_mask, calls) if mask is not None}
     verdicts = {node: inspector.inspect(node) for node in calls[:end]}
     verdicts |= {mask: "it makes a mask, which is looked at before attention runs" for mask in masks if mask in verdicts}
     traits = {node: verdict for node, verdict in verdicts.items() if isinstance(verdict, Traits)}
@@ -141,6 +142,26 @@ def partition(graph: fx.Graph, device: str = "cpu") -> Partition:
     last = 1 + max(levels.values(), default=0)
     after = [Left(node, "it runs after a call that changes its operands", last) for node in calls[end:]]
     return Partition(tuple(pieces), (*left, *splitter.left, *after))
+
+
+def _unknown_mask(node: fx.Node) -> fx.Node | None:
+    """The mask of a call of attention, unless it was known when the graph was recorded."""
+    return None if ROW in node.meta else mask_of(node)
+
+
+def piece_of(nodes: Sequence[fx.Node], level: int, known: dict[str, tuple[Graph, list[int]]] | None = None) -> Piece:
+    """The piece that calls are, in topological order; `known` has the programs of earlier ones by what describes their calls.
+
+    Raises MugraphError where they are no program.
+    """
+    inside, programs = set(nodes), {} if known is None else known
+    outputs = tuple(node for node in nodes if any(user not in inside for user in node.users))
+    graph, inputs = isolated(nodes, outputs)
+    kind = described(graph)
+    if kind not in programs:
+        programs[kind] = program_of(graph)
+    program, numbers = programs[kind]
+    return Piece(tuple(nodes), tuple(inputs), outputs, program, tuple(numbers), graph, level)
 
 
 @dataclass
@@ -275,14 +296,7 @@ class _Splitter:
         return any(trait.contractions for trait in traits) and work.flops <= _BOUND_BY_MEMORY * work.bytes
 
     def _piece(self, nodes: Sequence[fx.Node]) -> Piece:
-        inside = set(nodes)
-        outputs = tuple(node for node in nodes if any(user not in inside for user in node.users))
-        graph, inputs = isolated(nodes, outputs)
-        kind = described(graph)
-        if kind not in self.programs:
-            self.programs[kind] = program_of(graph)
-        program, numbers = self.programs[kind]
-        return Piece(tuple(nodes), tuple(inputs), outputs, program, tuple(numbers), graph, self.levels[nodes[0]])
+        return piece_of(nodes, self.levels[nodes[0]], self.programs)
 
     def _leave(self, nodes: Iterable[fx.Node], reason: str) -> None:
         self.left.extend(Left(node, reason, self.levels[node]) for node in nodes)

@@ -294,19 +294,20 @@ def _made(place: Place, made: Mapping[int, Any], outputs: Sequence[Any], inputs:
 
 
 @dataclass(frozen=True, slots=True)
-class Traced:
-    """A PyTorch function as a program, and how to call the program in its place.
+class FunctionCalling:
+    """How something that takes tensors in order, and gives its outputs in order, is called in the place of a PyTorch function.
 
-    The inputs of `graph` are the tensors among the arguments, then those that `sources` give.
+    Its inputs are the tensors among the arguments, then those that `sources` give.
     """
 
     name: str
-    graph: Graph
     arguments: Arguments
     sources: tuple[CapturedSource, ...]
     results: Results
     strides: tuple[tuple[int, ...] | None, ...]
     """By input, the strides that it must have, where what the function returns depends on them."""
+    inputs: tuple[str, ...]
+    """Names of the inputs."""
 
     @property
     def captured(self) -> tuple[torch.Tensor, ...]:
@@ -327,12 +328,12 @@ class Traced:
         return (*args, *[source() for source in self.sources]) if self.sources else args
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """One tensor per input of `graph`; raises ShapeMismatch or InvalidInput naming the tensor that does not fit."""
+        """One tensor per input; raises ShapeMismatch or InvalidInput naming the tensor that does not fit."""
         tensors = self.arguments.flatten(args, kwargs) + [source() for source in self.sources]
         for number, (wanted, tensor) in enumerate(zip(self.strides, tensors, strict=False)):
-            if wanted is not None and not _lies_alike(tensor, wanted):
+            if wanted is not None and not lies_alike(tensor, wanted):
                 raise InvalidInput(
-                    f"{self.graph.input_names[number]} has strides {list(tensor.stride())}, optimized for {list(wanted)}: what "
+                    f"{self.inputs[number]} has strides {list(tensor.stride())}, optimized for {list(wanted)}: what "
                     f"{self.name} returns depends on them; make it contiguous, or optimize again"
                 )
         return tensors
@@ -343,7 +344,7 @@ class Traced:
             return self.flatten(args, kwargs)
 
     def unflatten(self, outputs: Sequence[Any], inputs: Sequence[Any] = ()) -> Any:
-        """The outputs of `graph` as the function returns them: tuples, lists, dicts, None and numbers in place.
+        """The outputs as the function returns them: tuples, lists, dicts, None and numbers in place.
 
         With the call's `inputs`, results that share memory with them or each other do so here, as they do in eager PyTorch.
         """
@@ -355,12 +356,20 @@ class Traced:
         return self.unflatten(executable(*inputs), inputs)
 
 
+@dataclass(frozen=True, slots=True)
+class Traced(FunctionCalling):
+    """A PyTorch function as a program, and how to call the program in its place."""
+
+    graph: Graph
+
+
 def _another_kind(what: str, tensor: torch.Tensor, shape: Sequence[int], dtype: torch.dtype | None) -> ShapeMismatch:
     has, wanted = f"{tensor.dtype} {list(tensor.shape)}", f"{dtype} {list(shape)}"
     return ShapeMismatch(f"{what} is {has}, optimized for {wanted}; optimize again for other inputs")
 
 
-def _lies_alike(tensor: torch.Tensor, strides: Sequence[int]) -> bool:
+def lies_alike(tensor: torch.Tensor, strides: Sequence[int]) -> bool:
+    """Whether a tensor has these strides, but for dimensions of size 1."""
     return all(size == 1 or own == wanted for size, own, wanted in zip(tensor.shape, tensor.stride(), strides, strict=True))
 
 

@@ -32,6 +32,14 @@ def line_of_node(node: torch.fx.Node) -> str:
     return _innermost([(file, int(line)) for file, line in frames])
 
 
+def with_line(node: torch.fx.Node, line: str) -> torch.fx.Node:
+    """The node, of which `line_of_node` then gives this line, unless it is empty."""
+    file, _, number = line.rpartition(":")
+    if file and number.isdigit():
+        node.meta["stack_trace"] = f'File "{file}", line {number}'
+    return node
+
+
 def line_of_error(error: BaseException) -> str:
     """`file.py:12` where `error` left the user's code; empty when it never passed through it."""
     return _innermost([(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)])

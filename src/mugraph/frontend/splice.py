@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,6 +16,9 @@ from mugraph.frontend.attention import causal_mask, hides_a_row
 from mugraph.frontend.node_traits import tensor_of
 from mugraph.frontend.partition import Left, Partition, Piece
 from mugraph.frontend.torch_casts import TORCH_DTYPES
+
+STEP = "mugraph step"
+"""Where a call of a spliced graph says which piece or which call of the original graph it belongs to."""
 
 Kernels = Callable[..., Sequence[torch.Tensor]]
 """From the inputs of a piece's program to its outputs, both in the program's order, shapes and dtypes."""
@@ -32,10 +36,13 @@ def spliced(module: fx.GraphModule, partition: Partition, kernels: Mapping[Piece
         if node.op in ("placeholder", "get_attr"):
             copies[node] = graph.node_copy(node)
     for step in in_order(module.graph, partition):
+        known = len(graph.nodes)
         if isinstance(step, Piece):
             _call(graph, step, kernels[step], copies, seen)
         else:
             copies[step.node] = graph.node_copy(step.node, copies.__getitem__)
+        for node in itertools.islice(reversed(graph.nodes), len(graph.nodes) - known):
+            node.meta[STEP] = step
     (result,) = (node for node in module.graph.nodes if node.op == "output")
     graph.node_copy(result, copies.__getitem__)
     return fx.GraphModule(module, graph)

@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind
 
 from mugraph.errors import InvalidInput, NotAProgram, UnsupportedOperator
 from mugraph.frontend.aten import ROWS
 from mugraph.frontend.calling import unused_name
-from mugraph.frontend.constants import KNOWN_MASKS, with_constants
+from mugraph.frontend.constants import KNOWN_MASKS, Constants, with_constants
 from mugraph.frontend.conversion import Signature, convert
 from mugraph.frontend.export import Recording, record
 from mugraph.frontend.origins import origins
@@ -29,30 +31,52 @@ from mugraph.frontend.returned import results_of
 from mugraph.frontend.torch_casts import DTYPES
 from mugraph.ir.scalar import Scalar
 
-_IN_PIECES = 'torch.compile(f, backend="mugraph"), which leaves such operators to PyTorch'
+
+@dataclass(frozen=True, slots=True)
+class RecordedCall:
+    """A call of a function as PyTorch has recorded it: a program, or what is cut into programs and PyTorch's own calls."""
+
+    name: str
+    fn: Callable[..., Any]
+    arguments: Arguments
+    recording: Recording
 
 
-def trace_call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
-    """The program that `fn(*args, **kwargs)` computes; see `mugraph.frontend.trace`."""
+def recorded_call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> RecordedCall:
+    """`fn(*args, **kwargs)` as PyTorch records it, once.
+
+    Raises InvalidInput, UnsupportedOperator and ShapeMismatch, with the line of Python at fault, for what it cannot record.
+    """
     name = getattr(fn, "__name__", type(fn).__name__)
     arguments = Arguments.of(fn, args, kwargs)
-    recording = record(name, fn, arguments, _examples(name, arguments, args, kwargs))
-    _refuse_mutation(name, recording)
-    signature, captured = _with_constants(recording, *_signature(fn, recording))
-    nodes = _returned_nodes(recording)
+    return RecordedCall(name, fn, arguments, record(name, fn, arguments, _examples(name, arguments, args, kwargs)))
+
+
+def traced(call: RecordedCall) -> Traced:
+    """The program that a recorded call is. Raises InvalidInput for tensors that no program takes and for functions that change
+    what they are given or return nothing, NotAProgram for operators outside the table."""
+    name, recording = call.name, call.recording
+    program = recording.in_rows()
+    values = values_of_placeholders(program.graph)
+    for placeholder, what in argument_names(recording, program).items():
+        _check_numbers(f"argument {what}", values[placeholder])
+    _refuse_mutation(call, program)
+    signature, captured = _signature(call, program)
+    nodes = returned_nodes(program.graph)
     if not nodes:
         raise InvalidInput(f"{name} returns no tensor; return the tensors to compute")
     try:
-        graph, numbers = convert(recording.program.graph, signature, nodes, {**ROWS, **KNOWN_MASKS})
+        graph, numbers = convert(program.graph, signature, nodes, {**ROWS, **KNOWN_MASKS})
     except UnsupportedOperator as error:
-        raise NotAProgram(f"{error}; or use {_IN_PIECES}") from None
+        raise NotAProgram(f"{error}; mugraph.superoptimize leaves such operators to PyTorch") from None
     placeholders = list(signature.inputs)
     results = results_of(name, recording.returned, nodes, numbers, placeholders)
-    return Traced(name, graph, arguments, captured, results, _strides(recording, results, placeholders))
+    strides = _strides(recording, values_of_placeholders(program.graph), results, placeholders)
+    return Traced(name, call.arguments, captured, results, strides, tuple(graph.input_names), graph)
 
 
 def _examples(name: str, arguments: Arguments, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
-    """The tensors of the example call; raises InvalidInput for the kinds no program can take."""
+    """The tensors of the example call; raises InvalidInput for the kinds that cannot be recorded."""
     for leaf in arguments.leaves:
         if isinstance(leaf.constant, np.ndarray):
             raise InvalidInput(f"argument {leaf.name} of {name} is a NumPy array; pass torch.from_numpy(array)")
@@ -63,101 +87,120 @@ def _examples(name: str, arguments: Arguments, args: Sequence[Any], kwargs: Mapp
     with torch.no_grad():
         tensors = arguments.flatten(args, kwargs)
     for leaf, tensor in zip(arguments.tensors, tensors, strict=True):
-        _check_tensor(f"argument {leaf.name}", tensor)
+        _check_place(f"argument {leaf.name}", tensor)
     if not tensors:
         raise InvalidInput(f"{name} is called without a tensor; a program needs at least one torch tensor as argument")
     return tuple(tensors)
 
 
-def _check_tensor(what: str, tensor: torch.Tensor) -> None:
-    if tensor.dtype not in DTYPES:
-        raise InvalidInput(f"{what} has dtype {tensor.dtype}; use float16, bfloat16, float32 or float64")
-    if tensor.numel() == 0:
-        raise InvalidInput(f"{what} has shape {list(tensor.shape)} without elements; every dimension must be at least 1")
+def _check_place(what: str, tensor: torch.Tensor) -> None:
     if tensor.device.type not in ("cpu", "cuda", "meta"):
         raise InvalidInput(f"{what} is on {tensor.device}; trace with tensors on the CPU or a CUDA device")
     if tensor.layout is not torch.strided:
         raise InvalidInput(f"{what} is {tensor.layout}; use a dense tensor")
 
 
-def _refuse_mutation(name: str, recording: Recording) -> None:
-    arguments = _argument_names(recording)
-    signature = recording.program.graph_signature
-    for spec in signature.output_specs:
+def _check_numbers(what: str, tensor: torch.Tensor) -> None:
+    if tensor.dtype not in DTYPES:
+        raise InvalidInput(f"{what} has dtype {tensor.dtype}; use float16, bfloat16, float32 or float64")
+    if tensor.numel() == 0:
+        raise InvalidInput(f"{what} has shape {list(tensor.shape)} without elements; every dimension must be at least 1")
+
+
+def _refuse_mutation(call: RecordedCall, program: ExportedProgram) -> None:
+    arguments = argument_names(call.recording, program)
+    for spec in program.graph_signature.output_specs:
         if spec.kind is not OutputKind.USER_OUTPUT:
             target = str(spec.target)
             what = f"its argument {arguments[target]}" if target in arguments else _owned_name(target)
-            if target in signature.user_inputs and target not in arguments:
+            if target in program.graph_signature.user_inputs and target not in arguments:
                 what = "a tensor it closes over"
-            raise InvalidInput(f"{name} changes {what} in place; return the new value instead")
+            raise InvalidInput(f"{call.name} changes {what} in place; return the new value instead")
 
 
-def _argument_names(recording: Recording) -> dict[str, str]:
+def values_of_placeholders(graph: torch.fx.Graph) -> dict[str, torch.Tensor]:
+    """The tensors without data that stand for the inputs of a graph, by the name of the placeholder."""
+    return {node.name: node.meta["val"] for node in graph.nodes if node.op == "placeholder"}
+
+
+def argument_names(recording: Recording, program: ExportedProgram) -> dict[str, str]:
     """The name of the argument that each placeholder of an argument is."""
-    placeholders = _user_inputs(recording)[: len(recording.recorder.arguments.tensors)]
-    return dict(zip(placeholders, (leaf.name for leaf in recording.recorder.arguments.tensors), strict=True))
+    leaves = recording.recorder.arguments.tensors
+    return dict(zip(_user_inputs(program)[: len(leaves)], (leaf.name for leaf in leaves), strict=True))
 
 
-def _user_inputs(recording: Recording) -> list[str]:
+def _user_inputs(program: ExportedProgram) -> list[str]:
     """The placeholders of the arguments' tensors, then of the captured ones that no module owns."""
-    specs = recording.program.graph_signature.input_specs
+    specs = program.graph_signature.input_specs
     return [spec.arg.name for spec in specs if spec.kind is InputKind.USER_INPUT]
 
 
-def _signature(fn: Callable[..., Any], recording: Recording) -> tuple[Signature, tuple[CapturedSource, ...]]:
-    """What the placeholders are, and where the captured tensors come from, in the order of the program's inputs."""
-    inputs = _argument_names(recording)
+def captured_sources(
+    call: RecordedCall, program: ExportedProgram, read: Collection[str], taken: Collection[str]
+) -> dict[str, tuple[CapturedSource, torch.Tensor]]:
+    """By placeholder, of those in `read`, where the tensors come from that are no arguments; their names are none of `taken`."""
+    known, names = origins(call.fn), set(taken)
+    sources: dict[str, tuple[CapturedSource, torch.Tensor]] = {}
+    for placeholder, wanted, tensor in _captured(call.recording, program):
+        if placeholder in read:
+            ways = known.get(id(tensor), ())
+            name = unused_name(wanted or next((way.name for way in ways), "captured"), names)
+            sources[placeholder] = CapturedSource.of(name, tensor, ways), tensor
+            names.add(name)
+    return sources
+
+
+def constant_sources(values: Constants, taken: Collection[str]) -> dict[str, CapturedSource]:
+    """By placeholder, sources of what a function computes of no tensor."""
+    return {name: CapturedSource.of(unused_name(name, set(taken)), tensor, ()) for name, tensor in values.items()}
+
+
+def _signature(call: RecordedCall, program: ExportedProgram) -> tuple[Signature, tuple[CapturedSource, ...]]:
+    """What the placeholders are, and where the captured tensors come from, in the order of the program's inputs.
+
+    What the function computes of no tensor becomes numbers, and further inputs that it brings along.
+    """
+    inputs = argument_names(call.recording, program)
     numbers: dict[str, Scalar] = {}
     sources: list[CapturedSource] = []
-    known = origins(fn)
-    for placeholder, wanted, tensor in _captured(recording):
-        if placeholder in recording.literals and tensor.dim() == 0:
+    read = {node.name for node in program.graph.nodes if node.op == "placeholder" and node.users}
+    literals = call.recording.literals
+    for placeholder, (source, tensor) in captured_sources(call, program, read, inputs.values()).items():
+        if placeholder in literals and tensor.dim() == 0:
             numbers[placeholder] = Scalar.of(tensor.item())
             continue
-        ways = known.get(id(tensor), ())
-        source = CapturedSource.of(wanted or next((way.name for way in ways), "captured"), tensor, ways)
-        name = unused_name(source.name, set(inputs.values()))
-        _check_tensor(f"tensor {name} of the function", tensor)
-        inputs[placeholder] = name
+        _check_place(f"tensor {source.name} of the function", tensor)
+        _check_numbers(f"tensor {source.name} of the function", tensor)
+        inputs[placeholder] = source.name
+        sources.append(source)
+    constants = with_constants(program.graph)
+    for placeholder, source in constant_sources(constants, inputs.values()).items():
+        tensor = constants[placeholder]
+        if tensor.dim() == 0 and math.isfinite(number := float(tensor)):
+            numbers[placeholder] = Scalar.of(number)
+            continue
+        inputs[placeholder] = source.name
         sources.append(source)
     return Signature(inputs, numbers), tuple(sources)
 
 
-def _with_constants(
-    recording: Recording, signature: Signature, captured: tuple[CapturedSource, ...]
-) -> tuple[Signature, tuple[CapturedSource, ...]]:
-    """The same with what the function computes of no tensor: numbers, and further inputs that it brings along."""
-    inputs, numbers, sources = dict(signature.inputs), dict(signature.numbers), list(captured)
-    for placeholder, tensor in with_constants(recording.program.graph).items():
-        if tensor.dim() == 0 and math.isfinite(number := float(tensor)):
-            numbers[placeholder] = Scalar.of(number)
-            continue
-        name = unused_name(placeholder, set(inputs.values()))
-        inputs[placeholder] = name
-        sources.append(CapturedSource.of(name, tensor, ()))
-    return Signature(inputs, numbers), tuple(sources)
-
-
-def _captured(recording: Recording) -> Iterator[tuple[str, str, torch.Tensor]]:
-    """Placeholder, name in a module ("" where it has none) and value of the tensors that are read and are no arguments."""
-    read = {node.name for node in recording.program.graph.nodes if node.op == "placeholder" and node.users}
-    others = _user_inputs(recording)[len(recording.recorder.arguments.tensors) :]
-    for spec in recording.program.graph_signature.input_specs:
-        if spec.kind is not InputKind.USER_INPUT and spec.arg.name in read:
-            target = str(spec.target)
-            yield spec.arg.name, _owned_name(target), _owned(recording, spec)
+def _captured(recording: Recording, program: ExportedProgram) -> Iterator[tuple[str, str, torch.Tensor]]:
+    """Placeholder, name in a module ("" where it has none) and value of the tensors that are no arguments."""
+    others = _user_inputs(program)[len(recording.recorder.arguments.tensors) :]
+    for spec in program.graph_signature.input_specs:
+        if spec.kind is not InputKind.USER_INPUT:
+            yield spec.arg.name, _owned_name(str(spec.target)), _owned(recording, program, spec)
     for placeholder, tensor in zip(others, recording.captured, strict=True):
-        if placeholder in read:
-            yield placeholder, "", tensor
+        yield placeholder, "", tensor
 
 
-def _owned(recording: Recording, spec: InputSpec) -> torch.Tensor:
+def _owned(recording: Recording, program: ExportedProgram, spec: InputSpec) -> torch.Tensor:
     """A tensor of the function as a module, or one that it writes down."""
     target = str(spec.target)
     if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
         tensor = operator.attrgetter(target)(recording.recorder)
     else:
-        tensor = recording.program.constants.get(target)
+        tensor = program.constants.get(target)
     if not isinstance(tensor, torch.Tensor):
         raise InvalidInput(f"the function uses {_owned_name(target)}, which is not a tensor; leave it outside the function")
     return tensor
@@ -168,15 +211,16 @@ def _owned_name(target: str) -> str:
     return "captured" if target.startswith("lifted_tensor_") else target.removeprefix("fn.")
 
 
-def _returned_nodes(recording: Recording) -> list[torch.fx.Node]:
-    """The nodes whose tensors the function returns, in order."""
-    (output,) = (node for node in recording.program.graph.nodes if node.op == "output")
+def returned_nodes(graph: torch.fx.Graph) -> list[torch.fx.Node]:
+    """The nodes whose tensors a graph returns, in order."""
+    (output,) = (node for node in graph.nodes if node.op == "output")
     return list(output.args[0])
 
 
-def _strides(recording: Recording, results: Results, placeholders: Sequence[str]) -> tuple[tuple[int, ...] | None, ...]:
+def _strides(
+    recording: Recording, values: Mapping[str, torch.Tensor], results: Results, placeholders: Sequence[str]
+) -> tuple[tuple[int, ...] | None, ...]:
     """By input, its strides where what the function returns depends on them: it asks for them, or returns views."""
-    values = {node.name: node.meta["val"] for node in recording.program.graph.nodes if node.op == "placeholder"}
     viewed = {place.input for place in results.places}
     asked = recording.recorder.watch.asks_for_strides
     strides = (tuple(values[placeholder].stride()) for placeholder in placeholders)

@@ -1,8 +1,9 @@
 """`@mugraph.optimize`: a function whose calls run discovered kernels where these are faster, and PyTorch elsewhere.
 
 The first call with tensors of some shapes and dtypes optimizes for them, as `mugraph.superoptimize` does; the result is kept for
-later calls of that kind. A function that is no program as a whole is optimized in pieces, as our backend of `torch.compile` does.
-A call is answered in any case: what cannot be optimized, is not faster, or needs gradients runs as it always did.
+later calls of that kind. A function that torch.export cannot record whole, because it looks into its tensors, is optimized in
+pieces by our backend of `torch.compile`. A call is answered in any case: what cannot be optimized, is not faster, or needs
+gradients runs as it always did.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from torch.utils._pytree import tree_flatten, tree_leaves
 from mugraph.api import superoptimize
 from mugraph.devices.targets import TARGETS, device_for
 from mugraph.errors import InvalidInput, LeftToPyTorch, MugraphError, NotAProgram, ShapeMismatch, TargetUnavailable
-from mugraph.frontend.pytree import Traced
+from mugraph.frontend import trace
+from mugraph.frontend.pytree import FunctionCalling
 from mugraph.integrations.dynamic_shapes import Dynamic, DynamicSuperoptimized, superoptimize_dynamic
-from mugraph.integrations.piece_optimizer import PieceOptions, why_nothing
+from mugraph.pieces.piece_optimizer import PieceOptions, why_nothing
 from mugraph.results.data import Shared
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.baselines import EAGER
@@ -52,13 +54,17 @@ _GRADIENTS = (
 )
 
 
+_FEW = 3
+"""Kinds of calls that are named to say why there are no kernels."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """How calls of one kind are answered: by a result or in pieces or, where `reason` says why, by PyTorch."""
 
     result: Found | None = None
     pieces: Compiled | None = None
-    """What became of a function that is no program as a whole."""
+    """What became of a function that cannot be recorded whole."""
     reason: str = ""
     duel: Duel | None = None
     """The whole call of what answers against that of the function, where they were timed."""
@@ -109,15 +115,18 @@ class Optimized(Shared, Generic[P, R]):
         try:
             kind = (around, *kind_of_call(args, kwargs, self.settings.dynamic))
         except TypeError:
-            return self._left("an argument is neither a tensor nor a value to compare with a later call's", args, kwargs)
+            self._leave("an argument is neither a tensor nor a value to compare with a later call's")
+            return self.fn(*args, **kwargs)
         answer = self.answers.get(kind)
         if answer is None:
-            returned = self.fn(*args, **kwargs) if torch.is_grad_enabled() else None
-            if asks_for_gradients(tensors_of((returned,), {})):  # those of something that the function brings along
-                return self._left(_GRADIENTS, args, kwargs, returned)
+            if torch.is_grad_enabled():
+                returned = self.fn(*args, **kwargs)
+                if asks_for_gradients(tensors_of((returned,), {})):  # those of something that the function brings along
+                    self._leave(_GRADIENTS)
+                else:
+                    self._answer(kind, args, kwargs)
+                return returned  # once is enough: the function may change what it is given
             answer = self._answer(kind, args, kwargs)
-            if answer.reason and returned is not None:
-                return returned
         if answer.pieces is not None and not answer.reason:
             return self._in_pieces(*args, **kwargs)
         if answer.result is None or answer.reason:
@@ -132,7 +141,7 @@ class Optimized(Shared, Generic[P, R]):
             self._latest = None  # the function brings other tensors along than it did
             del self.answers[kind]
             return self._answered(args, kwargs, again=True)
-        if isinstance(answer.result, Superoptimized):
+        if isinstance(answer.result, Superoptimized) and answer.result.is_one_program:
             self._latest = answer.result, around
         return outputs
 
@@ -151,6 +160,8 @@ class Optimized(Shared, Generic[P, R]):
             example = _example(self.fn, args, kwargs)
             if settings.dynamic:
                 return Answer(superoptimize_dynamic(self.fn, example, settings.dynamic, target=target, **settings.of_all))
+            if settings.strict:
+                trace(self.fn, example)  # raises for what is no program
             result = superoptimize(self.fn, example, target, **settings.of_all, progress=settings.progress, cache=settings.cache)
         except NotAProgram as error:
             if settings.strict or settings.dynamic:
@@ -169,9 +180,9 @@ class Optimized(Shared, Generic[P, R]):
             raise KeyboardInterrupt
         if not result.found:
             outcome = result.report.baselines.get(EAGER)
-            none = why_nothing(result.report, len(result.candidates))
+            none = _nothing(result)
             return Answer(result, reason=none if outcome is None else _objection(outcome), duel=outcome)
-        machine = result.executable.machine
+        machine = machine_for(result.target)
         if not machine.available:
             return Answer(result, reason=f"kernels for {result.target} cannot run on this machine")
         outcome = result.report.baselines.get(EAGER) or self._raced(result, machine, args, kwargs)
@@ -206,11 +217,11 @@ class Optimized(Shared, Generic[P, R]):
             defender = machine.timed(functools.partial(self.fn, *args, **kwargs))
             return duel(challenger.run, defender.run)
 
-    def _left(self, reason: str, args: Sequence[Any], kwargs: Mapping[str, Any], returned: R | None = None) -> R:
+    def _leave(self, reason: str) -> None:
+        """Say that PyTorch answers a call; raises InvalidInput in strict mode."""
         if self.settings.strict:
             raise InvalidInput(f"{self._name} cannot be optimized for this call: {reason}")
         warn_user(f"{self._name} runs as PyTorch runs it: {reason}", LeftToPyTorch)
-        return self.fn(*args, **kwargs) if returned is None else returned
 
     @property
     def _name(self) -> str:
@@ -317,9 +328,9 @@ def optimize(
 
     Calls that gradients are wanted of run the function itself. So do those for which nothing clearly faster was found or that
     cannot be optimized, of which a warning (LeftToPyTorch) tells once; with `strict` these raise what `mugraph.superoptimize`
-    raises, and no function is optimized in pieces. To be timed, the function is called some dozens of times, unless it changes
-    its inputs, which no kernel does. What the function reads besides arguments and tensors (numbers, flags) is as it was at the
-    first call of a kind; `training` of a module and of all in it, and autocasting, belong to the kind.
+    raises, and only functions that are programs as a whole are optimized. To be timed, the function is called some dozens of
+    times, on copies of what it changes. What the function reads besides arguments and tensors (numbers, flags) is as it was at
+    the first call of a kind; `training` of a module and of all in it, and autocasting, belong to the kind.
 
     Raises InvalidInput for what is no function and for wrong settings, TargetUnavailable for an unknown target.
     """
@@ -338,12 +349,21 @@ def _objection(outcome: Duel) -> str:
     return "" if outcome.clear else f"its kernels are not clearly faster ({outcome.speedup:.2f} times as fast as PyTorch)"
 
 
+def _nothing(result: Superoptimized) -> str:
+    """Why a result runs no kernels, where it was not timed beside the function."""
+    coverage = result.report.coverage
+    if result.is_one_program or coverage is None:
+        return why_nothing(result.report, len(result.candidates))
+    reasons = [f"{calls.calls} x {calls.operator}: {calls.reason}" for calls in coverage.left[:_FEW]]
+    return f"no piece of it runs as kernels ({'; '.join(reasons)})"
+
+
 def _brings_gradients(result: Found) -> bool:
     """Whether gradients are recorded, and a tensor that the function brings along requires one."""
     if not torch.is_grad_enabled():
         return False
     one = result if isinstance(result, Superoptimized) else next(iter(result.table.values()))
-    return isinstance(one.calling, Traced) and one.calling.requires_grad
+    return isinstance(one.calling, FunctionCalling) and one.calling.requires_grad
 
 
 def _example(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...] | dict[str, Any]:

@@ -31,7 +31,7 @@ from mugraph.frontend.capture import captured
 from mugraph.frontend.graph_passes import concrete, numbers_of, with_arrangements, with_views_of_results
 from mugraph.frontend.partition import Partition, Piece, partition
 from mugraph.frontend.splice import spliced
-from mugraph.integrations.piece_optimizer import GraphsByForm, PieceOptions, optimizer
+from mugraph.pieces.piece_optimizer import GraphsByForm, PieceOptions, optimizer
 from mugraph.results.superoptimized import Superoptimized
 
 _USES = 3

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -206,11 +206,14 @@ def index_maps_of(node: Node, shapes: Sequence[Shape]) -> IndexMaps | None:
     return operator(node.op).index_maps(Call(node.op, tuple(shapes), dict(node.attributes)), node.output.shape)
 
 
-def flops_of(graph: Graph) -> int:
-    """Floating-point operations of a graph without bodies."""
-    tensors = [[graph.tensor(value) for value in node.inputs] for node in graph.nodes]
-    calls = [apply_call(node.op, inputs, dict(node.attributes)) for node, inputs in zip(graph.nodes, tensors, strict=True)]
-    return sum(operator(node.op).flops(call, node.output.shape) for node, call in zip(graph.nodes, calls, strict=True))
+def flops_of(graph: Graph, nodes: Iterable[Node] | None = None) -> int:
+    """Floating-point operations of a graph's pre-defined operators: of all, or of some of its nodes."""
+    total = 0
+    for node in graph.nodes if nodes is None else nodes:
+        if node.body is None:
+            call = apply_call(node.op, [graph.tensor(value) for value in node.inputs], dict(node.attributes))
+            total += operator(node.op).flops(call, node.output.shape)
+    return total
 
 
 def apply_call(op: str, inputs: Sequence[Tensor], attributes: Mapping[str, AttributeValue], scope: Scope = Scope()) -> Call:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Self, TypeVar
 
 from mugraph.errors import StorageError
 from mugraph.frontend.calling import Calling
 from mugraph.ir.graph import Graph
 from mugraph.ir.serialize import graph_from_json, graph_to_json
+from mugraph.results.coverage import Coverage
 from mugraph.results.words import extent, seconds_text
 from mugraph.runtime import Executable
 from mugraph.runtime.baselines import BaselineComparison
 from mugraph.runtime.benchmarking import Duel
 from mugraph.support.schema import expect
 from mugraph.verifier import Certificate
+
+R = TypeVar("R")
 
 _FORM = {"on": str, "ran": int, "blocks": int, "largest_error": (float, None), "missed": str}
 
@@ -53,6 +56,7 @@ _REPORT = {
     **dict.fromkeys(("proposed", "seed"), int),
     "original_latency": _SECONDS,
     "comparison": (dict, None),
+    "coverage": (dict, None),
     "space": (str, None),
     "rejected": [{"stage": str, "reason": str, "cost": _SECONDS}],
     "search": {"seconds": float, "first_found_seconds": _SECONDS, "states": int, "exhausted": bool, "exhausted_what": str},
@@ -188,6 +192,8 @@ class Report:
     comparison: BaselineComparison | None = None
     """Whole calls of the best candidate beside those of the user's function, in eager mode and, if that was asked for, under
     torch.compile. None where they were not timed on the same machine, and for programs."""
+    coverage: Coverage | None = None
+    """How much of the function kernels run; None in results of earlier versions."""
 
     def __repr__(self) -> str:
         """One line: whether something was found, from how many muGraphs, in how much time."""
@@ -229,17 +235,19 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON values."""
-        return {**asdict(self), "comparison": None if self.comparison is None else self.comparison.to_json()}
+        parts = {"comparison": self.comparison, "coverage": self.coverage}
+        return asdict(self) | {name: None if part is None else part.to_json() for name, part in parts.items()}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Report:
         """The report `to_json` wrote; raises KeyError or TypeError for anything else."""
-        values = {"comparison": None, **values}  # which those of earlier versions lack
+        values = {"comparison": None, "coverage": None, **values}  # which those of earlier versions lack
         expect(values, _REPORT, "report")
         expect(values["search"], {name: form for name, form in _SEARCH.items() if name in values["search"]}, "report.search")
         rejected = tuple(Rejection(**item) for item in values["rejected"])
         comparison = None if values["comparison"] is None else BaselineComparison.from_json(values["comparison"])
-        return cls(**{**values, "rejected": rejected, "comparison": comparison})
+        coverage = None if values["coverage"] is None else Coverage.from_json(values["coverage"])
+        return cls(**{**values, "rejected": rejected, "comparison": comparison, "coverage": coverage})
 
 
 class Shared:
@@ -257,7 +265,7 @@ class Shared:
         )
 
 
-def _calling(kind: type[Result], fn: Callable[..., Any]) -> type[Result]:
+def calling_directly(kind: type[R], fn: Callable[..., Any]) -> type[R]:
     """The class of results whose calls are those of `fn`, as directly as Python allows: it looks `__call__` up in the class."""
     return type(kind.__name__, (kind,), {"__call__": staticmethod(fn), "__module__": kind.__module__})
 
@@ -292,7 +300,7 @@ class Result(Shared):
         self.own = own
         """The user's function, where nothing better was found: calls are its calls. None in what was read from a folder."""
         if own is not None:
-            self.__class__ = _calling(type(self), own)
+            self.__class__ = calling_directly(type(self), own)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the best muGraph; raises ShapeMismatch or InvalidInput when called with other tensors than optimized for.

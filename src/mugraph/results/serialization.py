@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
@@ -41,6 +41,8 @@ _FORMAT = 3
 _DOCUMENTS = ("program.json", "graph.json", "certificate.json", "report.json", PLACEMENT)
 _OLD = "old"
 """What a result is called that is being replaced, until the newer one is in its place."""
+ONE_PROGRAM = "program"
+"""The kind of folders that hold a program and its muGraph."""
 _LARGEST = 2**28
 """Bytes of a file: far more than any result has."""
 
@@ -52,23 +54,31 @@ def save(result: Result, path: Path) -> Path:
     raises StorageError and leaves what was there.
     """
     check_replaceable(path)
-    place = Path(os.path.realpath(path))  # a link to a folder stays, and what it leads to is replaced
-    files = _contents(result)
+    return write_folder(path, documents(result))
+
+
+def documents(result: Result) -> dict[str, str]:
+    """Text of every file of a saved result, by its path in the folder."""
+    printer = dict(result.executable.machine.parameters)
+    return with_manifest(_contents(result), result.target, result.origin, printer=printer)
+
+
+def with_manifest(files: Mapping[str, str], target: str, origin: Mapping[str, Any], **more: Any) -> dict[str, str]:
+    """The files with a manifest that lists them."""
     hashes = {name: _digest(text.encode()) for name, text in files.items()}
-    manifest = {
-        "format": _FORMAT,
-        "version": __version__,
-        "target": result.target,
-        "printer": dict(result.executable.machine.parameters),
-        "origin": result.origin,
-        "files": hashes,
-    }
+    known = {"format": _FORMAT, "version": __version__, "target": target, "printer": {}, "origin": dict(origin)}
+    return {**files, MANIFEST: json_text(known | more | {"files": hashes})}
+
+
+def write_folder(path: Path, files: Mapping[str, str]) -> Path:
+    """Write files as the folder `path`, in the place of what is there, all of them or nothing; see `save`."""
+    place = Path(os.path.realpath(path))  # a link to a folder stays, and what it leads to is replaced
     with _storage_errors("write", path):
         place.parent.mkdir(parents=True, exist_ok=True)
         _put_back(place)
         with scratch_directory(_staging(place), place.parent) as folder:
             new = Path(folder, "new")
-            for name, text in {**files, MANIFEST: _json(manifest)}.items():
+            for name, text in files.items():
                 (new / name).parent.mkdir(parents=True, exist_ok=True)
                 (new / name).write_bytes(text.encode())
             _exchange(place, new, Path(folder, _OLD))
@@ -89,11 +99,13 @@ def _put_back(place: Path) -> None:
 def read(kind: type[R], path: Path, trust_sources: bool) -> R:
     """The result in the folder `path`, as one of a kind; raises what `mugraph.load` raises."""
     manifest = read_manifest(path)
-    files = {name: _read_checked(path, name, digest) for name, digest in manifest["files"].items()}
-    program = graph_from_json(_parse(path, files, "program.json"))
-    graph = graph_from_json(_parse(path, files, "graph.json"))
-    record = _parse(path, files, "report.json")
-    certificate = Certificate.from_json(_parse(path, files, "certificate.json"))
+    if kind_of(manifest) != ONE_PROGRAM:
+        raise InvalidInput(f"{path} holds a function with parts that PyTorch runs; read it with mugraph.load")
+    files = read_files(path, manifest, _is_of_program)
+    program = graph_from_json(parsed(path, files, "program.json"))
+    graph = graph_from_json(parsed(path, files, "graph.json"))
+    record = parsed(path, files, "report.json")
+    certificate = Certificate.from_json(parsed(path, files, "certificate.json"))
     try:
         candidates = tuple(Candidate.from_json(item) for item in record["candidates"])
         best = Candidate.measured(graph, certificate, record["best"])
@@ -141,7 +153,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise InvalidInput(f"{path} is not a saved mugraph result (no {MANIFEST} in it); save one with opt.save or -o")
     with _storage_errors("read", path / MANIFEST):
         content = (path / MANIFEST).read_bytes()
-    manifest: Any = _parse(path, {MANIFEST: _text(path / MANIFEST, content)}, MANIFEST)
+    manifest: Any = parsed(path, {MANIFEST: _text(path / MANIFEST, content)}, MANIFEST)
     check_manifest(path, manifest)
     return dict(manifest)
 
@@ -169,10 +181,10 @@ def _contents(result: Result) -> dict[str, str]:
         "candidates": [candidate.to_json() for candidate in result.candidates],
     }
     files = {
-        "program.json": _json(graph_to_json(result.program)),
-        "graph.json": _json(graph_to_json(result.graph)),
-        "certificate.json": _json(result.certificate.to_json()),
-        "report.json": _json(record),
+        "program.json": json_text(graph_to_json(result.program)),
+        "graph.json": json_text(graph_to_json(result.graph)),
+        "certificate.json": json_text(result.certificate.to_json()),
+        "report.json": json_text(record),
     }
     return files | printed(result.sources, result.executable.placement)
 
@@ -190,12 +202,26 @@ def _exchange(path: Path, new: Path, old: Path) -> None:
         raise
 
 
-def _read_checked(path: Path, name: str, digest: str) -> str:
+def kind_of(manifest: Mapping[str, Any]) -> str:
+    """What a manifest lists the files of: ONE_PROGRAM, or what another module writes."""
+    return str(manifest.get("kind", ONE_PROGRAM))
+
+
+def _is_of_program(name: str, place: PurePosixPath) -> bool:
+    return name in _DOCUMENTS or place.parts[:1] == ("sources",)
+
+
+def read_files(path: Path, manifest: Mapping[str, Any], known: Callable[[str, PurePosixPath], bool]) -> dict[str, str]:
+    """The text of each file that a manifest lists, by name; raises InvalidInput unless all are as listed, and `known`."""
+    return {name: _read_checked(path, name, digest, known) for name, digest in manifest["files"].items()}
+
+
+def _read_checked(path: Path, name: str, digest: str, known: Callable[[str, PurePosixPath], bool]) -> str:
     """The text of a file of a result, read once: what is hashed is what is used."""
     place = PurePosixPath(name)
     if place.is_absolute() or ".." in place.parts:
         raise InvalidInput(f"{path / MANIFEST} names {name!r}, which lies outside the folder; do not use this result")
-    if name not in _DOCUMENTS and (place.parts[:1] != ("sources",) or place.as_posix() != name):
+    if not known(name, place) or place.as_posix() != name:
         raise InvalidInput(f"{path / MANIFEST} names {name!r}, which is no file of a result; do not use it")
     file = path / name
     if not file.is_file():
@@ -216,7 +242,8 @@ def _text(file: Path, content: bytes) -> str:
         raise InvalidInput(f"{file} is not UTF-8 text; optimize and save again") from None
 
 
-def _parse(path: Path, files: Mapping[str, str], name: str) -> Any:
+def parsed(path: Path, files: Mapping[str, str], name: str) -> Any:
+    """The JSON value in a file of the folder `path`; raises InvalidInput where there is none."""
     try:
         return json.loads(files[name], object_pairs_hook=_without_repetition)
     except KeyError:
@@ -233,7 +260,8 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return entries
 
 
-def _json(value: Any) -> str:
+def json_text(value: Any) -> str:
+    """A value as the text of a file."""
     return json.dumps(value, indent=1) + "\n"
 
 

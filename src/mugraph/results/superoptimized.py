@@ -16,6 +16,14 @@ class Superoptimized(Result):
     from several threads do not disturb each other. There is no gradient. Copies (`copy.deepcopy`) are the result itself.
     """
 
+    is_one_program = True
+    """Whether the function is one program, as opposed to several with calls of PyTorch between (`mugraph.pieces.partitioned`)."""
+
+    @property
+    def results(self) -> tuple[Superoptimized, ...]:
+        """The results of distinct programs: this one."""
+        return (self,)
+
     def graphed(self, device: int | None = None, *, static_outputs: bool = False) -> Graphed:
         """The result as a CUDA graph on a GPU, by default torch's current one; see `mugraph.results.cuda_graphs.Graphed`.
 
@@ -47,8 +55,8 @@ class Superoptimized(Result):
         )
 
 
-def load(path: str | Path, trust_sources: bool = False) -> Superoptimized:
-    """Read back the folder `Superoptimized.save` wrote, and compile its muGraph for this machine.
+def load_program(path: str | Path, trust_sources: bool = False) -> Superoptimized:
+    """Read back the folder that a result of one program was saved to, and compile its muGraph for this machine.
 
     The result is called with one tensor per input of its program, in order: the function's tensors first, then the
     parameters of a module. The saved sources must be what the muGraph gives when it is printed again, and the muGraph is tested

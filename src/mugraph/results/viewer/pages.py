@@ -18,6 +18,7 @@ from markupsafe import Markup
 
 from mugraph.devices import device_for, roofline_seconds
 from mugraph.ir.graph import Graph
+from mugraph.results.coverage import coverage_rows
 from mugraph.results.data import Candidate, Result
 from mugraph.results.summary import bound_text, compared_text
 from mugraph.results.viewer import evidence, tables
@@ -73,7 +74,7 @@ def page(opt: Result) -> str:
         _drawing(opt.graph, "The muGraph at kernel level", "kernels"),
     )
     bodies, candidates = list(_bodies(opt)), list(_candidates(opt))
-    script = Markup(environment().get_template("page.js").render())
+    script = page_script()
     whereabouts = Whereabouts(opt)
     sheets = [program, kernels, *_sheets(bodies), *(sheet for _, sheet in candidates)]
     text = (
@@ -82,11 +83,12 @@ def page(opt: Result) -> str:
         .render(
             title=_title(opt),
             script=script,
-            script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+            script_hash=script_hash(script),
             opt=opt,
             headline=_headline(opt),
             figures=list(_figures(opt)),
-            timed=tables.timed_rows(opt),
+            timed=tables.timed_rows(report.comparison, roofline_seconds(opt.program, device_for(opt.target))),
+            coverage=[] if report.coverage is None else coverage_rows(report.coverage),
             work=tables.work(opt),
             unavailable={} if report.comparison is None else report.comparison.unavailable,
             roles=ROLE_WORDS,
@@ -118,16 +120,35 @@ def page(opt: Result) -> str:
             sources={name: whereabouts.source(name) for name in opt.sources},
         )
     )
+    return printable(text)
+
+
+def page_script() -> Markup:
+    """The one script of pages."""
+    return Markup(environment().get_template("page.js").render())
+
+
+def script_hash(script: str) -> str:
+    """The digest that a page names a script by."""
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def printable(text: str) -> str:
+    """The text of a page without characters that HTML does not have."""
     return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def notebook_html(opt: Result) -> str:
     """The page in a frame of its own, so that its styles and the notebook's do not meet; the frame may save pictures and run no
     scripts."""
-    framed, name = html.escape(page(opt)), html.escape(_title(opt))
-    height = min(_TALLEST_EM, _FRAME_EM + _NODE_EM * max(len(opt.program.nodes), len(opt.graph.nodes)))
-    look = f"width:100%;height:{height}em;border:0"
-    return f'<iframe title="mugraph: {name}" sandbox="allow-downloads" srcdoc="{framed}" style="{look}"></iframe>'
+    return framed(page(opt), _title(opt), max(len(opt.program.nodes), len(opt.graph.nodes)))
+
+
+def framed(text: str, title: str, nodes: int | None = None) -> str:
+    """A page in a frame as tall as drawings of so many nodes need (None: as a screen)."""
+    height = _TALLEST_EM if nodes is None else min(_TALLEST_EM, _FRAME_EM + _NODE_EM * nodes)
+    look, name = f"width:100%;height:{height}em;border:0", html.escape(title)
+    return f'<iframe title="mugraph: {name}" sandbox="allow-downloads" srcdoc="{html.escape(text)}" style="{look}"></iframe>'
 
 
 _FRAME_EM, _NODE_EM, _TALLEST_EM = 24, 3, 60
@@ -219,6 +240,6 @@ def _drawing(graph: Graph, title: str, place: str, around: Operands = Operands()
 
 
 def _sheet(drawing: Drawing, place: str, title: str, description: str = "") -> Sheet:
-    file = _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", standalone(drawing, title, description))
+    file = printable(standalone(drawing, title, description))
     encoded = base64.b64encode(file.encode()).decode()
     return Sheet(place, Markup(svg(drawing, title, description)), drawing.notes, f"data:image/svg+xml;base64,{encoded}")

@@ -15,7 +15,7 @@ from mugraph.lower.tile_form import Buffer, Kernel, Memory
 from mugraph.results.data import Candidate, Report, Result
 from mugraph.results.viewer.labels import bytes_words
 from mugraph.results.words import extent, seconds_text
-from mugraph.runtime.baselines import OURS
+from mugraph.runtime.baselines import OURS, BaselineComparison
 from mugraph.runtime.benchmarking import Spread
 
 
@@ -127,12 +127,12 @@ def _buffer_row(buffer: Buffer, memory: str) -> BufferRow:
     return BufferRow(buffer.name, memory, str(buffer.dtype), bytes_words(buffer.bytes), offset)
 
 
-def timed_rows(opt: Result) -> list[TimedRow]:
-    """The result's calls and those of each baseline, the fastest first; none where nothing was compared."""
-    if opt.report.comparison is None:
+def timed_rows(comparison: BaselineComparison | None, floor: float | None) -> list[TimedRow]:
+    """A result's calls and those of each baseline, the fastest first; none where nothing was compared. `floor` is the time that
+    no schedule can beat, where that is known."""
+    if comparison is None:
         return []
-    floor = roofline_seconds(opt.program, device_for(opt.target))
-    duels = opt.report.comparison.duels
+    duels = comparison.duels
     timed: list[tuple[str, Spread | None, float | None]] = [(name, duel.theirs, duel.speedup) for name, duel in duels.items()]
     timed += [(OURS, duel.ours, None) for duel in duels.values()][:1]
     known = sorted(
@@ -145,7 +145,7 @@ def timed_rows(opt: Result) -> list[TimedRow]:
             seconds_text(median),
             f"{seconds_text(spread.low)} to {seconds_text(spread.high)}",
             "" if speedup is None else _ratio_text(speedup),
-            f"{floor / median:.0%}",
+            "" if floor is None else f"{floor / median:.0%}",
         )
         for median, name, spread, speedup in known
     ]

@@ -15,7 +15,6 @@ import torch
 from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
-from mugraph.api import check_evidence, superoptimize
 from mugraph.devices import device_for
 from mugraph.devices.host import available_cores
 from mugraph.errors import InvalidInput, LeftToPyTorch, MugraphError, TargetUnavailable
@@ -27,9 +26,12 @@ from mugraph.results.data import Report
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.benchmarking import Duel, duel
 from mugraph.search.constraints import SearchSpace
+from mugraph.search.executors import Workers, check_workers
 from mugraph.selection.qualification import Evidence
 from mugraph.selection.structure_key import form_of
+from mugraph.selection.whole_programs import check_evidence, superoptimize_program
 from mugraph.support.deadline import Deadline
+from mugraph.support.progress import ProgressCallback, silent
 from mugraph.support.store import Mode, Store, digest_of
 from mugraph.support.user_warnings import warn_user
 from mugraph.verifier.certificate import digest
@@ -64,11 +66,13 @@ class PieceOptions:
     keep: Keep = "faster"
     sizes: int = 8
     strict: bool = False
-    cache: str | None = None
+    cache: Store | Mode | str | None = None
     seed: int | None = None
     max_error: float = 2**-40
     evidence: Evidence = "bounded"
     space: SearchSpace | None = None
+    workers: Workers = 1
+    profile: bool = True
 
     def __post_init__(self) -> None:
         if self.keep not in get_args(Keep):
@@ -79,10 +83,11 @@ class PieceOptions:
             raise InvalidInput(f"option strict={self.strict!r}: use True or False")
         if not isinstance(self.space, SearchSpace | None):
             raise InvalidInput(f"option space={self.space!r}: use a mugraph.SearchSpace")
-        if self.cache is not None:
+        if isinstance(self.cache, str):
             Mode.parse(self.cache)
         Deadline(self.budget)
         check_evidence(self.seed, self.max_error, self.evidence)
+        check_workers(self.workers)
         device_for(self.target)
 
     @classmethod
@@ -111,10 +116,18 @@ class PieceOutcome:
 class Optimizer:
     """Programs optimized under the same options, each once in a process."""
 
-    def __init__(self, options: PieceOptions) -> None:
+    def __init__(self, options: PieceOptions, tell: ProgressCallback | None = None) -> None:
         self.options = options
+        self.tell = tell
+        """Who is told how far it is, and wants what was found until Ctrl-C; None where Ctrl-C is to end everything."""
+        self.interrupted = False
         self._outcomes: dict[str, PieceOutcome] = {}
         self._one_at_a_time = threading.Lock()
+
+    @property
+    def results(self) -> tuple[Superoptimized, ...]:
+        """The results of the distinct programs so far, also of those that torch runs all the same."""
+        return tuple(outcome.result for outcome in self._outcomes.values() if outcome.result is not None)
 
     def outcomes(self, pieces: Sequence[Piece], graphs: GraphsByForm) -> list[PieceOutcome]:
         """What becomes of each of a graph's pieces; raises MugraphError in strict mode where one cannot be optimized.
@@ -140,8 +153,11 @@ class Optimizer:
     def _try(self, key: str, piece: Piece, budget: float | None, graphs: GraphsByForm, again: bool = False) -> bool:
         """Optimize a piece whose outcome is not known, or `again`; whether that was done."""
         with self._one_at_a_time:
-            if key in self._outcomes and not again:
+            if key in self._outcomes and (self.interrupted or not again):
                 return False
+            if self.interrupted:
+                self._outcomes[key] = PieceOutcome(None, "the search was interrupted before it")
+                return True
             with _disable_current_modes():  # Dynamo's, under which tensors have no data
                 self._outcomes[key] = self._tried(piece, budget, graphs)
             return True
@@ -149,8 +165,10 @@ class Optimizer:
     def _tried(self, piece: Piece, budget: float | None, graphs: GraphsByForm) -> PieceOutcome:
         try:
             result = self._optimized(piece, budget, graphs.get(form_of(piece.program)))
-            if result.report.interrupted:  # who presses Ctrl-C while a model compiles wants his program to end
-                raise KeyboardInterrupt
+            if result.report.interrupted:
+                if self.tell is None:  # who presses Ctrl-C while a model compiles wants his program to end
+                    raise KeyboardInterrupt
+                self.interrupted = True
             return PieceOutcome(result, self._objection(piece, result))
         except Exception as error:  # one piece's failure is no reason to lose the others
             if self.options.strict:
@@ -163,24 +181,26 @@ class Optimizer:
 
     def _optimized(self, piece: Piece, budget: float | None, like: Graph | None) -> Superoptimized:
         options = self.options
-        return superoptimize(
+        return superoptimize_program(
             piece.program,
-            target=options.target,
             budget=budget,
+            tell=silent if self.tell is None else self.tell,
+            target=options.target,
             seed=options.seed,
             evidence=options.evidence,
-            profile=like is None,
+            profile=options.profile and like is None,
             max_error=options.max_error,
             cache=options.cache,
             like=like,
             space=options.space,
+            workers=options.workers,
         )
 
     def _objection(self, piece: Piece, result: Superoptimized) -> str:
         """Why torch runs the piece all the same."""
         if not result.found:
             return why_nothing(result.report, len(result.candidates))
-        if self.options.keep == "all":
+        if self.options.keep == "all" or not (self.options.profile and result.executable.machine.available):
             return ""
         outcome = self._duel(piece, result)
         return "" if outcome.clear else f"its kernels are not clearly faster than torch ({outcome.speedup:.2f}x)"

@@ -1,0 +1,267 @@
+"""From a recorded function that is no program to one whose programs run as kernels, where that is faster than the function.
+
+Each distinct program goes through all that `mugraph.superoptimize` does, and is kept where its kernels beat PyTorch's calls; then
+the whole is called beside the function: it must return and change the same, and be clearly faster.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from mugraph.errors import MugraphError
+from mugraph.frontend.calling import arguments_of
+from mugraph.frontend.graph_passes import with_arrangements, with_views_of_results
+from mugraph.frontend.partition import Left, Partition, Piece, partition
+from mugraph.frontend.recorded_graph import RecordedGraph, recorded_graph
+from mugraph.frontend.source_lines import line_of_node
+from mugraph.frontend.splice import STEP
+from mugraph.frontend.torch_casts import name_of
+from mugraph.frontend.torch_trace import RecordedCall
+from mugraph.pieces.data import CutGraph
+from mugraph.pieces.partitioned import Partitioned, with_report
+from mugraph.pieces.piece_optimizer import Optimizer, PieceOptions
+from mugraph.results.coverage import Amount, Coverage, LeftCalls, library_amount, ranked
+from mugraph.results.data import Report
+from mugraph.results.superoptimized import Superoptimized
+from mugraph.runtime.baselines import EAGER
+from mugraph.selection.own_function import OwnCall
+from mugraph.selection.whole_programs import ExampleInputs, OptimizationSettings
+from mugraph.support.deadline import Deadline
+from mugraph.support.progress import Event, ProgressCallback
+from mugraph.support.seeds import seed_or_fresh
+from mugraph.targets.machine import Machine, machine_for
+
+_PLACE = re.compile(r"^operator aten\.\w+( \([^)]*\))?: ")
+"""What a reason begins with that says where the call is."""
+_ROUNDS = 5
+"""Calls of which each part is timed."""
+
+
+def superoptimized_in_pieces(
+    call: RecordedCall,
+    example_inputs: ExampleInputs,
+    settings: OptimizationSettings,
+    deadline: Deadline,
+    tell: ProgressCallback,
+    refusal: MugraphError,
+) -> Partitioned:
+    """The recorded call with kernels for its programs; `refusal` says why it is none as a whole."""
+    recorded = prepared(recorded_graph(call))
+    whole = partition(recorded.module.graph, recorded.device)
+    count, why = len(whole.pieces), str(refusal).split(";")[0]
+    what = f"{count} program{'s' * (count != 1)} in the function, which is none as a whole: {why}"
+    tell(Event("partition", what, deadline.elapsed))
+    options = PieceOptions(
+        target=settings.target,
+        budget=deadline.remaining,
+        cache=settings.cache,
+        seed=settings.seed,
+        max_error=settings.max_error,
+        evidence=settings.evidence,
+        space=settings.space,
+        workers=settings.workers,
+        profile=settings.profile,
+    )
+    optimizer = Optimizer(options, tell)
+    results: dict[Piece, Superoptimized] = {}
+    for piece, outcome in zip(whole.pieces, optimizer.outcomes(whole.pieces, {}), strict=True):
+        if outcome.reason or outcome.result is None:
+            whole = whole.without([piece], outcome.reason)
+        else:
+            results[piece] = outcome.result
+    cut = CutGraph(recorded, whole, results)
+    report = _report(cut, optimizer, deadline, seed_or_fresh(settings.seed))
+    result = Partitioned(cut, report, settings.target)
+    machine = machine_for(settings.target)
+    here = machine.available and _lies_on(machine, example_inputs)
+    if not settings.profile or not here:
+        return result
+    return _beside(result, call.fn, example_inputs, machine, settings, deadline, tell)
+
+
+def _lies_on(machine: Machine, example_inputs: ExampleInputs) -> bool:
+    """Whether the tensors of a call are where the machine's kernels read them: PyTorch's part of it runs where they are."""
+    tensors = [leaf for leaf in tree_leaves(arguments_of(example_inputs)) if isinstance(leaf, torch.Tensor)]
+    return all(moved is tensor for moved, tensor in zip(machine.moved(tensors), tensors, strict=True))
+
+
+def prepared(recorded: RecordedGraph) -> RecordedGraph:
+    """A recorded graph as it is before it is cut."""
+    return replace(recorded, module=with_arrangements(with_views_of_results(recorded.module)))
+
+
+def _beside(
+    result: Partitioned,
+    fn: Callable[..., Any],
+    example_inputs: ExampleInputs,
+    machine: Machine,
+    settings: OptimizationSettings,
+    deadline: Deadline,
+    tell: ProgressCallback,
+) -> Partitioned:
+    """The result after calls of it and of the function were compared and timed, which calls the function where that is best."""
+    if not result.pieces:
+        return with_report(result, fn, found=False, total_seconds=deadline.elapsed)
+    args, kwargs = arguments_of(example_inputs)
+    written = [tensor for tensor in tree_leaves((result.calling.captured,)) if result.cut.recorded.writes]
+    with _unchanged(written):
+        tell(Event("compare", "what the result returns, and the function", deadline.elapsed))
+        why = difference(result, fn, args, kwargs)
+        if why:
+            coverage = _all_left(result, f"kernels give something else than the function: {why}")
+            return with_report(result, fn, found=False, coverage=coverage, total_seconds=deadline.elapsed)
+        tell(Event("compare", "calls of the result and of the function", deadline.elapsed))
+        own = OwnCall(fn, *_copies((args, kwargs)))
+        comparison = own.beside(result, machine, deadline, compiled=settings.baselines)
+        clear = EAGER in comparison.duels and comparison.duels[EAGER].clear
+        slower = "calls with kernels are not clearly faster than the function"
+        coverage = timed_coverage(result, *_copies((args, kwargs))) if clear else _all_left(result, slower)
+    seconds = comparison.baselines.get(EAGER)
+    changes = {"found": clear, "comparison": comparison, "original_latency": seconds, "total_seconds": deadline.elapsed}
+    return with_report(result, None if clear else fn, coverage=coverage, **changes)
+
+
+def difference(result: Callable[..., Any], fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Where a call of a result gives or leaves other tensors than one of the function, beyond rounding; "" where it does not.
+
+    Integers and booleans must be equal. Numbers may differ by the root of their type's epsilon times the largest among them:
+    each program was compared with float64 before, so that this looks for parts that were put together wrongly.
+    """
+    calls = []
+    for called in (fn, result):
+        own_args, own_kwargs = _copies((args, kwargs))
+        with torch.random.fork_rng(), torch.no_grad():
+            torch.manual_seed(0)
+            returned = called(*own_args, **own_kwargs)
+        calls.append([leaf for leaf in tree_leaves((returned, own_args, own_kwargs)) if isinstance(leaf, torch.Tensor)])
+    for number, (wanted, got) in enumerate(zip(*calls, strict=True)):
+        try:
+            torch.testing.assert_close(got, wanted, rtol=0.0, atol=_tolerance(wanted), equal_nan=True)
+        except AssertionError as error:
+            return f"tensor {number}: {str(error).splitlines()[0]}"
+    return ""
+
+
+def _tolerance(tensor: torch.Tensor) -> float:
+    if not tensor.is_floating_point() and not tensor.is_complex():
+        return 0.0
+    finite = tensor.abs()[tensor.isfinite()]
+    largest = float(finite.max()) if finite.numel() else 0.0
+    return math.sqrt(torch.finfo(tensor.dtype).eps) * largest
+
+
+def _copies(value: Any) -> Any:
+    with torch.no_grad():
+        return tree_map_only(torch.Tensor, lambda tensor: tensor.detach().clone(), value)
+
+
+@contextmanager
+def _unchanged(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Tensors hold afterwards what they held before."""
+    with torch.no_grad():
+        kept = [tensor.clone() for tensor in tensors]
+        try:
+            yield
+        finally:
+            for tensor, copy in zip(tensors, kept, strict=True):
+                tensor.copy_(copy)
+
+
+# --- what is reported -----------------------------------------------------------------------------------------------------
+
+
+def _report(cut: CutGraph, optimizer: Optimizer, deadline: Deadline, seed: int) -> Report:
+    """The reports of the programs put together."""
+    reports = [result.report for result in optimizer.results]
+    search = {
+        "seconds": sum(report.seconds for report in reports),
+        "first_found_seconds": min((s for report in reports if (s := report.first_found_seconds) is not None), default=None),
+        "states": sum(report.states for report in reports),
+        "exhausted": bool(reports) and all(report.exhausted for report in reports),
+        "exhausted_what": f"each of {len(reports)} distinct programs by itself; where they begin and end was not searched",
+    }
+    return Report(
+        found=bool(cut.results),
+        search=search,
+        proposed=sum(report.proposed for report in reports),
+        rejected=tuple(rejection for report in reports for rejection in report.rejected),
+        compile_seconds=sum(report.compile_seconds for report in reports),
+        measure_seconds=sum(report.measure_seconds for report in reports),
+        verify_seconds=sum(report.verify_seconds for report in reports),
+        total_seconds=deadline.elapsed,
+        original_latency=None,
+        seed=seed,
+        interrupted=optimizer.interrupted,
+        space=next((report.space for report in reports), None),
+        coverage=coverage_of(cut.partition, cut.results),
+    )
+
+
+def coverage_of(
+    whole: Partition, results: Mapping[Piece, Superoptimized], seconds: Mapping[Piece | Left, float] | None = None
+) -> Coverage:
+    """What runs which share of a torch graph; without a result, a piece counts as one graph-defined kernel."""
+
+    def timed(step: Piece | Left) -> float | None:
+        return None if seconds is None else seconds.get(step, 0.0)
+
+    mugraphs, library = Amount(), Amount()
+    for piece in whole.pieces:
+        work, result = piece.work, results.get(piece)
+        called = Amount() if result is None else library_amount(result.graph)
+        library += called
+        mugraphs += Amount(max(work.bytes - called.bytes, 0), max(work.flops - called.flops, 0), timed(piece))
+    left = []
+    for each in whole.left:
+        work, line = each.work, line_of_node(each.node)
+        amount = Amount(work.bytes, work.flops, timed(each))
+        reason = _PLACE.sub("", each.reason)
+        left.append(LeftCalls(name_of(each.node), reason, 1, amount, (line,) if line else ()))
+    return Coverage(mugraphs, library, ranked(left), len(whole.pieces))
+
+
+def _all_left(result: Partitioned, reason: str) -> Coverage:
+    whole = result.cut.partition
+    return coverage_of(whole.without(whole.pieces, reason), {})
+
+
+def timed_coverage(result: Partitioned, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Coverage:
+    """The coverage with the time of each part of a call, the median of some."""
+    clock = _Clock(result.run)
+    recorded = result.cut.recorded
+    with torch.no_grad():
+        inputs = result.calling.flatten(args, kwargs)
+        for _ in range(_ROUNDS + 1):
+            clock.run(*(tensor.clone() if number in recorded.writes else tensor for number, tensor in enumerate(inputs)))
+    steps = {node: node.meta[STEP] for node in result.run.graph.nodes if STEP in node.meta}
+    seconds: dict[Piece | Left, float] = {}
+    for node, step in steps.items():
+        taken = clock.taken.get(node.name, ())[1:]
+        seconds[step] = seconds.get(step, 0.0) + (median(taken) if taken else 0.0)
+    return coverage_of(result.cut.partition, result.cut.results, seconds)
+
+
+class _Clock(fx.Interpreter):
+    """Runs a graph call by call, and notes the seconds of each."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module)
+        self.taken: dict[str, list[float]] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        """The call's value."""
+        started = time.perf_counter()
+        value = super().run_node(n)
+        self.taken.setdefault(n.name, []).append(time.perf_counter() - started)
+        return value

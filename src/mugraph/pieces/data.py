@@ -1,0 +1,157 @@
+"""A function that is no program as a whole: its programs run as kernels, PyTorch makes the calls between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+from torch import fx
+
+from mugraph.errors import SeveralPrograms
+from mugraph.frontend.partition import Partition, Piece
+from mugraph.frontend.recorded_graph import RecordedGraph, laid_out
+from mugraph.frontend.source_lines import line_of_node
+from mugraph.frontend.splice import spliced
+from mugraph.frontend.torch_casts import name_of
+from mugraph.results.cuda_graphs import Graphed
+from mugraph.results.data import Candidates, Report, calling_directly
+from mugraph.results.superoptimized import Superoptimized
+from mugraph.verifier import Certificate
+
+_OF_ONE_PROGRAM = frozenset({"program", "graph", "best", "certificate", "executable"})
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramPiece:
+    """A program in a function: the operators of PyTorch that it stands for, their lines of Python, and its result.
+
+    Equal programs share a result.
+    """
+
+    operators: tuple[str, ...]
+    lines: tuple[str, ...]
+    result: Superoptimized
+
+    @classmethod
+    def of(cls, piece: Piece, result: Superoptimized) -> ProgramPiece:
+        """The piece of a torch graph with its result."""
+        lines = dict.fromkeys(filter(None, map(line_of_node, piece.nodes)))
+        return cls(tuple(map(name_of, piece.nodes)), tuple(lines), result)
+
+
+@dataclass(frozen=True, slots=True)
+class CutGraph:
+    """A recorded function cut into programs and calls of PyTorch: what runs for which part of the torch graph."""
+
+    recorded: RecordedGraph
+    """Its `module` is the graph that `partition` cuts."""
+    partition: Partition
+    results: Mapping[Piece, Superoptimized]
+
+    def spliced(self) -> fx.GraphModule:
+        """The graph with calls of kernels in the place of the programs."""
+        return spliced(
+            self.recorded.module, self.partition, {piece: self.results[piece].executable for piece in self.partition.pieces}
+        )
+
+
+class PartitionedResult(Superoptimized):
+    """A function of which only parts are programs, with kernels for these, to be called like the function.
+
+    `pieces` are the programs in the order in which they run, each with a result of its own (`pieces[0].result.graph`,
+    `.certificate`); `report.coverage` says what PyTorch runs and why. What only results of one program have, such as `graph`,
+    raises SeveralPrograms. Tensors that the function changes are changed by calls, as the function does.
+    """
+
+    is_one_program = False
+
+    def __init__(
+        self,
+        cut: CutGraph,
+        report: Report,
+        target: str,
+        origin: Mapping[str, Any] | None = None,
+        own: Callable[..., Any] | None = None,
+    ) -> None:
+        self.cut, self.report, self.target = cut, report, target
+        self.calling = cut.recorded.calling
+        self.candidates = Candidates(())
+        self.origin = dict(origin or {})
+        self.pieces = tuple(ProgramPiece.of(piece, cut.results[piece]) for piece in cut.partition.pieces)
+        self.own = own
+        self.run = cut.spliced()
+        """The torch graph that calls the kernels."""
+        if own is not None:
+            self.__class__ = calling_directly(type(self), own)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run kernels and PyTorch's calls; raises ShapeMismatch or InvalidInput for other tensors than it was optimized for.
+
+        Where nothing better than the user's function was found, this is a call of that function.
+        """
+        inputs = self.calling.flatten(args, kwargs)
+        with torch.no_grad():
+            outputs = self.outputs(inputs)
+        return self.calling.unflatten(outputs, inputs)
+
+    def outputs(self, inputs: list[Any]) -> tuple[torch.Tensor, ...]:
+        """What the graph gives for one tensor per input, those being changed that the function changes."""
+        recorded = self.cut.recorded
+        placed = [laid_out(tensor, layout) for tensor, layout in zip(inputs, recorded.layouts, strict=True)]
+        outputs: tuple[torch.Tensor, ...] = self.run(*placed)
+        for number, output in recorded.writes.items():
+            inputs[number].copy_(outputs[output])
+        return outputs
+
+    @property
+    def name(self) -> str:
+        """What people call the function."""
+        return self.cut.recorded.calling.name
+
+    @property
+    def found(self) -> bool:
+        """Whether kernels run some of the function, clearly faster than the function itself."""
+        return self.report.found
+
+    @property
+    def certificates(self) -> tuple[Certificate, ...]:
+        """What was proved of each distinct program, in the order in which they run first."""
+        return tuple(result.certificate for result in self.results)
+
+    @property
+    def results(self) -> tuple[Superoptimized, ...]:
+        """The results of distinct programs, in the order in which they run first."""
+        return tuple({id(piece.result): piece.result for piece in self.pieces}.values())
+
+    @property
+    def error_bound(self) -> float | None:
+        """The probability that any of the programs is computed by a wrong muGraph; None where one of them has no bound.
+
+        PyTorch's calls are those that it recorded of the function, and not part of it.
+        """
+        bounds = [certificate.error_bound for certificate in self.certificates]
+        return None if None in bounds else sum(bound for bound in bounds if bound is not None)
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """Generated source by number of the program and file name."""
+        numbered = enumerate(self.results)
+        return {f"{number}/{name}": text for number, result in numbered for name, text in result.sources.items()}
+
+    def graphed(self, device: int | None = None, *, static_outputs: bool = False) -> Graphed:
+        """Raises SeveralPrograms: graphs are of one program; torch.cuda.graph captures a call of this result as any other."""
+        raise SeveralPrograms("graphed() is for one program; capture a call of the result with torch.cuda.graph")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in _OF_ONE_PROGRAM:
+            count = len(self.results) if "pieces" in self.__dict__ else 0
+            raise SeveralPrograms(f"the function is no program as a whole: .pieces[i].result.{name} has that of each of {count}")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __repr__(self) -> str:
+        coverage, many, left = self.report.coverage, len(self.pieces), len(self.cut.partition.left)
+        share = "" if coverage is None else f", {coverage.byte_share:.0%} of the bytes"
+        what = f"{many} program{'s' * (many != 1)}{share}; {left} calls by PyTorch"
+        return f"<{type(self).__name__} for {self.target}: {what}, {'found' if self.found else 'original'}>"

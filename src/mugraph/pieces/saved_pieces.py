@@ -1,0 +1,111 @@
+"""Partitioned results on disk: what a saved program is (`mugraph.results.serialization`), for each program, and the torch graph.
+
+mugraph.json      the manifest, of the kind `pieces`      report.json    search, coverage, calling convention
+torch.json        the calls of PyTorch, and which of them each program stands for (`mugraph.pieces.saved_graph`)
+programs/K/...    the saved result of program K
+
+Nothing in the folder is executed but calls of ATen's functional operators, which are looked up by name, and kernels. Each program
+must be the one that its calls are converted to when the folder is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar
+
+from mugraph.errors import InvalidInput
+from mugraph.frontend.calling import structure_of
+from mugraph.frontend.partition import Partition
+from mugraph.frontend.recorded_graph import RecordedGraph
+from mugraph.pieces.data import CutGraph, PartitionedResult
+from mugraph.pieces.saved_graph import cut_from_json, cut_to_json
+from mugraph.results.data import Report
+from mugraph.results.places import check_replaceable
+from mugraph.results.serialization import (
+    documents,
+    json_text,
+    parsed,
+    read_files,
+    read_manifest,
+    with_manifest,
+    write_folder,
+)
+from mugraph.results.superoptimized import load_program
+from mugraph.verifier.certificate import digest
+
+KIND = "pieces"
+"""The kind of folders that hold a function with parts that PyTorch runs."""
+R = TypeVar("R", bound=PartitionedResult)
+_REPORT, _TORCH, _PROGRAMS = "report.json", "torch.json", "programs"
+
+
+def save(result: PartitionedResult, path: Path) -> Path:
+    """Write a result to the folder `path`, as `mugraph.results.serialization.save` does.
+
+    Raises InvalidInput also for a graph that calls other operators than ATen's, naming the first.
+    """
+    check_replaceable(path)
+    record = {
+        "report": result.report.to_json(),
+        "structure": structure_of(result.calling, result.cut.recorded.returned),
+        "name": result.name,
+    }
+    numbers = {id(each): number for number, each in enumerate(result.results)}
+    programs = [numbers[id(piece.result)] for piece in result.pieces]
+    files = {_REPORT: json_text(record), _TORCH: json_text(cut_to_json(result.cut, programs))}
+    for number, each in enumerate(result.results):
+        files |= {f"{_PROGRAMS}/{number}/{name}": text for name, text in documents(each).items()}
+    return write_folder(path, with_manifest(files, result.target, result.origin, kind=KIND))
+
+
+def read(kind: type[R], folder: Path, trust_sources: bool) -> R:
+    """The result in a folder, as one of a kind; raises what `mugraph.load` raises."""
+    saved = SavedPieces.of(folder)
+    results = [load_program(place, trust_sources) for place in saved.programs]
+    saved.check([digest(result.program) for result in results])
+    results_of = {piece: results[number] for piece, number in zip(saved.partition.pieces, saved.numbers, strict=True)}
+    cut = CutGraph(saved.recorded, saved.partition, results_of)
+    return kind(cut, saved.report, saved.manifest["target"], saved.manifest["origin"])
+
+
+@dataclass(frozen=True, slots=True)
+class SavedPieces:
+    """What a folder says, but for the results of its programs."""
+
+    manifest: dict[str, Any]
+    report: Report
+    document: dict[str, Any]
+    """The file torch.json, as JSON values."""
+    recorded: RecordedGraph
+    partition: Partition
+    numbers: tuple[int, ...]
+    """By piece, which program it is."""
+    programs: tuple[Path, ...]
+    """The folders of the programs' results."""
+
+    @classmethod
+    def of(cls, folder: Path) -> SavedPieces:
+        """What the folder says; raises InvalidInput for a file that was changed or is malformed."""
+        manifest = read_manifest(folder)
+        files = read_files(folder, manifest, _is_of_pieces)
+        record, document = parsed(folder, files, _REPORT), parsed(folder, files, _TORCH)
+        try:
+            recorded, partition = cut_from_json(document, record["name"], record["structure"])
+            numbers = tuple(int(piece["program"]) for piece in document["pieces"])
+            programs = tuple(folder / _PROGRAMS / str(number) for number in range(max(numbers, default=-1) + 1))
+            return cls(manifest, Report.from_json(record["report"]), document, recorded, partition, numbers, programs)
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            why = f"{folder / _TORCH} or {_REPORT} is malformed ({type(error).__name__}: {error}); optimize and save again"
+            raise InvalidInput(why) from None
+
+    def check(self, digests: Sequence[str]) -> None:
+        """Raise InvalidInput unless the calls of each piece are the program of that digest."""
+        for piece, number in zip(self.partition.pieces, self.numbers, strict=True):
+            if digest(piece.program) != digests[number]:
+                raise InvalidInput(f"program {number} is not what its calls of PyTorch compute here; optimize and save again")
+
+
+def _is_of_pieces(name: str, place: PurePosixPath) -> bool:
+    return name in (_REPORT, _TORCH) or place.parts[:1] == (_PROGRAMS,)

@@ -1,0 +1,236 @@
+"""One program through everything: search, compile, measure, prove, compare, remember.
+
+`mugraph.api` is the entrance for people, which reads what they give; a function of which only parts are programs goes through
+here part by part (`mugraph.pieces`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast, get_args
+
+from mugraph.devices import device_for
+from mugraph.errors import InvalidInput
+from mugraph.frontend import load_tracer
+from mugraph.frontend.calling import Calling, Positional, arguments_of
+from mugraph.ir.graph import Graph, Level
+from mugraph.ir.program import Program
+from mugraph.results.coverage import of_program
+from mugraph.results.data import Report
+from mugraph.results.superoptimized import Superoptimized
+from mugraph.runtime.baselines import EAGER, BaselineComparison
+from mugraph.search import SearchSpace
+from mugraph.search.constraints import EVERYTHING
+from mugraph.search.executors import Workers, check_workers
+from mugraph.selection.inputs import random_tensors, torch_runner
+from mugraph.selection.own_function import OwnCall
+from mugraph.selection.proposals import Engine, Found, Inquiry, engine_of
+from mugraph.selection.qualification import Contestant, Evidence, Proved, Qualifier
+from mugraph.selection.result_cache import ResultCache
+from mugraph.selection.structure_key import of_form
+from mugraph.support.deadline import Deadline
+from mugraph.support.progress import Event, ProgressCallback, silent
+from mugraph.support.store import Mode, Store
+from mugraph.targets.machine import Machine
+from mugraph.verifier.certificate import digest as graph_digest
+from mugraph.verifier.float_checks import Runner
+from mugraph.verifier.random_tests import check_max_error
+
+if TYPE_CHECKING:
+    from mugraph.frontend.pytree import Traced
+
+Subject = Callable[..., Any] | Program | Graph
+ExampleInputs = Sequence[Any] | Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizationSettings:
+    """What `mugraph.superoptimize` was asked, but for the function and the budget.
+
+    Raises InvalidInput and TargetUnavailable for what cannot be.
+    """
+
+    target: str = "cpu"
+    seed: int | None = None
+    profile: bool = True
+    max_error: float = 2**-40
+    evidence: Evidence = "bounded"
+    search: Engine = "closure"
+    space: SearchSpace | None = None
+    workers: Workers = 1
+    cache: Store | Mode | str | None = None
+    like: Graph | None = None
+    baselines: bool = False
+
+    def __post_init__(self) -> None:
+        check_evidence(self.seed, self.max_error, self.evidence)
+        device_for(self.target)
+        check_workers(self.workers)
+        engine_of(self.search)
+        if not isinstance(self.space, SearchSpace | None):
+            raise InvalidInput(f"space is a mugraph.SearchSpace, not a {type(self.space).__name__}")
+        if not isinstance(self.like, Graph | None):
+            raise InvalidInput(f"like is a muGraph, the graph of an earlier result, and not a {type(self.like).__name__}")
+
+    def key(self, problem: Problem, space: SearchSpace) -> dict[str, Any]:
+        """What decides a result that is kept, as JSON values; the rival is what it was faster than."""
+        return {
+            "profile": self.profile,
+            "max_error": self.max_error,
+            "search": self.search,
+            "evidence": self.evidence,
+            "seed": self.seed,
+            "like": None if self.like is None else graph_digest(self.like),
+            "space": space.to_json(),
+            "rival": "the program" if problem.own is None else "the function",
+        }
+
+
+def check_evidence(seed: object, max_error: object, evidence: object = "bounded") -> None:
+    """Raise InvalidInput for what is no seed of random tests, no bound on their error, or no kind of evidence."""
+    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool) or seed < 0):
+        raise InvalidInput(f"seed is an integer, at least 0, or None for a fresh one, not {seed!r}")
+    check_max_error(max_error)
+    evidence_of(evidence)
+
+
+def evidence_of(name: object) -> Evidence:
+    """The kind of evidence called `name`; raises InvalidInput naming the known ones otherwise."""
+    for evidence in get_args(Evidence):
+        if name == evidence:
+            return cast(Evidence, evidence)
+    raise InvalidInput(f"unknown kind of evidence {name!r}; use one of {', '.join(get_args(Evidence))}")
+
+
+def superoptimize_program(
+    program: Graph, *, budget: float | None = None, tell: ProgressCallback = silent, **settings: Any
+) -> Superoptimized:
+    """The fastest muGraph for a program, as `mugraph.superoptimize` finds it; `settings` are those of `OptimizationSettings`."""
+    return superoptimized(program_problem(program, None), OptimizationSettings(**settings), Deadline(budget), tell)
+
+
+def superoptimized(
+    problem: Problem, wanted: OptimizationSettings, deadline: Deadline, tell: ProgressCallback = silent
+) -> Superoptimized:
+    """The fastest muGraph that is found for a problem until the deadline; see `mugraph.superoptimize`."""
+    space = EVERYTHING if wanted.space is None else wanted.space
+    space.check(problem.program)
+    device, store = device_for(wanted.target), Store.of(wanted.cache)
+    checks = (wanted.seed, wanted.max_error, wanted.evidence, problem.baseline)
+    qualifier = Qualifier(problem.program, wanted.target, deadline, tell, *checks)
+    memory = ResultCache(store, problem.program, device, wanted.key(problem, space), deadline.budget, problem.name)
+    recalled = memory.recalled(qualifier, problem.calling, None if problem.own is None else problem.own.fn)
+    if recalled is not None:
+        if wanted.baselines and (own := problem.own_on(recalled.executable.machine)) is not None:
+            recalled.report = replace(recalled.report, comparison=qualifier.compared(recalled, own, compiled=True))
+        return recalled
+    original = qualifier.original()  # first, so that a target that cannot be compiled for costs no search
+    found = Inquiry(problem.program, device, wanted.search, space, wanted.workers, store).found(deadline, tell)
+    if found.report.interrupted:
+        qualifier.answer_interruption()
+    candidates = found.candidates if wanted.like is None else of_form(found.candidates, wanted.like, problem.program)
+    proposals = [(candidate.graph, candidate.cost) for candidate in candidates]
+    measured = wanted.profile and original.executable.machine.available
+    own = problem.own_on(original.executable.machine) if measured else None
+    if measured:
+        proved = qualifier.prove(qualifier.rank(qualifier.compile(proposals), problem.inputs))
+    else:
+        proved = qualifier.compile_and_prove(proposals)
+    if own is not None:
+        proved = qualifier.settle_among(proved, problem.inputs)
+    elif measured:
+        proved, original = qualifier.settle(proved, original, problem.inputs)
+    better = bool(proved) and not original.clearly_faster_than(proved[0].entry)
+    result = result_of(qualifier, found, proved, better, original, problem, space)
+    if better and own is not None:
+        comparison = qualifier.compared(result, own, wanted.baselines)
+        better = comparison is not None and EAGER in comparison.duels and comparison.duels[EAGER].clear
+        result = result_of(qualifier, found, proved, better, original, problem, space, comparison)
+    if not result.report.interrupted:
+        memory.keep(result)
+    return result
+
+
+def reading(deadline: Deadline, tell: ProgressCallback, *subjects: Subject) -> Deadline:
+    """The deadline of a call that is about to read subjects: what PyTorch loads the first time is not its time."""
+    if all(isinstance(subject, Program | Graph) for subject in subjects):
+        return deadline
+    tell(Event("trace", "reading the function with PyTorch", deadline.elapsed))
+    if deadline.budget is None:
+        return deadline
+    load_tracer()
+    return Deadline(deadline.budget)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What the user gave: a program, how it is called, tensors to run it on, and itself, to be called and to measure rounding."""
+
+    program: Graph
+    calling: Calling
+    inputs: list[Any]
+    baseline: Runner | None = None
+    own: OwnCall | None = None
+    name: str = "program"
+    """What people call it."""
+
+    def own_on(self, machine: Machine) -> OwnCall | None:
+        """The call of the user's function on tensors where the machine's kernels read them; None where there is none."""
+        return None if self.own is None else self.own.on(machine, self.inputs)
+
+
+def program_problem(program: Program | Graph, example_inputs: ExampleInputs | None) -> Problem:
+    """The problem that a program is, on random tensors unless some are given; raises InvalidInput for what is none."""
+    graph = program.graph if isinstance(program, Program) else program
+    if graph.level is not Level.KERNEL:
+        raise InvalidInput(f"only a kernel graph can be optimized, not a {graph.level} graph")
+    if not graph.input_names:
+        raise InvalidInput("the program reads nothing, so its outputs are constants; give it an input")
+    calling = Positional.of(graph)
+    given = example_inputs is not None
+    inputs = calling.flatten(*arguments_of(example_inputs)) if given else random_tensors(graph, seed=0)
+    return Problem(graph, calling, inputs, name=type(program).__name__.lower())
+
+
+def function_problem(traced: Traced, fn: Callable[..., Any], example_inputs: ExampleInputs) -> Problem:
+    """The problem that a traced PyTorch function is."""
+    args, kwargs = arguments_of(example_inputs)
+    tensors, own = traced.values(args, kwargs), OwnCall(fn, args, kwargs)
+    return Problem(traced.graph, traced, tensors, torch_runner(fn, traced), own, traced.name)
+
+
+def result_of(
+    qualifier: Qualifier,
+    found: Found,
+    proved: Sequence[Proved],
+    better: bool,
+    original: Contestant,
+    problem: Problem,
+    space: SearchSpace = EVERYTHING,
+    comparison: BaselineComparison | None = None,
+) -> Superoptimized:
+    """The first of what was proved, where that is `better` than the original, or else the original."""
+    chosen = proved[0] if better else qualifier.as_it_is(original)
+    timed = original.latency if comparison is None else comparison.baselines.get(EAGER, math.inf)
+    report = Report(
+        found=better,
+        search=found.report.to_json(),
+        proposed=len(found.candidates),
+        rejected=tuple(qualifier.rejected),
+        compile_seconds=qualifier.seconds["compile"],
+        measure_seconds=qualifier.seconds["measure"],
+        verify_seconds=qualifier.seconds["verify"],
+        total_seconds=qualifier.deadline.elapsed,
+        original_latency=timed if math.isfinite(timed) else None,
+        seed=qualifier.sampling_seed,
+        interrupted=found.report.interrupted or qualifier.interrupted,
+        space=str(space) if space else None,
+        comparison=comparison,
+        coverage=of_program(problem.program, chosen.entry.graph if better else None, "nothing clearly faster was found"),
+    )
+    best, candidates = chosen.candidate(), tuple(entry.candidate() for entry in proved)
+    own = None if better or problem.own is None else problem.own.fn
+    executable, target = chosen.entry.executable, qualifier.target
+    return Superoptimized(qualifier.program, best, candidates, report, executable, problem.calling, target, own=own)

@@ -1,0 +1,194 @@
+"""Functions of which only parts are programs: kernels run these, PyTorch the rest; a call gives and changes what it should."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+import mugraph
+from mugraph.errors import InvalidInput, SeveralPrograms, ShapeMismatch
+from mugraph.pieces.cutting import difference
+from mugraph.pieces.partitioned import Partitioned
+from pieces.programs import EXAMPLES, Example, Layer
+
+
+def optimized(example: Example, inputs: tuple[Any, ...], **settings: Any) -> Partitioned:
+    """The result whose calls run kernels wherever there are any, as nothing is measured."""
+    with torch.no_grad():
+        opt = mugraph.superoptimize(example.function, inputs, budget=30.0, profile=False, cache="off", seed=3, **settings)
+    assert isinstance(opt, Partitioned)
+    return opt
+
+
+def called(function: Callable[..., Any], inputs: tuple[Any, ...]) -> list[Any]:
+    """What a call returns, and what its inputs are afterwards."""
+    given = tree_map(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, inputs)
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(5)
+        returned = function(*given)
+    return [*tree_leaves(returned), *tree_leaves(given)]
+
+
+def buffers(function: Callable[..., Any]) -> list[torch.Tensor]:
+    """The tensors of a module that are no parameters."""
+    return [*function.buffers()] if isinstance(function, torch.nn.Module) else []
+
+
+def same(got: list[Any], wanted: list[Any], rtol: float = 1e-5) -> None:
+    """Assert that tensors agree within rounding, and everything else exactly."""
+    assert len(got) == len(wanted)
+    for one, other in zip(got, wanted, strict=True):
+        if isinstance(other, torch.Tensor):
+            rounding = 2e-2 if other.dtype is torch.bfloat16 else rtol
+            torch.testing.assert_close(one, other, rtol=rounding, atol=rounding)
+        else:
+            assert one == other
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_calls_give_and_change_what_the_function_does(name: str) -> None:
+    example = EXAMPLES[name]
+    torch.manual_seed(1)
+    opt = optimized(example, example.inputs())
+    assert len(opt.pieces) >= example.programs
+    assert opt.found is bool(opt.pieces)
+    assert opt.report.coverage is not None
+    assert example.left <= {calls.operator for calls in opt.report.coverage.left}
+    for _ in range(2):
+        inputs = example.inputs()
+        function = copy.deepcopy(example.function)  # what it changes of itself is changed once
+        wanted = [*called(function, inputs), *buffers(function)]
+        same([*called(opt, inputs), *buffers(example.function)], wanted)
+
+
+def test_what_is_measured_is_found_only_if_it_is_faster() -> None:
+    example = EXAMPLES["views alone"]
+    with torch.no_grad():
+        opt = mugraph.superoptimize(example.function, example.inputs(), budget=10.0)
+    assert not opt.found
+    assert opt.own is example.function
+    coverage = opt.report.coverage
+    assert coverage is not None
+    assert coverage.byte_share == 0
+
+
+def test_kernels_that_give_something_else_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    outputs = Partitioned.outputs
+
+    def wrong(self: Partitioned, inputs: list[Any]) -> tuple[torch.Tensor, ...]:
+        first, *others = outputs(self, inputs)
+        return (first + 1e-2, *others)
+
+    monkeypatch.setattr("mugraph.pieces.piece_optimizer.Optimizer._objection", lambda *args: "")
+    monkeypatch.setattr(Partitioned, "outputs", wrong)
+    example = EXAMPLES["cumsum"]
+    inputs = example.inputs()
+    with torch.no_grad():
+        opt = mugraph.superoptimize(example.function, inputs, budget=30.0, cache="off")
+    assert not opt.found
+    assert opt.own is example.function
+    assert opt.report.coverage is not None
+    assert "something else than the function" in opt.report.coverage.left[0].reason
+
+
+def test_the_measured_coverage_has_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mugraph.pieces.piece_optimizer.Optimizer._objection", lambda *args: "")
+    monkeypatch.setattr("mugraph.runtime.benchmarking.Duel.clear", True)
+    example = EXAMPLES["layer"]
+    with torch.no_grad():
+        opt = mugraph.superoptimize(example.function, example.inputs(), budget=60.0, cache="off")
+    assert opt.found
+    coverage = opt.report.coverage
+    assert coverage is not None
+    assert coverage.time_share is not None
+    assert 0 < coverage.time_share < 1
+    assert 0.5 < coverage.byte_share < 1
+
+
+def test_arguments_that_do_not_fit_are_named() -> None:
+    example = EXAMPLES["gather"]
+    opt = optimized(example, example.inputs())
+    table, ids, w = example.inputs()
+    with pytest.raises(ShapeMismatch, match=r"argument ids is torch.int64 \[3\], optimized for torch.int64 \[4\]"):
+        opt(table, ids[:3], w)
+    with pytest.raises(ShapeMismatch, match="int32"):
+        opt(table, ids.int(), w)
+
+
+def test_parameters_are_read_at_each_call() -> None:
+    layer = Layer().eval()
+    ids = torch.randint(0, 11, (2, 8))
+    opt = optimized(Example(layer, lambda: (ids,), set(), 1), (ids,))
+    with torch.no_grad():
+        layer.down.weight.mul_(2)
+        layer.embedding.weight.add_(1)
+    same(called(opt, (ids,)), called(layer, (ids,)))
+
+
+def test_what_results_of_one_program_have_is_asked_of_the_pieces() -> None:
+    example = EXAMPLES["cumsum"]
+    opt = optimized(example, example.inputs())
+    with pytest.raises(SeveralPrograms, match=r"\.pieces\[i\]\.result\.graph"):
+        opt.graph  # noqa: B018
+    with pytest.raises(AttributeError, match="no attribute 'grapf'"):
+        opt.grapf  # noqa: B018
+    assert not hasattr(opt, "best")
+    assert opt.error_bound is not None
+    assert opt.error_bound < 2**-40
+    assert opt.certificates[0].accepted
+    assert repr(opt).startswith("<Partitioned for cpu: 1 program, ")
+    assert "0/kernels.c" in opt.sources
+
+
+def test_equal_pieces_share_a_result() -> None:
+    def stacked(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            x = torch.softmax(x.cumsum(0) @ w, -1)
+        return x
+
+    inputs = (torch.randn(8, 16), torch.randn(16, 16))
+    opt = optimized(Example(stacked, lambda: inputs, set(), 3), inputs)
+    assert len(opt.pieces) == 3
+    assert len(opt.results) == 1
+    same(called(opt, inputs), called(stacked, inputs))
+
+
+def test_a_form_or_another_engine_is_for_programs() -> None:
+    example = EXAMPLES["cumsum"]
+    with pytest.raises(mugraph.MugraphError, match="cumsum"):
+        mugraph.superoptimize(example.function, example.inputs(), search="enumerate")
+
+
+def test_a_difference_is_named() -> None:
+    one = (torch.ones(3),)
+    assert difference(torch.neg, torch.neg, one, {}) == ""
+    assert difference(torch.neg, torch.abs, one, {}).startswith("tensor 0: ")
+    assert difference(lambda x: x.argmax(0), lambda x: x.argmin(0) + 1, one, {}) != ""
+    assert difference(lambda x: x.mul_(2), lambda x: x * 2, one, {}).startswith("tensor 1: ")
+    assert difference(lambda x: x + 1e-9, lambda x: x, one, {}) == ""
+    assert difference(lambda x: x / 0, lambda x: x / 0, one, {}) == ""
+
+
+def test_gradients_are_warned_of() -> None:
+    example = EXAMPLES["cumsum"]
+    opt = optimized(example, example.inputs())
+    x, w = example.inputs()
+    with pytest.warns(mugraph.errors.GradientsDropped):
+        assert not opt(x.requires_grad_(), w).requires_grad
+
+
+def test_what_cannot_be_recorded_names_the_line() -> None:
+    def branching(x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0:
+            return x
+        return -x
+
+    with pytest.raises(mugraph.MugraphError, match=r"test_cutting\.py:\d+"):
+        mugraph.superoptimize(branching, (torch.ones(3),))
+    with pytest.raises(InvalidInput, match="give example_inputs"):
+        mugraph.superoptimize(branching)
