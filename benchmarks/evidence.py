@@ -346,7 +346,8 @@ def verification(name: str) -> dict[str, Any]:
     program, best = traced.graph, best_graph(traced.graph)
     verdict, proof = timed(lambda: verify_graphs(program, best))
     kernels = build(best, "cpu")
-    floats, comparison = timed(lambda: float_check(runner(kernels), program, baseline=torch_runner(function, traced), graph=best))
+    own = torch_runner(function, traced, inputs)
+    floats, comparison = timed(lambda: float_check(runner(kernels), program, baseline=own, graph=best))
     floor, multiplications = matrix_products(program, verdict)
     tests = len(verdict.certificate.rounds)
     return {

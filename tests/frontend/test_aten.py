@@ -19,6 +19,10 @@ X, Y = random(3, 4, seed=1), random(3, 4, seed=2)
 ROW, SCALAR = random(4, seed=3), random(seed=4)
 BATCH = random(2, 3, 4, seed=5)
 M = random(4, 5, seed=6)
+UNIT = random(3, 4, seed=7).sigmoid()
+IMAGES = random(2, 3, 4, 6, seed=8)
+PATCHES = ([1, 1], [0, 0], [1, 1], False, [0, 0])
+"""Strides, paddings and dilations of a convolution that is pointwise."""
 
 
 def case(name: str, *args: Any, **kwargs: Any) -> Any:
@@ -77,6 +81,26 @@ CASES = [
     case("_native_batch_norm_legit_no_training", BATCH, random(3), random(3), random(3), positive(3), 0.1, 1e-5),
     case("_native_batch_norm_legit", BATCH, random(3), None, True, 0.1, 1e-5),
     case("rms_norm", X, [4]), case("rms_norm", BATCH, [3, 4], random(3, 4), 1e-3), case("rms_norm", X * 1e-8, [4]),
+    case("norm", X, 2, [1]), case("norm", X, 1, [0], True), case("norm", X),
+    case("_native_batch_norm_legit_functional", BATCH, random(3), None, random(3), positive(3), True, 0.1, 1e-5),
+    case("mse_loss", X, Y), case("mse_loss", X, Y, 0), case("mse_loss", X, Y, 2),
+    case("huber_loss", 3 * X, Y), case("huber_loss", X, Y, 2, 0.3), case("smooth_l1_loss", 3 * X, Y),
+    case("smooth_l1_loss", X, Y, 0, 0.25), case("smooth_l1_loss", X, Y, 1, 0.0),
+    case("binary_cross_entropy", UNIT, random(3, 4).sigmoid()), case("binary_cross_entropy", UNIT, UNIT, positive(3, 4), 2),
+    case("binary_cross_entropy", random(3, 4).gt(0).double(), UNIT),
+    case("avg_pool1d", BATCH, [2]), case("avg_pool2d", IMAGES, [2, 3]), case("avg_pool2d", IMAGES, [2], [2, 2], 0, True),
+    case("avg_pool2d", IMAGES, [2, 3], [2, 3], 0, False, True, 5), case("avg_pool3d", random(2, 3, 4, 6, 2), [2, 3, 1]),
+    case("max_pool1d", BATCH, [2]), case("max_pool2d", IMAGES, [2]), case("max_pool3d", random(2, 3, 4, 6, 2), [2, 3, 1]),
+    case("max_pool2d_with_indices", IMAGES, [2, 6], [2, 6]), case("max_pool3d_with_indices", random(2, 4, 6, 2), [2]),
+    case("adaptive_avg_pool1d", BATCH, [2]), case("adaptive_avg_pool2d", IMAGES, [2, 3]),
+    case("_adaptive_avg_pool2d", IMAGES, [4, 1]),
+    case("adaptive_avg_pool3d", random(2, 3, 4, 6, 2), [1, 2, 2]), case("_adaptive_avg_pool3d", random(2, 3, 4, 6, 2), [1, 1, 1]),
+    case("convolution", IMAGES, random(5, 3, 1, 1), None, *PATCHES, 1),
+    case("convolution", IMAGES, random(5, 3, 1, 1), random(5), *PATCHES, 1),
+    case("convolution", IMAGES, random(5, 3, 2, 3), random(5), [2, 3], *PATCHES[1:], 1),
+    case("convolution", random(2, 4, 6, 6), random(6, 2, 2, 2), random(6), [2, 2], *PATCHES[1:], 2),
+    case("convolution", random(2, 4, 6), random(8, 1, 3), None, [3], [0], [1], False, [0], 4),
+    case("convolution", random(1, 2, 2, 4, 2), random(3, 2, 2, 2, 2), random(3), [2] * 3, [0] * 3, [1] * 3, False, [0] * 3, 1),
     case("scaled_dot_product_attention", random(2, 3, 5, 4), random(2, 3, 7, 4), random(2, 3, 7, 6)),
     case("scaled_dot_product_attention", random(5, 4), random(7, 4), random(7, 4), scale=0.3),
     case("scaled_dot_product_attention", random(2, 6, 5, 4), random(2, 3, 7, 4), random(2, 3, 7, 6), enable_gqa=True),
@@ -119,10 +143,11 @@ def apply_row(name: str, *args: Any, **kwargs: Any) -> tuple[Program, Any, list[
 @pytest.mark.parametrize(("name", "args", "kwargs"), CASES)
 def test_a_row_computes_what_the_operator_computes(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     program, result, tensors = apply_row(name, *args, **kwargs)
-    results = [value for value in (result if isinstance(result, tuple) else (result,)) if value is not None]
-    program.output(*results)
+    results = result if isinstance(result, tuple) else (result,)
+    program.output(*(value for value in results if value is not None))
     theirs = getattr(torch.ops.aten, name)(*args, **kwargs)
-    expected = theirs[: len(results)] if isinstance(theirs, tuple) else (theirs,)
+    given = theirs if isinstance(theirs, tuple) else (theirs,)
+    expected = [wanted for wanted, value in zip(given, results, strict=True) if value is not None]
     for ours, wanted in zip(run(program.graph, tensors), expected, strict=True):
         torch.testing.assert_close(ours, wanted, rtol=1e-12, atol=1e-12)
 

@@ -35,7 +35,7 @@ def load(name: str) -> tuple[Any, tuple[torch.Tensor, ...]]:
 
 def test_every_file_is_named_here_and_in_the_readme() -> None:
     files = {path.name for path in EXAMPLES.glob("*.py")}
-    assert files == {name.partition(":")[0] for name in FUNCTIONS} | {"without_torch.py"}
+    assert files == {name.partition(":")[0] for name in FUNCTIONS} | {"without_torch.py", "decoder_layer.py"}
     assert all(f"`{file}`" in (EXAMPLES / "README.md").read_text() for file in files)
 
 

@@ -232,8 +232,9 @@ def test_a_last_step_on_what_is_read_outside_is_left_outside() -> None:
         y = rms(x, gain) @ w
         return y * angles + torch.flip(y, [-1])
 
-    (piece,) = split(rotary, randn(4, 32), randn(32, 16), randn(32), randn(16)).pieces
-    assert len(piece.outputs) == 1
+    product, steps = split(rotary, randn(4, 32), randn(32, 16), randn(32), randn(16)).pieces
+    assert len(product.outputs) == 1
+    assert [node.name for node in steps.nodes] == ["mul_1", "add_1"]
 
 
 def test_shapes_that_vary_stay_with_torch() -> None:

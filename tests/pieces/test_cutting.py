@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +13,12 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 import mugraph
 from mugraph.errors import InvalidInput, SeveralPrograms, ShapeMismatch
+from mugraph.frontend.files import load_function
 from mugraph.pieces.cutting import difference
 from mugraph.pieces.partitioned import Partitioned
 from pieces.programs import EXAMPLES, Example, Layer
+
+EXAMPLE_FILE = Path(__file__).parents[2] / "examples" / "decoder_layer.py"
 
 
 def optimized(example: Example, inputs: tuple[Any, ...], **settings: Any) -> Partitioned:
@@ -64,6 +68,18 @@ def test_calls_give_and_change_what_the_function_does(name: str) -> None:
         function = copy.deepcopy(example.function)  # what it changes of itself is changed once
         wanted = [*called(function, inputs), *buffers(function)]
         same([*called(opt, inputs), *buffers(example.function)], wanted)
+
+
+def test_the_example_is_a_layer_of_which_most_is_programs() -> None:
+    loaded = load_function(f"{EXAMPLE_FILE}:layer")
+    assert isinstance(loaded.function, torch.nn.Module)
+    inputs = loaded.example_inputs()
+    opt = optimized(Example(loaded.function, lambda: inputs, set(), 2), inputs)
+    coverage = opt.report.coverage
+    assert coverage is not None
+    assert {calls.operator for calls in coverage.left} <= {"embedding", "split", "getitem"}
+    assert coverage.byte_share > 0.9
+    same(called(opt, inputs), called(loaded.function, inputs))
 
 
 def test_what_is_measured_is_found_only_if_it_is_faster() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 import mugraph
+from mugraph.errors import InvalidInput
 from mugraph.frontend import trace
 from mugraph.runtime import build
 from mugraph.selection.inputs import random_tensors, runner, torch_runner
@@ -21,7 +23,7 @@ def halved_and_summed(x: torch.Tensor) -> dict[str, Any]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_function_and_kernels_see_the_same_numbers(dtype: torch.dtype) -> None:
     traced = trace(halved_and_summed, (torch.ones(4, 8, dtype=dtype),))
-    original = torch_runner(halved_and_summed, traced)
+    original = torch_runner(halved_and_summed, traced, ())
     assert original is not None
     x = np.linspace(-2, 2, 32, dtype=np.float32).reshape(4, 8)
     for ours, theirs in zip(runner(build(traced.graph))(x), original(x), strict=True):
@@ -30,7 +32,7 @@ def test_function_and_kernels_see_the_same_numbers(dtype: torch.dtype) -> None:
 
 def test_parameters_of_a_module_are_inputs_of_its_runner() -> None:
     module = torch.nn.Linear(8, 4)
-    run = torch_runner(module, trace(module, (torch.ones(2, 8),)))
+    run = torch_runner(module, trace(module, (torch.ones(2, 8),)), ())
     assert run is not None
     x, weight, bias = np.ones((2, 8), np.float32), np.full((4, 8), 2.0, np.float32), np.full(4, 0.5, np.float32)
     np.testing.assert_array_equal(run(x, weight, bias)[0], np.full((2, 4), 16.5))
@@ -42,7 +44,7 @@ def test_tensors_a_function_closes_over_cannot_be_replaced() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         return x @ weight
 
-    assert torch_runner(function, trace(function, (torch.ones(2, 8),))) is None
+    assert torch_runner(function, trace(function, (torch.ones(2, 8),)), ()) is None
 
 
 def test_random_tensors_fit_the_program() -> None:
@@ -55,3 +57,14 @@ def test_random_tensors_fit_the_program() -> None:
     in_bf16.output(in_bf16.input("x", (2, 3), "bf16").exp())
     (z,) = random_tensors(in_bf16.graph, seed=0)
     assert z.dtype is torch.bfloat16
+
+
+def test_numbers_that_a_function_refuses_are_run_operator_by_operator() -> None:
+    likely = torch.rand(2, 8)
+    traced = trace(torch.nn.functional.binary_cross_entropy, (likely, likely))
+    run = torch_runner(torch.nn.functional.binary_cross_entropy, traced, (likely, likely))
+    assert run is not None
+    beyond = np.full((2, 8), 0.5), np.full((2, 8), 1.5)
+    np.testing.assert_allclose(run(*beyond)[0], math.log(2), rtol=1e-6)
+    with pytest.raises(InvalidInput, match="cannot be run on tensors like"):
+        torch_runner(torch.nn.functional.binary_cross_entropy, traced, (likely + 1, likely))(*beyond)  # type: ignore[misc]

@@ -8,6 +8,7 @@ caller (see `mugraph.frontend.conversion`).
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from mugraph.errors import UnsupportedOperator
+from mugraph.frontend import windows
 from mugraph.frontend.attention import attention, attention_for_cpu
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Value
@@ -148,6 +150,42 @@ def _gelu(x: Tensor, approximate: str = "none") -> Tensor:
     return x * 0.5 * (inner.tanh() + 1)
 
 
+# --- losses ----------------------------------------------------------------------------------------------------------
+
+_MEAN, _SUM = 1, 2
+"""Numbers that stand for PyTorch's reductions of losses."""
+
+
+def _reduced(loss: Tensor, reduction: int) -> Tensor:
+    if reduction == _MEAN:
+        return loss.mean()
+    return loss.sum() if reduction == _SUM else loss
+
+
+def _mse_loss(x: Tensor, target: Tensor, reduction: int = _MEAN) -> Tensor:
+    return _reduced((x - target).square(), reduction)
+
+
+def _huber_loss(x: Tensor, target: Tensor, reduction: int = _MEAN, delta: float = 1) -> Tensor:
+    """With what of the distance lies below `delta`: half its square, and `delta` times the rest."""
+    distance = (x - target).apply("abs")
+    near = distance.minimum(delta)
+    return _reduced(near.square() * 0.5 + (distance - near) * delta, reduction)
+
+
+def _smooth_l1_loss(x: Tensor, target: Tensor, reduction: int = _MEAN, beta: float = 1) -> Tensor:
+    if beta == 0:
+        return _reduced((x - target).apply("abs"), reduction)
+    return _huber_loss(x, target, reduction, beta) / beta
+
+
+def _binary_cross_entropy(x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = _MEAN) -> Tensor:
+    """PyTorch takes logarithms below -100 as -100."""
+    likely, unlikely = (probability.apply("log").maximum(-100) for probability in (x, 1 - x))
+    loss = (target - 1) * unlikely - target * likely
+    return _reduced(loss if weight is None else loss * weight, reduction)
+
+
 # --- contractions ----------------------------------------------------------------------------------------------------
 
 
@@ -233,6 +271,10 @@ def _norm(x: Tensor, ord: float | None = 2, dim: Dims = None, keepdim: bool = Fa
     return _unsupported(f"the norm of order {ord}; orders 1, 2 and infinity are in the operator table")
 
 
+def _norm_of_order(x: Tensor, p: float | None = 2, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    return _norm(x, p, dim, keepdim)
+
+
 def _softmax(x: Tensor, dim: int, dtype: Any = None) -> Tensor:
     return x.softmax(dim)
 
@@ -306,6 +348,25 @@ def _batch_norm_of_batch(
     centred = x - x.mean(dims, keepdim=True)
     normalised = centred / (centred.square().mean(dims, keepdim=True) + eps).sqrt()
     return _by_channel(normalised, weight, bias), None, None
+
+
+def _training_batch_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor,
+    running_var: Tensor,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, None, None, Tensor, Tensor]:
+    """By the statistics of what is given, of which part goes into those that are kept."""
+    if not training:
+        _unsupported("statistics that are given and kept; call model.eval()")
+    dims = (0, *range(2, len(x.shape)))
+    mean, variance = x.mean(dims), _var(x, dims)
+    kept = (running_mean * (1 - momentum) + mean * momentum, running_var * (1 - momentum) + variance * momentum)
+    return _batch_norm_of_batch(x, weight, bias, training, momentum, eps)[0], None, None, *kept
 
 
 def _native_layer_norm(
@@ -459,6 +520,18 @@ ROWS: dict[str, Rule] = {
     "log_sigmoid_forward": lambda x: (_log_sigmoid(x), None),
     "mish": lambda x: x * _softplus(x).tanh(),
     "threshold": _threshold,
+    # losses
+    "mse_loss": _mse_loss,
+    "huber_loss": _huber_loss,
+    "smooth_l1_loss": _smooth_l1_loss,
+    "binary_cross_entropy": _binary_cross_entropy,
+    # windows
+    **{f"avg_pool{rank}d": functools.partial(windows.avg_pool, rank) for rank in (1, 2, 3)},
+    **{f"max_pool{rank}d": functools.partial(windows.max_pool, rank) for rank in (1, 2, 3)},
+    **{f"max_pool{rank}d_with_indices": functools.partial(windows.max_pool_with_indices, rank) for rank in (2, 3)},
+    **{f"adaptive_avg_pool{rank}d": functools.partial(windows.adaptive_avg_pool, rank) for rank in (1, 2, 3)},
+    **{f"_adaptive_avg_pool{rank}d": functools.partial(windows.adaptive_avg_pool, rank) for rank in (2, 3)},
+    "convolution": windows.convolution,
     # contractions
     "mm": _matmul,
     "bmm": _matmul,
@@ -479,6 +552,7 @@ ROWS: dict[str, Rule] = {
     "std": _std,
     "var_mean": _var_mean,
     "linalg_vector_norm": _norm,
+    "norm": _norm_of_order,
     "softmax": _softmax,
     "_softmax": _softmax,
     "log_softmax": _log_softmax,
@@ -490,6 +564,7 @@ ROWS: dict[str, Rule] = {
     "native_group_norm": _native_group_norm,
     "_native_batch_norm_legit_no_training": _batch_norm,
     "_native_batch_norm_legit": _batch_norm_of_batch,
+    "_native_batch_norm_legit_functional": _training_batch_norm,
     "rms_norm": _rms_norm,
     "_fused_rms_norm": _fused_rms_norm,
     # views

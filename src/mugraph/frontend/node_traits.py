@@ -13,6 +13,7 @@ import math
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import fx
@@ -208,8 +209,7 @@ def _complaint(node: fx.Node, device: str) -> str | None:
     if not (isinstance(node.target, torch._ops.OpOverload) or node.target is arranged) or mutates(node):
         return "it is no function of tensors alone"
     for source in [*node.all_input_nodes, node]:
-        value = source.meta.get("val")
-        for tensor in value if isinstance(value, (tuple, list)) else (value,):
+        for tensor in _read_parts(source):
             if not isinstance(tensor, torch.Tensor):
                 return "it depends on a number that is computed or varies"
             if tensor.dtype not in DTYPES:
@@ -219,6 +219,16 @@ def _complaint(node: fx.Node, device: str) -> str | None:
             if tensor.device.type != device or tensor.layout is not torch.strided:
                 return f"its tensors are {tensor.layout} on {tensor.device}"
     return None
+
+
+def _read_parts(node: fx.Node) -> list[Any]:
+    """What a node gives: a value or, of several, those that somebody reads."""
+    value = node.meta.get("val")
+    if not isinstance(value, (tuple, list)):
+        return [value]
+    if any(use.target is not operator.getitem for use in node.users):
+        return list(value)
+    return [value[use.args[1]] for use in node.users if use.users]  # type: ignore[index]
 
 
 def _recorded(size: int | torch.SymInt) -> int:

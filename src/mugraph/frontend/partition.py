@@ -124,8 +124,8 @@ def partition(graph: fx.Graph, device: str = "cpu") -> Partition:
 
     Pieces hold calls on tensors of one kind of device, `cpu` or `cuda`.
 
-    From the first call that changes an operand on, everything is left. Pieces hold at least one contraction or reduction
-    and two computing calls: the library is best at a lone product, unless memory bounds it, as at decode.
+    From the first call that changes an operand on, everything is left. Pieces hold at least two computing calls, of which one
+    kernel can save what passes between them: the library is best at a lone product, unless memory bounds it, as at decode.
     """
     note_roundings(graph)
     calls = [node for node in graph.nodes if node.op == "call_function"]
@@ -215,8 +215,8 @@ class _Splitter:
         contractions = sum(len(self.traits[node].contractions) for node in kept)
         if contractions > _LARGEST:
             return self._branches(kept, contractions)
-        if not any(self.traits[node].contractions or self.traits[node].reduces for node in kept):
-            self._leave(kept, "too little to optimize around it")
+        if not any(self.traits[node].computes for node in kept):
+            self._leave(kept, "it computes nothing that could be put into one kernel with something else")
             return []
         try:
             piece = self._piece(kept)
@@ -224,7 +224,7 @@ class _Splitter:
             self._leave(kept, str(error))
             return []
         if not self._useful(piece):
-            self._leave(kept, "the library is best at a lone product or reduction of this size")
+            self._leave(kept, "there is nothing to put into one kernel with it")
             return []
         return [piece]
 

@@ -226,7 +226,7 @@ def coverage_of(
     for each in whole.left:
         work, line = each.work, line_of_node(each.node)
         amount = Amount(work.bytes, work.flops, timed(each))
-        reason = _PLACE.sub("", each.reason)
+        reason = _PLACE.sub("", each.reason).removesuffix("; leave it outside the optimized function")
         left.append(LeftCalls(name_of(each.node), reason, 1, amount, (line,) if line else ()))
     return Coverage(mugraphs, library, ranked(left), len(whole.pieces))
 

@@ -13,7 +13,7 @@ from mugraph.ir.arithmetic import Array
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph
 from mugraph.runtime import Executable
-from mugraph.verifier.float_checks import Runner, random_inputs
+from mugraph.verifier.float_checks import Runner, operator_by_operator, random_inputs
 
 if TYPE_CHECKING:
     from mugraph.frontend.pytree import Traced
@@ -35,9 +35,10 @@ def runner(executable: Executable) -> Runner:
     return run
 
 
-def torch_runner(fn: Callable[..., Any], traced: Traced) -> Runner | None:
+def torch_runner(fn: Callable[..., Any], traced: Traced, examples: Sequence[Any]) -> Runner | None:
     """The PyTorch function itself, to compare rounding errors with; None where it closes over tensors that are not a
-    module's, which cannot be replaced by others. The runner raises InvalidInput where the function cannot be run after all."""
+    module's, which cannot be replaced by others. A function that refuses some numbers is run operator by operator on these; the
+    runner raises InvalidInput where it refuses those of `examples`, a tensor per argument, too."""
     import torch
     from torch.utils._pytree import tree_leaves
 
@@ -54,12 +55,22 @@ def torch_runner(fn: Callable[..., Any], traced: Traced) -> Runner | None:
             try:
                 returned = tree_leaves(traced.arguments.call(call, own))
             except Exception as error:  # tracing lets pass what computing does not, such as products of two dtypes
+                if _runs(functools.partial(traced.arguments.call, fn, examples)):
+                    return operator_by_operator(traced.graph)(*arrays)
                 why = f"{type(error).__name__}: {error}".splitlines()[0]
                 raise InvalidInput(f"{traced.name} cannot be run on tensors like its example inputs: {why}") from error
         places = {number: leaf for leaf, number in zip(returned, traced.results.numbers, strict=True) if number is not None}
         return [library.to_numpy(places[number]) for number in range(len(traced.graph.outputs))]
 
     return run
+
+
+def _runs(call: Callable[[], Any]) -> bool:
+    try:
+        call()
+    except Exception:  # whatever a function of the user's raises
+        return False
+    return True
 
 
 def _holds(module: Any, name: str) -> bool:

@@ -198,7 +198,9 @@ def function_problem(traced: Traced, fn: Callable[..., Any], example_inputs: Exa
     """The problem that a traced PyTorch function is."""
     args, kwargs = arguments_of(example_inputs)
     tensors, own = traced.values(args, kwargs), OwnCall(fn, args, kwargs)
-    return Problem(traced.graph, traced, tensors, torch_runner(fn, traced), own, traced.name)
+    return Problem(
+        traced.graph, traced, tensors, torch_runner(fn, traced, tensors[: len(traced.arguments.tensors)]), own, traced.name
+    )
 
 
 def result_of(
