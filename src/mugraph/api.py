@@ -203,13 +203,24 @@ def verify(
     Tensors that the functions bring along are the same constant where they are the same or have the same values, and otherwise
     different ones; `for_all_weights` asks instead whether the functions agree whatever these hold, matched by their names.
     `properties` are equations that hold of operators outside the paper's fragment, such as "max(relu(x)) == relu(max(x))", for a
-    prover to use beside those it knows (it needs the extra `prover`). `budget` is in seconds, but for what PyTorch loads the
+    prover to use beside those it knows (it needs the extra `prover`). Of functions that are no programs as a whole, calls that
+    PyTorch makes of one operator with equal operands are taken to be equal (`mugraph.pieces.comparing`). `budget` is in seconds,
+    but for what PyTorch loads the
     first time that it traces a function in a process; when it ends before an answer, the question is undecided. Errors are those
     of `superoptimize`, and InvalidInput for properties that do not hold.
     """
     check_evidence(seed, max_error)
     deadline = reading(Deadline(budget), silent, fn_a, fn_b)
-    pair = compared(fn_a, fn_b, example_inputs, for_all_weights=for_all_weights)
+    try:
+        pair = compared(fn_a, fn_b, example_inputs, for_all_weights=for_all_weights)
+    except (InvalidInput, UnsupportedOperator):
+        named = isinstance(fn_a, Program | Graph) or isinstance(fn_b, Program | Graph) or example_inputs is None
+        if named or for_all_weights or not (callable(fn_a) and callable(fn_b)):
+            raise
+        from mugraph.pieces.comparing import verified_in_pieces
+
+        given = (fn_a, fn_b), example_inputs
+        return verified_in_pieces(*given, properties=properties, max_error=max_error, seed=seed, deadline=deadline)
     if pair.mismatch is not None:
         verdict = mismatched(pair.left, pair.right, pair.mismatch, max_error, seed)
     else:

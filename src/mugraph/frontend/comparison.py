@@ -143,7 +143,7 @@ def _holds_numbers_of(graph: Graph, value: Value, dtype: DType) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Captured:
+class Captured:
     """A tensor that a function brings along: the input of its graph, and the value it has now."""
 
     name: str
@@ -164,7 +164,7 @@ class _Side:
     graph: Graph
     arguments: Mapping[tuple[Any, ...], int]
     """By place in the example call (position or name, then keys inside containers) the input of the graph."""
-    captured: tuple[_Captured, ...]
+    captured: tuple[Captured, ...]
     returned: Structure
     is_program: bool
     """Programs return tensors one after the other, whatever the other function puts them into."""
@@ -228,7 +228,7 @@ def _of_function(fn: Callable[..., Any], example_inputs: Any) -> _Side:
         for place in traced.results.places
     )
     returned = structure_from(traced.results.structure, leaves)
-    brought = tuple(_Captured(names[number], number, values[number].detach()) for number in captured)
+    brought = tuple(Captured(names[number], number, values[number].detach()) for number in captured)
     return _Side(traced.graph, arguments, brought, returned, False)
 
 
@@ -275,7 +275,7 @@ def _leaves(structure: Structure) -> Iterator[Any]:
 class _Group:
     """Captured tensors of the two functions that become one input."""
 
-    members: tuple[tuple[_Captured, ...], tuple[_Captured, ...]]
+    members: tuple[tuple[Captured, ...], tuple[Captured, ...]]
     how: str
 
     @property
@@ -306,8 +306,8 @@ def _by_value(left: _Side, right: _Side) -> list[_Group]:
     they have now, and no choice of partners could be a wrong one.
     """
     groups: list[_Group] = []
-    for ours, theirs in _classes(left.captured, right.captured):
-        by_memory: dict[Any, tuple[list[_Captured], list[_Captured]]] = {}
+    for ours, theirs in classes_of_equal(left.captured, right.captured):
+        by_memory: dict[Any, tuple[list[Captured], list[Captured]]] = {}
         for number, members in enumerate((ours, theirs)):
             for captured in members:
                 by_memory.setdefault(captured.memory, ([], []))[number].append(captured)
@@ -326,9 +326,9 @@ def _by_value(left: _Side, right: _Side) -> list[_Group]:
     return groups
 
 
-def _classes(left: Sequence[_Captured], right: Sequence[_Captured]) -> list[tuple[list[_Captured], list[_Captured]]]:
+def classes_of_equal(left: Sequence[Captured], right: Sequence[Captured]) -> list[tuple[list[Captured], list[Captured]]]:
     """The tensors of both sides in classes of equal ones."""
-    classes: list[tuple[list[_Captured], list[_Captured]]] = []
+    classes: list[tuple[list[Captured], list[Captured]]] = []
     for number, captured in ((number, captured) for number, side in enumerate((left, right)) for captured in side):
         known = next((members for members in classes if _equal((*members[0], *members[1])[0], captured)), None)
         if known is None:
@@ -338,7 +338,7 @@ def _classes(left: Sequence[_Captured], right: Sequence[_Captured]) -> list[tupl
     return classes
 
 
-def _equal(first: _Captured, second: _Captured) -> bool:
+def _equal(first: Captured, second: Captured) -> bool:
     """Whether two tensors are equal in dtype, shape and every bit: NaN equals itself, and 0.0 is not -0.0."""
     import torch
 
@@ -347,7 +347,9 @@ def _equal(first: _Captured, second: _Captured) -> bool:
     one, other = first.tensor, second.tensor
     if (one.dtype, one.shape) != (other.dtype, other.shape) or one.is_meta or other.is_meta:
         return False
-    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[one.element_size()]
+    if one.is_complex():
+        one, other = torch.view_as_real(one), torch.view_as_real(other)
+    bits = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[one.element_size()]
     return torch.equal(*(tensor.cpu().resolve_neg().contiguous().view(bits) for tensor in (one, other)))
 
 
@@ -368,7 +370,7 @@ def _by_name_or_order(left: _Side, right: _Side) -> list[_Group]:
     return [_Group(((one,) if one else (), (other,) if other else ()), how) for one, other in pairs]
 
 
-def _check_alike(one: _Captured, other: _Captured) -> None:
+def _check_alike(one: Captured, other: Captured) -> None:
     kinds = [f"{captured.name} ({captured.tensor.dtype} {list(captured.tensor.shape)})" for captured in (one, other)]
     if (one.tensor.dtype, one.tensor.shape) != (other.tensor.dtype, other.tensor.shape):
         raise InvalidInput(f"for_all_weights: {kinds[0]} of one function cannot be {kinds[1]} of the other")

@@ -26,6 +26,8 @@ from mugraph.frontend.torch_casts import DTYPES, name_of
 
 _LARGEST = 1 << 26
 """Elements of a constant that is kept."""
+UNWRITTEN = frozenset({"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"})
+"""Operators that give memory which nobody has written to: no numbers, and no constants."""
 _ATTENTION = frozenset({"scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu"})
 
 Constants = Mapping[str, torch.Tensor]
@@ -88,7 +90,15 @@ def _computed(graph: fx.Graph) -> dict[fx.Node, torch.Tensor]:
     for node in graph.nodes:
         tags = getattr(node.target, "tags", ())
         fixed = isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.is_mutable
-        if not fixed or torch.Tag.nondeterministic_seeded in tags or any(source not in values for source in node.all_input_nodes):
+        if _fills_what_was_not_written(node):
+            values[node] = _full(node.meta["val"], node.args[1])
+            continue
+        if (
+            name_of(node) in UNWRITTEN
+            or not fixed
+            or torch.Tag.nondeterministic_seeded in tags
+            or any(source not in values for source in node.all_input_nodes)
+        ):
             continue
         given = node.meta.get("val")
         if not isinstance(given, torch.Tensor) or given.numel() > _LARGEST:
@@ -99,6 +109,17 @@ def _computed(graph: fx.Graph) -> dict[fx.Node, torch.Tensor]:
         if isinstance(value, torch.Tensor):
             values[node] = value
     return values
+
+
+def _full(like: torch.Tensor, number: Any) -> torch.Tensor:
+    return torch.full(tuple(like.shape), number, dtype=like.dtype, device=like.device)
+
+
+def _fills_what_was_not_written(node: fx.Node) -> bool:
+    """Whether a call gives a number in every place of memory that nobody has written to."""
+    if name_of(node) != "fill" or not isinstance(node.args[1], (int, float)):
+        return False
+    return isinstance(node.args[0], fx.Node) and name_of(node.args[0]) in UNWRITTEN
 
 
 def _chosen_by_constants(graph: fx.Graph, node: fx.Node, values: Mapping[fx.Node, torch.Tensor], added: _Placeholders) -> None:

@@ -202,7 +202,7 @@ def arrangement_of(node: fx.Node) -> Arrangement | None:
     """What a call of `cat` makes of equal blocks of one tensor; None for every other call."""
     if node.target is not _aten.cat.default:
         return None
-    operands, dim = _arguments(node)
+    operands, dim = arguments_of_call(node)
     parts = [_part(operand, dim) for operand in operands]
     first = parts[0]
     if first is None or not first.span:
@@ -231,17 +231,17 @@ class _Part:
 def _part(node: fx.Node, dim: int) -> _Part | None:
     """The part along `dim` of a floating-point tensor of known shape that a node is."""
     if node.target is _aten.neg.default:
-        (operand,) = _arguments(node)
+        (operand,) = arguments_of_call(node)
         part = _part(operand, dim)
         return None if part is None else replace(part, sign=-part.sign)
     if node.target is _aten.slice.Tensor:
-        source, along, start, stop, step = _arguments(node)
+        source, along, start, stop, step = arguments_of_call(node)
     elif node.target is getitem:
         split: Any = node.args[0]
         number: Any = node.args[1]
         if split.target is not _aten.split.Tensor:
             return None
-        source, size, along = _arguments(split)
+        source, size, along = arguments_of_call(split)
         start, stop, step = number * size, (number + 1) * size, 1
     else:
         return None
@@ -252,7 +252,7 @@ def _part(node: fx.Node, dim: int) -> _Part | None:
     return _Part(1, source, range(tensor.shape[dim])[start:stop])
 
 
-def _arguments(node: fx.Node) -> tuple[Any, ...]:
+def arguments_of_call(node: fx.Node) -> tuple[Any, ...]:
     """All arguments that an operator of torch is called with, in the order of its schema."""
     assert isinstance(node.target, torch._ops.OpOverload)
     given = node.kwargs | dict(zip((argument.name for argument in node.target._schema.arguments), node.args, strict=False))

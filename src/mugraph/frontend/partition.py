@@ -62,7 +62,7 @@ class Piece:
     @property
     def masks(self) -> tuple[int, ...]:
         """Which of `inputs` mask attention: the program holds only where none of them hides a row."""
-        found = {_unknown_mask(node) for node in self.nodes}
+        found = {unknown_mask(node) for node in self.nodes}
         return tuple(number for number, node in enumerate(self.inputs) if node in found)
 
     @property
@@ -131,7 +131,7 @@ def partition(graph: fx.Graph, device: str = "cpu") -> Partition:
     calls = [node for node in graph.nodes if node.op == "call_function"]
     end = next((index for index, node in enumerate(calls) if mutates(node)), len(calls))
     inspector = Inspector(device)
-    masks = {mask for mask in map(_unknown_mask, calls) if mask is not None}
+    masks = {mask for mask in map(unknown_mask, calls) if mask is not None}
     verdicts = {node: inspector.inspect(node) for node in calls[:end]}
     verdicts |= {mask: "it makes a mask, which is looked at before attention runs" for mask in masks if mask in verdicts}
     traits = {node: verdict for node, verdict in verdicts.items() if isinstance(verdict, Traits)}
@@ -144,7 +144,7 @@ def partition(graph: fx.Graph, device: str = "cpu") -> Partition:
     return Partition(tuple(pieces), (*left, *splitter.left, *after))
 
 
-def _unknown_mask(node: fx.Node) -> fx.Node | None:
+def unknown_mask(node: fx.Node) -> fx.Node | None:
     """The mask of a call of attention, unless it was known when the graph was recorded."""
     return None if ROW in node.meta else mask_of(node)
 

@@ -1,0 +1,478 @@
+"""Whether two functions compute the same, of which only parts are programs (docs/verification.md).
+
+What is no program is a call of PyTorch, of which nothing is known but that equal operands give equal results. So calls of one
+operator with the same numbers, whose operands are shown to be equal, have one result, an unknown tensor that both functions read;
+every other call has a result of its own. Functions that are equal for all values of these unknown tensors are equal. Where that
+is not shown, a witness decides: inputs at which both functions, run in float64, are far apart.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from mugraph.errors import MugraphError
+from mugraph.frontend import record
+from mugraph.frontend.calling import arguments_of
+from mugraph.frontend.comparison import Captured, Values, as_stored, classes_of_equal
+from mugraph.frontend.constants import UNWRITTEN
+from mugraph.frontend.graph_passes import arguments_of_call
+from mugraph.frontend.node_traits import Inspector, Traits, program_of, tensor_of
+from mugraph.frontend.partition import unknown_mask
+from mugraph.frontend.pytree import FunctionCalling, places_of_tensors, same_value
+from mugraph.frontend.recorded_graph import RecordedGraph, recorded_graph
+from mugraph.frontend.returned import Structure, difference, structure_from
+from mugraph.frontend.torch_casts import DTYPES, name_of, note_roundings
+from mugraph.ir.graph import Graph
+from mugraph.ir.readings import readings
+from mugraph.support.deadline import Deadline
+from mugraph.support.seeds import seed_or_fresh
+from mugraph.verifier import Verdict, prover
+from mugraph.verifier.certificate import Certificate, Outcome, Tests, digest
+from mugraph.verifier.counterexamples import Counterexample
+
+_UNKNOWN = frozenset({"as_strided", *UNWRITTEN})
+"""Operators whose results do not follow from the elements of their operands."""
+_CASTS = frozenset({"_to_copy", "type_as"})
+_FAR = 1e-3
+"""Relative to the largest element, a distance that no rounding of float64 makes."""
+_NEAR = 1e-7
+_DRAWS = 3
+"""Random inputs at which a difference is looked for."""
+
+Variable = int
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Type and shape of a tensor that a function takes or returns."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Kind:
+        """That of a tensor."""
+        return cls(tensor.dtype, tuple(tensor.shape))
+
+    def __str__(self) -> str:
+        return f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}"
+
+    __repr__ = __str__
+
+
+def verified_in_pieces(
+    functions: tuple[Any, Any],
+    example_inputs: Any,
+    *,
+    properties: Sequence[str] = (),
+    max_error: float = 2**-40,
+    seed: int | None = None,
+    deadline: Deadline,
+) -> Verdict:
+    """The answer for two functions that PyTorch can record, of which one at least is no program as a whole.
+
+    Raises what `mugraph.verify` raises for functions that cannot be recorded.
+    """
+    first, second = (_Side.of(function, example_inputs) for function in functions)
+    drawn = seed_or_fresh(seed)
+    mismatch = first.different_arguments(second) or first.different_results(second)
+    if mismatch is not None:
+        return _verdict(first, second, Outcome.DIFFERENT, mismatch, max_error, drawn, Counterexample(mismatch))
+    return _Comparison((first, second), tuple(properties), max_error, drawn, deadline).verdict()
+
+
+@dataclass(eq=False)
+class _Side:
+    """One of the functions: its calls, and what is known of the tensors in it."""
+
+    name: str
+    recorded: RecordedGraph
+    arguments: Mapping[tuple[Any, ...], fx.Node]
+    """By place in the example call, the placeholder."""
+    captured: Mapping[fx.Node, torch.Tensor]
+    returned: Structure
+    """With `Kind`s for tensors."""
+    inputs: tuple[torch.Tensor, ...]
+    """The example call's tensors, a tensor for each placeholder."""
+    variables: dict[fx.Node, Variable] = field(default_factory=dict)
+    """What stands for a tensor: an input, or the result of a call that is no program."""
+    parts: dict[fx.Node, list[Variable]] = field(default_factory=dict)
+    """What stands for each of a call's several results."""
+
+    @classmethod
+    def of(cls, function: Any, example_inputs: Any) -> _Side:
+        """The function as PyTorch records it for these examples."""
+        recorded = recorded_graph(record(function, example_inputs))
+        note_roundings(recorded.module.graph)
+        calling = recorded.calling
+        assert isinstance(calling, FunctionCalling), "what was recorded is a function"
+        args, kwargs = arguments_of(example_inputs)
+        places, values = places_of_tensors(args, kwargs), calling.values(args, kwargs)
+        given = [*calling.arguments.given(args, kwargs), *(None for _ in calling.sources)]
+        placeholders = [node for node in recorded.module.graph.nodes if node.op == "placeholder"]
+        arguments = {places[which]: node for node, which in zip(placeholders, given, strict=True) if which is not None}
+        captured = {node: value for node, value, which in zip(placeholders, values, given, strict=True) if which is None}
+        kinds = [Kind.of(node.meta["val"]) for node in _outputs(recorded)]
+        leaves = (place.constant if place.number is None else kinds[place.number] for place in calling.results.places)
+        returned = structure_from(calling.results.structure, leaves)
+        return cls(calling.name, recorded, arguments, captured, returned, tuple(values))
+
+    @property
+    def nodes(self) -> list[fx.Node]:
+        """The calls, in order."""
+        return [node for node in self.recorded.module.graph.nodes if node.op == "call_function"]
+
+    @property
+    def outputs(self) -> list[fx.Node]:
+        """What is returned, then what tensors hold afterwards that the function changes."""
+        return _outputs(self.recorded)
+
+    def unknown_calls(self) -> list[fx.Node]:
+        """The calls that are no programs, but for those that only take a part of one's results."""
+        inspector = Inspector(self.recorded.device)
+        verdicts = {node: inspector.inspect(node) for node in self.nodes}
+        return [
+            node
+            for node, verdict in verdicts.items()
+            if name_of(node) != "getitem" and (not isinstance(verdict, Traits) or unknown_mask(node) is not None)
+        ]
+
+    def different_arguments(self, other: _Side) -> str | None:
+        """Where the two take other tensors, in words."""
+        if self.arguments.keys() != other.arguments.keys():
+            return f"one takes {len(self.arguments)} tensors, the other {len(other.arguments)}"
+        for place, node in self.arguments.items():
+            kinds = [Kind.of(each.meta["val"]) for each in (node, other.arguments[place])]
+            if kinds[0] != kinds[1]:
+                return f"one takes {node.name} as {kinds[0]}, the other as {kinds[1]}"
+        return None
+
+    def different_results(self, other: _Side) -> str | None:
+        """Where the two return other structures or change other arguments, in words."""
+        return difference(self.returned, other.returned, _same_leaf) or (
+            None if self.written == other.written else "they change other arguments"
+        )
+
+    @property
+    def written(self) -> list[tuple[Any, ...] | str]:
+        """Places of the arguments that are changed, and names of other tensors."""
+        placeholders = [node for node in self.recorded.module.graph.nodes if node.op == "placeholder"]
+        places = {node: place for place, node in self.arguments.items()}
+        names = self.recorded.calling.inputs
+        return [places.get(placeholders[number], names[number]) for number in self.recorded.writes]
+
+
+def _outputs(recorded: RecordedGraph) -> list[fx.Node]:
+    (output,) = (node for node in recorded.module.graph.nodes if node.op == "output")
+    return list(output.args[0])
+
+
+def _same_leaf(one: object, other: object) -> bool:
+    return one == other if isinstance(one, Kind) or isinstance(other, Kind) else same_value(one, other)
+
+
+Place = tuple[_Side, fx.Node]
+"""A tensor or a call, and the function that it is in."""
+
+
+def _is_random(call: fx.Node) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(call.target, "tags", ())
+
+
+@dataclass(eq=False)
+class _Comparison:
+    """Two functions while it is found out which of their calls have equal results."""
+
+    sides: tuple[_Side, _Side]
+    properties: tuple[str, ...]
+    max_error: float
+    seed: int
+    deadline: Deadline
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+    kinds: dict[Variable, torch.Tensor] = field(default_factory=dict)
+    """By variable, a tensor without data."""
+    known: dict[Variable, torch.Tensor] = field(default_factory=dict)
+    """Tensors that only one function captures."""
+    shared: list[str] = field(default_factory=list)
+    """Operators of the calls that both functions make."""
+    verdicts: list[Verdict] = field(default_factory=list)
+    """Of pairs that had to be shown equal."""
+
+    def verdict(self) -> Verdict:
+        """The answer."""
+        self._bind_inputs()
+        self._bind_calls()
+        first, second = self.sides
+        pairs = list(zip(first.outputs, second.outputs, strict=True))
+        unlike = next(
+            (number for number, (one, other) in enumerate(pairs) if not self.equal((first, one), (second, other))), None
+        )
+        if unlike is None:
+            return self._equivalent()
+        found = self._witness()
+        if found is not None:
+            return _verdict(first, second, Outcome.DIFFERENT, str(found), self.max_error, self.seed, found, self._question())
+        own = dict.fromkeys(name_of(node) for side in self.sides for node in side.unknown_calls())
+        reason = f"undecided: result {unlike} is not shown to be equal, with calls of {', '.join(own)} that are no programs"
+        return _verdict(first, second, Outcome.UNDECIDED, reason, self.max_error, self.seed, question=self._question())
+
+    def equal(self, one: Place, other: Place) -> bool:
+        """Whether two tensors are shown to be equal, whatever the variables hold."""
+        kinds = [Kind.of(node.meta["val"]) for _, node in (one, other)]
+        if kinds[0] != kinds[1]:
+            return False
+        bound = [side.variables.get(node) for side, node in (one, other)]
+        if bound[0] is not None and bound[0] == bound[1]:
+            return True
+        if kinds[0].dtype not in DTYPES:
+            return False
+        try:
+            left, right = (self._program(side, node) for side, node in (one, other))
+        except (MugraphError, KeyError):  # it reads something that no program takes
+            return False
+        return digest(left) == digest(right) or self._verified(left, right)
+
+    def _verified(self, left: Graph, right: Graph) -> bool:
+        joint = [variable for variable, kind in self.kinds.items() if kind.dtype in DTYPES]
+        known = {number: self.known[variable] for number, variable in enumerate(joint) if variable in self.known}
+        verdict = prover.verify(
+            *as_stored(left, right),
+            properties=self.properties,
+            max_error=self.max_error,
+            seed=self.seed,
+            budget=self.deadline.remaining,
+            known=Values(known),
+        )
+        if verdict.equivalent:
+            read = tuple(dict.fromkeys((*readings(left), *readings(right))))
+            self.verdicts.append(replace(verdict, certificate=replace(verdict.certificate, readings=read)))
+        return bool(verdict.equivalent)
+
+    def _program(self, side: _Side, result: fx.Node) -> Graph:
+        """What a tensor is as a program of all variables that are numbers."""
+        graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
+        placeholders: dict[Variable, fx.Node] = {}
+        for variable, kind in self.kinds.items():
+            if kind.dtype in DTYPES:
+                placeholders[variable] = graph.placeholder(f"v{variable}")
+                placeholders[variable].meta["val"] = kind
+        for node in _needed(result, side.variables):
+            bound = side.variables.get(node)
+            copies[node] = graph.node_copy(node, copies.__getitem__) if bound is None else placeholders[bound]
+        graph.output((copies[result],))
+        return program_of(graph)[0]
+
+    # --- variables -----------------------------------------------------------------------------------------------------
+
+    def _bind_inputs(self) -> None:
+        first, second = self.sides
+        for place, node in first.arguments.items():
+            self._bind([(first, node), (second, second.arguments[place])])
+        captured = [
+            [Captured(node.name, number, tensor) for number, (node, tensor) in enumerate(side.captured.items())]
+            for side in self.sides
+        ]
+        nodes = [list(side.captured) for side in self.sides]
+        for members in classes_of_equal(*captured):
+            bound = [(side, own[each.input]) for side, own, some in zip(self.sides, nodes, members, strict=True) for each in some]
+            variable = self._bind(bound)
+            tensor = next(each.tensor for some in members for each in some)
+            if not all(members) and tensor.dtype in DTYPES and bool(tensor.isfinite().all()):
+                self.known[variable] = tensor
+
+    def _bind_calls(self) -> None:
+        """Give the results of calls variables, those of equal calls of either function the same."""
+        distinct: list[Place] = []
+        for side in self.sides:
+            for call in side.unknown_calls():
+                known = next((other for other in distinct if self._same_call((side, call), other)), None)
+                if known is None:
+                    distinct.append((side, call))
+                elif known[0] is not side:
+                    self.shared.append(name_of(call))
+                self._bind_results((side, call), known)
+
+    def _same_call(self, one: Place, other: Place) -> bool:
+        """Whether two calls have equal results, since their operands are shown to be equal."""
+        (side, call), (where, known) = one, other
+        if call.target is not known.target or _is_random(call) or name_of(call) in _UNKNOWN:
+            return False
+        if not isinstance(call.target, torch._ops.OpOverload):  # it runs other graphs
+            return False
+        ours, theirs = (_flat(arguments_of_call(node)) for node in (call, known))
+        if [isinstance(each, fx.Node) for each in ours] != [isinstance(each, fx.Node) for each in theirs]:
+            return False
+        pairs = list(zip(ours, theirs, strict=True))
+        values = all(same_value(*pair) for pair in pairs if not isinstance(pair[0], fx.Node))
+        return values and all(self.equal((side, mine), (where, yours)) for mine, yours in pairs if isinstance(mine, fx.Node))
+
+    def _bind_results(self, place: Place, known: Place | None) -> None:
+        """Variables for what a call gives: those of a `known` call that gives the same, or new ones."""
+        side, call = place
+        if tensor_of(call) is not None:
+            self._bind([place], None if known is None else known[0].variables[known[1]])
+            return
+        if not isinstance(call.meta.get("val"), (tuple, list)):  # a number, which no program reads
+            return
+        variables = [next(self.numbers) for _ in call.meta["val"]] if known is None else known[0].parts[known[1]]
+        side.parts[call] = variables
+        for use in call.users:
+            if name_of(use) == "getitem":
+                self._bind([(side, use)], variables[use.args[1]])  # type: ignore[index]
+
+    def _bind(self, tensors: Sequence[Place], variable: Variable | None = None) -> Variable:
+        variable = next(self.numbers) if variable is None else variable
+        self.kinds[variable] = tensors[0][1].meta["val"]
+        for side, node in tensors:
+            side.variables[node] = variable
+        return variable
+
+    # --- answers -------------------------------------------------------------------------------------------------------
+
+    def _equivalent(self) -> Verdict:
+        bounds = [verdict.certificate.error_bound for verdict in self.verdicts]
+        bound = None if None in bounds else sum(bound for bound in bounds if bound is not None)
+        read = tuple(dict.fromkeys(item for verdict in self.verdicts for item in verdict.certificate.readings))
+        used = tuple(dict.fromkeys(name for verdict in self.verdicts for name in verdict.properties))
+        domains = dict.fromkeys(verdict.domain for verdict in self.verdicts if verdict.domain)
+        base = _verdict(*self.sides, Outcome.EQUIVALENT, "", self.max_error, self.seed, question=self._question())
+        rounds = tuple(each for verdict in self.verdicts for each in verdict.certificate.rounds)
+        certificate = replace(base.certificate, error_bound=bound, readings=read, rounds=rounds, tests=Tests.AGREED)
+        return replace(base, certificate=certificate, properties=used, domain=" and ".join(domains))
+
+    def _question(self) -> str:
+        side = self.sides[0]
+        placeholders = [node for node in side.recorded.module.graph.nodes if node.op == "placeholder"]
+        called = dict(zip(placeholders, side.recorded.calling.inputs, strict=True))
+        names = ", ".join(called[node] for node in side.arguments.values())
+        question = f"for all values of {names}, and of the tensors that both functions bring along"
+        if self.known:
+            question += "; those that one of them brings along have their present values"
+        counted = {name: self.shared.count(name) for name in self.shared}
+        calls = ", ".join(name if count == 1 else f"{count} x {name}" for name, count in counted.items())
+        return f"{question}; what PyTorch computes by {calls} of equal operands is equal" if calls else question
+
+    def _witness(self) -> Counterexample | None:
+        """A place at which the functions are far apart in float64; None where none is found, or float64 says nothing."""
+        calls = [node for side in self.sides for node in side.nodes]
+        if any(_is_random(node) or name_of(node) in _CASTS | _UNKNOWN for node in calls):
+            return None
+        for draw in range(_DRAWS):
+            inputs = self._drawn(self.seed + draw)
+            try:
+                results = [self._run(side, inputs) for side in self.sides]
+                moved = [self._run(side, _nearby(inputs)) for side in self.sides]
+            except Exception:
+                return None
+            for number, (one, other, *near) in enumerate(zip(*results, *moved, strict=True)):
+                if (found := _far_apart(number, one, other, near)) is not None:
+                    arrays = tuple(inputs[place].numpy() for place in inputs if inputs[place].dtype is torch.float64)
+                    recipe = {"seed": self.seed + draw, "distribution": "normal"}
+                    return replace(found, inputs=arrays, recipe=recipe)
+        return None
+
+    def _drawn(self, seed: int) -> dict[tuple[Any, ...], torch.Tensor]:
+        """Random numbers for the arguments that are floating-point tensors, the examples for others."""
+        generator = torch.Generator().manual_seed(seed % 2**63)
+        side = self.sides[0]
+        placeholders = [node for node in side.recorded.module.graph.nodes if node.op == "placeholder"]
+        examples = dict(zip(placeholders, side.inputs, strict=True))
+        return {
+            place: torch.randn(node.meta["val"].shape, generator=generator, dtype=torch.float64)
+            if node.meta["val"].dtype in DTYPES
+            else examples[node].cpu()
+            for place, node in side.arguments.items()
+        }
+
+    def _run(self, side: _Side, inputs: Mapping[tuple[Any, ...], torch.Tensor]) -> list[torch.Tensor]:
+        given = {node: inputs[place] for place, node in side.arguments.items()}
+        given |= {node: _in_float64(tensor) for node, tensor in side.captured.items()}
+        placeholders = [node for node in side.recorded.module.graph.nodes if node.op == "placeholder"]
+        with torch.no_grad():
+            return list(side.recorded.module(*(given[node].clone() for node in placeholders)))
+
+
+def _needed(result: fx.Node, bound: Mapping[fx.Node, Variable]) -> list[fx.Node]:
+    """What a tensor is computed of, in order, back to bound tensors; raises KeyError where it reads an unbound input."""
+    order: dict[fx.Node, None] = {}
+    pending = [(result, False)]
+    while pending:
+        node, done = pending.pop()
+        if done:
+            order[node] = None
+        elif node not in order:
+            pending.append((node, True))
+            if node not in bound:
+                if node.op == "placeholder":
+                    raise KeyError(node.name)
+                pending.extend((source, False) for source in node.all_input_nodes)
+    return list(order)
+
+
+def _flat(arguments: Sequence[Any]) -> list[Any]:
+    """Nodes and values in arguments, one after the other, with the lengths of lists between them."""
+    flat: list[Any] = []
+    for argument in arguments:
+        if isinstance(argument, (list, tuple)):
+            flat += [len(argument), *_flat(argument)]
+        else:
+            flat.append(argument)
+    return flat
+
+
+def _nearby(inputs: Mapping[tuple[Any, ...], torch.Tensor]) -> dict[tuple[Any, ...], torch.Tensor]:
+    """Inputs that differ from these by about as much as fp32 rounds: what flips there hangs on roundings."""
+    generator = torch.Generator().manual_seed(0)
+    return {
+        place: tensor + tensor * torch.randn(tensor.shape, generator=generator, dtype=torch.float64) * _NEAR
+        if tensor.dtype is torch.float64
+        else tensor
+        for place, tensor in inputs.items()
+    }
+
+
+def _in_float64(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.cpu().double() if tensor.dtype in DTYPES else tensor.cpu()
+
+
+def _far_apart(number: int, one: torch.Tensor, other: torch.Tensor, moved: Sequence[torch.Tensor]) -> Counterexample | None:
+    """An element in which two results differ, also by what they are (`moved`) at inputs nearby; None where there is none."""
+    if one.shape != other.shape or not one.numel():
+        return None
+    left, right = one.double(), other.double()
+    finite = left.isfinite() & right.isfinite()
+    if not bool(finite.any()):
+        return None
+    largest = max(float(left[finite].abs().max()), float(right[finite].abs().max()))
+    enough = _FAR * largest if one.dtype.is_floating_point else 0.5
+    steady = [(was - now.double()).abs() <= enough / 10 for was, now in zip((left, right), moved, strict=True)]
+    distance = torch.where(finite & steady[0] & steady[1], (left - right).abs(), 0.0)
+    if not bool((distance > enough).any()):
+        return None
+    flat = int(distance.argmax())
+    index = tuple(int(place) for place in torch.unravel_index(torch.tensor(flat), tuple(one.shape)))
+    values = float(left.reshape(-1)[flat]), float(right.reshape(-1)[flat])
+    text = f"result {number} at {list(index)} is {values[0]:.6g} in one and {values[1]:.6g} in the other, computed in float64"
+    return Counterexample(text, number, index, *values, arithmetic="float64")
+
+
+def _verdict(
+    first: _Side,
+    second: _Side,
+    outcome: Outcome,
+    reason: str,
+    max_error: float,
+    seed: int,
+    witness: Counterexample | None = None,
+    question: str = "",
+) -> Verdict:
+    left, right = (f"calls of {side.name}" for side in (first, second))
+    tests = Tests.DIFFERED if outcome is Outcome.DIFFERENT else Tests.UNFINISHED
+    certificate = Certificate(left, right, seed, max_error, (), 0, (), None, (), None, outcome, tests, reason)
+    return Verdict(certificate, witness, question=question)
