@@ -23,7 +23,7 @@ Record = dict[str, Any]
 Case = dict[str, Any]
 """What a record is about, as keys of it: workload, dtype, batch, ..."""
 
-PACKAGES = ("algebra", "devices", "frontend", "host", "ir", "lower", "runtime", "search", "targets", "testing")
+PACKAGES = ("algebra", "devices", "frontend", "host", "ir", "lower", "pieces", "runtime", "search", "targets", "testing")
 """Of mugraph: those that decide which kernels are made, and what they are checked by."""
 
 

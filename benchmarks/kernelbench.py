@@ -1,0 +1,277 @@
+"""KernelBench's tasks through `mugraph.superoptimize`: are they right, how much of them runs as kernels, and how fast.
+
+    git clone https://github.com/ScalingIntelligence/KernelBench
+    python benchmarks/kernelbench.py --tasks KernelBench/KernelBench                  # levels 1 to 3: 250 tasks, some hours
+    python benchmarks/kernelbench.py --tasks KernelBench/KernelBench --levels 2 --every 5 --budget 10
+    python benchmarks/kernelbench.py --tasks KernelBench/KernelBench --coverage       # no rivals are timed
+
+A task is a file with a class `Model`, `get_init_inputs` and `get_inputs`; none is part of this repository. They are meant for
+large GPUs: whole numbers from 64 on that a file assigns at its top level are divided by one factor (`--factor`, 16), but stay at
+least 8; where the model cannot be made or called with those, by the next of FACTORS, which the record says. Models run in
+inference (`eval`), without gradients.
+
+Each task runs in a process of its own. Its result is called on inputs that it was not optimized for, and compared with the model
+in float64: right is what errs at most ERRORS times as much as the model in its own precision, and integers that are equal. Then
+whole calls of the result, the model, and the model under torch.compile (default options) are timed in turns. Results go to
+`benchmarks/results/kernelbench.json`, one by one; what is there by the same sources is not made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import copy
+import functools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+import mugraph
+from kept import Record, records
+from mugraph.results.coverage import Coverage, of_program
+from mugraph.runtime.benchmarking import Duel, in_turns
+
+RESULT = Path(__file__).parent / "results" / "kernelbench.json"
+FACTORS = (16, 8, 32, 4, 64, 2, 1)
+LARGE, LEAST = 64, 8
+"""Whole numbers from LARGE on are divided, down to LEAST."""
+MOST_ELEMENTS = 3e7
+"""Of a task's inputs together; a factor that leaves more is too small."""
+ERRORS = 4.0
+SECONDS = 2.0
+"""Of rounds that a result and its rivals are timed in."""
+SHARE = 0.8
+"""Of the bytes, from which on a task counts as covered."""
+
+
+class _Smaller(ast.NodeTransformer):
+    """Divides large whole numbers."""
+
+    def __init__(self, factor: int) -> None:
+        self.factor = factor
+
+    def visit_Constant(self, node: ast.Constant) -> ast.Constant:
+        """A number, divided if it is large."""
+        if type(node.value) is not int or node.value < LARGE:
+            return node
+        return ast.copy_location(ast.Constant(max(LEAST, node.value // self.factor)), node)
+
+
+def definition(file: Path, factor: int) -> dict[str, Any]:
+    """What a task's file defines, with the sizes at its top level divided."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign):
+            _Smaller(factor).visit(statement)
+    names: dict[str, Any] = {"__name__": file.stem}
+    exec(compile(ast.fix_missing_locations(tree), str(file), "exec"), names)
+    return names
+
+
+Task = tuple[torch.nn.Module, Callable[[], Sequence[Any]], int]
+
+
+def task(file: Path, first: int) -> Task:
+    """The model of a task, its inputs, and the factor; raises RuntimeError where no factor makes one that can be called."""
+    reason = ""
+    for factor in (first, *(other for other in FACTORS if other != first)):
+        try:
+            names = definition(file, factor)
+            torch.manual_seed(0)
+            model = names["Model"](*names["get_init_inputs"]()).eval().requires_grad_(False)
+            inputs = names["get_inputs"]()
+            if sum(leaf.numel() for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor)) > MOST_ELEMENTS:
+                raise MemoryError("its inputs are too large")
+            with torch.inference_mode():
+                model(*inputs)
+            return model, names["get_inputs"], factor
+        except Exception as error:
+            reason = reason or f"{type(error).__name__}: {error}".splitlines()[0]
+    raise RuntimeError(reason)
+
+
+def errors(opt: Callable[..., Any], model: torch.nn.Module, inputs: Sequence[Any]) -> tuple[float, float, bool]:
+    """The largest error of the result and of the model against float64, relative to the largest element; are integers equal?"""
+    exact_model = copy.deepcopy(model).double()
+    exact_inputs = tree_map_only(torch.Tensor, lambda leaf: leaf.double() if leaf.is_floating_point() else leaf, inputs)
+    calls = ((opt, inputs), (model, inputs), (exact_model, exact_inputs))
+    returned = [
+        [leaf for leaf in tree_leaves(called(*copy.deepcopy(given))) if isinstance(leaf, torch.Tensor)] for called, given in calls
+    ]
+    worst, own, equal = 0.0, 0.0, True
+    for ours, theirs, exact in zip(*returned, strict=True):
+        if not ours.is_floating_point():
+            equal &= bool(torch.equal(ours, theirs))
+            continue
+        if not torch.equal(ours.isfinite(), theirs.isfinite()):
+            return float("inf"), own, equal
+        finite = ours.isfinite() & theirs.isfinite() & exact.isfinite()
+        largest = float(exact[finite].abs().max()) if bool(finite.any()) else 0.0
+        for number, tensor in enumerate((ours, theirs)):
+            error = float((tensor[finite].double() - exact[finite]).abs().max()) / largest if largest else 0.0
+            worst, own = (max(worst, error), own) if number == 0 else (worst, max(own, error))
+    return worst, own, equal
+
+
+def record(file: Path, factor: int, budget: float, threads: int, rivals: bool) -> Record:
+    """What became of a task."""
+    torch.set_num_threads(threads)
+    try:
+        model, get_inputs, used = task(file, factor)
+    except RuntimeError as error:
+        return {"outcome": "not run by PyTorch", "why": str(error)}
+    found: Record = {"factor": used}
+    with torch.inference_mode():
+        started = time.perf_counter()
+        try:
+            opt = mugraph.superoptimize(model, tuple(get_inputs()), budget=budget, cache="off")
+        except mugraph.MugraphError as error:
+            return found | {"outcome": "refused", "why": str(error)}
+        found |= {"seconds": time.perf_counter() - started, "found": opt.found, **_covered(opt)}
+        inputs = tuple(get_inputs())
+        ours, own, equal = errors(opt, model, inputs)
+        right = equal and ours <= max(ERRORS * own, 64 * torch.finfo(torch.float32).eps)
+        found |= {"outcome": "right" if right else "wrong", "error": ours, "model_error": own}
+        return found | (_timed(opt, model, inputs) if rivals and right else {})
+
+
+def _covered(opt: Any) -> Record:
+    coverage: Coverage = opt.report.coverage or of_program(opt.program, None)
+    kinds = [{"operator": calls.operator, "reason": calls.reason, "bytes": calls.amount.bytes} for calls in coverage.left]
+    # What is one program is kernels and library kernels, also where calling the function itself was as fast.
+    share = 1.0 if opt.is_one_program else coverage.byte_share
+    return {"one_program": opt.is_one_program, "byte_share": share, "programs": len(opt.results), "left": kinds}
+
+
+def _timed(opt: Callable[..., Any], model: torch.nn.Module, inputs: Sequence[Any]) -> Record:
+    sides: list[Callable[[], object]] = [functools.partial(side, *inputs) for side in (opt, model)]
+    try:
+        compiled = torch.compile(model)
+        compiled(*inputs)
+        sides.append(functools.partial(compiled, *inputs))
+    except Exception as error:
+        print(f"torch.compile: {error}".splitlines()[0], file=sys.stderr)
+    times = in_turns(sides, SECONDS, rounds=200)
+    duels = dict(zip(("eager", "inductor"), (Duel.of(times[0], theirs) for theirs in times[1:]), strict=False))
+    return {
+        "call_seconds": statistics.median(times[0]),
+        "ratios": {name: duel.speedup for name, duel in duels.items()},
+    }
+
+
+def made(task: str, tasks: str, factor: int, budget: float, threads: int, rivals: bool) -> Record:
+    """The record of a task, by a process of its own."""
+    words = [sys.executable, __file__, "--tasks", tasks, "--one", task, "--factor", str(factor), "--budget", str(budget)]
+    words += ["--threads", str(threads), *([] if rivals else ["--coverage"])]
+    limit = 120 + 6 * budget
+    try:
+        ran = subprocess.run(words, capture_output=True, text=True, timeout=limit)
+    except subprocess.TimeoutExpired:
+        return {"outcome": "no answer", "why": f"after {limit:.0f} seconds"}
+    try:
+        answer: Record = json.loads(ran.stdout.strip().splitlines()[-1])
+    except (IndexError, ValueError):
+        why = (ran.stderr.strip().splitlines() or ["no message"])[-1]
+        return {"outcome": "failed", "why": f"exit code {ran.returncode}: {why}"}
+    return answer
+
+
+def summary(found: Sequence[Record]) -> dict[str, Any]:
+    """What the records say together."""
+    ran = [entry for entry in found if entry["outcome"] in ("right", "wrong")]
+    timed = [entry for entry in ran if "inductor" in entry.get("ratios", {})]
+    left: Counter[str] = Counter()
+    for entry in ran:
+        whole = sum(calls["bytes"] for calls in entry["left"]) or 1
+        for calls in entry["left"]:
+            left[f"{calls['operator']}: {calls['reason']}"] += (1 - entry["byte_share"]) * calls["bytes"] / whole
+    return {
+        "outcomes": dict(Counter(entry["outcome"] for entry in found)),
+        f"share_with_{SHARE}_of_the_bytes": _mean(entry["byte_share"] >= SHARE for entry in ran),
+        "found": _mean(entry["found"] for entry in ran),
+        **{f"geometric_mean_against_{name}": _geometric(e["ratios"][name] for e in timed) for name in ("eager", "inductor")},
+        "fast_1": _mean(min(entry["ratios"].values()) >= 1 for entry in timed),
+        "timed": len(timed),
+        "losing": [_line(entry) for entry in timed if min(entry["ratios"].values()) < 1],
+        "left_to_pytorch": {what: round(share, 2) for what, share in left.most_common(20)},
+    }
+
+
+def _mean(values: Iterator[Any] | Any) -> float | None:
+    known = [float(value) for value in values]
+    return statistics.fmean(known) if known else None
+
+
+def _geometric(values: Iterator[float] | Any) -> float | None:
+    known = list(values)
+    return statistics.geometric_mean(known) if known else None
+
+
+def _line(entry: Record) -> str:
+    if entry["outcome"] not in ("right", "wrong"):
+        return f"{entry['task']}: {entry['outcome']} ({entry['why']})"
+    ratios = ", ".join(f"{ratio:.2f} times {name}" for name, ratio in entry.get("ratios", {}).items())
+    return f"{entry['task']}: {entry['outcome']}, {entry['byte_share']:.0%} of the bytes{', ' * bool(ratios)}{ratios}"
+
+
+def files(folder: Path, levels: Sequence[str]) -> list[str]:
+    """The tasks of these levels, as paths in the folder."""
+    found = [file for level in levels for file in (folder / f"level{level}").glob("*.py")]
+    return [str(file.relative_to(folder)) for file in sorted(found, key=lambda file: (file.parent.name, _number(file)))]
+
+
+def _number(file: Path) -> tuple[int, str]:
+    digits = file.stem.partition("_")[0]
+    return (int(digits) if digits.isdigit() else 0, file.stem)
+
+
+def main() -> None:
+    """Run the tasks, write the records, print a line for each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", required=True, help="the folder that has level1, level2, ...")
+    parser.add_argument("--levels", default="1,2,3")
+    parser.add_argument("--only", nargs="+", default=[""], help="words that are in the names of the tasks wanted")
+    parser.add_argument("--every", type=int, default=1, help="each so many-th task of a level only")
+    parser.add_argument("--factor", type=int, default=FACTORS[0])
+    parser.add_argument("--budget", type=float, default=20.0, help="seconds to optimize each")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--coverage", action="store_true", help="time no rivals")
+    parser.add_argument("--record", type=Path, default=RESULT)
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    folder = Path(options.tasks)
+    asked = (options.factor, options.budget, options.threads, not options.coverage)
+    if options.one is not None:
+        print(json.dumps(record(folder / options.one, *asked)))
+        return
+    names = [name for level in options.levels.split(",") for name in files(folder, [level])[:: options.every]]
+    names = [name for name in names if any(word in name for word in options.only)]
+    if not names:
+        sys.exit(f"{folder} has no tasks of levels {options.levels}; give KernelBench's folder that has level1")
+    common = {"factor": options.factor, "budget": options.budget, "threads": options.threads, "rivals": not options.coverage}
+    make = functools.partial(_made, tasks=options.tasks)
+    found = records([{"task": name, "asked": common} for name in names], make, options.record, summary)
+    for entry in found:
+        print(_line(entry))
+    print(json.dumps(summary(found), indent=1))
+    sys.exit(1 if any(entry["outcome"] in ("wrong", "failed") for entry in found) else 0)
+
+
+def _made(task: str, asked: dict[str, Any], tasks: str) -> Record:
+    return made(task, tasks, **asked)
+
+
+if __name__ == "__main__":
+    main()
