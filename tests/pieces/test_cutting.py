@@ -136,6 +136,15 @@ def test_arguments_that_do_not_fit_are_named() -> None:
         opt(table, ids.int(), w)
 
 
+def test_what_is_changed_has_memory_of_its_own() -> None:
+    example = EXAMPLES["cache"]
+    opt = optimized(example, example.inputs())
+    cache, x, w = example.inputs()
+    with pytest.raises(InvalidInput, match="cache and x share memory, and _appended changes cache"):
+        opt(cache, cache[:, :2], w)
+    assert opt(cache, x, w).shape == (2, 6, 16)
+
+
 def test_parameters_are_read_at_each_call() -> None:
     layer = Layer().eval()
     ids = torch.randint(0, 11, (2, 8))

@@ -114,7 +114,9 @@ def _beside(
     if not result.pieces:
         return with_report(result, fn, found=False, total_seconds=deadline.elapsed)
     args, kwargs = arguments_of(example_inputs)
-    written = [tensor for tensor in tree_leaves((result.calling.captured,)) if result.cut.recorded.writes]
+    captured = result.calling.captured
+    first = len(result.cut.recorded.layouts) - len(captured)
+    written = [captured[number - first] for number in result.cut.recorded.writes if number >= first]
     with _unchanged(written):
         tell(Event("compare", "what the result returns, and the function", deadline.elapsed))
         why = difference(result, fn, args, kwargs)

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import torch
 from torch import fx
 
-from mugraph.errors import SeveralPrograms
+from mugraph.errors import InvalidInput, SeveralPrograms
 from mugraph.frontend.partition import Partition, Piece
 from mugraph.frontend.recorded_graph import RecordedGraph, laid_out
 from mugraph.frontend.source_lines import line_of_node
@@ -99,11 +99,22 @@ class PartitionedResult(Superoptimized):
     def outputs(self, inputs: list[Any]) -> tuple[torch.Tensor, ...]:
         """What the graph gives for one tensor per input, those being changed that the function changes."""
         recorded = self.cut.recorded
+        self._check_memory(inputs)
         placed = [laid_out(tensor, layout) for tensor, layout in zip(inputs, recorded.layouts, strict=True)]
         outputs: tuple[torch.Tensor, ...] = self.run(*placed)
         for number, output in recorded.writes.items():
             inputs[number].copy_(outputs[output])
         return outputs
+
+    def _check_memory(self, inputs: list[torch.Tensor]) -> None:
+        """Raise InvalidInput where a tensor that is changed shares memory with another one: they were recorded as two tensors."""
+        names = self.cut.recorded.calling.inputs
+        for number in self.cut.recorded.writes:
+            memory = inputs[number].untyped_storage()._cdata
+            for other, tensor in enumerate(inputs):
+                if other != number and tensor.untyped_storage()._cdata == memory:
+                    shared = f"{names[number]} and {names[other]} share memory"
+                    raise InvalidInput(f"{shared}, and {self.name} changes {names[number]}; give it tensors of their own")
 
     @property
     def name(self) -> str:

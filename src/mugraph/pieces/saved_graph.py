@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from mugraph.errors import InvalidInput
+from mugraph.frontend.aten import ROWS
 from mugraph.frontend.partition import Left, Partition, piece_of
 from mugraph.frontend.permuted_blocks import arranged
 from mugraph.frontend.recorded_graph import RecordedGraph, TensorsInOrder
@@ -130,6 +131,8 @@ def _operator(name: str) -> torch._ops.OpOverload:
     found = getattr(packet, parts[2], None) if isinstance(packet, torch._ops.OpOverloadPacket) else None
     if not isinstance(found, torch._ops.OpOverload) or str(found) != name:
         raise InvalidInput(f"PyTorch's part calls {name}, which is no operator of ATen; it cannot be saved")
+    if parts[1].startswith("_") and parts[1] not in ROWS and not parts[1].startswith("_fft_"):
+        raise InvalidInput(f"PyTorch's part calls {name}, an operator of PyTorch's own use; it cannot be saved")
     schema = found._schema
     files = any(argument.name in ("filename", "path") for argument in schema.arguments)
     if files or schema.is_mutable or not all(str(given.type).startswith(("Tensor", "List[Tensor]")) for given in schema.returns):
