@@ -48,7 +48,7 @@ def saved(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_whole_is_printed(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["optimize", f"{source}:shifted", "--no-profile", "--cache", "off"]) == 0
     printed = capsys.readouterr().out
-    assert "found kernels for 1 program in the function; PyTorch runs the rest" in printed
+    assert "found kernels for 2 programs in the function; PyTorch runs the rest" in printed
     assert "1 × cumsum" in printed
     assert "functions.py:9" in printed
     assert "kernel_graph {" in printed

@@ -144,5 +144,5 @@ def test_pages_say_what_runs_what(saved: Path) -> None:
     page = back.to_html()
     assert "PyTorch: 3 × slice" in page
     assert "Program 0" in page
-    assert page.count("<iframe") == 1
+    assert page.count("<iframe") == 2
     assert back._repr_html_().count("&lt;iframe") == 1

@@ -171,6 +171,11 @@ def program_of(graph: fx.Graph) -> tuple[Graph, list[int]]:
     return convert(graph, Signature(names, {}), list(result.args[0]), _ROWS)
 
 
+def computing_operators(program: Graph) -> int:
+    """How many operators of a kernel graph compute something."""
+    return sum(OPERATORS[node.op].structure not in _MOVING for node in program.kernels())
+
+
 def described(graph: fx.Graph) -> str:
     """A graph as a text that is the same for those with the same program: calls by number, tensors as conversion sees them."""
     names = {node: f"%{number}" for number, node in enumerate(graph.nodes)}

@@ -26,6 +26,7 @@ from mugraph.frontend.node_traits import (
     Traits,
     alone,
     bytes_of,
+    computing_operators,
     described,
     isolated,
     mutates,
@@ -124,7 +125,7 @@ def partition(graph: fx.Graph, device: str = "cpu") -> Partition:
 
     Pieces hold calls on tensors of one kind of device, `cpu` or `cuda`.
 
-    From the first call that changes an operand on, everything is left. Pieces hold at least two computing calls, of which one
+    From the first call that changes an operand on, everything is left. Pieces hold at least two computing operators, of which one
     kernel can save what passes between them: the library is best at a lone product, unless memory bounds it, as at decode.
     """
     note_roundings(graph)
@@ -292,8 +293,10 @@ class _Splitter:
         traits = [self.traits[node] for node in piece.nodes]
         if sum(trait.computes for trait in traits) + sum(len(trait.contractions) > 1 for trait in traits) > 1:
             return True
+        if not any(trait.contractions for trait in traits):
+            return computing_operators(piece.program) > 1  # such as a softmax or a norm, which PyTorch may run in several passes
         work = piece.work
-        return any(trait.contractions for trait in traits) and work.flops <= _BOUND_BY_MEMORY * work.bytes
+        return work.flops <= _BOUND_BY_MEMORY * work.bytes
 
     def _piece(self, nodes: Sequence[fx.Node]) -> Piece:
         return piece_of(nodes, self.levels[nodes[0]], self.programs)
