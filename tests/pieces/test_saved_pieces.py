@@ -145,4 +145,4 @@ def test_pages_say_what_runs_what(saved: Path) -> None:
     assert "PyTorch: 3 × slice" in page
     assert "Program 0" in page
     assert page.count("<iframe") == 2
-    assert back._repr_html_().count("&lt;iframe") == 1
+    assert back._repr_html_().count("&lt;iframe") == 2

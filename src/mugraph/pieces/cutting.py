@@ -31,7 +31,7 @@ from mugraph.frontend.torch_trace import RecordedCall
 from mugraph.pieces.data import CutGraph
 from mugraph.pieces.partitioned import Partitioned, with_report
 from mugraph.pieces.piece_optimizer import Optimizer, PieceOptions
-from mugraph.results.coverage import Amount, Coverage, LeftCalls, library_amount, ranked
+from mugraph.results.coverage import Amount, Coverage, LeftCalls, divided, ranked
 from mugraph.results.data import Report
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.baselines import EAGER
@@ -220,10 +220,10 @@ def coverage_of(
 
     mugraphs, library = Amount(), Amount()
     for piece in whole.pieces:
-        work, result = piece.work, results.get(piece)
-        called = Amount() if result is None else library_amount(result.graph)
+        amount, result = Amount(piece.work.bytes, piece.work.flops), results.get(piece)
+        defined, called = (amount, Amount()) if result is None else divided(amount, result.graph)
+        mugraphs += replace(defined, seconds=timed(piece))
         library += called
-        mugraphs += Amount(max(work.bytes - called.bytes, 0), max(work.flops - called.flops, 0), timed(piece))
     left = []
     for each in whole.left:
         work, line = each.work, line_of_node(each.node)

@@ -121,19 +121,22 @@ def of_program(program: Graph, graph: Graph | None, reason: str = "") -> Coverag
     whole = Amount(compulsory_bytes(program), flops_of(program))
     if graph is None:
         return Coverage(Amount(), Amount(), (LeftCalls("the function", reason, 1, whole),), 0)
-    library = library_amount(graph)
-    rest = Amount(max(whole.bytes - library.bytes, 0), max(whole.flops - library.flops, 0))
-    return Coverage(rest, library, ())
+    return Coverage(*divided(whole, graph), ())
 
 
-def library_amount(graph: Graph) -> Amount:
-    """What the operators of a kernel graph do that a library runs as they are."""
-    done = Amount()
+def divided(whole: Amount, graph: Graph) -> tuple[Amount, Amount]:
+    """What graph-defined kernels of a muGraph do of a program, and what library kernels: bytes in the ratio of their traffic."""
+    defined, library, flops = 0, 0, 0
     for node in graph.kernels():
-        if node.body is None and OPERATORS[node.op].structure not in _STILL:
-            tensors = [graph.tensor(value) for value in node.inputs] + list(node.outputs)
-            done += Amount(sum(tensor.bytes for tensor in tensors), flops_of(graph, [node]))
-    return done
+        traffic = sum(graph.tensor(value).bytes for value in node.inputs) + sum(tensor.bytes for tensor in node.outputs)
+        if node.body is not None:
+            defined += traffic
+        elif OPERATORS[node.op].structure not in _STILL:
+            library += traffic
+            flops += flops_of(graph, [node])
+    part = round(whole.bytes * library / max(defined + library, 1))
+    called = Amount(part, min(flops, whole.flops))
+    return Amount(whole.bytes - called.bytes, whole.flops - called.flops), called
 
 
 def coverage_lines(coverage: Coverage, most: int = 10) -> Iterator[str]:
