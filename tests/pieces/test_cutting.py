@@ -145,6 +145,16 @@ def test_what_is_changed_has_memory_of_its_own() -> None:
     assert opt(cache, x, w).shape == (2, 6, 16)
 
 
+def test_examples_that_were_expanded_are_no_promise() -> None:
+    def shifted(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x.cumsum(0).view(4, 2, 16) @ w, -1)
+
+    w = torch.randn(16, 8)
+    opt = optimized(Example(shifted, lambda: (), set(), 1), (torch.randn(1, 16).expand(8, 16), w))
+    for x in (torch.randn(8, 16), torch.randn(1, 16).expand(8, 16), torch.randn(16, 8).t()):
+        same(called(opt, (x, w)), called(shifted, (x, w)))
+
+
 def test_parameters_are_read_at_each_call() -> None:
     layer = Layer().eval()
     ids = torch.randint(0, 11, (2, 8))

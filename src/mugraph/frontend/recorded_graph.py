@@ -115,15 +115,18 @@ def recorded_graph(call: RecordedCall) -> RecordedGraph:
     names = tuple(arguments.values()) + tuple(source.name for source in captured.values())
     values = values_of_placeholders(module.graph)
     layouts = tuple(tuple(values[name].stride()) for name in order)
-    strides = _strides(call, returned, order, layouts)
+    reads_memory = any(name_of(node) == "as_strided" for node in module.graph.nodes)
+    strides = _strides(call, returned, order, layouts, reads_memory)
     calling = FunctionCalling(call.name, call.arguments, tuple(captured.values()), results, strides, names)
     return RecordedGraph(module, calling, writes, layouts)
 
 
 def laid_out(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
-    """The tensor with these strides: itself, or a copy."""
+    """The tensor with these strides, itself or a copy; contiguous where elements that they put into one place may differ."""
     if lies_alike(tensor, strides):
         return tensor
+    if any(stride == 0 and size > 1 for stride, size in zip(strides, tensor.shape, strict=True)):
+        return tensor.contiguous()
     return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
@@ -173,9 +176,10 @@ def _results(name: str, returned: Any, nodes: Sequence[fx.Node], changed: Mappin
 
 
 def _strides(
-    call: RecordedCall, returned: Sequence[fx.Node], order: Sequence[str], layouts: Sequence[tuple[int, ...]]
+    call: RecordedCall, returned: Sequence[fx.Node], order: Sequence[str], layouts: Sequence[tuple[int, ...]], reads_memory: bool
 ) -> tuple[tuple[int, ...] | None, ...]:
-    """By input, the strides it must have, and not only a copy of it: what is returned shares its memory, or depends on them."""
-    asked = call.recording.recorder.watch.asks_for_strides
+    """By input, the strides it must have, and not only a copy of it: what is returned shares its memory, or depends on them, as
+    where a call reads memory and not elements."""
+    asked = call.recording.recorder.watch.asks_for_strides or reads_memory
     shared = {owner_of(node).name for node in returned}
     return tuple(layout if asked or name in shared else None for name, layout in zip(order, layouts, strict=True))
