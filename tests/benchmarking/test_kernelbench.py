@@ -33,6 +33,8 @@ def get_init_inputs():
 """
 PAIRED = SUM.replace("return torch.cumsum", "assert x.shape[1] % 32 == 0\n        return torch.cumsum")
 BROKEN = SUM.replace("self.linear(x)", "self.nothing(x)")
+ENDING = SUM.replace("return torch.cumsum", "__import__('os')._exit(7)\n        return torch.cumsum")
+SOFTMAX = SUM.replace("torch.cumsum(torch.relu(self.linear(x)) * 2 + 1, dim=1)", "torch.softmax(self.linear(x) * 2, dim=1)")
 
 
 @pytest.fixture
@@ -74,8 +76,56 @@ def test_records_say_what_became_of_tasks_and_are_made_once(tasks: Path) -> None
     assert not done["one_program"]
     assert "cumsum" in {calls["operator"] for calls in done["left"]}
     assert written["summary"]["outcomes"] == {"right": 2, "not run by PyTorch": 1}
+    assert {"byte_share", "flop_share", "time_share"} <= done.keys()
     again = ran(tasks, "--levels", "1", "--coverage", "--budget", "5")
     assert "3 of 3 records are there already" in again.stderr
+
+
+def test_a_task_that_ends_its_process_loses_no_other(tasks: Path) -> None:
+    (tasks / "level2" / "2_Ending.py").write_text(ENDING)
+    done = ran(tasks, "--levels", "2", "--coverage", "--budget", "5")
+    assert done.returncode == 1
+    outcomes = {entry["task"]: entry["outcome"] for entry in json.loads((tasks / "record.json").read_text())["records"]}
+    assert outcomes == {"level2/1_Other.py": "right", "level2/2_Ending.py": "failed"}
+    assert "exit code 7" in done.stdout
+
+
+def test_the_smallest_factor_is_taken_that_leaves_so_many_bytes(tasks: Path) -> None:
+    file = tasks / "level1" / "1_Sum.py"
+    _, inputs, factor = kernelbench.task(file, 16, 400_000)
+    assert (factor, tuple(inputs()[0].shape)) == (2, (512, 128))
+    assert kernelbench.size(kernelbench.definition(file, 2)) == 4 * (512 * 128 + 128 * 128 + 128)
+    with pytest.raises(RuntimeError, match="too large"):
+        kernelbench.task(file, 16, 100)
+
+
+def test_a_model_that_needs_values_is_measured_by_its_inputs(tasks: Path) -> None:
+    file = tasks / "level1" / "3_Values.py"
+    file.write_text(
+        SUM.replace("super().__init__()", "super().__init__()\n        self.rate = torch.linspace(0, 1, 3)[1].item()")
+    )
+    assert kernelbench.size(kernelbench.definition(file, 16)) == 4 * 64 * 16
+    assert kernelbench.task(file, 16)[2] == 16
+
+
+def test_parts_of_the_tasks_make_up_all(tasks: Path) -> None:
+    (tasks / "level1" / "2_Broken.py").unlink()
+    parts = [ran(tasks, "--shard", part, "--coverage", "--budget", "1", "--limit", "1") for part in ("1/2", "2/2")]
+    assert [done.returncode for done in parts] == [0, 0]
+    names = [entry["task"] for entry in json.loads((tasks / "record.json").read_text())["records"]]
+    assert sorted(names) == ["level1/1_Sum.py", "level2/1_Other.py"]
+    assert ran(tasks, "--shard", "3/2").returncode == 2
+
+
+@pytest.mark.slow
+def test_results_are_timed_beside_eager_and_inductor(tasks: Path) -> None:
+    (tasks / "level2" / "2_Softmax.py").write_text(SOFTMAX)
+    done = ran(tasks, "--levels", "2", "--budget", "5")
+    assert done.returncode == 0, done.stderr
+    written = json.loads((tasks / "record.json").read_text())
+    for entry in written["records"]:
+        assert entry["ratios"].keys() == {"eager", "inductor"} or "inductor_failed" in entry
+    assert written["summary"]["timed"] == sum("inductor" in entry["ratios"] for entry in written["records"])
 
 
 def test_wrong_results_are_called_wrong(tasks: Path) -> None:
@@ -87,6 +137,17 @@ def test_wrong_results_are_called_wrong(tasks: Path) -> None:
     wrong, own, _ = kernelbench.errors(lambda x: model(x) * 1.001, model, given)
     assert wrong > kernelbench.ERRORS * own
     assert not kernelbench.errors(lambda x: x.argmin(1), _argmax(), given)[2]
+    nothing = torch.nn.Threshold(2.0, 0.0)
+    assert kernelbench.errors(lambda x: nothing(x) + 0.5, nothing, given)[:2] == (0.5, 0.0)
+
+
+def test_a_function_that_is_called_itself_is_not_run_by_kernels() -> None:
+    left = [{"operator": "the function", "reason": "nothing clearly faster was found", "calls": 1, "bytes": 8}]
+    own = {"task": "own", "outcome": "right", "found": False, "one_program": True, "byte_share": 0.0, "left": left}
+    said = kernelbench.summary([own])
+    assert said["share_with_0.8_of_the_bytes"] == 0.0
+    assert said["one_program_or_0.8_of_the_bytes"] == 1.0
+    assert said["tasks_below_by_what_is_left"] == {"the function: nothing clearly faster was found": 1}
 
 
 def _argmax() -> torch.nn.Module:
