@@ -56,6 +56,17 @@ def test_a_new_size_visits_no_tensor(opt: DynamicSuperoptimized, monkeypatch: py
     torch.testing.assert_close(opt(*inputs), norm_linear(*inputs), rtol=1e-4, atol=1e-4)
 
 
+def test_functions_that_are_no_programs_have_dynamic_sizes_too() -> None:
+    def shifted(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return norm_linear(x.cumsum(0), w)
+
+    dynamic = mugraph.superoptimize_dynamic(shifted, example(4), {0: {0: BATCH}}, table=[{"batch": 4}], budget=10.0)
+    for batch in (4, 7):
+        inputs = example(batch)
+        torch.testing.assert_close(dynamic(*inputs), shifted(*inputs), rtol=1e-4, atol=1e-4)
+    assert not dynamic.at(*example(7)).is_one_program
+
+
 def test_all_sizes_keep_to_the_space() -> None:
     space = mugraph.SearchSpace(kernels=1, grids=[4])
     declared: dict[int | str, dict[int, Dim]] = {0: {0: Dim("batch", 2, 16)}, 1: {1: Dim("width", 30, 48)}}

@@ -78,7 +78,8 @@ class DynamicSuperoptimized(Shared):
         if sizes not in self.specializations:
             with self._lock:
                 if sizes not in self.specializations:
-                    like = self.table[self.nearest(sizes)].graph
+                    nearest = self.table[self.nearest(sizes)]
+                    like = nearest.graph if nearest.is_one_program else None  # programs in a function are searched for each size
                     self.specializations[sizes] = self._optimized(args, kwargs, profile=False, like=like)
         return self.specializations[sizes]
 

@@ -39,6 +39,8 @@ from mugraph.verifier.counterexamples import Counterexample
 _UNKNOWN = frozenset({"as_strided", *UNWRITTEN})
 """Operators whose results do not follow from the elements of their operands."""
 _CASTS = frozenset({"_to_copy", "type_as"})
+_QUESTIONS = 64
+"""Pairs of tensors that the error asked for is divided among."""
 _FAR = 1e-3
 """Relative to the largest element, a distance that no rounding of float64 makes."""
 _NEAR = 1e-7
@@ -202,7 +204,9 @@ class _Comparison:
     shared: list[str] = field(default_factory=list)
     """Operators of the calls that both functions make."""
     verdicts: list[Verdict] = field(default_factory=list)
-    """Of pairs that had to be shown equal."""
+    """Of pairs that had to be shown equal, and were."""
+    in_vain: int = 0
+    """Pairs that were not shown equal: each might have been by an error."""
 
     def verdict(self) -> Verdict:
         """The answer."""
@@ -244,12 +248,14 @@ class _Comparison:
         verdict = prover.verify(
             *as_stored(left, right),
             properties=self.properties,
-            max_error=self.max_error,
+            max_error=self.max_error / _QUESTIONS,
             seed=self.seed,
             budget=self.deadline.remaining,
             known=Values(known),
         )
-        if verdict.equivalent:
+        if not verdict.equivalent:
+            self.in_vain += 1
+        else:
             read = tuple(dict.fromkeys((*readings(left), *readings(right))))
             self.verdicts.append(replace(verdict, certificate=replace(verdict.certificate, readings=read)))
         return bool(verdict.equivalent)
@@ -338,6 +344,12 @@ class _Comparison:
     def _equivalent(self) -> Verdict:
         bounds = [verdict.certificate.error_bound for verdict in self.verdicts]
         bound = None if None in bounds else sum(bound for bound in bounds if bound is not None)
+        if bound is not None:
+            bound += self.in_vain * self.max_error / _QUESTIONS
+        if bound is None or bound > self.max_error:
+            pairs = len(bounds) + self.in_vain
+            reason = f"undecided: {pairs} pairs were compared, and no bound below {self.max_error:.1e} covers them all"
+            return _verdict(*self.sides, Outcome.UNDECIDED, reason, self.max_error, self.seed, question=self._question())
         read = tuple(dict.fromkeys(item for verdict in self.verdicts for item in verdict.certificate.readings))
         used = tuple(dict.fromkeys(name for verdict in self.verdicts for name in verdict.properties))
         domains = dict.fromkeys(verdict.domain for verdict in self.verdicts if verdict.domain)
