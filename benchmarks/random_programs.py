@@ -225,13 +225,21 @@ def _compared(function: Function, opt: Callable[..., Any], inputs: Sequence[Tens
     for ours, theirs, right in zip(opt(*inputs), function(*inputs), exact, strict=True):
         if (ours.shape, ours.dtype) != (theirs.shape, theirs.dtype):
             return {"outcome": "wrong", "why": f"{ours.dtype} {list(ours.shape)} for {theirs.dtype} {list(theirs.shape)}"}
-        if not right.numel():
+        if not _same_specials(ours, theirs):
+            return {"outcome": "wrong", "why": "infinities or NaN where the function has none, or the other way round"}
+        finite = theirs.isfinite() & right.isfinite()
+        if not bool(finite.any()):
             continue
-        largest = float(right.abs().max()) or 1.0
-        worst = max(worst, float((ours.double() - right).abs().max()) / largest)
-        own = max(own, float((theirs.double() - right).abs().max()) / largest)
+        largest = float(right[finite].abs().max()) or 1.0
+        worst = max(worst, float((ours.double() - right)[finite].abs().max()) / largest)
+        own = max(own, float((theirs.double() - right)[finite].abs().max()) / largest)
     allowed = max(ERRORS * own, ROUNDING[function.dtype])
     return {"outcome": "right" if worst <= allowed else "wrong", "error": worst, "function_error": own}
+
+
+def _same_specials(ours: Tensor, theirs: Tensor) -> bool:
+    """Whether both have infinities of each sign, and NaN, in the same places."""
+    return all(torch.equal(kind(ours), kind(theirs)) for kind in (torch.isnan, torch.isposinf, torch.isneginf))
 
 
 def _specials(function: Function, opt: Callable[..., Any], inputs: list[Tensor]) -> Record:
@@ -239,10 +247,10 @@ def _specials(function: Function, opt: Callable[..., Any], inputs: list[Tensor])
     if not inputs[0].numel():
         return {}
     special = torch.empty_like(inputs[0], memory_format=torch.contiguous_format).copy_(inputs[0])
-    special.view(-1)[0] = (float("inf"), float("-inf"), float("nan"))[function.returned % 3]
+    special.view(-1)[0] = (float("inf"), float("-inf"), float("nan"))[len(function.steps) % 3]
     given = [special, *inputs[1:]]
     for ours, theirs in zip(opt(*given), function(*given), strict=True):
-        if not (torch.equal(ours.isnan(), theirs.isnan()) and torch.equal(ours.isinf(), theirs.isinf())):
+        if not _same_specials(ours, theirs):
             return {"specials": "differ"}
     return {"specials": "alike"}
 

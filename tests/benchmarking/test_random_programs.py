@@ -27,7 +27,8 @@ def test_results_of_some_are_right(number: int) -> None:
     assert found["found"]
 
 
-def test_wrong_results_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("fault", [1e-3, float("nan"), float("inf")])
+def test_wrong_results_are_found_out(fault: float, monkeypatch: pytest.MonkeyPatch) -> None:
     optimize = mugraph.superoptimize
 
     def wrong(function: Any, *given: Any, **settings: Any) -> Any:
@@ -37,7 +38,7 @@ def test_wrong_results_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
             found, is_one_program, results = opt.found, opt.is_one_program, opt.results
 
             def __call__(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-                return tuple(output * 1.001 + 1e-3 for output in opt(*inputs))
+                return tuple(output + fault for output in opt(*inputs))
 
         return Wrong()
 
