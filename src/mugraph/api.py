@@ -97,9 +97,12 @@ def superoptimize(
     False, and calling the result is calling `fn`. `report.baselines` has these times; with `baselines` also those of `fn` under
     torch.compile, which takes some seconds to compile, beyond the budget.
 
-    Raises UnsupportedOperator for operators outside the table, InvalidInput for tensors that cannot be optimized
-    (integers, no elements) and for a space that holds no muGraph of the program, naming the limit at fault, TargetUnavailable for
-    targets that are unknown or cannot be compiled for here.
+    A function need not be a program as a whole: kernels then run the programs in it, and PyTorch the rest
+    (`mugraph.pieces.partitioned.Partitioned`); `report.coverage` says which is which.
+
+    Raises UnsupportedOperator and InvalidInput for functions that PyTorch cannot record, with the line at fault, and InvalidInput
+    for a space that holds no muGraph of the program, naming the limit at fault; with `like` or another engine also for what is no
+    program; TargetUnavailable for targets that are unknown or cannot be compiled for here.
     """
     deadline = Deadline(budget)
     settings = OptimizationSettings(
@@ -205,9 +208,8 @@ def verify(
     `properties` are equations that hold of operators outside the paper's fragment, such as "max(relu(x)) == relu(max(x))", for a
     prover to use beside those it knows (it needs the extra `prover`). Of functions that are no programs as a whole, calls that
     PyTorch makes of one operator with equal operands are taken to be equal (`mugraph.pieces.comparing`). `budget` is in seconds,
-    but for what PyTorch loads the
-    first time that it traces a function in a process; when it ends before an answer, the question is undecided. Errors are those
-    of `superoptimize`, and InvalidInput for properties that do not hold.
+    but for what PyTorch loads the first time that it traces a function in a process; when it ends before an answer, the question
+    is undecided. Errors are those of `superoptimize`, and InvalidInput for properties that do not hold.
     """
     check_evidence(seed, max_error)
     deadline = reading(Deadline(budget), silent, fn_a, fn_b)

@@ -106,13 +106,12 @@ def explain(
     from mugraph.api import load
 
     opt = load(folder, trust_sources)
-    stages = [stage for result in opt.results for stage in result.executable.machine.explain(result.graph)]
-    if len(opt.results) > 1:  # whose kernels have the same names
-        stages = [
-            (f"program {number}: {kernel}", name, text)
-            for number, result in enumerate(opt.results)
-            for kernel, name, text in result.executable.machine.explain(result.graph)
-        ]
+    several = len(opt.results) > 1  # whose kernels have the same names
+    stages = [
+        (f"program {number}: {kernel}" if several else kernel, name, text)
+        for number, result in enumerate(opt.results)
+        for kernel, name, text in result.executable.machine.explain(result.graph)
+    ]
     passes = list(dict.fromkeys(name for _, name, _ in stages))
     if after is not None and after not in passes:
         raise InvalidInput(f"no pass {after!r} for {opt.target}; use one of {', '.join(passes) or 'none: it has no kernels'}")

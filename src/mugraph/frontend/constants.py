@@ -22,7 +22,7 @@ from torch import fx
 from mugraph.frontend.aten import Rule
 from mugraph.frontend.attention import WATCHED_ROWS, causal_mask, hides_a_row
 from mugraph.frontend.conversion import CHECKS, ROW
-from mugraph.frontend.torch_casts import DTYPES, name_of
+from mugraph.frontend.torch_casts import DTYPES, draws_random_numbers, name_of
 
 _LARGEST = 1 << 26
 """Elements of a constant that is kept."""
@@ -88,7 +88,6 @@ def _computed(graph: fx.Graph) -> dict[fx.Node, torch.Tensor]:
     """The values of the calls that read no placeholder, draw nothing and change nothing."""
     values: dict[fx.Node, torch.Tensor] = {}
     for node in graph.nodes:
-        tags = getattr(node.target, "tags", ())
         fixed = isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.is_mutable
         if _fills_what_was_not_written(node):
             values[node] = _full(node.meta["val"], node.args[1])
@@ -96,7 +95,7 @@ def _computed(graph: fx.Graph) -> dict[fx.Node, torch.Tensor]:
         if (
             name_of(node) in UNWRITTEN
             or not fixed
-            or torch.Tag.nondeterministic_seeded in tags
+            or draws_random_numbers(node)
             or any(source not in values for source in node.all_input_nodes)
         ):
             continue

@@ -17,7 +17,7 @@ import torch
 from mugraph.errors import MugraphError, UnsupportedOperator
 from mugraph.frontend.aten import ROWS, Rule
 from mugraph.frontend.source_lines import line_of_node
-from mugraph.frontend.torch_casts import DTYPES, name_of, note_roundings, noted, rounded_operands, rounds
+from mugraph.frontend.torch_casts import DTYPES, draws_random_numbers, name_of, note_roundings, noted, rounded_operands, rounds
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph
 from mugraph.ir.program import Program, ProgramTensor
@@ -127,7 +127,7 @@ def _check(node: torch.fx.Node, rows: Mapping[str, Rule]) -> None:
     """Refuse operators without a row, in words that fit the reason it has none."""
     if _row_of(node) in rows:
         return
-    if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+    if draws_random_numbers(node):
         raise UnsupportedOperator(_at(node, "it draws random numbers; pass them as an input, or call model.eval() for dropout"))
     if name_of(node) in _VALUES_OUT_OF_TENSORS:
         raise UnsupportedOperator(_at(node, "the program would depend on the values of a tensor; keep them in tensors"))

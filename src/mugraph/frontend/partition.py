@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import torch
 from torch import fx
 
 from mugraph.errors import MugraphError
@@ -36,7 +35,7 @@ from mugraph.frontend.node_traits import (
     work_of_call,
     work_of_program,
 )
-from mugraph.frontend.torch_casts import note_roundings
+from mugraph.frontend.torch_casts import draws_random_numbers, note_roundings
 from mugraph.ir.graph import Graph, Tensor
 
 _LARGEST = 4
@@ -341,7 +340,7 @@ class _Levels:
                 if path is None:
                     level, path = level + 1, (frozenset(self.traits[node].contractions), self.traits[node].exponentials)
                 paths[node] = path
-            elif _draws(node):  # two such calls never change places
+            elif draws_random_numbers(node):  # two such calls never change places
                 level = random = max(level, random)
             self.at[node] = level
 
@@ -399,7 +398,3 @@ class _Levels:
         """How often a tensor is read on levels other than its own, and one more if it must be written for that."""
         readers = {self.at.get(user, -1) for user in tensor.users} - {self.at.get(tensor, -2)}
         return len(readers) + (bool(readers) and tensor in self.at)
-
-
-def _draws(node: fx.Node) -> bool:
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())

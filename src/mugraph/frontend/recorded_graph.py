@@ -87,10 +87,19 @@ class RecordedGraph:
     """Strides of each input."""
 
     @property
+    def placeholders(self) -> list[fx.Node]:
+        """The inputs, in order."""
+        return [node for node in self.module.graph.nodes if node.op == "placeholder"]
+
+    @property
+    def outputs(self) -> list[fx.Node]:
+        """What the function returns, and then the values that inputs have afterwards."""
+        return returned_nodes(self.module.graph)
+
+    @property
     def returned(self) -> int:
         """How many outputs of `module` are what the function returns."""
-        (output,) = (node for node in self.module.graph.nodes if node.op == "output")
-        return len(output.args[0]) - len(self.writes)
+        return len(self.outputs) - len(self.writes)
 
     @property
     def device(self) -> str:

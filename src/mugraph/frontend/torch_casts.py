@@ -37,6 +37,11 @@ _MOVING = frozenset(
 """Operators besides views whose results are among the numbers they are given, up to sign."""
 
 
+def draws_random_numbers(node: fx.Node) -> bool:
+    """Whether what a call gives is drawn anew each time."""
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
 def note_roundings(graph: fx.Graph, numbers: Collection[str] = ()) -> None:
     """Write into every call of a whole graph whether it is a cast that rounds; `numbers` are placeholders with a known number."""
     nodes = list(graph.nodes)

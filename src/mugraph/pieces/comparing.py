@@ -27,7 +27,7 @@ from mugraph.frontend.partition import unknown_mask
 from mugraph.frontend.pytree import FunctionCalling, places_of_tensors, same_value
 from mugraph.frontend.recorded_graph import RecordedGraph, recorded_graph
 from mugraph.frontend.returned import Structure, difference, structure_from
-from mugraph.frontend.torch_casts import DTYPES, name_of, note_roundings
+from mugraph.frontend.torch_casts import DTYPES, draws_random_numbers, name_of, note_roundings
 from mugraph.ir.graph import Graph
 from mugraph.ir.readings import readings
 from mugraph.support.deadline import Deadline
@@ -117,10 +117,10 @@ class _Side:
         args, kwargs = arguments_of(example_inputs)
         places, values = places_of_tensors(args, kwargs), calling.values(args, kwargs)
         given = [*calling.arguments.given(args, kwargs), *(None for _ in calling.sources)]
-        placeholders = [node for node in recorded.module.graph.nodes if node.op == "placeholder"]
+        placeholders = recorded.placeholders
         arguments = {places[which]: node for node, which in zip(placeholders, given, strict=True) if which is not None}
         captured = {node: value for node, value, which in zip(placeholders, values, given, strict=True) if which is None}
-        kinds = [Kind.of(node.meta["val"]) for node in _outputs(recorded)]
+        kinds = [Kind.of(node.meta["val"]) for node in recorded.outputs]
         leaves = (place.constant if place.number is None else kinds[place.number] for place in calling.results.places)
         returned = structure_from(calling.results.structure, leaves)
         return cls(calling.name, recorded, arguments, captured, returned, tuple(values))
@@ -133,7 +133,7 @@ class _Side:
     @property
     def outputs(self) -> list[fx.Node]:
         """What is returned, then what tensors hold afterwards that the function changes."""
-        return _outputs(self.recorded)
+        return self.recorded.outputs
 
     def unknown_calls(self) -> list[fx.Node]:
         """The calls that are no programs, but for those that only take a part of one's results."""
@@ -164,15 +164,10 @@ class _Side:
     @property
     def written(self) -> list[tuple[Any, ...] | str]:
         """Places of the arguments that are changed, and names of other tensors."""
-        placeholders = [node for node in self.recorded.module.graph.nodes if node.op == "placeholder"]
+        placeholders = self.recorded.placeholders
         places = {node: place for place, node in self.arguments.items()}
         names = self.recorded.calling.inputs
         return [places.get(placeholders[number], names[number]) for number in self.recorded.writes]
-
-
-def _outputs(recorded: RecordedGraph) -> list[fx.Node]:
-    (output,) = (node for node in recorded.module.graph.nodes if node.op == "output")
-    return list(output.args[0])
 
 
 def _same_leaf(one: object, other: object) -> bool:
@@ -181,10 +176,6 @@ def _same_leaf(one: object, other: object) -> bool:
 
 Place = tuple[_Side, fx.Node]
 """A tensor or a call, and the function that it is in."""
-
-
-def _is_random(call: fx.Node) -> bool:
-    return torch.Tag.nondeterministic_seeded in getattr(call.target, "tags", ())
 
 
 @dataclass(eq=False)
@@ -307,7 +298,7 @@ class _Comparison:
     def _same_call(self, one: Place, other: Place) -> bool:
         """Whether two calls have equal results, since their operands are shown to be equal."""
         (side, call), (where, known) = one, other
-        if call.target is not known.target or _is_random(call) or name_of(call) in _UNKNOWN:
+        if call.target is not known.target or draws_random_numbers(call) or name_of(call) in _UNKNOWN:
             return False
         if not isinstance(call.target, torch._ops.OpOverload):  # it runs other graphs
             return False
@@ -360,7 +351,7 @@ class _Comparison:
 
     def _question(self) -> str:
         side = self.sides[0]
-        placeholders = [node for node in side.recorded.module.graph.nodes if node.op == "placeholder"]
+        placeholders = side.recorded.placeholders
         called = dict(zip(placeholders, side.recorded.calling.inputs, strict=True))
         names = ", ".join(called[node] for node in side.arguments.values())
         question = f"for all values of {names}, and of the tensors that both functions bring along"
@@ -373,7 +364,7 @@ class _Comparison:
     def _witness(self) -> Counterexample | None:
         """A place at which the functions are far apart in float64; None where none is found, or float64 says nothing."""
         calls = [node for side in self.sides for node in side.nodes]
-        if any(_is_random(node) or name_of(node) in _CASTS | _UNKNOWN for node in calls):
+        if any(draws_random_numbers(node) or name_of(node) in _CASTS | _UNKNOWN for node in calls):
             return None
         for draw in range(_DRAWS):
             inputs = self._drawn(self.seed + draw)
@@ -393,7 +384,7 @@ class _Comparison:
         """Random numbers for the arguments that are floating-point tensors, the examples for others."""
         generator = torch.Generator().manual_seed(seed % 2**63)
         side = self.sides[0]
-        placeholders = [node for node in side.recorded.module.graph.nodes if node.op == "placeholder"]
+        placeholders = side.recorded.placeholders
         examples = dict(zip(placeholders, side.inputs, strict=True))
         return {
             place: torch.randn(node.meta["val"].shape, generator=generator, dtype=torch.float64)
@@ -405,7 +396,7 @@ class _Comparison:
     def _run(self, side: _Side, inputs: Mapping[tuple[Any, ...], torch.Tensor]) -> list[torch.Tensor]:
         given = {node: inputs[place] for place, node in side.arguments.items()}
         given |= {node: _in_float64(tensor) for node, tensor in side.captured.items()}
-        placeholders = [node for node in side.recorded.module.graph.nodes if node.op == "placeholder"]
+        placeholders = side.recorded.placeholders
         with torch.no_grad():
             return list(side.recorded.module(*(given[node].clone() for node in placeholders)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -108,13 +109,15 @@ class PartitionedResult(Superoptimized):
 
     def _check_memory(self, inputs: list[torch.Tensor]) -> None:
         """Raise InvalidInput where a tensor that is changed shares memory with another one: they were recorded as two tensors."""
-        names = self.cut.recorded.calling.inputs
-        for number in self.cut.recorded.writes:
-            memory = inputs[number].untyped_storage()._cdata
-            for other, tensor in enumerate(inputs):
-                if other != number and tensor.untyped_storage()._cdata == memory:
-                    shared = f"{names[number]} and {names[other]} share memory"
-                    raise InvalidInput(f"{shared}, and {self.name} changes {names[number]}; give it tensors of their own")
+        writes = self.cut.recorded.writes
+        memory = [tensor.untyped_storage()._cdata for tensor in inputs] if writes else []
+        users = Counter(memory)
+        for number in writes:
+            if users[memory[number]] > 1:
+                names = self.cut.recorded.calling.inputs
+                other = next(other for other, place in enumerate(memory) if place == memory[number] and other != number)
+                shared = f"{names[number]} and {names[other]} share memory"
+                raise InvalidInput(f"{shared}, and {self.name} changes {names[number]}; give it tensors of their own")
 
     @property
     def name(self) -> str:

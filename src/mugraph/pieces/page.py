@@ -63,6 +63,8 @@ def page(opt: PartitionedResult) -> str:
 def _headline(opt: PartitionedResult) -> str:
     pieces, left = len(opt.pieces), len(opt.cut.partition.left)
     parts = f"{pieces} program{'s' * (pieces != 1)} as kernels and {left} call{'s' * (left != 1)} of PyTorch"
+    if not pieces:
+        return f"No program runs as kernels: calls of the result run the function, {left} call{'s' * (left != 1)} of PyTorch."
     if opt.found:
         return f"{parts} for {opt.target}."
     return f"{parts} are not clearly faster than the function itself, which is what calls of the result run."

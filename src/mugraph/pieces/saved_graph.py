@@ -51,16 +51,14 @@ def cut_to_json(cut: CutGraph, programs: Sequence[int]) -> dict[str, Any]:
 def calls_to_json(recorded: RecordedGraph) -> dict[str, Any]:
     """The inputs, calls and outputs of a graph as JSON values."""
     graph = recorded.module.graph
-    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
-    (output,) = (node for node in graph.nodes if node.op == "output")
     return {
         "inputs": [
             {"node": node.name, "name": name, "strides": list(layout), **_tensor_to_json(node.meta["val"])}
-            for node, name, layout in zip(placeholders, recorded.calling.inputs, recorded.layouts, strict=True)
+            for node, name, layout in zip(recorded.placeholders, recorded.calling.inputs, recorded.layouts, strict=True)
         ],
         "device": recorded.device,
         "calls": [_call_to_json(recorded.module, node) for node in graph.nodes if node.op in ("call_function", "get_attr")],
-        "outputs": [node.name for node in output.args[0]],
+        "outputs": [node.name for node in recorded.outputs],
         "writes": {str(number): output for number, output in recorded.writes.items()},
     }
 
