@@ -425,7 +425,7 @@ def test_slow_kernels_lose_against_torch(monkeypatch: pytest.MonkeyPatch) -> Non
     run = Executable.__call__
 
     def slow(self: Executable, *arrays: Any) -> list[Any]:
-        time.sleep(0.003)
+        time.sleep(0.02)
         return run(self, *arrays)
 
     monkeypatch.setattr(Executable, "__call__", slow)
@@ -441,7 +441,7 @@ def test_kernels_that_beat_a_slow_torch_are_used(monkeypatch: pytest.MonkeyPatch
         forward = module.forward
 
         def delayed(*tensors: Any) -> Any:
-            time.sleep(0.003)
+            time.sleep(0.02)
             return forward(*tensors)
 
         module.forward = delayed

@@ -10,13 +10,15 @@ from __future__ import annotations
 import functools
 import operator
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
 
+READ_ERRORS = (LookupError, AttributeError, ValueError, TypeError)
+"""What `Origin.read` raises where its way has ended."""
 _MOST = 20_000
 """Steps into objects; what lies beyond is known as it was, and not by name."""
 _WAYS = 4
@@ -28,12 +30,46 @@ _PLAIN = (str, bytes, int, float, complex, type(None), torch.dtype, torch.device
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A way to a tensor: `read` goes it anew, and raises LookupError, AttributeError or ValueError where it has ended."""
+    """A way to a tensor: `read` goes it anew, and raises one of `READ_ERRORS` where it has ended."""
 
     name: str
-    read: Callable[[], Any]
+    step: Callable[[Any], Any]
+    """From what `whole` leads to to what this leads to; from None where there is none."""
+    whole: Origin | None = None
     through: frozenset[int] = frozenset()
     """The objects on the way, by identity, so that no way goes in circles."""
+
+    @classmethod
+    def at(cls, name: str, value: Any) -> Origin:
+        """The way to a value that is there for ever."""
+        return cls(name, lambda _: value)
+
+    def read(self) -> Any:
+        """What the way leads to now."""
+        return self.step(None if self.whole is None else self.whole.read())
+
+
+def reader(ways: Sequence[Origin]) -> Callable[[], list[Any]]:
+    """A call that goes several ways, the parts that they share once; it raises what `Origin.read` raises."""
+    steps: list[tuple[int, Callable[[Any], Any]]] = []
+    places: dict[int, int] = {}
+
+    def place(way: Origin) -> int:
+        if id(way) not in places:
+            whole = 0 if way.whole is None else place(way.whole)
+            steps.append((whole, way.step))
+            places[id(way)] = len(steps)
+        return places[id(way)]
+
+    ends = [place(way) for way in ways]
+
+    def read() -> list[Any]:
+        values: list[Any] = [None]
+        for whole, step in steps:
+            values.append(step(values[whole]))
+        return [values[end] for end in ends]
+
+    return read
 
 
 _Step = tuple[str, Any, Callable[[Any], Any]]
@@ -45,7 +81,7 @@ def origins(fn: Callable[..., Any]) -> dict[int, list[Origin]]:
     found: dict[int, list[Origin]] = {}
     visits: Counter[int] = Counter()
     alive: list[Any] = []  # methods are made whenever they are asked for: no other object may take their identity
-    waiting: deque[tuple[Any, Origin]] = deque([(fn, Origin("", lambda: fn))])
+    waiting: deque[tuple[Any, Origin]] = deque([(fn, Origin.at("", fn))])
     while waiting and visits.total() < _MOST:
         value, origin = waiting.popleft()
         if isinstance(value, torch.Tensor):
@@ -63,11 +99,7 @@ def _parts(value: Any, origin: Origin) -> Iterator[tuple[Any, Origin]]:
     for name, part, step in _steps(value):
         if not isinstance(part, _PLAIN):
             path = ".".join(filter(None, (origin.name, name)))
-            yield part, Origin(path, functools.partial(_read, origin.read, step), through)
-
-
-def _read(whole: Callable[[], Any], step: Callable[[Any], Any]) -> Any:
-    return step(whole())
+            yield part, Origin(path, step, origin, through)
 
 
 def _steps(value: Any) -> Iterable[_Step]:
@@ -98,7 +130,8 @@ def _of_module(module: torch.nn.Module) -> Iterator[_Step]:
     held = (*module._parameters, *module._buffers, *module._modules)
     others = (name for name in vars(module) if not name.startswith("_"))
     for name in (*held, *others):
-        yield name, getattr(module, name, None), functools.partial(_attribute, name)
+        step = _of_parameters if name in module._parameters else _attribute
+        yield name, getattr(module, name, None), functools.partial(step, name)
     yield from _unnamed(module, "forward")
 
 
@@ -142,6 +175,12 @@ def _attributes(value: Any) -> Iterator[str]:
 
 def _attribute(name: str, whole: Any) -> Any:
     return getattr(whole, name)
+
+
+def _of_parameters(name: str, module: torch.nn.Module) -> Any:
+    """A parameter of a module, without the search through all that a module has, where it is still one."""
+    parameter = module._parameters.get(name)
+    return getattr(module, name) if parameter is None else parameter
 
 
 def _cell(number: int, function: Any) -> Any:

@@ -18,6 +18,7 @@ from torch import fx
 from mugraph.errors import MugraphError
 from mugraph.frontend.attention import mask_of
 from mugraph.frontend.conversion import ROW
+from mugraph.frontend.library import LibraryKernel
 from mugraph.frontend.node_traits import (
     CallWork,
     Contraction,
@@ -92,37 +93,44 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Pieces and everything else: contracted to one call each, pieces leave the graph without cycles."""
+    """Pieces, library kernels and everything else: contracted to one call each, they leave the graph without cycles."""
 
     pieces: tuple[Piece, ...]
     left: tuple[Left, ...]
+    library: tuple[LibraryKernel, ...] = ()
 
     @property
     def byte_share(self) -> float:
-        """The part of all bytes read and written that pieces read and write."""
-        return share([piece.work.bytes for piece in self.pieces], [left.work.bytes for left in self.left])
+        """The part of all bytes read and written that kernels read and write."""
+        return share([work.bytes for work in self._works], [left.work.bytes for left in self.left])
 
     @property
     def flop_share(self) -> float:
-        """The part of all floating-point operations that are in pieces."""
-        return share([piece.work.flops for piece in self.pieces], [left.work.flops for left in self.left])
+        """The part of all floating-point operations that are in kernels."""
+        return share([work.flops for work in self._works], [left.work.flops for left in self.left])
+
+    @property
+    def _works(self) -> list[CallWork]:
+        """What kernels cost."""
+        return [piece.work for piece in self.pieces] + [kernel.work for kernel in self.library]
 
     def reasons(self) -> Mapping[str, int]:
         """How many calls stay with torch, by operator and reason, most frequent first."""
         counted = Counter(f"{left.node.target}: {left.reason}" for left in self.left)
         return dict(counted.most_common())
 
-    def without(self, pieces: Iterable[Piece], reason: str) -> Partition:
-        """The partition with the calls of these pieces left to torch."""
-        dropped = list(pieces)
-        more = [Left(node, reason, piece.level) for piece in dropped for node in piece.nodes]
-        return replace(self, pieces=tuple(piece for piece in self.pieces if piece not in dropped), left=(*self.left, *more))
+    def without(self, steps: Iterable[Piece | LibraryKernel], reason: str) -> Partition:
+        """The partition with the calls of these pieces and library kernels left to torch."""
+        dropped = list(steps)
+        more = [Left(node, reason, step.level) for step in dropped for node in step.nodes]
+        pieces = tuple(piece for piece in self.pieces if piece not in dropped)
+        return Partition(pieces, (*self.left, *more), tuple(kernel for kernel in self.library if kernel not in dropped))
 
 
-def partition(graph: fx.Graph, device: str = "cpu") -> Partition:
+def partition(graph: fx.Graph, device: str = "cpu", library: Sequence[LibraryKernel] = ()) -> Partition:
     """Split a functional graph of ATen calls, whose nodes carry tensors without data in `meta["val"]`.
 
-    Pieces hold calls on tensors of one kind of device, `cpu` or `cuda`.
+    Pieces hold calls on tensors of one kind of device, `cpu` or `cuda`, but for those of the `library` kernels.
 
     From the first call that changes an operand on, everything is left. Pieces hold at least two computing operators, of which one
     kernel can save what passes between them: the library is best at a lone product, unless memory bounds it, as at decode.
@@ -134,14 +142,19 @@ def partition(graph: fx.Graph, device: str = "cpu") -> Partition:
     masks = {mask for mask in map(unknown_mask, calls) if mask is not None}
     verdicts = {node: inspector.inspect(node) for node in calls[:end]}
     verdicts |= {mask: "it makes a mask, which is looked at before attention runs" for mask in masks if mask in verdicts}
+    called = library if end == len(calls) else ()
+    verdicts |= {node: "a library kernel has it" for kernel in called for node in kernel.nodes}
     traits = {node: verdict for node, verdict in verdicts.items() if isinstance(verdict, Traits)}
     levels = levels_of(calls[:end], traits)
     splitter = _Splitter(traits, levels)
     pieces = [piece for nodes in splitter.components() for piece in splitter.pieces(nodes)]
-    left = [Left(node, verdict, levels[node]) for node, verdict in verdicts.items() if isinstance(verdict, str)]
+    inside = {node for kernel in called for node in kernel.nodes}
+    apart = {node: verdict for node, verdict in verdicts.items() if isinstance(verdict, str) and node not in inside}
+    left = [Left(node, verdict, levels[node]) for node, verdict in apart.items()]
     last = 1 + max(levels.values(), default=0)
     after = [Left(node, "it runs after a call that changes its operands", last) for node in calls[end:]]
-    return Partition(tuple(pieces), (*left, *splitter.left, *after))
+    kernels = tuple(replace(kernel, level=levels[kernel.convolution]) for kernel in called)
+    return Partition(tuple(pieces), (*left, *splitter.left, *after), kernels)
 
 
 def unknown_mask(node: fx.Node) -> fx.Node | None:

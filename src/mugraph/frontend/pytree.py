@@ -10,7 +10,7 @@ import enum
 import inspect
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from types import MethodType
@@ -22,7 +22,7 @@ from torch.utils._pytree import TreeSpec, keystr, tree_flatten, tree_flatten_wit
 
 from mugraph.errors import InvalidInput, ShapeMismatch
 from mugraph.frontend.calling import selection, unused_name
-from mugraph.frontend.origins import Origin
+from mugraph.frontend.origins import READ_ERRORS, Origin, reader
 from mugraph.ir.graph import Graph
 from mugraph.support.user_warnings import warn_of_gradient
 
@@ -32,7 +32,7 @@ _VALUES = (
     *(torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format),
 )
 """Kinds of results that are no tensors and hold none: they were traced, and are given again."""
-_READ_ERRORS = (LookupError, AttributeError, ValueError, TypeError)
+_TENSOR = "a tensor of the function"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,33 +51,48 @@ class CapturedSource:
     @classmethod
     def of(cls, name: str, tensor: torch.Tensor, origins: Sequence[Origin]) -> CapturedSource:
         """The source of `tensor`, which `origins` lead to; without any, it is this one for ever."""
-        return cls(name, tuple(tensor.shape), tensor.dtype, tuple(origins) or (Origin(name, lambda: tensor),))
+        return cls(name, tuple(tensor.shape), tensor.dtype, tuple(origins) or (Origin.at(name, tensor),))
 
     def __call__(self) -> torch.Tensor:
         """The tensor, without its gradient."""
-        return without_gradient(self.tensor(), "a tensor of the function")
+        return without_gradient(self.tensor(), _TENSOR)
 
     def tensor(self) -> torch.Tensor:
         """The tensor as the function has it."""
+        return self._one_of(map(self._end, self.origins))
+
+    def checked(self, values: Iterator[Any]) -> torch.Tensor:
+        """The tensor without its gradient, where its ways lead to the next of these values."""
+        return without_gradient(self._one_of(values), _TENSOR)
+
+    def _one_of(self, values: Iterator[Any]) -> torch.Tensor:
+        """The value that all ways lead to, in their order."""
         first, *others = self.origins
-        tensor = self._read(first)
+        tensor = next(values)
+        if not isinstance(tensor, torch.Tensor):
+            raise _ended(first)
         for other in others:
-            if self._read(other) is not tensor:
+            value = next(values)
+            if not isinstance(value, torch.Tensor):
+                raise _ended(other)
+            if value is not tensor:
                 raise InvalidInput(
                     f"{first.name} and {other.name} were one tensor when the function was traced, and are two now; optimize again"
                 )
-        if tuple(tensor.shape) != self.shape or tensor.dtype is not self.dtype:
+        if tensor.shape != self.shape or tensor.dtype is not self.dtype:
             raise _another_kind(f"tensor {self.name} of the function", tensor, self.shape, self.dtype)
         return tensor
 
-    def _read(self, origin: Origin) -> torch.Tensor:
+    @staticmethod
+    def _end(origin: Origin) -> Any:
         try:
-            tensor = origin.read()
-        except _READ_ERRORS:
-            tensor = None
-        if not isinstance(tensor, torch.Tensor):
-            raise InvalidInput(f"{origin.name} was a tensor when the function was traced, and is none now; optimize again")
-        return tensor
+            return origin.read()
+        except READ_ERRORS:
+            raise _ended(origin) from None
+
+
+def _ended(origin: Origin) -> InvalidInput:
+    return InvalidInput(f"{origin.name} was a tensor when the function was traced, and is none now; optimize again")
 
 
 def without_gradient(tensor: torch.Tensor, what: str) -> torch.Tensor:
@@ -308,12 +323,25 @@ class FunctionCalling:
     """By input, the strides that it must have, where what the function returns depends on them."""
     inputs: tuple[str, ...]
     """Names of the inputs."""
+    _read: Callable[[], list[Any]] = field(init=False, repr=False, compare=False)
+    """What all ways of all sources lead to."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_read", reader([origin for source in self.sources for origin in source.origins]))
 
     @property
     def captured(self) -> tuple[torch.Tensor, ...]:
         """Parameters, buffers and tensors the function closes over, as they are now."""
         with torch.no_grad():
-            return tuple(source() for source in self.sources)
+            return tuple(self._brought())
+
+    def _brought(self) -> list[torch.Tensor]:
+        """The tensors of `sources`; raises what these raise."""
+        try:
+            values = iter(self._read())
+        except READ_ERRORS:
+            return [source() for source in self.sources]  # one of which says what is wrong
+        return [source.checked(values) for source in self.sources]
 
     @property
     def requires_grad(self) -> bool:
@@ -325,11 +353,11 @@ class FunctionCalling:
         arguments = self.arguments
         if kwargs or not arguments.positional or any(self.strides) or (arguments.defaults and not arguments.has_its_defaults):
             return None
-        return (*args, *[source() for source in self.sources]) if self.sources else args
+        return (*args, *self._brought()) if self.sources else args
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """One tensor per input; raises ShapeMismatch or InvalidInput naming the tensor that does not fit."""
-        tensors = self.arguments.flatten(args, kwargs) + [source() for source in self.sources]
+        tensors = self.arguments.flatten(args, kwargs) + self._brought()
         for number, (wanted, tensor) in enumerate(zip(self.strides, tensors, strict=False)):
             if wanted is not None and not lies_alike(tensor, wanted):
                 raise InvalidInput(

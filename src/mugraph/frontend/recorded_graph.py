@@ -22,7 +22,7 @@ from mugraph.frontend.calling import filled
 from mugraph.frontend.constants import with_constants
 from mugraph.frontend.conversion import CHECKS
 from mugraph.frontend.graph_passes import owner_of
-from mugraph.frontend.pytree import FunctionCalling, Place, Results, check_value, lies_alike
+from mugraph.frontend.pytree import FunctionCalling, Place, Results, check_value
 from mugraph.frontend.torch_casts import name_of
 from mugraph.frontend.torch_trace import (
     RecordedCall,
@@ -128,15 +128,6 @@ def recorded_graph(call: RecordedCall) -> RecordedGraph:
     strides = _strides(call, returned, order, layouts, reads_memory)
     calling = FunctionCalling(call.name, call.arguments, tuple(captured.values()), results, strides, names)
     return RecordedGraph(module, calling, writes, layouts)
-
-
-def laid_out(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
-    """The tensor with these strides, itself or a copy; contiguous where elements that they put into one place may differ."""
-    if lies_alike(tensor, strides):
-        return tensor
-    if any(stride == 0 and size > 1 for stride, size in zip(strides, tensor.shape, strict=True)):
-        return tensor.contiguous()
-    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
 def _outputs(program: ExportedProgram) -> tuple[list[fx.Node], dict[str, fx.Node]]:

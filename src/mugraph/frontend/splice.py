@@ -5,57 +5,132 @@ from __future__ import annotations
 import heapq
 import itertools
 import operator
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import torch
 from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
 from mugraph.frontend.attention import causal_mask, hides_a_row
+from mugraph.frontend.library import LibraryKernel
 from mugraph.frontend.node_traits import tensor_of
 from mugraph.frontend.partition import Left, Partition, Piece
-from mugraph.frontend.torch_casts import TORCH_DTYPES
+from mugraph.frontend.pytree import lies_alike
+from mugraph.frontend.torch_casts import TORCH_DTYPES, name_of
 
 STEP = "mugraph step"
 """Where a call of a spliced graph says which piece or which call of the original graph it belongs to."""
 
+R = TypeVar("R")
+_ANY_STRIDES = frozenset(
+    {
+        *("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "_native_batch_norm_legit_no_training", "abs"),
+        *("adaptive_avg_pool2d", "adaptive_avg_pool3d", "add", "avg_pool2d", "avg_pool3d", "cat", "clamp"),
+        *("constant_pad_nd", "convolution", "div", "elu", "exp", "gelu", "getitem", "hardsigmoid", "hardswish"),
+        *("hardtanh", "leaky_relu", "max_pool2d", "max_pool2d_with_indices", "max_pool3d", "max_pool3d_with_indices"),
+        *("maximum", "minimum", "mish", "mul", "neg", "relu", "rsqrt", "sigmoid", "silu", "softplus", "sqrt", "sub"),
+        *("tanh", "upsample_bilinear2d", "upsample_nearest2d"),
+    }
+)
+"""Operators of PyTorch that read tensors however they lie, and fast, and write them as they lie."""
 Kernels = Callable[..., Sequence[torch.Tensor]]
 """From the inputs of a piece's program to its outputs, both in the program's order, shapes and dtypes."""
 
 
-def spliced(module: fx.GraphModule, partition: Partition, kernels: Mapping[Piece, Kernels]) -> fx.GraphModule:
-    """`module` with every piece of `partition` run by its kernels; needs kernels for all of them.
+Step = Piece | LibraryKernel | Left
+"""What is one call, or several that stay together, in a graph that is cut."""
 
-    Results have the strides that the graph's other calls were recorded with.
+
+def nodes_of(step: Step) -> tuple[fx.Node, ...]:
+    """The calls of a step, in order."""
+    return (step.node,) if isinstance(step, Left) else step.nodes
+
+
+def spliced(
+    module: fx.GraphModule,
+    partition: Partition,
+    kernels: Mapping[Piece, Kernels],
+    library: Mapping[LibraryKernel, Callable[..., torch.Tensor]] | None = None,
+    arrange: Callable[[torch.Tensor], torch.Tensor] | None = None,
+) -> fx.GraphModule:
+    """`module` with every piece of `partition` run by its kernels, and library kernels from their operands; needs all of them.
+
+    What kernels and PyTorch's calls read has the strides that the graph was recorded with. Library kernels may give tensors that
+    lie otherwise, and so may calls after them for which this makes no difference; `arrange` lays out the images they read.
     """
-    graph = fx.Graph()
-    copies: dict[fx.Node, fx.Node] = {}
-    seen: dict[fx.Node, fx.Node] = {}
+    splicing = _Splicing(fx.Graph(), {kernel.image for kernel in partition.library}, arrange)
+    graph, seen = splicing.graph, dict[fx.Node, fx.Node]()
     for node in module.graph.nodes:
         if node.op in ("placeholder", "get_attr"):
-            copies[node] = graph.node_copy(node)
+            splicing.copies[node] = graph.node_copy(node)
     for step in in_order(module.graph, partition):
         known = len(graph.nodes)
         if isinstance(step, Piece):
-            _call(graph, step, kernels[step], copies, seen)
+            _call(splicing, step, kernels[step], seen)
+        elif isinstance(step, LibraryKernel):
+            splicing.call(step, (library or {})[step])
         else:
-            copies[step.node] = graph.node_copy(step.node, copies.__getitem__)
+            splicing.copy(step.node)
         for node in itertools.islice(reversed(graph.nodes), len(graph.nodes) - known):
             node.meta[STEP] = step
     (result,) = (node for node in module.graph.nodes if node.op == "output")
-    graph.node_copy(result, copies.__getitem__)
+    graph.node_copy(result, splicing.as_recorded)
     return fx.GraphModule(module, graph)
 
 
-def in_order(graph: fx.Graph, partition: Partition) -> list[Piece | Left]:
+@dataclass
+class _Splicing:
+    """A graph that is being put together, and what stands in it for the tensors of another one."""
+
+    graph: fx.Graph
+    read: Container[fx.Node]
+    """The images that library kernels read."""
+    arrange: Callable[[torch.Tensor], torch.Tensor] | None
+    copies: dict[fx.Node, fx.Node] = field(default_factory=dict)
+    """Tensors with the strides that they were recorded with."""
+    images: dict[fx.Node, fx.Node] = field(default_factory=dict)
+    """The same tensors as the library gives or wants them."""
+
+    def as_recorded(self, node: fx.Node) -> fx.Node:
+        """A tensor with the strides that it was recorded with."""
+        if node not in self.copies:
+            tensor = tensor_of(node)
+            assert tensor is not None, "of several results, each is taken out of them first"
+            self.copies[node] = self.graph.call_function(laid_out, (self.images[node], tuple(tensor.stride())))
+        return self.copies[node]
+
+    def call(self, kernel: LibraryKernel, run: Callable[..., torch.Tensor]) -> None:
+        """Add a call of a library kernel."""
+        parameters = [self.as_recorded(node) for node in kernel.parameters]
+        added = [] if kernel.added is None else [self._in_any_layout(kernel.added)]
+        operands = (self._in_any_layout(kernel.image), *parameters, *added)
+        self.images[kernel.result] = self.graph.call_function(_named(run), operands)
+
+    def copy(self, node: fx.Node) -> None:
+        """Add a call that PyTorch makes."""
+        if name_of(node) not in _ANY_STRIDES:
+            self.copies[node] = self.graph.node_copy(node, self.as_recorded)
+            return
+        made = self.graph.node_copy(node, self._in_any_layout)
+        loose = any(source in self.images for source in node.all_input_nodes)
+        (self.images if loose else self.copies)[node] = made
+
+    def _in_any_layout(self, node: fx.Node) -> fx.Node:
+        if node in self.read and node not in self.images and self.arrange is not None:
+            self.images[node] = self.graph.call_function(self.arrange, (self.copies[node],))
+        return self.images.get(node) or self.copies[node]
+
+
+def in_order(graph: fx.Graph, partition: Partition) -> list[Step]:
     """Pieces and other calls such that each comes after what it reads, otherwise by level and then as in the graph.
 
     So the calls that draw random numbers, or change their operands, keep their order.
     """
     position = {node: index for index, node in enumerate(graph.nodes)}
-    steps: list[Piece | Left] = [*partition.pieces, *partition.left]
-    nodes = [step.nodes if isinstance(step, Piece) else (step.node,) for step in steps]
+    steps: list[Step] = [*partition.pieces, *partition.library, *partition.left]
+    nodes = [nodes_of(step) for step in steps]
     producer = {node: number for number, members in enumerate(nodes) for node in members}
     needs = [{producer[source] for node in members for source in node.all_input_nodes if source in producer} for members in nodes]
     readers: list[list[int]] = [[] for _ in steps]
@@ -65,7 +140,7 @@ def in_order(graph: fx.Graph, partition: Partition) -> list[Piece | Left]:
             readers[earlier].append(number)
     ready = [(step.level, position[nodes[number][0]], number) for number, step in enumerate(steps) if not needs[number]]
     heapq.heapify(ready)
-    ordered: list[Piece | Left] = []
+    ordered: list[Step] = []
     while ready:
         _, _, number = heapq.heappop(ready)
         ordered.append(steps[number])
@@ -105,14 +180,15 @@ def as_torch(piece: Piece) -> fx.GraphModule:
     return fx.GraphModule({}, piece.torch_graph)
 
 
-def _call(graph: fx.Graph, piece: Piece, kernels: Kernels, copies: dict[fx.Node, fx.Node], seen: dict[fx.Node, fx.Node]) -> None:
-    arrays = _results(graph, piece, kernels, [copies[node] for node in piece.inputs], seen)
-    given: set[int] = set()
+def _call(splicing: _Splicing, piece: Piece, kernels: Kernels, seen: dict[fx.Node, fx.Node]) -> None:
+    graph, copies = splicing.graph, splicing.copies
+    arrays = _results(graph, piece, kernels, [splicing.as_recorded(node) for node in piece.inputs], seen)
+    taken: set[int] = set()
     for node, number in zip(piece.outputs, piece.numbers, strict=True):
         copies[node] = graph.call_function(operator.getitem, (arrays, number))
-        if number in given:  # two results that are equal are two tensors all the same: one may be changed later
+        if number in taken:  # two results that are equal are two tensors all the same: one may be changed later
             copies[node] = graph.call_function(torch.clone, (copies[node],))
-        given.add(number)
+        taken.add(number)
         tensor = tensor_of(node)
         assert tensor is not None, "results of several tensors never leave a piece whole"
         if not tensor.is_contiguous():
@@ -130,13 +206,22 @@ def _results(graph: fx.Graph, piece: Piece, kernels: Kernels, inputs: list[fx.No
     return graph.call_function(_named(_watched(piece, kernels)), ([seen[mask] for mask in masks], *inputs))
 
 
-def _named(kernels: Callable[..., Sequence[torch.Tensor]]) -> Callable[..., Sequence[torch.Tensor]]:
+def _named(kernels: Callable[..., R]) -> Callable[..., R]:
     """The kernels as a function with the name that torch writes into the code of a graph."""
 
-    def mugraph_kernels(*arguments: Any) -> Sequence[torch.Tensor]:
+    def mugraph_kernels(*arguments: Any) -> R:
         return kernels(*arguments)
 
     return mugraph_kernels
+
+
+def laid_out(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
+    """The tensor with these strides, itself or a copy; contiguous where elements that they put into one place may differ."""
+    if lies_alike(tensor, strides):
+        return tensor
+    if any(stride == 0 and size > 1 for stride, size in zip(strides, tensor.shape, strict=True)):
+        return tensor.contiguous()
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
 def _with_strides(tensor: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:

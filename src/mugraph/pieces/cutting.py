@@ -6,6 +6,7 @@ the whole is called beside the function: it must return and change the same, and
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import time
@@ -22,19 +23,22 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from mugraph.errors import MugraphError
 from mugraph.frontend.calling import arguments_of
 from mugraph.frontend.graph_passes import with_arrangements, with_views_of_results
-from mugraph.frontend.partition import Left, Partition, Piece, partition
+from mugraph.frontend.library import library_kernels
+from mugraph.frontend.partition import Partition, Piece, partition
 from mugraph.frontend.recorded_graph import RecordedGraph, recorded_graph
 from mugraph.frontend.source_lines import line_of_node
-from mugraph.frontend.splice import STEP
+from mugraph.frontend.splice import STEP, Step
 from mugraph.frontend.torch_casts import name_of
 from mugraph.frontend.torch_trace import RecordedCall
 from mugraph.pieces.data import CutGraph
+from mugraph.pieces.library_ways import Ways
 from mugraph.pieces.partitioned import Partitioned, with_report
 from mugraph.pieces.piece_optimizer import Optimizer, PieceOptions
 from mugraph.results.coverage import Amount, Coverage, LeftCalls, divided, ranked
 from mugraph.results.data import Report
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.baselines import EAGER
+from mugraph.runtime.benchmarking import in_turns
 from mugraph.selection.own_function import OwnCall
 from mugraph.selection.whole_programs import ExampleInputs, OptimizationSettings
 from mugraph.support.deadline import Deadline
@@ -45,7 +49,9 @@ from mugraph.targets.machine import Machine, machine_for
 _PLACE = re.compile(r"^operator aten\.\w+( \([^)]*\))?: ")
 """What a reason begins with that says where the call is."""
 _ROUNDS = 5
-"""Calls of which each part is timed."""
+"""Calls of which each part is timed, or one layout is timed beside another."""
+_TRIED_SECONDS = 0.5
+"""After so long no further round of calls in several layouts starts."""
 
 
 def superoptimized_in_pieces(
@@ -58,7 +64,11 @@ def superoptimized_in_pieces(
 ) -> Partitioned:
     """The recorded call with kernels for its programs; `refusal` says why it is none as a whole."""
     recorded = prepared(recorded_graph(call))
-    whole = partition(recorded.module.graph, recorded.device)
+    machine = machine_for(settings.target)
+    measured = settings.profile and machine.available and _lies_on(machine, example_inputs)
+    library = library_kernels(recorded.module.graph, recorded.device) if measured else ()
+    ways = Ways.of(library, deadline, tell)
+    whole = partition(recorded.module.graph, recorded.device, tuple(ways.layouts))
     count, why = len(whole.pieces), str(refusal).split(";")[0]
     what = f"{count} program{'s' * (count != 1)} in the function, which is none as a whole: {why}"
     tell(Event("partition", what, deadline.elapsed))
@@ -82,11 +92,10 @@ def superoptimized_in_pieces(
             results[piece] = outcome.result
     cut = CutGraph(recorded, whole, results)
     report = _report(cut, optimizer, deadline, seed_or_fresh(settings.seed))
-    result = Partitioned(cut, report, settings.target)
-    machine = machine_for(settings.target)
-    here = machine.available and _lies_on(machine, example_inputs)
-    if not settings.profile or not here:
-        return result
+    if not measured:
+        return Partitioned(cut, report, settings.target)
+    choices = [Partitioned(each, _covered(report, each), settings.target) for each in ways.choices(cut)]
+    result = _fastest(choices, example_inputs)
     return _beside(result, call.fn, example_inputs, machine, settings, deadline, tell)
 
 
@@ -101,6 +110,19 @@ def prepared(recorded: RecordedGraph) -> RecordedGraph:
     return replace(recorded, module=with_arrangements(with_views_of_results(recorded.module)))
 
 
+def _fastest(results: Sequence[Partitioned], example_inputs: ExampleInputs) -> Partitioned:
+    """The result whose calls take the least time, a few of each."""
+    if len(results) == 1:
+        return results[0]
+    args, kwargs = _copies(arguments_of(example_inputs))
+    captured = results[0].calling.captured
+    first = len(results[0].cut.recorded.layouts) - len(captured)
+    written = [captured[number - first] for number in results[0].cut.recorded.writes if number >= first]
+    with _unchanged(written), torch.inference_mode():
+        times = in_turns([functools.partial(result, *args, **kwargs) for result in results], _TRIED_SECONDS, rounds=_ROUNDS)
+    return min(zip(map(median, times), results, strict=True), key=lambda timed: timed[0])[1]
+
+
 def _beside(
     result: Partitioned,
     fn: Callable[..., Any],
@@ -111,7 +133,7 @@ def _beside(
     tell: ProgressCallback,
 ) -> Partitioned:
     """The result after calls of it and of the function were compared and timed, which calls the function where that is best."""
-    if not result.pieces:
+    if not result.pieces and not result.cut.partition.library:
         return with_report(result, fn, found=False, total_seconds=deadline.elapsed)
     args, kwargs = arguments_of(example_inputs)
     captured = result.calling.captured
@@ -210,15 +232,22 @@ def _report(cut: CutGraph, optimizer: Optimizer, deadline: Deadline, seed: int) 
     )
 
 
+def _covered(report: Report, cut: CutGraph) -> Report:
+    """The report with what runs which share of this graph."""
+    return replace(report, coverage=coverage_of(cut.partition, cut.results))
+
+
 def coverage_of(
-    whole: Partition, results: Mapping[Piece, Superoptimized], seconds: Mapping[Piece | Left, float] | None = None
+    whole: Partition, results: Mapping[Piece, Superoptimized], seconds: Mapping[Step, float] | None = None
 ) -> Coverage:
     """What runs which share of a torch graph; without a result, a piece counts as one graph-defined kernel."""
 
-    def timed(step: Piece | Left) -> float | None:
+    def timed(step: Step) -> float | None:
         return None if seconds is None else seconds.get(step, 0.0)
 
     mugraphs, library = Amount(), Amount()
+    for kernel in whole.library:
+        library += Amount(kernel.work.bytes, kernel.work.flops, timed(kernel))
     for piece in whole.pieces:
         amount, result = Amount(piece.work.bytes, piece.work.flops), results.get(piece)
         defined, called = (amount, Amount()) if result is None else divided(amount, result.graph)
@@ -235,7 +264,7 @@ def coverage_of(
 
 def _all_left(result: Partitioned, reason: str) -> Coverage:
     whole = result.cut.partition
-    return coverage_of(whole.without(whole.pieces, reason), {})
+    return coverage_of(whole.without((*whole.pieces, *whole.library), reason), {})
 
 
 def timed_coverage(result: Partitioned, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Coverage:
@@ -247,7 +276,7 @@ def timed_coverage(result: Partitioned, args: Sequence[Any], kwargs: Mapping[str
         for _ in range(_ROUNDS + 1):
             clock.run(*(tensor.clone() if number in recorded.writes else tensor for number, tensor in enumerate(inputs)))
     steps = {node: node.meta[STEP] for node in result.run.graph.nodes if STEP in node.meta}
-    seconds: dict[Piece | Left, float] = {}
+    seconds: dict[Step, float] = {}
     for node, step in steps.items():
         taken = clock.taken.get(node.name, ())[1:]
         seconds[step] = seconds.get(step, 0.0) + (median(taken) if taken else 0.0)

@@ -12,10 +12,11 @@ from torch import fx
 
 from mugraph.errors import InvalidInput, SeveralPrograms
 from mugraph.frontend.partition import Partition, Piece
-from mugraph.frontend.recorded_graph import RecordedGraph, laid_out
+from mugraph.frontend.recorded_graph import RecordedGraph
 from mugraph.frontend.source_lines import line_of_node
-from mugraph.frontend.splice import spliced
+from mugraph.frontend.splice import laid_out, spliced
 from mugraph.frontend.torch_casts import name_of
+from mugraph.pieces.convolutions import Layout, PackedConvolution
 from mugraph.results.cuda_graphs import Graphed
 from mugraph.results.data import Candidates, Report, calling_directly
 from mugraph.results.superoptimized import Superoptimized
@@ -50,12 +51,15 @@ class CutGraph:
     """Its `module` is the graph that `partition` cuts."""
     partition: Partition
     results: Mapping[Piece, Superoptimized]
+    layout: Layout = Layout.CONTIGUOUS
+    """How images lie between convolutions that are library kernels."""
 
     def spliced(self) -> fx.GraphModule:
         """The graph with calls of kernels in the place of the programs."""
-        return spliced(
-            self.recorded.module, self.partition, {piece: self.results[piece].executable for piece in self.partition.pieces}
-        )
+        kernels = {piece: self.results[piece].executable for piece in self.partition.pieces}
+        library = {kernel: PackedConvolution(kernel, self.layout) for kernel in self.partition.library}
+        arrange = self.layout.of if self.layout is Layout.CHANNELS_LAST else None
+        return spliced(self.recorded.module, self.partition, kernels, library, arrange)
 
 
 class PartitionedResult(Superoptimized):
@@ -167,5 +171,7 @@ class PartitionedResult(Superoptimized):
     def __repr__(self) -> str:
         coverage, many, left = self.report.coverage, len(self.pieces), len(self.cut.partition.left)
         share = "" if coverage is None else f", {coverage.byte_share:.0%} of the bytes"
-        what = f"{many} program{'s' * (many != 1)}{share}; {left} calls by PyTorch"
+        called = len(self.cut.partition.library)
+        library = f" and {called} library kernel{'s' * (called != 1)}" if called else ""
+        what = f"{many} program{'s' * (many != 1)}{library}{share}; {left} calls by PyTorch"
         return f"<{type(self).__name__} for {self.target}: {what}, {'found' if self.found else 'original'}>"

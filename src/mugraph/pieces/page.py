@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from mugraph.frontend.library import LibraryKernel
 from mugraph.frontend.partition import Piece
 from mugraph.frontend.source_lines import line_of_node
-from mugraph.frontend.splice import in_order
+from mugraph.frontend.splice import in_order, nodes_of
 from mugraph.frontend.torch_casts import name_of
 from mugraph.pieces.data import PartitionedResult
 from mugraph.results.coverage import coverage_rows
@@ -61,13 +62,20 @@ def page(opt: PartitionedResult) -> str:
 
 
 def _headline(opt: PartitionedResult) -> str:
-    pieces, left = len(opt.pieces), len(opt.cut.partition.left)
-    parts = f"{pieces} program{'s' * (pieces != 1)} as kernels and {left} call{'s' * (left != 1)} of PyTorch"
-    if not pieces:
-        return f"No program runs as kernels: calls of the result run the function, {left} call{'s' * (left != 1)} of PyTorch."
+    whole = opt.cut.partition
+    kernels = [_counted(len(opt.pieces), "program") + " as kernels"] if opt.pieces or not whole.library else []
+    kernels += [_counted(len(whole.library), "kernel") + " of the library"] if whole.library else []
+    left = _counted(len(whole.left), "call") + " of PyTorch"
+    if not opt.pieces and not whole.library:
+        return f"No program runs as kernels: calls of the result run the function, {left}."
+    parts = ", ".join(kernels) + f" and {left}"
     if opt.found:
         return f"{parts} for {opt.target}."
     return f"{parts} are not clearly faster than the function itself, which is what calls of the result run."
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def _programs(opt: PartitionedResult) -> Iterator[ProgramView]:
@@ -82,7 +90,10 @@ def _calls(opt: PartitionedResult) -> Iterator[Call]:
     numbers = {id(result): number for number, result in enumerate(opt.results)}
     cut = opt.cut
     for step in in_order(cut.recorded.module.graph, cut.partition):
-        nodes = step.nodes if isinstance(step, Piece) else (step.node,)
+        nodes = nodes_of(step)
         lines = ", ".join(dict.fromkeys(filter(None, map(line_of_node, nodes))))
-        runs = f"program {numbers[id(cut.results[step])]}" if isinstance(step, Piece) else "PyTorch"
+        if isinstance(step, Piece):
+            runs = f"program {numbers[id(cut.results[step])]}"
+        else:
+            runs = "oneDNN, packed weights" if isinstance(step, LibraryKernel) else "PyTorch"
         yield Call(", ".join(map(name_of, nodes)), runs, lines)

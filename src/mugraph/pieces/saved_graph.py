@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from mugraph.errors import InvalidInput
 from mugraph.frontend.aten import ROWS
+from mugraph.frontend.library import library_kernels
 from mugraph.frontend.partition import Left, Partition, piece_of
 from mugraph.frontend.permuted_blocks import arranged
 from mugraph.frontend.recorded_graph import RecordedGraph, TensorsInOrder
@@ -44,6 +46,8 @@ def cut_to_json(cut: CutGraph, programs: Sequence[int]) -> dict[str, Any]:
             {"calls": [node.name for node in piece.nodes], "level": piece.level, "program": program}
             for piece, program in zip(cut.partition.pieces, programs, strict=True)
         ],
+        "library": [{"calls": [node.name for node in kernel.nodes], "level": kernel.level} for kernel in cut.partition.library],
+        "layout": str(cut.layout),
         "left": [{"call": left.node.name, "reason": left.reason, "level": left.level} for left in cut.partition.left],
     }
 
@@ -163,7 +167,15 @@ def cut_from_json(document: Mapping[str, Any], name: str, structure: Any) -> tup
     graph.output(tuple(nodes[each] for each in document["outputs"]))
     note_roundings(graph)
     pieces = [piece_of([nodes[each] for each in item["calls"]], int(item["level"])) for item in document["pieces"]]
-    left = tuple(Left(nodes[item["call"]], str(item["reason"]), int(item["level"])) for item in document["left"])
+    left = [Left(nodes[item["call"]], str(item["reason"]), int(item["level"])) for item in document["left"]]
+    known = {kernel.nodes: kernel for kernel in library_kernels(graph, device)}
+    library = []
+    for item in document["library"]:
+        calls, level = tuple(nodes[each] for each in item["calls"]), int(item["level"])
+        if calls in known:
+            library.append(replace(known[calls], level=level))
+        else:
+            left += [Left(node, "the library packs no weights of it here", level) for node in calls]
     inputs = {str(item["name"]): nodes[item["node"]].meta["val"] for item in document["inputs"]}
     recorded = RecordedGraph(
         fx.GraphModule(matrices, graph),
@@ -171,7 +183,7 @@ def cut_from_json(document: Mapping[str, Any], name: str, structure: Any) -> tup
         {int(number): int(output) for number, output in document["writes"].items()},
         tuple(tuple(item["strides"]) for item in document["inputs"]),
     )
-    return recorded, Partition(tuple(pieces), left)
+    return recorded, Partition(tuple(pieces), tuple(left), tuple(library))
 
 
 def _called(graph: fx.Graph, item: Mapping[str, Any], nodes: Mapping[str, fx.Node], line: str) -> fx.Node:

@@ -19,6 +19,7 @@ from mugraph.errors import InvalidInput
 from mugraph.frontend.calling import structure_of
 from mugraph.frontend.partition import Partition
 from mugraph.frontend.recorded_graph import RecordedGraph
+from mugraph.pieces.convolutions import Layout
 from mugraph.pieces.data import CutGraph, PartitionedResult
 from mugraph.pieces.saved_graph import cut_from_json, cut_to_json
 from mugraph.results.data import Report
@@ -66,7 +67,7 @@ def read(kind: type[R], folder: Path, trust_sources: bool) -> R:
     results = [load_program(place, trust_sources) for place in saved.programs]
     saved.check([digest(result.program) for result in results])
     results_of = {piece: results[number] for piece, number in zip(saved.partition.pieces, saved.numbers, strict=True)}
-    cut = CutGraph(saved.recorded, saved.partition, results_of)
+    cut = CutGraph(saved.recorded, saved.partition, results_of, saved.layout)
     return kind(cut, saved.report, saved.manifest["target"], saved.manifest["origin"])
 
 
@@ -84,6 +85,7 @@ class SavedPieces:
     """By piece, which program it is."""
     programs: tuple[Path, ...]
     """The folders of the programs' results."""
+    layout: Layout
 
     @classmethod
     def of(cls, folder: Path) -> SavedPieces:
@@ -95,7 +97,8 @@ class SavedPieces:
             recorded, partition = cut_from_json(document, record["name"], record["structure"])
             numbers = tuple(int(piece["program"]) for piece in document["pieces"])
             programs = tuple(folder / _PROGRAMS / str(number) for number in range(max(numbers, default=-1) + 1))
-            return cls(manifest, Report.from_json(record["report"]), document, recorded, partition, numbers, programs)
+            report, layout = Report.from_json(record["report"]), Layout(document["layout"])
+            return cls(manifest, report, document, recorded, partition, numbers, programs, layout)
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             why = f"{folder / _TORCH} or {_REPORT} is malformed ({type(error).__name__}: {error}); optimize and save again"
             raise InvalidInput(why) from None

@@ -1,0 +1,291 @@
+"""Convolutions of a torch graph, each with the calls that a library can make a part of it: steps that are affine in its result
+with one slope and one offset per channel, a tensor that is added, and an activation.
+
+A convolution is linear in its weights, so that a*conv(x, w) + c is conv(x, a*w) + c: batch norm of fixed statistics, scales and
+biases cost nothing once they are multiplied into the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from mugraph.frontend.graph_passes import arguments_of_call, viewed
+from mugraph.frontend.node_traits import CallWork, bytes_of, tensor_of, work_of_call
+from mugraph.frontend.torch_casts import name_of
+
+_AFFINE = frozenset({"add", "sub", "rsub", "mul", "div"})
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """A function of single elements that oneDNN applies to what it writes: its name there, numbers, and algorithm."""
+
+    name: str = "none"
+    numbers: tuple[float, ...] = ()
+    algorithm: str = ""
+
+
+_ACTIVATIONS: dict[str, Callable[..., Activation]] = {
+    "gelu": lambda approximate="none": Activation("gelu", (), approximate),
+    "hardswish": lambda: Activation("hardswish"),
+    "leaky_relu": lambda negative_slope=0.01: Activation("leaky_relu", (negative_slope,)),
+    "sigmoid": lambda: Activation("sigmoid"),
+    "silu": lambda: Activation("swish"),
+    "tanh": lambda: Activation("tanh"),
+}
+"""By operator of PyTorch. What compares (relu, hardtanh, hardsigmoid) is not here: of NaN oneDNN makes 0 then, PyTorch NaN."""
+_IN_PLACE = frozenset({*_ACTIVATIONS, "elu", "hardsigmoid", "hardtanh", "mish", "relu"})
+"""Operators of PyTorch that can write their result in the place of what they read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """How the windows of a convolution lie."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    transposed: bool
+    output_padding: tuple[int, ...]
+    groups: int
+
+    @property
+    def rank(self) -> int:
+        """Along how many dimensions windows slide."""
+        return len(self.stride)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LibraryKernel:
+    """A convolution, the calls that are affine in its result, the one that adds a tensor and the activation, if there are any."""
+
+    convolution: fx.Node
+    affine: tuple[fx.Node, ...] = ()
+    sum: fx.Node | None = None
+    activation: fx.Node | None = None
+    level: int = 0
+
+    @property
+    def nodes(self) -> tuple[fx.Node, ...]:
+        """Its calls, in order."""
+        return (self.convolution, *self.affine, *(node for node in (self.sum, self.activation) if node is not None))
+
+    @property
+    def result(self) -> fx.Node:
+        """The call whose result others read."""
+        return self.nodes[-1]
+
+    @property
+    def geometry(self) -> Geometry:
+        """How its windows lie."""
+        _, _, _, stride, padding, dilation, transposed, output_padding, groups = arguments_of_call(self.convolution)
+        rank = len(_tensor(self.weight).shape) - 2
+        sizes = (tuple(each) * (rank if len(each) == 1 else 1) for each in (stride, padding, dilation, output_padding))
+        steps, border, gaps, extra = sizes
+        return Geometry(steps, border, gaps, bool(transposed), extra, int(groups))
+
+    @property
+    def image(self) -> fx.Node:
+        """The tensor [batch, channels, ...] that windows slide over."""
+        return self.convolution.args[0]  # type: ignore[return-value]
+
+    @property
+    def weight(self) -> fx.Node:
+        """The weights [outputs, inputs of a group, ...], or [inputs, outputs of a group, ...] where it is transposed."""
+        return self.convolution.args[1]  # type: ignore[return-value]
+
+    @property
+    def bias(self) -> fx.Node | None:
+        """The offset of each channel of the convolution itself."""
+        return arguments_of_call(self.convolution)[2]  # type: ignore[no-any-return]
+
+    @property
+    def parameters(self) -> tuple[fx.Node, ...]:
+        """What the library's weights and offsets are made of, the convolution's weights first; each once."""
+        own = {self.image, *self.nodes}
+        sources = (source for node in (self.convolution, *self.affine) for source in node.all_input_nodes if source not in own)
+        return tuple(dict.fromkeys((self.weight, *sources)))
+
+    @property
+    def added(self) -> fx.Node | None:
+        """The tensor that is added to the convolution."""
+        if self.sum is None:
+            return None
+        last = (self.convolution, *self.affine)[-1]
+        return next(source for source in self.sum.all_input_nodes if source is not last)
+
+    @property
+    def operands(self) -> tuple[fx.Node, ...]:
+        """What it is called with: the image, its parameters, and what is added."""
+        return (self.image, *self.parameters, *(() if self.added is None else (self.added,)))
+
+    @property
+    def fused(self) -> Activation | None:
+        """The activation as the library applies it; None where there is one that it does not, so that PyTorch must, in place."""
+        if self.activation is None:
+            return Activation()
+        known = None if self.sum is not None else _ACTIVATIONS.get(name_of(self.activation))
+        return None if known is None else known(*self.activation.args[1:], **self.activation.kwargs)
+
+    def activate(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Apply the activation in place, as PyTorch does."""
+        assert self.activation is not None
+        change = getattr(torch.ops.aten, f"{name_of(self.activation)}_").default
+        return change(tensor, *self.activation.args[1:], **self.activation.kwargs)  # type: ignore[no-any-return]
+
+    @property
+    def work(self) -> CallWork:
+        """Bytes that it reads and writes at least, and the floating-point operations of its calls."""
+        moved = sum(map(bytes_of, {*self.operands, self.result}))
+        return CallWork(moved, sum(work_of_call(node).flops for node in self.nodes))
+
+    @property
+    def affine_operands(self) -> tuple[fx.Node, ...]:
+        """What the affine calls read, the convolution first."""
+        own = set(self.affine)
+        sources = (source for node in self.affine for source in node.all_input_nodes if source not in own)
+        return tuple(dict.fromkeys((self.convolution, *sources)))
+
+    def affine_steps(self) -> fx.GraphModule:
+        """The affine calls as PyTorch makes them, from `affine_operands`."""
+        return _module(self.affine, self.affine_operands)
+
+    def as_torch(self) -> fx.GraphModule:
+        """All its calls as PyTorch makes them, from `operands`."""
+        return _module(self.nodes, self.operands)
+
+
+def _module(nodes: Sequence[fx.Node], operands: Sequence[fx.Node]) -> fx.GraphModule:
+    """Calls from what they read to the result of the last."""
+    graph = fx.Graph()
+    copies = {node: graph.placeholder(f"x{number}") for number, node in enumerate(operands)}
+    for node in nodes:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    graph.output(copies[nodes[-1]])
+    return fx.GraphModule({}, graph)
+
+
+def library_kernels(graph: fx.Graph, device: str) -> tuple[LibraryKernel, ...]:
+    """The convolutions of a graph of ATen calls, as much as possible in each, none of whose calls is in two.
+
+    Only on the CPU, where weights can be packed; nodes carry tensors without data in `meta["val"]`.
+    """
+    if device != "cpu" or not torch._C._has_mkldnn:
+        return ()
+    found: list[LibraryKernel] = []
+    taken: set[fx.Node] = set()
+    for node in graph.nodes:
+        if node.op == "call_function" and _is_convolution(node):
+            found.append(_kernel(node, taken))
+            taken.update(found[-1].nodes)
+    return tuple(found)
+
+
+def _is_convolution(node: fx.Node) -> bool:
+    if node.target is not torch.ops.aten.convolution.default:
+        return False
+    image, weight = (_tensor(source) for source in node.args[:2])
+    result = tensor_of(node)
+    sizes = (*image.shape, *weight.shape)
+    return (
+        result is not None
+        and all(isinstance(size, int) and size > 0 for size in sizes)
+        and 3 <= weight.dim() <= 5
+        and image.dim() == weight.dim()
+        and _is_packed(image.dtype)
+        and image.dtype is weight.dtype is result.dtype
+    )
+
+
+def _is_packed(dtype: torch.dtype) -> bool:
+    """Whether oneDNN packs weights of a type on this machine."""
+    return dtype is torch.float32 or (dtype is torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def _kernel(convolution: fx.Node, taken: Container[fx.Node]) -> LibraryKernel:
+    """As much as a convolution can hold of what is not `taken`."""
+    affine = tuple(node for step in _affine_steps(convolution) for node in step)
+    last = affine[-1] if affine else convolution
+    total = _only_user(last)
+    if total is None or total in taken or not _adds(total, last):
+        total = None
+    last = total or last
+    activation = _only_user(last)
+    if activation is None or name_of(activation) not in _IN_PLACE or activation.args[0] is not last:
+        return LibraryKernel(convolution, affine, total)
+    kernel = LibraryKernel(convolution, affine, total, activation)
+    elementwise = all(name_of(user) in _AFFINE | _IN_PLACE for user in activation.users)
+    if kernel.fused is None and elementwise:  # which one kernel of ours computes with them
+        return LibraryKernel(convolution, affine, total)
+    return kernel
+
+
+def _adds(node: fx.Node, operand: fx.Node) -> bool:
+    """Whether a call adds another tensor of the same shape to an image along two dimensions or three."""
+    if name_of(node) != "add" or arguments_of_call(node)[2] != 1 or _tensor(operand).dim() == 3:
+        return False
+    others = [source for source in node.all_input_nodes if source is not operand]
+    transposed = operand.target is torch.ops.aten.convolution.default and arguments_of_call(operand)[6]
+    return len(others) == 1 and not transposed and _alike(node, operand) and _alike(others[0], operand)
+
+
+def _affine_steps(convolution: fx.Node) -> Iterator[tuple[fx.Node, ...]]:
+    """The calls after a convolution that are affine in it, each with those that take its result apart."""
+    last = convolution
+    while (user := _only_user(last)) is not None:
+        if name_of(user) == "_native_batch_norm_legit_no_training" and user.args[0] is last:
+            parts = [use for use in user.users if use.users or use.args[1] == 0]
+            if [part.args[1] for part in parts] != [0] or not all(map(_is_fixed, user.all_input_nodes[1:])):
+                return
+            step: tuple[fx.Node, ...] = (user, *parts)
+        elif name_of(user) in _AFFINE and _alike(user, convolution) and _is_affine(user, last):
+            step = (user,)
+        else:
+            return
+        yield step
+        last = step[-1]
+
+
+def _is_affine(node: fx.Node, operand: fx.Node) -> bool:
+    """Whether a call of an elementwise operator is affine in one operand, with the same numbers everywhere in a channel."""
+    first, second = node.args[:2]
+    if node.kwargs.get("rounding_mode") is not None or (first is operand) is (second is operand):
+        return False
+    if name_of(node) == "div" and second is operand:
+        return False
+    other = second if first is operand else first
+    if not isinstance(other, fx.Node):
+        return isinstance(other, (int, float))
+    tensor, result = tensor_of(other), _tensor(node)
+    if tensor is None or tensor.dtype not in (result.dtype, torch.float32) or not _is_fixed(other):
+        return False
+    return all(size == 1 or place == 1 for place, size in enumerate(tensor.shape, result.dim() - tensor.dim()))
+
+
+def _is_fixed(node: fx.Node) -> bool:
+    """Whether a tensor is an input of the graph, or a view of one: it is there before everything."""
+    while (source := viewed(node)) is not None:
+        node = source
+    return node.op in ("placeholder", "get_attr")
+
+
+def _only_user(node: fx.Node) -> fx.Node | None:
+    users = list(node.users)
+    return users[0] if len(users) == 1 and users[0].op == "call_function" else None
+
+
+def _alike(node: fx.Node, other: fx.Node) -> bool:
+    """Whether two calls give tensors of one shape and type."""
+    one, two = tensor_of(node), tensor_of(other)
+    return one is not None and two is not None and one.shape == two.shape and one.dtype is two.dtype
+
+
+def _tensor(node: Any) -> torch.Tensor:
+    tensor = tensor_of(node)
+    assert tensor is not None, "operands of a convolution are tensors"
+    return tensor

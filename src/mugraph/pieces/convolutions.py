@@ -1,0 +1,181 @@
+"""Convolutions with packed weights: what the library needs of weights is computed once, and again when one of them changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import torch
+
+from mugraph.frontend.library import Activation, Geometry, LibraryKernel
+
+_SAMPLES = 16
+"""Elements of a tensor that are looked at in every call, since `tensor.data` is written to without a trace."""
+
+
+class Layout(StrEnum):
+    """How images lie in memory between convolutions."""
+
+    CONTIGUOUS = "contiguous"
+    """Batch, channels, places."""
+    CHANNELS_LAST = "channels_last"
+    """Batch, places, channels."""
+
+    def of(self, image: torch.Tensor) -> torch.Tensor:
+        """The image in this layout, itself or a copy."""
+        return image.contiguous(memory_format=self.format_of(image.dim()))
+
+    def format_of(self, dims: int) -> torch.memory_format:
+        """What PyTorch calls the layout for tensors of so many dimensions; those of three have but one."""
+        if self is Layout.CONTIGUOUS or dims == 3:
+            return torch.contiguous_format
+        return torch.channels_last if dims == 4 else torch.channels_last_3d
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where a tensor lay that went into packed weights, and what it was. Its memory is kept, so that no other tensor gets it."""
+
+    place: tuple[int, tuple[int, ...]]
+    version: int
+    some: torch.Tensor
+    """A view of elements from everywhere in it."""
+    values: torch.Tensor
+    """What they were."""
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> _Source:
+        """The tensor as it is now."""
+        reach = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+        some = tensor.as_strided((reach,), (1,))[:: max(1, reach // _SAMPLES)]
+        return cls(_place(tensor), tensor._version, some, some.clone())
+
+    def is_still(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is this one, unchanged."""
+        return _place(tensor) == self.place and tensor._version == self.version and torch.equal(self.some, self.values)
+
+
+def _place(tensor: torch.Tensor) -> tuple[int, tuple[int, ...]]:
+    return tensor.data_ptr(), tensor.stride()
+
+
+@dataclass(frozen=True, slots=True)
+class _Packed:
+    """Weights and offsets as the library reads them, and what they were made of."""
+
+    sources: tuple[_Source, ...]
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+
+    def holds(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether they are those of these tensors."""
+        return all(source.is_still(tensor) for source, tensor in zip(self.sources, tensors, strict=True))
+
+
+class PackedConvolution:
+    """A library kernel of which images come and go in a layout; called with its `operands`.
+
+    Weights that change in every call are packed in every call; where nothing may be kept of them (tensors made in inference mode
+    have no versions), or what they are multiplied by is not finite, PyTorch's own calls run.
+    """
+
+    def __init__(self, kernel: LibraryKernel, layout: Layout) -> None:
+        self.kernel, self.layout, self.geometry, self.fused = kernel, layout, kernel.geometry, kernel.fused
+        self._by_torch: Callable[..., torch.Tensor] = kernel.as_torch()
+        self._affine = kernel.affine_steps() if kernel.affine else None
+        self._count = len(kernel.parameters)
+        self._bias = None if kernel.bias is None else kernel.parameters.index(kernel.bias)
+        self._steps_read = tuple(kernel.parameters.index(node) for node in kernel.affine_operands[1:])
+        self._packed: _Packed | None = None
+
+    def __call__(self, image: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
+        """The result for an image, the tensors that weights are made of, and what is added."""
+        parameters, added = tensors[: self._count], tensors[self._count :]
+        packed = None if any(tensor.is_inference() for tensor in parameters) else self._packed_of(image, parameters)
+        if packed is None:
+            return self.layout.of(self._by_torch(image, *tensors))
+        result = self._convolved(self.layout.of(image), packed, *map(self.layout.of, added))
+        return self.layout.of(self.kernel.activate(result) if self.fused is None else result)
+
+    def _packed_of(self, image: torch.Tensor, parameters: Sequence[torch.Tensor]) -> _Packed | None:
+        """The parameters packed, now or in an earlier call."""
+        packed = self._packed
+        if packed is None or not packed.holds(parameters):
+            packed = self._packed = self._made(image, parameters)
+        return packed
+
+    def _convolved(self, image: torch.Tensor, packed: _Packed, added: torch.Tensor | None = None) -> torch.Tensor:
+        geometry, lone = self.geometry, self.geometry.rank == 1
+        padding, stride, dilation, extra = _sizes(geometry)
+        sizes: tuple[Any, ...]
+        fused = self.fused or Activation()
+        activation: tuple[Any, ...] = (fused.name, list(fused.numbers), fused.algorithm)
+        given = image.unsqueeze(2) if lone else image
+        library = torch.ops.mkldnn
+        weights = (packed.weight, packed.bias)
+        if added is not None:
+            sizes = (padding, stride, dilation, geometry.groups)
+            result = library._convolution_pointwise.binary(given, added, *weights, *sizes, "add", 1.0, None, [], None)
+        elif geometry.transposed:
+            sizes = (padding, extra, stride, dilation, geometry.groups)
+            result = library._convolution_transpose_pointwise(given, *weights, *sizes, *activation)
+        else:
+            sizes = (padding, stride, dilation, geometry.groups)
+            result = library._convolution_pointwise(given, *weights, *sizes, *activation)
+        return result.squeeze(2) if lone else result  # type: ignore[no-any-return]
+
+    def _made(self, image: torch.Tensor, parameters: Sequence[torch.Tensor]) -> _Packed | None:
+        """The tensors packed; None where steps scale by what is not finite."""
+        weight, bias = parameters[0], None if self._bias is None else parameters[self._bias]
+        if self._affine is not None:
+            slope, offset = self._slope_and_offset(parameters)
+            bias = offset if bias is None else slope * bias.double() + offset
+            if not (slope.isfinite().all() and bias.isfinite().all()):
+                return None
+            weight, bias = _scaled(weight, slope, self.geometry).to(weight.dtype), bias.to(weight.dtype)
+        return _Packed(tuple(map(_Source.of, parameters)), _packed(weight, image.shape, self.geometry), bias)
+
+    def _slope_and_offset(self, parameters: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        """What the affine steps multiply each channel by, and what they add, in float64: their values at 0 and 1."""
+        assert self._affine is not None
+        weight, geometry = parameters[0], self.geometry
+        channels = weight.shape[1] * geometry.groups if geometry.transposed else weight.shape[0]
+        shape = (1, channels, *(1 for _ in range(geometry.rank)))
+        values = []
+        for value in (0.0, 1.0):
+            probe = torch.full(shape, value, dtype=torch.float64)
+            values.append(self._affine(probe, *(parameters[place].double() for place in self._steps_read)).flatten())
+        return values[1] - values[0], values[0]
+
+
+def _scaled(weight: torch.Tensor, slope: torch.Tensor, geometry: Geometry) -> torch.Tensor:
+    """Weights whose outputs are multiplied by a slope per channel, in float64."""
+    places = [1] * geometry.rank
+    if not geometry.transposed:
+        return weight.double() * slope.reshape(-1, 1, *places)
+    groups = geometry.groups
+    grouped = weight.double().reshape(groups, -1, *weight.shape[1:])
+    return (grouped * slope.reshape(groups, 1, -1, *places)).reshape(weight.shape)
+
+
+def _packed(weight: torch.Tensor, image: Sequence[int], geometry: Geometry) -> torch.Tensor:
+    """Weights in the layout that the library has for images of a shape."""
+    weight, image = weight.detach(), list(image)
+    if geometry.rank == 1:
+        weight, image = weight.unsqueeze(2), [*image[:2], 1, image[2]]
+    padding, stride, dilation, extra = _sizes(geometry)
+    if geometry.transposed:
+        pack = torch.ops.mkldnn._reorder_convolution_transpose_weight
+        return pack(weight.contiguous(), padding, extra, stride, dilation, geometry.groups, image)  # type: ignore[no-any-return]
+    pack = torch.ops.mkldnn._reorder_convolution_weight
+    return pack(weight.contiguous(), padding, stride, dilation, geometry.groups, image)  # type: ignore[no-any-return]
+
+
+def _sizes(geometry: Geometry) -> tuple[list[int], list[int], list[int], list[int]]:
+    """Padding, stride, dilation and additional places at the end, along two dimensions or three."""
+    lone = geometry.rank == 1
+    sides = ((geometry.padding, 0), (geometry.stride, 1), (geometry.dilation, 1), (geometry.output_padding, 0))
+    padding, stride, dilation, extra = ([*([neutral] if lone else []), *sizes] for sizes, neutral in sides)
+    return padding, stride, dilation, extra
