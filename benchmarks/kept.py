@@ -5,10 +5,14 @@ A record carries a hash of the sources it was made by. Those of other sources st
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
 import multiprocessing
+import os
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -82,6 +86,28 @@ def records(
         if to_make:
             write()
     return [found[key] for key in wanted]
+
+
+def answer_of(words: Sequence[str], limit: float) -> Record:
+    """The JSON object that a Python program, with its arguments, prints last; it ends with all that it started.
+
+    Without one, a record with an `outcome` ("no answer" after `limit` seconds, "failed") and why.
+    """
+    command = [sys.executable, *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        try:
+            said, complaints = process.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            return {"outcome": "no answer", "why": f"after {limit:.0f} seconds"}
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    try:
+        answer: Record = json.loads(said.strip().splitlines()[-1])
+    except (IndexError, ValueError):
+        why = (complaints.strip().splitlines() or ["no message"])[-1]
+        return {"outcome": "failed", "why": f"exit code {process.returncode}: {why}"}
+    return answer
 
 
 def missing(cases: Sequence[Case], output: Path | None) -> list[Case]:

@@ -31,9 +31,7 @@ import copy
 import functools
 import json
 import os
-import signal
 import statistics
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -47,7 +45,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 import mugraph
-from kept import Record, records
+from kept import Record, answer_of, records
 from mugraph.results.coverage import Coverage, of_program
 from mugraph.runtime.benchmarking import Duel, in_turns
 
@@ -166,7 +164,7 @@ def record(file: Path, factor: int, most: int | None, budget: float, threads: in
             opt = mugraph.superoptimize(model, tuple(get_inputs()), budget=budget, cache="off")
         except mugraph.MugraphError as error:
             return found | {"outcome": "refused", "why": str(error)}
-        found |= {"seconds": time.perf_counter() - started, "found": opt.found, **_covered(opt)}
+        found |= {"seconds": time.perf_counter() - started, "found": opt.found, **covered(opt)}
         inputs = tuple(get_inputs())
         ours, own, equal = errors(opt, model, inputs)
         right = equal and ours <= max(ERRORS * own, 64 * torch.finfo(torch.float32).eps)
@@ -174,7 +172,8 @@ def record(file: Path, factor: int, most: int | None, budget: float, threads: in
         return found | (_timed(opt, model, inputs) if rivals and right else {})
 
 
-def _covered(opt: Any) -> Record:
+def covered(opt: Any) -> Record:
+    """What runs which share of a result, and why PyTorch has the rest."""
     coverage: Coverage = opt.report.coverage or of_program(opt.program, None)
     kinds = [
         {"operator": calls.operator, "reason": calls.reason, "calls": calls.calls, "bytes": calls.amount.bytes}
@@ -204,23 +203,9 @@ def _timed(opt: Callable[..., Any], model: torch.nn.Module, inputs: Sequence[Any
 
 def made(task: str, tasks: str, factor: int, most: int | None, budget: float, threads: int, rivals: bool) -> Record:
     """The record of a task, by a process of its own, which ends with all that it started."""
-    words = [sys.executable, __file__, "--tasks", tasks, "--one", task, "--factor", str(factor), "--budget", str(budget)]
+    words = [__file__, "--tasks", tasks, "--one", task, "--factor", str(factor), "--budget", str(budget)]
     words += ["--threads", str(threads), *([] if rivals else ["--coverage"]), *([] if most is None else ["--bytes", str(most)])]
-    limit = LIMIT + 6 * budget
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
-        try:
-            said, complaints = process.communicate(timeout=limit)
-        except subprocess.TimeoutExpired:
-            return {"outcome": "no answer", "why": f"after {limit:.0f} seconds"}
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-    try:
-        answer: Record = json.loads(said.strip().splitlines()[-1])
-    except (IndexError, ValueError):
-        why = (complaints.strip().splitlines() or ["no message"])[-1]
-        return {"outcome": "failed", "why": f"exit code {process.returncode}: {why}"}
-    return answer
+    return answer_of(words, LIMIT + 6 * budget)
 
 
 def summary(found: Sequence[Record]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
     python benchmarks/models.py compile llama --layers 32        # first compile, and from a warm cache in a new process
     python benchmarks/models.py latency --size small             # per token, against eager and torch.compile
     python benchmarks/models.py share --size small               # of bytes and operations, and why the rest is not in kernels
+    python benchmarks/models.py classes                          # classes of `transformers`: see benchmarks/model_classes.py
 
 - compile: a prompt, then tokens: every new graph is timed, in a fresh process with an empty cache and in another with the cache
   that one left; and what the same graphs cost PyTorch alone (backend "aot_eager", which compiles nothing).
@@ -35,6 +36,7 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 
+import model_classes
 from mugraph.devices import device_for
 from mugraph.devices.host import available_cores
 from mugraph.frontend.graph_passes import with_arrangements
@@ -55,6 +57,9 @@ Record = dict[str, Any]
 
 def main() -> None:
     """Run one part, write its results, print the table."""
+    if sys.argv[1:2] == ["classes"]:
+        model_classes.main(sys.argv[2:])
+        return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parts = parser.add_subparsers(dest="part", required=True)
     for name in PARTS:

@@ -46,6 +46,23 @@ class Layer(nn.Module):
         return {"hidden": x + self.down(F.silu(self.gate(h)) * self.up(h)), "largest": x.argmax(-1)}
 
 
+class Between(nn.Module):
+    """What stands between the attentions of two layers: its parts that are norms and sums surround those that are products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        sizes = ((64, 64), (64, 128), (64, 128), (128, 64), (64, 32), (64, 32), (64, 32))
+        self.out, self.gate, self.up, self.down, *projections = (nn.Linear(*size, bias=False) for size in sizes)
+        self.projections, self.norms = nn.ModuleList(projections), nn.ModuleList([nn.RMSNorm(64), nn.RMSNorm(64)])
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x = x + self.out(y)
+        h = self.norms[0](x)
+        x = x + self.down(F.silu(self.gate(h)) * self.up(h))
+        h = self.norms[1](x)
+        return (x.cumsum(0), *(projection(h) for projection in self.projections))
+
+
 class Counting(nn.Module):
     """Batch norm in training mode, which changes its statistics and counts."""
 
@@ -106,7 +123,7 @@ EXAMPLES = {
     "convolution": Example(
         lambda x, k, w: _normalised(F.conv2d(x, k).flatten(2), w),
         _floats((2, 3, 6, 6), (5, 3, 3, 3), (16, 8)),
-        {"convolution"},
+        set(),
         1,
     ),
     "integers": Example(lambda x: x * 2, lambda: (torch.arange(4),), {"mul"}, 0),
@@ -124,6 +141,7 @@ EXAMPLES = {
     "random": Example(_random, _floats((8, 16), (16, 24)), {"native_dropout"}, 1),
     "values": Example(_number_of, lambda: (*_floats((8, 16), (16, 24))(), 3, "name"), {"cumsum"}, 1),
     "layer": Example(Layer().eval(), lambda: (torch.randint(0, 11, (2, 8)),), {"embedding", "argmax"}, 2),
+    "between": Example(Between().eval(), _floats((2, 16, 64), (2, 16, 64)), {"cumsum"}, 3),
     "counting": Example(Counting().train(), _floats((8, 16)), {"add"}, 1),
     "half": Example(
         lambda x, w: _normalised(x.cumsum(0), w),

@@ -244,10 +244,15 @@ class _Splitter:
     def _branches(self, nodes: list[fx.Node], contractions: int) -> list[Piece]:
         """Pieces of a group that is too large: what several of its results are made from, what joins them, and the rest."""
         shared, joined = self._shared(nodes), self._joined(nodes)
-        first = [node for node in nodes if node in shared]
-        last = [node for node in nodes if node in joined and node not in shared]
-        rest = [node for node in nodes if node not in shared and node not in joined]
-        parts = [part for group in (first, rest, last) for part in self.components(group)]
+        kinds = {node: 0 if node in shared else 2 if node in joined else 1 for node in nodes}
+        stages: dict[fx.Node, int] = {}  # never falling along a path, so that what follows from other kinds is another part
+        for node in nodes:
+            sources = [source for source in node.all_input_nodes if source in stages]
+            stages[node] = max((stages[source] + (kinds[source] != kinds[node]) for source in sources), default=0)
+        groups: dict[tuple[int, int], list[fx.Node]] = {}
+        for node in nodes:
+            groups.setdefault((stages[node], kinds[node]), []).append(node)
+        parts = [part for _, group in sorted(groups.items(), key=lambda item: item[0]) for part in self.components(group)]
         if len(parts) == 1:
             self._leave(nodes, f"one of {contractions} contractions that depend on each other; at most {_LARGEST} are searched")
             return []

@@ -65,9 +65,9 @@ def superoptimized_in_pieces(
     """The recorded call with kernels for its programs; `refusal` says why it is none as a whole."""
     recorded = prepared(recorded_graph(call))
     machine = machine_for(settings.target)
-    measured = settings.profile and machine.available and _lies_on(machine, example_inputs)
-    library = library_kernels(recorded.module.graph, recorded.device) if measured else ()
-    ways = Ways.of(library, deadline, tell)
+    here = machine.available and _lies_on(machine, example_inputs)
+    library = library_kernels(recorded.module.graph, recorded.device) if here else ()
+    ways = Ways.of(library, deadline, tell) if settings.profile else Ways.untimed(library)
     whole = partition(recorded.module.graph, recorded.device, tuple(ways.layouts))
     count, why = len(whole.pieces), str(refusal).split(";")[0]
     what = f"{count} program{'s' * (count != 1)} in the function, which is none as a whole: {why}"
@@ -92,8 +92,8 @@ def superoptimized_in_pieces(
             results[piece] = outcome.result
     cut = CutGraph(recorded, whole, results)
     report = _report(cut, optimizer, deadline, seed_or_fresh(settings.seed))
-    if not measured:
-        return Partitioned(cut, report, settings.target)
+    if not settings.profile or not here:
+        return Partitioned(cut, replace(report, found=bool(results or whole.library)), settings.target)
     choices = [Partitioned(each, _covered(report, each), settings.target) for each in ways.choices(cut)]
     result = _fastest(choices, example_inputs)
     return _beside(result, call.fn, example_inputs, machine, settings, deadline, tell)

@@ -46,6 +46,11 @@ class Ways:
         faster = {kind: everywhere if until.passed else _faster_layouts(kernel, until) for kind, kernel in alike.items()}
         return cls({kernel: faster[_kind(kernel)] for kernel in kernels if faster[_kind(kernel)]})
 
+    @classmethod
+    def untimed(cls, kernels: Sequence[LibraryKernel]) -> Ways:
+        """All of them, with images as PyTorch has them by default."""
+        return cls(dict.fromkeys(kernels, (Layout.CONTIGUOUS,)))
+
     def choices(self, cut: CutGraph) -> list[CutGraph]:
         """A graph that is cut, with library kernels where they are not slower, in one way for each layout, or more.
 
