@@ -126,9 +126,14 @@ def size(names: dict[str, Any]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors if isinstance(tensor, torch.Tensor))
 
 
-def errors(opt: Callable[..., Any], model: torch.nn.Module, inputs: Sequence[Any]) -> tuple[float, float, bool]:
-    """The largest error of the result and of the model against float64, relative to the largest element; are integers equal?"""
-    exact_model = copy.deepcopy(model).double()
+def errors(
+    opt: Callable[..., Any], model: torch.nn.Module, inputs: Sequence[Any], exact: torch.nn.Module | None = None
+) -> tuple[float, float, bool]:
+    """The largest error of the result and of the model against float64, relative to the largest element; are integers equal?
+
+    `exact` is the model in float64, unless it is made of the model.
+    """
+    exact_model = copy.deepcopy(model).double() if exact is None else exact
     exact_inputs = tree_map_only(torch.Tensor, lambda leaf: leaf.double() if leaf.is_floating_point() else leaf, inputs)
     calls = ((opt, inputs), (model, inputs), (exact_model, exact_inputs))
     returned = [

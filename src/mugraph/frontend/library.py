@@ -1,5 +1,5 @@
-"""Convolutions of a torch graph, each with the calls that a library can make a part of it: steps that are affine in its result
-with one slope and one offset per channel, a tensor that is added, and an activation.
+"""Convolutions and linear layers of a torch graph, each with the calls that a library can make a part of it: steps that are
+affine in its result with one slope and one offset per channel, a tensor that is added, and an activation.
 
 A convolution is linear in its weights, so that a*conv(x, w) + c is conv(x, a*w) + c: batch norm of fixed statistics, scales and
 biases cost nothing once they are multiplied into the weights.
@@ -7,7 +7,7 @@ biases cost nothing once they are multiplied into the weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,9 +62,9 @@ class Geometry:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LibraryKernel:
-    """A convolution, the calls that are affine in its result, the one that adds a tensor and the activation, if there are any."""
+    """A convolution or linear layer; of calls after it those that are affine, the one that adds a tensor, and the activation."""
 
-    convolution: fx.Node
+    product: fx.Node
     affine: tuple[fx.Node, ...] = ()
     sum: fx.Node | None = None
     activation: fx.Node | None = None
@@ -73,7 +73,7 @@ class LibraryKernel:
     @property
     def nodes(self) -> tuple[fx.Node, ...]:
         """Its calls, in order."""
-        return (self.convolution, *self.affine, *(node for node in (self.sum, self.activation) if node is not None))
+        return (self.product, *self.affine, *(node for node in (self.sum, self.activation) if node is not None))
 
     @property
     def result(self) -> fx.Node:
@@ -81,48 +81,50 @@ class LibraryKernel:
         return self.nodes[-1]
 
     @property
-    def geometry(self) -> Geometry:
-        """How its windows lie."""
-        _, _, _, stride, padding, dilation, transposed, output_padding, groups = arguments_of_call(self.convolution)
+    def geometry(self) -> Geometry | None:
+        """How the windows of a convolution lie; None for a linear layer."""
+        if self.product.target is torch.ops.aten.linear.default:
+            return None
+        _, _, _, stride, padding, dilation, transposed, output_padding, groups = arguments_of_call(self.product)
         rank = len(_tensor(self.weight).shape) - 2
         sizes = (tuple(each) * (rank if len(each) == 1 else 1) for each in (stride, padding, dilation, output_padding))
         steps, border, gaps, extra = sizes
         return Geometry(steps, border, gaps, bool(transposed), extra, int(groups))
 
     @property
-    def image(self) -> fx.Node:
-        """The tensor [batch, channels, ...] that windows slide over."""
-        return self.convolution.args[0]  # type: ignore[return-value]
+    def source(self) -> fx.Node:
+        """What the weights multiply: an image [batch, channels, ...] of a convolution, or the rows [..., features] of a layer."""
+        return self.product.args[0]  # type: ignore[return-value]
 
     @property
     def weight(self) -> fx.Node:
         """The weights [outputs, inputs of a group, ...], or [inputs, outputs of a group, ...] where it is transposed."""
-        return self.convolution.args[1]  # type: ignore[return-value]
+        return self.product.args[1]  # type: ignore[return-value]
 
     @property
     def bias(self) -> fx.Node | None:
-        """The offset of each channel of the convolution itself."""
-        return arguments_of_call(self.convolution)[2]  # type: ignore[no-any-return]
+        """The offset of each output of the product itself."""
+        return arguments_of_call(self.product)[2]  # type: ignore[no-any-return]
 
     @property
     def parameters(self) -> tuple[fx.Node, ...]:
-        """What the library's weights and offsets are made of, the convolution's weights first; each once."""
-        own = {self.image, *self.nodes}
-        sources = (source for node in (self.convolution, *self.affine) for source in node.all_input_nodes if source not in own)
+        """What the library's weights and offsets are made of, the weights of the product first; each once."""
+        own = {self.source, *self.nodes}
+        sources = (source for node in (self.product, *self.affine) for source in node.all_input_nodes if source not in own)
         return tuple(dict.fromkeys((self.weight, *sources)))
 
     @property
     def added(self) -> fx.Node | None:
-        """The tensor that is added to the convolution."""
+        """The tensor that is added to the product."""
         if self.sum is None:
             return None
-        last = (self.convolution, *self.affine)[-1]
+        last = (self.product, *self.affine)[-1]
         return next(source for source in self.sum.all_input_nodes if source is not last)
 
     @property
     def operands(self) -> tuple[fx.Node, ...]:
-        """What it is called with: the image, its parameters, and what is added."""
-        return (self.image, *self.parameters, *(() if self.added is None else (self.added,)))
+        """What it is called with: its source, its parameters, and what is added."""
+        return (self.source, *self.parameters, *(() if self.added is None else (self.added,)))
 
     @property
     def fused(self) -> Activation | None:
@@ -146,10 +148,10 @@ class LibraryKernel:
 
     @property
     def affine_operands(self) -> tuple[fx.Node, ...]:
-        """What the affine calls read, the convolution first."""
+        """What the affine calls read, the product first."""
         own = set(self.affine)
         sources = (source for node in self.affine for source in node.all_input_nodes if source not in own)
-        return tuple(dict.fromkeys((self.convolution, *sources)))
+        return tuple(dict.fromkeys((self.product, *sources)))
 
     def affine_steps(self) -> fx.GraphModule:
         """The affine calls as PyTorch makes them, from `affine_operands`."""
@@ -170,12 +172,12 @@ def _module(nodes: Sequence[fx.Node], operands: Sequence[fx.Node]) -> fx.GraphMo
     return fx.GraphModule({}, graph)
 
 
-def library_kernels(graph: fx.Graph, device: str) -> tuple[LibraryKernel, ...]:
+def convolutions(graph: fx.Graph, device: str) -> tuple[LibraryKernel, ...]:
     """The convolutions of a graph of ATen calls, as much as possible in each, none of whose calls is in two.
 
     Only on the CPU, where weights can be packed; nodes carry tensors without data in `meta["val"]`.
     """
-    if device != "cpu" or not torch._C._has_mkldnn:
+    if not _packs(device):
         return ()
     found: list[LibraryKernel] = []
     taken: set[fx.Node] = set()
@@ -184,6 +186,40 @@ def library_kernels(graph: fx.Graph, device: str) -> tuple[LibraryKernel, ...]:
             found.append(_kernel(node, taken))
             taken.update(found[-1].nodes)
     return tuple(found)
+
+
+def linear_layers(calls: Iterable[fx.Node], device: str) -> tuple[LibraryKernel, ...]:
+    """The linear layers among calls that PyTorch would make, with the activations that are among them too."""
+    if not _packs(device):
+        return ()
+    among = set(calls)
+    layers = [node for node in among if node.target is torch.ops.aten.linear.default and _is_layer(node)]
+    return tuple(LibraryKernel(node, activation=_activation(node, among)) for node in sorted(layers))
+
+
+def _packs(device: str) -> bool:
+    return device == "cpu" and torch._C._has_mkldnn
+
+
+def _is_layer(node: fx.Node) -> bool:
+    source, weight, *bias = node.all_input_nodes
+    shapes = (*_tensor(source).shape, *_tensor(weight).shape)
+    return (
+        all(isinstance(size, int) and size > 0 for size in shapes)
+        and _tensor(weight).dim() == 2
+        and _tensor(source).dim() > 1
+        and all(map(_is_fixed, (weight, *bias)))
+        and _is_packed(_tensor(node).dtype)
+        and all(_tensor(operand).dtype is _tensor(node).dtype for operand in node.all_input_nodes)
+    )
+
+
+def _activation(last: fx.Node, among: Container[fx.Node]) -> fx.Node | None:
+    """The call that applies an activation to a result which nobody else reads."""
+    user = _only_user(last)
+    if user is None or user not in among or name_of(user) not in _IN_PLACE or user.args[0] is not last:
+        return None
+    return user
 
 
 def _is_convolution(node: fx.Node) -> bool:
@@ -215,8 +251,8 @@ def _kernel(convolution: fx.Node, taken: Container[fx.Node]) -> LibraryKernel:
     if total is None or total in taken or not _adds(total, last):
         total = None
     last = total or last
-    activation = _only_user(last)
-    if activation is None or name_of(activation) not in _IN_PLACE or activation.args[0] is not last:
+    activation = _activation(last, last.users)
+    if activation is None:
         return LibraryKernel(convolution, affine, total)
     kernel = LibraryKernel(convolution, affine, total, activation)
     elementwise = all(name_of(user) in _AFFINE | _IN_PLACE for user in activation.users)

@@ -114,6 +114,13 @@ class Partition:
         """What kernels cost."""
         return [piece.work for piece in self.pieces] + [kernel.work for kernel in self.library]
 
+    def with_library(self, kernels: Iterable[LibraryKernel]) -> Partition:
+        """The partition with library kernels for calls that are left to torch."""
+        levels = {left.node: left.level for left in self.left}
+        more = [replace(kernel, level=levels[kernel.product]) for kernel in kernels]
+        taken = {node for kernel in more for node in kernel.nodes}
+        return replace(self, left=tuple(left for left in self.left if left.node not in taken), library=(*self.library, *more))
+
     def reasons(self) -> Mapping[str, int]:
         """How many calls stay with torch, by operator and reason, most frequent first."""
         counted = Counter(f"{left.node.target}: {left.reason}" for left in self.left)
@@ -153,7 +160,7 @@ def partition(graph: fx.Graph, device: str = "cpu", library: Sequence[LibraryKer
     left = [Left(node, verdict, levels[node]) for node, verdict in apart.items()]
     last = 1 + max(levels.values(), default=0)
     after = [Left(node, "it runs after a call that changes its operands", last) for node in calls[end:]]
-    kernels = tuple(replace(kernel, level=levels[kernel.convolution]) for kernel in called)
+    kernels = tuple(replace(kernel, level=levels[kernel.product]) for kernel in called)
     return Partition(tuple(pieces), (*left, *splitter.left, *after), kernels)
 
 

@@ -60,7 +60,7 @@ def spliced(
     What kernels and PyTorch's calls read has the strides that the graph was recorded with. Library kernels may give tensors that
     lie otherwise, and so may calls after them for which this makes no difference; `arrange` lays out the images they read.
     """
-    splicing = _Splicing(fx.Graph(), {kernel.image for kernel in partition.library}, arrange)
+    splicing = _Splicing(fx.Graph(), {kernel.source for kernel in partition.library if kernel.geometry}, arrange)
     graph, seen = splicing.graph, dict[fx.Node, fx.Node]()
     for node in module.graph.nodes:
         if node.op in ("placeholder", "get_attr"):
@@ -103,9 +103,13 @@ class _Splicing:
 
     def call(self, kernel: LibraryKernel, run: Callable[..., torch.Tensor]) -> None:
         """Add a call of a library kernel."""
+        if kernel.geometry is None:
+            operands = tuple(self.as_recorded(node) for node in kernel.operands)
+            self.copies[kernel.result] = self.graph.call_function(_named(run), operands)
+            return
         parameters = [self.as_recorded(node) for node in kernel.parameters]
         added = [] if kernel.added is None else [self._in_any_layout(kernel.added)]
-        operands = (self._in_any_layout(kernel.image), *parameters, *added)
+        operands = (self._in_any_layout(kernel.source), *parameters, *added)
         self.images[kernel.result] = self.graph.call_function(_named(run), operands)
 
     def copy(self, node: fx.Node) -> None:

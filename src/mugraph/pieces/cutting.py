@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from mugraph.errors import MugraphError
 from mugraph.frontend.calling import arguments_of
 from mugraph.frontend.graph_passes import with_arrangements, with_views_of_results
-from mugraph.frontend.library import library_kernels
+from mugraph.frontend.library import convolutions
 from mugraph.frontend.partition import Partition, Piece, partition
 from mugraph.frontend.recorded_graph import RecordedGraph, recorded_graph
 from mugraph.frontend.source_lines import line_of_node
@@ -31,7 +31,7 @@ from mugraph.frontend.splice import STEP, Step
 from mugraph.frontend.torch_casts import name_of
 from mugraph.frontend.torch_trace import RecordedCall
 from mugraph.pieces.data import CutGraph
-from mugraph.pieces.library_ways import Ways
+from mugraph.pieces.library_ways import Ways, with_linear_layers
 from mugraph.pieces.partitioned import Partitioned, with_report
 from mugraph.pieces.piece_optimizer import Optimizer, PieceOptions
 from mugraph.results.coverage import Amount, Coverage, LeftCalls, divided, ranked
@@ -66,7 +66,7 @@ def superoptimized_in_pieces(
     recorded = prepared(recorded_graph(call))
     machine = machine_for(settings.target)
     here = machine.available and _lies_on(machine, example_inputs)
-    library = library_kernels(recorded.module.graph, recorded.device) if here else ()
+    library = convolutions(recorded.module.graph, recorded.device) if here else ()
     ways = Ways.of(library, deadline, tell) if settings.profile else Ways.untimed(library)
     whole = partition(recorded.module.graph, recorded.device, tuple(ways.layouts))
     count, why = len(whole.pieces), str(refusal).split(";")[0]
@@ -91,9 +91,11 @@ def superoptimized_in_pieces(
         else:
             results[piece] = outcome.result
     cut = CutGraph(recorded, whole, results)
+    if here:
+        cut = with_linear_layers(cut, settings.profile, deadline, tell)
     report = _report(cut, optimizer, deadline, seed_or_fresh(settings.seed))
     if not settings.profile or not here:
-        return Partitioned(cut, replace(report, found=bool(results or whole.library)), settings.target)
+        return Partitioned(cut, replace(report, found=bool(results or cut.partition.library)), settings.target)
     choices = [Partitioned(each, _covered(report, each), settings.target) for each in ways.choices(cut)]
     result = _fastest(choices, example_inputs)
     return _beside(result, call.fn, example_inputs, machine, settings, deadline, tell)

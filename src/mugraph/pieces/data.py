@@ -16,7 +16,7 @@ from mugraph.frontend.recorded_graph import RecordedGraph
 from mugraph.frontend.source_lines import line_of_node
 from mugraph.frontend.splice import laid_out, spliced
 from mugraph.frontend.torch_casts import name_of
-from mugraph.pieces.convolutions import Layout, PackedConvolution
+from mugraph.pieces.packed_weights import Layout, packed
 from mugraph.results.cuda_graphs import Graphed
 from mugraph.results.data import Candidates, Report, calling_directly
 from mugraph.results.superoptimized import Superoptimized
@@ -57,7 +57,7 @@ class CutGraph:
     def spliced(self) -> fx.GraphModule:
         """The graph with calls of kernels in the place of the programs."""
         kernels = {piece: self.results[piece].executable for piece in self.partition.pieces}
-        library = {kernel: PackedConvolution(kernel, self.layout) for kernel in self.partition.library}
+        library = {kernel: packed(kernel, self.layout) for kernel in self.partition.library}
         arrange = self.layout.of if self.layout is Layout.CHANNELS_LAST else None
         return spliced(self.recorded.module, self.partition, kernels, library, arrange)
 

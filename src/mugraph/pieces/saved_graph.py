@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from mugraph.errors import InvalidInput
 from mugraph.frontend.aten import ROWS
-from mugraph.frontend.library import library_kernels
+from mugraph.frontend.library import convolutions, linear_layers
 from mugraph.frontend.partition import Left, Partition, piece_of
 from mugraph.frontend.permuted_blocks import arranged
 from mugraph.frontend.recorded_graph import RecordedGraph, TensorsInOrder
@@ -168,7 +168,9 @@ def cut_from_json(document: Mapping[str, Any], name: str, structure: Any) -> tup
     note_roundings(graph)
     pieces = [piece_of([nodes[each] for each in item["calls"]], int(item["level"])) for item in document["pieces"]]
     left = [Left(nodes[item["call"]], str(item["reason"]), int(item["level"])) for item in document["left"]]
-    known = {kernel.nodes: kernel for kernel in library_kernels(graph, device)}
+    inside = {node for piece in pieces for node in piece.nodes}
+    layers = linear_layers((node for node in graph.nodes if node not in inside), device)
+    known = {kernel.nodes: kernel for kernel in (*convolutions(graph, device), *layers)}
     library = []
     for item in document["library"]:
         calls, level = tuple(nodes[each] for each in item["calls"]), int(item["level"])

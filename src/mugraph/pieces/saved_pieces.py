@@ -19,8 +19,8 @@ from mugraph.errors import InvalidInput
 from mugraph.frontend.calling import structure_of
 from mugraph.frontend.partition import Partition
 from mugraph.frontend.recorded_graph import RecordedGraph
-from mugraph.pieces.convolutions import Layout
 from mugraph.pieces.data import CutGraph, PartitionedResult
+from mugraph.pieces.packed_weights import Layout
 from mugraph.pieces.saved_graph import cut_from_json, cut_to_json
 from mugraph.results.data import Report
 from mugraph.results.places import check_replaceable

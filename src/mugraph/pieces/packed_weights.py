@@ -1,7 +1,9 @@
-"""Convolutions with packed weights: what the library needs of weights is computed once, and again when one of them changed."""
+"""Library kernels with packed weights: what oneDNN needs of weights is computed once, and again when one of them changed."""
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -74,60 +76,100 @@ class _Packed:
         return all(source.is_still(tensor) for source, tensor in zip(self.sources, tensors, strict=True))
 
 
-class PackedConvolution:
-    """A library kernel of which images come and go in a layout; called with its `operands`.
+_Weights = tuple[torch.Tensor, torch.Tensor | None]
+
+
+def packed(kernel: LibraryKernel, layout: Layout) -> PackedKernel:
+    """What runs a library kernel where images lie in a layout."""
+    return PackedLayer(kernel) if kernel.geometry is None else PackedConvolution(kernel, layout)
+
+
+class PackedKernel(ABC):
+    """A library kernel, called with its `operands`.
 
     Weights that change in every call are packed in every call; where nothing may be kept of them (tensors made in inference mode
     have no versions), or what they are multiplied by is not finite, PyTorch's own calls run.
     """
 
-    def __init__(self, kernel: LibraryKernel, layout: Layout) -> None:
-        self.kernel, self.layout, self.geometry, self.fused = kernel, layout, kernel.geometry, kernel.fused
+    def __init__(self, kernel: LibraryKernel) -> None:
+        self.kernel, self.fused = kernel, kernel.fused
+        fused = self.fused or Activation()
+        self.activation: tuple[Any, ...] = (fused.name, list(fused.numbers), fused.algorithm)
         self._by_torch: Callable[..., torch.Tensor] = kernel.as_torch()
-        self._affine = kernel.affine_steps() if kernel.affine else None
         self._count = len(kernel.parameters)
         self._bias = None if kernel.bias is None else kernel.parameters.index(kernel.bias)
-        self._steps_read = tuple(kernel.parameters.index(node) for node in kernel.affine_operands[1:])
         self._packed: _Packed | None = None
 
-    def __call__(self, image: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
-        """The result for an image, the tensors that weights are made of, and what is added."""
+    def __call__(self, source: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
+        """The result for what weights multiply, the tensors that they are made of, and what is added."""
         parameters, added = tensors[: self._count], tensors[self._count :]
-        packed = None if any(tensor.is_inference() for tensor in parameters) else self._packed_of(image, parameters)
+        packed = None if any(tensor.is_inference() for tensor in parameters) else self._packed_of(source, parameters)
         if packed is None:
-            return self.layout.of(self._by_torch(image, *tensors))
-        result = self._convolved(self.layout.of(image), packed, *map(self.layout.of, added))
-        return self.layout.of(self.kernel.activate(result) if self.fused is None else result)
+            return self._by_torch(source, *tensors)
+        result = self._run(source, packed, *added)
+        return self.kernel.activate(result) if self.fused is None else result
 
-    def _packed_of(self, image: torch.Tensor, parameters: Sequence[torch.Tensor]) -> _Packed | None:
+    def _packed_of(self, source: torch.Tensor, parameters: Sequence[torch.Tensor]) -> _Packed | None:
         """The parameters packed, now or in an earlier call."""
         packed = self._packed
         if packed is None or not packed.holds(parameters):
-            packed = self._packed = self._made(image, parameters)
+            made = self._weights(source.shape, parameters)
+            packed = self._packed = None if made is None else _Packed(tuple(map(_Source.of, parameters)), *made)
         return packed
 
-    def _convolved(self, image: torch.Tensor, packed: _Packed, added: torch.Tensor | None = None) -> torch.Tensor:
+    @abstractmethod
+    def _run(self, source: torch.Tensor, packed: _Packed, added: torch.Tensor | None = None) -> torch.Tensor:
+        """The library's result, with the activation that it applies."""
+
+    @abstractmethod
+    def _weights(self, shape: Sequence[int], parameters: Sequence[torch.Tensor]) -> _Weights | None:
+        """Weights and offsets for sources of a shape; None where they cannot be packed."""
+
+
+class PackedLayer(PackedKernel):
+    """A linear layer."""
+
+    def _run(self, source: torch.Tensor, packed: _Packed, added: torch.Tensor | None = None) -> torch.Tensor:
+        layer = torch.ops.mkldnn._linear_pointwise
+        return layer(source, packed.weight, packed.bias, *self.activation)  # type: ignore[no-any-return]
+
+    def _weights(self, shape: Sequence[int], parameters: Sequence[torch.Tensor]) -> _Weights | None:
+        weight = torch.ops.mkldnn._reorder_linear_weight(parameters[0].contiguous(), math.prod(shape[:-1]))
+        return weight, None if self._bias is None else parameters[self._bias]
+
+
+class PackedConvolution(PackedKernel):
+    """A convolution of which images come and go in a layout."""
+
+    def __init__(self, kernel: LibraryKernel, layout: Layout) -> None:
+        super().__init__(kernel)
+        assert kernel.geometry is not None, "a convolution has windows"
+        self.layout, self.geometry = layout, kernel.geometry
+        self._affine = kernel.affine_steps() if kernel.affine else None
+        self._steps_read = tuple(kernel.parameters.index(node) for node in kernel.affine_operands[1:])
+
+    def __call__(self, source: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
+        """As of every kernel, in the layout."""
+        return self.layout.of(super().__call__(source, *tensors))
+
+    def _run(self, source: torch.Tensor, packed: _Packed, added: torch.Tensor | None = None) -> torch.Tensor:
         geometry, lone = self.geometry, self.geometry.rank == 1
         padding, stride, dilation, extra = _sizes(geometry)
-        sizes: tuple[Any, ...]
-        fused = self.fused or Activation()
-        activation: tuple[Any, ...] = (fused.name, list(fused.numbers), fused.algorithm)
+        image = self.layout.of(source)
         given = image.unsqueeze(2) if lone else image
-        library = torch.ops.mkldnn
-        weights = (packed.weight, packed.bias)
+        library, weights = torch.ops.mkldnn, (packed.weight, packed.bias)
+        sizes: tuple[Any, ...] = (padding, stride, dilation, geometry.groups)
         if added is not None:
-            sizes = (padding, stride, dilation, geometry.groups)
-            result = library._convolution_pointwise.binary(given, added, *weights, *sizes, "add", 1.0, None, [], None)
+            sums: tuple[Any, ...] = ("add", 1.0, None, [], None)
+            result = library._convolution_pointwise.binary(given, self.layout.of(added), *weights, *sizes, *sums)
         elif geometry.transposed:
             sizes = (padding, extra, stride, dilation, geometry.groups)
-            result = library._convolution_transpose_pointwise(given, *weights, *sizes, *activation)
+            result = library._convolution_transpose_pointwise(given, *weights, *sizes, *self.activation)
         else:
-            sizes = (padding, stride, dilation, geometry.groups)
-            result = library._convolution_pointwise(given, *weights, *sizes, *activation)
+            result = library._convolution_pointwise(given, *weights, *sizes, *self.activation)
         return result.squeeze(2) if lone else result  # type: ignore[no-any-return]
 
-    def _made(self, image: torch.Tensor, parameters: Sequence[torch.Tensor]) -> _Packed | None:
-        """The tensors packed; None where steps scale by what is not finite."""
+    def _weights(self, shape: Sequence[int], parameters: Sequence[torch.Tensor]) -> _Weights | None:
         weight, bias = parameters[0], None if self._bias is None else parameters[self._bias]
         if self._affine is not None:
             slope, offset = self._slope_and_offset(parameters)
@@ -135,7 +177,7 @@ class PackedConvolution:
             if not (slope.isfinite().all() and bias.isfinite().all()):
                 return None
             weight, bias = _scaled(weight, slope, self.geometry).to(weight.dtype), bias.to(weight.dtype)
-        return _Packed(tuple(map(_Source.of, parameters)), _packed(weight, image.shape, self.geometry), bias)
+        return _packed(weight, shape, self.geometry), bias
 
     def _slope_and_offset(self, parameters: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """What the affine steps multiply each channel by, and what they add, in float64: their values at 0 and 1."""

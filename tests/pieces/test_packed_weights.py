@@ -16,11 +16,11 @@ from torch.nn import functional as F
 
 import mugraph
 from mugraph.api import _recorded
-from mugraph.frontend.library import LibraryKernel, library_kernels
+from mugraph.frontend.library import LibraryKernel, convolutions, linear_layers
 from mugraph.frontend.recorded_graph import RecordedGraph, recorded_graph
 from mugraph.frontend.torch_casts import name_of
-from mugraph.pieces.convolutions import Layout, PackedConvolution
 from mugraph.pieces.library_ways import Ways
+from mugraph.pieces.packed_weights import Layout, PackedConvolution, packed
 from mugraph.pieces.partitioned import Partitioned
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import silent
@@ -98,7 +98,7 @@ def values_of(graph: RecordedGraph, *inputs: torch.Tensor) -> dict[torch.fx.Node
 
 
 def the_kernel(graph: RecordedGraph) -> LibraryKernel:
-    (kernel,) = library_kernels(graph.module.graph, "cpu")
+    (kernel,) = convolutions(graph.module.graph, "cpu")
     return kernel
 
 
@@ -139,18 +139,18 @@ def test_random_convolutions_with_what_they_take_along(seed: int) -> None:
     with torch.no_grad():
         exact = copy.deepcopy(module).double()(image.double())
         for layout in Layout:
-            packed = PackedConvolution(kernel, layout)
+            convolution = PackedConvolution(kernel, layout)
             for _ in range(2):
-                result = packed(*operands)
+                result = convolution(*operands)
                 assert result.is_contiguous(memory_format=layout.format_of(result.dim()))
                 torch.testing.assert_close(result.double(), exact, rtol=1e-5, atol=float(3e-6 * exact.abs().max()))
-            assert packed._packed is not None
+            assert convolution._packed is not None
         assert torch.equal(kernel.as_torch()(*operands), values[kernel.result])
 
 
 def test_a_residual_block_is_a_kernel_for_each_convolution() -> None:
     graph = recorded(Residual(8).eval(), torch.randn(2, 3, 16, 16))
-    stem, first, second = library_kernels(graph.module.graph, "cpu")
+    stem, first, second = convolutions(graph.module.graph, "cpu")
     norm = ["_native_batch_norm_legit_no_training", "getitem"]
     assert names(stem) == ["convolution", *norm, "relu"]
     assert names(first) == ["convolution", *norm, "silu"]
@@ -182,7 +182,7 @@ def test_a_residual_block_is_a_kernel_for_each_convolution() -> None:
 def test_what_is_taken_along(function: Callable[..., Any], shapes: list[tuple[int, ...]], taken: list[str] | None) -> None:
     inputs = [torch.randn(shape) for shape in shapes]
     graph = recorded(function, *inputs)
-    kernels = library_kernels(graph.module.graph, "cpu")
+    kernels = convolutions(graph.module.graph, "cpu")
     if taken is not None:
         assert names(kernels[0]) == taken
     values = values_of(graph, *inputs)
@@ -196,9 +196,9 @@ def test_what_is_taken_along(function: Callable[..., Any], shapes: list[tuple[in
 
 def test_nothing_is_packed_for_other_devices_and_types() -> None:
     graph = recorded(F.conv2d, torch.randn(2, 3, 6, 6), torch.randn(4, 3, 3, 3))
-    assert library_kernels(graph.module.graph, "cuda") == ()
+    assert convolutions(graph.module.graph, "cuda") == ()
     doubles = recorded(F.conv2d, torch.randn(2, 3, 6, 6).double(), torch.randn(4, 3, 3, 3).double())
-    assert library_kernels(doubles.module.graph, "cpu") == ()
+    assert convolutions(doubles.module.graph, "cpu") == ()
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS, ids=str)
@@ -211,6 +211,60 @@ def test_nan_and_infinity_stay_where_they_are(activation: nn.Module) -> None:
     with torch.no_grad():
         result = PackedConvolution(kernel, Layout.CHANNELS_LAST)(*(values[node] for node in kernel.operands))
     torch.testing.assert_close(result, values[kernel.result], equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("activation", [None, *ACTIVATIONS], ids=str)
+def test_linear_layers_with_their_activations(activation: nn.Module | None, dtype: torch.dtype) -> None:
+    if dtype is torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        pytest.skip("oneDNN has no bfloat16 here")
+    module = nn.Sequential(nn.Linear(24, 40), *([] if activation is None else [activation])).eval().to(dtype)
+    rows = torch.randn(3, 5, 24).to(dtype)
+    rows[0, 0, 0], rows[1, 0, 0], rows[2, 0, 0] = torch.nan, torch.inf, -torch.inf
+    graph = recorded(module, rows)
+    values = values_of(graph, rows)
+    calls = [node for node in graph.module.graph.nodes if node.op == "call_function"]
+    (kernel,) = linear_layers(calls, "cpu")
+    assert kernel.nodes == tuple(calls)
+    layer = packed(kernel, Layout.CONTIGUOUS)
+    with torch.no_grad():
+        for _ in range(2):
+            result = layer(*(values[node] for node in kernel.operands))
+            rounding = 1e-5 if dtype is torch.float32 else 3e-2
+            torch.testing.assert_close(result, values[kernel.result], rtol=rounding, atol=rounding, equal_nan=True)
+    assert layer._packed is not None
+
+
+def test_layers_of_what_is_computed_are_no_library_kernels() -> None:
+    graph = recorded(lambda x, w: F.linear(x, w * 2), torch.randn(4, 8), torch.randn(6, 8))
+    assert linear_layers(graph.module.graph.nodes, "cpu") == ()
+    doubles = recorded(F.linear, torch.randn(4, 8).double(), torch.randn(6, 8).double())
+    assert linear_layers(doubles.module.graph.nodes, "cpu") == ()
+
+
+@pytest.mark.usefixtures("everything_packed")
+def test_a_layer_that_is_left_is_packed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("mugraph.pieces.library_ways._is_faster", lambda kernel, deadline: True)
+    module = nn.Sequential(nn.Linear(24, 2000), nn.ReLU(), nn.Linear(2000, 300)).eval()
+
+    def counted(rows: torch.Tensor) -> torch.Tensor:
+        return torch.cumsum(module(rows), 0)
+
+    rows = torch.randn(512, 24)
+    with torch.no_grad():
+        opt = mugraph.superoptimize(counted, (rows,), budget=10.0, cache="off")
+    assert isinstance(opt, Partitioned)
+    assert [names(kernel) for kernel in opt.cut.partition.library] == [["linear"]]
+    rows = torch.randn(512, 24)
+    same(called(opt, (rows,)), called(counted, (rows,)), rtol=1e-3)
+    with torch.no_grad():
+        next(module[2].parameters()).mul_(2)
+    same(called(opt, (rows,)), called(counted, (rows,)), rtol=1e-3)
+    back = mugraph.load(opt.save(tmp_path / "saved"))
+    assert isinstance(back, Partitioned)
+    assert len(back.cut.partition.library) == 1
+    tensors = tuple(opt.calling.flatten((rows,), {}))
+    same(called(back, tensors), [*called(counted, (rows,)), *tensors[1:]], rtol=1e-3)
 
 
 def in_place(weight: torch.Tensor) -> torch.Tensor:
@@ -234,36 +288,36 @@ def the_data_of_another_one(weight: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("change", [in_place, behind_its_back, another_one, the_data_of_another_one])
 def test_weights_that_change_are_packed_again(change: Callable[[torch.Tensor], torch.Tensor]) -> None:
     image, weight = torch.randn(1, 4, 8, 8), torch.randn(4, 4, 3, 3)
-    packed = PackedConvolution(the_kernel(recorded(F.conv2d, image, weight)), Layout.CONTIGUOUS)
+    runner = PackedConvolution(the_kernel(recorded(F.conv2d, image, weight)), Layout.CONTIGUOUS)
     with torch.no_grad():
-        before = packed(image, weight)
-        first = packed._packed
-        torch.testing.assert_close(packed(image, weight.detach()), before)  # another look at the same memory
-        assert packed._packed is first
+        before = runner(image, weight)
+        first = runner._packed
+        torch.testing.assert_close(runner(image, weight.detach()), before)  # another look at the same memory
+        assert runner._packed is first
         weight = change(weight)
-        torch.testing.assert_close(packed(image, weight), 2 * before)
-        assert packed._packed is not first
+        torch.testing.assert_close(runner(image, weight), 2 * before)
+        assert runner._packed is not first
 
 
 def test_memory_that_is_used_again_is_not_mistaken_for_what_was_there() -> None:
     image = torch.randn(1, 4, 8, 8)
-    packed = PackedConvolution(the_kernel(recorded(F.conv2d, image, torch.randn(4, 4, 3, 3))), Layout.CONTIGUOUS)
+    runner = PackedConvolution(the_kernel(recorded(F.conv2d, image, torch.randn(4, 4, 3, 3))), Layout.CONTIGUOUS)
     with torch.no_grad():
         for _ in range(20):
             weight = torch.randn(4, 4, 3, 3)
-            torch.testing.assert_close(packed(image, weight), F.conv2d(image, weight))
+            torch.testing.assert_close(runner(image, weight), F.conv2d(image, weight))
             del weight
 
 
 def test_tensors_without_versions_are_not_kept() -> None:
     image = torch.randn(1, 4, 8, 8)
-    packed = PackedConvolution(the_kernel(recorded(F.conv2d, image, torch.randn(4, 4, 3, 3))), Layout.CHANNELS_LAST)
+    runner = PackedConvolution(the_kernel(recorded(F.conv2d, image, torch.randn(4, 4, 3, 3))), Layout.CHANNELS_LAST)
     with torch.inference_mode():
         weight = torch.randn(4, 4, 3, 3)
         for _ in range(2):
-            torch.testing.assert_close(packed(image, weight), F.conv2d(image, weight))
+            torch.testing.assert_close(runner(image, weight), F.conv2d(image, weight))
             weight.mul_(2)
-    assert packed._packed is None
+    assert runner._packed is None
 
 
 def test_slopes_that_are_not_finite_are_left_to_pytorch() -> None:
@@ -272,9 +326,9 @@ def test_slopes_that_are_not_finite_are_left_to_pytorch() -> None:
     image = torch.randn(1, 4, 8, 8)
     graph = recorded(module, image)
     kernel, values = the_kernel(graph), values_of(graph, image)
-    packed = PackedConvolution(kernel, Layout.CONTIGUOUS)
-    torch.testing.assert_close(packed(*(values[node] for node in kernel.operands)), values[kernel.result], equal_nan=True)
-    assert packed._packed is None
+    runner = PackedConvolution(kernel, Layout.CONTIGUOUS)
+    torch.testing.assert_close(runner(*(values[node] for node in kernel.operands)), values[kernel.result], equal_nan=True)
+    assert runner._packed is None
 
 
 @pytest.fixture
@@ -331,7 +385,8 @@ def test_a_network_runs_in_either_layout(layout: Layout, monkeypatch: pytest.Mon
     back.save(tmp_path / "again")
     assert (tmp_path / "again" / "torch.json").read_text() == (tmp_path / "saved" / "torch.json").read_text()
 
-    monkeypatch.setattr("mugraph.pieces.saved_graph.library_kernels", lambda graph, device: ())
+    for finder in ("convolutions", "linear_layers"):
+        monkeypatch.setattr(f"mugraph.pieces.saved_graph.{finder}", lambda calls, device: ())
     elsewhere = mugraph.load(tmp_path / "saved")  # where the library does not know these convolutions
     assert isinstance(elsewhere, Partitioned)
     assert not elsewhere.cut.partition.library
@@ -340,5 +395,5 @@ def test_a_network_runs_in_either_layout(layout: Layout, monkeypatch: pytest.Mon
 
 def test_what_there_is_no_time_for_is_tried_in_whole_calls() -> None:
     graph = recorded(F.conv2d, torch.randn(2, 3, 6, 6), torch.randn(4, 3, 3, 3))
-    kernels = library_kernels(graph.module.graph, "cpu")
+    kernels = convolutions(graph.module.graph, "cpu")
     assert Ways.of(kernels, Deadline(0.0), silent).layouts == {kernels[0]: tuple(Layout)}
