@@ -127,15 +127,15 @@ def size(names: dict[str, Any]) -> int:
 
 
 def errors(
-    opt: Callable[..., Any], model: torch.nn.Module, inputs: Sequence[Any], exact: torch.nn.Module | None = None
+    opt: Callable[..., Any], model: torch.nn.Module, inputs: Sequence[Any], in_float64: torch.nn.Module | None = None
 ) -> tuple[float, float, bool]:
     """The largest error of the result and of the model against float64, relative to the largest element; are integers equal?
 
-    `exact` is the model in float64, unless it is made of the model.
+    `in_float64` is the model in float64, unless it is made of the model.
     """
-    exact_model = copy.deepcopy(model).double() if exact is None else exact
+    exact_model: Callable[..., Any] = copy.deepcopy(model).double() if in_float64 is None else in_float64
     exact_inputs = tree_map_only(torch.Tensor, lambda leaf: leaf.double() if leaf.is_floating_point() else leaf, inputs)
-    calls = ((opt, inputs), (model, inputs), (exact_model, exact_inputs))
+    calls: Sequence[tuple[Callable[..., Any], Any]] = ((opt, inputs), (model, inputs), (exact_model, exact_inputs))
     returned = [
         [leaf for leaf in tree_leaves(called(*copy.deepcopy(given))) if isinstance(leaf, torch.Tensor)] for called, given in calls
     ]
