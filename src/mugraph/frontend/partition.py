@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import torch
 from torch import fx
 
 from mugraph.errors import MugraphError
@@ -295,7 +296,7 @@ class _Splitter:
                 continue
             sources = [source for source in node.all_input_nodes if source in kept]
             exported = all(any(user not in kept for user in source.users) for source in sources)
-            if not traits.computes or exported:
+            if exported or not (traits.computes or self._lays_out(node, kept)):
                 del kept[node]
                 self._leave([node], "a cheap last step on what others read too")
         for node in nodes:
@@ -303,6 +304,11 @@ class _Splitter:
                 del kept[node]
                 self._leave([node], "a view that others read too")
         return list(kept)
+
+    def _lays_out(self, node: fx.Node, kept: Container[fx.Node]) -> bool:
+        """Whether a call writes what a kernel computes in another order, in which the kernel can write it at once."""
+        copies = isinstance(node.target, torch._ops.OpOverload) and not node.target.is_view
+        return copies and any(source in kept for source in node.all_input_nodes)
 
     def _shared_view(self, node: fx.Node, kept: Container[fx.Node]) -> bool:
         """Whether a call gives kernels and others what the kernels read, as it lies in memory."""
