@@ -65,6 +65,7 @@ def superoptimize(
     cache: Store | Mode | str | None = None,
     like: Graph | None = None,
     baselines: bool = False,
+    pack: bool = True,
 ) -> Superoptimized:
     """Discover the fastest muGraph equivalent to `fn`, and return it as a callable.
 
@@ -98,7 +99,8 @@ def superoptimize(
     torch.compile, which takes some seconds to compile, beyond the budget.
 
     A function need not be a program as a whole: kernels then run the programs in it, and PyTorch the rest
-    (`mugraph.pieces.partitioned.Partitioned`); `report.coverage` says which is which.
+    (`mugraph.pieces.partitioned.Partitioned`); `report.coverage` says which is which. With `pack` weights of convolutions and
+    linear layers that the library is best at are kept in its own layout too, which takes their memory once more.
 
     Raises UnsupportedOperator and InvalidInput for functions that PyTorch cannot record, with the line at fault, and InvalidInput
     for a space that holds no muGraph of the program, naming the limit at fault; with `like` or another engine also for what is no
@@ -106,7 +108,7 @@ def superoptimize(
     """
     deadline = Deadline(budget)
     settings = OptimizationSettings(
-        target, seed, profile, max_error, evidence, engine_of(search), space, workers, cache, like, baselines
+        target, seed, profile, max_error, evidence, engine_of(search), space, workers, cache, like, baselines, pack
     )
     with ExitStack() as stack:
         tell = stack.enter_context(Reporter()) if progress is True else progress or silent

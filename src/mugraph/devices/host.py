@@ -15,6 +15,8 @@ from mugraph.ir.dtypes import DType
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _PROCESSOR = Path("/proc/cpuinfo")
+_BUSY = 2.0
+"""A load per core at which threads wait so long for each other that what is measured is only good for the day."""
 
 
 @cache
@@ -49,6 +51,11 @@ def available_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def is_busy() -> bool:
+    """Whether this machine has had more to do for a minute than this process and its compilers."""
+    return hasattr(os, "getloadavg") and os.getloadavg()[0] > _BUSY * available_cores()
 
 
 def processor_features(cpuinfo: Path) -> frozenset[str]:

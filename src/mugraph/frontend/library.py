@@ -39,6 +39,8 @@ _ACTIVATIONS: dict[str, Callable[..., Activation]] = {
     "tanh": lambda: Activation("tanh"),
 }
 """By operator of PyTorch. What compares (relu, hardtanh, hardsigmoid) is not here: of NaN oneDNN makes 0 then, PyTorch NaN."""
+_MATRIX_PRODUCTS = frozenset({torch.ops.aten.addmm.default, torch.ops.aten.matmul.default, torch.ops.aten.mm.default})
+"""Overloads of ATen that multiply by weights [inputs, outputs]."""
 _IN_PLACE = frozenset({*_ACTIVATIONS, "elu", "hardsigmoid", "hardtanh", "mish", "relu"})
 """Operators of PyTorch that can write their result in the place of what they read."""
 
@@ -83,7 +85,7 @@ class LibraryKernel:
     @property
     def geometry(self) -> Geometry | None:
         """How the windows of a convolution lie; None for a linear layer."""
-        if self.product.target is torch.ops.aten.linear.default:
+        if self.product.target is not torch.ops.aten.convolution.default:
             return None
         _, _, _, stride, padding, dilation, transposed, output_padding, groups = arguments_of_call(self.product)
         rank = len(_tensor(self.weight).shape) - 2
@@ -94,17 +96,23 @@ class LibraryKernel:
     @property
     def source(self) -> fx.Node:
         """What the weights multiply: an image [batch, channels, ...] of a convolution, or the rows [..., features] of a layer."""
-        return self.product.args[0]  # type: ignore[return-value]
+        return _product_of(self.product)[0]
 
     @property
     def weight(self) -> fx.Node:
-        """The weights [outputs, inputs of a group, ...], or [inputs, outputs of a group, ...] where it is transposed."""
-        return self.product.args[1]  # type: ignore[return-value]
+        """The weights [outputs, inputs of a group, ...], or [inputs, outputs of a group, ...] if `inputs_first`."""
+        return _product_of(self.product)[1]
 
     @property
     def bias(self) -> fx.Node | None:
         """The offset of each output of the product itself."""
-        return arguments_of_call(self.product)[2]  # type: ignore[no-any-return]
+        return _product_of(self.product)[2]
+
+    @property
+    def inputs_first(self) -> bool:
+        """Whether the weights have a row for each input, not for each output."""
+        geometry = self.geometry
+        return self.product.target in _MATRIX_PRODUCTS if geometry is None else geometry.transposed
 
     @property
     def parameters(self) -> tuple[fx.Node, ...]:
@@ -162,6 +170,15 @@ class LibraryKernel:
         return _module(self.nodes, self.operands)
 
 
+def _product_of(node: fx.Node) -> tuple[fx.Node, fx.Node, fx.Node | None]:
+    """What a call multiplies, the weights that multiply it, and the offsets that are added."""
+    if node.target is torch.ops.aten.addmm.default:
+        bias, source, weight = node.args[:3]
+        return source, weight, bias  # type: ignore[return-value]
+    source, weight, *rest = node.args
+    return source, weight, rest[0] if rest else None  # type: ignore[return-value]
+
+
 def _module(nodes: Sequence[fx.Node], operands: Sequence[fx.Node]) -> fx.GraphModule:
     """Calls from what they read to the result of the last."""
     graph = fx.Graph()
@@ -193,7 +210,7 @@ def linear_layers(calls: Iterable[fx.Node], device: str) -> tuple[LibraryKernel,
     if not _packs(device):
         return ()
     among = set(calls)
-    layers = [node for node in among if node.target is torch.ops.aten.linear.default and _is_layer(node)]
+    layers = [node for node in among if _is_layer(node)]
     return tuple(LibraryKernel(node, activation=_activation(node, among)) for node in sorted(layers))
 
 
@@ -202,16 +219,27 @@ def _packs(device: str) -> bool:
 
 
 def _is_layer(node: fx.Node) -> bool:
-    source, weight, *bias = node.all_input_nodes
-    shapes = (*_tensor(source).shape, *_tensor(weight).shape)
+    """Whether a call multiplies rows by a matrix that is there before, and adds at most one row to each."""
+    if node.target is not torch.ops.aten.linear.default and node.target not in _MATRIX_PRODUCTS:
+        return False
+    if node.kwargs or not all(isinstance(operand, fx.Node) for operand in _product_of(node)[:2]):
+        return False
+    source, weight, bias = _product_of(node)
+    fixed = (weight,) if bias is None else (weight, bias)
     return (
-        all(isinstance(size, int) and size > 0 for size in shapes)
+        all(map(_is_some, (*_tensor(source).shape, *_tensor(weight).shape)))
         and _tensor(weight).dim() == 2
         and _tensor(source).dim() > 1
-        and all(map(_is_fixed, (weight, *bias)))
+        and all(map(_is_fixed, fixed))
+        and (bias is None or _tensor(bias).dim() == 1)
         and _is_packed(_tensor(node).dtype)
         and all(_tensor(operand).dtype is _tensor(node).dtype for operand in node.all_input_nodes)
     )
+
+
+def _is_some(size: int | torch.SymInt) -> bool:
+    """Whether a size is positive, in the call that a graph was recorded with at least."""
+    return (size if isinstance(size, int) else size.node.hint or 0) > 0
 
 
 def _activation(last: fx.Node, among: Container[fx.Node]) -> fx.Node | None:

@@ -150,7 +150,8 @@ def partition(graph: fx.Graph, device: str = "cpu", library: Sequence[LibraryKer
     masks = {mask for mask in map(unknown_mask, calls) if mask is not None}
     verdicts = {node: inspector.inspect(node) for node in calls[:end]}
     verdicts |= {mask: "it makes a mask, which is looked at before attention runs" for mask in masks if mask in verdicts}
-    called = library if end == len(calls) else ()
+    before = set(calls[:end])
+    called = [kernel for kernel in library if before.issuperset(kernel.nodes)]
     verdicts |= {node: "a library kernel has it" for kernel in called for node in kernel.nodes}
     traits = {node: verdict for node, verdict in verdicts.items() if isinstance(verdict, Traits)}
     levels = levels_of(calls[:end], traits)

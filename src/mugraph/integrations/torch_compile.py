@@ -29,10 +29,14 @@ from torch.utils._python_dispatch import _disable_current_modes
 from mugraph.errors import InvalidInput
 from mugraph.frontend.capture import captured
 from mugraph.frontend.graph_passes import concrete, numbers_of, with_arrangements, with_views_of_results
-from mugraph.frontend.partition import Partition, Piece, partition
-from mugraph.frontend.splice import spliced
+from mugraph.frontend.node_traits import bytes_of, tensor_of
+from mugraph.frontend.partition import Partition, Piece
+from mugraph.pieces.library_ways import example_of
 from mugraph.pieces.piece_optimizer import GraphsByForm, PieceOptions, optimizer
+from mugraph.pieces.plan import Plan, plans
 from mugraph.results.superoptimized import Superoptimized
+from mugraph.runtime.benchmarking import quickest
+from mugraph.support.deadline import Deadline
 
 _USES = 3
 """How often a size must come to be worth seconds."""
@@ -101,15 +105,22 @@ class Compiled:
     """What became of one graph."""
 
     partition: Partition
-    """Of its calls: pieces run as kernels, and what torch runs for which reason."""
+    """Of its calls: pieces run as kernels, library kernels, and what torch runs for which reason."""
     results: Mapping[Piece, Superoptimized]
 
     def __str__(self) -> str:
         pieces, distinct = len(self.partition.pieces), len(set(map(id, self.results.values())))
+        library = len(self.partition.library)
+        more = f" and {library} library kernel{'s' * (library != 1)} ({self.packed_bytes / 2**20:.0f} MiB of packed weights)"
         return (
-            f"{pieces} pieces ({distinct} distinct) run as kernels, {self.partition.byte_share:.0%} of the bytes; "
-            f"{len(self.partition.left)} calls left to torch"
+            f"{pieces} pieces ({distinct} distinct){more * (library > 0)} run as kernels, {self.partition.byte_share:.0%} of the "
+            f"bytes; {len(self.partition.left)} calls left to torch"
         )
+
+    @property
+    def packed_bytes(self) -> int:
+        """What the weights of library kernels take once more in the library's layout, but for how it rounds their sizes up."""
+        return sum(map(bytes_of, {kernel.weight for kernel in self.partition.library}))
 
 
 compilations: deque[Compiled] = deque(maxlen=100)
@@ -191,21 +202,23 @@ def _at_all_sizes(options: PieceOptions, module: fx.GraphModule) -> Callable[...
 def _optimized(options: PieceOptions, module: fx.GraphModule, graphs: GraphsByForm) -> fx.GraphModule:
     """The graph with kernels in the place of its pieces."""
     module = with_arrangements(with_views_of_results(module))
-    whole = partition(module.graph, options.target.partition(":")[0])
-    results: dict[Piece, Superoptimized] = {}
-    reasons: Counter[str] = Counter()
-    for piece, outcome in zip(whole.pieces, optimizer(options).outcomes(whole.pieces, graphs), strict=True):
-        if outcome.reason or outcome.result is None:
-            whole = whole.without([piece], outcome.reason)
-            reasons[f"a piece of {len(piece.nodes)} calls stays with torch: {outcome.reason}"] += 1
-        else:
-            results[piece] = outcome.result
+    with _disable_current_modes():  # Dynamo's, under which tensors have no data
+        choices = plans(module, options.target.partition(":")[0], optimizer(options), Deadline(options.budget), graphs)
+        plan = choices[0] if len(choices) == 1 else _fastest(module, choices)
+    reasons = Counter(f"a piece of {len(piece.nodes)} calls stays with torch: {reason}" for piece, reason in plan.lost.items())
     for reason, count in reasons.items():
         _log.info("%s%s", reason, f" ({count} such pieces)" if count > 1 else "")
-    compiled = Compiled(whole, results)
+    compiled = Compiled(plan.partition, plan.results)
     compilations.append(compiled)
     _log.info("%s", compiled)
-    for reason, count in whole.reasons().items():
+    for reason, count in plan.partition.reasons().items():
         _log.debug("left to torch: %d x %s", count, reason)
-    kernels = {piece: result.executable for piece, result in results.items()}
-    return spliced(module, whole, kernels)
+    return plan.spliced(module)
+
+
+def _fastest(module: fx.GraphModule, choices: Sequence[Plan]) -> Plan:
+    """The plan of which calls with tensors like those of the graph take the least time."""
+    tensors = [tensor_of(node) for node in module.graph.nodes if node.op == "placeholder"]
+    examples = [None if tensor is None else example_of(tensor) for tensor in tensors]
+    with torch.no_grad():
+        return choices[quickest([functools.partial(plan.spliced(module).forward, *examples) for plan in choices])]

@@ -23,22 +23,21 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from mugraph.errors import MugraphError
 from mugraph.frontend.calling import arguments_of
 from mugraph.frontend.graph_passes import with_arrangements, with_views_of_results
-from mugraph.frontend.library import convolutions
-from mugraph.frontend.partition import Partition, Piece, partition
+from mugraph.frontend.partition import Partition, Piece
 from mugraph.frontend.recorded_graph import RecordedGraph, recorded_graph
 from mugraph.frontend.source_lines import line_of_node
 from mugraph.frontend.splice import STEP, Step
 from mugraph.frontend.torch_casts import name_of
 from mugraph.frontend.torch_trace import RecordedCall
 from mugraph.pieces.data import CutGraph
-from mugraph.pieces.library_ways import Ways, with_linear_layers
 from mugraph.pieces.partitioned import Partitioned, with_report
 from mugraph.pieces.piece_optimizer import Optimizer, PieceOptions
+from mugraph.pieces.plan import plans
 from mugraph.results.coverage import Amount, Coverage, LeftCalls, divided, ranked
 from mugraph.results.data import Report
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.baselines import EAGER
-from mugraph.runtime.benchmarking import in_turns
+from mugraph.runtime.benchmarking import quickest
 from mugraph.selection.own_function import OwnCall
 from mugraph.selection.whole_programs import ExampleInputs, OptimizationSettings
 from mugraph.support.deadline import Deadline
@@ -49,9 +48,7 @@ from mugraph.targets.machine import Machine, machine_for
 _PLACE = re.compile(r"^operator aten\.\w+( \([^)]*\))?: ")
 """What a reason begins with that says where the call is."""
 _ROUNDS = 5
-"""Calls of which each part is timed, or one layout is timed beside another."""
-_TRIED_SECONDS = 0.5
-"""After so long no further round of calls in several layouts starts."""
+"""Calls of which each part is timed."""
 
 
 def superoptimized_in_pieces(
@@ -66,12 +63,6 @@ def superoptimized_in_pieces(
     recorded = prepared(recorded_graph(call))
     machine = machine_for(settings.target)
     here = machine.available and _lies_on(machine, example_inputs)
-    library = convolutions(recorded.module.graph, recorded.device) if here else ()
-    ways = Ways.of(library, deadline, tell) if settings.profile else Ways.untimed(library)
-    whole = partition(recorded.module.graph, recorded.device, tuple(ways.layouts))
-    count, why = len(whole.pieces), str(refusal).split(";")[0]
-    what = f"{count} program{'s' * (count != 1)} in the function, which is none as a whole: {why}"
-    tell(Event("partition", what, deadline.elapsed))
     options = PieceOptions(
         target=settings.target,
         budget=deadline.remaining,
@@ -82,23 +73,16 @@ def superoptimized_in_pieces(
         space=settings.space,
         workers=settings.workers,
         profile=settings.profile,
+        pack=settings.pack and here,
     )
     optimizer = Optimizer(options, tell)
-    results: dict[Piece, Superoptimized] = {}
-    for piece, outcome in zip(whole.pieces, optimizer.outcomes(whole.pieces, {}), strict=True):
-        if outcome.reason or outcome.result is None:
-            whole = whole.without([piece], outcome.reason)
-        else:
-            results[piece] = outcome.result
-    cut = CutGraph(recorded, whole, results)
-    if here:
-        cut = with_linear_layers(cut, settings.profile, deadline, tell)
-    report = _report(cut, optimizer, deadline, seed_or_fresh(settings.seed))
+    why = f" in the function, which is none as a whole: {str(refusal).split(';')[0]}"
+    choices = [CutGraph(recorded, plan) for plan in plans(recorded.module, recorded.device, optimizer, deadline, why=why)]
+    report = _report(choices[0], optimizer, deadline, seed_or_fresh(settings.seed))
+    results = [Partitioned(each, _covered(report, each), settings.target) for each in choices]
     if not settings.profile or not here:
-        return Partitioned(cut, replace(report, found=bool(results or cut.partition.library)), settings.target)
-    choices = [Partitioned(each, _covered(report, each), settings.target) for each in ways.choices(cut)]
-    result = _fastest(choices, example_inputs)
-    return _beside(result, call.fn, example_inputs, machine, settings, deadline, tell)
+        return results[0]
+    return _beside(_fastest(results, example_inputs), call.fn, example_inputs, machine, settings, deadline, tell)
 
 
 def _lies_on(machine: Machine, example_inputs: ExampleInputs) -> bool:
@@ -120,9 +104,8 @@ def _fastest(results: Sequence[Partitioned], example_inputs: ExampleInputs) -> P
     captured = results[0].calling.captured
     first = len(results[0].cut.recorded.layouts) - len(captured)
     written = [captured[number - first] for number in results[0].cut.recorded.writes if number >= first]
-    with _unchanged(written), torch.inference_mode():
-        times = in_turns([functools.partial(result, *args, **kwargs) for result in results], _TRIED_SECONDS, rounds=_ROUNDS)
-    return min(zip(map(median, times), results, strict=True), key=lambda timed: timed[0])[1]
+    with _unchanged(written), torch.no_grad():
+        return results[quickest([functools.partial(result, *args, **kwargs) for result in results])]
 
 
 def _beside(
@@ -167,10 +150,12 @@ def difference(result: Callable[..., Any], fn: Callable[..., Any], args: Sequenc
     calls = []
     for called in (fn, result):
         own_args, own_kwargs = _copies((args, kwargs))
+        states: list[Any] = []
         with torch.random.fork_rng(), torch.no_grad():
             torch.manual_seed(0)
-            returned = called(*own_args, **own_kwargs)
-        calls.append([leaf for leaf in tree_leaves((returned, own_args, own_kwargs)) if isinstance(leaf, torch.Tensor)])
+            for _ in range(2):  # weights are packed in the second call
+                states.append(_copies((called(*own_args, **own_kwargs), own_args, own_kwargs)))
+        calls.append([leaf for leaf in tree_leaves(states) if isinstance(leaf, torch.Tensor)])
     for number, (wanted, got) in enumerate(zip(*calls, strict=True)):
         try:
             torch.testing.assert_close(got, wanted, rtol=0.0, atol=_tolerance(wanted), equal_nan=True)
@@ -218,7 +203,7 @@ def _report(cut: CutGraph, optimizer: Optimizer, deadline: Deadline, seed: int) 
         "exhausted_what": f"each of {len(reports)} distinct programs by itself; where they begin and end was not searched",
     }
     return Report(
-        found=bool(cut.results),
+        found=bool(cut.results or cut.partition.library),
         search=search,
         proposed=sum(report.proposed for report in reports),
         rejected=tuple(rejection for report in reports for rejection in report.rejected),

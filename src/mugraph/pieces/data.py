@@ -14,9 +14,9 @@ from mugraph.errors import InvalidInput, SeveralPrograms
 from mugraph.frontend.partition import Partition, Piece
 from mugraph.frontend.recorded_graph import RecordedGraph
 from mugraph.frontend.source_lines import line_of_node
-from mugraph.frontend.splice import laid_out, spliced
+from mugraph.frontend.splice import laid_out
 from mugraph.frontend.torch_casts import name_of
-from mugraph.pieces.packed_weights import Layout, packed
+from mugraph.pieces.plan import Plan
 from mugraph.results.cuda_graphs import Graphed
 from mugraph.results.data import Candidates, Report, calling_directly
 from mugraph.results.superoptimized import Superoptimized
@@ -48,18 +48,22 @@ class CutGraph:
     """A recorded function cut into programs and calls of PyTorch: what runs for which part of the torch graph."""
 
     recorded: RecordedGraph
-    """Its `module` is the graph that `partition` cuts."""
-    partition: Partition
-    results: Mapping[Piece, Superoptimized]
-    layout: Layout = Layout.CONTIGUOUS
-    """How images lie between convolutions that are library kernels."""
+    """Its `module` is the graph that the plan is of."""
+    plan: Plan
+
+    @property
+    def partition(self) -> Partition:
+        """Which part is what."""
+        return self.plan.partition
+
+    @property
+    def results(self) -> Mapping[Piece, Superoptimized]:
+        """What was found for the programs."""
+        return self.plan.results
 
     def spliced(self) -> fx.GraphModule:
         """The graph with calls of kernels in the place of the programs."""
-        kernels = {piece: self.results[piece].executable for piece in self.partition.pieces}
-        library = {kernel: packed(kernel, self.layout) for kernel in self.partition.library}
-        arrange = self.layout.of if self.layout is Layout.CHANNELS_LAST else None
-        return spliced(self.recorded.module, self.partition, kernels, library, arrange)
+        return self.plan.spliced(self.recorded.module)
 
 
 class PartitionedResult(Superoptimized):

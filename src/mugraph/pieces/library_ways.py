@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
@@ -12,99 +13,141 @@ from typing import Any
 import torch
 from torch import fx
 
+from mugraph.devices import device_for
+from mugraph.devices.host import is_busy
 from mugraph.frontend.library import LibraryKernel, linear_layers
 from mugraph.frontend.node_traits import tensor_of
-from mugraph.pieces.data import CutGraph
+from mugraph.frontend.partition import Left, Partition, Piece
+from mugraph.frontend.splice import as_torch, spliced
 from mugraph.pieces.packed_weights import Layout, packed
 from mugraph.runtime.benchmarking import in_turns
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import Event, ProgressCallback
+from mugraph.support.store import Store, digest_of
 
+KIND = "library"
+"""What the store calls the seconds of library kernels."""
 _SECONDS, _ROUNDS = 0.1, 5
-"""After so long no further round of calls of one convolution starts; and the most rounds."""
+"""After so long no further round of calls of one library kernel starts; and the most rounds."""
 _SHARE = 0.25
-"""The part of the budget that goes into timing convolutions."""
+"""The part of the budget that goes into timing library kernels of one sort."""
 _FASTER = 1.05
 """So many times as fast as PyTorch's calls the kernel of a linear layer is taken: more than the noise of a few rounds."""
 _NOT_SLOWER = 1.1
 """So many times the time of PyTorch's calls a convolution may take by itself: what follows in its layout gains from it."""
 
+_Times = tuple[float, ...]
+"""Seconds of PyTorch's calls, then those of the library kernel in each layout that it has."""
+
+
+class Library:
+    """What library kernels take on this machine, each kind timed once and kept; on a busy machine for this process only."""
+
+    def __init__(self, target: str, store: Store) -> None:
+        self._store = store
+        self._here = (repr(device_for(target)), torch.__version__, str(torch.get_num_threads()))
+        self._times: dict[str, _Times] = {}
+
+    def layouts(self, kernel: LibraryKernel, deadline: Deadline) -> tuple[Layout, ...] | None:
+        """The layouts in which a convolution is not slower than PyTorch's calls on contiguous images; None for want of time."""
+        times = self._timed(kernel, deadline)
+        if times is None:
+            return None
+        by_torch, *ours = times
+        layouts = _layouts(kernel)
+        return tuple(layout for layout, seconds in zip(layouts, ours, strict=True) if seconds < _NOT_SLOWER * by_torch)
+
+    def is_faster(self, kernel: LibraryKernel, deadline: Deadline) -> bool:
+        """Whether the kernel of a linear layer beats PyTorch's calls, as far as there is time to see."""
+        times = self._timed(kernel, deadline)
+        return times is not None and times[1] * _FASTER < times[0]
+
+    def faster(self, kernels: Sequence[LibraryKernel], deadline: Deadline, tell: ProgressCallback) -> tuple[LibraryKernel, ...]:
+        """The linear layers whose kernels are."""
+        if not kernels:
+            return ()
+        _announce("linear layer", kernels, deadline, tell)
+        until = Deadline(deadline.share(_SHARE))
+        return tuple(kernel for kernel in kernels if self.is_faster(kernel, until))
+
+    def _timed(self, kernel: LibraryKernel, deadline: Deadline) -> _Times | None:
+        """Seconds of a kernel and of PyTorch's calls, now or in an earlier call; None where the deadline has passed before."""
+        key = digest_of(str(_kind(kernel)), *self._here)
+        if key not in self._times:
+            with suppress(KeyError, TypeError, ValueError):  # a document that is none: it is measured again
+                record = self._store.get(KIND, key)
+                if record is not None:
+                    self._times[key] = tuple(float(seconds) for seconds in record["seconds"])
+        if key not in self._times and not deadline.passed:
+            self._times[key] = _measured(kernel, deadline)
+            if not is_busy():
+                self._store.put(KIND, key, {"seconds": list(self._times[key])})
+        return self._times.get(key)
+
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """By library kernel that is not slower than PyTorch's calls, the layouts of images in which it is not."""
+    """By convolution that is not slower as a library kernel, the layouts of images in which it is not."""
 
     layouts: Mapping[LibraryKernel, Sequence[Layout]]
 
     @classmethod
-    def of(cls, kernels: Sequence[LibraryKernel], deadline: Deadline, tell: ProgressCallback) -> Ways:
-        """Those of candidates, of which alike ones are timed once; of what there is no time for, the whole call decides."""
+    def of(cls, kernels: Sequence[LibraryKernel], library: Library, deadline: Deadline, tell: ProgressCallback) -> Ways:
+        """Those of candidates; of what there is no time for, the whole call decides."""
         if not kernels:
             return cls({})
-        alike = {_kind(kernel): kernel for kernel in kernels}
-        what = f"{len(alike)} kind{'s' * (len(alike) != 1)} of convolution, with packed weights and without"
-        tell(Event("library", what, deadline.elapsed))
+        _announce("convolution", kernels, deadline, tell)
         until = Deadline(deadline.share(_SHARE))
+        found = {kernel: library.layouts(kernel, until) for kernel in kernels}
         everywhere = tuple(Layout)
-        faster = {kind: everywhere if until.passed else _faster_layouts(kernel, until) for kind, kernel in alike.items()}
-        return cls({kernel: faster[_kind(kernel)] for kernel in kernels if faster[_kind(kernel)]})
+        return cls({kernel: everywhere if layouts is None else layouts for kernel, layouts in found.items() if layouts != ()})
 
     @classmethod
     def untimed(cls, kernels: Sequence[LibraryKernel]) -> Ways:
         """All of them, with images as PyTorch has them by default."""
         return cls(dict.fromkeys(kernels, (Layout.CONTIGUOUS,)))
 
-    def choices(self, cut: CutGraph) -> list[CutGraph]:
+    def choices(self, whole: Partition) -> list[tuple[Partition, Layout]]:
         """A graph that is cut, with library kernels where they are not slower, in one way for each layout, or more.
 
         With channels last there is one without the programs that read images, as these have channels first.
         """
-        whole, choices = cut.partition, []
+        choices = []
         for layout in Layout:
             images = [kernel for kernel in whole.library if kernel.geometry is not None]
             slower = [kernel for kernel in images if layout not in self.layouts[self._known(kernel)]]
             if len(slower) == len(images):
                 continue
             part = whole.without(slower, "with packed weights it is not faster")
-            choices.append(replace(cut, partition=part, layout=layout))
+            choices.append((part, layout))
             reading = [piece for piece in part.pieces if any(_is_image(node) for node in piece.inputs)]
             if reading and layout is Layout.CHANNELS_LAST:
                 part = part.without(reading, "between convolutions PyTorch's calls are faster with channels last")
-                choices.append(replace(cut, partition=part, layout=layout))
-        return choices or [cut]
+                choices.append((part, layout))
+        return choices or [(whole, Layout.CONTIGUOUS)]
 
     def _known(self, kernel: LibraryKernel) -> LibraryKernel:
         """The kernel of the same convolution before it was given its level."""
         return next(known for known in self.layouts if known.product is kernel.product)
 
 
-def with_linear_layers(cut: CutGraph, timed: bool, deadline: Deadline, tell: ProgressCallback) -> CutGraph:
-    """A graph that is cut, with library kernels for linear layers left to PyTorch: if `timed`, those that are faster."""
-    layers = linear_layers((left.node for left in cut.partition.left), cut.recorded.device)
-    alike = {_kind(kernel): kernel for kernel in layers}
-    if timed and layers:
-        what = f"{len(alike)} kind{'s' * (len(alike) != 1)} of linear layer, with packed weights and without"
-        tell(Event("library", what, deadline.elapsed))
-        until = Deadline(deadline.share(_SHARE))
-        alike = {kind: kernel for kind, kernel in alike.items() if not until.passed and _is_faster(kernel, until)}
-    return replace(cut, partition=cut.partition.with_library(kernel for kernel in layers if _kind(kernel) in alike))
+def layers_of(piece: Piece) -> tuple[LibraryKernel, ...]:
+    """The linear layers of a piece that could be library kernels."""
+    return linear_layers(piece.nodes, piece.inputs[0].meta["val"].device.type)
 
 
-def _is_faster(kernel: LibraryKernel, deadline: Deadline) -> bool:
-    """Whether the kernel of a linear layer beats PyTorch's calls."""
-    tensors = [_random(node.meta["val"]) for node in kernel.operands]
-    sides: list[Callable[..., Any]] = [kernel.as_torch(), packed(kernel, Layout.CONTIGUOUS)]
-    by_torch, ours = _seconds(sides, [tensors, tensors], deadline)
-    return ours * _FASTER < by_torch
+def with_packed_weights(piece: Piece, layers: Iterable[LibraryKernel]) -> fx.GraphModule:
+    """The calls of a piece as PyTorch makes them, but for linear layers of it, whose weights are packed."""
+    calls = [node for node in piece.torch_graph.nodes if node.op == "call_function"]
+    copies = dict(zip(piece.nodes, calls, strict=True))
+    own = (replace(each, product=copies[each.product], activation=each.activation and copies[each.activation]) for each in layers)
+    whole = Partition((), tuple(Left(call, "", 0) for call in calls)).with_library(own)
+    return spliced(as_torch(piece), whole, {}, {kernel: packed(kernel, Layout.CONTIGUOUS) for kernel in whole.library})
 
 
-def _seconds(sides: Sequence[Callable[..., Any]], tensors: Sequence[Sequence[torch.Tensor]], deadline: Deadline) -> list[float]:
-    """What calls take, each of its own tensors."""
-    calls = [functools.partial(side, *given) for side, given in zip(sides, tensors, strict=True)]
-    left = deadline.remaining
-    with torch.no_grad():
-        times = in_turns(calls, _SECONDS, math.inf if left is None else left, _ROUNDS)
-    return [median(taken) for taken in times]
+def _announce(what: str, kernels: Sequence[LibraryKernel], deadline: Deadline, tell: ProgressCallback) -> None:
+    count = len({_kind(kernel) for kernel in kernels})
+    tell(Event("library", f"{count} kind{'s' * (count != 1)} of {what}, with packed weights and without", deadline.elapsed))
 
 
 def _is_image(node: fx.Node) -> bool:
@@ -115,23 +158,44 @@ def _is_image(node: fx.Node) -> bool:
 def _kind(kernel: LibraryKernel) -> tuple[object, ...]:
     """What the time of a library kernel depends on."""
     tensors = [tensor_of(node) for node in (kernel.source, kernel.weight)]
-    shapes = tuple((tuple(tensor.shape), tensor.dtype) for tensor in tensors if tensor is not None)
+    shapes = tuple((_sizes(tensor.shape), tensor.dtype) for tensor in tensors if tensor is not None)
     return shapes, kernel.geometry, kernel.bias is None, tuple(str(node.target) for node in kernel.nodes)
 
 
-def _faster_layouts(kernel: LibraryKernel, deadline: Deadline) -> tuple[Layout, ...]:
-    """The layouts of its images in which a kernel is not slower than PyTorch's calls on contiguous ones."""
-    image, *others = tensors = [_random(node.meta["val"]) for node in kernel.operands]
-    layouts = list(Layout) if image.dim() > 3 else [Layout.CONTIGUOUS]  # of three dimensions there is one
+def _layouts(kernel: LibraryKernel) -> list[Layout]:
+    """The layouts that there are for what a kernel reads: one for rows, and for images along one dimension."""
+    geometry = kernel.geometry
+    return [Layout.CONTIGUOUS] if geometry is None or geometry.rank == 1 else list(Layout)
+
+
+def _measured(kernel: LibraryKernel, deadline: Deadline) -> _Times:
+    """Seconds of PyTorch's calls on contiguous images, and of the kernel in each layout."""
+    source, *others = tensors = [example_of(node.meta["val"]) for node in kernel.operands]
+    layouts = _layouts(kernel)
     parameters, added = others[: len(kernel.parameters)], others[len(kernel.parameters) :]
-    given = [[layout.of(image), *parameters, *map(layout.of, added)] for layout in layouts]
-    sides: list[Callable[..., Any]] = [kernel.as_torch(), *(packed(kernel, layout) for layout in layouts)]
-    by_torch, *ours = _seconds(sides, [tensors, *given], deadline)
-    return tuple(layout for layout, seconds in zip(layouts, ours, strict=True) if seconds < _NOT_SLOWER * by_torch)
+    sides: list[Callable[..., Any]] = [functools.partial(kernel.as_torch(), *tensors)]
+    for layout in layouts:
+        images = (source, *added) if kernel.geometry is None else tuple(map(layout.of, (source, *added)))
+        sides.append(functools.partial(packed(kernel, layout), images[0], *parameters, *images[1:]))
+    left = deadline.remaining
+    with torch.no_grad():
+        times = in_turns(sides, _SECONDS, math.inf if left is None else left, _ROUNDS)
+    return tuple(median(taken) for taken in times)
 
 
-def _random(recorded: torch.Tensor) -> torch.Tensor:
-    """Positive numbers, as variances are, in the shape, type and strides of a tensor."""
+def _sizes(sizes: Sequence[Any]) -> tuple[int, ...]:
+    """Sizes as they were in the call that a graph was recorded with, where they are symbolic."""
+    return tuple(size if isinstance(size, int) else size.node.hint for size in sizes)
+
+
+def example_of(recorded: torch.Tensor) -> torch.Tensor:
+    """A tensor that lies as another: positive numbers, as variances are, or integers that index anything, or what is true."""
+    shape, strides = _sizes(recorded.shape), _sizes(recorded.stride())
+    reach = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
     with torch.inference_mode(False):  # whose tensors have no versions
-        memory = torch.empty_strided(recorded.shape, recorded.stride(), dtype=recorded.dtype)
-        return memory.copy_(torch.rand(recorded.shape, dtype=recorded.dtype) + 0.1)
+        memory = torch.zeros(max(reach, 0), dtype=recorded.dtype, device=recorded.device)  # expanded tensors cannot be written to
+        if recorded.is_floating_point():
+            memory.uniform_(0.1, 1.1)
+        elif recorded.dtype is torch.bool:
+            memory.fill_(True)
+        return memory.as_strided(shape, strides)

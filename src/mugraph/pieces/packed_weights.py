@@ -1,14 +1,20 @@
-"""Library kernels with packed weights: what oneDNN needs of weights is computed once, and again when one of them changed."""
+"""Library kernels with packed weights: what oneDNN needs of weights is computed once, and again when one of them changed.
+
+Weights are packed when they come the second time: what is another tensor in every call is multiplied as PyTorch does it. Those of
+linear layers are packed alike for any number of rows, once in a process for all layers and graphs that read them.
+"""
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+from weakref import WeakValueDictionary
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from mugraph.frontend.library import Activation, Geometry, LibraryKernel
@@ -36,34 +42,44 @@ class Layout(StrEnum):
         return torch.channels_last if dims == 4 else torch.channels_last_3d
 
 
+_Place = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
+"""Address, sizes and strides in elements, and type."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Source:
     """Where a tensor lay that went into packed weights, and what it was. Its memory is kept, so that no other tensor gets it."""
 
-    place: tuple[int, tuple[int, ...]]
+    place: _Place
     version: int
-    some: torch.Tensor
-    """A view of elements from everywhere in it."""
-    values: torch.Tensor
+    some: npt.NDArray[np.generic]
+    """Elements from everywhere in it, where they are."""
+    values: bytes
     """What they were."""
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> _Source:
         """The tensor as it is now."""
         reach = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-        some = tensor.as_strided((reach,), (1,))[:: max(1, reach // _SAMPLES)]
-        return cls(_place(tensor), tensor._version, some, some.clone())
+        flat = tensor.detach().as_strided((reach,), (1,))
+        bits = flat.view(torch.int16) if tensor.dtype is torch.bfloat16 else flat
+        some = bits[:: max(1, reach // _SAMPLES)].numpy()
+        return cls(_place(tensor), tensor._version, some, some.tobytes())
 
     def is_still(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is this one, unchanged."""
-        return _place(tensor) == self.place and tensor._version == self.version and torch.equal(self.some, self.values)
+        return _place(tensor) == self.place and tensor._version == self.version and self.some.tobytes() == self.values
 
 
-def _place(tensor: torch.Tensor) -> tuple[int, tuple[int, ...]]:
-    return tensor.data_ptr(), tensor.stride()
+def _place(tensor: torch.Tensor) -> _Place:
+    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
 
 
-@dataclass(frozen=True, slots=True)
+def _are_still(sources: Sequence[_Source], tensors: Sequence[torch.Tensor]) -> bool:
+    return all(map(_Source.is_still, sources, tensors))
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class _Packed:
     """Weights and offsets as the library reads them, and what they were made of."""
 
@@ -71,11 +87,9 @@ class _Packed:
     weight: torch.Tensor
     bias: torch.Tensor | None
 
-    def holds(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Whether they are those of these tensors."""
-        return all(source.is_still(tensor) for source, tensor in zip(self.sources, tensors, strict=True))
 
-
+_LAYERS: WeakValueDictionary[tuple[_Place, bool], _Packed] = WeakValueDictionary()
+"""By the place of their weights, and whether their rows are inputs, what linear layers of this process hold."""
 _Weights = tuple[torch.Tensor, torch.Tensor | None]
 
 
@@ -87,8 +101,8 @@ def packed(kernel: LibraryKernel, layout: Layout) -> PackedKernel:
 class PackedKernel(ABC):
     """A library kernel, called with its `operands`.
 
-    Weights that change in every call are packed in every call; where nothing may be kept of them (tensors made in inference mode
-    have no versions), or what they are multiplied by is not finite, PyTorch's own calls run.
+    PyTorch's own calls run the first time that weights come, where nothing may be kept of them (tensors made in inference mode
+    have no versions), and where what they are multiplied by is not finite.
     """
 
     def __init__(self, kernel: LibraryKernel) -> None:
@@ -97,28 +111,46 @@ class PackedKernel(ABC):
         self.activation: tuple[Any, ...] = (fused.name, list(fused.numbers), fused.algorithm)
         self._by_torch: Callable[..., torch.Tensor] = kernel.as_torch()
         self._count = len(kernel.parameters)
+        self._packs = self._packed_parameters()
         self._bias = None if kernel.bias is None else kernel.parameters.index(kernel.bias)
         self._packed: _Packed | None = None
+        self._seen: tuple[_Source, ...] = ()
 
     def __call__(self, source: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
         """The result for what weights multiply, the tensors that they are made of, and what is added."""
         parameters, added = tensors[: self._count], tensors[self._count :]
-        packed = None if any(tensor.is_inference() for tensor in parameters) else self._packed_of(source, parameters)
+        packed = None if True in map(torch.is_inference, parameters) else self._packed_of(source, parameters)
         if packed is None:
             return self._by_torch(source, *tensors)
-        result = self._run(source, packed, *added)
+        result = self._run(source, packed, parameters, *added)
         return self.kernel.activate(result) if self.fused is None else result
 
     def _packed_of(self, source: torch.Tensor, parameters: Sequence[torch.Tensor]) -> _Packed | None:
-        """The parameters packed, now or in an earlier call."""
+        """The parameters packed, now or in an earlier call; None at their first."""
+        packing = parameters[: self._packs]
         packed = self._packed
-        if packed is None or not packed.holds(parameters):
-            made = self._weights(source.shape, parameters)
-            packed = self._packed = None if made is None else _Packed(tuple(map(_Source.of, parameters)), *made)
+        if packed is None or not _are_still(packed.sources, packing):
+            packed = self._packed = self._again(source, parameters)
         return packed
 
+    def _again(self, source: torch.Tensor, parameters: Sequence[torch.Tensor]) -> _Packed | None:
+        """The parameters packed if they were here in the call before."""
+        packing = parameters[: self._packs]
+        if not self._seen or not _are_still(self._seen, packing):
+            self._seen = tuple(map(_Source.of, packing))
+            return None
+        sources, self._seen = self._seen, ()
+        weights = self._weights(source.shape, parameters)
+        return None if weights is None else _Packed(sources, *weights)
+
+    def _packed_parameters(self) -> int:
+        """How many of the parameters, the first ones, are in what is packed."""
+        return self._count
+
     @abstractmethod
-    def _run(self, source: torch.Tensor, packed: _Packed, added: torch.Tensor | None = None) -> torch.Tensor:
+    def _run(
+        self, source: torch.Tensor, packed: _Packed, parameters: Sequence[torch.Tensor], added: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """The library's result, with the activation that it applies."""
 
     @abstractmethod
@@ -127,15 +159,32 @@ class PackedKernel(ABC):
 
 
 class PackedLayer(PackedKernel):
-    """A linear layer."""
+    """A linear layer. Its offsets are read where they are; only the weights are packed."""
 
-    def _run(self, source: torch.Tensor, packed: _Packed, added: torch.Tensor | None = None) -> torch.Tensor:
+    def _packed_parameters(self) -> int:
+        return 1
+
+    def _again(self, source: torch.Tensor, parameters: Sequence[torch.Tensor]) -> _Packed | None:
+        key = (_place(parameters[0]), self.kernel.inputs_first)
+        known = _LAYERS.get(key)
+        if known is not None and _are_still(known.sources, parameters[:1]):
+            return known
+        packed = super()._again(source, parameters)
+        if packed is not None:
+            _LAYERS[key] = packed
+        return packed
+
+    def _run(
+        self, source: torch.Tensor, packed: _Packed, parameters: Sequence[torch.Tensor], added: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        bias = None if self._bias is None else parameters[self._bias]
         layer = torch.ops.mkldnn._linear_pointwise
-        return layer(source, packed.weight, packed.bias, *self.activation)  # type: ignore[no-any-return]
+        return layer(source, packed.weight, bias, *self.activation)  # type: ignore[no-any-return]
 
     def _weights(self, shape: Sequence[int], parameters: Sequence[torch.Tensor]) -> _Weights | None:
-        weight = torch.ops.mkldnn._reorder_linear_weight(parameters[0].contiguous(), math.prod(shape[:-1]))
-        return weight, None if self._bias is None else parameters[self._bias]
+        weight = parameters[0].detach()
+        outputs_first = weight.t() if self.kernel.inputs_first else weight
+        return torch.ops.mkldnn._reorder_linear_weight(outputs_first.contiguous()), None
 
 
 class PackedConvolution(PackedKernel):
@@ -152,7 +201,9 @@ class PackedConvolution(PackedKernel):
         """As of every kernel, in the layout."""
         return self.layout.of(super().__call__(source, *tensors))
 
-    def _run(self, source: torch.Tensor, packed: _Packed, added: torch.Tensor | None = None) -> torch.Tensor:
+    def _run(
+        self, source: torch.Tensor, packed: _Packed, parameters: Sequence[torch.Tensor], added: torch.Tensor | None = None
+    ) -> torch.Tensor:
         geometry, lone = self.geometry, self.geometry.rank == 1
         padding, stride, dilation, extra = _sizes(geometry)
         image = self.layout.of(source)

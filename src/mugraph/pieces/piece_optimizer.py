@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -16,12 +15,13 @@ from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
 from mugraph.devices import device_for
-from mugraph.devices.host import available_cores
+from mugraph.devices.host import is_busy
 from mugraph.errors import InvalidInput, LeftToPyTorch, MugraphError, TargetUnavailable
 from mugraph.frontend.node_traits import tensor_of
 from mugraph.frontend.partition import Piece
 from mugraph.frontend.splice import as_torch, runnable
 from mugraph.ir.graph import Graph
+from mugraph.pieces.library_ways import Library, example_of, layers_of, with_packed_weights
 from mugraph.results.data import Report
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.benchmarking import Duel, duel
@@ -34,19 +34,18 @@ from mugraph.support.deadline import Deadline
 from mugraph.support.progress import ProgressCallback, silent
 from mugraph.support.store import Mode, Store, digest_of
 from mugraph.support.user_warnings import warn_user
+from mugraph.targets.machine import machine_for
 from mugraph.verifier.certificate import digest
 
 _log = logging.getLogger("mugraph.torch_compile")
 KIND = "duel"
-_BUSY = 2.0
-"""A load per core at which threads wait so long for each other that a duel is only good for the day."""
-
 _WORTH_RETRYING = 1.2
 """Pieces whose time ran out are tried again with at least so many times as much."""
 
 Keep = Literal["faster", "all"]
 GraphsByForm = dict[tuple[object, ...], Graph]
 """By the form of a program, the muGraph that was best for it at some sizes."""
+_Known = Mapping[tuple[object, ...], Graph]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +53,12 @@ class PieceOptions:
     """What `torch.compile(..., backend="mugraph", options={...})` may say.
 
     `budget` is in seconds for the pieces of one graph together (None: no limit): the distinct ones have equal shares of it, and
-    what these leave is for those whose time ran out. `keep` is
-    "faster" to run a piece by its kernels only where they were measured to beat torch, "all" to do so wherever there are any.
-    Of a graph with symbolic sizes, up to `sizes` sizes that keep coming get kernels. With `strict` a piece that cannot be
-    optimized is an error instead of a line in the log. `cache` is one of `mugraph.support.store.Mode` (None: as
-    $MUGRAPH_CACHE says). The others are as in `mugraph.superoptimize`.
+    what these leave is for those whose time ran out. `keep` is "faster" to run a piece by its kernels only where they were
+    measured to beat torch, "all" to do so wherever there are any. Of a graph with symbolic sizes, up to `sizes` sizes that keep
+    coming get kernels. With `strict` a piece that cannot be optimized is an error instead of a line in the log. With `pack`,
+    weights of convolutions and linear layers that the library runs are kept in its own layout too, which takes their memory once
+    more. `cache` is one of `mugraph.support.store.Mode` (None: as $MUGRAPH_CACHE says). The others are as in
+    `mugraph.superoptimize`.
     """
 
     target: str = "cpu"
@@ -73,14 +73,16 @@ class PieceOptions:
     space: SearchSpace | None = None
     workers: Workers = 1
     profile: bool = True
+    pack: bool = True
 
     def __post_init__(self) -> None:
         if self.keep not in get_args(Keep):
             raise InvalidInput(f"option keep={self.keep!r}: use one of {', '.join(get_args(Keep))}")
         if not isinstance(self.sizes, int) or self.sizes < 0:
             raise InvalidInput(f"option sizes={self.sizes!r}: use a number of sizes, at least 0")
-        if not isinstance(self.strict, bool):
-            raise InvalidInput(f"option strict={self.strict!r}: use True or False")
+        for name in ("strict", "pack"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidInput(f"option {name}={getattr(self, name)!r}: use True or False")
         if not isinstance(self.space, SearchSpace | None):
             raise InvalidInput(f"option space={self.space!r}: use a mugraph.SearchSpace")
         if isinstance(self.cache, str):
@@ -108,6 +110,11 @@ class PieceOutcome:
     reason: str = ""
 
     @property
+    def runs(self) -> bool:
+        """Whether kernels run it."""
+        return self.result is not None and not self.reason
+
+    @property
     def ran_out(self) -> bool:
         """Whether there are no kernels for want of time."""
         return self.result is not None and not self.result.found and ran_out(self.result.report, len(self.result.candidates))
@@ -121,6 +128,9 @@ class Optimizer:
         self.tell = tell
         """Who is told how far it is, and wants what was found until Ctrl-C; None where Ctrl-C is to end everything."""
         self.interrupted = False
+        packs = options.pack and machine_for(options.target).available
+        self.library = Library(options.target, Store.of(options.cache)) if packs else None
+        """What library kernels take here; None where weights are not packed."""
         self._outcomes: dict[str, PieceOutcome] = {}
         self._one_at_a_time = threading.Lock()
 
@@ -129,28 +139,24 @@ class Optimizer:
         """The results of the distinct programs so far, also of those that torch runs all the same."""
         return tuple(outcome.result for outcome in self._outcomes.values() if outcome.result is not None)
 
-    def outcomes(self, pieces: Sequence[Piece], graphs: GraphsByForm) -> list[PieceOutcome]:
+    def outcomes(self, pieces: Sequence[Piece], graphs: _Known, deadline: Deadline) -> list[PieceOutcome]:
         """What becomes of each of a graph's pieces; raises MugraphError in strict mode where one cannot be optimized.
 
-        A program whose form is in `graphs` is scheduled as the muGraph there, and not measured; the others' join it in the end.
+        A program whose form is in `graphs` is scheduled as the muGraph there, and not measured.
         """
-        keys = [digest(piece.program) for piece in pieces]
+        keys = [digest_of(digest(piece.program), *self._rivals(piece)) for piece in pieces]
         distinct = dict(zip(keys, pieces, strict=True))
-        deadline = Deadline(self.options.budget)
-        share = None if deadline.budget is None else deadline.budget / max(len(distinct), 1)
+        unknown = sum(key not in self._outcomes for key in distinct)
+        share = deadline.share(1 / max(unknown, 1))
         new = [key for key, piece in distinct.items() if self._try(key, piece, share, graphs)]
         needy = [key for key in new if self._outcomes[key].ran_out]
         for number, key in enumerate(needy):
             more = deadline.share(1 / (len(needy) - number))
             if share is not None and more is not None and more > _WORTH_RETRYING * share:
                 self._try(key, distinct[key], more, graphs, again=True)
-        outcomes = [self._outcomes[key] for key in keys]
-        for piece, outcome in zip(pieces, outcomes, strict=True):
-            if outcome.result is not None:
-                graphs.setdefault(form_of(piece.program), outcome.result.graph)
-        return outcomes
+        return [self._outcomes[key] for key in keys]
 
-    def _try(self, key: str, piece: Piece, budget: float | None, graphs: GraphsByForm, again: bool = False) -> bool:
+    def _try(self, key: str, piece: Piece, budget: float | None, graphs: _Known, again: bool = False) -> bool:
         """Optimize a piece whose outcome is not known, or `again`; whether that was done."""
         with self._one_at_a_time:
             if key in self._outcomes and (self.interrupted or not again):
@@ -162,7 +168,7 @@ class Optimizer:
                 self._outcomes[key] = self._tried(piece, budget, graphs)
             return True
 
-    def _tried(self, piece: Piece, budget: float | None, graphs: GraphsByForm) -> PieceOutcome:
+    def _tried(self, piece: Piece, budget: float | None, graphs: _Known) -> PieceOutcome:
         try:
             result = self._optimized(piece, budget, graphs.get(form_of(piece.program)))
             if result.report.interrupted:
@@ -202,21 +208,33 @@ class Optimizer:
             return why_nothing(result.report, len(result.candidates))
         if self.options.keep == "all" or not (self.options.profile and result.executable.machine.available):
             return ""
-        outcome = self._duel(piece, result)
-        return "" if outcome.clear else f"its kernels are not clearly faster than torch ({outcome.speedup:.2f}x)"
+        module, packed = self._as_torch(piece)
+        outcome = self._duel(piece, result, module, packed)
+        library = " with packed weights" if packed else ""
+        return "" if outcome.clear else f"its kernels are not clearly faster than torch{library} ({outcome.speedup:.2f}x)"
 
-    def _duel(self, piece: Piece, result: Superoptimized) -> Duel:
+    def _rivals(self, piece: Piece) -> list[str]:
+        """The linear layers of a piece that the library could have."""
+        return [] if self.library is None else [str(piece.nodes.index(layer.product)) for layer in layers_of(piece)]
+
+    def _as_torch(self, piece: Piece) -> tuple[fx.GraphModule, int]:
+        """A piece as PyTorch runs it best, and how many of its linear layers have packed weights then."""
+        library = self.library
+        layers = [] if library is None else [each for each in layers_of(piece) if library.is_faster(each, Deadline(None))]
+        return (with_packed_weights(piece, layers) if layers else as_torch(piece)), len(layers)
+
+    def _duel(self, piece: Piece, result: Superoptimized, module: fx.GraphModule, packed: int) -> Duel:
         """The kernels against torch, as this process measured them or an earlier one that had the machine to itself."""
         store = Store.of(self.options.cache)
         strides = str([_recorded(node).stride() for node in piece.inputs])
         here = (repr(device_for(self.options.target)), torch.__version__, str(torch.get_num_threads()))
-        key = digest_of(digest(piece.program), strides, result.executable.digest, *here)
+        key = digest_of(digest(piece.program), strides, result.executable.digest, str(packed), *here)
         record = store.get(KIND, key)
         if record is not None:
             with suppress(KeyError, TypeError, ValueError):  # a document that is none: it is measured again
                 return Duel.from_json(record)
-        outcome = against_torch(piece, result)
-        if not _busy():
+        outcome = against_torch(piece, result, module)
+        if not is_busy():
             store.put(KIND, key, outcome.to_json())
         return outcome
 
@@ -247,28 +265,16 @@ def optimizer(options: PieceOptions) -> Optimizer:
     return Optimizer(options)
 
 
-def against_torch(piece: Piece, result: Superoptimized) -> Duel:
-    """The kernels as challengers of torch, on random tensors with the strides of the piece's inputs."""
-    tensors, machine = [_like(_recorded(node)) for node in piece.inputs], result.executable.machine
-    with torch.inference_mode():
+def against_torch(piece: Piece, result: Superoptimized, module: fx.GraphModule) -> Duel:
+    """The kernels as challengers of torch, which runs `module`, on random tensors with the strides of the piece's inputs."""
+    tensors, machine = [example_of(_recorded(node)) for node in piece.inputs], result.executable.machine
+    with torch.no_grad():
         ours = machine.timed(functools.partial(runnable(piece, result.executable), *tensors))
-        theirs = machine.timed(functools.partial(as_torch(piece).forward, *tensors))
+        theirs = machine.timed(functools.partial(module.forward, *tensors))
         return duel(ours.run, theirs.run)
-
-
-def _busy() -> bool:
-    """Whether this machine has had more to do for a minute than this process and its compilers."""
-    return hasattr(os, "getloadavg") and os.getloadavg()[0] > _BUSY * available_cores()
 
 
 def _recorded(node: fx.Node) -> torch.Tensor:
     tensor = tensor_of(node)
     assert tensor is not None, "the inputs of a piece are tensors"
     return tensor
-
-
-def _like(recorded: torch.Tensor) -> torch.Tensor:
-    """Standard normal numbers in the shape, dtype and strides of a tensor."""
-    reach = 1 + sum((size - 1) * stride for size, stride in zip(recorded.shape, recorded.stride(), strict=True))
-    memory = torch.randn(reach, dtype=recorded.dtype, device=recorded.device)  # expanded tensors cannot be written to
-    return memory.as_strided(recorded.shape, recorded.stride())

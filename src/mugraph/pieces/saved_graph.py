@@ -47,7 +47,7 @@ def cut_to_json(cut: CutGraph, programs: Sequence[int]) -> dict[str, Any]:
             for piece, program in zip(cut.partition.pieces, programs, strict=True)
         ],
         "library": [{"calls": [node.name for node in kernel.nodes], "level": kernel.level} for kernel in cut.partition.library],
-        "layout": str(cut.layout),
+        "layout": str(cut.plan.layout),
         "left": [{"call": left.node.name, "reason": left.reason, "level": left.level} for left in cut.partition.left],
     }
 

@@ -21,6 +21,7 @@ from mugraph.frontend.partition import Partition
 from mugraph.frontend.recorded_graph import RecordedGraph
 from mugraph.pieces.data import CutGraph, PartitionedResult
 from mugraph.pieces.packed_weights import Layout
+from mugraph.pieces.plan import Plan
 from mugraph.pieces.saved_graph import cut_from_json, cut_to_json
 from mugraph.results.data import Report
 from mugraph.results.places import check_replaceable
@@ -67,7 +68,7 @@ def read(kind: type[R], folder: Path, trust_sources: bool) -> R:
     results = [load_program(place, trust_sources) for place in saved.programs]
     saved.check([digest(result.program) for result in results])
     results_of = {piece: results[number] for piece, number in zip(saved.partition.pieces, saved.numbers, strict=True)}
-    cut = CutGraph(saved.recorded, saved.partition, results_of, saved.layout)
+    cut = CutGraph(saved.recorded, Plan(saved.partition, results_of, saved.layout))
     return kind(cut, saved.report, saved.manifest["target"], saved.manifest["origin"])
 
 

@@ -149,6 +149,12 @@ def in_turns(
     return times
 
 
+def quickest(sides: Sequence[Callable[[], object]]) -> int:
+    """Which of some callables takes the least time, by the medians of a few rounds. Raises SideFailed."""
+    times = [statistics.median(taken) for taken in in_turns(sides, _SECONDS, rounds=_FEWEST)]
+    return times.index(min(times))
+
+
 def _of_side(number: int, measure: Callable[..., M], *given: Any) -> M:
     try:
         return measure(*given)

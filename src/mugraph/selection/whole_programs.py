@@ -63,12 +63,15 @@ class OptimizationSettings:
     cache: Store | Mode | str | None = None
     like: Graph | None = None
     baselines: bool = False
+    pack: bool = True
 
     def __post_init__(self) -> None:
         check_evidence(self.seed, self.max_error, self.evidence)
         device_for(self.target)
         check_workers(self.workers)
         engine_of(self.search)
+        if not isinstance(self.pack, bool):
+            raise InvalidInput(f"pack={self.pack!r}: use True or False")
         if not isinstance(self.space, SearchSpace | None):
             raise InvalidInput(f"space is a mugraph.SearchSpace, not a {type(self.space).__name__}")
         if not isinstance(self.like, Graph | None):

@@ -1,0 +1,99 @@
+"""What runs for which part of a torch graph: programs as kernels, convolutions and linear layers by the library with packed
+weights, the rest by PyTorch.
+
+A linear layer can be part of a program or a kernel of the library, which is the faster at a lone product. Programs come first,
+and must beat PyTorch's calls with packed weights in them. Where one does not, the library has its linear layers, and what stands
+around these is cut once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import fx
+
+from mugraph.frontend.library import convolutions, linear_layers
+from mugraph.frontend.partition import Partition, Piece, partition
+from mugraph.frontend.splice import spliced
+from mugraph.pieces.library_ways import Ways
+from mugraph.pieces.packed_weights import Layout, packed
+from mugraph.pieces.piece_optimizer import GraphsByForm, Optimizer
+from mugraph.results.superoptimized import Superoptimized
+from mugraph.selection.structure_key import form_of
+from mugraph.support.deadline import Deadline
+from mugraph.support.progress import Event, silent
+
+_FIRST = 0.7
+"""The part of the budget for programs with linear layers in them, where the library could have these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What runs for which part of a torch graph."""
+
+    partition: Partition
+    results: Mapping[Piece, Superoptimized]
+    layout: Layout = Layout.CONTIGUOUS
+    """How images lie between convolutions that are library kernels."""
+    lost: Mapping[Piece, str] = field(default_factory=dict)
+    """Why PyTorch runs programs of the graph all the same."""
+
+    def spliced(self, module: fx.GraphModule) -> fx.GraphModule:
+        """The graph with calls of kernels in the place of the programs."""
+        kernels = {piece: self.results[piece].executable for piece in self.partition.pieces}
+        library = {kernel: packed(kernel, self.layout) for kernel in self.partition.library}
+        arrange = self.layout.of if self.layout is Layout.CHANNELS_LAST else None
+        return spliced(module, self.partition, kernels, library, arrange)
+
+
+def plans(
+    module: fx.GraphModule,
+    device: str,
+    optimizer: Optimizer,
+    deadline: Deadline,
+    graphs: GraphsByForm | None = None,
+    why: str = "",
+) -> list[Plan]:
+    """Plans of a graph for a kind of device, the same but for how images lie between convolutions.
+
+    `graphs` is as in `Optimizer.outcomes`, and has the muGraphs that are found here afterwards; `why` tells who waits why the
+    graph is cut.
+    """
+    tell, library, known = optimizer.tell or silent, optimizer.library, dict(graphs or {})
+    ways = _ways(module.graph, device, optimizer, deadline)
+    images = tuple(ways.layouts)
+    whole = partition(module.graph, device, images)
+    tell(Event("partition", f"{len(whole.pieces)} program{'s' * (len(whole.pieces) != 1)}{why}", deadline.elapsed))
+    layers = () if library is None else linear_layers(module.graph.nodes, device)
+    first = Deadline(deadline.share(_FIRST if layers else 1.0))
+    outcomes = optimizer.outcomes(whole.pieces, known, first)
+    if library is not None and layers:
+        free = {node for piece, outcome in zip(whole.pieces, outcomes, strict=True) if not outcome.runs for node in piece.nodes}
+        layers = linear_layers(free.union(left.node for left in whole.left), device)
+        if optimizer.options.profile:
+            layers = library.faster(layers, deadline, tell)
+        if free.isdisjoint(layer.product for layer in layers):
+            whole = whole.with_library(layers)
+        else:
+            whole = partition(module.graph, device, (*images, *layers))
+            outcomes = optimizer.outcomes(whole.pieces, known, deadline)
+    decided = dict(zip(whole.pieces, outcomes, strict=True))
+    results = {piece: outcome.result for piece, outcome in decided.items() if outcome.result is not None}
+    if graphs is not None:
+        for piece, result in results.items():
+            graphs.setdefault(form_of(piece.program), result.graph)
+    lost = {piece: outcome.reason for piece, outcome in decided.items() if not outcome.runs}
+    for piece, reason in lost.items():
+        whole = whole.without([piece], reason)
+    return [Plan(part, {piece: results[piece] for piece in part.pieces}, layout, lost) for part, layout in ways.choices(whole)]
+
+
+def _ways(graph: fx.Graph, device: str, optimizer: Optimizer, deadline: Deadline) -> Ways:
+    """The convolutions that are library kernels."""
+    if optimizer.library is None:
+        return Ways({})
+    images = convolutions(graph, device)
+    if not optimizer.options.profile:
+        return Ways.untimed(images)
+    return Ways.of(images, optimizer.library, deadline, optimizer.tell or silent)
