@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 import mugraph
 from mugraph.api import _recorded
-from mugraph.frontend.library import LibraryKernel, convolutions, linear_layers
+from mugraph.frontend.library import LibraryKernel, convolutions, linear_layers, mark_constant
 from mugraph.frontend.recorded_graph import RecordedGraph, recorded_graph
 from mugraph.frontend.torch_casts import name_of
 from mugraph.pieces.library_ways import Library, Ways
@@ -86,8 +86,11 @@ def normed(norm: nn.Module) -> nn.Module:
 
 
 def recorded(module: Any, *inputs: torch.Tensor) -> RecordedGraph:
-    """The graph of ATen calls of a module or function."""
-    return recorded_graph(_recorded(module, inputs)[0])
+    """The graph of ATen calls of a module or function, of which all inputs but the first are constant."""
+    graph = recorded_graph(_recorded(module, inputs)[0])
+    for node in graph.placeholders[1:]:
+        mark_constant(node)
+    return graph
 
 
 def values_of(graph: RecordedGraph, *inputs: torch.Tensor) -> dict[torch.fx.Node, Any]:

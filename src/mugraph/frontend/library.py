@@ -18,6 +18,7 @@ from mugraph.frontend.graph_passes import arguments_of_call, viewed
 from mugraph.frontend.node_traits import CallWork, bytes_of, tensor_of, work_of_call
 from mugraph.frontend.torch_casts import name_of
 
+_CONSTANT = "mugraph constant"
 _AFFINE = frozenset({"add", "sub", "rsub", "mul", "div"})
 
 
@@ -230,7 +231,7 @@ def _is_layer(node: fx.Node) -> bool:
         all(map(_is_some, (*_tensor(source).shape, *_tensor(weight).shape)))
         and _tensor(weight).dim() == 2
         and _tensor(source).dim() > 1
-        and all(map(_is_fixed, fixed))
+        and all(map(is_constant, fixed))
         and (bias is None or _tensor(bias).dim() == 1)
         and _is_packed(_tensor(node).dtype)
         and all(_tensor(operand).dtype is _tensor(node).dtype for operand in node.all_input_nodes)
@@ -255,9 +256,11 @@ def _is_convolution(node: fx.Node) -> bool:
         return False
     image, weight = (_tensor(source) for source in node.args[:2])
     result = tensor_of(node)
+    weights = [operand for operand in arguments_of_call(node)[1:3] if operand is not None]
     sizes = (*image.shape, *weight.shape)
     return (
         result is not None
+        and all(map(is_constant, weights))
         and all(isinstance(size, int) and size > 0 for size in sizes)
         and 3 <= weight.dim() <= 5
         and image.dim() == weight.dim()
@@ -304,7 +307,7 @@ def _affine_steps(convolution: fx.Node) -> Iterator[tuple[fx.Node, ...]]:
     while (user := _only_user(last)) is not None:
         if name_of(user) == "_native_batch_norm_legit_no_training" and user.args[0] is last:
             parts = [use for use in user.users if use.users or use.args[1] == 0]
-            if [part.args[1] for part in parts] != [0] or not all(map(_is_fixed, user.all_input_nodes[1:])):
+            if [part.args[1] for part in parts] != [0] or not all(map(is_constant, user.all_input_nodes[1:])):
                 return
             step: tuple[fx.Node, ...] = (user, *parts)
         elif name_of(user) in _AFFINE and _alike(user, convolution) and _is_affine(user, last):
@@ -326,16 +329,21 @@ def _is_affine(node: fx.Node, operand: fx.Node) -> bool:
     if not isinstance(other, fx.Node):
         return isinstance(other, (int, float))
     tensor, result = tensor_of(other), _tensor(node)
-    if tensor is None or tensor.dtype not in (result.dtype, torch.float32) or not _is_fixed(other):
+    if tensor is None or tensor.dtype not in (result.dtype, torch.float32) or not is_constant(other):
         return False
     return all(size == 1 or place == 1 for place, size in enumerate(tensor.shape, result.dim() - tensor.dim()))
 
 
-def _is_fixed(node: fx.Node) -> bool:
-    """Whether a tensor is an input of the graph, or a view of one: it is there before everything."""
+def mark_constant(node: fx.Node) -> None:
+    """Say of an input that it is the same tensor in every call, as parameters are, though its values may change."""
+    node.meta[_CONSTANT] = True
+
+
+def is_constant(node: fx.Node) -> bool:
+    """Whether a tensor is the same in every call: an input of which this was said, or a view of one."""
     while (source := viewed(node)) is not None:
         node = source
-    return node.op in ("placeholder", "get_attr")
+    return node.op == "get_attr" or _CONSTANT in node.meta
 
 
 def _only_user(node: fx.Node) -> fx.Node | None:

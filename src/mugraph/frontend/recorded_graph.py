@@ -22,6 +22,7 @@ from mugraph.frontend.calling import filled
 from mugraph.frontend.constants import with_constants
 from mugraph.frontend.conversion import CHECKS
 from mugraph.frontend.graph_passes import owner_of
+from mugraph.frontend.library import mark_constant
 from mugraph.frontend.pytree import FunctionCalling, Place, Results, check_value
 from mugraph.frontend.torch_casts import name_of
 from mugraph.frontend.torch_trace import (
@@ -120,6 +121,9 @@ def recorded_graph(call: RecordedCall) -> RecordedGraph:
     order = [*arguments, *captured]
     writes = {order.index(name): len(returned) + number for number, name in enumerate(changed)}
     module = _ordered(program, order, [*returned, *changed.values()])
+    for node in module.graph.nodes:
+        if node.op == "placeholder" and node.name in captured:
+            mark_constant(node)
     results = _results(call.name, call.recording.returned, returned, changed, order)
     names = tuple(arguments.values()) + tuple(source.name for source in captured.values())
     values = values_of_placeholders(module.graph)

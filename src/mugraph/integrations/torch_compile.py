@@ -24,11 +24,13 @@ import torch
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
+from torch._guards import TracingContext
 from torch.utils._python_dispatch import _disable_current_modes
 
 from mugraph.errors import InvalidInput
 from mugraph.frontend.capture import captured
 from mugraph.frontend.graph_passes import concrete, numbers_of, with_arrangements, with_views_of_results
+from mugraph.frontend.library import mark_constant
 from mugraph.frontend.node_traits import bytes_of, tensor_of
 from mugraph.frontend.partition import Partition, Piece
 from mugraph.pieces.library_ways import example_of
@@ -147,6 +149,7 @@ def backend(
     chosen = PieceOptions.of(options if mode is None else {"budget": BUDGETS[mode], **(options or {})})
     graph = _captured(module, example_inputs)
     if graph is not None:
+        _mark_constants(graph, [number for number, given in enumerate(example_inputs) if _is_of_a_module(given)])
         return _run(chosen, graph)
     compiler = aot_autograd(fw_compiler=_with_gradients, inference_compiler=functools.partial(_compiled, chosen))
     return compiler(module, example_inputs)
@@ -169,7 +172,22 @@ def _with_gradients(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Ca
 
 
 def _compiled(options: PieceOptions, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    context = TracingContext.try_get()
+    if context is not None and context.fw_metadata is not None:
+        _mark_constants(module, context.fw_metadata.static_input_indices)
     return make_boxed_func(_run(options, module))
+
+
+def _is_of_a_module(given: Any) -> bool:
+    """Whether Dynamo made an argument of a parameter or buffer."""
+    return isinstance(given, torch.nn.Parameter) or hasattr(given, "_dynamo_static_input_type")
+
+
+def _mark_constants(module: fx.GraphModule, numbers: Sequence[int]) -> None:
+    """Say of arguments of a graph that they are the same tensors in every call."""
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    for number in numbers:
+        mark_constant(placeholders[number])
 
 
 def _run(options: PieceOptions, module: fx.GraphModule) -> Callable[..., Any]:

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from mugraph.errors import InvalidInput
 from mugraph.frontend.aten import ROWS
-from mugraph.frontend.library import convolutions, linear_layers
+from mugraph.frontend.library import convolutions, is_constant, linear_layers, mark_constant
 from mugraph.frontend.partition import Left, Partition, piece_of
 from mugraph.frontend.permuted_blocks import arranged
 from mugraph.frontend.recorded_graph import RecordedGraph, TensorsInOrder
@@ -57,7 +57,13 @@ def calls_to_json(recorded: RecordedGraph) -> dict[str, Any]:
     graph = recorded.module.graph
     return {
         "inputs": [
-            {"node": node.name, "name": name, "strides": list(layout), **_tensor_to_json(node.meta["val"])}
+            {
+                "node": node.name,
+                "name": name,
+                "strides": list(layout),
+                "constant": is_constant(node),
+                **_tensor_to_json(node.meta["val"]),
+            }
             for node, name, layout in zip(recorded.placeholders, recorded.calling.inputs, recorded.layouts, strict=True)
         ],
         "device": recorded.device,
@@ -153,6 +159,8 @@ def cut_from_json(document: Mapping[str, Any], name: str, structure: Any) -> tup
     with torch.no_grad(), FakeTensorMode() as mode:
         for item in document["inputs"]:
             nodes[item["node"]] = node = graph.placeholder(item["node"])
+            if item.get("constant", True):
+                mark_constant(node)
             node.meta["val"] = torch.empty_strided(item["shape"], item["strides"], dtype=_dtype(item["dtype"]), device=device)
         for item in document["calls"]:
             if "matrix" in item:
