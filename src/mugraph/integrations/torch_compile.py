@@ -29,7 +29,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from mugraph.errors import InvalidInput
 from mugraph.frontend.capture import captured
-from mugraph.frontend.graph_passes import concrete, numbers_of, with_arrangements, with_views_of_results
+from mugraph.frontend.graph_passes import concrete, numbers_of, owner_of, with_arrangements, with_views_of_results
 from mugraph.frontend.library import mark_constant
 from mugraph.frontend.node_traits import bytes_of, tensor_of
 from mugraph.frontend.partition import Partition, Piece
@@ -122,7 +122,7 @@ class Compiled:
     @property
     def packed_bytes(self) -> int:
         """What the weights of library kernels take once more in the library's layout, but for how it rounds their sizes up."""
-        return sum(map(bytes_of, {kernel.weight for kernel in self.partition.library}))
+        return sum({owner_of(kernel.weight): bytes_of(kernel.weight) for kernel in self.partition.library}.values())
 
 
 compilations: deque[Compiled] = deque(maxlen=100)
