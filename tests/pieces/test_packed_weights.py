@@ -239,6 +239,41 @@ def test_linear_layers_with_their_activations(activation: nn.Module | None, dtyp
     assert layer._packed is not None
 
 
+def test_experts_have_as_many_rows_as_they_are_given() -> None:
+    def routed(rows: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        return torch.relu(torch._grouped_mm(rows, weight.transpose(1, 2), ends))
+
+    rows, weight = torch.randn(12, 16, dtype=torch.bfloat16), torch.randn(4, 8, 16, dtype=torch.bfloat16)
+    graph = recorded(routed, rows, weight, torch.tensor([3, 3, 7, 12], dtype=torch.int32))
+    (kernel,) = linear_layers(graph.module.graph.nodes, "cpu")
+    assert names(kernel) == ["_grouped_mm"]
+    layer = packed(kernel, Layout.CONTIGUOUS)
+    with torch.no_grad():
+        for ends in ([3, 3, 7, 12], [0, 5, 6, 6], [0, 0, 0, 0], [12, 12, 12, 12]):
+            given = torch.tensor(ends, dtype=torch.int32)
+            parts = [rows[start:end] @ each.t() for start, end, each in zip([0, *ends], ends, weight, strict=False)]
+            exact = torch.cat([*parts, rows.new_zeros(12 - ends[-1], 8)])
+            result = layer(rows, weight.transpose(1, 2), given)
+            torch.testing.assert_close(result[: ends[-1]], exact[: ends[-1]], rtol=3e-2, atol=3e-2)
+        assert layer._packed is not None
+        assert len(layer._packed.weights) == 4
+        opt = mugraph.superoptimize(Experts(weight), (rows, given), profile=False, budget=5.0, cache="off")
+    assert isinstance(opt, Partitioned)
+    assert [names(each) for each in opt.cut.partition.library] == [["_grouped_mm"]]
+    same(called(opt, (rows, given)), called(Experts(weight), (rows, given)))
+
+
+class Experts(nn.Module):
+    """Rows for each expert, and something that is no program."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight)
+
+    def forward(self, rows: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        return torch._grouped_mm(rows, self.weight.transpose(1, 2), ends).cumsum(0)
+
+
 def test_layers_of_what_is_computed_are_no_library_kernels() -> None:
     graph = recorded(lambda x, w: F.linear(x, w * 2), torch.randn(4, 8), torch.randn(6, 8))
     assert linear_layers(graph.module.graph.nodes, "cpu") == ()

@@ -1,5 +1,6 @@
 """Convolutions and linear layers of a torch graph, each with the calls that a library can make a part of it: steps that are
-affine in its result with one slope and one offset per channel, a tensor that is added, and an activation.
+affine in its result with one slope and one offset per channel, a tensor that is added, and an activation. Layers of experts too,
+of which each multiplies some rows.
 
 A convolution is linear in its weights, so that a*conv(x, w) + c is conv(x, a*w) + c: batch norm of fixed statistics, scales and
 biases cost nothing once they are multiplied into the weights.
@@ -42,6 +43,8 @@ _ACTIVATIONS: dict[str, Callable[..., Activation]] = {
 """By operator of PyTorch. What compares (relu, hardtanh, hardsigmoid) is not here: of NaN oneDNN makes 0 then, PyTorch NaN."""
 _MATRIX_PRODUCTS = frozenset({torch.ops.aten.addmm.default, torch.ops.aten.matmul.default, torch.ops.aten.mm.default})
 """Overloads of ATen that multiply by weights [inputs, outputs]."""
+_OF_EXPERTS = frozenset({"aten._grouped_mm.default", "transformers.grouped_mm_fallback.default"})
+"""Operators that multiply rows by matrices [experts, inputs, outputs], some by each: PyTorch's, and that of `transformers`."""
 _IN_PLACE = frozenset({*_ACTIVATIONS, "elu", "hardsigmoid", "hardtanh", "mish", "relu"})
 """Operators of PyTorch that can write their result in the place of what they read."""
 
@@ -105,6 +108,11 @@ class LibraryKernel:
         return _product_of(self.product)[1]
 
     @property
+    def ends(self) -> fx.Node | None:
+        """For a layer of experts, the row at which those of each end."""
+        return self.product.args[2] if _is_of_experts(self.product) else None  # type: ignore[return-value]
+
+    @property
     def bias(self) -> fx.Node | None:
         """The offset of each output of the product itself."""
         return _product_of(self.product)[2]
@@ -113,12 +121,12 @@ class LibraryKernel:
     def inputs_first(self) -> bool:
         """Whether the weights have a row for each input, not for each output."""
         geometry = self.geometry
-        return self.product.target in _MATRIX_PRODUCTS if geometry is None else geometry.transposed
+        return self.product.target is not torch.ops.aten.linear.default if geometry is None else geometry.transposed
 
     @property
     def parameters(self) -> tuple[fx.Node, ...]:
         """What the library's weights and offsets are made of, the weights of the product first; each once."""
-        own = {self.source, *self.nodes}
+        own = {self.source, self.ends, *self.nodes}
         sources = (source for node in (self.product, *self.affine) for source in node.all_input_nodes if source not in own)
         return tuple(dict.fromkeys((self.weight, *sources)))
 
@@ -132,8 +140,8 @@ class LibraryKernel:
 
     @property
     def operands(self) -> tuple[fx.Node, ...]:
-        """What it is called with: its source, its parameters, and what is added."""
-        return (self.source, *self.parameters, *(() if self.added is None else (self.added,)))
+        """What it is called with: its source, its parameters, and the tensor that is added, or the ends."""
+        return (self.source, *self.parameters, *(node for node in (self.added, self.ends) if node is not None))
 
     @property
     def fused(self) -> Activation | None:
@@ -177,7 +185,11 @@ def _product_of(node: fx.Node) -> tuple[fx.Node, fx.Node, fx.Node | None]:
         bias, source, weight = node.args[:3]
         return source, weight, bias  # type: ignore[return-value]
     source, weight, *rest = node.args
-    return source, weight, rest[0] if rest else None  # type: ignore[return-value]
+    return source, weight, rest[0] if rest and not _is_of_experts(node) else None  # type: ignore[return-value]
+
+
+def _is_of_experts(node: fx.Node) -> bool:
+    return str(node.target) in _OF_EXPERTS
 
 
 def _module(nodes: Sequence[fx.Node], operands: Sequence[fx.Node]) -> fx.GraphModule:
@@ -212,7 +224,8 @@ def linear_layers(calls: Iterable[fx.Node], device: str) -> tuple[LibraryKernel,
         return ()
     among = set(calls)
     layers = [node for node in among if _is_layer(node)]
-    return tuple(LibraryKernel(node, activation=_activation(node, among)) for node in sorted(layers))
+    activations = {node: None if _is_of_experts(node) else _activation(node, among) for node in layers}
+    return tuple(LibraryKernel(node, activation=activations[node]) for node in sorted(layers))
 
 
 def _packs(device: str) -> bool:
@@ -220,21 +233,23 @@ def _packs(device: str) -> bool:
 
 
 def _is_layer(node: fx.Node) -> bool:
-    """Whether a call multiplies rows by a matrix that is there before, and adds at most one row to each."""
-    if node.target is not torch.ops.aten.linear.default and node.target not in _MATRIX_PRODUCTS:
+    """Whether a call multiplies rows by a matrix, or those of experts, that is there before, and adds at most one row to each."""
+    grouped = _is_of_experts(node)
+    if node.target is not torch.ops.aten.linear.default and node.target not in _MATRIX_PRODUCTS and not grouped:
         return False
-    if node.kwargs or not all(isinstance(operand, fx.Node) for operand in _product_of(node)[:2]):
+    operands = 3 if grouped else 2
+    if node.kwargs or not all(isinstance(operand, fx.Node) for operand in node.args[:operands]) or node.args[3:]:
         return False
     source, weight, bias = _product_of(node)
     fixed = (weight,) if bias is None else (weight, bias)
     return (
         all(map(_is_some, (*_tensor(source).shape, *_tensor(weight).shape)))
-        and _tensor(weight).dim() == 2
-        and _tensor(source).dim() > 1
+        and _tensor(weight).dim() == operands
+        and (_tensor(source).dim() == 2 if grouped else _tensor(source).dim() > 1)
         and all(map(is_constant, fixed))
         and (bias is None or _tensor(bias).dim() == 1)
         and _is_packed(_tensor(node).dtype)
-        and all(_tensor(operand).dtype is _tensor(node).dtype for operand in node.all_input_nodes)
+        and all(_tensor(operand).dtype is _tensor(node).dtype for operand in (source, *fixed))
     )
 
 

@@ -171,6 +171,11 @@ def _layouts(kernel: LibraryKernel) -> list[Layout]:
 def _measured(kernel: LibraryKernel, deadline: Deadline) -> _Times:
     """Seconds of PyTorch's calls on contiguous images, and of the kernel in each layout."""
     source, *others = tensors = [example_of(node.meta["val"]) for node in kernel.operands]
+    if kernel.ends is not None:  # as many rows for each expert
+        experts = len(others[0])
+        tensors[-1] = others[-1] = (
+            torch.arange(1, experts + 1).mul(len(source)).div(experts, rounding_mode="floor").to(others[-1].dtype)
+        )
     layouts = _layouts(kernel)
     parameters, added = others[: len(kernel.parameters)], others[len(kernel.parameters) :]
     sides: list[Callable[..., Any]] = [functools.partial(kernel.as_torch(), *tensors)]

@@ -81,21 +81,23 @@ def _are_still(sources: Sequence[_Source], tensors: Sequence[torch.Tensor]) -> b
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class _Packed:
-    """Weights and offsets as the library reads them, and what they were made of."""
+    """Weights (of experts, each one's) and offsets as the library reads them, and what they were made of."""
 
     sources: tuple[_Source, ...]
-    weight: torch.Tensor
+    weights: tuple[torch.Tensor, ...]
     bias: torch.Tensor | None
 
 
 _LAYERS: WeakValueDictionary[tuple[_Place, bool], _Packed] = WeakValueDictionary()
 """By the place of their weights, and whether their rows are inputs, what linear layers of this process hold."""
-_Weights = tuple[torch.Tensor, torch.Tensor | None]
+_Weights = tuple[tuple[torch.Tensor, ...], torch.Tensor | None]
 
 
 def packed(kernel: LibraryKernel, layout: Layout) -> PackedKernel:
     """What runs a library kernel where images lie in a layout."""
-    return PackedLayer(kernel) if kernel.geometry is None else PackedConvolution(kernel, layout)
+    if kernel.geometry is not None:
+        return PackedConvolution(kernel, layout)
+    return PackedLayer(kernel) if kernel.ends is None else PackedExperts(kernel)
 
 
 class PackedKernel(ABC):
@@ -118,11 +120,11 @@ class PackedKernel(ABC):
 
     def __call__(self, source: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
         """The result for what weights multiply, the tensors that they are made of, and what is added."""
-        parameters, added = tensors[: self._count], tensors[self._count :]
+        parameters, others = tensors[: self._count], tensors[self._count :]
         packed = None if True in map(torch.is_inference, parameters) else self._packed_of(source, parameters)
         if packed is None:
             return self._by_torch(source, *tensors)
-        result = self._run(source, packed, parameters, *added)
+        result = self._run(source, packed, parameters, *others)
         return self.kernel.activate(result) if self.fused is None else result
 
     def _packed_of(self, source: torch.Tensor, parameters: Sequence[torch.Tensor]) -> _Packed | None:
@@ -149,9 +151,9 @@ class PackedKernel(ABC):
 
     @abstractmethod
     def _run(
-        self, source: torch.Tensor, packed: _Packed, parameters: Sequence[torch.Tensor], added: torch.Tensor | None = None
+        self, source: torch.Tensor, packed: _Packed, parameters: Sequence[torch.Tensor], other: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """The library's result, with the activation that it applies."""
+        """The library's result, with the activation that it applies; `other` is what is added, or where experts' rows end."""
 
     @abstractmethod
     def _weights(self, shape: Sequence[int], parameters: Sequence[torch.Tensor]) -> _Weights | None:
@@ -175,16 +177,35 @@ class PackedLayer(PackedKernel):
         return packed
 
     def _run(
-        self, source: torch.Tensor, packed: _Packed, parameters: Sequence[torch.Tensor], added: torch.Tensor | None = None
+        self, source: torch.Tensor, packed: _Packed, parameters: Sequence[torch.Tensor], other: torch.Tensor | None = None
     ) -> torch.Tensor:
         bias = None if self._bias is None else parameters[self._bias]
-        layer = torch.ops.mkldnn._linear_pointwise
-        return layer(source, packed.weight, bias, *self.activation)  # type: ignore[no-any-return]
+        return self._multiplied(source, packed.weights[0], bias)
+
+    def _multiplied(self, rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        return torch.ops.mkldnn._linear_pointwise(rows, weight, bias, *self.activation)  # type: ignore[no-any-return]
 
     def _weights(self, shape: Sequence[int], parameters: Sequence[torch.Tensor]) -> _Weights | None:
         weight = parameters[0].detach()
-        outputs_first = weight.t() if self.kernel.inputs_first else weight
-        return torch.ops.mkldnn._reorder_linear_weight(outputs_first.contiguous()), None
+        matrices = weight.transpose(-2, -1) if self.kernel.inputs_first else weight
+        each = matrices if weight.dim() == 3 else [matrices]
+        return tuple(torch.ops.mkldnn._reorder_linear_weight(matrix.contiguous()) for matrix in each), None
+
+
+class PackedExperts(PackedLayer):
+    """A layer of experts: consecutive rows for each."""
+
+    def _run(
+        self, source: torch.Tensor, packed: _Packed, parameters: Sequence[torch.Tensor], other: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        assert other is not None, "experts have ends"
+        result = source.new_zeros(len(source), parameters[0].shape[-1])
+        start = 0
+        for weight, end in zip(packed.weights, other.tolist(), strict=True):
+            if end > start:
+                result[start:end] = self._multiplied(source[start:end], weight)
+            start = end
+        return result
 
 
 class PackedConvolution(PackedKernel):
@@ -202,17 +223,17 @@ class PackedConvolution(PackedKernel):
         return self.layout.of(super().__call__(source, *tensors))
 
     def _run(
-        self, source: torch.Tensor, packed: _Packed, parameters: Sequence[torch.Tensor], added: torch.Tensor | None = None
+        self, source: torch.Tensor, packed: _Packed, parameters: Sequence[torch.Tensor], other: torch.Tensor | None = None
     ) -> torch.Tensor:
         geometry, lone = self.geometry, self.geometry.rank == 1
         padding, stride, dilation, extra = _sizes(geometry)
         image = self.layout.of(source)
         given = image.unsqueeze(2) if lone else image
-        library, weights = torch.ops.mkldnn, (packed.weight, packed.bias)
+        library, weights = torch.ops.mkldnn, (packed.weights[0], packed.bias)
         sizes: tuple[Any, ...] = (padding, stride, dilation, geometry.groups)
-        if added is not None:
+        if other is not None:
             sums: tuple[Any, ...] = ("add", 1.0, None, [], None)
-            result = library._convolution_pointwise.binary(given, self.layout.of(added), *weights, *sizes, *sums)
+            result = library._convolution_pointwise.binary(given, self.layout.of(other), *weights, *sizes, *sums)
         elif geometry.transposed:
             sizes = (padding, extra, stride, dilation, geometry.groups)
             result = library._convolution_transpose_pointwise(given, *weights, *sizes, *self.activation)
@@ -228,7 +249,7 @@ class PackedConvolution(PackedKernel):
             if not (slope.isfinite().all() and bias.isfinite().all()):
                 return None
             weight, bias = _scaled(weight, slope, self.geometry).to(weight.dtype), bias.to(weight.dtype)
-        return _packed(weight, shape, self.geometry), bias
+        return (_packed(weight, shape, self.geometry),), bias
 
     def _slope_and_offset(self, parameters: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """What the affine steps multiply each channel by, and what they add, in float64: their values at 0 and 1."""
