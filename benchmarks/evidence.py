@@ -4,7 +4,8 @@
     python benchmarks/evidence.py --seconds 600 --only mutants rewrites    # what fits into ten minutes for each part
     python benchmarks/evidence.py adversarial            # near misses over every construct, and saved results tampered with
 
-Subjects are the six workloads in small and 50 random LAX programs, each as it is written and as the search's kernels compute it.
+Subjects are the six workloads in small and 50 random LAX programs, each as it is written and as the search's kernels compute it;
+for the part `rows`, small functions of PyTorch of every operator that `random_programs.py` has, and that are programs.
 Every mutant is compared with its program by the verifier's tests and by the paper's own test (p = 227, q = 113, once), and some
 (`verdicts`) by all that `mugraph.verify` does. A mutant that is accepted is compared again by exact fractions or wide floats
 (`mugraph.testing.agree`): it must be no mistake at all, and one that is called different must be one. Rewrites must agree in all
@@ -84,10 +85,13 @@ def main() -> None:
     parser.add_argument("--mutants", type=int, default=100_000, help="how many mutants")
     parser.add_argument("--rewrites", type=int, default=10_000, help="how many rewrites")
     parser.add_argument("--seconds", type=float, default=math.inf, help="process time after which a part stops where it is")
-    parser.add_argument("--only", nargs="+", choices=["mutants", "verdicts", "outputs", "rewrites", "throughput"], default=None)
+    parser.add_argument(
+        "--only", nargs="+", choices=["mutants", "rows", "verdicts", "outputs", "rewrites", "throughput"], default=None
+    )
     options = parser.parse_args()
     parts: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
         "mutants": lambda: mutation(subjects(), options.mutants, options.seconds),
+        "rows": lambda: mutation(of_the_table(), options.mutants // 5, options.seconds),
         "verdicts": lambda: verdicts(subjects(), options.mutants // 50, options.seconds),
         "outputs": lambda: mutation(several_outputs(), options.mutants // 50, options.seconds),
         "rewrites": lambda: rewriting(subjects(), options.rewrites, options.seconds),
@@ -135,6 +139,39 @@ def several_outputs() -> list[Subject]:
         if len(made) > 1:
             more = program.with_nodes(program.nodes, tuple(Value(index) for index in made[-OUTPUTS:]))
             tried.append(Subject(f"random {seed}", more, (more, *found(more))))
+    return tried
+
+
+def of_the_table() -> list[Subject]:
+    """A program for each operator of PyTorch that random functions have, beside others that it could be confused with."""
+    import torch
+
+    import random_programs as drawn
+
+    def unary(apply: drawn.Apply) -> drawn.Apply:
+        return lambda x, y, w: apply(x @ w) * y
+
+    def binary(apply: drawn.Apply) -> drawn.Apply:
+        return lambda x, y, w: apply(x @ w, y).sum(-1, keepdim=True) + y
+
+    def along(apply: Callable[[torch.Tensor, int], torch.Tensor], dim: int) -> drawn.Apply:
+        return lambda x, y, w: apply(x @ w + y, dim) * 2
+
+    def rows(apply: drawn.Apply) -> drawn.Apply:
+        return lambda x, y, w: apply(x @ w + y) * 2
+
+    functions = {name: unary(apply) for name, apply in drawn.UNARY.items()}
+    functions |= {name: binary(apply) for name, apply in drawn.BINARY.items()}
+    functions |= {f"{name} along {dim}": along(apply, dim) for name, apply in drawn.ALONG.items() for dim in (0, 1)}
+    functions |= {name: rows(apply) for name, apply in drawn.ROWS.items()}
+    tensors = [torch.ones(4, 3), torch.ones(4, 6), torch.ones(3, 6)]
+    tried = []
+    for name, function in functions.items():
+        try:
+            program = trace(function, tensors).graph
+        except MugraphError:  # it is no program
+            continue
+        tried.append(Subject(name, program, (program, *found(program))))
     return tried
 
 
