@@ -105,6 +105,17 @@ def test_nothing_is_packed_where_memory_is_short() -> None:
         piece_optimizer.PieceOptions.of({"pack": 1})
 
 
+def test_packed_weights_leave_memory_for_others(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr("mugraph.pieces.plan.free_memory", lambda: 4 * 4 * 48 * 64)
+    model = nn.Sequential(nn.Linear(48, 64), nn.Unflatten(1, (1, 64)), nn.Flatten(), nn.Linear(64, 128)).eval()
+    x = torch.randn(64, 48)
+    fast = compiled(lambda x: torch.cumsum(model(x), 0))
+    with torch.no_grad(), caplog.at_level(logging.INFO, logger="mugraph"):
+        torch.testing.assert_close(fast(x), torch.cumsum(model(x), 0), rtol=1e-5, atol=1e-4)
+    assert len(layers()) == 1
+    assert "1 of 2 weights are not packed: their 0 MiB would be too much" in caplog.text
+
+
 def test_convolutions_take_their_norms_along() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+from contextlib import suppress
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -15,6 +16,7 @@ from mugraph.ir.dtypes import DType
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _PROCESSOR = Path("/proc/cpuinfo")
+_MEMORY = Path("/proc/meminfo")
 _BUSY = 2.0
 """A load per core at which threads wait so long for each other that what is measured is only good for the day."""
 
@@ -51,6 +53,15 @@ def available_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def free_memory() -> int:
+    """Bytes that this machine can give a process without swapping, as far as it says; else all that it has."""
+    with suppress(OSError, ValueError, IndexError):
+        for line in _MEMORY.read_text(encoding="utf-8").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return host_cpu().device_memory_bytes
 
 
 def is_busy() -> bool:

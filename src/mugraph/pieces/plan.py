@@ -8,12 +8,16 @@ around these is cut once more.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import fx
 
-from mugraph.frontend.library import convolutions, linear_layers
+from mugraph.devices.host import free_memory
+from mugraph.frontend.graph_passes import owner_of
+from mugraph.frontend.library import LibraryKernel, convolutions, linear_layers
+from mugraph.frontend.node_traits import bytes_of
 from mugraph.frontend.partition import Partition, Piece, partition
 from mugraph.frontend.splice import spliced
 from mugraph.pieces.library_ways import Ways
@@ -24,6 +28,9 @@ from mugraph.selection.structure_key import form_of
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import Event, silent
 
+_log = logging.getLogger("mugraph.torch_compile")
+_MEMORY = 0.5
+"""The part of the memory that is free that packed weights of one graph may take."""
 _FIRST = 0.7
 """The part of the budget for programs with linear layers in them, where the library could have these."""
 
@@ -72,7 +79,7 @@ def plans(
         free = {node for piece, outcome in zip(whole.pieces, outcomes, strict=True) if not outcome.runs for node in piece.nodes}
         layers = linear_layers(free.union(left.node for left in whole.left), device)
         if optimizer.options.profile:
-            layers = library.faster(layers, deadline, tell)
+            layers = within_memory(library.faster(layers, deadline, tell))
         if free.isdisjoint(layer.product for layer in layers):
             whole = whole.with_library(layers)
         else:
@@ -87,6 +94,24 @@ def plans(
     for piece, reason in lost.items():
         whole = whole.without([piece], reason)
     return [Plan(part, {piece: results[piece] for piece in part.pieces}, layout, lost) for part, layout in ways.choices(whole)]
+
+
+def within_memory(kernels: Sequence[LibraryKernel]) -> tuple[LibraryKernel, ...]:
+    """The first library kernels, as long as their packed weights leave the machine enough of its memory."""
+    weights = {owner_of(kernel.weight): bytes_of(kernel.weight) for kernel in kernels}
+    allowed, taken, total = _MEMORY * free_memory(), set[fx.Node](), 0
+    for weight, size in weights.items():
+        total += size
+        if total <= allowed:
+            taken.add(weight)
+    if len(taken) < len(weights):
+        _log.info(
+            "%d of %d weights are not packed: their %d MiB would be too much for this machine's memory",
+            len(weights) - len(taken),
+            len(weights),
+            total >> 20,
+        )
+    return tuple(kernel for kernel in kernels if owner_of(kernel.weight) in taken)
 
 
 def _ways(graph: fx.Graph, device: str, optimizer: Optimizer, deadline: Deadline) -> Ways:
