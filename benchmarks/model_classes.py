@@ -117,13 +117,13 @@ _SOUND_LAYERS = {"conv_dim": (16, 16, 16), "conv_kernel": (10, 3, 2), "conv_stri
 _SOUND = _SOUND_LAYERS | {"num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 4}
 
 Inputs = tuple[tuple[str, ...], Callable[[], tuple[torch.Tensor, ...]], dict[str, Any]]
-_DECODERS = (
-    "llama mistral qwen2 qwen3 gemma gemma2 gemma3_text phi phi3 gpt2 gpt_neox opt bloom falcon olmo2 stablelm cohere granite"
+DECODERS = (
+    *("llama mistral qwen2 qwen3 gemma gemma2 gemma3_text phi phi3 gpt2 gpt_neox opt bloom falcon olmo2 stablelm".split()),
+    *("cohere granite mixtral qwen2_moe qwen3_moe olmoe".split()),
 )
-_MIXTURES = "granite mixtral qwen2_moe qwen3_moe olmoe"
 _ENCODERS = "bert roberta distilbert electra albert mpnet xlm-roberta deberta-v2 modernbert"
 CLASSES: dict[str, Inputs] = {
-    **dict.fromkeys(f"{_DECODERS} {_MIXTURES} {_ENCODERS}".split(), (_TEXT, _tokens, {})),
+    **dict.fromkeys((*DECODERS, *_ENCODERS.split()), (_TEXT, _tokens, {})),
     "mamba": (_TEXT, _tokens, {"state_size": 8}),
     "t5": (_PAIRED, _pairs, {}),
     "bart": (_PAIRED, _pairs, {}),
@@ -154,21 +154,32 @@ class Called(nn.Module):
         return tuple(value for value in returned.values() if isinstance(value, torch.Tensor))
 
 
-def model_of(name: str, dtype: str) -> tuple[nn.Module, Callable[[], tuple[torch.Tensor, ...]]]:
-    """The model of a class, small, and what makes inputs of it."""
-    from transformers import AutoConfig, AutoModel
+def config_of(name: str) -> Any:
+    """The configuration of a class, small."""
+    from transformers import AutoConfig
 
-    names, inputs, more = CLASSES[name]
     known = AutoConfig.for_model(name)
     set_by = known.to_dict()
     sizes = {key: value for key, value in _NAMES.items() if key in set_by}
     sizes |= {"num_key_value_heads": HEADS} if getattr(known, "num_key_value_heads", 0) is None else {}
-    torch.manual_seed(0)
-    config = AutoConfig.for_model(name, **(sizes | more))
-    model = AutoModel.from_config(config).eval().requires_grad_(False)
+    return AutoConfig.for_model(name, **(sizes | CLASSES[name][2]))
+
+
+def stir(model: nn.Module) -> None:
+    """Move parameters a little, such as scales of zero, behind which nothing can be wrong."""
     with torch.no_grad():
-        for parameter in model.parameters():  # such as scales of zero, behind which nothing can be wrong
+        for parameter in model.parameters():
             parameter.add_(0.02 * torch.randn_like(parameter))
+
+
+def model_of(name: str, dtype: str) -> tuple[nn.Module, Callable[[], tuple[torch.Tensor, ...]]]:
+    """The model of a class, small, and what makes inputs of it."""
+    from transformers import AutoModel
+
+    names, inputs, _ = CLASSES[name]
+    torch.manual_seed(0)
+    model = AutoModel.from_config(config_of(name)).eval().requires_grad_(False)
+    stir(model)
     wanted = getattr(torch, dtype)
 
     def make() -> tuple[torch.Tensor, ...]:
@@ -185,13 +196,13 @@ def record(name: str, dtype: str, budget: float) -> Record:
         with torch.inference_mode():
             model(*inputs())
     except Exception as error:
-        return {"outcome": "not run by PyTorch", "why": _first_line(error)}
+        return {"outcome": "not run by PyTorch", "why": first_line(error)}
     with torch.no_grad():
         started = time.perf_counter()
         try:
             opt = mugraph.superoptimize(model, inputs(), budget=budget, cache="off", profile=False)
         except mugraph.MugraphError as error:
-            return {"outcome": "refused", "why": _first_line(error)}
+            return {"outcome": "refused", "why": first_line(error)}
         found = {"seconds": time.perf_counter() - started, "found": opt.found, **covered(opt)}
         ours, own, equal = errors(opt, model, inputs(), _exact(model))
     right = equal and ours <= max(ERRORS * own, 64 * torch.finfo(getattr(torch, dtype)).eps)
@@ -207,7 +218,8 @@ def _exact(model: nn.Module) -> nn.Module:
     return exact
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """The type of an exception and the first line of its text."""
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 

@@ -4,6 +4,7 @@
     python benchmarks/models.py latency --size small             # per token, against eager and torch.compile
     python benchmarks/models.py share --size small               # of bytes and operations, and why the rest is not in kernels
     python benchmarks/models.py classes                          # classes of `transformers`: see benchmarks/model_classes.py
+    python benchmarks/models.py generate                         # tokens of those that generate: see benchmarks/generation.py
 
 - compile: a prompt, then tokens: every new graph is timed, in a fresh process with an empty cache and in another with the cache
   that one left; and what the same graphs cost PyTorch alone (backend "aot_eager", which compiles nothing).
@@ -36,6 +37,7 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 
+import generation
 import model_classes
 from mugraph.devices import device_for
 from mugraph.devices.host import available_cores
@@ -57,8 +59,9 @@ Record = dict[str, Any]
 
 def main() -> None:
     """Run one part, write its results, print the table."""
-    if sys.argv[1:2] == ["classes"]:
-        model_classes.main(sys.argv[2:])
+    elsewhere = {"classes": model_classes.main, "generate": generation.main}
+    if sys.argv[1:2] and sys.argv[1] in elsewhere:
+        elsewhere[sys.argv[1]](sys.argv[2:])
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parts = parser.add_subparsers(dest="part", required=True)
