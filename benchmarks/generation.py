@@ -3,9 +3,9 @@
     python benchmarks/models.py generate                      # all classes that generate text, both kinds of caches
     python benchmarks/generation.py llama gpt2 --tokens 32    # some of them
 
-Classes of `transformers` that generate text, small, with random weights (`model_classes.py`), choose the likeliest token each time:
-in eager PyTorch, and with the forward pass compiled by mugraph, once with a cache of keys and values that grows and once with one of
-a fixed size. Kernels run every piece that has any (`keep="all"`). A class runs in a process of its own. Records go to
+Classes of `transformers` that generate text, small, with random weights (`model_classes.py`), choose the likeliest token each
+time: in eager PyTorch, and with the forward pass compiled by mugraph, once with a cache of keys and values that grows and once
+with one of a fixed size. Kernels run every piece that has any (`keep="all"`). A class runs in a process of its own. Records go to
 `benchmarks/results/generation.json`, one by one, and are not made again by the same sources.
 
 Needs `pip install mugraph[models]`.
@@ -59,7 +59,7 @@ def record(name: str, cache: str, budget: float, tokens: int) -> Record:
     torch.set_num_threads(2)
     try:
         model = model_of(name)
-        settings = {"do_sample": False, "max_new_tokens": tokens, "min_new_tokens": tokens, "pad_token_id": 0}
+        settings: dict[str, Any] = {"do_sample": False, "max_new_tokens": tokens, "min_new_tokens": tokens, "pad_token_id": 0}
         if cache == "static":
             settings |= {"cache_implementation": "static", "disable_compile": True}
         prompt = torch.randint(3, model_classes.WORDS, (BATCH, PROMPT))
@@ -68,7 +68,8 @@ def record(name: str, cache: str, budget: float, tokens: int) -> Record:
     except Exception as error:
         return {"outcome": "not run by PyTorch", "why": model_classes.first_line(error)}
     started = time.perf_counter()
-    model.forward = torch.compile(model.forward, backend="mugraph", options={"keep": "all", "budget": budget, "cache": "off"})
+    options: dict[str, Any] = {"keep": "all", "budget": budget, "cache": "off"}
+    model.forward = torch.compile(model.forward, backend="mugraph", options=options)
     with torch.no_grad():
         got = model.generate(prompt, **settings)
     shares = [each.partition.byte_share for each in compilations]

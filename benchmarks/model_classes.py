@@ -117,10 +117,9 @@ _SOUND_LAYERS = {"conv_dim": (16, 16, 16), "conv_kernel": (10, 3, 2), "conv_stri
 _SOUND = _SOUND_LAYERS | {"num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 4}
 
 Inputs = tuple[tuple[str, ...], Callable[[], tuple[torch.Tensor, ...]], dict[str, Any]]
-DECODERS = (
-    *("llama mistral qwen2 qwen3 gemma gemma2 gemma3_text phi phi3 gpt2 gpt_neox opt bloom falcon olmo2 stablelm".split()),
-    *("cohere granite mixtral qwen2_moe qwen3_moe olmoe".split()),
-)
+_DECODERS = "llama mistral qwen2 qwen3 gemma gemma2 gemma3_text phi phi3 gpt2 gpt_neox opt bloom falcon olmo2 stablelm cohere"
+_MIXTURES = "granite mixtral qwen2_moe qwen3_moe olmoe"
+DECODERS = f"{_DECODERS} {_MIXTURES}".split()
 _ENCODERS = "bert roberta distilbert electra albert mpnet xlm-roberta deberta-v2 modernbert"
 CLASSES: dict[str, Inputs] = {
     **dict.fromkeys((*DECODERS, *_ENCODERS.split()), (_TEXT, _tokens, {})),
