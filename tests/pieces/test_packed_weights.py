@@ -6,6 +6,7 @@ import copy
 import itertools
 import random
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -351,6 +352,21 @@ def test_memory_that_is_used_again_is_not_mistaken_for_what_was_there() -> None:
             weight = torch.randn(4, 4, 3, 3)
             torch.testing.assert_close(runner(image, weight), F.conv2d(image, weight))
             del weight
+
+
+def test_threads_that_call_at_once_never_keep_weights_that_changed() -> None:
+    graph = recorded(F.linear, torch.randn(4, 16), torch.randn(8, 16))
+    (kernel,) = linear_layers(graph.module.graph.nodes, "cpu")
+    rows, weight = torch.randn(4, 16), torch.randn(8, 16)
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(50):
+            layer = packed(kernel, Layout.CONTIGUOUS)
+            for result in pool.map(layer, [rows] * 12, [weight] * 12):
+                torch.testing.assert_close(result, F.linear(rows, weight))
+            assert layer._packed is not None
+            assert len(layer._packed.sources) == 1
+            weight.neg_()
+            torch.testing.assert_close(layer(rows, weight), F.linear(rows, weight))
 
 
 def test_tensors_without_versions_are_not_kept() -> None:

@@ -76,7 +76,7 @@ def _place(tensor: torch.Tensor) -> _Place:
 
 
 def _are_still(sources: Sequence[_Source], tensors: Sequence[torch.Tensor]) -> bool:
-    return all(map(_Source.is_still, sources, tensors))
+    return len(sources) == len(tensors) and all(map(_Source.is_still, sources, tensors))
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -113,7 +113,8 @@ class PackedKernel(ABC):
         self.activation: tuple[Any, ...] = (fused.name, list(fused.numbers), fused.algorithm)
         self._by_torch: Callable[..., torch.Tensor] = kernel.as_torch()
         self._count = len(kernel.parameters)
-        self._packs = self._packed_parameters()
+        self._packs = self._count
+        """How many of the parameters, the first ones, are in what is packed."""
         self._bias = None if kernel.bias is None else kernel.parameters.index(kernel.bias)
         self._packed: _Packed | None = None
         self._seen: tuple[_Source, ...] = ()
@@ -137,17 +138,12 @@ class PackedKernel(ABC):
 
     def _again(self, source: torch.Tensor, parameters: Sequence[torch.Tensor]) -> _Packed | None:
         """The parameters packed if they were here in the call before."""
-        packing = parameters[: self._packs]
-        if not self._seen or not _are_still(self._seen, packing):
+        packing, seen = parameters[: self._packs], self._seen  # once: other threads may call, too
+        if not _are_still(seen, packing):
             self._seen = tuple(map(_Source.of, packing))
             return None
-        sources, self._seen = self._seen, ()
         weights = self._weights(source.shape, parameters)
-        return None if weights is None else _Packed(sources, *weights)
-
-    def _packed_parameters(self) -> int:
-        """How many of the parameters, the first ones, are in what is packed."""
-        return self._count
+        return None if weights is None else _Packed(seen, *weights)
 
     @abstractmethod
     def _run(
@@ -163,8 +159,9 @@ class PackedKernel(ABC):
 class PackedLayer(PackedKernel):
     """A linear layer. Its offsets are read where they are; only the weights are packed."""
 
-    def _packed_parameters(self) -> int:
-        return 1
+    def __init__(self, kernel: LibraryKernel) -> None:
+        super().__init__(kernel)
+        self._packs = 1
 
     def _again(self, source: torch.Tensor, parameters: Sequence[torch.Tensor]) -> _Packed | None:
         key = (_place(parameters[0]), self.kernel.inputs_first)
