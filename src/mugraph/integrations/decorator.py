@@ -162,7 +162,8 @@ class Optimized(Shared, Generic[P, R]):
                 return Answer(superoptimize_dynamic(self.fn, example, settings.dynamic, target=target, **settings.of_all))
             if settings.strict:
                 trace(self.fn, example)  # raises for what is no program
-            result = superoptimize(self.fn, example, target, **settings.of_all, progress=settings.progress, cache=settings.cache)
+            progress, cache, pack = settings.progress, settings.cache, settings.pack
+            result = superoptimize(self.fn, example, target, **settings.of_all, progress=progress, cache=cache, pack=pack)
         except NotAProgram as error:
             if settings.strict or settings.dynamic:
                 raise
@@ -196,7 +197,7 @@ class Optimized(Shared, Generic[P, R]):
             self.fn(*args, **kwargs)
         with torch.inference_mode():
             self._in_pieces(*args, **kwargs)
-        done = [compiled for compiled in compilations if compiled.partition.pieces]
+        done = [compiled for compiled in compilations if compiled.partition.pieces or compiled.partition.library]
         if not done:
             return Answer(reason=f"no piece of it runs as kernels, and as a whole it is no program: {error}")
         outcome = self._raced(self._in_pieces, machine_for(target), args, kwargs)
@@ -207,7 +208,8 @@ class Optimized(Shared, Generic[P, R]):
         """The function as `torch.compile` runs it, with kernels where its pieces have some."""
         from mugraph.integrations.torch_compile import backend  # as above
 
-        options = self.settings.of_all | ({} if self.settings.target is None else {"target": self.settings.target})
+        settings = self.settings
+        options = settings.of_all | {"pack": settings.pack} | ({} if settings.target is None else {"target": settings.target})
         compiled: Callable[P, R] = torch.compile(self.fn, backend=functools.partial(backend, options=options))
         return compiled
 
@@ -268,12 +270,13 @@ class Settings:
     space: SearchSpace | None
     progress: ProgressCallback | bool | None
     cache: Store | Mode | str | None
+    pack: bool
 
     def __post_init__(self) -> None:
         if not isinstance(self.dynamic, Mapping):
             remedy = "declare dimensions by argument, as in {0: {0: Dim('batch', 1, 64)}}"
             raise InvalidInput(f"dynamic={self.dynamic!r}: {remedy}")
-        PieceOptions.of(self.of_all)
+        PieceOptions.of({**self.of_all, "pack": self.pack})
         if self.target is not None:
             device_for(self.target)
 
@@ -295,6 +298,7 @@ class _Asked(TypedDict, total=False):
     space: SearchSpace | None
     progress: ProgressCallback | bool | None
     cache: Store | Mode | str | None
+    pack: bool
 
 
 @overload
@@ -318,6 +322,7 @@ def optimize(
     space: SearchSpace | None = None,
     progress: ProgressCallback | bool | None = None,
     cache: Store | Mode | str | None = None,
+    pack: bool = True,
 ) -> Optimized[P, R] | Callable[[Callable[P, R]], Optimized[P, R]]:
     """Run a function, method or nn.Module by discovered kernels where these are faster: `@mugraph.optimize`, `optimize(model)`.
 
@@ -334,7 +339,7 @@ def optimize(
 
     Raises InvalidInput for what is no function and for wrong settings, TargetUnavailable for an unknown target.
     """
-    settings = Settings(target, budget, dynamic or {}, strict, seed, max_error, evidence, space, progress, cache)
+    settings = Settings(target, budget, dynamic or {}, strict, seed, max_error, evidence, space, progress, cache, pack)
 
     def around(function: Callable[P, R]) -> Optimized[P, R]:
         if not callable(function):

@@ -73,7 +73,8 @@ def plans(
     whole = partition(module.graph, device, images)
     tell(Event("partition", f"{len(whole.pieces)} program{'s' * (len(whole.pieces) != 1)}{why}", deadline.elapsed))
     layers = () if library is None else linear_layers(module.graph.nodes, device)
-    first = Deadline(deadline.share(_FIRST if layers else 1.0))
+    may_lose = layers and optimizer.options.profile and optimizer.options.keep == "faster"
+    first = Deadline(deadline.share(_FIRST if may_lose else 1.0))
     outcomes = optimizer.outcomes(whole.pieces, known, first)
     if library is not None and layers:
         free = {node for piece, outcome in zip(whole.pieces, outcomes, strict=True) if not outcome.runs for node in piece.nodes}
