@@ -47,6 +47,8 @@ def model_of(name: str) -> Any:
 
     config = model_classes.config_of(name)
     config.use_cache = True
+    if name in PAIRED:
+        config.decoder_start_token_id = 1
     auto = AutoModelForSeq2SeqLM if name in PAIRED else AutoModelForCausalLM
     torch.manual_seed(0)
     model = auto.from_config(config).eval().requires_grad_(False)

@@ -363,6 +363,7 @@ def test_threads_that_call_at_once_never_keep_weights_that_changed() -> None:
             layer = packed(kernel, Layout.CONTIGUOUS)
             for result in pool.map(layer, [rows] * 12, [weight] * 12):
                 torch.testing.assert_close(result, F.linear(rows, weight))
+            torch.testing.assert_close(layer(rows, weight), F.linear(rows, weight))
             assert layer._packed is not None
             assert len(layer._packed.sources) == 1
             weight.neg_()

@@ -133,7 +133,10 @@ class PackedKernel(ABC):
         packing = parameters[: self._packs]
         packed = self._packed
         if packed is None or not _are_still(packed.sources, packing):
-            packed = self._packed = self._again(source, parameters)
+            again = self._again(source, parameters)
+            if again is not None or self._packed is packed:  # else another thread packed them meanwhile
+                self._packed = again
+            return again
         return packed
 
     def _again(self, source: torch.Tensor, parameters: Sequence[torch.Tensor]) -> _Packed | None:
