@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from mugraph.algebra.fields import FieldArithmetic
+from mugraph.algebra.linearity import is_linear
 from mugraph.devices import device_for
 from mugraph.ir import Graph
 from mugraph.ir.axes import AxisProgram, axis_program
@@ -23,7 +24,7 @@ from mugraph.search import search
 from mugraph.search.algorithm1.engine import FieldTest
 from mugraph.search.closure.context import Context, TinyInputs
 from mugraph.search.closure.extraction import ExtractionLimits, Extractor
-from mugraph.search.closure.loop_insertion import Fmaps, is_linear, loops_to_some_end, with_loop
+from mugraph.search.closure.loop_insertion import Fmaps, loops_to_some_end, with_loop
 from mugraph.search.closure.safe_softmax import without_neutral_maxima
 from mugraph.search.closure.saturation import Closure, Limits, Saturation
 from mugraph.search.closure.sketch import Sketch
@@ -168,7 +169,7 @@ def test_aligned_operands_are_all_cut(program: Graph) -> None:
         ("mul", (0, 1), False),
         ("div", (0,), True),
         ("div", (1,), False),
-        ("contract", (1,), True),
+        ("matmul", (1,), True),
         ("sum", (0,), True),
         ("max", (0,), False),
         ("exp", (0,), False),

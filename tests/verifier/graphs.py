@@ -175,10 +175,11 @@ FAMILIES = (("add", "sub", "mul", "div"), ("square", "sqrt", "exp", "silu"))
 
 
 def mutants(graph: Graph) -> Iterator[Graph]:
-    """Valid graphs that differ from one with a kernel in one operator or one attribute."""
+    """Valid graphs that differ from one in one operator or one attribute, in a kernel or beside kernels."""
     document = json.loads(json.dumps(graph_to_json(graph)))
-    bodies = [node["body"] for node in document["graph"]["nodes"] if "body" in node]
-    for node in (node for body in bodies for node in body["nodes"]):
+    outside = document["graph"]["nodes"]
+    bodies = [node["body"] for node in outside if "body" in node]
+    for node in (*outside, *(node for body in bodies for node in body["nodes"])):
         for place, name, values in _changes(node):
             original = place[name]
             for value in values:

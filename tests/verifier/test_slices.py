@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -14,10 +14,11 @@ from mugraph.ir import Graph, GraphBuilder, Level
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.program import ProgramTensor
+from mugraph.ir.scalar import Scalar
 from mugraph.ir.validity import check
 from mugraph.lower.thread_graphs import construct
 from mugraph.verifier import verify_graphs
-from mugraph.verifier.parallel_axes import NotParallel, shared_slice, take_slice
+from mugraph.verifier.parallel_axes import Cut, NotParallel, shared_slice, take_slice
 
 from .graphs import (
     FP32,
@@ -46,6 +47,27 @@ def assert_slices_are_slices(graph: Graph, inputs: tuple[int | None, ...]) -> No
         part = [tensor if dim is None else np.take(tensor, [position], dim) for tensor, dim in zip(tensors, inputs, strict=True)]
         for result, full, dim in zip(evaluate(taken, part, FloatArithmetic()), whole, outputs, strict=True):
             np.testing.assert_allclose(result, full if dim is None else np.take(full, [position], dim))
+
+
+def assert_slices_add_up(graph: Graph, inputs: tuple[int | None, ...]) -> Cut:
+    """Where slices are added up, the result for different ones is the mean of those for equal ones; else it is made of slices."""
+    rng = np.random.default_rng(0)
+    tensors = [rng.uniform(0.5, 1.5, node.output.shape) for node in graph.nodes if node.op == "input"]
+    (size,) = {tensor.shape[dim] for tensor, dim in zip(tensors, inputs, strict=True) if dim is not None}
+    cut = Cut.of(graph, inputs, size)
+    check(cut.graph)
+    whole = evaluate(graph, tensors, FloatArithmetic())
+    results = []
+    for position in range(size):
+        part = [tensor if dim is None else np.take(tensor, [position], dim) for tensor, dim in zip(tensors, inputs, strict=True)]
+        results.append(evaluate(cut.graph, part, FloatArithmetic()))
+    for number, (full, dim) in enumerate(zip(whole, cut.dims, strict=True)):
+        found = [result[number] for result in results]
+        if number in cut.sums:
+            np.testing.assert_allclose(np.mean(found, axis=0), full)
+        for position in () if number in cut.sums else range(size):
+            np.testing.assert_allclose(found[position], full if dim is None else np.take(full, [position], dim))
+    return cut
 
 
 @pytest.mark.parametrize("graph", [rmsnorm(), fused_rmsnorm(), construct(fused_rmsnorm()), fused_rmsnorm(blocks=8)])
@@ -207,16 +229,143 @@ def two_dimensional() -> Graph:
     return kernel.build(kernel.graph_defined(block.build([saved]), [x, y, z]))
 
 
+def changed(kernel: Graph) -> Iterator[tuple[Graph, tuple[int | None, ...]]]:
+    """A kernel and graphs that differ from it in one place or two, with all that may be their axes."""
+    changed_twice = (graph for once in mutants(kernel) for graph in mutants(once))
+    for graph in itertools.chain([kernel], mutants(kernel), itertools.islice(changed_twice, 0, None, 29)):
+        shapes = [node.output.shape for node in graph.nodes if node.op == "input"]
+        for axis in itertools.product(*((None, *range(len(shape))) for shape in shapes)):
+            if axis.count(None) < len(axis):
+                yield graph, axis
+
+
 @pytest.mark.parametrize("name", KERNELS)
 def test_whatever_is_taken_for_parallel_is(name: str) -> None:
     """Equal sizes everywhere, changed maps and operators: nothing but the proof keeps axes apart."""
     proved = 0
-    changed_twice = (graph for once in mutants(KERNELS[name]()) for graph in mutants(once))
-    for graph in itertools.chain(mutants(KERNELS[name]()), itertools.islice(changed_twice, 0, None, 29)):
-        shapes = [node.output.shape for node in graph.nodes if node.op == "input"]
-        for axis in itertools.product(*((None, *range(len(shape))) for shape in shapes)):
-            if axis.count(None) < len(axis):
-                with contextlib.suppress(NotParallel, ShapeMismatch):
-                    assert_slices_are_slices(graph, axis)
-                    proved += 1
+    for graph, axis in changed(KERNELS[name]()):
+        with contextlib.suppress(NotParallel, ShapeMismatch):
+            assert_slices_are_slices(graph, axis)
+            proved += 1
     assert proved > 20
+
+
+def loss_in_blocks() -> Graph:
+    """z[0, 0] + the sum of (x - y)**2 over all elements, in two blocks of two iterations each."""
+    kernel = GraphBuilder(Level.KERNEL)
+    x, y, z = (kernel.input(name, (4, 4), FP32) for name in "xyz")
+    block = GraphBuilder(Level.BLOCK, grid=(2,), loop=2)
+    tiles = [block.iterator(number, kernel.tensor(value), (0,), 0) for number, value in enumerate((x, y))]
+    rows = block.add("sum", block.add("square", block.add("sub", *tiles)), dim=1, size=4)
+    saved = block.add("output_saver", block.add("accumulate", rows, combine="sum"), omap=(0,))
+    (parts,) = kernel.graph_defined(block.build([saved]), [x, y])
+    total = kernel.add("sum", parts, dim=0, size=2)
+    return kernel.build([kernel.add("add", total, kernel.add("mul", z, z))])
+
+
+def product_in_parts() -> Graph:
+    """(x y + z) / z, each block with its part of what is summed over."""
+    kernel = GraphBuilder(Level.KERNEL)
+    x, y, z = (kernel.input(name, (4, 4), FP32) for name in "xyz")
+    block = GraphBuilder(Level.BLOCK, grid=(2,), loop=2)
+    tiles = [block.iterator(n, kernel.tensor(value), (1 - n,), 1 - n) for n, value in enumerate((x, y))]
+    part = block.add("accumulate", block.add("matmul", *tiles), combine="sum")
+    saved = block.add("output_saver", block.add("reshape", part, shape=(1, 4, 4)), omap=(0,))
+    (parts,) = kernel.graph_defined(block.build([saved]), [x, y])
+    total = kernel.add("reshape", kernel.add("sum", parts, dim=0, size=2), shape=(4, 4))
+    return kernel.build([kernel.add("div", kernel.add("add", total, z), z)])
+
+
+def low_rank() -> Graph:
+    """(x y) z, and x y itself."""
+    kernel = GraphBuilder(Level.KERNEL)
+    x, y, z = (kernel.input(name, (4, 4), FP32) for name in "xyz")
+    inner = kernel.add("matmul", x, y)
+    return kernel.build([kernel.add("matmul", inner, z), inner])
+
+
+def grouped() -> Graph:
+    """The sum of x y over its rows, of neighbours first, plus that of y."""
+    kernel = GraphBuilder(Level.KERNEL)
+    x, y = (kernel.input(name, (4, 4), FP32) for name in "xy")
+    pairs = kernel.add("sum", kernel.add("mul", x, y), dim=0, size=2)
+    return kernel.build([kernel.add("add", kernel.add("sum", pairs, dim=0, size=2), kernel.add("sum", y, dim=0, size=4))])
+
+
+SUMS: dict[str, Callable[[], Graph]] = {
+    "a loss": lambda: program(lambda x, y, z: (x - y).square().sum((0, 1)) / z.exp().sum(1) - z, (4, 4), (4, 4), (4, 4)),
+    "a loss in blocks": loss_in_blocks,
+    "a loss in thread graphs": lambda: construct(loss_in_blocks()),
+    "a product in parts": product_in_parts,
+    "two products": low_rank,
+    "a sum of groups": grouped,
+    **KERNELS,
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_whatever_is_taken_for_a_sum_of_slices_is(name: str) -> None:
+    """That a result for different slices is the mean of those for equal ones is what tests of one slice rely on."""
+    sums = 0
+    for graph, axis in changed(SUMS[name]()):
+        with contextlib.suppress(NotParallel, ShapeMismatch):
+            sums += bool(assert_slices_add_up(graph, axis).sums)
+    assert sums > 1 or name in KERNELS
+
+
+NOT_LINEAR: dict[str, Callable[[], tuple[Graph, tuple[int | None, ...]]]] = {
+    "a function of a sum": lambda: (program(lambda x: x.sum(0).exp(), (4, 3)), (0,)),
+    "the square of a sum": lambda: (program(lambda x: x.sum(0).square(), (4, 3)), (0,)),
+    "the product of two sums": lambda: (program(lambda x: x.sum(0) * x.exp().sum(0), (4, 3)), (0,)),
+    "a quotient of sums": lambda: (program(lambda x: x.sum(0) / x.exp().sum(0), (4, 3)), (0,)),
+    "a sum and its slices": lambda: (program(lambda x: x - x.sum(0), (4, 3)), (0,)),
+    "a maximum": lambda: (program(lambda x: x.amax(0), (4, 3)), (0,)),
+    "a product of which one factor has the axis": lambda: (program(lambda x, y: x @ y, (4, 4), (4, 4)), (1, None)),
+    "a product with its own transpose": lambda: (program(lambda x: x.transpose(0, 1) @ x, (4, 4)), (1,)),
+    "rows with weights": lambda: (program(lambda x, y: (x.sum(1) * y).sum(0), (4, 3), (4,)), (0, None)),
+    "the sums of single blocks": lambda: (per_block(loss=False), (0,)),
+    "a constant that every block adds": lambda: (per_block(loss=True), (0,)),
+}
+
+
+def per_block(*, loss: bool) -> Graph:
+    """The sum of each half of a vector, or the sum of both, each plus 1."""
+    kernel = GraphBuilder(Level.KERNEL)
+    x = kernel.input("x", (4,), FP32)
+    block = GraphBuilder(Level.BLOCK, grid=(2,))
+    part = block.add("sum", block.iterator(0, kernel.tensor(x), (0,), None), dim=0, size=2)
+    if loss:
+        part = block.add("add", part, block.add("constant", value=Scalar.of(1), dtype=FP32))
+    (parts,) = kernel.graph_defined(block.build([block.add("output_saver", part, omap=(0,))]), [x])
+    return kernel.build([kernel.add("sum", parts, dim=0, size=2) if loss else parts])
+
+
+@pytest.mark.parametrize("name", NOT_LINEAR)
+def test_sums_that_are_not_taken_as_they_are_end_the_axis(name: str) -> None:
+    graph, axis = NOT_LINEAR[name]()
+    (size,) = {node.output.shape[dim] for node, dim in zip(graph.inputs(), axis, strict=True) if dim is not None}
+    with pytest.raises(NotParallel):
+        Cut.of(graph, axis, size)
+
+
+def test_sums_are_left_alone_unless_asked_for() -> None:
+    loss = program(lambda x, y: (x - y).square().sum((0, 1)), (4, 5), (4, 5))
+    assert not shared_slice(loss, loss).axes
+    found = shared_slice(loss, loss, sums=True)
+    assert [(axis.size, axis.inputs, axis.sums) for axis in found.axes] == [(4, (0, 0), (0,)), (5, (1, 1), (0,))]
+    assert [node.output.shape for node in found.left.inputs()] == [(1, 1), (1, 1)]
+
+
+def test_a_constant_that_a_sum_has_once_is_not_one_of_each_slice() -> None:
+    """Equal at one slice, and at four different: x + y once, and for each row."""
+    once = program(lambda x, y: x.sum(0) + y, (4, 3), (3,))
+    often = program(lambda x, y: (x + y).sum(0), (4, 3), (3,))
+    parts = program(lambda x, y: (x + y / 4).sum(0), (4, 3), (3,))
+    assert verify_graphs(once, often).counterexample is not None
+    verdict = verify_graphs(once, parts)
+    assert verdict.equivalent
+    assert verdict.certificate.axes[0].sums == (0,)
+    assert (
+        "any size"
+        not in verify_graphs(program(lambda x: x.sum(0), (4,)), program(lambda x: (2 * x).sum(0) / 2, (4,))).certificate.claim
+    )

@@ -118,7 +118,7 @@ class Certificate:
         functions = [] if self.difference is None else [function.name for function in self.difference.functions]
         kind = "function with the properties in `semantics`" if self.difference and self.difference.properties else "function"
         whatever = f", whatever {kind} stands for {', '.join(functions)}" if functions else ""
-        sizes = ", at any size of the parallel axes" if self.axes else ""
+        sizes = ", at any size of the parallel axes" if any(not axis.sums for axis in self.axes) else ""
         equal = f"every output element is the same function of real inputs wherever both are defined{whatever}{sizes}"
         return f"{equal}; a pair that is not passes with probability at most {self.error_bound:.3g} over the recorded draw"
 
@@ -203,7 +203,7 @@ def _terms(record: Mapping[str, Any]) -> Terms:
 
 def _axis(record: Mapping[str, Any]) -> ParallelAxis:
     inputs, outputs = (tuple(None if dim is None else int(dim) for dim in record[name]) for name in ("inputs", "outputs"))
-    return ParallelAxis(int(record["size"]), inputs, outputs)
+    return ParallelAxis(int(record["size"]), inputs, outputs, tuple(map(int, record["sums"])))
 
 
 def _finite(number: float) -> float | None:

@@ -89,7 +89,8 @@ def _axes_text(certificate: Certificate, program: Graph) -> str:
         inputs = zip(program.input_names, axis.inputs, strict=False)
         places = [f"dimension {dim} of {name}" for name, dim in inputs if dim is not None]
         words.append(f"the axis of size {axis.size} ({', '.join(places)})")
-    return f"both graphs do the same to all slices along {' and '.join(words)}; the tests ran on one slice"
+    added = ", which they add up in part," if any(axis.sums for axis in certificate.axes) else ""
+    return f"both graphs do the same to all slices along {' and '.join(words)}{added}; the tests ran on one slice"
 
 
 def _difference_facts(difference: Difference) -> Iterator[Fact]:

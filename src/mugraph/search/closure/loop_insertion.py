@@ -12,14 +12,10 @@ import itertools
 from collections import defaultdict
 from collections.abc import Sequence
 from enum import Enum, IntEnum
-from functools import cache
 
-import numpy as np
-
-from mugraph.algebra.fields import FieldArithmetic, FieldValue
+from mugraph.algebra.linearity import is_linear
 from mugraph.ir.axes import AxisProgram
-from mugraph.ir.index_maps import Structure
-from mugraph.ir.ops import OPERATORS, Call, Kind, is_reduction
+from mugraph.ir.ops import is_reduction
 from mugraph.search.closure.context import Context
 from mugraph.search.closure.saturation import AFTER, LOOP, Closure, Edge, TensorNode
 from mugraph.search.closure.sketch import Sketch
@@ -63,8 +59,6 @@ class Fmaps(Enum):
 
 _NEUTRAL = {SHARE: FIXED, FOLDED: DONE}
 """What a sum that is not complete may be multiplied with, if that does not vary along the loop axis."""
-
-_NO_CALL = Call("", (), {})
 
 
 def with_loop(loopless: Closure, loop_axis: int, fmaps: Fmaps) -> Closure:
@@ -176,7 +170,7 @@ class _Lifting:
             summed = tuple(position for position, each in enumerate(standing) if each is widest)
             others = [(each, node) for each, node in zip(standing, edge.inputs, strict=True) if each is not widest]
             neutral = all(each is _NEUTRAL[widest] and not self.varies(node) for each, node in others)
-            return widest if neutral and is_linear(edge.op, summed) else None
+            return widest if neutral and is_linear("matmul" if edge.op == "contract" else edge.op, summed) else None
         if widest is SLICE:
             aligned = (each is SLICE or not self.varies(node) for each, node in zip(standing, edge.inputs, strict=True))
             return SLICE if DONE not in standing and all(aligned) else None
@@ -223,24 +217,3 @@ class _Lifting:
 
 _PRECEDENCE = (FIXED, DONE, SLICE, SHARE, FOLDED, KEPT)
 """Of several operands, the one that stands last here decides how the result may stand."""
-
-
-@cache
-def is_linear(op: str, summed: tuple[int, ...]) -> bool:
-    """Whether an operator of a closure is linear in the operands `summed` together.
-
-    Elementwise rows of the operator table are asked at random points of the field; contractions are sums of products.
-    """
-    row = OPERATORS["mul" if op == "contract" else op]
-    if not row.elementwise:
-        return row.structure is Structure.REDUCTION and row.kind is Kind.MULTILINEAR
-    arith, rng = FieldArithmetic(seed=0), np.random.default_rng(0)
-    first, second, fixed = ([arith.random((8,), rng) for _ in range(row.arity)] for _ in range(3))
-
-    def applied(varied: Sequence[FieldValue]) -> FieldValue:
-        operands = [varied[i] if i in summed else fixed[i] for i in range(row.arity)]
-        result: FieldValue = row.compute(arith, _NO_CALL, operands)
-        return result
-
-    total = applied([arith.add(x, y) for x, y in zip(first, second, strict=True)])
-    return total.agrees_with(arith.add(applied(first), applied(second)))
