@@ -11,6 +11,7 @@ import pytest
 
 from mugraph.errors import ShapeMismatch
 from mugraph.ir import Graph, GraphBuilder, Level
+from mugraph.ir.arithmetic import Array
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.program import ProgramTensor
@@ -49,25 +50,29 @@ def assert_slices_are_slices(graph: Graph, inputs: tuple[int | None, ...]) -> No
             np.testing.assert_allclose(result, full if dim is None else np.take(full, [position], dim))
 
 
-def assert_slices_add_up(graph: Graph, inputs: tuple[int | None, ...]) -> Cut:
+def assert_slices_stand_for_all(graph: Graph, inputs: tuple[int | None, ...], width: int = 1) -> Cut:
     """Where slices are added up, the result for different ones is the mean of those for equal ones; else it is made of slices."""
     rng = np.random.default_rng(0)
     tensors = [rng.uniform(0.5, 1.5, node.output.shape) for node in graph.nodes if node.op == "input"]
-    (size,) = {tensor.shape[dim] for tensor, dim in zip(tensors, inputs, strict=True) if dim is not None}
-    cut = Cut.of(graph, inputs, size)
+    cut = Cut.of(graph, inputs, [width] * len(inputs))
     check(cut.graph)
     whole = evaluate(graph, tensors, FloatArithmetic())
-    results = []
-    for position in range(size):
-        part = [tensor if dim is None else np.take(tensor, [position], dim) for tensor, dim in zip(tensors, inputs, strict=True)]
-        results.append(evaluate(cut.graph, part, FloatArithmetic()))
+    results = [
+        evaluate(cut.graph, [part(t, dim, position, width) for t, dim in zip(tensors, inputs, strict=True)], FloatArithmetic())
+        for position in range(cut.slices)
+    ]
     for number, (full, dim) in enumerate(zip(whole, cut.dims, strict=True)):
         found = [result[number] for result in results]
         if number in cut.sums:
             np.testing.assert_allclose(np.mean(found, axis=0), full)
-        for position in () if number in cut.sums else range(size):
-            np.testing.assert_allclose(found[position], full if dim is None else np.take(full, [position], dim))
+        for position in () if number in cut.sums else range(cut.slices):
+            np.testing.assert_allclose(found[position], part(full, dim, position, cut.widths[number]))
     return cut
+
+
+def part(array: Array, dim: int | None, position: int, width: int) -> Array:
+    """A slice of so many neighbours."""
+    return array if dim is None else np.take(array, range(position * width, (position + 1) * width), dim)
 
 
 @pytest.mark.parametrize("graph", [rmsnorm(), fused_rmsnorm(), construct(fused_rmsnorm()), fused_rmsnorm(blocks=8)])
@@ -309,8 +314,65 @@ def test_whatever_is_taken_for_a_sum_of_slices_is(name: str) -> None:
     sums = 0
     for graph, axis in changed(SUMS[name]()):
         with contextlib.suppress(NotParallel, ShapeMismatch):
-            sums += bool(assert_slices_add_up(graph, axis).sums)
+            sums += bool(assert_slices_stand_for_all(graph, axis).sums)
     assert sums > 1 or name in KERNELS
+
+
+WINDOWS: dict[str, Callable[[], Graph]] = {
+    "maxima of pairs": lambda: program(lambda x, y: (x * y).reshape(2, 2, 4).amax(1), (4, 4), (4, 4)),
+    "maxima of squares": lambda: program(lambda x: x.reshape(2, 2, 2, 2).amax((1, 3)), (4, 4)),
+    "pairs between merged dimensions": lambda: program(lambda x: x.square().reshape(2, 2, 2, 2).sum(1).exp(), (4, 4)),
+    "groups with weights": lambda: program(lambda x, y: (x.reshape(2, 2, 4) * y).sum(1).reshape(8), (4, 4), (2, 1)),
+    "heads": lambda: heads(),
+    "heads in blocks": lambda: heads_in_blocks(),
+    "heads in thread graphs": lambda: construct(heads_in_blocks()),
+    **SUMS,
+}
+
+
+def heads() -> Graph:
+    """Two heads of width 2 of an attention without a mask."""
+
+    def function(x: ProgramTensor, y: ProgramTensor) -> ProgramTensor:
+        q, k = (t.reshape(4, 2, 2).transpose(0, 1) for t in (x, y))
+        scores = (q @ k.transpose(1, 2)).exp()
+        return ((scores / scores.sum(-1, keepdim=True)) @ k).transpose(0, 1).reshape(4, 4)
+
+    return program(function, (4, 4), (4, 4))
+
+
+def heads_in_blocks() -> Graph:
+    """exp(x y^T) y for two heads of width 2, each of which has a block, in a loop over keys."""
+    kernel = GraphBuilder(Level.KERNEL)
+    x, y = kernel.input("x", (4, 4), FP32), kernel.input("y", (4, 4), FP32)
+    block = GraphBuilder(Level.BLOCK, grid=(2,), loop=2)
+    q, k = block.iterator(0, kernel.tensor(x), (1,), None), block.iterator(1, kernel.tensor(y), (1,), 0)
+    scores = block.add("exp", block.add("matmul", q, block.add("transpose", k, permutation=(1, 0))))
+    together = block.add("accumulate", block.add("matmul", scores, k), combine="sum")
+    return kernel.build(kernel.graph_defined(block.build([block.add("output_saver", together, omap=(1,))]), [x, y]))
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_whatever_is_taken_for_wide_slices_is(name: str) -> None:
+    """Slices of two neighbours, as windows and heads are."""
+    wide = 0
+    for graph, axis in changed(WINDOWS[name]()):
+        with contextlib.suppress(NotParallel, ShapeMismatch):
+            assert_slices_stand_for_all(graph, axis, 2)
+            wide += 1
+    assert wide > 0
+
+
+def test_windows_of_windows_and_heads_are_found() -> None:
+    pooled = program(lambda x: x.reshape(3, 4, 2).amax(2).reshape(3, 2, 2).amax(2), (3, 8))
+    assert not any(axis.inputs == (1,) for axis in shared_slice(pooled, pooled).axes)
+    found = shared_slice(pooled, pooled, simple=False)
+    assert [(axis.size, axis.inputs, axis.input_widths, axis.output_widths) for axis in found.axes] == [
+        (3, (0,), (1,), (1,)),
+        (2, (1,), (4,), (1,)),
+    ]
+    found = shared_slice(heads(), heads(), simple=False)
+    assert (2, (1, 1), (2, 2), (2,)) in [(axis.size, axis.inputs, axis.input_widths, axis.output_widths) for axis in found.axes]
 
 
 NOT_LINEAR: dict[str, Callable[[], tuple[Graph, tuple[int | None, ...]]]] = {
@@ -343,15 +405,14 @@ def per_block(*, loss: bool) -> Graph:
 @pytest.mark.parametrize("name", NOT_LINEAR)
 def test_sums_that_are_not_taken_as_they_are_end_the_axis(name: str) -> None:
     graph, axis = NOT_LINEAR[name]()
-    (size,) = {node.output.shape[dim] for node, dim in zip(graph.inputs(), axis, strict=True) if dim is not None}
     with pytest.raises(NotParallel):
-        Cut.of(graph, axis, size)
+        Cut.of(graph, axis)
 
 
 def test_sums_are_left_alone_unless_asked_for() -> None:
     loss = program(lambda x, y: (x - y).square().sum((0, 1)), (4, 5), (4, 5))
     assert not shared_slice(loss, loss).axes
-    found = shared_slice(loss, loss, sums=True)
+    found = shared_slice(loss, loss, simple=False)
     assert [(axis.size, axis.inputs, axis.sums) for axis in found.axes] == [(4, (0, 0), (0,)), (5, (1, 1), (0,))]
     assert [node.output.shape for node in found.left.inputs()] == [(1, 1), (1, 1)]
 

@@ -203,7 +203,8 @@ def _terms(record: Mapping[str, Any]) -> Terms:
 
 def _axis(record: Mapping[str, Any]) -> ParallelAxis:
     inputs, outputs = (tuple(None if dim is None else int(dim) for dim in record[name]) for name in ("inputs", "outputs"))
-    return ParallelAxis(int(record["size"]), inputs, outputs, tuple(map(int, record["sums"])))
+    numbers = (tuple(map(int, record[name])) for name in ("sums", "input_widths", "output_widths"))
+    return ParallelAxis(int(record["size"]), inputs, outputs, *numbers)
 
 
 def _finite(number: float) -> float | None:

@@ -199,7 +199,7 @@ class _Verification:
     """Why tests with a bound do not decide."""
 
     def __post_init__(self) -> None:
-        self.slice = shared_slice(self.left, self.right, self.is_uniform, sums=True)
+        self.slice = shared_slice(self.left, self.right, self.is_uniform, simple=False)
 
     def is_uniform(self, before: Graph, after: Graph, axis: ParallelAxis) -> bool:
         """Whether no known value stands along an axis: one slice of it would not stand for all."""
