@@ -120,7 +120,7 @@ class NotParallel(MugraphError):
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A graph at size 1 of an axis of so many `slices`: the dimension that it has in each output, with the width of a slice there,
+    """A graph at size 1 of an axis of so many `slices`: the dimension it has in each output, with the width of a slice there,
     and the outputs that add slices up."""
 
     graph: Graph
