@@ -162,3 +162,12 @@ def test_no_tasks_is_an_error_in_a_line(tmp_path: Path) -> None:
     done = ran(tmp_path)
     assert done.returncode == 1
     assert "has no tasks of levels 1,2,3" in done.stderr
+
+
+def test_calls_within_noise_are_counted_apart_from_those_that_are_as_fast() -> None:
+    made = {"outcome": "right", "byte_share": 1.0, "one_program": True, "found": True, "left": []}
+    ratios = [(1.2, 1.1), (0.98, 1.5), (1.0, 0.5), (2.0, 1.0)]
+    records = [{**made, "task": f"level1/{i}.py", "ratios": {"eager": a, "inductor": b}} for i, (a, b) in enumerate(ratios)]
+    found = kernelbench.summary(records)
+    assert (found["fast_1"], found["at_least_0.97_times_both"]) == (0.5, 0.75)
+    assert [line.partition(":")[0] for line in found["losing"]] == ["level1/1.py", "level1/2.py"]
