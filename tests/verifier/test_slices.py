@@ -430,3 +430,16 @@ def test_a_constant_that_a_sum_has_once_is_not_one_of_each_slice() -> None:
         "any size"
         not in verify_graphs(program(lambda x: x.sum(0), (4,)), program(lambda x: (2 * x).sum(0) / 2, (4,))).certificate.claim
     )
+
+
+def test_what_is_merged_with_heads_is_an_axis_once_they_are_cut() -> None:
+    """The values' columns within a head."""
+
+    def function(x: ProgramTensor, y: ProgramTensor) -> ProgramTensor:
+        weights, values = x.exp(), y.reshape(4, 2, 3).transpose(0, 1)
+        return (weights @ values).transpose(0, 1).reshape(4, 6)
+
+    graph = program(function, (2, 4, 4), (4, 6))
+    found = shared_slice(graph, graph, simple=False)
+    assert (2, (0, 1), (1, 3), (3,)) in [(a.size, a.inputs, a.input_widths, a.output_widths) for a in found.axes]
+    assert (3, (None, 1), (1, 1), (1,)) in [(a.size, a.inputs, a.input_widths, a.output_widths) for a in found.axes]

@@ -79,6 +79,8 @@ def shared_slice(
             continue
         left, right, axis = found
         axes.append(axis)
+        if not axis.simple:
+            tried.clear()  # what views merged with the axis may stand alone now
     return Slice(left, right, tuple(axes))
 
 
