@@ -80,7 +80,6 @@ def record(name: str, cache: str, budget: float, tokens: int) -> Record:
         "seconds": time.perf_counter() - started,
         "graphs": len(compilations),
         "median_byte_share": statistics.median(shares) if shares else None,
-        "tokens": tokens * BATCH,
         "distinct_tokens": len(wanted[:, -tokens:].unique()),
     }
 
