@@ -451,10 +451,10 @@ FORGERIES: dict[str, tuple[Callable[[dict[str, Document]], Any], str]] = {
         "approved is no entry of a certificate",
     ),
     "no semantics": (lambda files: files["certificate.json"].pop("semantics"), "semantics is missing"),
-    "a certificate of another format": (lambda files: files["certificate.json"].update(format=2), "format 2 is not 5"),
+    "a certificate of another format": (lambda files: files["certificate.json"].update(format=2), "format 2 is not 6"),
     "a certificate of a newer format": (
-        lambda files: files["certificate.json"].update(format=6, approved=True),
-        "format 6 is newer than 5",
+        lambda files: files["certificate.json"].update(format=7, approved=True),
+        "format 7 is newer than 6",
     ),
     "attributes that are no object": (
         lambda files: files["graph.json"]["graph"]["nodes"][0].update(attributes=[]),
@@ -667,3 +667,12 @@ def test_all_places_at_which_a_pattern_is_compared_are_in_the_bound() -> None:
     assert domain.row_function("max", once, 1) is once
     assert domain.shape(once) == sizes.shape(largest)
     assert len(domain.met["max"]) == 4 * 6 + 4 <= sizes.functions["max"].total + sizes.functions["max"].times
+
+
+def test_what_the_verifier_adds_up_is_tested_at_full_size(tmp_path: Path) -> None:
+    """The columns are parallel to both; that sums of rows may be cut is not proved again, nor relied on."""
+    left, right = program(lambda x: (x * 2).exp().sum(0), (4, 6)), program(lambda x: (x + x).exp().sum(0), (4, 6))
+    folder = write(tmp_path / "saved", left, right)
+    recorded = json.loads((folder / "certificate.json").read_text())["axes"]
+    assert sorted((axis["inputs"], axis["sums"]) for axis in recorded) == [([0], [0]), ([1], [])]
+    assert accepted(folder).axes == 1

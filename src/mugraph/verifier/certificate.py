@@ -20,7 +20,7 @@ from mugraph.verifier.float_report import FloatReport
 from mugraph.verifier.parallel_axes import ParallelAxis
 from mugraph.version import __version__
 
-FORMAT = 5
+FORMAT = 6
 
 
 class Outcome(StrEnum):
