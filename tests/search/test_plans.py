@@ -214,10 +214,14 @@ def test_candidates_are_few_and_in_order() -> None:
 @pytest.mark.parametrize("name", ["rmsnorm", "gqa", "lora"])
 def test_a_second_size_is_scheduled_at_once(name: str) -> None:
     search(PAPER[name](), H100)
-    search(PAPER[name](), H100)
-    started = time.process_time()
-    search(PAPER[name](), H100)
-    assert time.process_time() - started < 1.0  # 0.02 to 0.05 where nothing else runs
+
+    def seconds() -> float:
+        """Processor time of this thread: a collection of garbage may fall into one search, not into five."""
+        started = time.thread_time()
+        search(PAPER[name](), H100)
+        return time.thread_time() - started
+
+    assert min(seconds() for _ in range(5)) < 0.5  # 0.02 to 0.05 where nothing else runs
 
 
 def test_cuts_of_a_long_program_end_when_the_time_does() -> None:
