@@ -26,6 +26,7 @@ def test_rows_agree(name: str) -> None:
     row, checked = OPERATORS[name], CHECKED[name]
     assert checked.levels == tuple(level for level in ("kernel", "block", "thread") if level in {str(at) for at in row.levels})
     assert checked.operands == (0 if name == "input_iterator" else row.arity)  # it reads an operand of its parent
+    assert checked.variadic == row.variadic
     assert checked.attributes == {*row.attributes}
     assert checked.optional == {*row.optional}
     assert (checked.function is None) == (row.reference is None)
@@ -45,6 +46,8 @@ def test_dimensions_go_where_the_index_maps_say(name: str) -> None:
         "reshape": (((2, 12, 5),), {"shape": (2, 3, 4, 5)}),
         "transpose": (((2, 3, 4),), {"permutation": (2, 0, 1)}),
         "repeat": (((2, 3),), {"dim": 1, "times": 4}),
+        "slice": (((2, 12, 5),), {"dim": 1, "start": 2, "size": 3, "step": 4}),
+        "concat": (((2, 3, 5), (2, 4, 5)), {"dim": 1}),
         "accumulate": (((2, 3),), {"combine": "sum"}),
         "accumulate_rescaled": (((2, 3), (2, 1)), {}),
     }

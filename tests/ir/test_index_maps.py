@@ -128,6 +128,16 @@ def test_a_regrouping_across_dimensions_is_no_affine_index() -> None:
     assert maps.carried(0, 1) is None
 
 
+def test_parts_are_carried_along_other_dimensions_only() -> None:
+    _, _, part, out = maps_of(("slice", ((4, 6),), {"dim": 1, "start": 0, "size": 3, "step": 1}))
+    assert out == (4, 3)
+    assert [part.carried(0, dim) for dim in range(2)] == [0, None]
+    _, _, joined, out = maps_of(("concat", ((4, 6), (4, 1), (4, 2)), {"dim": 1}))
+    assert out == (4, 9)
+    assert [[joined.carried(number, dim) for dim in range(2)] for number in range(3)] == [[0, None]] * 3
+    assert not joined.reduced
+
+
 def test_what_is_carried() -> None:
     _, _, matmul, _ = maps_of(("matmul", ((5, 2, 3), (3, 4)), {}))
     assert [matmul.carried(0, dim) for dim in range(3)] == [0, 1, None]

@@ -88,6 +88,9 @@ CASES = [
     Case("reshape", ((2, 6),), (3, 4), lambda x: np.array(x.ravel().tolist()).reshape(3, 4), {"shape": (3, 4)}),
     Case("transpose", ((2, 3, 4),), (4, 2, 3), lambda x: np.einsum("abc->cab", x), {"permutation": (2, 0, 1)}),
     Case("repeat", ((2, 3),), (2, 6), lambda x: np.hstack([x, x]), {"dim": 1, "times": 2}),
+    Case("slice", ((2, 7),), (2, 3), lambda x: x[:, 1:7:2], {"dim": 1, "start": 1, "size": 3, "step": 2}),
+    Case("slice", ((4, 2),), (4, 2), lambda x: x[::-1], {"dim": 0, "start": 3, "size": 4, "step": -1}),
+    Case("concat", ((2, 3), (2, 1), (2, 3)), (2, 7), lambda x, y, z: np.hstack([x, y, z]), {"dim": 1}),
     Case("cast", ((2, 3),), (2, 3), lambda x: x, {"dtype": DType.BF16}),
     Case("constant", (), (), lambda: np.array(0.125), {"value": Scalar.of(0.125), "dtype": DType.FP32}),
 ]

@@ -93,7 +93,7 @@ def _check_node(graph: Json, node: Any, index: int, level: str, operands: int) -
     if row is None:
         _check_graph(node["body"], _INSIDE[level], len(inputs))
     else:
-        fitting = len(outputs) == 1 and len(inputs) == row.operands
+        fitting = len(outputs) == 1 and (len(inputs) == row.operands or (row.variadic and len(inputs) > row.operands))
         _expect(fitting, f"operator {op!r} has {len(inputs)} operands and {len(outputs)} results")
 
 
@@ -180,7 +180,7 @@ _FORMS: dict[str, Callable[[Any], bool]] = {
     "imap": _are_dims,
     "fmap": lambda value: value is None or _is_integer(value),
     **dict.fromkeys(("shape", "permutation", "omap"), _are_integers),
-    **dict.fromkeys(("operand", "dim"), _is_integer),
+    **dict.fromkeys(("operand", "dim", "start", "step"), _is_integer),
     **dict.fromkeys(("size", "times"), _is_positive),
 }
 

@@ -21,6 +21,7 @@ from mugraph.checker.tensors import (
     added,
     common_scale,
     constant,
+    joined,
     moved,
     multiplied,
     plain,
@@ -49,8 +50,8 @@ _OUTSIDE_THREADS = ("kernel", "block")
 class Row:
     """An operator: where it may stand, how many operands it has, what it says besides, and what it is.
 
-    Inputs, iterators, savers and accumulators are computed by the interpreter (no `meaning`). Of elementwise functions with a
-    `function`, nothing but that is assumed, and only in floating point.
+    One that is `variadic` may have more operands. Inputs, iterators, savers and accumulators are computed by the interpreter (no
+    `meaning`). Of elementwise functions with a `function`, nothing but that is assumed, and only in floating point.
     """
 
     levels: tuple[str, ...]
@@ -61,6 +62,7 @@ class Row:
     attributes: frozenset[str] = frozenset()
     optional: frozenset[str] = frozenset()
     function: Callable[[Array], Any] | None = None
+    variadic: bool = False
 
     def computed(self, attributes: Json, xs: list[DomainTensor], domain: Domain) -> DomainTensor:
         """The result; raises Rejected for what is no operator on tensors."""
@@ -159,6 +161,27 @@ def _transposed(graph: Json, attributes: Json, reads: Sequence[Shape]) -> Shape:
     if sorted(order) != list(range(len(reads[0]))):
         raise ValueError(f"{order} is no permutation")
     return tuple(reads[0][dim] for dim in order)
+
+
+def _sliced(graph: Json, attributes: Json, reads: Sequence[Shape]) -> Shape:
+    ((shape,), dim) = reads, _within(attributes["dim"], reads[0])
+    positions = _positions(attributes)
+    if not positions or not attributes["step"] or min(positions) < 0 or max(positions) >= shape[dim]:
+        raise ValueError(f"{list(shape)} does not have all of the positions asked for along dimension {dim}")
+    return (*shape[:dim], len(positions), *shape[dim + 1 :])
+
+
+def _positions(attributes: Json) -> range:
+    start, size, step = attributes["start"], attributes["size"], attributes["step"]
+    return range(start, start + size * step, step) if step else range(0)
+
+
+def _concatenated(graph: Json, attributes: Json, reads: Sequence[Shape]) -> Shape:
+    dim = _within(attributes["dim"], reads[0])
+    around = {(*shape[:dim], *shape[dim + 1 :]) for shape in reads if len(shape) == len(reads[0])}
+    if len(around) != 1 or any(len(shape) != len(reads[0]) for shape in reads):
+        raise ValueError(f"tensors that are put together along dimension {dim} differ in others")
+    return (*reads[0][:dim], sum(shape[dim] for shape in reads), *reads[0][dim + 1 :])
 
 
 # --- where dimensions go -----------------------------------------------------------------------------------------------
@@ -272,6 +295,14 @@ def _repeated(attributes: Json, xs: list[DomainTensor], domain: Domain) -> Domai
     return moved(xs[0], lambda array: np.concatenate([array] * attributes["times"], axis=attributes["dim"]), domain)
 
 
+def _taken(attributes: Json, xs: list[DomainTensor], domain: Domain) -> DomainTensor:
+    return moved(xs[0], lambda array: np.take(array, _positions(attributes), axis=attributes["dim"]), domain)
+
+
+def _one_behind_the_other(attributes: Json, xs: list[DomainTensor], domain: Domain) -> DomainTensor:
+    return joined(xs, attributes["dim"], domain)
+
+
 OPERATORS: dict[str, Row] = {
     "input": Row(
         ("kernel",), 0, lambda graph, attributes, reads: tuple(attributes["shape"]),
@@ -324,6 +355,10 @@ OPERATORS: dict[str, Row] = {
         lambda graph, attributes, reads: _multiplied_sizes(reads[0], [(attributes["times"], attributes["dim"])]),
         _repeated, _but_dim, attributes=frozenset({"dim", "times"}),
     ),
+    "slice": Row(
+        ("kernel",), 1, _sliced, _taken, _but_dim, attributes=frozenset({"dim", "start", "size", "step"}),
+    ),
+    "concat": Row(("kernel",), 1, _concatenated, _one_behind_the_other, _but_dim, attributes=frozenset({"dim"}), variadic=True),
     **{name: function(name, floats) for name, floats in _FUNCTIONS.items()},
     "round_fp32": replace(function("round_fp32", ROUNDINGS["round_fp32"]), levels=("kernel",)),
 }  # fmt: skip

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from mugraph.errors import UnsupportedOperator
-from mugraph.frontend import windows
+from mugraph.frontend import tensor_parts, windows
 from mugraph.frontend.attention import attention, attention_for_cpu
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Value
@@ -425,19 +425,6 @@ def _repeat_interleave(x: Tensor, repeats: int, dim: int | None = None, *, outpu
     return spread.reshape(*x.shape[:position], x.shape[position] * repeats, *x.shape[position + 1 :])
 
 
-def _slice(x: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Tensor:
-    size = x.shape[dim]
-    if range(size)[slice(start, end, step)] != range(size):
-        _unsupported("taking a part of a tensor; pass the part as an input of its own")
-    return x
-
-
-def _select(x: Tensor, dim: int, index: int) -> Tensor:
-    if x.shape[dim] != 1:
-        _unsupported("taking a part of a tensor; pass the part as an input of its own")
-    return x.squeeze(dim)
-
-
 def _full_like(x: Tensor, number: float, **layout: Any) -> Tensor:
     return x.program.constant(number, x.dtype).expand(*x.shape)
 
@@ -579,8 +566,24 @@ ROWS: dict[str, Rule] = {
     "full_like": _full_like,
     "repeat": _repeat,
     "repeat_interleave": _repeat_interleave,
-    "slice": _slice,
-    "select": _select,
+    "slice": tensor_parts.sliced,
+    "select": tensor_parts.selected,
+    "narrow": tensor_parts.narrowed,
+    "split": tensor_parts.split,
+    "split_with_sizes": tensor_parts.split,
+    "unsafe_split": tensor_parts.split,
+    "unsafe_split_with_sizes": tensor_parts.split,
+    "chunk": tensor_parts.chunked,
+    "unsafe_chunk": tensor_parts.chunked,
+    "unbind": tensor_parts.unbound,
+    "cat": tensor_parts.concatenated,
+    "stack": tensor_parts.stacked,
+    "constant_pad_nd": tensor_parts.padded,
+    "flip": tensor_parts.flipped,
+    "roll": tensor_parts.rolled,
+    "unfold": tensor_parts.unfolded,
+    **{f"reflection_pad{rank}d": tensor_parts.reflected for rank in (1, 2, 3)},
+    **{f"replication_pad{rank}d": tensor_parts.replicated for rank in (1, 2, 3)},
     # copies and casts
     "alias": _same,
     "clone": _same,

@@ -114,6 +114,7 @@ def _moved(moving: Any) -> Any:
 _MOVES: Mapping[Any, Callable[..., Any]] = {
     np.tile: lambda torch, x, times: x.tensor.repeat(*times),
     np.broadcast_to: lambda torch, x, shape: x.tensor.expand(shape),
+    np.flip: lambda torch, x, axis: x.tensor.flip(axis),
     np.concatenate: lambda torch, parts, axis: torch.cat([part.tensor for part in parts], dim=axis),
     np.stack: lambda torch, parts, axis: torch.stack([part.tensor for part in parts], dim=axis),
 }

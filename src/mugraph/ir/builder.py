@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from mugraph.errors import InvalidGraph
 from mugraph.ir.dtypes import DType
@@ -56,6 +57,19 @@ class GraphBuilder:
         outputs = tuple(Tensor(tensor.shape, tensor.dtype, self.level) for tensor in body.output_tensors)
         first = self.append(Node(GRAPH_DEFINED, tuple(inputs), outputs, (), body))
         return tuple(Value(first.node, index) for index in range(len(outputs)))
+
+    def extend(self, graph: Graph, inputs: Sequence[Value]) -> list[Value]:
+        """Add the nodes of a kernel graph, its inputs being these values; its outputs."""
+        operands = iter(inputs)
+        moved: list[Value] = []
+        """For each node, its first output."""
+        for node in graph.nodes:
+            if node.is_input:
+                moved.append(next(operands))
+            else:
+                read = tuple(Value(moved[value.node].node, moved[value.node].output + value.output) for value in node.inputs)
+                moved.append(self.append(replace(node, inputs=read)))
+        return [Value(moved[value.node].node, moved[value.node].output + value.output) for value in graph.outputs]
 
     def build(self, outputs: Sequence[Value]) -> Graph:
         """The finished graph."""

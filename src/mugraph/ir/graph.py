@@ -256,10 +256,10 @@ class Graph:
 _REPR_LINES = 40
 """A longer graph would push what was there before off a terminal."""
 
-FREE = frozenset({"input", "constant", "input_iterator", "output_saver", "reshape", "transpose", "cast"})
+FREE = frozenset({"input", "constant", "input_iterator", "output_saver", "reshape", "transpose", "slice", "cast"})
 """Operators that launch no work at kernel level and cost no operator of the search limits."""
 
-VIEWS = frozenset({"reshape", "transpose"})
+VIEWS = frozenset({"reshape", "transpose", "slice"})
 """Operators that only look at their operand's memory in another way."""
 
 ACCUMULATORS = frozenset({"accumulate", "accumulate_rescaled"})

@@ -50,7 +50,7 @@ class Affine(NamedTuple):
 
 
 Index = Affine | None
-"""Where a dimension is read or written; None for an index that is no affine function of the iterators."""
+"""Where a dimension is read or written; None where that is no affine function of the iterators, or leaves positions out."""
 
 ZERO = Affine(())
 
@@ -190,6 +190,17 @@ def repeated_maps(dim: int) -> MapRule:
         operand = space.iterators(shape)
         times = space.iterator(out[dim] // shape[dim])
         return space.maps([operand], (*operand[:dim], space.digits(times, operand[dim]), *operand[dim + 1 :]))
+
+    return maps
+
+
+def part_maps(dim: int) -> MapRule:
+    """What reads only some positions of a dimension, or positions of several operands: along it no index says which."""
+
+    def maps(shapes: Sequence[Shape], out: Shape) -> IndexMaps:
+        space = Space()
+        result = space.iterators(out)
+        return space.maps([(*result[:dim], None, *result[dim + 1 :]) for _ in shapes], result)
 
     return maps
 

@@ -27,6 +27,7 @@ from mugraph.ir.index_maps import (
     contraction_maps,
     elementwise_maps,
     grouped_maps,
+    part_maps,
     repeated_maps,
     reshaped_maps,
     transposed_maps,
@@ -106,6 +107,7 @@ LOWEST = Scalar.of(-DType.FP32.largest)
 """The least number of the type in which kernels compute; the verifier, to which it is a variable, knows it as this object."""
 
 _KERNEL_BLOCK_THREAD = frozenset(Level)
+_KERNEL = frozenset({Level.KERNEL})
 _KERNEL_BLOCK = frozenset({Level.KERNEL, Level.BLOCK})
 _BLOCK_THREAD = frozenset({Level.BLOCK, Level.THREAD})
 
@@ -117,10 +119,10 @@ class Operator:
     `structure` and `maps` say at which points it computes, and what it reads and writes at each (`mugraph.ir.index_maps`); leaves
     and boundaries have no maps, and a contraction lists in `products` the pairs of operands whose products it adds up.
     `shape`, `compute` and `express` are the operator's shape rule, meaning and abstract expression, `cost` its floating-point
-    operations at each point. Elementwise operators have `scalar`, a C-family expression over {0}, {1} (functions in it are named
-    as in C's math library or supplied by each target's prelude), and opaque ones a NumPy `reference`. `attributes` names what a
-    node must carry, `optional` what it may carry besides. An operator that others define has a `definition`: for a call, the
-    program that it stands for (`mugraph.ir.definitions`).
+    operations at each point; `arity` is the number of its operands, the least one if it is `variadic`. Elementwise operators have
+    `scalar`, a C-family expression over {0}, {1} (functions in it are named as in C's math library or supplied by each target's
+    prelude), and opaque ones a NumPy `reference`. `attributes` names what a node must carry, `optional` what it may carry too. An
+    operator that others define has a `definition`: for a call, the program that it stands for (`mugraph.ir.definitions`).
     """
 
     name: str
@@ -140,6 +142,7 @@ class Operator:
     reference: Callable[[Array], Array] | None = None
     commutative: bool = False
     optional: tuple[str, ...] = ()
+    variadic: bool = False
     definition: Callable[[Call], Graph] | None = None
 
     @property
@@ -165,8 +168,8 @@ class Operator:
 
     def infer(self, call: Call, inputs: Sequence[Tensor], level: Level) -> Tensor:
         """The output tensor; raises ShapeMismatch when the operands break the operator's specification."""
-        if len(inputs) != self.arity:
-            raise ShapeMismatch(f"{self.name} takes {self.arity} operands, not {len(inputs)}")
+        if len(inputs) != self.arity and not (self.variadic and len(inputs) > self.arity):
+            raise ShapeMismatch(f"{self.name} takes {self.arity} operands{' or more' * self.variadic}, not {len(inputs)}")
         for name in self.attributes:
             if name not in call.attributes:
                 raise ShapeMismatch(f"{self.name}: attribute {name!r} is missing")
@@ -283,6 +286,24 @@ def _repeat_shape(call: Call) -> Shape:
     return (*shape[:dim], shape[dim] * times, *shape[dim + 1 :])
 
 
+def _slice_shape(call: Call) -> Shape:
+    dim, start, size, step = call.dim(), call.integer("start"), call.integer("size"), call.integer("step")
+    shape = call.shapes[0]
+    last = start + (size - 1) * step
+    if size < 1 or not step or not (0 <= start < shape[dim] and 0 <= last < shape[dim]):
+        raise call.fail(f"dimension {dim} does not have {size} elements from {start} on in steps of {step}")
+    return (*shape[:dim], size, *shape[dim + 1 :])
+
+
+def _concat_shape(call: Call) -> Shape:
+    dim, (first, *others) = call.dim(), call.shapes
+    if any(len(shape) != len(first) for shape in others):
+        raise call.fail("their ranks differ")
+    if any(size != first[d] for shape in others for d, size in enumerate(shape) if d != dim):
+        raise call.fail(f"they differ in other dimensions than {dim}, along which they are put together")
+    return (*first[:dim], sum(shape[dim] for shape in call.shapes), *first[dim + 1 :])
+
+
 def _partition(call: Call, shape: Shape, parts: Sequence[tuple[int, int | None]], multiply: bool) -> Shape:
     sizes = list(shape)
     for count, dim in parts:
@@ -372,6 +393,22 @@ def _with_one_more(axis: int) -> Callable[[Sequence[Array]], Array]:
 def _repeat(arith: Arithmetic[Any], call: Call, xs: Sequence[Any]) -> Any:
     times, dim = call.integer("times"), call.dim()
     return arith.view(xs[0], lambda x: np.tile(x, [times if d == dim else 1 for d in range(x.ndim)]))
+
+
+def _slice(arith: Arithmetic[Any], call: Call, xs: Sequence[Any]) -> Any:
+    dim, start, size, step = call.dim(), call.integer("start"), call.integer("size"), call.integer("step")
+    first = min(start, start + (size - 1) * step)
+    there: list[Any] = [*(slice(None),) * dim, slice(first, first + (size - 1) * abs(step) + 1, abs(step)), ...]
+
+    def taken(x: Array) -> Array:
+        part: Array = x[tuple(there)]
+        return part if step > 0 else np.flip(part, dim)
+
+    return arith.view(xs[0], taken)
+
+
+def _concat(arith: Arithmetic[Any], call: Call, xs: Sequence[Any]) -> Any:
+    return arith.join(xs, _joined_axis(call.dim()))
 
 
 def _joined_axis(dim: int) -> Callable[[Sequence[Array]], Array]:
@@ -653,6 +690,15 @@ _ROWS = (
     ),
     _view(
         "repeat", "Repeat", _KERNEL_BLOCK, _repeat_shape, _repeat, lambda call: repeated_maps(call.dim()), ("dim", "times"),
+    ),
+    _view(
+        "slice", None, _KERNEL, _slice_shape, _slice,
+        lambda call: part_maps(call.dim()), ("dim", "start", "size", "step"),
+    ),
+    Operator(
+        "concat", None, 1, Kind.DATA, Structure.VIEW, _KERNEL, _concat_shape, _concat,
+        lambda algebra, call, xs: algebra.opaque("concat", *xs), lambda call: part_maps(call.dim()),
+        attributes=("dim",), variadic=True,
     ),
     _view("cast", None, _KERNEL_BLOCK_THREAD, lambda call: call.shapes[0], _first, _pointwise, ("dtype",)),
 )  # fmt: skip

@@ -33,7 +33,7 @@ from mugraph.ir.scalar import Scalar
 Number = int | float | Fraction | Scalar | np.floating[Any] | np.integer[Any]
 
 _ONE, _ZERO = Scalar(Fraction(1)), Scalar(Fraction(0))
-_KEEPING = frozenset({"reshape", "transpose", "repeat", "cast", "max", "relu", "abs"})
+_KEEPING = frozenset({"reshape", "transpose", "slice", "repeat", "cast", "max", "relu", "abs"})
 """Operators whose results are among the numbers they are given, up to sign, or 0."""
 _HIGHEST_POWER = 256
 """Abstract expressions and error bounds grow with the degree of a program."""
@@ -68,6 +68,11 @@ class Program:
     def constant(self, number: Number, dtype: DType | str = DType.FP32) -> ProgramTensor:
         """An exact scalar of rank 0."""
         return self.apply("constant", value=_exact(number), dtype=DType.parse(dtype))
+
+    def concat(self, tensors: Sequence[ProgramTensor], dim: int = 0) -> ProgramTensor:
+        """Tensors one behind the other along a dimension; raises ShapeMismatch where they differ in another one."""
+        first, *others = tensors
+        return first.apply("concat", *others, dim=first._dim(dim)) if others else first
 
     def output(self, *tensors: ProgramTensor) -> None:
         """Append outputs, in order."""
@@ -357,6 +362,18 @@ class ProgramTensor:
     def repeat(self, dim: int, times: int) -> ProgramTensor:
         """The tensor repeated `times` times along a dimension."""
         return self if times == 1 else self.apply("repeat", dim=self._dim(dim), times=times)
+
+    def slice(self, dim: int, start: int, size: int, step: int = 1) -> ProgramTensor:
+        """`size` elements along a dimension: that at `start`, and every `step`-th from there on (back, if `step` is negative)."""
+        dim = self._dim(dim)
+        if (start, size, step) == (0, self.shape[dim], 1):
+            return self
+        node = self.program.node(self)
+        # by name: the normal form has no slice of a slice along one dimension
+        if node.op == "slice" and node.integer("dim") == dim:
+            whole, stride = ProgramTensor(self.program, node.inputs[0]), node.integer("step")
+            return whole.slice(dim, node.integer("start") + start * stride, size, step * stride)
+        return self.apply("slice", dim=dim, start=start, size=size, step=step)
 
     def expand(self, *shape: int | Sequence[int]) -> ProgramTensor:
         """Dimensions of size 1 repeated to the sizes asked for (-1 keeps one); new dimensions come first."""

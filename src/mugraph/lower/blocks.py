@@ -69,6 +69,8 @@ def view(node: Node, tile: Tile) -> Tile | None:
             return tiles.permuted(tile, node.integers("permutation"))
         case "reshape":
             return tiles.reshaped(tile, node.output.shape)
+        case "slice":
+            return tiles.sliced(tile, *(node.integer(name) for name in ("dim", "start", "size", "step")))
     return tile
 
 

@@ -55,6 +55,14 @@ def reshaped(tile: Tile, shape: Shape) -> Tile | None:
     return replace(tile, shape=tuple(shape), strides=tuple(strides))
 
 
+def sliced(tile: Tile, dim: int, start: int, size: int, step: int) -> Tile:
+    """`size` elements along a dimension, from `start` on in steps of `step`."""
+    shape = (*tile.shape[:dim], size, *tile.shape[dim + 1 :])
+    strides = (*tile.strides[:dim], step * tile.strides[dim], *tile.strides[dim + 1 :])
+    moved = replace(tile.start, constant=tile.start.constant + start * tile.strides[dim])
+    return replace(tile, shape=shape, strides=strides, start=moved)
+
+
 def merged(*same_shape: Tile) -> list[tuple[int, ...]]:
     """(size, stride) of a tile's dimensions, those of size 1 dropped and those that line up joined; of several alike."""
     runs: list[tuple[int, ...]] = []

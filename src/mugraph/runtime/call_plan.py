@@ -189,6 +189,10 @@ def _computation(graph: Graph, node: Node, library: Arrays) -> Callable[..., Any
         case "transpose":
             order = node.integers("permutation")
             return lambda x: library.transpose(x, order)
+        case "slice" if node.integer("step") > 0:
+            dim, start, size, step = (node.integer(name) for name in ("dim", "start", "size", "step"))
+            there = (*(slice(None),) * dim, slice(start, start + (size - 1) * step + 1, step))
+            return lambda x: x[there]
         case "matmul" if len({tensor.dtype for tensor in (*operands, node.output)}) == 1:
             return library.matmul
     call = apply_call(node.op, operands, dict(node.attributes))

@@ -27,6 +27,7 @@ from mugraph.search.algorithm1.candidates import predicted_seconds
 from mugraph.search.constraints import EVERYTHING, SearchSpace
 from mugraph.search.driver import WRITING_SHARE, Proposal, Search, SearchResult
 from mugraph.search.executors import Workers
+from mugraph.search.parts import Parted, parted
 from mugraph.search.report import Progress, SearchReport, combined
 from mugraph.search.structure_cache import Shelf
 from mugraph.search.tasks import Options
@@ -167,7 +168,7 @@ class ProgramDivision:
         for index in dict.fromkeys([*given, *operands_first(wanted, self._operands)]):
             placed[index] = builder.append(_on(program.nodes[index], placed))
         for segment, graph in zip(segments, graphs, strict=True):
-            made = _appended(builder, graph, [placed[value.node] for value in segment.reads])
+            made = builder.extend(graph, [placed[value.node] for value in segment.reads])
             placed.update(zip((value.node for value in segment.makes), made, strict=True))
         return builder.build([placed[value.node] for value in program.outputs])
 
@@ -179,20 +180,6 @@ class ProgramDivision:
         if index in inside or index in self.at_hand:
             return self._operands(index)
         return ()
-
-
-def _appended(builder: GraphBuilder, graph: Graph, inputs: Sequence[Value]) -> list[Value]:
-    """The outputs of a kernel graph on values of the one that is built."""
-    operands = iter(inputs)
-    moved: list[Value] = []
-    """For each node, its first output."""
-    for node in graph.nodes:
-        if node.is_input:
-            moved.append(next(operands))
-        else:
-            read = tuple(Value(moved[value.node].node, moved[value.node].output + value.output) for value in node.inputs)
-            moved.append(builder.append(replace(node, inputs=read)))
-    return [Value(moved[value.node].node, moved[value.node].output + value.output) for value in graph.outputs]
 
 
 def _has_axis_form(graph: Graph) -> bool:
@@ -249,8 +236,30 @@ def search(
     InvalidInput for a space of which nothing can be a muGraph of the program.
     """
     options, program = options or Options(), spelled_out(program)
-    operators = len(program.kernels())
     space.check(program)
+    with suppress(UnsupportedOperator):
+        if (around := parted(program)) is not None:
+            return _around(around, _search(around.core, device, budget, progress, options, workers, shelf, space))
+    return _search(program, device, budget, progress, options, workers, shelf, space)
+
+
+def _around(parts: Parted, found: SearchResult) -> SearchResult:
+    """What was found for the core of a program, as muGraphs of the program."""
+    return replace(found, candidates=[Proposal(parts.around(each.graph), each.cost) for each in found.candidates])
+
+
+def _search(
+    program: Graph,
+    device: Device,
+    budget: float | None,
+    progress: Callable[[Progress], None] | None,
+    options: Options,
+    workers: Workers,
+    shelf: Shelf | None,
+    space: SearchSpace,
+) -> SearchResult:
+    """The search of a program without parts of tensors, or with those that its segments keep."""
+    operators = len(program.kernels())
     if operators <= LONG:
         try:
             return _searched(program, device, budget, progress, options, workers, shelf, space)

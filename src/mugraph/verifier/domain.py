@@ -23,8 +23,8 @@ from mugraph.verifier.points import points
 from mugraph.verifier.signs import Condition, Signs, conditions, signs_of
 
 _UNDEFINED_BELOW_ZERO = frozenset({"sqrt", "log"})
-_OF_ONE_SIGN = VIEWS | ACCUMULATORS | {"cast", "repeat", "sum", "max", "sqrt", "output_saver"}
-"""Operators whose results are positive where their first operands are."""
+_OF_ONE_SIGN = (VIEWS - {"slice"}) | ACCUMULATORS | {"cast", "repeat", "sum", "max", "sqrt", "output_saver"}
+"""Operators whose results are positive where their first operands are, and only there."""
 _WITH_CONSTANTS = frozenset({"add", "mul", "div"})
 """Operators of which that holds where one operand is a positive constant."""
 

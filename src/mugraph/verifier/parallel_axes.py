@@ -463,11 +463,12 @@ class _Pass:
     def check_linear(self, node: Node, marks: Sequence[_Mark | None]) -> None:
         """Raises NotParallel unless a node does to a sum what it does to what is added up."""
         summed = [mark for mark in marks if mark is not None and mark.summed]
-        row = operator(node.op)
-        if not summed or row.kind is Kind.DATA:
+        if not summed:
             return
-        linear = is_linear(node.op, tuple(number for number, mark in enumerate(marks) if mark is not None))
-        shifted = all(mark.complete for mark in summed) and is_linear(node.op, tuple(range(row.arity)))
+        marked = tuple(number for number, mark in enumerate(marks) if mark is not None)
+        moves = operator(node.op).kind is Kind.DATA  # which is linear in all operands together
+        linear = len(marked) == len(marks) if moves else is_linear(node.op, marked)
+        shifted = all(mark.complete for mark in summed) and (moves or is_linear(node.op, tuple(range(len(marks)))))
         if not linear and not shifted:
             raise NotParallel(f"{node.op}: it is not linear in a sum over the axis")
 

@@ -111,6 +111,9 @@ def _computed(graph: Graph, node: Node, names: Mapping[Value, str]) -> str:
         return f"torch.tensor({number(constant_of(node).value)})"
     if node.op in VIEWS:
         return f"{operands[0]}.{_moved(graph, node)}.contiguous()"
+    # by name: the only operator of any number of operands
+    if node.op == "concat":
+        return f"torch.cat([{', '.join(operands)}], dim={node.integer('dim')})"
     if len(operator(node.op).products) == 1 and len(types) == 1:
         return f"torch.matmul({', '.join(operands)})"
     if DType.FP64 in types:
@@ -144,6 +147,13 @@ def _moved(graph: Graph, node: Node) -> str:
             return f"reshape({node.output.shape})"
         case "transpose":
             return f"permute({node.integers('permutation')})"
+        case "slice" if node.integer("step") > 0:
+            dim, start, size, step = (node.integer(name) for name in ("dim", "start", "size", "step"))
+            return f"narrow({dim}, {start}, {(size - 1) * step + 1})[{':, ' * dim}::{step}]"
+        case "slice":
+            dim, start, size, step = (node.integer(name) for name in ("dim", "start", "size", "step"))
+            first = start + (size - 1) * step
+            return f"narrow({dim}, {first}, {start - first + 1})[{':, ' * dim}::{-step}].flip({dim})"
         case "repeat":
             rank = len(graph.tensor(node.inputs[0]).shape)
             return f"repeat({tuple(node.integer('times') if dim == node.integer('dim') else 1 for dim in range(rank))})"

@@ -154,8 +154,10 @@ class Reader:
 
     def _moved(self, node: Node, shape: Shape, slots: Slots) -> Slots:
         """The index of the operand of a data movement."""
-        # by name: each moves an index in its own way; one that is not here moves nothing (a cast)
+        # by name: each moves an index in its own way
         match node.op:
+            case "cast":
+                return slots
             case "transpose":
                 places = node.integers("permutation")
                 return tuple(slots[places.index(dim)] for dim in range(len(places)))
@@ -165,7 +167,7 @@ class Reader:
                 dim = node.integer("dim")
                 _, kept = self._regrouped(list(slots[dim]), (node.integer("times"), shape[dim]))
                 return (*slots[:dim], kept, *slots[dim + 1 :])
-        return slots
+        raise UnsupportedOperator(f"operator {node.op!r}")
 
     def _regrouped(self, axes: list[Axis], shape: Shape) -> Slots:
         """Axes, slowest first, as the dimensions of a shape. Raises _Split where a dimension ends inside of an axis."""
