@@ -1,6 +1,6 @@
 """From muGraphs to the lowered form: thread graphs, tiles, statements, shared memory, threads and barriers."""
 
-from mugraph.lower.lower import Launch, kernel_windows, lower, needed_nodes
+from mugraph.lower.lower import Launch, concatenations, kernel_windows, lower, needed_nodes
 from mugraph.lower.pipeline import ALL_PASSES, Passes, cooperative
 from mugraph.lower.thread_graphs import construct
 
@@ -8,6 +8,7 @@ __all__ = [
     "ALL_PASSES",
     "Launch",
     "Passes",
+    "concatenations",
     "construct",
     "cooperative",
     "kernel_windows",

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mugraph.ir.dtypes import DType
-from mugraph.ir.graph import VIEWS, Graph, Node, Shape, Tensor, Value
+from mugraph.ir.graph import VIEWS, Graph, Node, Shape, Value
 from mugraph.ir.ops import GRAPH_DEFINED, Scope, apply_call, is_contraction, is_reduction, operator, partition_of
 from mugraph.lower import tiles
 from mugraph.lower.exponents import LOWEST, least_of
@@ -52,9 +52,9 @@ def lower_block(
     operands: Sequence[Tile],
     inputs: Sequence[Buffer],
     outputs: Sequence[Buffer],
-    results: Sequence[Tensor],
+    results: Sequence[Tile],
 ) -> Kernel:
-    """The kernel of a block graph whose operands are windows of the device buffers `inputs`; `results` are its outputs.
+    """The kernel of a block graph whose operands are windows of the device buffers `inputs`, and its `results` of `outputs`.
 
     Its shared buffers have no place in memory yet.
     """
@@ -139,7 +139,7 @@ class _BlockLowering:
         operands: Sequence[Tile],
         inputs: Sequence[Buffer],
         outputs: Sequence[Buffer],
-        results: Sequence[Tensor],
+        results: Sequence[Tile],
     ) -> None:
         self.name, self.graph, self.operands = name, graph, operands
         self.inputs, self.outputs, self.results = inputs, outputs, results
@@ -266,10 +266,8 @@ class _BlockLowering:
     def saved_tile(self, index: int, node: Node) -> Tile:
         """The window of the kernel's output that a saver's block writes."""
         number = self.graph.outputs.index(Value(index))
-        whole = self.results[number]
         omap = node.integers("omap")
-        tile = Tile(self.outputs[number].name, whole.shape, tiles.row_major(whole.shape))
-        return tiles.cut(tile, (*zip(self.graph.grid, omap, strict=True), (1, None)))
+        return tiles.cut(self.results[number], (*zip(self.graph.grid, omap, strict=True), (1, None)))
 
     def accumulator(self, index: int, combine: Combine) -> Tile:
         """The shared tile of an accumulator, filled before the loop with the neutral element, or the least that values can be."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from mugraph.ir.graph import Graph, Value
 from mugraph.lower.choices import Relation, choose
 from mugraph.lower.layouts import BufferLayout, Dimensions, common_dimensions, relaid, relations_of, tiles_of, times_of
-from mugraph.lower.lower import DimensionOrder, Launch, kernel_windows
+from mugraph.lower.lower import DimensionOrder, Launch, concatenations, kernel_windows
 from mugraph.lower.pipeline import block_threads
 from mugraph.lower.tile_form import Kernel
 
@@ -56,6 +56,7 @@ def _between(graph: Graph, launches: Mapping[int, Launch]) -> list[Value]:
     """The values that generated kernels make and that nothing but generated kernels reads."""
     windows = kernel_windows(graph)
     shown = {windows[value][0] for value in graph.outputs}
+    shown.update(map(Value, concatenations(graph)))
     for index, node in enumerate(graph.nodes):
         is_strides = bool(node.outputs) and windows[Value(index)][0] != Value(index)
         if index not in launches and not is_strides:

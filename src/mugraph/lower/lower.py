@@ -47,13 +47,16 @@ class DimensionOrder:
 class Launch:
     """One kernel and the kernel graph's values that are its operands: roots, after views are turned into strides.
 
-    `body` is the block graph that was lowered, and `orders` are those of operands that do not lie in row-major order.
+    `body` is the block graph that was lowered; each of its outputs is one of `outputs`, or with others in one that puts them
+    together: `results` are the number of it, and the window that the kernel writes. `orders` are those of operands that are not
+    row-major.
     """
 
     kernel: Kernel
     body: Graph
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
+    results: tuple[tuple[int, Tile], ...]
     orders: Mapping[Value, DimensionOrder] = field(default_factory=dict)
 
 
@@ -94,6 +97,7 @@ def require_fp32(name: str, body: Graph) -> None:
 def kernel_windows(graph: Graph) -> dict[Value, tuple[Value, Tile]]:
     """Each value of a kernel graph as a window of the value that owns its memory (itself, unless it is a view)."""
     windows: dict[Value, tuple[Value, Tile]] = {}
+    placed = {value: window for parts in concatenations(graph).values() for value, window in parts.items()}
     for index, node in enumerate(graph.nodes):
         if node.op in VIEWS:
             root, tile = windows[node.inputs[0]]
@@ -103,18 +107,73 @@ def kernel_windows(graph: Graph) -> dict[Value, tuple[Value, Tile]]:
                 continue
         for number, tensor in enumerate(node.outputs):
             value = Value(index, number)
-            windows[value] = (value, Tile("", tensor.shape, tiles.row_major(tensor.shape)))
+            windows[value] = placed.get(value, (value, _whole(tensor)))
     return windows
 
 
+def _whole(tensor: Tensor) -> Tile:
+    return Tile("", tensor.shape, tiles.row_major(tensor.shape))
+
+
+def concatenations(graph: Graph) -> dict[int, dict[Value, tuple[Value, Tile]]]:
+    """The concatenations, by node, into which kernels write all parts at once: where in them each result of a kernel lies.
+
+    Parts of parts are parts, and nobody else reads them.
+    """
+    found: dict[int, dict[Value, tuple[Value, Tile]]] = {}
+    inside: set[int] = set()
+    for index in reversed(range(len(graph.nodes))):
+        # by name: other operators of data movement copy one operand, or none
+        if graph.nodes[index].op == "concat" and index not in inside:
+            passed: set[int] = set()
+            windows = _parts(graph, Value(index), (Value(index), _whole(graph.nodes[index].output)), passed)
+            if windows is not None:
+                found[index] = windows
+                inside |= passed
+    return found
+
+
+def _parts(graph: Graph, value: Value, window: tuple[Value, Tile], passed: set[int]) -> dict[Value, tuple[Value, Tile]] | None:
+    """Where the results of kernels lie of which a value is made, if that is at `window`; None where it is made of others, too."""
+    node, (root, tile) = graph.nodes[value.node], window
+    if value != root and (
+        value in graph.outputs or len(graph.users(value)) > 1 or graph.tensor(value).dtype != graph.tensor(root).dtype
+    ):
+        return None
+    if node.op == GRAPH_DEFINED:
+        return {value: window}
+    passed.add(value.node)
+    inner: list[tuple[Value, Tile | None]] = []
+    # by name: what puts parts together, or gives them other dimensions
+    if node.op == "reshape":
+        inner = [(node.inputs[0], tiles.reshaped(tile, graph.tensor(node.inputs[0]).shape))]
+    elif node.op == "concat" and len({*node.inputs}) == len(node.inputs):
+        start, dim = 0, node.integer("dim")
+        for part in node.inputs:
+            size = graph.tensor(part).shape[dim]
+            inner.append((part, tiles.sliced(tile, dim, start, size, 1)))
+            start += size
+    found: dict[Value, tuple[Value, Tile]] = {}
+    for part, place in inner:
+        windows = None if place is None else _parts(graph, part, (root, place), passed)
+        if windows is None:
+            return None
+        found |= windows
+    return found or None
+
+
 def needed_nodes(graph: Graph) -> list[int]:
-    """The nodes of a kernel graph that run, in order: not inputs, nor views that only kernels read, as strides."""
-    windows = kernel_windows(graph)
+    """The nodes of a kernel graph that run, in order: not inputs, nor views that only kernels read, as strides, nor
+    concatenations of what kernels write in place."""
+    windows, joined = kernel_windows(graph), concatenations(graph)
     needed = set(graph.outputs)
     indices: list[int] = []
     for index in reversed(range(len(graph.nodes))):
         node = graph.nodes[index]
         if node.is_input or not any(Value(index, number) in needed for number in range(len(node.outputs))):
+            continue
+        if index in joined:
+            needed.update(joined[index])
             continue
         needed.update(windows[value][0] if node.op == GRAPH_DEFINED else value for value in node.inputs)
         indices.append(index)
@@ -125,10 +184,13 @@ def _launch(graph: Graph, index: int, node: Node, body: Graph, windows: Mapping[
     require_fp32(f"kernel_{index}", body)
     roots = tuple(dict.fromkeys(windows[value][0] for value in node.inputs))
     inputs = tuple(_device_buffer(f"in{number}", graph.tensor(root)) for number, root in enumerate(roots))
-    outputs = tuple(_device_buffer(f"out{number}", tensor) for number, tensor in enumerate(node.outputs))
+    written = [windows[Value(index, number)] for number in range(len(node.outputs))]
+    memories = tuple(dict.fromkeys(root for root, _ in written))
+    outputs = tuple(_device_buffer(f"out{number}", graph.tensor(root)) for number, root in enumerate(memories))
     operands = [replace(tile, buffer=inputs[roots.index(root)].name) for root, tile in (windows[value] for value in node.inputs)]
-    kernel = lower_block(f"kernel_{index}", body, operands, inputs, outputs, node.outputs)
-    return Launch(kernel, body, roots, tuple(Value(index, number) for number in range(len(node.outputs))))
+    results = [replace(tile, buffer=outputs[memories.index(root)].name) for root, tile in written]
+    kernel = lower_block(f"kernel_{index}", body, operands, inputs, outputs, results)
+    return Launch(kernel, body, roots, memories, tuple((memories.index(root), tile) for root, tile in written))
 
 
 def _device_buffer(name: str, tensor: Tensor) -> Buffer:

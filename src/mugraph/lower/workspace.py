@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from mugraph.ir.graph import Graph, Value
 from mugraph.ir.ops import GRAPH_DEFINED
 from mugraph.lower.allocation import Request, allocate
-from mugraph.lower.lower import needed_nodes
+from mugraph.lower.lower import kernel_windows, needed_nodes
+from mugraph.lower.tile_form import Tile
 
 ALIGNMENT = 256
 """Bytes: what GPUs' allocators align to, and a multiple of whatever kernels copy at once."""
@@ -31,14 +32,16 @@ class Workspace:
 
 def plan_workspace(graph: Graph) -> Workspace:
     """The workspace of a kernel graph whose nodes run in the order of `needed_nodes`."""
-    memories = _memories(graph)
+    windows = kernel_windows(graph)
+    memories = _memories(graph, windows)
     steps = needed_nodes(graph)
     births: dict[Value, int] = {}
     deaths: dict[Value, int] = {}
     for step, index in enumerate(steps):
         node = graph.nodes[index]
         if node.op == GRAPH_DEFINED:
-            births |= {Value(index, number): step for number in range(len(node.outputs))}
+            for number in range(len(node.outputs)):
+                births.setdefault(windows[Value(index, number)][0], step)
         results = (Value(index, number) for number in range(len(node.outputs)))
         deaths |= {memory: step for value in (*node.inputs, *results) for memory in memories[value]}
     escaped = {memory for value in graph.outputs for memory in memories[value]}
@@ -49,13 +52,13 @@ def plan_workspace(graph: Graph) -> Workspace:
     return Workspace(offsets, allocation.height * ALIGNMENT, allocation.bound * ALIGNMENT)
 
 
-def _memories(graph: Graph) -> dict[Value, frozenset[Value]]:
-    """The results of generated kernels in whose memory each value may lie."""
+def _memories(graph: Graph, windows: Mapping[Value, tuple[Value, Tile]]) -> dict[Value, frozenset[Value]]:
+    """The results of generated kernels, or what these are parts of, in whose memory each value may lie."""
     memories: dict[Value, frozenset[Value]] = {}
     for index, node in enumerate(graph.nodes):
         read = () if node.op in _MAKES_ITS_OWN else node.inputs
         shared = frozenset(memory for value in read for memory in memories[value])
         for number in range(len(node.outputs)):
             value = Value(index, number)
-            memories[value] = frozenset({value}) if node.op == GRAPH_DEFINED else shared
+            memories[value] = frozenset({windows[value][0]}) if node.op == GRAPH_DEFINED else shared
     return memories

@@ -57,9 +57,10 @@ def planned(graph: Graph, launches: Mapping[int, Launched], functions: Mapping[s
     dense = {*graph.outputs, *(value for launch in launches.values() for value in launch.inputs)}
     workspace, nodes = plan_workspace(graph), needed_nodes(graph)
     steps: list[Step] = [_allocation(library, workspace, slots)] if workspace.offsets else []
+    allocated = set(workspace.offsets)
     for generated, group in groupby(nodes, lambda index: graph.nodes[index].op == GRAPH_DEFINED):
         if generated:
-            steps.append(_kernels(graph, [launches[index] for index in group], functions, library, slots, workspace))
+            steps.append(_kernels(graph, [launches[index] for index in group], functions, library, slots, allocated))
             continue
         for index in group:
             read = [value for value in graph.nodes[index].inputs if value in workspace.offsets]
@@ -122,11 +123,12 @@ def _kernels(
     functions: Mapping[str, Callable[..., None]],
     library: Arrays,
     slots: Places,
-    workspace: Workspace,
+    allocated: set[Value],
 ) -> Step:
-    """Run compiled kernels one after another, their outputs allocated but for those in the workspace; they need addresses."""
+    """Run compiled kernels one after another. Outputs that are not yet are `allocated`, and then are; kernels need addresses."""
     pointer = library.pointer
-    made = [value for launch in launches for value in launch.outputs if value not in workspace.offsets]
+    made = [value for value in dict.fromkeys(value for launch in launches for value in launch.outputs) if value not in allocated]
+    allocated.update(made)
     outputs = [(slots.numbers[value], slots.address(value), library.allocator(graph.tensor(value))) for value in made]
     operands = [[slots.address(value) for value in (*launch.inputs, *launch.outputs)] for launch in launches]
     places = [*dict.fromkeys(place for taken in operands for place in taken)]

@@ -20,7 +20,7 @@ from mugraph.ir.graph import VIEWS, Graph, Value
 from mugraph.ir.ops import GRAPH_DEFINED
 from mugraph.ir.serialize import graph_to_json
 from mugraph.ir.text import Path, format_graph
-from mugraph.lower import kernel_windows, needed_nodes, tiles
+from mugraph.lower import concatenations, kernel_windows, needed_nodes, tiles
 from mugraph.lower.lower import DimensionOrder
 from mugraph.lower.tile_form import Buffer, Index, Kernel, Matmul, Memory, Tile
 from mugraph.lower.workspace import Workspace, plan_workspace
@@ -64,7 +64,7 @@ class Placement:
 
     def device_places(self) -> dict[Value, DevicePlace]:
         """Where each tensor of the kernel graph lies that has memory, or is a view of one that has."""
-        windows, needed = kernel_windows(self.graph), {*needed_nodes(self.graph)}
+        windows, needed, joined = kernel_windows(self.graph), {*needed_nodes(self.graph)}, concatenations(self.graph)
         orders = {value: order for launch in self.launches.values() for value, order in launch.orders.items()}
         found: dict[Value, DevicePlace] = {}
         for index, node in enumerate(self.graph.nodes):
@@ -74,13 +74,13 @@ class Placement:
                 order = orders.get(value, DimensionOrder(shape, range(len(shape))))
                 if node.is_input:
                     found[value] = DevicePlace("input", order)
-                elif node.op == GRAPH_DEFINED and index in needed:
+                elif windows[value][0] != value:
+                    found[value] = DevicePlace("part" if node.op == GRAPH_DEFINED else "view", None)
+                elif (node.op == GRAPH_DEFINED and index in needed) or index in joined:
                     offset = self.workspace.offsets.get(value)
                     found[value] = DevicePlace("own" if offset is None else "workspace", order, offset)
                 elif index in needed:
                     found[value] = DevicePlace("library", None)
-                elif windows[value][0] != value:
-                    found[value] = DevicePlace("view", None)
         return found
 
 
@@ -115,6 +115,7 @@ _DEVICE = {
     "workspace": "workspace",
     "library": "made by the array library",
     "view": "a view, read by strides",
+    "part": "a part of a concatenation, written in place",
 }
 
 

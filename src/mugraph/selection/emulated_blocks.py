@@ -20,6 +20,7 @@ from mugraph.ir.evaluate import block_slices, evaluate_block, loop_nodes
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Graph, Value
 from mugraph.ir.ops import apply_call, is_contraction, operator
+from mugraph.lower.tile_form import Tile
 from mugraph.results.data import SpotCheck
 from mugraph.runtime import Executable
 from mugraph.selection.inputs import runner
@@ -126,12 +127,20 @@ class _Check:
         if self.emulator.findings:
             first, *more = self.emulator.findings
             raise _FaultFound(f"{first}{f', and {len(more)} findings more' if more else ''}")
-        for number, (value, memory) in enumerate(zip(launch.outputs, outputs, strict=True)):
-            order = launch.orders.get(value)
-            stored = (memory if order is None else order.restored(memory)).reshape(graph.tensor(value).shape)
-            exact = self._exact(index, number, blocks[:ran])
-            _expect_written(name, number, stored, exact)
-            self._compare(f"{name}: output {number}", value, _decoded(stored, self._type(value)), exact)
+        orders = [launch.orders.get(value) for value in launch.outputs]
+        stored = [memory if order is None else order.restored(memory) for order, memory in zip(orders, outputs, strict=True)]
+        strangers = [np.asarray(memory != _NEVER[memory.itemsize]) for memory in stored]
+        for number, (place, window) in enumerate(launch.results):
+            value, exact = launch.outputs[place], self._exact(index, number, blocks[:ran])
+            _expect_written(name, number, windowed(strangers[place], window), exact)
+            results, own = (windowed(array, window) for array in (stored[place], self.values[value].reshape(-1)))
+            self._compare(f"{name}: output {number}", index, _decoded(results, self._type(value)), own, exact)
+        for place, others in enumerate(strangers):
+            if count := int(np.sum(others)):
+                those = ", ".join(map(str, blocks[:ran]))
+                raise _FaultFound(
+                    f"{name}: {count} elements of output {place} that belong to other blocks are written by {those}"
+                )
 
     def _exact(self, index: int, number: int, blocks: Sequence[int]) -> list[_Part]:
         """What the blocks make of an output in float64, and where it belongs."""
@@ -146,10 +155,11 @@ class _Check:
             parts.append(_Part(block, block_slices(body, number, at, shape), np.asarray(made)))
         return parts
 
-    def _compare(self, what: str, value: Value, results: Array, exact: Sequence[_Part]) -> None:
-        """Raise _FaultFound where results err by more than rounding explains, relative to the output's largest element."""
-        own, dtype = self.values[value], self._type(value)
-        tolerance = max(TOLERANCES[self.emulator.runs_as(each)] for each in _types(self._body(value.node)))
+    def _compare(self, what: str, index: int, results: Array, own: Array, exact: Sequence[_Part]) -> None:
+        """Raise _FaultFound where results of a node err by more than rounding explains, relative to the largest that its
+        stand-in's `own` have."""
+        dtype = self.emulator.runs_as(self.graph.nodes[index].outputs[0].dtype)
+        tolerance = max(TOLERANCES[self.emulator.runs_as(each)] for each in _types(self._body(index)))
         finite = np.abs(own[np.isfinite(own)])
         largest = float(np.max(finite, initial=0.0)) or 1.0
         compared = [part for part in exact if dtype.holds(part.values).any()]
@@ -244,18 +254,20 @@ def _block_seconds(body: Graph, emulator: Emulator) -> float:
     return seconds
 
 
-def _expect_written(kernel: str, number: int, stored: Memory, exact: Sequence[_Part]) -> None:
-    """Raise _FaultFound unless blocks have written what is theirs and nothing else; NaN may look as if it was not written."""
-    written = np.asarray(stored != _NEVER[stored.itemsize])
+def _expect_written(kernel: str, number: int, written: Array, exact: Sequence[_Part]) -> None:
+    """Raise _FaultFound unless blocks have written what is theirs, which is taken from what is written; NaN may look as if it
+    was not."""
     for part in exact:
         missing = int(np.sum(~written[part.place] & np.isfinite(part.values)))
         if missing:
             raise _FaultFound(f"{kernel}: block {part.block} leaves {missing} of its elements of output {number} unwritten")
         written[part.place] = False
-    others = int(np.sum(written))
-    if others:
-        blocks = ", ".join(str(part.block) for part in exact)
-        raise _FaultFound(f"{kernel}: {others} elements of output {number} that belong to other blocks are written by {blocks}")
+
+
+def windowed(memory: Array, window: Tile) -> Array:
+    """The elements of a memory in a window of it, which may be written to."""
+    strides = [stride * memory.itemsize for stride in window.strides]
+    return np.lib.stride_tricks.as_strided(memory[window.start.constant :], window.shape, strides)
 
 
 def _error(exact: Array, results: Array, dtype: DType) -> float:

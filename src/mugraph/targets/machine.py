@@ -12,6 +12,7 @@ from mugraph.errors import InvalidInput
 from mugraph.host.arrays import Arrays
 from mugraph.ir.graph import Graph, Value
 from mugraph.lower.lower import DimensionOrder
+from mugraph.lower.tile_form import Tile
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,12 @@ class Launched(Protocol):
 
     @property
     def outputs(self) -> tuple[Value, ...]:
-        """The kernel graph's values that it makes."""
+        """The kernel graph's values that it makes, or makes parts of."""
+        ...
+
+    @property
+    def results(self) -> tuple[tuple[int, Tile], ...]:
+        """For each output of the body, the number of the value that it writes, and the window of it."""
         ...
 
     @property

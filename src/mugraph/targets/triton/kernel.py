@@ -19,7 +19,7 @@ from mugraph.ir.liveness import peak_bytes
 from mugraph.lower.lower import DimensionOrder, Launch, grouped, launches
 from mugraph.lower.pipeline import tile_stages
 from mugraph.lower.thread_graphs import CHAINS
-from mugraph.lower.tile_form import Kernel
+from mugraph.lower.tile_form import Kernel, Tile
 from mugraph.targets.machine import LOWERED
 
 _WARPS = (4, 8, 16)
@@ -34,10 +34,11 @@ _NUMBERED = re.compile(r"[gimt]\d.*|kernel_\d+", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A device tensor that a kernel is called with, under the name it has in the text."""
+    """A device tensor that a kernel is called with, a value of the kernel graph, under the name it has in the text."""
 
     name: str
     tensor: Tensor
+    value: Value
 
     @property
     def pointer(self) -> str:
@@ -79,13 +80,14 @@ class TileKernel:
 class TileLaunch:
     """A kernel and the kernel graph's values that are its operands: roots, after views are turned into strides.
 
-    `body` is the block graph that was lowered.
+    `body` is the block graph that was lowered, `results` where its outputs lie in `outputs`.
     """
 
     kernel: TileKernel
     body: Graph
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
+    results: tuple[tuple[int, Tile], ...]
 
     @property
     def orders(self) -> Mapping[Value, DimensionOrder]:
@@ -115,13 +117,13 @@ def explained(graph: Graph) -> Iterator[tuple[str, str, Kernel]]:
 
 def _tile_launch(graph: Graph, names: Mapping[Value, str], index: int, launch: Launch) -> TileLaunch:
     inputs, outputs = (
-        tuple(Parameter(names[value], graph.tensor(value)) for value in group) for group in (launch.inputs, launch.outputs)
+        tuple(Parameter(names[value], graph.tensor(value), value) for value in group) for group in (launch.inputs, launch.outputs)
     )
     for parameter in (*inputs, *outputs):
         _require_supported(parameter)
     *_, (_, form) = tile_stages(launch.kernel)
     kernel = TileKernel(graph, index, form, inputs, outputs, _warps(launch.body))
-    return TileLaunch(kernel, launch.body, launch.inputs, launch.outputs)
+    return TileLaunch(kernel, launch.body, launch.inputs, launch.outputs, launch.results)
 
 
 def _warps(body: Graph) -> int:

@@ -74,18 +74,21 @@ def host_lines(graph: Graph, kernels: Mapping[int, TileKernel]) -> list[str]:
     device = f"{arguments[0]}.device" if arguments else '"cuda"'
     workspace = plan_workspace(graph)
     lines = [f"workspace = torch.empty({workspace.bytes}, dtype=torch.uint8, device={device})"] if workspace.offsets else []
+    allocated: set[Value] = set()
     for index in needed_nodes(graph):
         node = graph.nodes[index]
         if node.op == GRAPH_DEFINED:
-            lines += _launch(kernels[index], device, workspace)
+            lines += _launch(kernels[index], device, workspace, allocated)
         else:
             lines.append(f"{names[Value(index)]} = {_computed(graph, node, names)}  # {node.output}")
     results = ", ".join(names[value] for value in graph.outputs)
     return [f"def run({', '.join(arguments)}):", *(f"    {line}" for line in lines), f"    return [{results}]"]
 
 
-def _launch(kernel: TileKernel, device: str, workspace: Workspace) -> list[str]:
-    results = [(result, workspace.offsets.get(Value(kernel.index, number))) for number, result in enumerate(kernel.outputs)]
+def _launch(kernel: TileKernel, device: str, workspace: Workspace, allocated: set[Value]) -> list[str]:
+    """The launch of a kernel, and before it memory for what it is the first to write, which is `allocated` then."""
+    results = [(result, workspace.offsets.get(result.value)) for result in kernel.outputs if result.value not in allocated]
+    allocated.update(result.value for result in kernel.outputs)
     allocations = [f"{result.name} = {_memory(result.tensor, device, offset)}" for result, offset in results]
     arguments = ", ".join(parameter.name for parameter in kernel.parameters)
     return [*allocations, f"{kernel.name}[({kernel.blocks},)]({arguments}, num_warps={kernel.warps})"]
