@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import cast
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from mugraph.search.driver import SearchResult
 from mugraph.search.long_programs import search
 from mugraph.selection.emulated_blocks import spot_check
 from mugraph.targets.emulator import emulator_of
-from mugraph.targets.machine import machine_for
+from mugraph.targets.machine import Machine, machine_for
 
 
 def turned() -> Program:
@@ -69,7 +70,8 @@ def found(program: Program, budget: float = 5) -> SearchResult:
 def on(target: str, graph: Graph) -> Executable:
     """The graph on this host: its C, its CUDA in the emulator, or its Triton in the interpreter."""
     machine = machine_for(target)
-    return Executable(graph, machine if machine.available else emulator_of(machine))
+    emulator = None if machine.available else emulator_of(machine)
+    return Executable(graph, machine if emulator is None else cast("Machine", emulator))
 
 
 def joins(graph: Graph) -> list[int]:

@@ -1,12 +1,16 @@
-"""Pooling and convolution through windows that tile their tensor: each element is in one window, so that these are reshapes.
+"""Pooling and convolution through windows.
 
-What slides by less than a window, or reads beyond the border, reads elements several times, which no reshape does.
+Where these tile their tensor, so that each element is in one window, they are a reshape. What windows that overlap, leave gaps
+or reach beyond the border have at one place is a slice, and the windows are as many slices as they have places.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from mugraph.errors import UnsupportedOperator
@@ -44,6 +48,83 @@ def _each(sizes: Sizes, rank: int) -> tuple[int, ...]:
     return given * rank if len(given) == 1 else given
 
 
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """`count` windows along a dimension of `size` elements: window o has those at `step * o - padding + dilation * place`, as far
+    as there are any, for `width` places. Windows that reach beyond the border by more than the padding are cut off there."""
+
+    size: int
+    width: int
+    step: int
+    padding: int
+    dilation: int
+    count: int
+
+    @classmethod
+    def of(cls, size: int, width: int, step: int, padding: int, dilation: int, ceil: bool) -> Windows:
+        """As PyTorch counts them: with `ceil`, one more where it begins in the tensor or the padding before it."""
+        rest = size + 2 * padding - dilation * (width - 1) - 1
+        count = (-(-rest // step) if ceil else rest // step) + 1
+        if ceil and (count - 1) * step >= size + padding:
+            count -= 1
+        if rest < 0 or count < 1:
+            raise UnsupportedOperator(f"windows of {width} of {size} elements, which are larger than the tensor")
+        return cls(size, width, step, padding, dilation, count)
+
+    @property
+    def tiles(self) -> bool:
+        """Whether each element is in one window."""
+        return self.width == self.step and self.width * self.count == self.size and not self.padding and self.dilation == 1
+
+    def places(self, window: int) -> tuple[int, ...]:
+        """The places of a window that are elements."""
+        first = window * self.step - self.padding
+        return tuple(place for place in range(self.width) if 0 <= first + place * self.dilation < self.size)
+
+    def reach(self, window: int) -> int:
+        """How many places of a window are elements or padding."""
+        return min(self.width, self.size + 2 * self.padding - window * self.step)
+
+    def alike(self) -> Iterator[tuple[range, tuple[int, ...], int]]:
+        """Stretches of windows with the same places and the same reach."""
+        for (places, reach), group in itertools.groupby(range(self.count), lambda o: (self.places(o), self.reach(o))):
+            windows = [*group]
+            if not places:
+                raise UnsupportedOperator("windows without an element")
+            yield range(windows[0], windows[-1] + 1), places, reach
+
+    def elements(self, x: Tensor, dim: int, windows: range, place: int) -> Tensor:
+        """What stretches of windows have at a place."""
+        start = windows.start * self.step - self.padding + place * self.dilation
+        return x.slice(dim, start, len(windows), self.step)
+
+
+_MOST_PLACES = 128
+"""Of windows in all dimensions together, each as often as there are kinds of windows: more are more than can be searched."""
+
+
+def _pooled(x: Tensor, rank: int, along: Sequence[Windows], join: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """The elements of each window of the last `rank` dimensions joined, one dimension after the other."""
+    if math.prod(sum(len(places) for _, places, _ in windows.alike()) for windows in along) > _MOST_PLACES:
+        raise UnsupportedOperator("windows of so many elements, which are no tiles, that all of them are too much to search")
+    for dim, windows in enumerate(along, start=len(x.shape) - rank):
+        stretches = [
+            functools.reduce(join, (windows.elements(x, dim, stretch, place) for place in places))
+            for stretch, places, _ in windows.alike()
+        ]
+        x = x.program.concat(stretches, dim)
+    return x
+
+
+def _windows(
+    x: Tensor, rank: int, size: Sizes, stride: Sizes, padding: Sizes = 0, dilation: Sizes = 1, ceil_mode: bool = False
+) -> list[Windows]:
+    sizes = _each(size, rank)
+    steps = sizes if not isinstance(stride, int) and not len(stride) else _each(stride, rank)
+    given = zip(x.shape[-rank:], sizes, steps, _each(padding, rank), _each(dilation, rank), strict=True)
+    return [Windows.of(*each, ceil_mode) for each in given]
+
+
 def avg_pool(
     rank: int,
     x: Tensor,
@@ -55,9 +136,21 @@ def avg_pool(
     divisor_override: int | None = None,
 ) -> Tensor:
     """The mean of each window of the last `rank` dimensions."""
-    split, _, inside = windows(x, _tiling(x, rank, kernel_size, stride, padding))
-    summed = split.sum(inside)
-    return summed / (divisor_override or math.prod(split.shape[place] for place in inside))
+    along = _windows(x, rank, kernel_size, stride, padding, 1, ceil_mode)
+    if all(each.tiles for each in along):
+        split, _, inside = windows(x, [each.width for each in along])
+        summed = split.sum(inside)
+        return summed / (divisor_override or math.prod(each.width for each in along))
+    summed = _pooled(x, rank, along, Tensor.__add__)
+    if divisor_override:
+        return summed / divisor_override
+    for dim, each in enumerate(along, start=len(x.shape) - rank):
+        divided = [
+            summed.slice(dim, stretch.start, len(stretch)) / (reach if count_include_pad else len(places))
+            for stretch, places, reach in each.alike()
+        ]
+        summed = x.program.concat(divided, dim)
+    return summed
 
 
 def max_pool(
@@ -70,8 +163,11 @@ def max_pool(
     ceil_mode: bool = False,
 ) -> Tensor:
     """The largest element of each window of the last `rank` dimensions."""
-    split, _, inside = windows(x, _tiling(x, rank, kernel_size, stride, padding, dilation))
-    return split.amax(inside)
+    along = _windows(x, rank, kernel_size, stride, padding, dilation, ceil_mode)
+    if all(each.tiles for each in along):
+        split, _, inside = windows(x, [each.width for each in along])
+        return split.amax(inside)
+    return _pooled(x, rank, along, Tensor.maximum)
 
 
 def max_pool_with_indices(rank: int, *arguments: Any, **options: Any) -> tuple[Tensor, None]:
