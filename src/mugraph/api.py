@@ -17,6 +17,8 @@ from mugraph.frontend import record, require_torch
 from mugraph.frontend.comparison import compared
 from mugraph.frontend.handwritten import in_place_of
 from mugraph.ir.graph import Graph
+from mugraph.ir.ops import is_contraction
+from mugraph.ir.parts import has_parts, objection
 from mugraph.ir.program import Program
 from mugraph.ir.readings import readings
 from mugraph.results.serialization import ONE_PROGRAM, kind_of, read_manifest
@@ -116,10 +118,13 @@ def superoptimize(
         if isinstance(fn, Program | Graph):
             return superoptimized(program_problem(fn, example_inputs), settings, deadline, tell)
         call, given = _recorded(fn, example_inputs)
+        divisible = like is None and settings.search == "closure"
         try:
             problem = _problem(call, given)
+            if divisible and (why := _better_divided(problem.program)):
+                raise UnsupportedOperator(why)
         except (InvalidInput, UnsupportedOperator) as refusal:
-            if like is not None or settings.search != "closure":
+            if not divisible:
                 raise
             from mugraph.pieces.cutting import superoptimized_in_pieces
 
@@ -266,6 +271,18 @@ def _problem_of(fn: Subject, example_inputs: ExampleInputs | None) -> Problem:
     if isinstance(fn, Program | Graph):
         return program_problem(fn, example_inputs)
     return _problem(*_recorded(fn, example_inputs))
+
+
+_WHOLE = 4
+"""Contractions of a program with parts of tensors, beyond which its pieces are searched one by one."""
+
+
+def _better_divided(program: Graph) -> str:
+    """Why the program of a function had better be searched in pieces, which those without parts of tensors never are; or ""."""
+    contractions = sum(is_contraction(node.op) for node in program.nodes)
+    if has_parts(program) and contractions > _WHOLE:
+        return f"it has parts of tensors, and {contractions} contractions"
+    return objection(program)
 
 
 def _recorded(fn: Subject, example_inputs: ExampleInputs | None) -> tuple[RecordedCall, ExampleInputs]:

@@ -1,12 +1,13 @@
 """Passes over torch graphs before they are cut into pieces.
 
-`concrete` makes of a graph with symbolic sizes the one it is at sizes that are known; `with_views_of_results` makes results that
-share memory views, which nothing else reads, of one tensor; `with_arrangements` makes concatenations of equal blocks of one
-tensor calls of `mugraph.frontend.permuted_blocks`.
+`concrete` makes of a graph with symbolic sizes the one it is at sizes that are known; `with_slices` makes each part of a tensor
+that is split a call of its own; `with_views_of_results` makes results that share memory views, which nothing else reads, of one
+tensor; `with_arrangements` makes concatenations of equal blocks of one tensor calls of `mugraph.frontend.permuted_blocks`.
 """
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from mugraph.frontend.node_traits import mutates
+from mugraph.frontend.node_traits import SPLITS, mutates
 from mugraph.frontend.permuted_blocks import TINY_MATRIX, Blocks, arranged
 
 Number = int | float | bool
@@ -143,6 +144,41 @@ def owner_of(node: fx.Node) -> fx.Node:
 
 
 _aten = torch.ops.aten
+
+
+def with_slices(module: fx.GraphModule) -> fx.GraphModule:
+    """A graph of ATen calls in which each part of a tensor that is split is a view by a call of its own, beside its readers."""
+    if not any(node.target in SPLITS and _is_taken_apart(node) for node in module.graph.nodes):
+        return module
+    graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
+    for node in module.graph.nodes:
+        producer = node.args[0] if node.target is getitem else None
+        if isinstance(producer, fx.Node) and producer.target in SPLITS and _is_taken_apart(producer):
+            copies[node] = _part_call(graph, copies, producer, int(node.args[1]))
+            copies[node].meta = dict(node.meta)
+        elif not (node.target in SPLITS and _is_taken_apart(node)):
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    return fx.GraphModule(module, graph)
+
+
+def _is_taken_apart(node: fx.Node) -> bool:
+    """Whether what a call gives is of known shapes, and only single ones of it are read."""
+    parts = node.meta.get("val")
+    known = isinstance(parts, (tuple, list)) and all(isinstance(size, int) for part in parts for size in part.shape)
+    return known and all(user.target is getitem for user in node.users)
+
+
+def _part_call(graph: fx.Graph, copies: dict[fx.Node, fx.Node], split: fx.Node, number: int) -> fx.Node:
+    """The call that gives one part of a tensor that is split."""
+    arguments = arguments_of_call(split)
+    source, dim, parts = arguments[0], arguments[-1], split.meta["val"]
+    if split.target is _aten.unbind.int:
+        return graph.call_function(_aten.select.int, (copies[source], dim, number % len(parts)))
+    ends = [0, *itertools.accumulate(int(part.shape[dim]) for part in parts)]
+    number %= len(parts)
+    return graph.call_function(_aten.slice.Tensor, (copies[source], dim, ends[number], ends[number + 1]))
+
+
 _MADE_OF = frozenset({_aten.slice.Tensor, _aten.split.Tensor, _aten.neg.default, getitem})
 """Calls that blocks are made by."""
 

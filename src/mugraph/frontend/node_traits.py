@@ -29,6 +29,7 @@ from mugraph.frontend.torch_casts import DTYPES, rounds
 from mugraph.ir.graph import Graph
 from mugraph.ir.index_maps import Structure
 from mugraph.ir.ops import OPERATORS, Kind, flops_of, is_reduction
+from mugraph.ir.parts import has_parts
 
 _GATHERING = frozenset({"embedding", "index", "index_select", "gather"})
 """Operators that read of their first operand only what they give."""
@@ -106,22 +107,36 @@ class Contraction:
 
         Otherwise every block of the later product would need the whole of the earlier one.
         """
-        return self.batch == later.batch > 1 or _BOTTLENECK * later.inner <= self.inner
+        side_by_side = max(1, later.batch // self.batch)  # as heads are, of which the tensor between them has all
+        return self.batch == later.batch > 1 or _BOTTLENECK * side_by_side * later.inner <= self.inner
 
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What a call does: the contractions in it, whether it reduces, its exponentials, and whether it computes at all."""
+    """What a call does: the contractions in it, whether it reduces, its exponentials, whether it computes at all, or else
+    whether it takes tensors apart or puts them together."""
 
     contractions: tuple[Contraction, ...] = ()
     reduces: bool = False
     exponentials: int = 0
     computes: bool = False
+    moves: bool = False
 
     @property
     def pinned(self) -> bool:
         """Whether moving the call to another kernel changes more than what is read and written."""
         return bool(self.contractions) or self.exponentials > 0
+
+
+SPLITS = frozenset(
+    {
+        torch.ops.aten.split.Tensor,
+        torch.ops.aten.split_with_sizes.default,
+        torch.ops.aten.chunk.default,
+        torch.ops.aten.unbind.int,
+    }
+)
+"""Calls that give several views of one tensor."""
 
 
 class Inspector:
@@ -213,6 +228,8 @@ def _complaint(node: fx.Node, device: str) -> str | None:
     """What keeps a call out of programs whatever its operator is."""
     if not (isinstance(node.target, torch._ops.OpOverload) or node.target is arranged) or mutates(node):
         return "it is no function of tensors alone"
+    if node.target in SPLITS:
+        return "it gives several views of one tensor at once"
     for source in [*node.all_input_nodes, node]:
         for tensor in _read_parts(source):
             if not isinstance(tensor, torch.Tensor):
@@ -281,4 +298,5 @@ def _traits(program: Graph) -> Traits:
             else:
                 contractions.append(Contraction(shape[-1], math.prod(node.output.shape[:-2])))
     exponentials = sum(row.kind is Kind.EXPONENTIATION for _, row in rows)
-    return Traits(tuple(contractions), reduces, exponentials, any(row.structure not in _MOVING for _, row in rows))
+    computes = any(row.structure not in _MOVING for _, row in rows)
+    return Traits(tuple(contractions), reduces, exponentials, computes, not computes and has_parts(program))

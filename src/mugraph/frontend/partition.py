@@ -39,6 +39,7 @@ from mugraph.frontend.node_traits import (
 )
 from mugraph.frontend.torch_casts import draws_random_numbers, note_roundings
 from mugraph.ir.graph import Graph, Tensor
+from mugraph.ir.parts import objection
 
 _LARGEST = 4
 """Contractions in one piece: the search takes minutes for more."""
@@ -245,10 +246,26 @@ class _Splitter:
         except MugraphError as error:
             self._leave(kept, str(error))
             return []
+        if why := objection(piece.program):
+            return self._around_parts(kept, why)
         if not self._useful(piece):
             self._leave(kept, "there is nothing to put into one kernel with it")
             return []
         return [piece]
+
+    def _around_parts(self, nodes: list[fx.Node], why: str) -> list[Piece]:
+        """Pieces of a group without the calls that put tensors together or take them apart, which stay where they are."""
+        stages: dict[fx.Node, int] = {}  # as in `_branches`
+        for node in nodes:
+            moves = self.traits[node].moves
+            sources = [source for source in node.all_input_nodes if source in stages]
+            stages[node] = max((stages[source] + (moves or self.traits[source].moves) for source in sources), default=0)
+        self._leave([node for node in nodes if self.traits[node].moves], f"it moves parts of tensors; {why}")
+        found: list[Piece] = []
+        for stage in sorted({*stages.values()}):
+            rest = [node for node in nodes if stages[node] == stage and not self.traits[node].moves]
+            found += [piece for part in self.components(rest) for piece in self.pieces(part)]
+        return found
 
     def _branches(self, nodes: list[fx.Node], contractions: int) -> list[Piece]:
         """Pieces of a group that is too large: what several of its results are made from, what joins them, and the rest."""

@@ -23,11 +23,11 @@ from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.definitions import spelled_out
 from mugraph.ir.graph import FREE, Graph, Level, Node, Value
 from mugraph.ir.liveness import peak_bytes
+from mugraph.ir.parts import Parted, parted
 from mugraph.search.algorithm1.candidates import predicted_seconds
 from mugraph.search.constraints import EVERYTHING, SearchSpace
 from mugraph.search.driver import WRITING_SHARE, Proposal, Search, SearchResult
 from mugraph.search.executors import Workers
-from mugraph.search.parts import Parted, parted
 from mugraph.search.report import Progress, SearchReport, combined
 from mugraph.search.structure_cache import Shelf
 from mugraph.search.tasks import Options

@@ -21,14 +21,19 @@ from dataclasses import dataclass, field, replace
 
 from mugraph.errors import UnsupportedOperator
 from mugraph.ir.builder import GraphBuilder
+from mugraph.ir.definitions import spelled_out
 from mugraph.ir.editing import without_duplicates
 from mugraph.ir.graph import Graph, Level, Node, Shape, Value
 from mugraph.ir.index_maps import Index, IndexMaps, Structure
 from mugraph.ir.ops import OPERATORS, index_maps_of
 from mugraph.ir.program import Program, ProgramTensor
 
+_PARTS = frozenset({"slice", "concat"})
+"""The operators that tell positions apart: they have no axis form, and vanish here."""
 _GROWTH, _SPARE = 6, 64
-"""A core has at most so many times the operators of its program, and so many more."""
+"""Regions are asked for at most so many times as often as a program has operators, and so many times more."""
+_WORTH, _SPARE_OPERATORS = 3, 8
+"""Times the operators of a program, and so many more, that its core may have to be searched as gladly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +193,7 @@ def parted(program: Graph) -> Parted | None:
 
     Raises UnsupportedOperator where parts do not fit what is done with them, and where there would be too many.
     """
-    # by name: the operators that have no axis form, and vanish here
-    if not any(node.op in ("slice", "concat") for node in program.nodes):
+    if not has_parts(program):
         return None
     try:
         return _Parting(program).run()
@@ -197,6 +201,27 @@ def parted(program: Graph) -> Parted | None:
         raise UnsupportedOperator("parts of tensors are reshaped so that they are no parts any more") from None
     except RecursionError:
         raise UnsupportedOperator("a program with parts of tensors in chains of operators that are too long") from None
+
+
+def has_parts(program: Graph) -> bool:
+    """Whether something in a program tells positions of a tensor apart."""
+    return any(node.op in _PARTS for node in program.nodes)
+
+
+def objection(program: Graph) -> str:
+    """Why a kernel graph of pre-defined operators with parts of tensors had better be divided where they are; "" for others."""
+    if not has_parts(program):
+        return ""
+    try:
+        found = parted(spelled_out(program))
+    except UnsupportedOperator as error:
+        return str(error)
+    if found is None:
+        return "it only moves parts of tensors"
+    operators = len(found.core.kernels())
+    if operators > _WORTH * len(program.kernels()) + _SPARE_OPERATORS:
+        return f"there are {operators} operators on parts of tensors"
+    return ""
 
 
 def _input_numbers(graph: Graph) -> Mapping[int, int]:
@@ -388,8 +413,7 @@ class _Parting:
         if row.products:
             first, *others = (self.product(node.inputs[left], node.inputs[right], region) for left, right in row.products)
             return sum(others, start=first)
-        # by name: what vanishes here
-        if node.op in ("slice", "concat"):
+        if node.op in _PARTS:
             dim = node.integer("dim")
             return self.part(node, _with(region, dim, region[dim] or (_ONE,))).reshape(*_counts(region))
         if row.structure not in (Structure.VIEW, Structure.REDUCTION):
@@ -426,7 +450,8 @@ class _Parting:
 
     def part(self, node: Node, region: Region) -> ProgramTensor:
         """A slice or a concatenation."""
-        return self.sliced(node, region) if node.op == "slice" else self.concatenated(node, region)  # by name: as above
+        # by name: each finds what it reads in its own way
+        return self.sliced(node, region) if node.op == "slice" else self.concatenated(node, region)
 
     def sliced(self, node: Node, region: Region) -> ProgramTensor:
         (source,), dim = node.inputs, node.integer("dim")
