@@ -108,8 +108,10 @@ def _floats(*shapes: tuple[int, ...]) -> Callable[[], tuple[torch.Tensor, ...]]:
 
 EXAMPLES = {
     "cumsum": Example(lambda x, w: _normalised(x.cumsum(0), w), _floats((8, 16), (16, 24)), {"cumsum"}, 1),
-    "slices": Example(lambda x, w: _normalised(x[1:, ::2], w)[:, 3:], _floats((9, 32), (16, 24)), {"slice"}, 1),
-    "cat": Example(lambda x, y, w: _normalised(torch.cat([x, y], 1), w), _floats((8, 16), (8, 3), (19, 24)), {"cat"}, 1),
+    "slices": Example(lambda x, w: _normalised(x.cumsum(0)[1:, ::2], w)[:, 3:], _floats((9, 32), (16, 24)), {"cumsum"}, 1),
+    "cat": Example(
+        lambda x, y, w: _normalised(torch.cat([x.cumsum(0), y], 1), w), _floats((8, 16), (8, 3), (19, 24)), {"cumsum"}, 1
+    ),
     "gather": Example(
         lambda table, ids, w: _normalised(table[ids], w),
         lambda: (torch.randn(12, 16), torch.tensor([3, 0, 11, 3]), torch.randn(16, 8)),

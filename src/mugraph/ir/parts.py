@@ -216,9 +216,9 @@ def objection(program: Graph) -> str:
         found = parted(spelled_out(program))
     except UnsupportedOperator as error:
         return str(error)
-    if found is None:
+    operators = 0 if found is None else len(found.core.kernels())
+    if not operators:
         return "it only moves parts of tensors"
-    operators = len(found.core.kernels())
     if operators > _WORTH * len(program.kernels()) + _SPARE_OPERATORS:
         return f"there are {operators} operators on parts of tensors"
     return ""
