@@ -113,14 +113,19 @@ class Contraction:
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What a call does: the contractions in it, whether it reduces, its exponentials, whether it computes at all, or else
-    whether it takes tensors apart or puts them together."""
+    """What a call does: the contractions in it, whether it reduces, its exponentials, whether it computes at all, and whether
+    it takes tensors apart or puts them together."""
 
     contractions: tuple[Contraction, ...] = ()
     reduces: bool = False
     exponentials: int = 0
     computes: bool = False
-    moves: bool = False
+    parts: bool = False
+
+    @property
+    def moves(self) -> bool:
+        """Whether it does nothing but to take tensors apart or to put them together."""
+        return self.parts and not self.computes
 
     @property
     def pinned(self) -> bool:
@@ -298,5 +303,5 @@ def _traits(program: Graph) -> Traits:
             else:
                 contractions.append(Contraction(shape[-1], math.prod(node.output.shape[:-2])))
     exponentials = sum(row.kind is Kind.EXPONENTIATION for _, row in rows)
-    computes = any(row.structure not in _MOVING for _, row in rows)
-    return Traits(tuple(contractions), reduces, exponentials, computes, not computes and has_parts(program))
+    computes, parts = any(row.structure not in _MOVING for _, row in rows), has_parts(program)
+    return Traits(tuple(contractions), reduces or (computes and parts), exponentials, computes, parts)

@@ -43,6 +43,8 @@ from mugraph.ir.parts import objection
 
 _LARGEST = 4
 """Contractions in one piece: the search takes minutes for more."""
+_FEW_PARTS = 2
+"""Parts of a product that a piece computes one by one, as gated linear units have two."""
 _BOUND_BY_MEMORY = 4.0
 """Floating-point operations per byte up to which reading a product's operands takes longer than multiplying them."""
 
@@ -254,18 +256,23 @@ class _Splitter:
         return [piece]
 
     def _around_parts(self, nodes: list[fx.Node], why: str) -> list[Piece]:
-        """Pieces of a group without the calls that put tensors together or take them apart, which stay where they are."""
+        """Pieces of a group without the calls that put tensors together or take them apart, which stay where they are; if there
+        are none, calls that compute something of parts are pieces of their own."""
+        moving = {node for node in nodes if self.traits[node].moves}
+        apart = moving or {node for node in nodes if self.traits[node].parts}
+        if len(nodes) == 1 or not apart:
+            self._leave(nodes, why)
+            return []
         stages: dict[fx.Node, int] = {}  # as in `_branches`
         for node in nodes:
-            moves = self.traits[node].moves
             sources = [source for source in node.all_input_nodes if source in stages]
-            stages[node] = max((stages[source] + (moves or self.traits[source].moves) for source in sources), default=0)
-        self._leave([node for node in nodes if self.traits[node].moves], f"it moves parts of tensors; {why}")
-        found: list[Piece] = []
-        for stage in sorted({*stages.values()}):
-            rest = [node for node in nodes if stages[node] == stage and not self.traits[node].moves]
-            found += [piece for part in self.components(rest) for piece in self.pieces(part)]
-        return found
+            stages[node] = max((stages[source] + (node in apart or source in apart) for source in sources), default=0)
+        self._leave(moving, f"it moves parts of tensors; {why}")
+        groups: dict[tuple[int, bool], list[fx.Node]] = {}
+        for node in nodes:
+            if node not in moving:
+                groups.setdefault((stages[node], node in apart), []).append(node)
+        return [piece for group in groups.values() for part in self.components(group) for piece in self.pieces(part)]
 
     def _branches(self, nodes: list[fx.Node], contractions: int) -> list[Piece]:
         """Pieces of a group that is too large: what several of its results are made from, what joins them, and the rest."""
@@ -320,7 +327,7 @@ class _Splitter:
         for node in nodes:
             if node in kept and self._shared_view(node, kept):
                 del kept[node]
-                self._leave([node], "a view that others read too")
+                self._leave([node], "a view of what others read too")
         return list(kept)
 
     def _lays_out(self, node: fx.Node, kept: Container[fx.Node]) -> bool:
@@ -329,12 +336,14 @@ class _Splitter:
         return copies and any(source in kept for source in node.all_input_nodes)
 
     def _shared_view(self, node: fx.Node, kept: Container[fx.Node]) -> bool:
-        """Whether a call gives kernels and others what the kernels read, as it lies in memory."""
+        """Whether a call gives what kernels read as it lies in memory: to others, too, or of one part of a tensor."""
         tensor = tensor_of(node)
         if tensor is None or not tensor.is_contiguous() or self.traits[node].computes or not alone(node):
             return False
-        first = not any(source in kept for source in node.all_input_nodes)
-        return first and any(user not in kept for user in node.users)
+        if any(source in kept for source in node.all_input_nodes):
+            return False
+        apart = self.traits[node].moves and getattr(node.target, "is_view", False)  # another part is the same program then
+        return apart or any(user not in kept for user in node.users)
 
     def _useful(self, piece: Piece) -> bool:
         """Whether there is something to fuse, or products that memory bounds."""
@@ -376,7 +385,8 @@ class _Levels:
     def __init__(self, calls: Sequence[fx.Node], traits: Mapping[fx.Node, Traits]) -> None:
         self.calls, self.traits = calls, traits
         self.at: dict[fx.Node, int] = {}
-        self.movable = [node for node in calls if node in traits and not traits[node].pinned and alone(node)]
+        free = (node for node in calls if node in traits and not traits[node].pinned and alone(node))
+        self.movable = [node for node in free if not self._divides(node)]
 
     def begin(self) -> None:
         """As early as possible."""
@@ -437,7 +447,17 @@ class _Levels:
             return None  # a row of a product is spread over all blocks
         if own.exponentials and exponentials > 1:
             return None
+        if contractions and self._divides(node):
+            return None  # a product for each part
         return contractions.union(own.contractions), exponentials
+
+    def _divides(self, node: fx.Node) -> bool:
+        """Whether a tensor that a call takes apart or puts together has more than a few parts."""
+        if not self.traits[node].moves:
+            return False
+        beside = [user for source in node.all_input_nodes for user in source.users]
+        parts = sum(user in self.traits and self.traits[user].moves for user in beside)
+        return max(len(node.all_input_nodes), parts) > _FEW_PARTS
 
     def _traffic(self, node: fx.Node) -> int:
         """Bytes written and read across levels of a call's result and operands."""

@@ -25,15 +25,15 @@ from mugraph.ir.definitions import spelled_out
 from mugraph.ir.editing import without_duplicates
 from mugraph.ir.graph import Graph, Level, Node, Shape, Value
 from mugraph.ir.index_maps import Index, IndexMaps, Structure
-from mugraph.ir.ops import OPERATORS, index_maps_of
+from mugraph.ir.ops import OPERATORS, index_maps_of, is_contraction
 from mugraph.ir.program import Program, ProgramTensor
 
 _PARTS = frozenset({"slice", "concat"})
 """The operators that tell positions apart: they have no axis form, and vanish here."""
 _GROWTH, _SPARE = 6, 64
 """Regions are asked for at most so many times as often as a program has operators, and so many times more."""
-_WORTH, _SPARE_OPERATORS = 3, 8
-"""Times the operators of a program, and so many more, that its core may have to be searched as gladly."""
+_MORE_PRODUCTS, _OPERATORS = 1, 100
+"""Products of matrices that the core of a program may have beyond its own, and operators, to be searched as gladly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,11 +216,13 @@ def objection(program: Graph) -> str:
         found = parted(spelled_out(program))
     except UnsupportedOperator as error:
         return str(error)
-    operators = 0 if found is None else len(found.core.kernels())
-    if not operators:
+    if found is None or not found.core.kernels():
         return "it only moves parts of tensors"
-    if operators > _WORTH * len(program.kernels()) + _SPARE_OPERATORS:
-        return f"there are {operators} operators on parts of tensors"
+    products = [sum(is_contraction(node.op) for node in graph.nodes) for graph in (program, found.core)]
+    if products[1] > products[0] + _MORE_PRODUCTS:
+        return f"of its parts one by one, there are {products[1]} products of matrices instead of {products[0]}"
+    if (operators := len(found.core.kernels())) > _OPERATORS:
+        return f"of its parts one by one, there are {operators} operators"
     return ""
 
 
