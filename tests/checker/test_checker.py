@@ -22,9 +22,11 @@ import pytest
 import mugraph.checker
 from mugraph.checker import PARTS, CheckReport, Rejected, check_folder, residue_fields
 from mugraph.checker.bound import Sizes
+from mugraph.checker.float_errors import measure
 from mugraph.checker.saved_files import graph_digest
 from mugraph.cli import main
 from mugraph.errors import MugraphError
+from mugraph.frontend.choices import greater
 from mugraph.ir import DType, Graph, GraphBuilder, Level, Scalar
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.float_arithmetic import FloatArithmetic
@@ -37,7 +39,7 @@ from mugraph.testing import agree
 from mugraph.verifier import FloatReport, float_check, verify_graphs
 from mugraph.verifier.certificate import digest
 from mugraph.verifier.vectorized_eval import evaluate_batched
-from verifier import characters, maxima
+from verifier import characters, choices, maxima
 from verifier.graphs import (
     attention,
     columns_in_thread_graphs,
@@ -323,6 +325,45 @@ def test_maxima_of_other_sets_are_told_apart(tmp_path: Path, name: str) -> None:
         folder = write(tmp_path / f"{law is None}", *graphs, replacing(forged), in_float32(rmsnorm(), rmsnorm()))
         with pytest.raises(Rejected, match=r"found by evaluation|no test can be evaluated"):
             check_folder(folder, seed=0)
+
+
+@pytest.mark.parametrize("name", choices.EQUAL)
+def test_functions_of_several_operands_give_equals_for_equals(tmp_path: Path, name: str) -> None:
+    accepted(write(tmp_path / "result", *choices.graphs(choices.EQUAL[name]), floats=in_float32(rmsnorm(), rmsnorm())))
+
+
+@pytest.mark.parametrize("name", choices.DIFFERENT)
+def test_comparisons_and_choices_that_are_nearly_the_same_are_told_apart(tmp_path: Path, name: str) -> None:
+    graphs = choices.graphs(choices.DIFFERENT[name])
+    difference = verify_graphs(*choices.graphs(choices.EQUAL["broadcast before and after"])).certificate.to_json()["difference"]
+    for law in (False, True):
+        forged = {"accepted": True, "error_bound": 1e-20, "axes": [], "difference": {**difference, "properties": law}}
+        folder = write(tmp_path / f"{law}", *graphs, replacing(forged), in_float32(rmsnorm(), rmsnorm()))
+        with pytest.raises(Rejected, match="found by evaluation"):
+            check_folder(folder, seed=0)
+
+
+def test_functions_of_several_operands_are_bounded_by_the_largest() -> None:
+    sizes = Sizes()
+    x, y = sizes.variables((3, 4)), sizes.multiply(sizes.variables((4,)), sizes.variables((4,)))
+    assert sizes.shape(sizes.function("f", x, y)) == (3, 4)
+    assert (sizes.functions["f"].times, sizes.functions["f"].numerator.degree) == (12, 2)
+    sizes.function("f", y, x)
+    assert sizes.functions["f"].times == 24
+
+
+def test_comparisons_that_rounding_decides_are_no_instability() -> None:
+    """The muGraph compares the same numbers, rounded in another order; one that compares others is unstable."""
+    shapes = ((3, 64), (64, 5))
+
+    def graphs(right: Callable[..., ProgramTensor]) -> tuple[Document, Document]:
+        left = program(lambda x, w: greater((x @ w) * 3, 1), *shapes)
+        first, second = (json.loads(json.dumps(graph_to_json(graph)))["graph"] for graph in (left, program(right, *shapes)))
+        return first, second
+
+    measure(*graphs(lambda x, w: greater(x @ (3 * w), 1)), shapes, random.Random(0))
+    with pytest.raises(Rejected, match="unstable"):
+        measure(*graphs(lambda x, w: greater((x @ w) * 3, 9)), shapes, random.Random(0))
 
 
 @pytest.mark.parametrize("change", [swap_operator, swap_loop_part, accept_anyway])

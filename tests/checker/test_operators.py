@@ -16,6 +16,9 @@ from mugraph.checker.operators import OPERATORS as CHECKED
 from mugraph.checker.operators import function
 from mugraph.ir.ops import OPERATORS, Call, opaque
 
+SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -2.5)
+"""What functions of several operands are compared at: ties, and what is no finite number."""
+
 
 def test_both_tables_have_the_same_operators() -> None:
     assert CHECKED.keys() == OPERATORS.keys()
@@ -31,9 +34,10 @@ def test_rows_agree(name: str) -> None:
     assert checked.optional == {*row.optional}
     assert (checked.function is None) == (row.reference is None)
     if checked.function is not None and row.reference is not None:
-        x = np.random.default_rng(0).normal(size=100)
-        x = np.abs(x) if name == "log" else x
-        np.testing.assert_allclose(checked.function(x), row.reference(x), rtol=1e-12)
+        rng = np.random.default_rng(0)
+        xs = [rng.normal(size=100) if row.arity == 1 else rng.choice(SPECIAL, 100) for _ in range(row.arity)]
+        xs = [np.abs(x) if name == "log" else x for x in xs]
+        np.testing.assert_allclose(checked.function(*xs), row.reference(*xs), rtol=1e-12)
 
 
 @pytest.mark.parametrize("name", [name for name, row in OPERATORS.items() if row.maps is not None])
@@ -50,6 +54,7 @@ def test_dimensions_go_where_the_index_maps_say(name: str) -> None:
         "concat": (((2, 3, 5), (2, 4, 5)), {"dim": 1}),
         "accumulate": (((2, 3),), {"combine": "sum"}),
         "accumulate_rescaled": (((2, 3), (2, 1)), {}),
+        "select": (((4, 1), (3,), (4, 3)), {}),
     }
     shapes, attributes = known.get(name, (((4, 3), (3,))[: OPERATORS[name].arity], {}))
     row, carried = OPERATORS[name], CHECKED[name].carried

@@ -11,21 +11,27 @@ from mugraph.ir.dtypes import round_to
 
 
 def test_sizes_in_bytes() -> None:
-    assert {str(dtype): dtype.bytes for dtype in DType} == {"fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8}
+    assert {str(dtype): dtype.bytes for dtype in DType} == {"fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8, "bool": 1}
     assert Tensor((3, 5), DType.BF16).bytes == 30
     assert Tensor((), DType.FP64).elements == 1
 
 
 @pytest.mark.parametrize(
     ("x", "y", "result"),
-    [("fp16", "fp16", "fp16"), ("fp16", "bf16", "fp32"), ("bf16", "fp32", "fp32"), ("fp64", "fp16", "fp64")],
+    [
+        ("fp16", "fp16", "fp16"),
+        ("fp16", "bf16", "fp32"),
+        ("bf16", "fp32", "fp32"),
+        ("fp64", "fp16", "fp64"),
+        ("bool", "bf16", "bf16"),
+    ],
 )
 def test_promotion_is_symmetric_and_as_in_pytorch(x: str, y: str, result: str) -> None:
     assert DType.parse(x).promote(DType.parse(y)) is DType.parse(y).promote(DType.parse(x)) is DType.parse(result)
 
 
 def test_an_unknown_dtype_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(InvalidInput, match="unknown dtype 'int8'; use one of fp16, bf16, fp32, fp64"):
+    with pytest.raises(InvalidInput, match="unknown dtype 'int8'; use one of fp16, bf16, fp32, fp64, bool"):
         DType.parse("int8")
 
 
@@ -44,6 +50,12 @@ def test_an_unknown_dtype_is_refused_with_the_known_ones() -> None:
 )
 def test_rounding_to_bf16_goes_to_the_nearest_and_ties_to_even(number: float, rounded: float) -> None:
     np.testing.assert_array_equal(round_to(DType.BF16, [number, number]), np.array([rounded, rounded], np.float32))
+
+
+def test_whatever_is_not_zero_is_true() -> None:
+    assert round_to(DType.BOOL, [0.0, -0.0, 0.5, -np.inf, np.nan]).tolist() == [0, 0, 1, 1, 1]
+    assert DType.BOOL.of_arithmetic is DType.FP32
+    assert DType.BF16.of_arithmetic is DType.BF16
 
 
 def test_rounding_to_the_other_dtypes_is_numpys() -> None:

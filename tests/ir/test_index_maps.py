@@ -39,7 +39,7 @@ REDUCTIONS: list[Case] = [
     (op, ((2, 12, 3),), {"dim": 1, "size": size}) for op in ("sum", "max") for size in (1, 3, 12)
 ]  # fmt: skip
 ELEMENTWISE: list[Case] = [
-    (row.name, ((2, 1, 3), (4, 3))[: row.arity], {}) for row in OPERATORS.values() if row.elementwise
+    (row.name, ((2, 1, 3), (4, 3), (3,))[: row.arity], {}) for row in OPERATORS.values() if row.elementwise
 ]  # fmt: skip
 
 

@@ -76,6 +76,11 @@ CASES = [
     Case("log", ((2, 3),), (2, 3), lambda x: np.vectorize(math.log)(x), flops=120),
     Case("maximum", ((2, 3), (3,)), (2, 3), np.maximum, flops=6),
     Case("abs", ((2, 3),), (2, 3), lambda x: np.maximum(x, -x), flops=6),
+    Case("less", ((2, 3), (3,)), (2, 3), lambda x, y: (x < y) * 1.0, flops=6),
+    Case("equal", ((2, 3), ()), (2, 3), lambda x, y: 1.0 - (x < y) - (x > y), flops=6),
+    Case("truth", ((2, 3),), (2, 3), np.ones_like, flops=6),
+    Case("select", ((2, 1), (3,), ()), (2, 3), lambda c, x, y: np.broadcast_to(x, (2, 3)), flops=6),
+    Case("infinity", ((2, 3),), (2, 3), lambda x: x * math.inf, flops=6),
     Case("round_fp16", ((2, 3),), (2, 3), lambda x: x.astype(np.float16), flops=12),
     Case(
         "round_bf16",
@@ -92,6 +97,7 @@ CASES = [
     Case("slice", ((4, 2),), (4, 2), lambda x: x[::-1], {"dim": 0, "start": 3, "size": 4, "step": -1}),
     Case("concat", ((2, 3), (2, 1), (2, 3)), (2, 7), lambda x, y, z: np.hstack([x, y, z]), {"dim": 1}),
     Case("cast", ((2, 3),), (2, 3), lambda x: x, {"dtype": DType.BF16}),
+    Case("cast", ((2, 3),), (2, 3), np.ones_like, {"dtype": DType.BOOL}),
     Case("constant", (), (), lambda: np.array(0.125), {"value": Scalar.of(0.125), "dtype": DType.FP32}),
 ]
 
@@ -241,3 +247,49 @@ def test_shapes_follow_grid_and_loop(op: str, shape: Shape, attributes: dict[str
 def test_an_unknown_operator_is_refused() -> None:
     with pytest.raises(UnsupportedOperator, match="operator 'cube' is not in the operator table"):
         operator("cube")
+
+
+SPECIAL = np.array([math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0])
+
+
+@pytest.mark.parametrize(("op", "meaning"), [("less", lambda x, y: x < y), ("equal", lambda x, y: x == y)], ids=["less", "equal"])
+def test_no_comparison_holds_with_what_is_no_number(op: str, meaning: Callable[[float, float], bool]) -> None:
+    x, y = np.repeat(SPECIAL, SPECIAL.size), np.tile(SPECIAL, SPECIAL.size)
+    wanted = [float(meaning(one, other)) for one, other in zip(x.tolist(), y.tolist(), strict=True)]
+    np.testing.assert_array_equal(FloatArithmetic().opaque(op, x, y), wanted)
+
+
+def test_a_choice_takes_nothing_of_what_it_does_not_choose() -> None:
+    condition = np.array([0.0, 1.0, -0.0, math.nan, -math.inf, 0.5])
+    chosen = FloatArithmetic().opaque("select", condition, SPECIAL, np.full(6, 7.0))
+    np.testing.assert_array_equal(chosen, [7, math.inf, 7, 0, 0, 1])
+    np.testing.assert_array_equal(FloatArithmetic().opaque("truth", condition), [0, 1, 0, 1, 1, 1])
+
+
+def test_infinities_have_the_sign_of_what_they_are_made_of() -> None:
+    np.testing.assert_array_equal(
+        FloatArithmetic().opaque("infinity", np.array([2.0, -1.0, 0.0])), [math.inf, -math.inf, math.nan]
+    )
+
+
+@pytest.mark.parametrize(
+    ("op", "attributes", "dtype"),
+    [
+        ("square", {}, DType.FP32),
+        ("sum", {"dim": 0, "size": 2}, DType.FP32),
+        ("transpose", {"permutation": (1, 0)}, DType.BOOL),
+        ("reshape", {"shape": (6,)}, DType.BOOL),
+        ("cast", {"dtype": DType.FP16}, DType.FP16),
+        ("accumulate", {"combine": "concat", "dim": 0}, DType.BOOL),
+        ("accumulate", {"combine": "sum"}, DType.FP32),
+        ("accumulate", {"combine": "max"}, DType.FP32),
+    ],
+)
+def test_what_is_computed_of_booleans_is_none(op: str, attributes: dict[str, AttributeValue], dtype: DType) -> None:
+    operands = tensors([(2, 3)], DType.BOOL)
+    assert operator(op).infer(apply_call(op, operands, attributes), operands, Level.KERNEL).dtype is dtype
+
+
+def test_booleans_do_not_widen_what_they_are_combined_with() -> None:
+    operands = [Tensor((2, 3), DType.BOOL), Tensor((2, 3), DType.FP16)]
+    assert operator("mul").infer(apply_call("mul", operands, {}), operands, Level.KERNEL).dtype is DType.FP16

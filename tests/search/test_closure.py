@@ -135,3 +135,27 @@ def test_limits_stop_a_closure_and_say_so(limit: int) -> None:
     closure = close(rmsnorm(), loop_size=16, limits=Limits(nodes=limit))
     assert not closure.saturated
     assert close(rmsnorm(), loop_size=16).saturated
+
+
+def masked_shares() -> Graph:
+    program = Program()
+    x, mask, w = program.input("x", (8, 16)), program.input("m", (16,), "bool"), program.input("w", (16, 4))
+    shown = mask.apply("select", x, program.constant(0)).exp()
+    program.output((shown / shown.sum(-1, keepdim=True)) @ w)
+    return program.graph
+
+
+def test_work_moves_around_a_choice_of_the_program() -> None:
+    """The choice is made of the program's own operands; what follows it is rearranged like anything else."""
+    closure = close(masked_shares())
+    assert closure.saturated
+    found = sketches(closure, operators=8)
+    orders = [[step.op for step in sketch.steps] for sketch in found]
+    assert all("select" in order for order in orders)
+    assert any(order.index("contract") < order.index("div") for order in orders if "contract" in order and "div" in order)
+
+
+def test_a_choice_with_exchanged_operands_is_no_tensor_of_the_closure() -> None:
+    closure = close(masked_shares())
+    made = [edge for node in closure.nodes for edge in node.edges if edge.op == "select"]
+    assert len({edge.inputs for edge in made}) == 1

@@ -139,7 +139,7 @@ def test_a_function_that_triton_lacks_is_written_into_the_file() -> None:
 def test_every_elementwise_operator_has_a_text(functions: dict[str, str]) -> None:
     for row in OPERATORS.values():
         if row.scalar is not None:
-            text = in_python(row.scalar, functions).format("x", "y")
+            text = in_python(row.scalar, functions).format("x", "y", "z")
             assert compile(text, row.name, "eval")
             assert "0f" not in text
 

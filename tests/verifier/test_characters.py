@@ -80,15 +80,15 @@ class Extended(FloatArithmetic):
     def sqrt(self, x: Array) -> Array:
         return super().sqrt(np.abs(x))
 
-    def opaque(self, name: str, x: Array) -> Array:
-        return super().opaque(name, np.abs(x) if name == "log" else x)
+    def opaque(self, name: str, *xs: Array) -> Array:
+        return super().opaque(name, *(np.abs(x) if name == "log" else x for x in xs))
 
 
 class ExtendedFloats(Floats):
     """The same for the checker."""
 
-    def function(self, name: str, x: Array) -> Array:
-        return Floats.function(self, name, np.abs(x) if name in ("log", "sqrt") else x)
+    def function(self, name: str, *xs: Array) -> Array:
+        return Floats.function(self, name, *(np.abs(x) if name in ("log", "sqrt") else x for x in xs))
 
 
 def compare(graph: Graph, rng: np.random.Generator) -> None:

@@ -59,7 +59,8 @@ class Precise(FloatArithmetic):
             raise ValueError("the root of a negative number")
         return self.each(self.context.sqrt, x)
 
-    def opaque(self, name: str, x: Array) -> Array:
+    def opaque(self, name: str, *xs: Array) -> Array:
+        (x,) = xs
         mp = self.context
         if name == "log" and np.any(x <= 0):
             raise ValueError("the logarithm of a number that is not positive")

@@ -202,12 +202,21 @@ class FieldArithmetic:
         q = None if x.q is None or y.q is None else matmul(x.q, y.q, self._q)
         return FieldValue(p, q)
 
-    def opaque(self, name: str, x: FieldValue) -> FieldValue:
-        return self.random_values(self.hashes(name, x))
+    def opaque(self, name: str, *xs: FieldValue) -> FieldValue:
+        return self.random_values(self.hashes(name, *xs))
 
-    def hashes(self, name: str, x: FieldValue) -> Hashes:
-        """A word for each element that looks random, equal for equal elements; another for each name and seed."""
-        return _hash(x, _key(name, self.seed)).reshape(x.shape)
+    def hashes(self, name: str, *xs: FieldValue) -> Hashes:
+        """A word for each element that looks random, equal for equal elements; another for each name and seed.
+
+        The words of several tensors, which broadcast, are mixed one after the other: their order makes a difference.
+        """
+        key = _key(name, self.seed)
+        words = _hash(xs[0], key).reshape(xs[0].shape)
+        for x in xs[1:]:
+            words = _mix(np.atleast_1d(words) * _ODD + _hash(x, key).reshape(x.shape)).reshape(
+                np.broadcast_shapes(words.shape, x.shape)
+            )
+        return words
 
     def random_values(self, words: Hashes) -> FieldValue:
         """Values that follow from such words: modulo p integers below 2**P_BITS, whatever p is."""

@@ -159,10 +159,14 @@ class Sizes:
             return SizeBound(kept, numerator, x.denominator, x.constant, x.owner, x.elements)
         return SizeBound(_numbers(kept.shape), numerator, x.denominator.power(different), x.constant, object(), x.elements)
 
-    def function(self, name: str, x: SizeBound) -> SizeBound:
-        self.functions[name] = _noted(self.functions.get(name), x, x.marks.size)
-        elements = x.elements if name == "sqrt" else 1  # a root may be multiplied by itself, where roots square back
-        return replace(self.variables(x.marks.shape), elements=elements)
+    def function(self, name: str, *xs: SizeBound) -> SizeBound:
+        """Tuples of arguments coincide only if in a place where they differ two operands do, which `xs` bound together."""
+        shape = np.broadcast_shapes(*(x.marks.shape for x in xs))
+        self.functions[name] = _noted(self.functions.get(name), xs[0], math.prod(shape))
+        for x in xs[1:]:
+            self.functions[name] = _noted(self.functions[name], x, 0)
+        elements = xs[0].elements if name == "sqrt" else 1  # a root may be multiplied by itself, where roots square back
+        return replace(self.variables(shape), elements=elements)
 
     def row_function(self, name: str, x: SizeBound, axis: int) -> SizeBound:
         """An element or a variable. Elements are compared with variables, too, and may stand for as many elements as those."""

@@ -20,7 +20,7 @@ from mugraph.checker.operators import OPERATORS
 from mugraph.checker.saved_files import Json, Rejected
 from mugraph.checker.tensors import Array
 
-_TOLERANCES = {"fp64": 1e-10, "fp32": 1e-5, "fp16": 4e-3, "bf16": 2e-2}
+_TOLERANCES = {"fp64": 1e-10, "fp32": 1e-5, "fp16": 4e-3, "bf16": 2e-2, "bool": 1e-5}
 _MULTIPLE = 10.0
 _SCALES = (1e-3, 1e-1, 1.0, 10.0, 1e3)
 _PATTERNS = ("rows of equal elements", "one huge element per row", "alternating signs")
@@ -104,11 +104,11 @@ class Floats:
     def sum(self, x: Array, axis: int) -> Array:
         return np.asarray(np.sum(x, axis=axis, keepdims=True))
 
-    def function(self, name: str, x: Array) -> Array:
+    def function(self, name: str, *xs: Array) -> Array:
         known = np.sqrt if name == "sqrt" else OPERATORS[name].function  # of a root's factors, the domain is asked for roots
         if known is None:
             raise Rejected(f"operator {name!r} is no function")
-        return np.asarray(known(x), self.dtype)
+        return np.asarray(known(*xs), self.dtype)
 
     def row_function(self, name: str, x: Array, axis: int) -> Array:
         return np.asarray(np.max(x, axis=axis, keepdims=True))
@@ -120,6 +120,56 @@ class Floats:
         return x.shape
 
 
+_NUDGE = 1e-5
+"""How far apart, relative to the largest, two numbers are that rounding may exchange."""
+_COMPARISONS = ("less", "equal", "truth")
+
+
+@dataclass(frozen=True, slots=True)
+class Nudged(Floats):
+    """Comparisons of numbers that differ by less than rounding may have made them differ are decided one way, or the other."""
+
+    upward: bool = True
+
+    def function(self, name: str, *xs: Array) -> Array:
+        decided = Floats.function(self, name, *xs)
+        if name not in _COMPARISONS:
+            return decided
+        x, y = xs if len(xs) == 2 else (xs[0], np.zeros((), self.dtype))
+        largest = max(float(np.max(np.abs(z), initial=0.0, where=np.isfinite(z))) for z in (x, y))
+        near = (x != y) & (np.abs(x - y) <= _NUDGE * largest) & ~(_narrow(x) & _narrow(y))
+        return np.asarray(np.where(near, self.upward, decided), self.dtype)
+
+
+def _narrow(x: Array) -> Array:
+    """Where numbers are of fp32, as inputs are, and hardly anything that was rounded on the way."""
+    return np.asarray(x == x.astype(np.float32))
+
+
+def _compares(graph: Json) -> bool:
+    """Whether a graph has comparisons, in bodies too."""
+    return any(
+        node["op"] in _COMPARISONS
+        or (node["op"] == "cast" and node["attributes"]["dtype"]["dtype"] == "bool")
+        or ("body" in node and _compares(node["body"]))
+        for node in graph["nodes"]
+    )
+
+
+def _certain(graph: Json, inputs: Sequence[Array], outputs: list[Array]) -> list[Array]:
+    """Outputs in double precision, NaN where they hang on comparisons that rounding may decide; all, if those are most."""
+    if not _compares(graph):
+        return outputs
+    found = []
+    others = [run(graph, inputs, Nudged(np.float64, upward)) for upward in (True, False)]
+    for number, output in enumerate(outputs):
+        largest = float(np.max(np.abs(output), initial=0.0, where=np.isfinite(output)))
+        same = [np.isclose(other[number], output, rtol=0, atol=_NUDGE * largest, equal_nan=True) for other in others]
+        doubtful = ~(same[0] & same[1])
+        found.append(output if np.mean(doubtful) > 0.5 else np.where(doubtful, np.nan, output))
+    return found
+
+
 def measure(left: Json, right: Json, shapes: Sequence[Sequence[int]], rng: random.Random) -> float:
     """The largest error of the right graph in float32, at standard normal inputs, relative to the left one in float64.
 
@@ -129,14 +179,25 @@ def measure(left: Json, right: Json, shapes: Sequence[Sequence[int]], rng: rando
     inputs, or not finite where the left graph is.
     """
     numbers = np.random.default_rng(rng.getrandbits(64))
+    booleans = [node["attributes"]["dtype"]["dtype"] == "bool" for node in left["nodes"] if node["op"] == "input"]
     standard = 0.0
     for kind, scale in ((f"input scale {scale:g}", scale) for scale in _SCALES):
-        error = _stable_error(left, right, [_normal(shapes, scale, numbers) for _ in range(_SLICES)], kind)
+        slices = [_masks(_normal(shapes, scale, numbers), booleans, scale) for _ in range(_SLICES)]
+        error = _stable_error(left, right, slices, kind)
         standard = error if scale == 1 else standard
     for pattern in _PATTERNS:
-        slices = [[_patterned(pattern, array) for array in _normal(shapes, 1.0, numbers)] for _ in range(_SLICES)]
+        slices = [_masks([_patterned(pattern, x) for x in _normal(shapes, 1.0, numbers)], booleans, 1.0) for _ in range(_SLICES)]
         _stable_error(left, right, slices, pattern)
     return standard
+
+
+def _masks(arrays: list[Array], booleans: Sequence[bool], scale: float) -> list[Array]:
+    """Booleans in the place of some tensors: 1 where numbers are positive, which are in order unless the scale is 1."""
+    made = []
+    for array, boolean in zip(arrays, booleans, strict=True):
+        ordered = np.sort(array, axis=-1) if boolean and array.ndim and scale != 1 else array
+        made.append(np.asarray(ordered > 0, np.float32) if boolean else array)
+    return made
 
 
 def _normal(shapes: Sequence[Sequence[int]], scale: float, numbers: np.random.Generator) -> list[Array]:
@@ -164,6 +225,10 @@ def _stable_error(left: Json, right: Json, slices: Sequence[list[Array]], kind: 
         if not any(np.isfinite(output).any() for outputs in exact for output in outputs):
             slices = [[np.abs(array) for array in inputs] for inputs in slices]
             exact = [run(left, [array.astype(np.float64) for array in inputs], wide) for inputs in slices]
+        exact = [
+            _certain(left, [array.astype(np.float64) for array in inputs], outputs)
+            for inputs, outputs in zip(slices, exact, strict=True)
+        ]
         own = _error(exact, [run(left, inputs, narrow) for inputs in slices])
         error = _error(exact, [run(right, inputs, narrow) for inputs in slices])
     if own < math.inf and error > max(_TOLERANCES["fp32"], _MULTIPLE * own):

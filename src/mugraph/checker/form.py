@@ -17,7 +17,7 @@ from mugraph.checker.operators import OPERATORS, Shape
 from mugraph.checker.saved_files import Json, Rejected
 from mugraph.checker.tensors import LEAST
 
-DTYPES = ("fp16", "bf16", "fp32", "fp64")
+DTYPES = ("fp16", "bf16", "fp32", "fp64", "bool")
 LARGEST = 2**48
 """Elements of a tensor: no machine holds more, and machine words count them."""
 MOST_DIMS = 32
@@ -233,7 +233,9 @@ def _expect(holds: bool, complaint: str) -> None:
 Kind = tuple[Shape, str]
 """Shape and type of a tensor."""
 
-_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8}
+_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8, "bool": 1}
+_MOVING = ("input_iterator", "output_saver", "reshape", "transpose", "repeat")
+"""Operators that give booleans of booleans, as concatenating accumulators do; others give numbers."""
 
 
 def check_shapes(graph: Json, name: str) -> None:
@@ -270,7 +272,11 @@ def _inferred(graph: Json, node: Json, reads: list[Kind], operands: Sequence[Kin
     shape = OPERATORS[op].shape(graph, attributes, [shape for shape, _ in sources])
     if len(shape) > MOST_DIMS or math.prod(shape) > LARGEST:
         raise ValueError(f"no machine holds a tensor of shape {list(shape)}")
-    return shape, attributes["dtype"]["dtype"] if "dtype" in attributes else _promoted(sources)
+    if "dtype" in attributes:
+        return shape, attributes["dtype"]["dtype"]
+    promoted = _promoted(sources)
+    moves = op in _MOVING or attributes.get("combine") == "concat"
+    return shape, promoted if promoted != "bool" or moves else "fp32"
 
 
 def _promoted(kinds: Sequence[Kind]) -> str:

@@ -21,7 +21,7 @@ from mugraph.checker.tensors import Array, Domain, Raw
 
 _MOST_PARTS = 6
 _INCREASING = ROUNDINGS.keys() | {"relu", "sigmoid", "tanh", "log"}
-_NEVER_NEGATIVE = frozenset({"relu", "abs", "sigmoid"})
+_NEVER_NEGATIVE = frozenset({"relu", "abs", "sigmoid", "less", "equal", "truth"})
 _SHIFT = "+"
 _UNIT = Fraction(1)
 
@@ -150,7 +150,10 @@ class Knowing:
     def exp(self, x: Known) -> Known:
         return lone(PropertyPart(self.inner.exp(x.raw), True, "exp", x))
 
-    def function(self, name: str, x: Known) -> Known:
+    def function(self, name: str, *xs: Known) -> Known:
+        if len(xs) > 1:
+            return lone(PropertyPart(self.inner.function(name, *(x.raw for x in xs)), name in _NEVER_NEGATIVE))
+        (x,) = xs
         match name:
             case "sqrt":
                 return self.square_root(x)

@@ -61,7 +61,7 @@ class Row:
     carried: Carried | None = None
     attributes: frozenset[str] = frozenset()
     optional: frozenset[str] = frozenset()
-    function: Callable[[Array], Any] | None = None
+    function: Callable[..., Any] | None = None
     variadic: bool = False
 
     def computed(self, attributes: Json, xs: list[DomainTensor], domain: Domain) -> DomainTensor:
@@ -218,13 +218,13 @@ def _same_dim(attributes: Json, shapes: Sequence[Sequence[int]], number: int, di
 # --- rows --------------------------------------------------------------------------------------------------------------
 
 
-def function(name: str, floats: Callable[[Array], Any]) -> Row:
-    """An elementwise function of one operand, of which only its values in floating point are known."""
+def function(name: str, floats: Callable[..., Any], operands: int = 1) -> Row:
+    """An elementwise function, of which only its values in floating point are known."""
     return Row(
         ANYWHERE,
-        1,
+        operands,
         _elementwise_shape,
-        lambda attributes, xs, domain: plain(domain.function(name, xs[0].raw)),
+        lambda attributes, xs, domain: plain(domain.function(name, *(x.raw for x in xs))),
         _from_right,
         function=floats,
     )
@@ -262,9 +262,24 @@ _FUNCTIONS: dict[str, Callable[[Array], Any]] = {
     "tanh": np.tanh,
     "log": np.log,
     "abs": np.abs,
+    "truth": lambda x: np.where(x == 0, 0, 1),
+    "infinity": lambda x: np.where(x == 0, np.nan, np.copysign(np.inf, x)),
     **ROUNDINGS,
 }
 """Elementwise functions of which nothing is assumed, in floating point."""
+
+
+_CHOICES: dict[str, tuple[int, Callable[..., Any]]] = {
+    "less": (2, lambda x, y: np.where(y > x, 1, 0)),
+    "equal": (2, lambda x, y: np.where(x == y, 1, 0)),
+    "select": (3, lambda condition, x, y: np.where(condition == 0, y, x)),
+}
+"""Functions of several operands, with how many."""
+
+
+def _cast(attributes: Json, xs: list[DomainTensor], domain: Domain) -> DomainTensor:
+    """The same numbers, but for booleans, of which any number other than 0 becomes 1."""
+    return plain(domain.function("truth", xs[0].raw)) if attributes["dtype"]["dtype"] == "bool" else xs[0]
 
 
 def _number(attributes: Json, xs: list[DomainTensor], domain: Domain) -> DomainTensor:
@@ -338,7 +353,7 @@ OPERATORS: dict[str, Row] = {
     "exp": _elementwise(1, lambda attributes, xs, domain: plain(domain.exp(xs[0].raw))),
     "sqrt": _elementwise(1, lambda attributes, xs, domain: root(xs[0], domain)),
     "cast": Row(
-        ANYWHERE, 1, _elementwise_shape, lambda attributes, xs, domain: xs[0], _from_right, attributes=frozenset({"dtype"}),
+        ANYWHERE, 1, _elementwise_shape, _cast, _from_right, attributes=frozenset({"dtype"}),
     ),
     "reshape": Row(
         _OUTSIDE_THREADS, 1, _reshaped,
@@ -360,6 +375,7 @@ OPERATORS: dict[str, Row] = {
     ),
     "concat": Row(("kernel",), 1, _concatenated, _one_behind_the_other, _but_dim, attributes=frozenset({"dim"}), variadic=True),
     **{name: function(name, floats) for name, floats in _FUNCTIONS.items()},
+    **{name: function(name, floats, operands) for name, (operands, floats) in _CHOICES.items()},
     "round_fp32": replace(function("round_fp32", ROUNDINGS["round_fp32"]), levels=("kernel",)),
 }  # fmt: skip
 """By name. A graph-defined operator has no row: it is its body."""

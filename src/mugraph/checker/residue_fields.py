@@ -31,6 +31,10 @@ Q_TRIES = 4
 _PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
 
 
+Argument = int | tuple[int, ...]
+"""What a function is applied to: a residue, or one for each operand."""
+
+
 class Undefined(Exception):
     """A draw in which something is divided by zero."""
 
@@ -127,7 +131,7 @@ class Fields:
     key: bytes
     maxima: dict[int, frozenset[int]] = field(default_factory=dict)
     """The elements of each maximum so far, by its residue modulo p."""
-    met: dict[str, list[int]] = field(default_factory=dict)
+    met: dict[str, list[Argument]] = field(default_factory=dict)
     """Arguments of each function so far, and elements and values of maxima."""
     roots_factor: ClassVar[bool] = True
 
@@ -181,9 +185,12 @@ class Fields:
         """Of each function, where what it was applied to came first: which of its arguments are the same."""
         return {name: _first_places(met) for name, met in self.met.items()}
 
-    def function(self, name: str, x: Residues) -> Residues:
-        self.met.setdefault(name, []).extend(x.p.flat)
-        return self.values([f"{name} {residue}" for residue in x.p.flat], x.p.shape)
+    def function(self, name: str, *xs: Residues) -> Residues:
+        """Values at tuples of residues, in the order of the operands; of one operand, at residues."""
+        arrays = np.broadcast_arrays(*(x.p for x in xs)) if len(xs) > 1 else [xs[0].p]
+        tuples = list(zip(*(array.flat for array in arrays), strict=True))
+        self.met.setdefault(name, []).extend(tuples if len(xs) > 1 else arrays[0].flat)
+        return self.values([f"{name} {' '.join(map(str, residues))}" for residues in tuples], arrays[0].shape)
 
     def row_function(self, name: str, x: Residues, axis: int) -> Residues:
         """A function of the set of a row's elements, in which maxima stand for their own; of equal elements it is the element."""
@@ -225,9 +232,9 @@ class Fields:
         return x.p.shape
 
 
-def _first_places(residues: Sequence[int]) -> list[int]:
-    """For each residue, the place at which it came first."""
-    first: dict[int, int] = {}
+def _first_places(residues: Sequence[Argument]) -> list[int]:
+    """For each residue, or tuple of residues, the place at which it came first."""
+    first: dict[Argument, int] = {}
     return [first.setdefault(residue, place) for place, residue in enumerate(residues)]
 
 
@@ -296,9 +303,10 @@ class RootedFields(Fields):
     def exp(self, x: Residues) -> Residues:
         return self.function("exp", x)
 
-    def function(self, name: str, x: Residues) -> Residues:
+    def function(self, name: str, *xs: Residues) -> Residues:
         if name != "sqrt":
-            return Fields.function(self, name, x)
+            return Fields.function(self, name, *xs)
+        (x,) = xs
         roots = np.empty(x.p.size, object)
         roots[:] = [self.square_root(radicand) for radicand in x.p.flat]
         return Residues(roots.reshape(x.p.shape), None)

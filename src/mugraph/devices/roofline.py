@@ -10,7 +10,7 @@ from mugraph.ir.ops import OPERATORS, apply_call, is_contraction
 
 def roofline_seconds(program: Graph, device: Device) -> float:
     """Seconds to read a kernel graph's inputs and write its outputs once, or to do its matrix products if that is longer."""
-    arithmetic = sum(flops / device.matmul_flops[dtype] for dtype, flops in product_flops(program).items())
+    arithmetic = sum(flops / device.matmul_flops[dtype.of_arithmetic] for dtype, flops in product_flops(program).items())
     return max(compulsory_bytes(program) / device.memory_bandwidth, arithmetic)
 
 

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from mugraph.errors import UnsupportedOperator
-from mugraph.frontend import tensor_parts, windows
+from mugraph.frontend import choices, tensor_parts, windows
 from mugraph.frontend.attention import attention, attention_for_cpu
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Value
@@ -131,12 +131,6 @@ def _softplus(x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
 
 def _log_sigmoid(x: Tensor) -> Tensor:
     return -_softplus(-x)
-
-
-def _threshold(x: Tensor, threshold: float, value: float) -> Tensor:
-    if threshold != 0 or value != 0:
-        _unsupported(f"the value {value} below {threshold}; only 0 below 0 is in the operator table")
-    return x.relu()
 
 
 def _lerp(start: Tensor, end: Tensor, weight: Operand) -> Tensor:
@@ -426,7 +420,10 @@ def _repeat_interleave(x: Tensor, repeats: int, dim: int | None = None, *, outpu
 
 
 def _full_like(x: Tensor, number: float, **layout: Any) -> Tensor:
-    return x.program.constant(number, x.dtype).expand(*x.shape)
+    number = float(number) if isinstance(number, bool) else number
+    if not math.isfinite(number):
+        return choices.infinite(number, x).expand(*x.shape)
+    return x.program.constant(number, x.dtype if x.dtype is not DType.BOOL else DType.FP32).expand(*x.shape)
 
 
 # --- inside ----------------------------------------------------------------------------------------------------------
@@ -506,7 +503,30 @@ ROWS: dict[str, Rule] = {
     "log_sigmoid": _log_sigmoid,
     "log_sigmoid_forward": lambda x: (_log_sigmoid(x), None),
     "mish": lambda x: x * _softplus(x).tanh(),
-    "threshold": _threshold,
+    "threshold": choices.threshold,
+    "hardshrink": choices.hardshrink,
+    "softshrink": choices.softshrink,
+    # comparisons, choices and booleans
+    "lt": choices.less,
+    "gt": choices.greater,
+    "le": choices.at_most,
+    "ge": choices.at_least,
+    "eq": choices.equal,
+    "ne": choices.not_equal,
+    "where": choices.select,
+    "masked_fill": choices.masked_fill,
+    **dict.fromkeys(("logical_and", "bitwise_and", "__and__"), choices.logical_and),
+    **dict.fromkeys(("logical_or", "bitwise_or", "__or__"), choices.logical_or),
+    **dict.fromkeys(("logical_xor", "bitwise_xor", "__xor__"), choices.logical_xor),
+    **dict.fromkeys(("logical_not", "bitwise_not"), choices.logical_not),
+    "any": choices.any_of,
+    "all": choices.all_of,
+    "sign": choices.sign,
+    "isnan": choices.isnan,
+    "isinf": choices.isinf,
+    "isfinite": choices.isfinite,
+    "nan_to_num": choices.nan_to_num,
+    "xlogy": choices.xlogy,
     # losses
     "mse_loss": _mse_loss,
     "huber_loss": _huber_loss,

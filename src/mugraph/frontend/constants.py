@@ -22,7 +22,7 @@ from torch import fx
 from mugraph.frontend.aten import Rule
 from mugraph.frontend.attention import WATCHED_ROWS, causal_mask, hides_a_row
 from mugraph.frontend.conversion import CHECKS, ROW
-from mugraph.frontend.torch_casts import DTYPES, draws_random_numbers, name_of
+from mugraph.frontend.torch_casts import DTYPES, FLOATS, draws_random_numbers, name_of
 
 _LARGEST = 1 << 26
 """Elements of a constant that is kept."""
@@ -125,7 +125,7 @@ def _chosen_by_constants(graph: fx.Graph, node: fx.Node, values: Mapping[fx.Node
     """Replace a choice between numbers by a mask that is known."""
     choice = _choice(node, values)
     given = node.meta.get("val")
-    if choice is None or not isinstance(given, torch.Tensor) or given.dtype not in DTYPES:
+    if choice is None or not isinstance(given, torch.Tensor) or given.dtype not in FLOATS:
         return
     mask, first, second = choice
     kept = mask.to(given.dtype)

@@ -16,6 +16,7 @@ import torch
 
 from mugraph.errors import MugraphError, UnsupportedOperator
 from mugraph.frontend.aten import ROWS, Rule
+from mugraph.frontend.choices import truth
 from mugraph.frontend.source_lines import line_of_node
 from mugraph.frontend.torch_casts import DTYPES, draws_random_numbers, name_of, note_roundings, noted, rounded_operands, rounds
 from mugraph.ir.dtypes import DType
@@ -27,15 +28,20 @@ ROW = "mugraph row"
 """Where a node says which row it is, if that is not its operator's."""
 CHECKS = frozenset({"_assert_tensor_metadata"})
 """Operators that only check what the trace knows."""
+_CHOOSING = frozenset({"where", "masked_fill", "lt", "le", "gt", "ge", "eq", "ne"})
+"""Operators that take numbers that are not finite."""
 _VALUES_OUT_OF_TENSORS = frozenset({"item", "_local_scalar_dense", "nonzero"})
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What the placeholders of a torch graph are: program inputs (name by placeholder, in order) or known numbers."""
+    """What the placeholders of a torch graph are: program inputs (name by placeholder, in order) or known numbers.
+
+    A number that is not finite is a float, which rows for comparisons and choices take as it is.
+    """
 
     inputs: Mapping[str, str]
-    numbers: Mapping[str, Scalar]
+    numbers: Mapping[str, Scalar | float]
 
 
 def convert(
@@ -69,7 +75,9 @@ def _dtype(node: torch.fx.Node) -> DType:
     """The element type PyTorch gives a tensor."""
     dtype = node.meta["val"].dtype
     if dtype not in DTYPES:
-        raise UnsupportedOperator(_at(node, f"it gives a tensor of {dtype}; only floating-point tensors are supported"))
+        raise UnsupportedOperator(
+            _at(node, f"it gives a tensor of {dtype}; only floating-point and boolean tensors are supported")
+        )
     return DTYPES[dtype]
 
 
@@ -84,7 +92,7 @@ def _program(
         node = placeholders[placeholder]
         values[node] = program.input(name, tuple(node.meta["val"].shape), _dtype(node))
     for placeholder, number in signature.numbers.items():
-        values[placeholders[placeholder]] = program.constant(number)
+        values[placeholders[placeholder]] = program.constant(number) if isinstance(number, Scalar) else number
     for node in graph.nodes:
         if node.op == "call_function" and name_of(node) not in CHECKS:
             operands = _rounded_operands(node, _wide_operands(node, values) if widening else values)
@@ -102,7 +110,11 @@ def _computed(node: torch.fx.Node, value: Any) -> ProgramTensor:
 
 def _lost_widths(values: Mapping[torch.fx.Node, Any]) -> set[int]:
     """Bytes of the elements of those tensors that PyTorch has in a wider type than the program."""
-    tensors = [(node, value) for node, value in values.items() if isinstance(value, ProgramTensor) and value.number is None]
+    tensors = [
+        (node, value)
+        for node, value in values.items()
+        if isinstance(value, ProgramTensor) and value.number is None and value.dtype is not DType.BOOL
+    ]
     return {_dtype(node).bytes for node, value in tensors if _dtype(node).bytes > value.dtype.bytes}
 
 
@@ -114,9 +126,14 @@ def _apply(node: torch.fx.Node, values: Mapping[torch.fx.Node, Any], rows: Mappi
         value = rows[_row_of(node)](*arguments, **options)
     except MugraphError as error:
         raise type(error)(_at(node, str(error))) from None
-    if isinstance(value, ProgramTensor) and value.number is None:
-        _dtype(node)
+    if isinstance(value, ProgramTensor) and value.number is None and _dtype(node) is DType.BOOL:
+        return truth(value)
     return value
+
+
+def only_chosen_or_compared(node: torch.fx.Node) -> bool:
+    """Whether a value is read by comparisons and choices alone."""
+    return all(user.op == "call_function" and name_of(user) in _CHOOSING for user in node.users)
 
 
 def _row_of(node: torch.fx.Node) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mugraph.errors import InvalidInput, MugraphError, ShapeMismatch, UnsupportedOperator
-from mugraph.frontend.onnx_rows import FLOATS, ROWS, Constant, NodeCall, Operand
+from mugraph.frontend.onnx_rows import BOOLEAN, FLOATS, ROWS, Constant, NodeCall, Operand
 from mugraph.frontend.roundings import PrecisionOrigin, PrecisionStep, written_roundings
 from mugraph.ir.dtypes import DType
 from mugraph.ir.program import Program, ProgramTensor
@@ -187,7 +187,7 @@ class _Reader:
         if node.op_type not in ROWS:
             raise UnsupportedOperator("no such operator in the table; cut it out of the model")
         result = ROWS[node.op_type](NodeCall(tuple(operands), attributes, self.opset))
-        if node.op_type == "Cast" and isinstance(result, ProgramTensor):
+        if node.op_type == "Cast" and isinstance(result, ProgramTensor) and attributes["to"] in FLOATS:
             result = self._cast(result, FLOATS[attributes["to"]])
         if node.output[0] in self.rounding and isinstance(result, ProgramTensor):
             result = result.rounded(self.rounding[node.output[0]])
@@ -297,7 +297,7 @@ def _constants(model: onnx.ModelProto) -> Iterator[tuple[str, Constant]]:
 
 def _is_weight(array: Constant) -> bool:
     """Whether a constant is an input of the program, rather than a number or a list of integers that it is written with."""
-    return array.size > 1 and str(array.dtype) in ("float16", "bfloat16", "float32", "float64")
+    return array.size > 1 and str(array.dtype) in ("float16", "bfloat16", "float32", "float64", "bool")
 
 
 def _widened(array: Constant) -> Constant:
@@ -305,14 +305,17 @@ def _widened(array: Constant) -> Constant:
 
 
 def _dtype_of(array: Constant) -> DType:
-    return {"float16": DType.FP16, "bfloat16": DType.BF16, "float32": DType.FP32, "float64": DType.FP64}[str(array.dtype)]
+    types = {"float16": DType.FP16, "bfloat16": DType.BF16, "float32": DType.FP32, "float64": DType.FP64, "bool": DType.BOOL}
+    return types[str(array.dtype)]
 
 
 def _dtype(what: str, kind: int) -> DType:
     """The element type of ONNX's number for it."""
     from onnx import TensorProto
 
+    if kind == BOOLEAN:
+        return DType.BOOL
     if kind not in FLOATS:
-        remedy = "only floating-point tensors are supported (`fixed` gives inputs a known value)"
+        remedy = "only floating-point and boolean tensors are supported (`fixed` gives inputs a known value)"
         raise InvalidInput(f"{what} is of type {TensorProto.DataType.Name(kind)}; {remedy}")
     return FLOATS[kind]

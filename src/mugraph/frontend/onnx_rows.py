@@ -17,11 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mugraph.errors import ShapeMismatch, UnsupportedOperator
+from mugraph.frontend import choices
 from mugraph.frontend.aten import ROWS as ATEN
 from mugraph.ir.dtypes import DType
 from mugraph.ir.program import ProgramTensor as Tensor
 
 FLOATS = {1: DType.FP32, 10: DType.FP16, 11: DType.FP64, 16: DType.BF16}
+BOOLEAN = 9
+"""ONNX's number for booleans."""
 """Floating-point types by ONNX's numbers for them (`TensorProto.DataType`)."""
 
 Constant = NDArray[Any]
@@ -328,11 +331,39 @@ def _tile(call: NodeCall) -> Tensor:
     return result
 
 
+def _chosen(condition: Tensor | float, x: Tensor | float, y: Tensor | float) -> Tensor:
+    return choices.select(condition, x, y)
+
+
+def _number_or_infinity(operand: Operand) -> Tensor | float:
+    """A tensor, or the one number that all elements of a constant are, which may be infinite."""
+    if isinstance(operand, np.ndarray) and operand.size:
+        first = operand.reshape(-1)[0]
+        if np.isinf(first) and np.all(operand == first):
+            return float(first)
+    assert operand is not None
+    return _lifted(operand)
+
+
+def _choosing(function: Callable[..., Tensor | float]) -> Row:
+    """As `_pointwise`, of operands that may be infinite."""
+
+    def row(call: NodeCall) -> Tensor:
+        given = [operand for operand in call.operands if operand is not None]
+        result = function(*map(_number_or_infinity, given))
+        assert isinstance(result, Tensor)  # of constants alone, nothing is made here
+        return result.reshape(*_broadcast(*(operand.shape for operand in given)))
+
+    return row
+
+
 def _cast(call: NodeCall) -> Operand:
-    """The same tensor to the algebra, if both types are floating point."""
+    """The same tensor to the algebra, if both types are floating point; whether it is not 0, if it becomes a boolean."""
     kind = call.attributes.get("to")
     like = call.optional(1)
     integral = isinstance(like, np.ndarray) and like.dtype.kind in "iub"
+    if kind == BOOLEAN:
+        return call[0] if choices.is_boolean(call[0]) else call[0].apply("truth")
     if integral or (kind is not None and kind not in FLOATS):
         raise UnsupportedOperator("it rounds to a type that is not 16, 32 or 64 bit floating point")
     return call.optional(0)
@@ -371,6 +402,19 @@ ROWS: dict[str, Row] = {
     "Clip": _clip,
     "Gelu": _gelu,
     "Swish": _swish,
+    # comparisons, choices and booleans
+    "Less": _choosing(choices.less),
+    "Greater": _choosing(choices.greater),
+    "LessOrEqual": _choosing(choices.at_most),
+    "GreaterOrEqual": _choosing(choices.at_least),
+    "Equal": _choosing(choices.equal),
+    "Where": _choosing(_chosen),
+    "And": _choosing(choices.logical_and),
+    "Or": _choosing(choices.logical_or),
+    "Xor": _choosing(choices.logical_xor),
+    "Not": _choosing(choices.logical_not),
+    "Sign": _choosing(choices.sign),
+    "IsNaN": _choosing(choices.isnan),
     # products
     "MatMul": lambda call: call[0] @ call[1],
     "Gemm": _gemm,

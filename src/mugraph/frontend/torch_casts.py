@@ -18,7 +18,10 @@ DTYPES = {
     torch.bfloat16: DType.BF16,
     torch.float32: DType.FP32,
     torch.float64: DType.FP64,
+    torch.bool: DType.BOOL,
 }
+
+FLOATS = {torch_dtype: dtype for torch_dtype, dtype in DTYPES.items() if torch_dtype.is_floating_point}
 
 TORCH_DTYPES = {dtype: torch_dtype for torch_dtype, dtype in DTYPES.items()}
 
@@ -70,7 +73,7 @@ def rounded_operands(node: fx.Node) -> DType | None:
     names = [argument.name for argument in node.target._schema.arguments]
     given = (dict(zip(names, node.args, strict=False)) | node.kwargs).get("dtype")
     operand = _dtype(node.all_input_nodes[0])
-    narrow = DTYPES.get(given) if isinstance(given, torch.dtype) else None
+    narrow = FLOATS.get(given) if isinstance(given, torch.dtype) else None
     return narrow if narrow is not None and operand is not None and not narrow.contains(operand) else None
 
 
@@ -99,7 +102,7 @@ def _origin(node: fx.Node, numbers: Collection[str]) -> PrecisionOrigin:
 
 
 def _dtype(node: fx.Node) -> DType | None:
-    """The type of the tensor that a node gives, of the first of several."""
+    """The floating-point type of the tensor that a node gives, of the first of several."""
     value = node.meta.get("val")
     first = value[0] if isinstance(value, (tuple, list)) and value else value
-    return DTYPES.get(first.dtype) if isinstance(first, torch.Tensor) else None
+    return FLOATS.get(first.dtype) if isinstance(first, torch.Tensor) else None

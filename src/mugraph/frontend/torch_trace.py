@@ -23,7 +23,7 @@ from mugraph.errors import InvalidInput, NotAProgram, UnsupportedOperator
 from mugraph.frontend.aten import ROWS
 from mugraph.frontend.calling import unused_name
 from mugraph.frontend.constants import KNOWN_MASKS, Constants, with_constants
-from mugraph.frontend.conversion import Signature, convert
+from mugraph.frontend.conversion import Signature, convert, only_chosen_or_compared
 from mugraph.frontend.export import Recording, record
 from mugraph.frontend.origins import origins
 from mugraph.frontend.pytree import Arguments, CapturedSource, Results, Traced
@@ -102,7 +102,7 @@ def _check_place(what: str, tensor: torch.Tensor) -> None:
 
 def _check_numbers(what: str, tensor: torch.Tensor) -> None:
     if tensor.dtype not in DTYPES:
-        raise InvalidInput(f"{what} has dtype {tensor.dtype}; use float16, bfloat16, float32 or float64")
+        raise InvalidInput(f"{what} has dtype {tensor.dtype}; use float16, bfloat16, float32, float64 or bool")
     if tensor.numel() == 0:
         raise InvalidInput(f"{what} has shape {list(tensor.shape)} without elements; every dimension must be at least 1")
 
@@ -161,7 +161,7 @@ def _signature(call: RecordedCall, program: ExportedProgram) -> tuple[Signature,
     What the function computes of no tensor becomes numbers, and further inputs that it brings along.
     """
     inputs = argument_names(call.recording, program)
-    numbers: dict[str, Scalar] = {}
+    numbers: dict[str, Scalar | float] = {}
     sources: list[CapturedSource] = []
     read = {node.name for node in program.graph.nodes if node.op == "placeholder" and node.users}
     literals = call.recording.literals
@@ -174,10 +174,14 @@ def _signature(call: RecordedCall, program: ExportedProgram) -> tuple[Signature,
         inputs[placeholder] = source.name
         sources.append(source)
     constants = with_constants(program.graph)
+    chosen = {node.name for node in program.graph.nodes if node.op == "placeholder" and only_chosen_or_compared(node)}
     for placeholder, source in constant_sources(constants, inputs.values()).items():
         tensor = constants[placeholder]
         if tensor.dim() == 0 and math.isfinite(number := float(tensor)):
             numbers[placeholder] = Scalar.of(number)
+            continue
+        if tensor.dim() == 0 and placeholder in chosen:
+            numbers[placeholder] = number
             continue
         inputs[placeholder] = source.name
         sources.append(source)

@@ -133,6 +133,7 @@ class NumpyArrays:
             DType.FP16: np.dtype(np.float16),
             DType.FP32: np.dtype(np.float32),
             DType.FP64: np.dtype(np.float64),
+            DType.BOOL: np.dtype(np.bool_),
         }
 
     def dtype(self, dtype: DType) -> np.dtype[Any]:
@@ -217,6 +218,7 @@ class TorchArrays:
             DType.BF16: torch.bfloat16,
             DType.FP32: torch.float32,
             DType.FP64: torch.float64,
+            DType.BOOL: torch.bool,
         }
         self.matmul: Callable[[Any, Any], Any] = torch.matmul
         self.pointer: Callable[[Any], int] = torch.Tensor.data_ptr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, cast
@@ -54,8 +55,12 @@ class TorchArithmetic:
         common = self.torch.promote_types(x.dtype, y.dtype)
         return self.torch.matmul(x.to(common), y.to(common))
 
-    def opaque(self, name: str, x: Any) -> Any:
+    def opaque(self, name: str, *xs: Any) -> Any:
         """The function of the same name in torch or torch.nn.functional; roundings are casts there and back."""
+        x = xs[0]
+        if name in _CHOICES:
+            common = functools.reduce(self.torch.promote_types, (y.dtype for y in xs if y.dim()), self.torch.float16)
+            return _CHOICES[name](self.torch, *self._together(xs)).to(common)
         for narrow, rounding in ROUNDINGS.items():
             if name == rounding:
                 return x.to(getattr(self.torch, _TORCH_NAMES[narrow])).to(x.dtype)
@@ -68,11 +73,26 @@ class TorchArithmetic:
     def join(self, xs: Sequence[Any], combine: Callable[[Sequence[Array]], Array]) -> Any:
         return _moved(combine([_as_array(_Moving(self.torch, self._beside(x, xs[0]))) for x in xs]))
 
+    def _together(self, xs: Sequence[Any]) -> list[Any]:
+        """Constants on the device of the others."""
+        device = next((x.device for x in xs if x.dim()), xs[0].device)
+        return [x if x.dim() or x.device == device else x.to(device) for x in xs]
+
     def _beside(self, x: Any, first: Any) -> Any:
         """A tensor with the type and place of another; of a constant only its value is taken, so that nothing is copied."""
         if x.device == first.device:
             return x.to(first.dtype)
         return self.torch.full((), float(x), dtype=first.dtype, device=first.device)
+
+
+_CHOICES: Mapping[str, Callable[..., Any]] = {
+    "less": lambda torch, x, y: torch.lt(x, y),
+    "equal": lambda torch, x, y: torch.eq(x, y),
+    "truth": lambda torch, x: x != 0,
+    "select": lambda torch, condition, x, y: torch.where(condition != 0, x, y),
+    "infinity": lambda torch, x: x / 0,
+}
+"""Functions that torch has in other words, as they are with booleans there."""
 
 
 class _Moving:

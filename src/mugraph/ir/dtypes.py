@@ -12,12 +12,16 @@ from mugraph.errors import InvalidInput
 
 
 class DType(StrEnum):
-    """Floating-point element type of a tensor; the value is its name in text, JSON and on the command line."""
+    """Element type of a tensor; the value is its name in text, JSON and on the command line.
+
+    Booleans are bytes of 0 or 1, which kernels read and write as these numbers.
+    """
 
     FP16 = "fp16"
     BF16 = "bf16"
     FP32 = "fp32"
     FP64 = "fp64"
+    BOOL = "bool"
 
     @property
     def bytes(self) -> int:
@@ -28,6 +32,11 @@ class DType(StrEnum):
     def largest(self) -> float:
         """The largest finite number."""
         return _LARGEST[self]
+
+    @property
+    def of_arithmetic(self) -> DType:
+        """The type that is computed with where numbers of this one are: fp32 for booleans."""
+        return DType.FP32 if self is DType.BOOL else self
 
     def holds(self, values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
         """Where the numbers are within the range of the type; infinity and NaN are not."""
@@ -55,21 +64,31 @@ class DType(StrEnum):
         return max(self, other, key=lambda dtype: dtype.bytes)
 
 
-_BYTES = {DType.FP16: 2, DType.BF16: 2, DType.FP32: 4, DType.FP64: 8}
+_BYTES = {DType.FP16: 2, DType.BF16: 2, DType.FP32: 4, DType.FP64: 8, DType.BOOL: 1}
 _LARGEST = {
     DType.FP16: 65504.0,
     DType.BF16: float.fromhex("0x1.fep127"),
     DType.FP32: float(np.finfo(np.float32).max),
     DType.FP64: float(np.finfo(np.float64).max),
+    DType.BOOL: 1.0,
 }
-_NUMPY = {DType.FP16: np.float16, DType.BF16: np.float32, DType.FP32: np.float32, DType.FP64: np.float64}
+_NUMPY = {
+    DType.FP16: np.float16,
+    DType.BF16: np.float32,
+    DType.FP32: np.float32,
+    DType.FP64: np.float64,
+    DType.BOOL: np.float32,
+}
 
 
 def round_to(dtype: DType, array: npt.ArrayLike) -> npt.NDArray[Any]:
     """The values of `array` rounded to the nearest of `dtype` (ties to even), as a NumPy array of the same shape.
 
-    NumPy has no bf16: its values come as float32 (where numbers of float64 are rounded twice).
+    NumPy has no bf16: its values come as float32 (where numbers of float64 are rounded twice). So do booleans: 1 for
+    what is not 0.
     """
+    if dtype is DType.BOOL:
+        return np.not_equal(array, 0).astype(np.float32)
     with np.errstate(over="ignore"):
         rounded = np.asarray(array).astype(_NUMPY[dtype])
     if dtype is not DType.BF16:

@@ -51,11 +51,11 @@ class FloatArithmetic:
     def matmul(self, x: Array, y: Array) -> Array:
         return np.asarray(np.matmul(x, y))
 
-    def opaque(self, name: str, x: Array) -> Array:
+    def opaque(self, name: str, *xs: Array) -> Array:
         function = OPERATORS[name].reference
         if function is None:
             raise KeyError(f"operator {name!r} has no float reference")
-        return np.asarray(function(x), self.dtype)
+        return np.asarray(function(*xs), self.dtype)
 
     def view(self, x: Array, move: Callable[[Array], Array]) -> Array:
         return move(x)

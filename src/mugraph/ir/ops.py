@@ -139,7 +139,7 @@ class Operator:
     products: tuple[tuple[int, int], ...] = ()
     attributes: tuple[str, ...] = ()
     scalar: str | None = None
-    reference: Callable[[Array], Array] | None = None
+    reference: Callable[..., Array] | None = None
     commutative: bool = False
     optional: tuple[str, ...] = ()
     variadic: bool = False
@@ -178,9 +178,17 @@ class Operator:
             if "dtype" in self.attributes:
                 raise ShapeMismatch(f"{self.name}: attribute 'dtype' must be a dtype, not {dtype!r}")
             dtypes = [tensor.dtype for tensor in inputs if tensor.shape] or [tensor.dtype for tensor in inputs]
-            dtype = functools.reduce(DType.promote, dtypes)
+            dtype = self._stored(call, functools.reduce(DType.promote, dtypes))
         return Tensor(self.shape(call), dtype, level)
 
+    def _stored(self, call: Call, dtype: DType) -> DType:
+        """What is computed of booleans is no boolean; what only moves them is."""
+        moves = self.structure in (Structure.VIEW, Structure.BOUNDARY) and call.attributes.get("combine", "concat") == "concat"
+        return dtype if dtype is not DType.BOOL or moves else DType.FP32
+
+
+TRUTH = "truth"
+"""The operator that gives 1 for whatever is not 0, as casts to booleans do."""
 
 ROUNDINGS = {dtype: f"round_{dtype}" for dtype in (DType.FP16, DType.BF16, DType.FP32)}
 """The operators that round to the numbers of a type."""
@@ -445,10 +453,6 @@ def _accumulate_rescaled(arith: Arithmetic[Any], call: Call, xs: Sequence[Any]) 
     return arith.view(arith.sum(rescaled, 0), lambda x: x[0])
 
 
-def _first(arith: Arithmetic[Any], call: Call, xs: Sequence[Any]) -> Any:
-    return xs[0]
-
-
 def _same(algebra: Abstraction[Any], call: Call, xs: Sequence[Any]) -> Any:
     return xs[0]
 
@@ -521,18 +525,20 @@ def _elementwise(
     )
 
 
-def opaque(name: str, scalar: str, reference: Callable[[Array], Array], paper: str | None = None, cost: int = 20) -> Operator:
-    """A row for an elementwise function outside LAX: only equality of its arguments is known to the verifier."""
+def opaque(
+    name: str, scalar: str, reference: Callable[..., Array], paper: str | None = None, cost: int = 20, arity: int = 1
+) -> Operator:
+    """A row for an elementwise function outside LAX: only equality of its arguments, in their order, is known to the verifier."""
     return Operator(
         name,
         paper,
-        1,
+        arity,
         Kind.OPAQUE,
         Structure.ELEMENTWISE,
         _KERNEL_BLOCK_THREAD,
         _broadcast,
-        lambda arith, call, xs: arith.opaque(name, xs[0]),
-        lambda algebra, call, xs: algebra.opaque(name, xs[0]),
+        lambda arith, call, xs: arith.opaque(name, *xs),
+        lambda algebra, call, xs: algebra.opaque(name, *xs),
         _pointwise,
         cost,
         scalar=scalar,
@@ -585,6 +591,20 @@ def _rounding(dtype: DType) -> Operator:
 def _log(x: Array) -> Array:
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(np.log(x))
+
+
+def _infinity(x: Array) -> Array:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(x / np.zeros_like(x))
+
+
+def _chosen(condition: Array, x: Array, y: Array) -> Array:
+    return np.where(condition != 0, x, y)
+
+
+def _cast(arith: Arithmetic[Any], call: Call, xs: Sequence[Any]) -> Any:
+    """A type changes no value, but that a boolean is 1 for whatever is not 0."""
+    return arith.opaque(TRUTH, xs[0]) if call.attributes["dtype"] is DType.BOOL else xs[0]
 
 
 _ROWS = (
@@ -673,6 +693,12 @@ _ROWS = (
     opaque("tanh", "tanh({0})", np.tanh),
     opaque("log", "log({0})", _log),
     opaque("abs", "abs({0})", np.abs, cost=1),
+    # elementwise, opaque: 0 or 1, and choices between two numbers; with NaN, no comparison holds
+    opaque("less", "less({0}, {1})", np.less, cost=1, arity=2),
+    opaque("equal", "equal({0}, {1})", np.equal, cost=1, arity=2),
+    opaque(TRUTH, "truth({0})", lambda x: x != 0, cost=1),
+    opaque("select", "select({0}, {1}, {2})", _chosen, cost=1, arity=3),
+    opaque("infinity", "({0} / 0.0f)", _infinity, cost=1),
     # elementwise, roundings that a program asks for
     _rounding(DType.FP16),
     _rounding(DType.BF16),
@@ -700,7 +726,7 @@ _ROWS = (
         lambda algebra, call, xs: algebra.opaque("concat", *xs), lambda call: part_maps(call.dim()),
         attributes=("dim",), variadic=True,
     ),
-    _view("cast", None, _KERNEL_BLOCK_THREAD, lambda call: call.shapes[0], _first, _pointwise, ("dtype",)),
+    _view("cast", None, _KERNEL_BLOCK_THREAD, lambda call: call.shapes[0], _cast, _pointwise, ("dtype",)),
 )  # fmt: skip
 
 OPERATORS: dict[str, Operator] = {row.name: row for row in _ROWS}

@@ -28,6 +28,7 @@ from mugraph.lower.scalar_expressions import (
     constant_of,
     reduced_expression,
     renumbered,
+    row_of,
 )
 from mugraph.lower.tile_form import (
     Buffer,
@@ -186,8 +187,8 @@ class _BlockLowering:
         if is_contraction(node.op):
             self.matmul(index, _products(node))
             return
-        # by name: boundaries and views become tiles, each in its own way
-        match node.op:
+        # by name: boundaries and views become tiles, each in its own way; what computes is no view
+        match self.row_of(index):
             case "input_iterator":
                 self.values[value] = tile = tiles.cut(self.operands[node.integer("operand")], self.partition(node))
                 self.loads.append(Load(index, tile, phase))
@@ -257,11 +258,16 @@ class _BlockLowering:
             if combine == "concat":
                 return _Place(self.concatenation_slot(index, reader))
             return _Place(self.accumulator(index, Combine(str(combine))), Combine(str(combine)))
-        if reader.op in _PASSED_THROUGH:
+        if self.row_of(index) in _PASSED_THROUGH:
             place = self.final_place(Value(index))
             tile = place and _unview(reader, place.tile, self.graph.tensor(value).shape)
             return replace(place, tile=tile) if place and tile else None
         return None
+
+    def row_of(self, index: int) -> str:
+        """The row of a node, which for casts to booleans is a view if they are only stored: storing makes them booleans."""
+        node, reader = self.graph.nodes[index], self.sole_reader(Value(index))
+        return node.op if node.op == "cast" and reader is not None and reader[1].is_saver else row_of(node)
 
     def saved_tile(self, index: int, node: Node) -> Tile:
         """The window of the kernel's output that a saver's block writes."""
@@ -360,7 +366,7 @@ class _BlockLowering:
         if combine is Combine.MAX or (len(products) > 1 and not self.adds_exactly(place.tile)):
             place, combine = _Place(self.temporary(place.tile.shape)), None
         for left, right in products:
-            dtype = self.graph.tensor(left).dtype.promote(self.graph.tensor(right).dtype)
+            dtype = self.graph.tensor(left).dtype.promote(self.graph.tensor(right).dtype).of_arithmetic
             factors = self.tile(left), self.tile(right)
             self.emit(self.phases[index], Matmul(place.tile, *factors, dtype, accumulate=combine is Combine.SUM))
             combine = Combine.SUM
@@ -411,7 +417,7 @@ class _BlockLowering:
                 self.reduce(index, reduction, node.body.tensor(reduction.inputs[0]).shape, what)
                 return
         else:
-            what = _Computed(tuple(sources), apply_row(node.op, arguments))
+            what = _Computed(tuple(sources), apply_row(row_of(node), arguments))
         place = self.place_of(Value(index))
         self.write(self.phases[index], place, what)
         self.values[Value(index)] = place.tile

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mugraph.errors import InvalidGraph
+from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph, Node
-from mugraph.ir.ops import is_reduction, operator
+from mugraph.ir.ops import TRUTH, is_reduction, operator
 from mugraph.ir.scalar import Scalar
 
 
@@ -52,6 +53,12 @@ def apply_row(op: str, arguments: Sequence[Expression]) -> Expression:
     return Apply(template, tuple(arguments))
 
 
+def row_of(node: Node) -> str:
+    """The row of a node's expression: that of casts to booleans is another operator's."""
+    # by name: of the casts, these alone change numbers
+    return TRUTH if node.op == "cast" and node["dtype"] is DType.BOOL else node.op
+
+
 def constant_of(node: Node) -> Constant:
     """The number a `constant` node stands for."""
     value = node["value"]
@@ -78,7 +85,7 @@ def reduced_expression(graph: Graph) -> tuple[Expression, Node | None]:
             reduction = node
             values.append(arguments[0])
         else:
-            values.append(apply_row(node.op, arguments))
+            values.append(apply_row(row_of(node), arguments))
     (output,) = graph.outputs
     return values[output.node], reduction
 

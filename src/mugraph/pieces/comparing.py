@@ -27,7 +27,7 @@ from mugraph.frontend.partition import unknown_mask
 from mugraph.frontend.pytree import FunctionCalling, places_of_tensors, same_value
 from mugraph.frontend.recorded_graph import RecordedGraph, recorded_graph
 from mugraph.frontend.returned import Structure, difference, structure_from
-from mugraph.frontend.torch_casts import DTYPES, draws_random_numbers, name_of, note_roundings
+from mugraph.frontend.torch_casts import DTYPES, FLOATS, draws_random_numbers, name_of, note_roundings
 from mugraph.ir.graph import Graph
 from mugraph.ir.readings import readings
 from mugraph.support.deadline import Deadline
@@ -388,7 +388,7 @@ class _Comparison:
         examples = dict(zip(placeholders, side.inputs, strict=True))
         return {
             place: torch.randn(node.meta["val"].shape, generator=generator, dtype=torch.float64)
-            if node.meta["val"].dtype in DTYPES
+            if node.meta["val"].dtype in FLOATS
             else examples[node].cpu()
             for place, node in side.arguments.items()
         }
@@ -441,7 +441,7 @@ def _nearby(inputs: Mapping[tuple[Any, ...], torch.Tensor]) -> dict[tuple[Any, .
 
 
 def _in_float64(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.cpu().double() if tensor.dtype in DTYPES else tensor.cpu()
+    return tensor.cpu().double() if tensor.dtype in FLOATS else tensor.cpu()
 
 
 def _far_apart(number: int, one: torch.Tensor, other: torch.Tensor, moved: Sequence[torch.Tensor]) -> Counterexample | None:

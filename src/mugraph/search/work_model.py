@@ -48,7 +48,7 @@ class WorkModel:
     @classmethod
     def of(cls, sizes: tuple[int, ...], widths: Sequence[int], device: Device, dtype: DType) -> WorkModel:
         """The work of a program with outputs of `dtype` on a device."""
-        return cls(sizes, tuple(widths), device.memory_bandwidth, device.matmul_flops[dtype], device.vector_flops)
+        return cls(sizes, tuple(widths), device.memory_bandwidth, device.matmul_flops[dtype.of_arithmetic], device.vector_flops)
 
     def per_point(self, op: str, source: int | None = None) -> float:
         """Seconds per point of an operator's iteration space; of a load, per element read from `source`."""

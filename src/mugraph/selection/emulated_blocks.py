@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from mugraph.selection.inputs import runner
 from mugraph.support.deadline import Deadline
 from mugraph.targets.emulator import Emulator, Memory, emulator_of
 from mugraph.targets.machine import Launched
+from mugraph.verifier.doubt import DoubtArithmetic, Doubted, asked, chooses
 from mugraph.verifier.float_checks import random_inputs
 from mugraph.verifier.float_report import MULTIPLE, TOLERANCES
 
@@ -151,7 +153,7 @@ class _Check:
         for block in blocks:
             at = tuple(int(place) for place in np.unravel_index(block, body.grid))
             with np.errstate(all="ignore"):
-                made = evaluate_block(body, at, operands, _Widening())[number]
+                made = _block(body, at, operands)[number]
             parts.append(_Part(block, block_slices(body, number, at, shape), np.asarray(made)))
         return parts
 
@@ -206,6 +208,15 @@ class _Part:
     block: int
     place: tuple[slice, ...]
     values: Array
+
+
+def _block(body: Graph, at: tuple[int, ...], operands: Sequence[Array]) -> list[Array]:
+    """The outputs of a block in float64, NaN where rounding may decide a comparison either way."""
+    if not chooses(body):
+        return evaluate_block(body, at, operands, _Widening())
+    margin = max(TOLERANCES[dtype] for dtype in _types(body))
+    exact = [Doubted(array, exact=True) for array in operands]
+    return [asked(output) for output in evaluate_block(body, at, exact, DoubtArithmetic(margin))]
 
 
 class _Widening(FloatArithmetic):
@@ -278,8 +289,9 @@ def _error(exact: Array, results: Array, dtype: DType) -> float:
     return float(np.max(np.abs(results[held] - exact[held]), initial=0.0))
 
 
-_NEVER = {2: np.uint16(0xFFFF), 4: np.uint32(0xFFFFFFFF)}
-"""What outputs hold where nothing was written, by the bytes of an element: a NaN."""
+_WORDS: dict[int, type[np.unsignedinteger[Any]]] = {1: np.uint8, 2: np.uint16, 4: np.uint32}
+_NEVER = {1: np.uint8(0xFF), 2: np.uint16(0xFFFF), 4: np.uint32(0xFFFFFFFF)}
+"""What outputs hold where nothing was written, by the bytes of an element: a NaN, or no boolean."""
 
 
 _HIGH_HALF = int(np.array([1], np.uint32).view(np.uint16)[0])
@@ -287,11 +299,13 @@ _HIGH_HALF = int(np.array([1], np.uint32).view(np.uint16)[0])
 
 
 def _unwritten(elements: int, dtype: DType) -> Memory:
-    return np.full(elements, _NEVER[dtype.bytes], np.uint16 if dtype.bytes == 2 else np.uint32)
+    return np.full(elements, _NEVER[dtype.bytes], _WORDS[dtype.bytes])
 
 
 def _encoded(values: Array, dtype: DType) -> Memory:
     """The bits of numbers of a type, in one dimension."""
+    if dtype is DType.BOOL:
+        return np.asarray(values, np.uint8)
     if dtype is DType.BF16:
         return np.ascontiguousarray(np.asarray(values, np.float32).view(np.uint16)[_HIGH_HALF::2])
     return (
@@ -301,6 +315,8 @@ def _encoded(values: Array, dtype: DType) -> Memory:
 
 def _decoded(memory: Memory, dtype: DType) -> Array:
     """Numbers of a type from their bits."""
+    if dtype is DType.BOOL:
+        return memory
     if dtype is DType.BF16:
         return np.asarray((memory.astype(np.uint32) << 16).view(np.float32))
     return memory.view(np.float16 if dtype is DType.FP16 else np.float32)

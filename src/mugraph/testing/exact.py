@@ -218,6 +218,8 @@ class _Run:
     def _rounded(self, node: torch.fx.Node, x: Numbers) -> Numbers:
         """What a cast to a narrower type leaves of a number."""
         before, after = node.args[0].meta["val"].dtype, node.meta["val"].dtype  # type: ignore[union-attr]
+        if before is torch.bool or after is torch.bool:
+            return self.each(lambda number: bool(number) if after is torch.bool else self.arith.number(int(number)), x)
         if torch.finfo(after).bits >= torch.finfo(before).bits and after is not torch.float16:
             return x
         return self.each(lambda number: self._as_stored(number, after), x)
@@ -416,6 +418,13 @@ _RULES: dict[str, Rule] = {
     "clamp_min": _clamp,
     "minimum": _minimum,
     "eq": lambda run, x, y: run.each(operator.eq, x, run.number(y)),
+    "gt": lambda run, x, y: run.each(operator.gt, x, run.number(y)),
+    "lt": lambda run, x, y: run.each(operator.lt, x, run.number(y)),
+    "le": lambda run, x, y: run.each(operator.le, x, run.number(y)),
+    "ne": lambda run, x, y: run.each(operator.ne, x, run.number(y)),
+    "logical_and": lambda run, x, y: run.each(lambda a, b: bool(a) and bool(b), x, y),
+    "logical_or": lambda run, x, y: run.each(lambda a, b: bool(a) or bool(b), x, y),
+    "sign": lambda run, x: run.each(lambda a: (a > 0) - (a < 0), x),
     "ge": lambda run, x, y: run.each(operator.ge, x, run.number(y)),
     "logical_not": lambda run, x: run.each(operator.not_, x),
     "any": lambda run, x, dim=None, keepdim=False: run.reduced(x, dim, keepdim, lambda a, b: a or b),

@@ -96,6 +96,8 @@ OPERATIONS: dict[str, Callable[..., torch.Tensor]] = {
     "divide by a square": lambda _, x, y: x / (y * y + 1),
     "maximum": lambda _, x, y: torch.maximum(x, y),
     "minimum": lambda _, x, y: torch.minimum(x, y),
+    "the larger by a choice": lambda _, x, y: torch.where(x > y, x, y),
+    "slope by a choice": lambda by, x: torch.where(x > 0, x, x * by),
     "clamp": lambda by, x: torch.clamp(x, -by, 2 * by),
     "leaky relu": lambda by, x: functional.leaky_relu(x, by),
     "elu": lambda _, x: functional.elu(x),
@@ -128,9 +130,9 @@ OPERATIONS: dict[str, Callable[..., torch.Tensor]] = {
 
 _UNARY = (
     "scale", "shift", "neg", "square", "root of a square", "exp", "log", "tanh", "sigmoid", "relu", "silu", "gelu", "abs",
-    "clamp", "leaky relu", "elu", "softplus",
+    "clamp", "leaky relu", "elu", "softplus", "slope by a choice",
 )  # fmt: skip
-_BINARY = ("add", "sub", "mul", "divide by a square", "maximum", "minimum")
+_BINARY = ("add", "sub", "mul", "divide by a square", "maximum", "minimum", "the larger by a choice")
 _ALONG = ("sum", "mean", "amax", "softmax", "logsumexp", "rms norm")
 _VIEWS = ("transpose", "flatten", "unsqueeze", "layer norm")
 _MOST_ELEMENTS = 1 << 14
@@ -203,7 +205,7 @@ class _Growth:
             operands = (first, second) if self.rng.random() < 0.5 else (second, first)
         elif name in _ALONG or name == "unsqueeze":
             parameter = int(self.rng.integers(max(1, x.dim())))
-        elif name in ("scale", "shift", "clamp", "leaky relu"):
+        elif name in ("scale", "shift", "clamp", "leaky relu", "slope by a choice"):
             parameter = self.pick((0.5, 2, 3, 1 / 3, 0.1, 1 / math.sqrt(8)))
         try:
             made = OPERATIONS[name](parameter, *(self.values[operand] for operand in operands))

@@ -205,8 +205,8 @@ class _Perturbed(FloatArithmetic):
     def matmul(self, x: Array, y: Array) -> Array:
         return self.off(super().matmul(self.off(x), self.off(y)))
 
-    def opaque(self, name: str, x: Array) -> Array:
-        return self.off(super().opaque(name, self.off(x)))
+    def opaque(self, name: str, *xs: Array) -> Array:
+        return self.off(super().opaque(name, *map(self.off, xs)))
 
 
 def machine_of(target: str, turn: int = 0) -> Machine:

@@ -22,7 +22,7 @@ PAPER_P, PAPER_Q = 227, 113
 """The paper's primes. x**227 is x modulo 227, and x**12657 is x modulo both, since 12656 is a multiple of 226 and of 112."""
 
 _POWERS = (PAPER_P, 12657)
-_FAMILIES = (("add", "sub", "mul", "div", "maximum"), ("exp", "square", "sqrt", "silu", "relu"), ("sum", "max"))
+_FAMILIES = (("add", "sub", "mul", "div", "maximum", "less", "equal"), ("exp", "square", "sqrt", "silu", "relu"), ("sum", "max"))
 """Operators that are taken for each other."""
 
 Change = tuple[str, Edit]
@@ -98,8 +98,19 @@ def _as_operator(op: str) -> Edit:
 
 def _operands_swapped(graph: Graph, index: int) -> Iterator[Change]:
     node = graph.nodes[index]
-    if len(node.inputs) == 2 and node.body is None and not operator(node.op).commutative:
-        yield "operands swapped", lambda site: site.copy(operands=site.operands[::-1])
+    if node.body is not None or len(node.inputs) not in (2, 3) or operator(node.op).commutative:
+        return
+    for first, second in itertools.combinations(range(len(node.inputs)), 2):
+        yield f"operands {first} and {second} swapped", _swapped(first, second)
+
+
+def _swapped(first: int, second: int) -> Edit:
+    def edit(site: Site) -> Value:
+        operands = list(site.operands)
+        operands[first], operands[second] = operands[second], operands[first]
+        return site.copy(operands=tuple(operands))
+
+    return edit
 
 
 def _operator_dropped(graph: Graph, index: int) -> Iterator[Change]:

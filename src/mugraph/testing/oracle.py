@@ -175,7 +175,7 @@ class _WideArithmetic(FloatArithmetic):
             raise ValueError("square root of a negative number")
         return np.asarray(np.vectorize(self.context.sqrt, otypes=[object])(x))
 
-    def opaque(self, name: str, x: Array) -> Array:
+    def opaque(self, name: str, *xs: Array) -> Array:
         raise ValueError(f"{name} is known to float precision only")
 
 

@@ -27,7 +27,7 @@ _FACTORS = 6
 _ONE, _MINUS_ONE = Scalar.of(1), Scalar.of(-1)
 _ROUNDINGS = frozenset(ROUNDINGS.values())
 _INCREASING = frozenset({"relu", "sigmoid", "tanh", "log"}) | _ROUNDINGS
-_NONNEGATIVE = frozenset({"relu", "abs", "sigmoid"})
+_NONNEGATIVE = frozenset({"relu", "abs", "sigmoid", "less", "equal", "truth"})
 
 Name = str | Scalar
 """A function of one variable: one of the operator table, or the sum with a constant."""
@@ -147,7 +147,10 @@ class Characters(Generic[V]):
         return self.collected(self.ones(x), over, under, x.scale.sqrt())
 
     # by name: each of these has laws of its own, which the docstrings below state
-    def opaque(self, name: str, x: CharacterProduct[V]) -> CharacterProduct[V]:
+    def opaque(self, name: str, *xs: CharacterProduct[V]) -> CharacterProduct[V]:
+        x = xs[0]
+        if len(xs) > 1:
+            return self.atom(self.inner.opaque(name, *(x.value for x in xs)), name in _NONNEGATIVE)
         if name in ("relu", "abs"):
             return self.homogeneous(name, x)
         if name in _ROUNDINGS:

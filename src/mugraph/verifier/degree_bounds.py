@@ -197,8 +197,11 @@ class Magnitudes:
             return replace(either, ids=_alike(shape), elements=elements)
         return replace(either, ids=_numbered(shape), family=object(), elements=elements)
 
-    def opaque(self, name: str, x: Fraction) -> Fraction:
-        return self._variables(name, x, x.shape, 1, total=math.prod(x.shape))
+    def opaque(self, name: str, *xs: Fraction) -> Fraction:
+        """Two tuples of arguments that differ do so in one place: they coincide if two of what stands there do."""
+        shape = np.broadcast_shapes(*(x.shape for x in xs))
+        argument = xs[0] if len(xs) == 1 else functools.reduce(_larger, xs)
+        return self._variables(name, argument, shape, 1, total=math.prod(shape))
 
     def _variables(self, name: str, x: Fraction, shape: tuple[int, ...], arguments: int, *, total: int) -> Fraction:
         """Values of a random function: variables, like inputs, as long as different arguments do not coincide."""

@@ -190,16 +190,73 @@ class Balls(ABC):
         erf = self._monotone("erf", self.mul(x, self.sqrt(self.exact(Fraction(1, 2)))))
         return self.mul(self.mul(x, self.exact(Fraction(1, 2))), self.add(erf, self.exact(Fraction(1))))
 
-    def opaque(self, name: str, x: Ball) -> Ball:
+    def less(self, x: Ball, y: Ball) -> Ball:
+        """1 and 0 where the balls do not overlap, else both: the exact numbers may lie either way."""
+        (low, high), (least, most) = self.ends(x), self.ends(y)
+        return self._decided(high < least, low >= most, np.maximum(x.state, y.state))
+
+    def equal(self, x: Ball, y: Ball) -> Ball:
+        """1 where two exact numbers are the same, 0 where the balls do not touch."""
+        (low, high), (least, most) = self.ends(x), self.ends(y)
+        same = (low == high) & (least == most) & (low == least)
+        return self._decided(same, (high < least) | (most < low), np.maximum(x.state, y.state))
+
+    def truth(self, x: Ball) -> Ball:
+        """1 where it is certainly not 0."""
+        low, high = self.ends(x)
+        return self._decided((low > 0) | (high < 0), (low == 0) & (high == 0), x.state)
+
+    def select(self, condition: Ball, x: Ball, y: Ball) -> Ball:
+        """The operand that is certainly chosen, or all numbers between both; what is not chosen need not exist."""
+        low, high = self.ends(condition)
+        known = condition.state == State.KNOWN
+        first, second = known & ((low > 0) | (high < 0)), known & (low == 0) & (high == 0)
+        (lower, upper), (least, most) = self.ends(x), self.ends(y)
+        either = np.maximum(np.maximum(x.state, y.state), condition.state)
+        # where the choice is open, one operand that does not exist says nothing of the result
+        open_state = np.where(condition.state == State.UNDEFINED, either, np.minimum(either, State.UNKNOWN))
+        state = np.where(first, x.state, np.where(second, y.state, open_state)).astype(np.uint8)
+        bottom = np.where(first, lower, np.where(second, least, np.minimum(lower, least)))
+        top = np.where(first, upper, np.where(second, most, np.maximum(upper, most)))
+        chosen = self.between(bottom, top, state)
+        middle = np.where(first, x.middle, np.where(second, y.middle, chosen.middle))
+        radius = np.where(first, x.radius, np.where(second, y.radius, chosen.radius))
+        return Ball(middle, radius, chosen.state)
+
+    def infinity(self, x: Ball) -> Ball:
+        """No number."""
+        return Ball(x.middle, x.radius, np.maximum(x.state, State.UNKNOWN).astype(np.uint8))
+
+    def _decided(self, holds: Array, fails: Array, state: Array) -> Ball:
+        """1 where a condition certainly holds, 0 where it certainly does not, and otherwise between them."""
+        one = self.exact(Fraction(1)).middle
+        lower, upper = np.where(holds, one, 0 * one), np.where(fails, 0 * one, one)
+        return self.between(np.asarray(lower), np.asarray(upper), state)
+
+    def opaque(self, name: str, *xs: Ball) -> Ball:
         # by name: functions with an enclosure of their own
+        if len(xs) > 1:
+            return self._of_several(name, xs)
+        (x,) = xs
         if name in ("tanh", "sigmoid", "erf"):
             return self._monotone(name, x)
         if name in ROUNDINGS:
             return self._nearest(ROUNDINGS[name], x)
         functions = {"log": self.log, "abs": self.abs, "relu": self.relu, "silu": self.silu, "gelu": self.gelu}
+        functions |= {"truth": self.truth, "infinity": self.infinity}
         if name not in functions:
             raise NotEnclosed(f"no enclosure of {name!r} is known")
         return functions[name](x)
+
+    def _of_several(self, name: str, xs: Sequence[Ball]) -> Ball:
+        match name, xs:
+            case "less", [x, y]:
+                return self.less(x, y)
+            case "equal", [x, y]:
+                return self.equal(x, y)
+            case "select", [condition, x, y]:
+                return self.select(condition, x, y)
+        raise NotEnclosed(f"no enclosure of {name!r} is known")
 
     def view(self, x: Ball, move: Callable[[Array], Array]) -> Ball:
         return Ball(move(x.middle), move(x.radius), move(x.state))

@@ -96,18 +96,36 @@ def arrays_for(graph: Graph, shapes: Sequence[Shape]) -> list[Array]:
 def fill(graph: Graph, arrays: Sequence[Array], kind: InputKind, seed: int) -> None:
     """Fill contiguous arrays, one per input of a kernel graph, with numbers rounded to the inputs' dtypes.
 
-    They lose their signs where roots and logarithms are taken of an input itself: it stands for a variance or a probability.
+    Booleans are 0 or 1, one as often as the other. Numbers lose their signs where roots and logarithms are taken of an input
+    itself: it stands for a variance or a probability.
     """
     rng = np.random.default_rng([seed, 0xF10A7])
     positive = positive_inputs(graph)
     for number, (node, array) in enumerate(zip(graph.inputs(), arrays, strict=True)):
         normal = rng.standard_normal(min(_PERIOD, array.size), np.float32) * np.float32(kind.scale)
+        if node.output.dtype is DType.BOOL:
+            array[...] = _booleans(kind, np.resize(normal, array.shape))
+            continue
         if kind.pattern:
             array[...] = round_to(node.output.dtype, ADVERSARIAL[kind.pattern](np.resize(normal, array.shape)))
         else:
             _repeat(round_to(node.output.dtype, normal), array.reshape(-1))
         if number in positive:
             np.abs(array, out=array)
+
+
+def _booleans(kind: InputKind, normal: Array) -> Array:
+    """0 and 1, made of normal numbers: one as often as the other, in the kind's pattern, or in runs from either end of a row.
+
+    Runs hide whole tiles of rows that are not hidden as a whole.
+    """
+    if kind.pattern:
+        return np.asarray(ADVERSARIAL[kind.pattern](normal) > 0, np.float32)
+    if kind.scale == 1 or not normal.ndim:
+        return np.asarray(normal > 0, np.float32)
+    share = np.mod(np.abs(normal[..., :1]) * (1 / kind.scale), 1)
+    places = np.arange(normal.shape[-1]) / normal.shape[-1]
+    return np.asarray(places < share if kind.scale < 1 else places >= share, np.float32)
 
 
 def _repeat(numbers: Array, into: Array) -> None:
@@ -231,7 +249,7 @@ def _known(program: Graph, seed: int) -> _Known:
 
 def operator_by_operator(graph: Graph, pulse: Pulse = lambda: None) -> Runner:
     """The program as a framework runs it: every result rounded to the outputs' dtype, accumulation in float32."""
-    dtype = functools.reduce(DType.promote, (tensor.dtype for tensor in graph.output_tensors))
+    dtype = functools.reduce(DType.promote, (tensor.dtype for tensor in graph.output_tensors)).of_arithmetic
 
     def run(*inputs: Array) -> Sequence[Array]:
         with np.errstate(all="ignore"):

@@ -17,6 +17,7 @@ from mugraph.ir.arithmetic import Array
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Graph, Shape
 from mugraph.ir.sizes import divisors
+from mugraph.verifier.doubt import certain_outputs, chooses
 from mugraph.verifier.parallel_axes import ParallelAxis, shared_slice, slice_of, take_slices
 from mugraph.verifier.vectorized_eval import Pulse, evaluate_batched
 
@@ -101,7 +102,11 @@ class Reference:
         return tuple(found)
 
     def outputs(self, inputs: Sequence[Array], counts: Counts, pulse: Pulse) -> tuple[Array, ...]:
-        """The outputs of the different slices, in float64, some of them perhaps beyond the range of the outputs' types."""
+        """The outputs of the different slices, in float64, some of them perhaps beyond the range of the outputs' types.
+
+        They are NaN where they hang on comparisons that rounding may decide either way (`mugraph.verifier.doubt`).
+        """
+        choosing = chooses(self.program)
         tensors, together = self.program.output_tensors, self._together(counts)
         cut = len(self.cut)
         found = [np.empty(self._resized(t.shape, self._output_dims(i), counts)) for i, t in enumerate(tensors)]
@@ -109,7 +114,10 @@ class Reference:
             for index in np.ndindex(counts[:cut]):
                 slices = [slice_of(array, self._input_dims(number)[:cut], index) for number, array in enumerate(inputs)]
                 operands = [array.astype(np.float64) for array in slices]
-                results = evaluate_batched(together, operands, FloatArithmetic(np.float64), pulse)
+                if choosing:
+                    results = certain_outputs(together, operands, pulse)
+                else:
+                    results = evaluate_batched(together, operands, FloatArithmetic(np.float64), pulse)
                 for number, result in enumerate(results):
                     slice_of(found[number], self._output_dims(number)[:cut], index)[...] = result
         return tuple(found)

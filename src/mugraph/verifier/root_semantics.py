@@ -172,8 +172,8 @@ class Factored(Generic[V]):
     def matmul(self, x: Product[V], y: Product[V]) -> Product[V]:
         return self.scaled(self.inner.matmul(x.value, y.value), x.scale * y.scale)
 
-    def opaque(self, name: str, x: Product[V]) -> Product[V]:
-        return self.atom(self.inner.opaque(name, x.value))
+    def opaque(self, name: str, *xs: Product[V]) -> Product[V]:
+        return self.atom(self.inner.opaque(name, *(x.value for x in xs)))
 
     def view(self, x: Product[V], move: Callable[[Array], Array]) -> Product[V]:
         if len(x.over) + len(x.under) <= 1 and x.over != () and x.over[0] is x.value:

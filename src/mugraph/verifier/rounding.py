@@ -45,8 +45,8 @@ class RoundedArithmetic(FloatArithmetic):
     def sqrt(self, x: Array) -> Array:
         return round_to(self.rounded, super().sqrt(x))
 
-    def opaque(self, name: str, x: Array) -> Array:
-        return round_to(self.rounded, super().opaque(name, x))
+    def opaque(self, name: str, *xs: Array) -> Array:
+        return round_to(self.rounded, super().opaque(name, *xs))
 
     def sum(self, x: Array, axis: int) -> Array:
         return round_to(self.rounded, super().sum(x.astype(self._wide), axis))
@@ -163,8 +163,8 @@ class _Audit:
     def matmul(self, x: _Pair, y: _Pair) -> _Pair:
         return self.apply("matmul", lambda arith, a, b: arith.matmul(a, b), x, y)
 
-    def opaque(self, name: str, x: _Pair) -> _Pair:
-        return self.apply(name, lambda arith, a: arith.opaque(name, a), x)
+    def opaque(self, name: str, *xs: _Pair) -> _Pair:
+        return self.apply(name, lambda arith, *arrays: arith.opaque(name, *arrays), *xs)
 
     def view(self, x: _Pair, move: Callable[[Array], Array]) -> _Pair:
         return _Pair(move(x.rounded), move(x.exact))

@@ -13,8 +13,9 @@ import numpy as np
 from mugraph.algebra.fields import FieldValue, NestingArithmetic
 from mugraph.algebra.modular import Residues
 from mugraph.ir.arithmetic import Array
+from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Accumulation, Graph
-from mugraph.ir.ops import LOWEST, ROUNDINGS, Kind, operator
+from mugraph.ir.ops import LOWEST, ROUNDINGS, TRUTH, Kind, operator
 from mugraph.ir.scalar import Scalar
 from mugraph.verifier.variables import Maxima, Numbers, RandomFunction, pattern
 from mugraph.verifier.vectorized_eval import is_selection
@@ -53,10 +54,10 @@ class MaximaArithmetic(NestingArithmetic):
         met = [self._functions[name].met for name in sorted(self._functions)] + [maxima.met for maxima in self._maxima.values()]
         return tuple(pattern(residues) for residues in met)
 
-    def opaque(self, name: str, x: FieldValue) -> FieldValue:
+    def opaque(self, name: str, *xs: FieldValue) -> FieldValue:
         if name not in self._functions:
             self._functions[name] = RandomFunction(self.variables)
-        return self._functions[name](x.p)
+        return self._functions[name](*(x.p for x in xs))
 
     def max(self, x: FieldValue, axis: int) -> FieldValue:
         if (x.known_p is None and x.q is None) or x.shape[axis] == 1:
@@ -161,6 +162,9 @@ def beyond_rational(graph: Graph) -> frozenset[str]:
     rational = (Kind.DATA, Kind.MULTILINEAR, Kind.DIVISION)
     names = {node.op for _, node in graph.walk() if node.body is None and operator(node.op).kind not in rational}
     for around, node in graph.walk():
+        # by name: of the casts, those to booleans compute something
+        if node.op == "cast" and node["dtype"] is DType.BOOL:
+            names.add(TRUTH)
         if node.accumulation is Accumulation.MAX and not is_selection(around, node):
             names.add("max")
         if node.is_constant and isinstance(value := node["value"], Scalar) and value.root:

@@ -127,11 +127,12 @@ class _Signed:
     def max(self, x: Sign, axis: int) -> Sign:
         return self.made(x.possible, _reduction("max", x.formula), x)
 
-    def opaque(self, name: str, x: Sign) -> Sign:
+    def opaque(self, name: str, *xs: Sign) -> Sign:
         # by name: of the opaque functions it alone is not defined everywhere
         if name == "log":
-            self.require("a logarithm", x, Signs.POSITIVE)
-        return self.made(_OF_FUNCTIONS.get(name, _any)(x.possible), self.writing.opaque(name, x.formula), x)
+            self.require("a logarithm", xs[0], Signs.POSITIVE)
+        possible = _OF_FUNCTIONS.get(name, _any)(*(x.possible for x in xs))
+        return self.made(possible, self.writing.opaque(name, *(x.formula for x in xs)), *xs)
 
     def view(self, x: Sign, move: Callable[[Array], Array]) -> Sign:
         return Sign(
@@ -239,15 +240,23 @@ def _relu(x: Signs) -> Signs:
     return (x & Signs.NOT_NEGATIVE) | (Signs.ZERO if x & Signs.NEGATIVE else Signs(0))
 
 
-def _any(x: Signs) -> Signs:
+def _any(*xs: Signs) -> Signs:
     return Signs.ANY
+
+
+def _not_negative(*xs: Signs) -> Signs:
+    return Signs.NOT_NEGATIVE
+
+
+def _either(condition: Signs, x: Signs, y: Signs) -> Signs:
+    return y if condition is Signs.ZERO else x | y if condition & Signs.ZERO else x
 
 
 def _same(x: Signs) -> Signs:
     return x
 
 
-_OF_FUNCTIONS: dict[str, Callable[[Signs], Signs]] = {
+_OF_FUNCTIONS: dict[str, Callable[..., Signs]] = {
     "abs": _square,
     "relu": _relu,
     "sigmoid": lambda x: Signs.POSITIVE,
@@ -255,6 +264,10 @@ _OF_FUNCTIONS: dict[str, Callable[[Signs], Signs]] = {
     "silu": _same,
     "gelu": _same,
     "erf": _same,
+    "less": _not_negative,
+    "equal": _not_negative,
+    "truth": _not_negative,
+    "select": _either,
 }
 """The signs of functions' values; of others, nothing is known."""
 

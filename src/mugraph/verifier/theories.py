@@ -108,6 +108,15 @@ class _Pointwise:
             case "abs", [x]:
                 self.definitions.add("abs(x) is x where x > 0 and -x elsewhere")
                 return self.z3.If(x > 0, x, -x)
+            case "less", [x, y]:
+                self.definitions.add("less(x, y) is 1 where x < y and 0 elsewhere")
+                return self.z3.If(x < y, self.z3.RealVal(1), self.z3.RealVal(0))
+            case "equal", [x, y]:
+                self.definitions.add("equal(x, y) is 1 where x = y and 0 elsewhere")
+                return self.z3.If(x == y, self.z3.RealVal(1), self.z3.RealVal(0))
+            case "select", [condition, x, y]:
+                self.definitions.add("select(c, x, y) is y where c = 0 and x elsewhere")
+                return self.z3.If(condition == 0, y, x)
             case "exp", [x]:
                 power = self.function("exp", 1)(x)
                 self.defined.append(power > 0)
@@ -145,7 +154,7 @@ class _Pointwise:
 
 def _is_rule(fact: Property) -> bool:
     """Whether a property says what a function that Z3 does not know gives for any arguments."""
-    plain = {"relu", "abs", "maximum", "add", "sub", "mul", "div", "square"}
+    plain = {"relu", "abs", "maximum", "less", "equal", "select", "add", "sub", "mul", "div", "square"}
     return not fact.reduces and fact.left.op not in plain and all(arg.name for arg in fact.left.args)
 
 

@@ -21,6 +21,8 @@ Numbers = npt.NDArray[np.int64]
 
 _RESIDUE = np.dtype(np.int64).itemsize
 """Bytes of a residue."""
+_NUMBER_BITS = 31
+"""No test meets so many residues that their numbers need more."""
 
 
 def pattern(met: Sequence[Residues]) -> str:
@@ -80,15 +82,21 @@ def _joined(before: Residues | None, after: Residues | None) -> Residues | None:
 
 
 class RandomFunction:
-    """A function whose values at different residues are independent random variables; `met` are its arguments."""
+    """A function whose values at different residues are independent random variables; `met` are its arguments.
+
+    Of several operands, the tuples of residues have numbers, which are the arguments: `_tuples` has those of what came first, the
+    number of the tuple before it and the residue, for each operand but the first.
+    """
 
     def __init__(self, draw: Draw) -> None:
         self.met: list[Residues] = []
         self._known = Directory()
         self._values = Variables(draw)
+        self._tuples: list[Pairs] = []
 
-    def __call__(self, arguments: Residues) -> FieldValue:
-        """The values, of the arguments' shape."""
+    def __call__(self, *operands: Residues) -> FieldValue:
+        """The values, of the operands' common shape."""
+        arguments = operands[0] if len(operands) == 1 else self._numbers(np.broadcast_arrays(*operands))
         self.met.append(arguments)
         different, places = np.unique(arguments, return_inverse=True)
         new = different[self._known.find(different) < 0]
@@ -96,6 +104,34 @@ class RandomFunction:
             self._known.note(new)
             self._values.extend(len(new))
         return self._values[self._known.find(different)[places].reshape(arguments.shape)]
+
+    def _numbers(self, operands: Sequence[Residues]) -> Numbers:
+        """The numbers of tuples: each pair of what came before and the next residue has one, if it is the same the same."""
+        self._tuples += [Pairs() for _ in range(len(operands) - 1 - len(self._tuples))]
+        numbers = operands[0]
+        for pairs, residues in zip(self._tuples, operands[1:], strict=True):
+            numbers = pairs.numbers(numbers, residues)
+        return numbers
+
+
+class Pairs:
+    """Pairs of residues under the numbers 0, 1, ...; both parts are told apart by their numbers."""
+
+    def __init__(self) -> None:
+        self._left, self._right, self._both = Directory(), Directory(), Directory()
+
+    def numbers(self, left: Residues, right: Residues) -> Numbers:
+        """The number of each pair, of the residues' shape."""
+        return _numbered(self._both, (_numbered(self._left, left) << _NUMBER_BITS) + _numbered(self._right, right))
+
+
+def _numbered(directory: Directory, residues: Residues) -> Numbers:
+    """The number of each residue, new or known."""
+    different, places = np.unique(residues, return_inverse=True)
+    new = different[directory.find(different) < 0]
+    if len(new):
+        directory.note(new)
+    return np.asarray(directory.find(different)[places].reshape(residues.shape))
 
 
 class Maxima:

@@ -253,8 +253,8 @@ class _Batched(Generic[V]):
     def matmul(self, x: V, y: V) -> V:
         return self.inner.matmul(*self.align(x, y))
 
-    def opaque(self, name: str, x: V) -> V:
-        return self.inner.opaque(name, x)
+    def opaque(self, name: str, *xs: V) -> V:
+        return self.inner.opaque(name, *(self.align(*xs) if len(xs) > 1 else xs))
 
     def view(self, x: V, move: Callable[[Array], Array]) -> V:
         return self.inner.view(x, lambda array: self.rearrange([array], lambda arrays: move(arrays[0])))
@@ -276,10 +276,10 @@ class _Batched(Generic[V]):
             joined = joined[..., order]
         return joined.reshape(*batch, *numbers.shape)
 
-    def align(self, x: V, y: V) -> tuple[V, V]:
-        """Insert dimensions of size 1 behind the batch axes until both have equally many, so that members broadcast."""
-        ranks = self.rank(x), self.rank(y)
-        return self.pad(x, max(ranks) - ranks[0]), self.pad(y, max(ranks) - ranks[1])
+    def align(self, *xs: V) -> list[V]:
+        """Insert dimensions of size 1 behind the batch axes until all have equally many, so that members broadcast."""
+        ranks = [self.rank(x) for x in xs]
+        return [self.pad(x, max(ranks) - rank) for x, rank in zip(xs, ranks, strict=True)]
 
     def pad(self, x: V, count: int) -> V:
         if not count:

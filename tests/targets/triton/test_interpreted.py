@@ -160,15 +160,15 @@ def test_maxima_over_the_least_number_are_put_side_by_side() -> None:
 
 def test_every_elementwise_operator_is_right() -> None:
     kernel = GraphBuilder(Level.KERNEL)
-    x, y = kernel.input("x", (3, 50), DType.FP32), kernel.input("y", (3, 50), DType.FP32)
+    operands = [kernel.input(name, (3, 50), DType.FP32) for name in "xyz"]
     block = GraphBuilder(Level.BLOCK, grid=(3,))
-    tiles = [block.iterator(number, kernel.tensor(value), (0,), None) for number, value in enumerate((x, y))]
+    tiles = [block.iterator(number, kernel.tensor(value), (0,), None) for number, value in enumerate(operands)]
     rows = [row for row in OPERATORS.values() if row.elementwise]
     values = [block.add(row.name, *tiles[: row.arity]) for row in rows]
-    results = kernel.graph_defined(block.build([block.add("output_saver", value, omap=(0,)) for value in values]), [x, y])
+    results = kernel.graph_defined(block.build([block.add("output_saver", value, omap=(0,)) for value in values]), operands)
     graph = kernel.build(results)
     numbers = np.concatenate([np.linspace(1e-3, 9, 147), [0.29999, 0.3, 88.0]]).astype(np.float32).reshape(3, 50)
-    inputs = [numbers, np.flip(numbers).copy()]
+    inputs = [numbers, np.flip(numbers).copy(), numbers * (np.arange(150).reshape(3, 50) % 3 > 0).astype(np.float32)]
     exact = evaluate(graph, [array.astype(np.float64) for array in inputs], FloatArithmetic())
     for row, result, reference in zip(rows, Executable(graph, interpreted())(*map(torch.from_numpy, inputs)), exact, strict=True):
         np.testing.assert_allclose(result.numpy(), reference, rtol=2e-6, err_msg=row.name)

@@ -12,7 +12,10 @@ program's own terms, which take no time and derive the outputs whatever the prog
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import itertools
+import operator
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
@@ -139,6 +142,8 @@ class Saturation:
         binary = [row for row in elementwise if row.arity == 2]
         self.oriented = [(row, swapped) for row in binary for swapped in ((False,) if row.commutative else (False, True))]
         """Binary operators, and whether their operands are swapped."""
+        self.choices = [term for term in self.program.terms if len(term.inputs) == 3]
+        """The program's own operators of three operands: others than with these expressions are not made of tensors."""
         self.any_may_meet = not all(is_its_expression(row) for row in binary)
         """Whether there are operators of which it is not known what their operands must have in common."""
         self.has_max = "max" in vocabulary  # by name: maxima take part in no algebra, so only a program with maxima needs them
@@ -227,6 +232,7 @@ class Saturation:
         """Apply every operator to a node and those known."""
         self._apply_unary(node)
         self._reduce(node)
+        self._choose(node)
         mine = self.expressions.meeting.places(node.expr).mine
         for theirs, expr, partners in list(self.looked_at):
             if mine & theirs or self.any_may_meet:
@@ -256,6 +262,25 @@ class Saturation:
                     if expr is not None:
                         value = partial(self._max, node.value, mask)
                         self._compute(Edge("max", (node.index,), -1, mask), node.mask & ~mask, expr, value)
+
+    def _choose(self, node: TensorNode) -> None:
+        """Operators of three operands on tensors that have the expressions of the program's own operands, one of them `node`."""
+        for term in self.choices:
+            wanted = [self.expressions.of_terms[operand] for operand in term.inputs]
+            row, mask = OPERATORS[term.op], self.context.mask(term.axes)
+            for place in (place for place, expr in enumerate(wanted) if expr == node.expr):
+                known = [[node] if other == place else self.by_expr.get(expr, []) for other, expr in enumerate(wanted)]
+                for operands in itertools.product(*known):
+                    masks = [operand.mask for operand in operands]
+                    union = functools.reduce(operator.or_, masks)
+                    if union not in masks and union != mask:
+                        self.closure.pruned[Pruning.SHAPE] += 1
+                        continue
+                    expr = self._checked(self.expressions.express(self.expressions.prune, term.op, tuple(wanted)))
+                    if expr is not None:
+                        values = [operand.value for operand in operands]
+                        edge = Edge(term.op, tuple(operand.index for operand in operands), -1)
+                        self._compute(edge, union, expr, partial(row.compute, self.arith, _NO_CALL, values))
 
     def _combine(self, node: TensorNode, expr: Expr, partners: list[TensorNode]) -> None:
         """Binary operators of `node` with every known node of expression `expr`."""

@@ -80,7 +80,7 @@ class Roofline:
         if term.op != "contract":
             return 0.0
         library = self.library_efficiency(program, term) if alone else 0.0
-        return flops(program, term) / (max(GENERATED_EFFICIENCY, library) * self.device.matmul_flops[self.dtype])
+        return flops(program, term) / (max(GENERATED_EFFICIENCY, library) * self.device.matmul_flops[self.dtype.of_arithmetic])
 
     def library_efficiency(self, program: AxisProgram, product: Term) -> float:
         """Share of the device's matmul rate a library reaches on one product: less on few rows or columns."""
@@ -98,7 +98,7 @@ class Roofline:
         """No two launches or more that a derivation is cut into take less; products run at most at `efficiency`."""
         read = sum(map(self.reading, {leaf.source for leaf in sketch.leaves}))
         products = sum(2.0 * math.prod(program.sizes[axis] for axis in axes) for axes in _products(sketch))
-        compute = products / (efficiency * self.device.matmul_flops[self.dtype])
+        compute = products / (efficiency * self.device.matmul_flops[self.dtype.of_arithmetic])
         return self.seconds(read + self.writing(program, produces), compute, launches=2)
 
     def memory(self, program: AxisProgram, produces: tuple[int, ...]) -> float:

@@ -102,7 +102,7 @@ class SketchCost:
         factors = {self.sketch.steps[i].op for i in product.inputs}
         if dtype is DType.FP16 and self.device.tf32_flops is not None and factors - {"load", "exp"}:
             return self.device.tf32_flops
-        return self.device.matmul_flops[dtype]
+        return self.device.matmul_flops[dtype.of_arithmetic]
 
     @cached_property
     def cut_axes(self) -> tuple[tuple[int, ...], int | None]:

@@ -3,6 +3,7 @@
 
 typedef float fp32_t;
 typedef unsigned short bf16_t;
+typedef unsigned char bool_t;
 #ifdef __FLT16_MANT_DIG__
 typedef _Float16 fp16_t;
 typedef fp16_t halfs __attribute__((vector_size(2 * LANES)));
@@ -11,6 +12,7 @@ typedef float vec __attribute__((vector_size(4 * LANES)));
 typedef int ints __attribute__((vector_size(4 * LANES)));
 typedef unsigned bits __attribute__((vector_size(4 * LANES)));
 typedef unsigned short shorts __attribute__((vector_size(2 * LANES)));
+typedef unsigned char bytes __attribute__((vector_size(LANES)));
 
 extern void GOMP_parallel(void (*)(void *), void *, unsigned, unsigned) __attribute__((weak));
 extern int omp_get_thread_num(void) __attribute__((weak));
@@ -73,6 +75,11 @@ INLINE shorts to_bf16(vec x)
     return __builtin_convertvector(((bits)is_nan & nan) | (~(bits)is_nan & even), shorts);
 }
 
+/* Booleans are bytes: 1 for whatever is not 0. */
+INLINE vec from_bool(bytes x) { return __builtin_convertvector(__builtin_convertvector(x, ints), vec); }
+INLINE float one_bool(const bool_t *p) { return (float)*p; }
+INLINE bytes to_bool(vec x) { return __builtin_convertvector((ints)(x != 0.0f) & 1, bytes); }
+
 #ifdef __FLT16_MANT_DIG__
 INLINE vec from_fp16(halfs x) { return __builtin_convertvector(x, vec); }
 INLINE halfs to_fp16(vec x) { return __builtin_convertvector(x, halfs); }
@@ -124,6 +131,7 @@ INLINE float one_fp16(const fp16_t *p) { return (float)*p; }
 
 MEMORY(fp32, vec)
 MEMORY(bf16, shorts)
+MEMORY(bool, bytes)
 #ifdef __FLT16_MANT_DIG__
 MEMORY(fp16, halfs)
 #endif
@@ -267,6 +275,11 @@ INLINE vec vec_sqrt(vec x)
 /* The nearest number of TF32, 10 bits behind the point, as matrix units are given it; NaN stays NaN. */
 INLINE vec vec_tf32(vec x) { return choose(x == x, (vec)(((bits)x + 0x1000u) & ~0x1fffu), x); }
 
+/* 1 where a comparison holds, else 0: none holds with NaN, but that it is not 0. */
+INLINE vec vec_less(vec x, vec y) { return choose(x < y, splat(1.0f), splat(0.0f)); }
+INLINE vec vec_equal(vec x, vec y) { return choose(x == y, splat(1.0f), splat(0.0f)); }
+INLINE vec vec_truth(vec x) { return choose(x != 0.0f, splat(1.0f), splat(0.0f)); }
+
 /* The nearest numbers of a narrower type. */
 INLINE vec vec_round_bf16(vec x) { return from_bf16(to_bf16(x)); }
 #ifdef __FLT16_MANT_DIG__
@@ -283,5 +296,9 @@ INLINE vec vec_round_fp16(vec x) { return from_fp16(to_fp16(x)); }
 #define erf(x) vec_erf(x)
 #define sqrt(x) vec_sqrt(x)
 #define tf32(x) vec_tf32(x)
+#define less(a, b) vec_less(WIDE(a), WIDE(b))
+#define equal(a, b) vec_equal(WIDE(a), WIDE(b))
+#define truth(x) vec_truth(WIDE(x))
+#define select(c, a, b) choose(WIDE(c) != 0.0f, WIDE(a), WIDE(b))
 #define round_bf16(x) vec_round_bf16(WIDE(x))
 #define round_fp16(x) vec_round_fp16(WIDE(x))

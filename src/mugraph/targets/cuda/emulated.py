@@ -102,5 +102,5 @@ def _apart(kernel: Kernel) -> Kernel:
 
 
 def _memory(buffer: Buffer, address: int) -> Array:
-    kind = ctypes.c_uint16 if buffer.dtype.bytes == 2 else ctypes.c_uint32
+    kind = {1: ctypes.c_uint8, 2: ctypes.c_uint16}.get(buffer.dtype.bytes, ctypes.c_uint32)
     return np.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(kind)), (buffer.elements,))

@@ -13,7 +13,19 @@ template <int BITS, int BASE, int SHIFT> struct Swizzle {
 template <class T, int N> INLINE void load_run(float (&to)[N], const T *from)
 {
     constexpr int bytes = N * (int)sizeof(T);
-    if constexpr (bytes < 4) {
+    if constexpr (sizeof(T) == 1) {
+        constexpr int chunk = N < 4 ? 1 : N < 16 ? N / 4 : 4;
+#pragma unroll
+        for (int start = 0; start < N / 4; start += chunk) {
+            const words<chunk> loaded = load_words<chunk>((const unsigned char *)from + 4 * start);
+#pragma unroll
+            for (int i = 0; i < 4 * chunk; ++i)
+                to[4 * start + i] = (float)(loaded.word[i / 4] >> 8 * (i % 4) & 255);
+        }
+#pragma unroll
+        for (int i = N / 4 * 4; i < N; ++i)
+            to[i] = to_float(from[i]);
+    } else if constexpr (bytes < 4) {
         to[0] = to_float(*from);
     } else {
         constexpr int chunk = bytes < 16 ? bytes / 4 : 4, per_word = 4 / (int)sizeof(T);
@@ -36,7 +48,11 @@ template <class T, int N> INLINE void load_run(float (&to)[N], const T *from)
 template <class T, int N> INLINE void store_run(T *to, const float (&from)[N])
 {
     constexpr int bytes = N * (int)sizeof(T);
-    if constexpr (bytes < 4) {
+    if constexpr (sizeof(T) == 1) {
+#pragma unroll
+        for (int i = 0; i < N; ++i)
+            to[i] = from_float<T>(from[i]);
+    } else if constexpr (bytes < 4) {
         *to = from_float<T>(from[0]);
     } else {
         constexpr int chunk = bytes < 16 ? bytes / 4 : 4, per_word = 4 / (int)sizeof(T);
@@ -58,6 +74,10 @@ template <class T, int N> INLINE void store_run(T *to, const float (&from)[N])
 /* The templates of the operator table find these names first. */
 namespace kernels {
 INLINE float max(float x, float y) { return x > y || x != x ? x : y; }
+INLINE float less(float x, float y) { return x < y ? 1.0f : 0.0f; }
+INLINE float equal(float x, float y) { return x == y ? 1.0f : 0.0f; }
+INLINE float truth(float x) { return x != 0.0f ? 1.0f : 0.0f; }
+INLINE float select(float condition, float x, float y) { return condition != 0.0f ? x : y; }
 INLINE float round_fp16(float x) { return to_float(from_float<fp16_t>(x)); }
 INLINE float round_bf16(float x) { return to_float(from_float<bf16_t>(x)); }
 }

@@ -27,6 +27,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from mugraph.errors import CompilationFailed, ExceedsMemory, StorageError, TargetUnavailable
+from mugraph.ir.dtypes import DType
 from mugraph.support.private_directories import make_private
 from mugraph.support.scratch import scratch_directory
 from mugraph.support.store import cache_directory
@@ -36,6 +37,8 @@ from mugraph.targets.triton import TileKernel
 _log = logging.getLogger(__name__)
 _ALIGNMENT = [["tt.divisibility", 16]]
 """Of every address, in bytes: without it there are no asynchronous copies. Arrays that are not aligned so are copied first."""
+_OTHER_NAMES = {DType.BOOL: "i1"}
+"""What Triton calls types that have another name here."""
 _compiling = threading.Lock()
 
 
@@ -102,7 +105,8 @@ def compile_kernel(kernel: TileKernel, source: str, architecture: str, shared_by
 
     if triton.knobs.runtime.interpret:
         raise TargetUnavailable("Triton compiles nothing while TRITON_INTERPRET is set; unset it, and set it to run the file")
-    signature = {parameter.pointer: f"*{parameter.tensor.dtype}" for parameter in kernel.parameters}
+    types = ((parameter.pointer, parameter.tensor.dtype) for parameter in kernel.parameters)
+    signature = {pointer: f"*{_OTHER_NAMES.get(dtype, str(dtype))}" for pointer, dtype in types}
     attributes = {(position,): _ALIGNMENT for position in range(len(signature))}
     target = GPUTarget("cuda", int(architecture.removeprefix("sm_")), 32)
     options = {"num_warps": kernel.warps, "enable_fp_fusion": True}

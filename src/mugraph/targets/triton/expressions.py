@@ -13,21 +13,29 @@ from mugraph.lower.scalar_expressions import Apply, Constant, Expression, Source
 TRITON_FUNCTIONS: Mapping[str, str] = {
     "abs": "tl.abs",
     "erf": "tl.erf",
+    "equal": "equal",
     "exp": "tl.exp",
+    "less": "less",
     "log": "tl.log",
     "max": "maximum",
     "round_bf16": "round_bf16",
     "round_fp16": "round_fp16",
+    "select": "select",
     "sqrt": "tl.sqrt",
     "tanh": "tanh",
+    "truth": "truth",
 }
 """What the functions in templates are called in kernels; those without a module are written into the file."""
 
 TORCH_FUNCTIONS: Mapping[str, str] = {
     **{name: f"torch.{name}" for name in ("abs", "erf", "exp", "log", "sqrt", "tanh")},
+    "equal": "is_equal",
+    "less": "is_less",
     "max": "larger",
     "round_bf16": "rounded_to_bf16",
     "round_fp16": "rounded_to_fp16",
+    "select": "selected",
+    "truth": "is_true",
 }
 """What they are called on tensors of PyTorch."""
 
@@ -67,6 +75,50 @@ def rounded_to_fp16(x):
 def rounded_to_bf16(x):
     """The nearest numbers of bf16, in the type of x."""
     return x.bfloat16().to(x.dtype)
+''',
+    "less": '''\
+@triton.jit
+def less(x, y):
+    """1 where x is less than y, else 0."""
+    return (x < y).to(tl.float32)
+''',
+    "equal": '''\
+@triton.jit
+def equal(x, y):
+    """1 where x and y are equal, else 0."""
+    return (x == y).to(tl.float32)
+''',
+    "truth": '''\
+@triton.jit
+def truth(x):
+    """1 where x is not 0, else 0."""
+    return (x != 0.0).to(tl.float32)
+''',
+    "select": '''\
+@triton.jit
+def select(condition, x, y):
+    """x where the condition is not 0, else y."""
+    return tl.where(condition != 0.0, x, y)
+''',
+    "is_less": '''\
+def is_less(x, y):
+    """1 where x is less than y, else 0; one of them may be a number."""
+    return torch.as_tensor(x < y).float()
+''',
+    "is_equal": '''\
+def is_equal(x, y):
+    """1 where x and y are equal, else 0; one of them may be a number."""
+    return torch.as_tensor(x == y).float()
+''',
+    "is_true": '''\
+def is_true(x):
+    """1 where x is not 0, else 0."""
+    return (x != 0).float()
+''',
+    "selected": '''\
+def selected(condition, x, y):
+    """x where the condition is not 0, else y; some of them may be numbers."""
+    return torch.where(torch.as_tensor(condition != 0, device=getattr(x, "device", getattr(y, "device", None))), x, y)
 ''',
     "maximum": '''\
 @triton.jit

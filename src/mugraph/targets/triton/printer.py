@@ -140,6 +140,7 @@ class _KernelPrinter:
         guard = f", mask={elements}" if elements else ""
         text = value.text if value.narrow is dtype else value.wide
         narrowed = "" if dtype in (DType.FP32, value.narrow) else f".to(tl.{ELEMENT_TYPES[dtype]})"
+        narrowed = " != 0.0" if dtype is DType.BOOL else narrowed
         line = f"tl.store({self.text.address(tile, result.pointer)}, {text}{narrowed}{guard})  # {list(tile.shape)}"
         self.stores.setdefault(tile.buffer, []).append(line)
 

@@ -14,7 +14,7 @@ from mugraph.ir.graph import VIEWS, Graph, Node, Tensor, Value
 from mugraph.ir.ops import GRAPH_DEFINED, ROUNDINGS, is_reduction, operator
 from mugraph.lower import needed_nodes
 from mugraph.lower.exponents import least_of
-from mugraph.lower.scalar_expressions import Source, apply_row, constant_of
+from mugraph.lower.scalar_expressions import Source, apply_row, constant_of, row_of
 from mugraph.lower.thread_graphs import is_elementwise
 from mugraph.lower.workspace import Workspace, plan_workspace
 from mugraph.targets.triton.expressions import HELPERS, TORCH_FUNCTIONS, TORCH_REDUCTIONS, number, write_expression
@@ -138,7 +138,7 @@ def _in_fp32(graph: Graph, node: Node, operands: Sequence[str]) -> str:
         return operands[0]
     if not is_elementwise(node):
         return f"{operands[0]}.{_moved(graph, node)}"
-    expression = apply_row(node.op, [Source(position) for position in range(len(operands))])
+    expression = apply_row(row_of(node), [Source(position) for position in range(len(operands))])
     return write_expression(expression, operands, lambda part: part, TORCH_FUNCTIONS)
 
 

@@ -241,6 +241,28 @@ ACTIVATIONS: tuple[Row, ...] = (
     (DIFFERENT, "another lower bound", lambda x: torch.clamp(x, min=0.5), lambda x: torch.clamp(x, min=0.25)),
 )  # fmt: skip
 
+CHOICES: tuple[Row, ...] = (
+    (EQUAL, "a choice by a condition read from the other side", lambda x, y: torch.where(x > y, x * y, y),
+     lambda x, y: torch.where(y < x, y * x, y)),
+    (EQUAL, "a choice of a product multiplied out", lambda x, y: torch.where(x > 0, x * (y + 1), y),
+     lambda x, y: torch.where(x > 0, x * y + x, y)),
+    (EQUAL, "a choice as a mask", lambda x, y: (x > y).to(x.dtype) * 2, lambda x, y: (y < x).to(x.dtype) + (x > y).to(x.dtype)),
+    (EQUAL, "a contrary condition", lambda x, y: 1 - (x < y).to(x.dtype), lambda x, y: torch.logical_not(x < y).to(x.dtype)),
+    (DIFFERENT, "a choice with its branches exchanged", lambda x, y: torch.where(x > 0, x, 0.1 * y),
+     lambda x, y: torch.where(x > 0, 0.1 * y, x)),
+    (DIFFERENT, "a comparison the other way", lambda x, y: torch.where(x > y, x, 2 * y),
+     lambda x, y: torch.where(x < y, x, 2 * y)),
+    (DIFFERENT, "a choice by another threshold", lambda x: torch.where(x > 1, x, 0 * x), lambda x: torch.where(x > -1, x, 0 * x)),
+    (DIFFERENT, "a choice with another slope", lambda x: torch.where(x > 0, x, 0.1 * x),
+     lambda x: torch.where(x > 0, x, 0.01 * x)),
+    (DIFFERENT, "a mask of other numbers", lambda x, y: x * (y > 0).to(x.dtype), lambda x, y: x * (x > 0).to(x.dtype)),
+    (DIFFERENT, "one condition for two", lambda x, y: torch.logical_and(x > 0, y > 0).to(x.dtype),
+     lambda x, y: (x > 0).to(x.dtype)),
+    (DIFFERENT, "one condition or the other", lambda x, y: torch.logical_and(x > 0, y > 0).to(x.dtype),
+     lambda x, y: torch.logical_or(x > 0, y > 0).to(x.dtype)),
+    (DIFFERENT, "a sign and a number", lambda x: torch.sign(x), lambda x: x),
+)  # fmt: skip
+
 QUOTIENTS: tuple[Row, ...] = (
     (NEARLY, "a number over itself", lambda x, y: x / x * y, lambda x, y: y),
     (NEARLY, "a factor that cancels", lambda x, y: x * y / y, lambda x, y: x),
@@ -272,6 +294,7 @@ for _construct, _rows in {
     "roots": ROOTS,
     "exponentials and logarithms": EXPONENTIALS,
     "activations": ACTIVATIONS,
+    "comparisons and choices": CHOICES,
     "quotients": QUOTIENTS,
     "empty domains": EMPTY_DOMAINS,
 }.items():

@@ -120,6 +120,7 @@ class _Shape(ctypes.Structure):
         ("regions", ctypes.POINTER(_Region)),
         ("block_count", ctypes.c_int32),
         ("blocks", ctypes.POINTER(ctypes.c_int32)),
+        ("element_bytes", ctypes.c_int32),
         ("seconds", ctypes.c_double),
     )
 
@@ -182,6 +183,7 @@ class _Library:
             buffers,
             len(blocks),
             (ctypes.c_int32 * len(blocks))(*blocks),
+            min(array.itemsize for array in (*inputs, *outputs)),
             0.0 if seconds == math.inf else seconds,
         )
         found, statistics = (_Finding * _MOST_FINDINGS)(), _Statistics()

@@ -36,6 +36,8 @@ struct Shape {
     /* The blocks to run, numbered with x first; all where there are none. */
     std::int32_t block_count;
     const std::int32_t *blocks;
+    /* Bytes of the smallest elements of operands, 1 or 2 or more. */
+    std::int32_t element_bytes;
     /* After this time no further block is begun; 0 for no limit. */
     double seconds;
 };
@@ -100,6 +102,7 @@ extern "C" int emulate(void (*entry)(), const Shape *shape, const OperandView *v
     std::vector<Guarded> copies;
     copies.reserve(operand_count);
     operands.clear();
+    cell_shift = shape->element_bytes == 1 ? 0 : 1;
     for (int number = 0; number < operand_count; ++number) {
         const OperandView &view = views[number];
         copies.emplace_back(view);

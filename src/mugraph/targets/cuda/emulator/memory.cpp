@@ -20,15 +20,14 @@ namespace emulation {
 Finding findings[kMaxFindings];
 int found;
 bool abandoned;
+int cell_shift = 1;
 std::vector<Operand> operands;
 std::size_t shared_bytes;
 std::vector<Region> regions;
 
 namespace {
 
-constexpr std::uint32_t kCell = 2;
-
-Cell shared_cells[kMaxShared / kCell];
+Cell shared_cells[kMaxShared];
 /* Proxy fences of each thread of the block. */
 std::uint32_t fences[kMaxThreads];
 
@@ -72,6 +71,9 @@ struct Window {
     Cell *cells;
     bool writable;
 };
+
+/* How many cells so many bytes lie in. */
+std::int64_t cells_up_to(std::int64_t bytes) { return (bytes + (1 << cell_shift) - 1) >> cell_shift; }
 
 /* The memory that `address` belongs to or is nearest to; kNowhere for the thread's own variables. */
 Window window_of(const void *address)
@@ -127,7 +129,7 @@ Span cells_of(const void *address, std::uint32_t bytes, std::uint32_t alignment,
         count_access(offset, bytes, site);
     if (window.cells == nullptr)
         return {nullptr, nullptr, window.place};
-    return {window.cells + offset / kCell, window.cells + (offset + bytes + kCell - 1) / kCell, window.place};
+    return {window.cells + (offset >> cell_shift), window.cells + cells_up_to(offset + bytes), window.place};
 }
 
 bool by_unit(const Access &access) { return access.thread >= kMaxThreads; }
@@ -174,7 +176,7 @@ void remember_read(Cell &cell, const Access &access)
 /* The cells of shared memory from an address on. */
 Cell *shared_cells_of(const void *address)
 {
-    return shared_cells + (static_cast<const unsigned char *>(address) - shared_memory()) / kCell;
+    return shared_cells + ((static_cast<const unsigned char *>(address) - shared_memory()) >> cell_shift);
 }
 
 /* Whether all bytes belong to the shared memory of the block. */
@@ -187,7 +189,7 @@ bool is_shared(const void *address, std::uint32_t bytes)
 template <class Change> void for_each_cell(const void *address, std::uint32_t bytes, Change change)
 {
     if (is_shared(address, bytes))
-        std::for_each_n(shared_cells_of(address), (bytes + kCell - 1) / kCell, change);
+        std::for_each_n(shared_cells_of(address), cells_up_to(bytes), change);
 }
 
 template <class Change> void for_each_in_flight(const void *address, std::uint32_t bytes, Change change)
@@ -321,7 +323,7 @@ void check_outputs()
         const Operand &operand = operands[number];
         for (std::size_t cell = 0; cell < operand.cells.size(); ++cell)
             if (operand.cells.data()[cell].write.epoch == 0)
-                report(Kind::unwritten, operand.memory + cell * kCell, kCell, static_cast<std::int32_t>(number), -1, nullptr);
+                report(Kind::unwritten, operand.memory + (cell << cell_shift), 1 << cell_shift, static_cast<std::int32_t>(number), -1, nullptr);
     }
 }
 

@@ -20,7 +20,7 @@ struct Access {
     std::uint64_t epoch : 32, warp_epoch : 20, thread : 11, flight : 1;
 };
 
-/* The history of two bytes: the last write, and readers since. Of the readers the last two of one warp are kept, and one
+/* The history of `cell_bytes` bytes: the last write, and readers since. Of the readers the last two of one warp are kept, and one
    of another warp: if any reader conflicts with a later write, one of these three does. `fences`: the proxy fences that the
    writer had passed. `pending`: the last product that a unit may still read it for. */
 struct Cell {
@@ -28,10 +28,14 @@ struct Cell {
     std::uint32_t fences, pending;
 };
 
+/* log2 of the bytes of a cell: 0 where an operand has elements of one byte, else 1. */
+extern int cell_shift;
+
 /* The cells of so many bytes, nothing remembered yet. Where no thread comes they take no memory: it is zero until it is touched. */
 class Cells {
 public:
-    explicit Cells(std::size_t bytes) : size_((bytes + 1) / 2), cells_(static_cast<Cell *>(std::calloc(size_ + 1, sizeof(Cell))))
+    explicit Cells(std::size_t bytes)
+        : size_((bytes + (1 << cell_shift) - 1) >> cell_shift), cells_(static_cast<Cell *>(std::calloc(size_ + 1, sizeof(Cell))))
     {
         if (cells_ == nullptr)
             throw std::bad_alloc();
