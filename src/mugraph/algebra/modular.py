@@ -43,7 +43,7 @@ def uniform(modulus: int, shape: tuple[int, ...], rng: np.random.Generator) -> R
     """Independent uniform residues."""
     result = np.empty(shape, np.int64)
     words = np.uint32 if modulus <= NARROW else np.int64
-    for block in _blocks(shape):
+    for block in blocks(shape):
         result[block] = rng.integers(0, modulus, np.shape(result[block]), words)
     return result
 
@@ -86,7 +86,7 @@ def combine(operation: np.ufunc, x: Residues, y: Residues, modulus: Residues) ->
         return _combined(operation, x, y, modulus)
     result = np.empty(np.broadcast_shapes(x.shape, y.shape), np.int64)
     x, y = np.broadcast_to(x, result.shape), np.broadcast_to(y, result.shape)
-    for block in _blocks(result.shape):
+    for block in blocks(result.shape):
         result[block] = _combined(operation, x[block], y[block], modulus)
     return result
 
@@ -95,16 +95,16 @@ def _combined(operation: np.ufunc, x: Residues, y: Residues, modulus: Residues) 
     return multiply(x, y, modulus) if operation is np.multiply else reduce(operation(x, y), modulus)
 
 
-def _blocks(shape: tuple[int, ...]) -> Iterator[tuple[int | slice, ...]]:
-    """Indices of parts of at most _BLOCK elements that cover a tensor."""
+def blocks(shape: tuple[int, ...], most: int = _BLOCK) -> Iterator[tuple[int | slice, ...]]:
+    """Indices of parts of at most so many elements that cover a tensor."""
     depth, rest = 0, math.prod(shape)
-    while rest > _BLOCK:
+    while rest > most:
         rest //= shape[depth]
         depth += 1
     if not depth:
         yield ()
         return
-    step = _BLOCK // rest
+    step = most // rest
     for outer in np.ndindex(*shape[: depth - 1]):
         for start in range(0, shape[depth - 1], step):
             yield (*outer, slice(start, start + step))
