@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -24,11 +24,14 @@ ROWS, COLUMNS = 96, 160
 
 
 @pytest.fixture(autouse=True)
-def dear(monkeypatch: pytest.MonkeyPatch) -> None:
+def dear(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Programs of ten thousand elements take long, and a sample has 32 positions along an axis."""
     monkeypatch.setattr(float_checks, "_WHOLE", 1e4)
     monkeypatch.setattr(float_checks, "_SAMPLED", 0.0)
     monkeypatch.setattr(samples, "LEAST", 32)
+    float_checks._known.cache_clear()
+    yield
+    float_checks._known.cache_clear()
 
 
 def linear(dtype: DType = DType.FP32) -> Graph:
@@ -69,6 +72,7 @@ def test_a_sample_is_compared_and_said_to_be_one() -> None:
 
 def test_cheap_programs_are_compared_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(float_checks, "_WHOLE", 1e6)
+    float_checks._known.cache_clear()
     report = float_check(running(linear()), linear())
     assert not report.sampled
     assert "compared with float64" not in floats_text(report)

@@ -26,7 +26,7 @@ from mugraph.verifier.float_report import TOLERANCES, FloatReport, ScaleError
 from mugraph.verifier.parallel_axes import shared_slice, slices_at
 from mugraph.verifier.reference import Counts, Reference
 from mugraph.verifier.rounding import RoundedArithmetic, operator_errors
-from mugraph.verifier.samples import Places, affordable, chosen, parts_of
+from mugraph.verifier.samples import affordable, chosen, parts_of
 from mugraph.verifier.vectorized_eval import Pulse, evaluate_batched
 
 SCALES = (1e-3, 1e-1, 1.0, 10.0, 1e3)
@@ -228,6 +228,8 @@ class _Known:
     reference: Reference
     few: Counts
     """Slices of other kinds than standard normal inputs."""
+    sample: Counts | None
+    """About how many positions along each axis a sample has; None where the whole is cheap, or a sample would be the whole."""
     is_quick: bool
     """Whether one slice is evaluated in an instant."""
     by_kind: dict[tuple[InputKind, tuple[int, ...] | None], ExactValues] = field(default_factory=dict)
@@ -267,7 +269,8 @@ class _Inputs:
 
     def standard(self, known: _Known, kind: InputKind) -> ExactValues:
         """The exact outputs where all slices differ: all of them, or a sample."""
-        reference, places = known.reference, _sample(known.reference, self.parts, self.seed)
+        reference = known.reference
+        places = None if known.sample is None else chosen(reference.all, known.sample, self.parts, self.seed)
         key = (kind, None if places is None else tuple(sorted({*self.parts})))
         if key not in known.by_kind:
             known.by_kind[key] = (
@@ -284,18 +287,12 @@ class _Inputs:
         return self.normals[tuple(sizes)]
 
 
-def _sample(reference: Reference, parts: Sequence[int], seed: int) -> Places | None:
-    """The places of a sample; None where the whole is cheap, or a sample would be the whole."""
-    if reference.work(reference.all) <= _WHOLE:
-        return None
-    counts = affordable(reference.all, reference.work, _SAMPLED)
-    return None if counts == reference.all else chosen(reference.all, counts, parts, seed)
-
-
 @functools.lru_cache(maxsize=4)
 def _known(program: Graph, seed: int) -> _Known:
     reference = Reference.of(program)
-    return _Known(reference, reference.few, reference.work([1] * len(reference.axes)) <= _WHOLE)
+    counts = affordable(reference.all, reference.work, _SAMPLED) if reference.work(reference.all) > _WHOLE else reference.all
+    is_quick = reference.work([1] * len(reference.axes)) <= _WHOLE
+    return _Known(reference, reference.few, None if counts == reference.all else counts, is_quick)
 
 
 def operator_by_operator(graph: Graph, pulse: Pulse = lambda: None) -> Runner:

@@ -7,6 +7,7 @@ few. Where all differ and the whole is dear, it is computed for a sample of them
 
 from __future__ import annotations
 
+import bisect
 import functools
 import math
 from collections.abc import Iterator, Sequence
@@ -85,13 +86,13 @@ class Reference:
         """As many different slices as _FEW elements make, and _FEW_WORK, at least one of each axis, and rather of those kept."""
         counts = [1] * len(self.cut) + [axis.size for axis in self.kept]
         for position in (*range(len(self.cut), len(counts)), *range(len(self.cut))):
-            for count in reversed(divisors(self.axes[position].size)):
-                counts[position] = count
-                if self._are_few(counts):
-                    break
+            some = divisors(self.axes[position].size)
+            are_few = functools.partial(self._are_few, counts, position)
+            counts[position] = some[max(0, bisect.bisect_left(some, True, key=lambda count: not are_few(count)) - 1)]
         return tuple(counts)
 
-    def _are_few(self, counts: Sequence[int]) -> bool:
+    def _are_few(self, others: Sequence[int], position: int, count: int) -> bool:
+        counts = [*others[:position], count, *others[position + 1 :]]
         return sum(map(math.prod, self.input_shapes(counts))) <= _FEW and self.work(counts) <= _FEW_WORK
 
     def input_shapes(self, counts: Sequence[int]) -> list[Shape]:
