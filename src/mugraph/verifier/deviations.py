@@ -39,7 +39,10 @@ class Measure:
     @classmethod
     def of(cls, exact: Array, dtype: DType) -> Measure:
         """The measure of these exact values."""
-        return cls(float(np.max(np.abs(exact), initial=0.0, where=np.isfinite(exact))), dtype)
+        largest = float(np.maximum(exact.max(initial=0.0), -exact.min(initial=0.0)))
+        if not np.isfinite(largest):
+            largest = float(np.max(np.abs(exact), initial=0.0, where=np.isfinite(exact)))
+        return cls(largest, dtype)
 
     @property
     def overflows(self) -> bool:

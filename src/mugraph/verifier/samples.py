@@ -16,10 +16,11 @@ import numpy as np
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.graph import Graph
 
-LEAST = 64
+LEAST = 16
 """Positions along an axis, at least, where it has as many."""
 _TAIL, _LANES = 8, 16
-"""One part in so many of the positions are the last of their axis, next to each other; at least as many as a vector has lanes."""
+"""One part in so many of the positions are the last of their axis, next to each other; where that is less than the lanes of a
+vector, as many as these, but a quarter of the positions at most."""
 _PARTS = 4
 """One part in so many, at most, are those where parts end."""
 
@@ -60,7 +61,7 @@ def combinations(places: Places) -> int:
 def _positions(size: int, count: int, cuts: Sequence[int], rng: np.random.Generator) -> Array:
     if count >= size:
         return np.arange(size)
-    tail = np.arange(size - max(_LANES, count // _TAIL), size)
+    tail = np.arange(size - max(min(_LANES, count // 4), count // _TAIL), size)
     ends = [end for parts in cuts if size % parts == 0 for end in _ends(size, parts, rng)]
     ends = [*rng.permutation(ends)[: count // _PARTS].tolist()] if len(ends) > count // _PARTS else ends
     found = {0, *tail.tolist(), *ends}
