@@ -462,6 +462,18 @@ FORGERIES: dict[str, tuple[Callable[[dict[str, Document]], Any], str]] = {
         lambda files: files["certificate.json"]["floats"]["inputs"][2].update(errors=["tiny"]),
         "malformed",
     ),
+    "a sample of more elements than there are": (
+        lambda files: files["certificate.json"]["floats"]["inputs"][2].update(compared=[10**9]),
+        "the elements compared at input scale 1 are no parts of the outputs",
+    ),
+    "a sample of nothing": (
+        lambda files: files["certificate.json"]["floats"]["inputs"][2].update(compared=[0]),
+        "the elements compared at input scale 1 are no parts of the outputs",
+    ),
+    "a sample that is no list": (
+        lambda files: files["certificate.json"]["floats"]["inputs"][2].update(compared=7),
+        "malformed",
+    ),
     "a smaller error in the summary": (
         lambda files: files["certificate.json"]["floats"].update(max_relative_error=1e-12),
         "max_relative_error does not follow",

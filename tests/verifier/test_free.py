@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from mugraph.algebra.families import FieldFamily
 from mugraph.algebra.fields import P_BITS, FieldPair, FieldValue
 from mugraph.ir.arithmetic import Array
+from mugraph.verifier import semantics
 from mugraph.verifier.semantics import FreeArithmetic
 
 
@@ -174,3 +175,18 @@ def test_values_agree_exactly_where_formal_values_do(steps: list[tuple[str, list
     for (ours, known), (theirs, other) in itertools.combinations(zip(values, formal, strict=True), 2):
         assert (ours.p.item() == theirs.p.item()) == (known == other)
         assert ours.agrees_with(theirs) == (known == other)
+
+
+def test_products_of_the_same_factors_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(semantics, "_REMEMBERED", 1)
+    arith, rng = FreeArithmetic(drawn()), np.random.default_rng(0)
+    x, y = arith.random((4, 6), rng), arith.random((6, 5), rng)
+    copied = FieldValue(x.p.copy(), None if x.q is None else x.q.copy())
+    first = arith.matmul(x, y)
+    assert arith.matmul(copied, y) is first
+    assert arith.matmul(copied._replace(q=None), y) is not first, "a factor of which less is known"
+    changed = x.p.copy()
+    changed[3, 5] += 1
+    again = arith.matmul(x._replace(known_p=changed), y)
+    assert not np.array_equal(again.p, first.p)
+    np.testing.assert_array_equal(again.p[:3], first.p[:3])

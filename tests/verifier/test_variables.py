@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mugraph.algebra.fields import FieldValue
-from mugraph.verifier.variables import Directory, Draw, Maxima, RandomFunction, pattern
+from mugraph.verifier.variables import Directory, Draw, Maxima, Numbers, RandomFunction, Runs, Sets, pattern
 
 
 def counting() -> Draw:
@@ -59,8 +59,33 @@ def test_sets_are_numbered_without_regard_to_order_repetitions_and_nesting(chunk
     ]
 
 
+def test_sets_with_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first two ways to hash know the number of elements, or nothing."""
+    properly = Sets._hashes
+
+    def poorly(self: Sets, sets: Runs) -> Numbers:
+        return sets.lengths if self._salt == 0 else np.zeros_like(sets.lengths) if self._salt == 1 else properly(self, sets)
+
+    monkeypatch.setattr(Sets, "_hashes", poorly)
+    maxima = Maxima(counting(), lambda value: value.p)
+    assert maxima.numbers(np.array([[1, 2], [3, 3], [2, 1]])).tolist() == [0, -1, 0]
+    assert maxima.numbers(np.array([[1, 2, 3], [2, 2, 1]])).tolist() == [1, 0]
+    assert maxima.numbers(np.array([[4, 2], [1, 2], [1, 5], [4, 2]])).tolist() == [2, 0, 3, 2]
+    assert maxima.numbers(np.array([[1000, 3], [1002, 4]])).tolist() == [1, 2]
+
+
+def test_many_sets_are_numbered_as_they_would_be_one_by_one() -> None:
+    rng, maxima = np.random.default_rng(0), Maxima(counting(), lambda value: value.p)
+    known: dict[frozenset[int], int] = {}
+    for width in (2, 3, 5, 2):
+        rows = rng.integers(0, 12, (3000, width))
+        sets = [frozenset(row) for row in rows.tolist()]
+        expected = [-1 if len(one) == 1 else known.setdefault(one, len(known)) for one in sets]
+        assert maxima.numbers(rows).tolist() == expected
+
+
 def test_residues_of_different_lengths_are_not_run_together() -> None:
-    """Sets are kept as bytes: 256 is no 0 and 1, and a set no beginning of another."""
+    """A set is no beginning of another."""
     maxima = Maxima(counting(), lambda value: value.p)
     numbers = [
         maxima.numbers(np.array([row])).item() for row in ([0, 1], [0, 256], [1, 256], [0, 1, 256], [1, 65536], [0, 1 << 48])

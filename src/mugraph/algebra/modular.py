@@ -8,7 +8,7 @@ and writing temporaries.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,7 @@ WIDE = 1 << 51
 """Quotients of products of residues below it are known to within 1 from float64."""
 _WIDE_SUMMANDS = 1 << 12
 _WIDE_SMALL_MATMUL = 1 << 21
+_WIDE_BLOCK = 1 << 14
 _WIDE_LIMB = 17
 _WIDE_INNER = 1 << (53 - 2 * _WIDE_LIMB - 2)
 
@@ -43,7 +44,7 @@ def uniform(modulus: int, shape: tuple[int, ...], rng: np.random.Generator) -> R
     """Independent uniform residues."""
     result = np.empty(shape, np.int64)
     words = np.uint32 if modulus <= NARROW else np.int64
-    for block in _blocks(shape):
+    for block in blocks(shape):
         result[block] = rng.integers(0, modulus, np.shape(result[block]), words)
     return result
 
@@ -58,12 +59,23 @@ def reduce(x: Residues, modulus: Residues) -> Residues:
 
 
 def multiply(x: Residues, y: Residues, modulus: Residues) -> Residues:
-    """Products of residues, broadcast together.
+    """Products of residues, broadcast together, block by block.
 
     A wide product is known modulo 2**64, and its quotient by the modulus, from floats, to within 1: that determines it.
     """
     if not _is_wide(modulus):
         return reduce(x * y, modulus)
+    if x.size + y.size <= _WIDE_BLOCK // 2:  # small ones pay for their shape
+        return _wide_products(x, y, modulus)
+    shape = np.broadcast_shapes(x.shape, y.shape)
+    result = np.empty(shape, np.int64)
+    x, y = np.broadcast_to(x, shape), np.broadcast_to(y, shape)
+    for block in blocks(shape, _WIDE_BLOCK):
+        result[block] = _wide_products(x[block], y[block], modulus)
+    return result
+
+
+def _wide_products(x: Residues, y: Residues, modulus: Residues) -> Residues:
     with np.errstate(over="ignore"):
         quotient = np.asarray(np.multiply(x, y, dtype=np.float64) * (1.0 / float(modulus))).astype(np.int64)
         rest = np.asarray(x * y - quotient * modulus)
@@ -86,7 +98,7 @@ def combine(operation: np.ufunc, x: Residues, y: Residues, modulus: Residues) ->
         return _combined(operation, x, y, modulus)
     result = np.empty(np.broadcast_shapes(x.shape, y.shape), np.int64)
     x, y = np.broadcast_to(x, result.shape), np.broadcast_to(y, result.shape)
-    for block in _blocks(result.shape):
+    for block in blocks(result.shape):
         result[block] = _combined(operation, x[block], y[block], modulus)
     return result
 
@@ -95,16 +107,16 @@ def _combined(operation: np.ufunc, x: Residues, y: Residues, modulus: Residues) 
     return multiply(x, y, modulus) if operation is np.multiply else reduce(operation(x, y), modulus)
 
 
-def _blocks(shape: tuple[int, ...]) -> Iterator[tuple[int | slice, ...]]:
-    """Indices of parts of at most _BLOCK elements that cover a tensor."""
+def blocks(shape: tuple[int, ...], most: int = _BLOCK) -> Iterator[tuple[int | slice, ...]]:
+    """Indices of parts of at most so many elements that cover a tensor."""
     depth, rest = 0, math.prod(shape)
-    while rest > _BLOCK:
+    while rest > most:
         rest //= shape[depth]
         depth += 1
     if not depth:
         yield ()
         return
-    step = _BLOCK // rest
+    step = most // rest
     for outer in np.ndindex(*shape[: depth - 1]):
         for start in range(0, shape[depth - 1], step):
             yield (*outer, slice(start, start + step))
@@ -174,22 +186,28 @@ def matmul(x: Residues, y: Residues, modulus: Residues) -> Residues:
 
 
 def _wide_matmul(x: Residues, y: Residues, modulus: Residues) -> Residues:
-    """Three limbs of 17 bits a residue: nine float64 products, exact up to inner size _WIDE_INNER; or all at once."""
+    """Three limbs of 17 bits a residue, and six float64 products, exact up to inner size _WIDE_INNER; or all at once."""
     if x.size * y.shape[-1] <= _WIDE_SMALL_MATMUL and y.size * x.shape[-2] <= _WIDE_SMALL_MATMUL:
         products = multiply(x[..., :, :, None], y[..., None, :, :], modulus)
         return np.squeeze(total(products, -2, modulus), -2)
     result: Residues | None = None
     for start in range(0, x.shape[-1], _WIDE_INNER):
         part = slice(start, start + _WIDE_INNER)
-        xs, ys = _wide_limbs(x[..., part]), _wide_limbs(y[..., part, :])
         product = np.zeros((), np.int64)
-        for place in reversed(range(5)):
-            terms = (np.matmul(xs[i], ys[place - i]) for i in range(3) if 0 <= place - i < 3)
-            here = reduce(sum(terms, start=np.zeros(())).astype(np.int64), modulus)
+        for place in reversed(_wide_places(_wide_limbs(x[..., part]), _wide_limbs(y[..., part, :]))):
+            here = reduce(place.astype(np.int64), modulus)
             product = reduce(multiply(product, np.array(1 << _WIDE_LIMB), modulus) + here, modulus)
         result = product if result is None else reduce(result + product, modulus)
     assert result is not None
     return result
+
+
+def _wide_places(xs: Sequence[Reals], ys: Sequence[Reals]) -> tuple[Reals, ...]:
+    """The product of numbers of three limbs, place by place, exactly: x0 y1 + x1 y0 is (x0 + x1)(y0 + y1) - x0 y0 - x1 y1."""
+    (x0, x1, x2), (y0, y1, y2) = xs, ys
+    low, middle, high = np.matmul(x0, y0), np.matmul(x1, y1), np.matmul(x2, y2)
+    crossed = np.matmul(x0 + x1, y0 + y1), np.matmul(x0 + x2, y0 + y2), np.matmul(x1 + x2, y1 + y2)
+    return (low, crossed[0] - low - middle, crossed[1] - low - high + middle, crossed[2] - middle - high, high)
 
 
 def _wide_limbs(x: Residues) -> list[Reals]:

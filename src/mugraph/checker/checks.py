@@ -20,7 +20,7 @@ import numpy as np
 
 from mugraph.checker import residue_fields
 from mugraph.checker.bound import Bound, bound_of
-from mugraph.checker.float_errors import check_floats, measure
+from mugraph.checker.float_errors import check_floats, is_sample, measure
 from mugraph.checker.form import check_shapes, graph_of
 from mugraph.checker.function_properties import outputs
 from mugraph.checker.interpreter import run
@@ -141,12 +141,13 @@ class _Check:
         self._settle(report)
         with self._part("floats"):
             if program != graph:
-                check_floats(certificate.get("floats"), [output["dtype"] for output in _outputs(program)])
+                sizes = [math.prod(output["shape"]) for output in _outputs(program)]
+                check_floats(certificate.get("floats"), [output["dtype"] for output in _outputs(program)], sizes)
             float_error = measure(left, right, _shapes(left), self.rng)
             recorded = (certificate.get("floats") or {}).get("max_relative_error")
-        self._checked(
-            "floats", f"stable on slices in float32 (error {float_error:.1e}); those of kernels are a consistent record"
-        )
+        some = ", of samples of their elements for some inputs" if is_sample(certificate.get("floats")) else ""
+        kernels = f"those of kernels are a consistent record{some}"
+        self._checked("floats", f"stable on slices in float32 (error {float_error:.1e}); {kernels}")
         with self._part("record"):
             check_record(certificate)
         self._checked("record", "the verifier's own tests, as recorded, are of one piece; no verdict rests on them")

@@ -28,9 +28,9 @@ _SLICES = 4
 """Slices that are measured for each kind of inputs."""
 
 
-def check_floats(record: Any, dtypes: Sequence[str]) -> None:
-    """Raise Rejected unless a certificate's `floats` say, without contradiction, that kernels with outputs of these types are
-    stable on all kinds of inputs."""
+def check_floats(record: Any, dtypes: Sequence[str], elements: Sequence[int]) -> None:
+    """Raise Rejected unless a certificate's `floats` say, without contradiction, that kernels with outputs of these types and so
+    many elements are stable on all kinds of inputs."""
     if not isinstance(record, dict) or record.get("stable") is not True or record.get("reason") != "":
         raise Rejected("certificate.json: floats: it does not say that the kernels agree with float64")
     if record.get("dtypes") != list(dtypes) or record.get("tolerances") != [_TOLERANCES[dtype] for dtype in dtypes]:
@@ -42,6 +42,7 @@ def check_floats(record: Any, dtypes: Sequence[str]) -> None:
             raise Rejected(f"certificate.json: floats: there is no measurement for {kind}")
     for kind, entry in entries.items():
         _check_entry(kind, entry, dtypes)
+        _check_sample(kind, entry.get("compared"), elements)
     _check_summary(record, entries["input scale 1"])
 
 
@@ -54,6 +55,20 @@ def _check_entry(kind: str, entry: Json, dtypes: Sequence[str]) -> None:
         excused = base is None or (error is not None and error <= max(_TOLERANCES[dtype], _MULTIPLE * base))
         if not excused:
             raise Rejected(f"certificate.json: floats: the errors at {kind} are not those of stable kernels")
+
+
+def _check_sample(kind: str, compared: Any, elements: Sequence[int]) -> None:
+    """How many elements were compared, where it was not all."""
+    if compared is None:
+        return
+    parts = len(compared) == len(elements) and all(0 < some <= whole for some, whole in zip(compared, elements, strict=True))
+    if not parts:
+        raise Rejected(f"certificate.json: floats: the elements compared at {kind} are no parts of the outputs")
+
+
+def is_sample(record: Any) -> bool:
+    """Whether a record of floats says that for some inputs not all elements were compared."""
+    return any(entry.get("compared") is not None for entry in (record or {}).get("inputs", ()))
 
 
 def _check_summary(record: Json, standard: Json) -> None:

@@ -58,7 +58,7 @@ def _conditions(verdict: Verdict) -> Iterator[str]:
 
 
 def floats_text(floats: FloatReport) -> str:
-    """What the comparison with float64 found, in two to four lines."""
+    """What the comparison with float64 found, in two to five lines."""
     ratio = "" if floats.error_ratio is None else f", {floats.error_ratio:.1f} times the original program's own"
     lines = [f"largest error against float64, relative to the output: {floats.max_relative_error:.1e}{ratio}"]
     finite = [entry for entry in floats.scales if math.isfinite(max(entry.errors))]
@@ -69,9 +69,23 @@ def floats_text(floats: FloatReport) -> str:
     if beyond := [entry.inputs for entry in floats.scales if entry not in finite]:
         allowed = ", where the original program's own is not either" if floats.stable else ""
         lines.append(f"not finite for {' and '.join(beyond)}{allowed}")
+    if floats.sampled:
+        lines.append(sample_text(floats))
     if floats.blamed and floats.max_relative_error > 0:
         lines.append(f"most of it: {floats.blamed}")
     return "\n".join(lines)
+
+
+def sample_text(floats: FloatReport) -> str:
+    """What was compared where it was not all elements of all outputs; empty where it was."""
+    told = []
+    for entry in floats.sampled:
+        counts = zip(entry.compared or (), floats.elements, strict=True)
+        numbers = [f"{some:,} of {whole:,}" for some, whole in counts]
+        outputs = "the output" if len(numbers) == 1 else "outputs 0, 1, ..."
+        told.append(f"for {entry.inputs}, {', '.join(numbers)} elements of {outputs}")
+    others = " and where results are farthest from the original program's own; for other inputs all elements"
+    return f"compared with float64: {'; '.join(told)}{others}" if told else ""
 
 
 def compared_text(candidate: Candidate) -> str:

@@ -288,6 +288,13 @@ def _certificate(folder: Path, rng: random.Random) -> Iterator[Tampering]:
     )
     errors = _editing("certificate.json", lambda read: (read["floats"] or {}).update(max_relative_error=1e-30))
     yield Tampering("certificate: smaller errors", errors, harmless=True)
+    for compared in (None, [], [0], [10**12], ["all"], 7):
+        yield Tampering(f"certificate: {compared!r} elements compared", _comparing(compared), harmless=True)
+
+
+def _comparing(compared: Any) -> Change:
+    """Another sample of standard normal inputs."""
+    return _editing("certificate.json", lambda read: read["floats"] and read["floats"]["inputs"][2].update(compared=compared))
 
 
 def _report(folder: Path, rng: random.Random) -> Iterator[Tampering]:

@@ -10,7 +10,7 @@ import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,11 +19,14 @@ from mugraph.errors import BudgetExceeded
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.dtypes import DType, round_to
 from mugraph.ir.graph import Graph, Shape
+from mugraph.verifier.deviations import Measure
 from mugraph.verifier.domain import positive_inputs
+from mugraph.verifier.exact_values import ExactValues, Repeating, Sampled, Worst
 from mugraph.verifier.float_report import TOLERANCES, FloatReport, ScaleError
 from mugraph.verifier.parallel_axes import shared_slice, slices_at
-from mugraph.verifier.reference import Reference
-from mugraph.verifier.rounding import RoundedArithmetic, operator_errors, relative_error
+from mugraph.verifier.reference import Counts, Reference
+from mugraph.verifier.rounding import RoundedArithmetic, operator_errors
+from mugraph.verifier.samples import affordable, chosen, parts_of
 from mugraph.verifier.vectorized_eval import Pulse, evaluate_batched
 
 SCALES = (1e-3, 1e-1, 1.0, 10.0, 1e3)
@@ -33,6 +36,8 @@ _PERIOD = (1 << 22) + 15
 """Normal numbers repeat after so many, a prime: no two rows, tiles or slices of a tensor are alike, and rounding is cheap."""
 
 Pattern = Callable[[Array], Array]
+Draw = Callable[[Sequence[int], int], list[Array]]
+"""Standard normal numbers for inputs of so many elements, by a seed."""
 
 
 def _equal_elements(normal: Array) -> Array:
@@ -93,23 +98,27 @@ def arrays_for(graph: Graph, shapes: Sequence[Shape]) -> list[Array]:
     return [np.empty(shape, round_to(dtype, 0.0).dtype) for dtype, shape in zip(dtypes, shapes, strict=True)]
 
 
-def fill(graph: Graph, arrays: Sequence[Array], kind: InputKind, seed: int) -> None:
+def drawn(sizes: Sequence[int], seed: int) -> list[Array]:
+    """Standard normal numbers in float32 for inputs of so many elements, of which those behind the first _PERIOD repeat."""
+    rng = np.random.default_rng([seed, 0xF10A7])
+    return [rng.standard_normal(min(_PERIOD, size), np.float32) for size in sizes]
+
+
+def fill(graph: Graph, arrays: Sequence[Array], kind: InputKind, seed: int, draw: Draw = drawn) -> None:
     """Fill contiguous arrays, one per input of a kernel graph, with numbers rounded to the inputs' dtypes.
 
     Booleans are 0 or 1, one as often as the other. Numbers lose their signs where roots and logarithms are taken of an input
     itself: it stands for a variance or a probability.
     """
-    rng = np.random.default_rng([seed, 0xF10A7])
     positive = positive_inputs(graph)
-    for number, (node, array) in enumerate(zip(graph.inputs(), arrays, strict=True)):
-        normal = rng.standard_normal(min(_PERIOD, array.size), np.float32) * np.float32(kind.scale)
+    normals = draw([array.size for array in arrays], seed)
+    for number, (node, array, unit) in enumerate(zip(graph.inputs(), arrays, normals, strict=True)):
+        normal = unit if kind.scale == 1 else unit * np.float32(kind.scale)
         if node.output.dtype is DType.BOOL:
             array[...] = _booleans(kind, np.resize(normal, array.shape))
             continue
-        if kind.pattern:
-            array[...] = round_to(node.output.dtype, ADVERSARIAL[kind.pattern](np.resize(normal, array.shape)))
-        else:
-            _repeat(round_to(node.output.dtype, normal), array.reshape(-1))
+        numbers = _rows(normal, array.shape, ADVERSARIAL[kind.pattern]) if kind.pattern else normal
+        _repeat(round_to(node.output.dtype, numbers).reshape(-1), array.reshape(-1))
         if number in positive:
             np.abs(array, out=array)
 
@@ -128,9 +137,18 @@ def _booleans(kind: InputKind, normal: Array) -> Array:
     return np.asarray(places < share if kind.scale < 1 else places >= share, np.float32)
 
 
+def _rows(normal: Array, shape: Shape, pattern: Pattern) -> Array:
+    """Rows of a pattern, as many as _PERIOD elements make at most: an odd number, which few dimensions are a multiple of."""
+    if not shape or not normal.size:
+        return pattern(normal.reshape(shape))
+    length = shape[-1]
+    most = max(1, _PERIOD // length)
+    return pattern(np.resize(normal, (min(math.prod(shape[:-1]), most - (most % 2 == 0)), length)))
+
+
 def _repeat(numbers: Array, into: Array) -> None:
-    for start in range(0, into.size, _PERIOD):
-        rest = into[start : start + _PERIOD]
+    for start in range(0, into.size, len(numbers)):
+        rest = into[start : start + len(numbers)]
         rest[...] = numbers[: rest.size]
 
 
@@ -140,6 +158,11 @@ def random_inputs(graph: Graph, seed: int, scale: float = 1.0) -> list[Array]:
     fill(graph, arrays, InputKind(scale), seed)
     return arrays
 
+
+_WHOLE = float(1 << 25)
+"""All slices are compared with float64 where that takes so much work (`Reference.work`), about a tenth of a second, ..."""
+_SAMPLED = float(1 << 23)
+"""... and otherwise slices that take so much, or as few as `samples.LEAST` along each axis."""
 
 _UNEXPLAINED = 10.0
 """What errs this many times as much as any of its operators owes it to something else."""
@@ -162,58 +185,53 @@ def float_check(
     """Compare `run` with the float64 evaluation of the kernel graph `reference` on random and adversarial inputs.
 
     Inputs are rounded to the dtype of each input (bf16 as float32 arrays of bf16 numbers), and reused from kind to kind. Along
-    axes that are parallel in the program, all slices of standard normal inputs differ, and those of other kinds repeat
-    after a few (`mugraph.verifier.reference`); always all elements of all outputs are compared. A candidate is unstable when a
-    result is not finite, or errs by more than the tolerance of its dtype and more than 10 times the error of `baseline`
-    (by default the reference evaluated operator by operator, each result rounded to the dtype). Where the program itself
-    leaves its number range, nothing is asked of the candidate. With `graph`, the muGraph that `run` computes, the report
-    names the operator that loses the most. Unless `complete`, it ends with the first kind of inputs that shows instability.
+    axes that are parallel in the program, all slices of standard normal inputs differ, and those of other kinds repeat after a
+    few (`mugraph.verifier.reference`). All elements of all outputs are compared; where float64 takes long for slices that all
+    differ, a sample of them is (`mugraph.verifier.samples`), chosen by the `seed`, and the slices in which results are farthest
+    from those of `baseline`. A candidate is unstable when a result is not finite, or errs by more than the tolerance of its
+    dtype and more than 10 times the error of `baseline` (by default the reference evaluated operator by operator, each result
+    rounded to the dtype). Where the program itself leaves its number range, nothing is asked of the candidate. With `graph`,
+    the muGraph that `run` computes, the report names the operator that loses the most, unless asking takes long and nothing is
+    unstable. Unless `complete`, it ends with the first kind of inputs that shows instability.
 
     Raises BudgetExceeded if it takes longer than `budget` seconds.
     """
     pulse = functools.partial(_look_at_the_clock, math.inf if budget is None else time.monotonic() + budget)
     pulse()
-    known = _known(reference, seed)
-    inputs = arrays_for(reference, [node.output.shape for node in reference.inputs()])
+    known, made = _known(reference, seed), _Inputs(reference, seed, parts_of(graph), pulse)
     own_run = baseline or operator_by_operator(reference, pulse)
     dtypes = tuple(tensor.dtype for tensor in reference.output_tensors)
     entries: list[ScaleError] = []
     reason = blamed = ""
     for kind in kinds(scales):
-        expected = known.outputs(kind, inputs, pulse)
+        exact = made.fill(kind, known)
         pulse()
         with np.errstate(all="ignore"):  # of kernels of NumPy's; what leaves the number range is judged below
-            actual = run(*inputs)
-        entry = ScaleError(kind.scale, errors_against(expected, actual, dtypes), None, kind.pattern)
+            results = run(*made.inputs)
+        entry = ScaleError(kind.scale, exact.errors(results), None, kind.pattern, exact.compared)
         if kind.standard or entry.exceeds(dtypes):
-            entry = ScaleError(kind.scale, entry.errors, errors_against(expected, own_run(*inputs), dtypes), kind.pattern)
+            own = own_run(*made.inputs)
+            exact = exact.beside(made.inputs, own, results, pulse) if isinstance(exact, Sampled) else exact
+            entry = replace(entry, errors=exact.errors(results), baseline=exact.errors(own))
         entries.append(entry)
         why = entry.instability(dtypes)
-        if graph is not None and (kind.standard or why) and not reason:
-            worst = _worst(expected, actual, dtypes)
-            blamed = _culprit(reference, graph, inputs, worst, entry.errors[worst[0]])
+        if graph is not None and not reason and (why or (kind.standard and known.is_quick)):
+            worst = exact.worst(results)
+            blamed = _culprit(reference, graph, made.inputs, worst, entry.errors[worst[0]])
         reason = reason or (f"{why}: {blamed}" if why and blamed else why)
         if reason and not complete:
             break
-    return FloatReport(not reason, reason, tuple(entries), dtypes, blamed)
+    elements = tuple(tensor.elements for tensor in reference.output_tensors)
+    return FloatReport(not reason, reason, tuple(entries), dtypes, blamed, elements)
 
 
 def errors_against(expected: Sequence[Array], actual: Sequence[Any], dtypes: Sequence[DType]) -> tuple[float, ...]:
     """For each output its error as `ScaleError` defines it, over the elements whose exact values its type holds."""
-    pairs = zip(expected, actual, dtypes, strict=True)
-    return tuple(relative_error(*_in_range(right, got, dtype), right) for right, got, dtype in pairs)
-
-
-def _in_range(expected: Array, actual: Any, dtype: DType) -> tuple[Array, Array]:
-    """Exact values and results as they are compared; where an output leaves the range of its type, in the terms of the type.
-
-    Exact values beyond the range are infinite then: no kernel could store them. Those within it are small differences of large
-    numbers, whose overflow is a matter of rounding: results that are infinite count as the type's largest number.
-    """
-    got = np.asarray(actual, np.float64)
-    if np.max(np.abs(expected), initial=0.0, where=np.isfinite(expected)) <= dtype.largest:
-        return expected, got
-    return np.where(dtype.holds(expected), expected, np.inf), np.where(np.isinf(got), np.copysign(dtype.largest, got), got)
+    errors = []
+    for exact, results, dtype in zip(expected, actual, dtypes, strict=True):
+        measure = Measure.of(exact, dtype)
+        errors.append(measure.error(measure.farthest(exact, np.asarray(results)).deviation))
+    return tuple(errors)
 
 
 def _look_at_the_clock(deadline: float) -> None:
@@ -223,28 +241,76 @@ def _look_at_the_clock(deadline: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The float64 outputs of a program by kind of inputs: many candidates are checked against one program."""
+    """The exact outputs of a program by kind of inputs: many candidates are checked against one program."""
 
     reference: Reference
-    seed: int
-    by_kind: dict[InputKind, tuple[Array, ...]] = field(default_factory=dict)
+    few: Counts
+    """Slices of other kinds than standard normal inputs."""
+    sample: Counts | None
+    """About how many positions along each axis a sample has; None where the whole is cheap, or a sample would be the whole."""
+    is_quick: bool
+    """Whether one slice is evaluated in an instant."""
+    by_kind: dict[tuple[InputKind, tuple[int, ...] | None], ExactValues] = field(default_factory=dict)
+    """Samples depend on the parts into which a candidate cuts axes, too; None stands for all slices."""
 
-    def outputs(self, kind: InputKind, inputs: Sequence[Array], pulse: Pulse) -> tuple[Array, ...]:
-        """Fill the inputs with those of a kind, and return the outputs."""
-        reference = self.reference
-        counts = reference.all if kind.standard else reference.few
-        different = inputs if counts == reference.all else arrays_for(reference.program, reference.input_shapes(counts))
-        fill(reference.program, different, kind, self.seed)
-        if different is not inputs:
-            reference.full_inputs(different, counts, into=inputs, pulse=pulse)
-        if kind not in self.by_kind:
-            self.by_kind[kind] = reference.outputs(different, counts, pulse)
-        return reference.full_outputs(self.by_kind[kind], counts)
+
+@dataclass(slots=True)
+class _Inputs:
+    """The inputs of one check, in arrays that are filled with one kind after the other."""
+
+    program: Graph
+    seed: int
+    parts: Sequence[int]
+    pulse: Pulse
+    inputs: list[Array] = field(init=False)
+    normals: dict[tuple[int, ...], list[Array]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.inputs = arrays_for(self.program, [node.output.shape for node in self.program.inputs()])
+
+    def fill(self, kind: InputKind, known: _Known) -> ExactValues:
+        """Fill the inputs with those of a kind, and return the exact outputs."""
+        reference = known.reference
+        if kind.standard:
+            fill(self.program, self.inputs, kind, self.seed, self.draw)
+            return self.standard(known, kind)
+        counts = known.few
+        different = self.inputs
+        if counts != reference.all:
+            different = arrays_for(self.program, reference.input_shapes(counts))
+        fill(self.program, different, kind, self.seed, self.draw)
+        if different is not self.inputs:
+            reference.full_inputs(different, counts, into=self.inputs, pulse=self.pulse)
+        if (kind, None) not in known.by_kind:
+            known.by_kind[kind, None] = Repeating.of(reference, different, counts, self.pulse)
+        return known.by_kind[kind, None]
+
+    def standard(self, known: _Known, kind: InputKind) -> ExactValues:
+        """The exact outputs where all slices differ: all of them, or a sample."""
+        reference = known.reference
+        places = None if known.sample is None else chosen(reference.all, known.sample, self.parts, self.seed)
+        key = (kind, None if places is None else tuple(sorted({*self.parts})))
+        if key not in known.by_kind:
+            known.by_kind[key] = (
+                Repeating.of(reference, self.inputs, reference.all, self.pulse)
+                if places is None
+                else Sampled.of(reference, self.inputs, places, self.pulse)
+            )
+        return known.by_kind[key]
+
+    def draw(self, sizes: Sequence[int], seed: int) -> list[Array]:
+        """As `drawn`, once for all kinds."""
+        if tuple(sizes) not in self.normals:
+            self.normals[tuple(sizes)] = drawn(sizes, seed)
+        return self.normals[tuple(sizes)]
 
 
 @functools.lru_cache(maxsize=4)
 def _known(program: Graph, seed: int) -> _Known:
-    return _Known(Reference.of(program), seed)
+    reference = Reference.of(program)
+    counts = affordable(reference.all, reference.work, _SAMPLED) if reference.work(reference.all) > _WHOLE else reference.all
+    is_quick = reference.work([1] * len(reference.axes)) <= _WHOLE
+    return _Known(reference, reference.few, None if counts == reference.all else counts, is_quick)
 
 
 def operator_by_operator(graph: Graph, pulse: Pulse = lambda: None) -> Runner:
@@ -258,22 +324,7 @@ def operator_by_operator(graph: Graph, pulse: Pulse = lambda: None) -> Runner:
     return run
 
 
-def _worst(expected: Sequence[Array], actual: Sequence[Any], dtypes: Sequence[DType]) -> tuple[int, tuple[int, ...]]:
-    """Output and index of the element that errs the most, relative to its output's largest."""
-    worst, found = -1.0, (0, (0,) * expected[0].ndim)
-    for number, (right, actually, dtype) in enumerate(zip(expected, actual, dtypes, strict=True)):
-        exact, got = _in_range(right, actually, dtype)
-        with np.errstate(invalid="ignore"):
-            deviation = np.where(np.isfinite(exact), np.abs(got - exact), 0.0)
-        deviation[np.isnan(deviation)] = math.inf
-        place = int(np.argmax(deviation))
-        error = float(deviation.flat[place]) / (float(np.max(np.abs(right), initial=0.0, where=np.isfinite(right))) or 1.0)
-        if error > worst:
-            worst, found = error, (number, tuple(map(int, np.unravel_index(place, right.shape))))
-    return found
-
-
-def _culprit(program: Graph, graph: Graph, inputs: Sequence[Array], worst: tuple[int, tuple[int, ...]], error: float) -> str:
+def _culprit(program: Graph, graph: Graph, inputs: Sequence[Array], worst: Worst, error: float) -> str:
     """The operator of a candidate that adds the most error to the slice with its worst element, and whether it explains it.
 
     Operators compute in float32 there, and what is stored is not rounded to 16 bits.

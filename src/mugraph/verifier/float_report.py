@@ -23,13 +23,15 @@ class ScaleError:
 
     An error is the largest absolute deviation from float64, divided by the output's largest absolute value in float64.
     `baseline` is that of the program's own evaluation in its precision, where it had to be consulted. Infinity stands
-    for results that are not finite where they should be.
+    for results that are not finite where they should be. `compared` says how many elements of each output were compared where it
+    was a sample, and is None where it was all of them.
     """
 
     scale: float
     errors: tuple[float, ...]
     baseline: tuple[float, ...] | None = None
     pattern: str = ""
+    compared: tuple[int, ...] | None = None
 
     @property
     def inputs(self) -> str:
@@ -60,7 +62,7 @@ class FloatReport:
 
     `dtypes` are those of the outputs. `blamed` says which operator of the candidate adds the most error (on one slice of
     standard normal inputs, or of those it is unstable on), and whether it is rounding to 16 bits between operators instead; it is
-    empty where the candidate's muGraph was not given.
+    empty where the candidate's muGraph was not given. `elements` is how many each output has.
     """
 
     stable: bool
@@ -68,6 +70,12 @@ class FloatReport:
     scales: tuple[ScaleError, ...]
     dtypes: tuple[DType, ...]
     blamed: str = ""
+    elements: tuple[int, ...] = ()
+
+    @property
+    def sampled(self) -> tuple[ScaleError, ...]:
+        """The kinds of inputs for which a sample of the outputs was compared."""
+        return tuple(entry for entry in self.scales if entry.compared is not None)
 
     @property
     def max_relative_error(self) -> float:
@@ -95,11 +103,13 @@ class FloatReport:
             "max_relative_error": _number(self.max_relative_error),
             "error_ratio": None if self.error_ratio is None else _number(self.error_ratio),
             "blamed": self.blamed,
+            "elements": list(self.elements),
             "inputs": [
                 {
                     "kind": entry.inputs,
                     "scale": entry.scale,
                     "pattern": entry.pattern,
+                    "compared": None if entry.compared is None else list(entry.compared),
                     "errors": list(map(_number, entry.errors)),
                     "own_errors": None if entry.baseline is None else list(map(_number, entry.baseline)),
                 }
@@ -113,13 +123,17 @@ class FloatReport:
         try:
             dtypes = tuple(map(DType.parse, record["dtypes"]))
             scales = tuple(_entry(entry, len(dtypes)) for entry in record["inputs"])
-            report = cls(bool(record["stable"]), str(record["reason"]), scales, dtypes, str(record["blamed"]))
+            elements = tuple(map(int, record.get("elements", ())))
+            report = cls(bool(record["stable"]), str(record["reason"]), scales, dtypes, str(record["blamed"]), elements)
             stable = not any(entry.instability(dtypes) for entry in scales)
             derived = report.to_json()
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InvalidInput(f"floats: entry missing or of the wrong type ({error})") from None
         if stable != report.stable:
             raise InvalidInput(f"floats: 'stable' is {report.stable}, which does not follow from the errors beside it")
+        for entry in report.sampled:
+            if not _are_some(entry.compared or (), report.elements):
+                raise InvalidInput(f"floats: {entry.compared} are no parts of outputs of {report.elements} elements")
         for name in ("max_relative_error", "error_ratio", "tolerances"):
             if derived[name] != record.get(name):
                 raise InvalidInput(f"floats: {name!r} does not follow from the entries beside it")
@@ -129,7 +143,14 @@ class FloatReport:
 def _entry(record: Mapping[str, Any], outputs: int) -> ScaleError:
     own = record["own_errors"]
     errors, baseline = _errors(record["errors"], outputs), None if own is None else _errors(own, outputs)
-    return ScaleError(float(record["scale"]), errors, baseline, str(record["pattern"]))
+    some = record.get("compared")
+    compared = None if some is None else tuple(map(int, some))
+    return ScaleError(float(record["scale"]), errors, baseline, str(record["pattern"]), compared)
+
+
+def _are_some(compared: Sequence[int], elements: Sequence[int]) -> bool:
+    """Whether these are numbers of elements of outputs of so many."""
+    return len(compared) == len(elements) and all(0 < some <= whole for some, whole in zip(compared, elements, strict=True))
 
 
 def _errors(record: Sequence[Any], outputs: int) -> tuple[float, ...]:

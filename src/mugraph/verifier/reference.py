@@ -2,11 +2,13 @@
 
 All such axes (`mugraph.verifier.parallel_axes`) let a few different slices stand for many: inputs in which they repeat give
 outputs in which they repeat, and a kernel that runs on all of them can be compared with a reference that was computed for the
-few.
+few. Where all differ and the whole is dear, it is computed for a sample of them (`mugraph.verifier.samples`).
 """
 
 from __future__ import annotations
 
+import bisect
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,19 +17,27 @@ import numpy as np
 
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.float_arithmetic import FloatArithmetic
-from mugraph.ir.graph import Graph, Shape
+from mugraph.ir.graph import Graph, Node, Shape
+from mugraph.ir.ops import is_contraction
 from mugraph.ir.sizes import divisors
 from mugraph.verifier.doubt import certain_outputs, chooses
 from mugraph.verifier.parallel_axes import ParallelAxis, shared_slice, slice_of, take_slices
+from mugraph.verifier.samples import Places
 from mugraph.verifier.vectorized_eval import Pulse, evaluate_batched
 
 _SMALLEST = 1 << 14
 """Slices of fewer elements cost more calls than they save time."""
 _GROWTH = 1.25
 """An axis is not cut where slices have so many times the elements of the whole between them: inputs without it are read again."""
-_FEW = 1 << 22
-"""Elements of the inputs of the few slices, unless one of each axis has more."""
+_FEW = 1 << 20
+"""Elements of the inputs of the few slices, unless one of each axis has more, ..."""
+_FEW_WORK = float(1 << 22)
+"""... and the work that they are (`Reference.work`)."""
 
+_PRODUCTS = 16
+"""Multiplications of a product of matrices that take as long as computing an element."""
+_WIDENED = 1 << 16
+"""Elements of a factor that are converted to float64 at once."""
 _AT_ONCE = 1 << 22
 """Elements that are copied between two looks at the clock."""
 
@@ -74,14 +84,17 @@ class Reference:
 
     @property
     def few(self) -> Counts:
-        """As many different slices as _FEW elements make, at least one of each axis, and rather of those that are kept."""
+        """As many different slices as _FEW elements make, and _FEW_WORK, at least one of each axis, and rather of those kept."""
         counts = [1] * len(self.cut) + [axis.size for axis in self.kept]
         for position in (*range(len(self.cut), len(counts)), *range(len(self.cut))):
-            for count in reversed(divisors(self.axes[position].size)):
-                counts[position] = count
-                if sum(map(math.prod, self.input_shapes(counts))) <= _FEW:
-                    break
+            some = divisors(self.axes[position].size)
+            are_few = functools.partial(self._are_few, counts, position)
+            counts[position] = some[max(0, bisect.bisect_left(some, True, key=lambda count: not are_few(count)) - 1)]
         return tuple(counts)
+
+    def _are_few(self, others: Sequence[int], position: int, count: int) -> bool:
+        counts = [*others[:position], count, *others[position + 1 :]]
+        return sum(map(math.prod, self.input_shapes(counts))) <= _FEW and self.work(counts) <= _FEW_WORK
 
     def input_shapes(self, counts: Sequence[int]) -> list[Shape]:
         """The shapes of inputs with so many slices."""
@@ -93,13 +106,34 @@ class Reference:
             _repeat(array, self._input_dims(number), counts, full, pulse)
 
     def full_outputs(self, outputs: Sequence[Array], counts: Counts) -> tuple[Array, ...]:
-        """The program's outputs, made of those of the different slices."""
-        found = []
-        for number, (array, tensor) in enumerate(zip(outputs, self.program.output_tensors, strict=True)):
-            full = np.empty(tensor.shape, array.dtype)
-            _repeat(array, self._output_dims(number), counts, full, lambda: None)
-            found.append(full)
+        """The program's outputs, made of those of the different slices; dimensions that repeat as (repetitions, different)."""
+        tensors = enumerate(zip(outputs, self.program.output_tensors, strict=True))
+        return tuple(_repeated(array, self._output_dims(number), counts, tensor.shape) for number, (array, tensor) in tensors)
+
+    def chosen_inputs(self, inputs: Sequence[Array], places: Places) -> list[Array]:
+        """The slices of the program's inputs at all combinations of positions along the axes."""
+        return [_chosen(array, self._input_dims(number), places) for number, array in enumerate(inputs)]
+
+    def chosen_outputs(self, outputs: Sequence[Array], places: Places) -> list[Array]:
+        """The slices of the program's outputs there."""
+        return [_chosen(array, self._output_dims(number), places) for number, array in enumerate(outputs)]
+
+    def places_of(self, output: int, index: Sequence[int]) -> Places:
+        """Where the slices are that an element of an output is in; 0 along axes that the output does not have."""
+        return tuple(np.array([0 if dim is None else index[dim]]) for dim in self._output_dims(output))
+
+    def index_of(self, output: int, index: Sequence[int], places: Places) -> tuple[int, ...]:
+        """Where an element of the slices of an output at these places is in the whole."""
+        found = list(index)
+        for dim, positions in zip(self._output_dims(output), places, strict=True):
+            if dim is not None:
+                found[dim] = int(positions[index[dim]])
         return tuple(found)
+
+    def work(self, counts: Sequence[int]) -> float:
+        """About how much work so many slices are, in elements that are computed or read."""
+        graph, cut = self._together(tuple(counts)), math.prod(counts[: len(self.cut)])
+        return cut * sum(map(functools.partial(_node_work, graph), graph.nodes))
 
     def outputs(self, inputs: Sequence[Array], counts: Counts, pulse: Pulse) -> tuple[Array, ...]:
         """The outputs of the different slices, in float64, some of them perhaps beyond the range of the outputs' types.
@@ -113,11 +147,10 @@ class Reference:
         with np.errstate(all="ignore"):
             for index in np.ndindex(counts[:cut]):
                 slices = [slice_of(array, self._input_dims(number)[:cut], index) for number, array in enumerate(inputs)]
-                operands = [array.astype(np.float64) for array in slices]
                 if choosing:
-                    results = certain_outputs(together, operands, pulse)
+                    results = certain_outputs(together, [array.astype(np.float64) for array in slices], pulse)
                 else:
-                    results = evaluate_batched(together, operands, FloatArithmetic(np.float64), pulse)
+                    results = evaluate_batched(together, slices, Widening(), pulse)
                 for number, result in enumerate(results):
                     slice_of(found[number], self._output_dims(number)[:cut], index)[...] = result
         return tuple(found)
@@ -148,13 +181,16 @@ def _elements(graph: Graph) -> int:
     return sum(math.prod(node.output.shape) for node in graph.inputs())
 
 
+def _node_work(graph: Graph, node: Node) -> float:
+    """About how many elements a node computes, products of matrices counted as fast as they are."""
+    terms = graph.tensor(node.inputs[0]).shape[-1] if is_contraction(node.op) else 0
+    return node.output.elements * (1 + terms / _PRODUCTS)
+
+
 def _repeat(array: Array, dims: Sequence[int | None], counts: Counts, into: Array, pulse: Pulse) -> None:
     """Fill `into` with `array`, repeated along `dims`, of which `array` has `counts` elements."""
-    shape, source = list(_split(into.shape, dims, counts)), list(array.shape)
-    for dim in sorted((dim for dim in dims if dim is not None), reverse=True):
-        source.insert(dim, 1)
-    parts = into.reshape([size for sizes in shape for size in sizes])
-    repeated = np.broadcast_to(array.reshape(source), parts.shape)
+    repeated = _repeated(array, dims, counts, into.shape)
+    parts = into.reshape(repeated.shape)
     if not parts.ndim:
         parts[...] = repeated
         return
@@ -164,8 +200,81 @@ def _repeat(array: Array, dims: Sequence[int | None], counts: Counts, into: Arra
         parts[start : start + step] = repeated[start : start + step]
 
 
+def _repeated(array: Array, dims: Sequence[int | None], counts: Counts, shape: Shape) -> Array:
+    """`array`, which has `counts` elements along `dims`, repeated to a shape, of which dimensions that repeat become two."""
+    sizes, source = list(_split(shape, dims, counts)), list(array.shape)
+    for dim in sorted((dim for dim in dims if dim is not None), reverse=True):
+        source.insert(dim, 1)
+    return np.broadcast_to(array.reshape(source), [size for parts in sizes for size in parts])
+
+
+def _chosen(array: Array, dims: Sequence[int | None], places: Places) -> Array:
+    """The elements at these positions along `dims`."""
+    for dim, positions in zip(dims, places, strict=True):
+        if dim is not None and len(positions) < array.shape[dim]:
+            array = np.take(array, positions, axis=dim)
+    return array
+
+
 def _split(shape: Shape, dims: Sequence[int | None], counts: Counts) -> Iterator[tuple[int, ...]]:
     """Every dimension as (repetitions, different) where it repeats."""
     different = {dim: count for dim, count in zip(dims, counts, strict=True) if dim is not None}
     for dim, size in enumerate(shape):
         yield (size // different[dim], different[dim]) if dim in different else (size,)
+
+
+class Widening(FloatArithmetic):
+    """float64 on arrays of narrower types, which are converted as they are read: a large factor never exists in float64.
+
+    Maxima and views of narrower arrays stay narrow, which changes no value.
+    """
+
+    def add(self, x: Array, y: Array) -> Array:
+        return np.asarray(np.add(x, y, dtype=np.float64))
+
+    def sub(self, x: Array, y: Array) -> Array:
+        return np.asarray(np.subtract(x, y, dtype=np.float64))
+
+    def mul(self, x: Array, y: Array) -> Array:
+        return np.asarray(np.multiply(x, y, dtype=np.float64))
+
+    def div(self, x: Array, y: Array) -> Array:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.asarray(np.divide(x, y, dtype=np.float64))
+
+    def exp(self, x: Array) -> Array:
+        return super().exp(_wide(x))
+
+    def sqrt(self, x: Array) -> Array:
+        return super().sqrt(_wide(x))
+
+    def sum(self, x: Array, axis: int) -> Array:
+        return np.asarray(np.sum(x, axis=axis, keepdims=True, dtype=np.float64))
+
+    def opaque(self, name: str, *xs: Array) -> Array:
+        return super().opaque(name, *map(_wide, xs))
+
+    def matmul(self, x: Array, y: Array) -> Array:
+        if x.ndim > 2 or y.ndim > 2 or max(x.size, y.size) <= _WIDENED or x.dtype == y.dtype == np.float64:
+            return super().matmul(_wide(x), _wide(y))
+        if x.size > y.size:
+            return np.asarray(self.matmul(y.T, x.T).T)
+        return _by_parts(_wide(x), y)
+
+
+def _wide(x: Array) -> Array:
+    return x.astype(np.float64, copy=False)
+
+
+def _by_parts(x: Array, y: Array) -> Array:
+    """The product of two matrices, the second converted in parts along the dimension in which its elements are far apart."""
+    result = np.zeros((x.shape[0], y.shape[1]))
+    columns = y.strides[0] < y.strides[1]
+    step = max(1, max(_WIDENED, x.size) // y.shape[0 if columns else 1])
+    for start in range(0, y.shape[1 if columns else 0], step):
+        part = slice(start, start + step)
+        if columns:
+            result[:, part] = x @ y[:, part].astype(np.float64)
+        else:
+            result += x[:, part] @ y[part].astype(np.float64)
+    return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from mugraph.ir.dtypes import DType, round_to
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Graph, Shape
 from mugraph.ir.scalar import Scalar
+from mugraph.verifier.deviations import farthest_where_finite
 from mugraph.verifier.vectorized_eval import evaluate_batched
 
 
@@ -99,14 +101,14 @@ def operator_errors(graph: Graph, inputs: Sequence[Array], dtype: DType) -> list
     return sorted(audit.worst.values(), key=lambda entry: -entry.growth)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Pair:
     """A tensor as it is computed, and as it should be."""
 
     rounded: Array
     exact: Array
 
-    @property
+    @functools.cached_property
     def error(self) -> float:
         return relative_error(self.exact, self.rounded)
 
@@ -114,15 +116,10 @@ class _Pair:
 def relative_error(expected: Array, actual: Array, measure: Array | None = None) -> float:
     """The largest absolute deviation where the expected value is finite, relative to the largest finite value of `measure` (by
     default of the expected values); infinity for what is not finite there."""
-    finite = np.isfinite(expected)
-    if not finite.any():
-        return 0.0
-    if not np.isfinite(actual[finite]).all():
-        return math.inf
-    deviation = float(np.max(np.abs(actual[finite] - expected[finite])))
+    found = farthest_where_finite(expected, actual).deviation
     scale = expected if measure is None else measure
     largest = float(np.max(np.abs(scale), initial=0.0, where=np.isfinite(scale)))
-    return deviation / largest if largest else deviation
+    return found / largest if largest else found
 
 
 @dataclass(slots=True)

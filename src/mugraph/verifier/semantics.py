@@ -5,6 +5,7 @@ Under the free semantics (docs/theory.md), what is not LAX is a random function,
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 from typing import Any
 
@@ -34,6 +35,7 @@ class MaximaArithmetic(NestingArithmetic):
         self._rng = np.random.default_rng(self.seed)
         self._least: FieldValue | None = None
         self._functions: dict[str, RandomFunction] = {}
+        self._products: list[tuple[FieldValue, FieldValue, FieldValue]] = []
         self._maxima = {known: Maxima(self.variables, residues) for known, residues in ((True, _modulo_p), (False, _modulo_q))}
 
     def variables(self, count: int) -> FieldValue:
@@ -54,6 +56,18 @@ class MaximaArithmetic(NestingArithmetic):
         met = [self._functions[name].met for name in sorted(self._functions)] + [maxima.met for maxima in self._maxima.values()]
         return tuple(pattern(residues) for residues in met)
 
+    def matmul(self, x: FieldValue, y: FieldValue) -> FieldValue:
+        """The product; a large one of factors that were multiplied before, as by the graph it is compared with, is known."""
+        if math.prod(x.shape) * y.shape[-1] < _REMEMBERED:
+            return super().matmul(x, y)
+        for left, right, product in self._products:
+            if _are_same(left, x) and _are_same(right, y):
+                return product
+        product = super().matmul(x, y)
+        if math.prod(x.shape) + math.prod(y.shape) <= _REMEMBERED_ELEMENTS:
+            self._products = [*self._products[1 - _REMEMBERED_PRODUCTS :], (x, y, product)]
+        return product
+
     def opaque(self, name: str, *xs: FieldValue) -> FieldValue:
         if name not in self._functions:
             self._functions[name] = RandomFunction(self.variables)
@@ -70,6 +84,18 @@ class MaximaArithmetic(NestingArithmetic):
             return first
         values = maxima.values(numbers)
         return FieldValue(_chosen(numbers, first.known_p, values.known_p), _chosen(numbers, first.q, values.q))
+
+
+_REMEMBERED = 1 << 22
+"""Products of so many multiplications are remembered, ..."""
+_REMEMBERED_PRODUCTS, _REMEMBERED_ELEMENTS = 12, 1 << 22
+"""... the last few, of factors of so many elements at most."""
+
+
+def _are_same(x: FieldValue, y: FieldValue) -> bool:
+    """Whether two tensors have the same residues, and the same are known of both."""
+    parts = zip(x, y, strict=True)
+    return all(a is b or (a is not None and b is not None and np.array_equal(a, b)) for a, b in parts)
 
 
 def _modulo_p(value: FieldValue) -> Residues:

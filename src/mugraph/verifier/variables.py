@@ -6,21 +6,23 @@ Arguments are told apart exactly: nothing is hashed, so that the value at an arg
 from __future__ import annotations
 
 import hashlib
-import itertools
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from mugraph.algebra.fields import FieldValue
 from mugraph.algebra.modular import Residues
+from mugraph.ir.arithmetic import Array
+from mugraph.verifier.points import mix
 
 Draw = Callable[[int], FieldValue]
 """A vector of so many fresh random values."""
 Numbers = npt.NDArray[np.int64]
 
-_RESIDUE = np.dtype(np.int64).itemsize
-"""Bytes of a residue."""
+_UNSORTED = 1 << 10
+"""So many residues are looked up as they come."""
 _NUMBER_BITS = 31
 """No test meets so many residues that their numbers need more."""
 
@@ -47,6 +49,14 @@ class Directory:
         """The number of each residue, of the residues' shape; -1 for those that were not noted."""
         if not len(self):
             return np.full(residues.shape, -1)
+        if residues.size <= _UNSORTED:
+            return self._found(residues)
+        order = np.argsort(residues, axis=None)  # what is looked up in order is found in the cache
+        numbers = np.empty(residues.size, np.int64)
+        numbers[order] = self._found(residues.reshape(-1)[order])
+        return numbers.reshape(residues.shape)
+
+    def _found(self, residues: Residues) -> Numbers:
         places = np.searchsorted(self._residues, residues).clip(max=len(self) - 1)
         return np.where(self._residues[places] == residues, self._numbers[places], -1)
 
@@ -143,9 +153,7 @@ class Maxima:
 
     def __init__(self, draw: Draw, residues: Callable[[FieldValue], Residues]) -> None:
         self.met: list[Residues] = []
-        self._numbers: dict[bytes, int] = {}
-        """Sets of more than one element, which are written in ascending order."""
-        self._sets: list[bytes] = []
+        self._sets = Sets()
         self._known = Directory()
         self._values = Variables(draw)
         self._residues = residues
@@ -153,41 +161,128 @@ class Maxima:
     def numbers(self, rows: Residues) -> Numbers:
         """For each row of a matrix the number of the set of its elements; -1 for a set of one, which is its own maximum."""
         self.met.append(rows)
-        known, sets = self._numbers, _sets(*self._elements(rows))
-        numbers = [-1 if len(elements) == _RESIDUE else known.setdefault(elements, len(known)) for elements in sets]
-        new = list(itertools.islice(known, len(self._sets), None))
-        if new:
-            self._sets.extend(new)
-            self.met.append(self._residues(self._values.extend(len(new))))
+        before, sets = len(self._sets), _as_sets(self._elements(rows))
+        several = sets.lengths > 1
+        numbers = np.full(len(rows), -1)
+        numbers[several] = self._sets.numbers(sets.only(several))
+        if len(self._sets) > before:
+            self.met.append(self._residues(self._values.extend(len(self._sets) - before)))
             self._known.note(self.met[-1])
-        return np.array(numbers)
+        return numbers
 
     def values(self, numbers: Numbers) -> FieldValue:
         """The maxima of the sets under these numbers; anything for -1."""
         return self._values[numbers]
 
-    def _elements(self, rows: Residues) -> tuple[Residues, Numbers]:
-        """What rows are maxima of, one after the other, and how much that is for each: the elements of those that are maxima."""
-        numbers = self._known.find(rows)
+    def _elements(self, rows: Residues) -> Runs:
+        """What rows are maxima of: the elements of those that are maxima in their place."""
+        numbers = self._known.find(rows).reshape(-1)
         if (numbers < 0).all():
-            return rows.reshape(-1), np.full(len(rows), rows.shape[1])
-        plain = rows.tobytes()
-        parts = [
-            plain[_RESIDUE * place : _RESIDUE * (place + 1)] if number < 0 else self._sets[number]
-            for place, number in enumerate(numbers.reshape(-1).tolist())
-        ]
-        lengths = np.array([len(part) // _RESIDUE for part in parts]).reshape(rows.shape).sum(axis=1)
-        return np.frombuffer(b"".join(parts), np.int64), lengths
+            return Runs(rows.reshape(-1), np.full(len(rows), rows.shape[1]))
+        parts = self._sets.of(numbers, rows.reshape(-1))
+        return Runs(parts.elements, parts.lengths.reshape(rows.shape).sum(axis=1))
 
 
-def _sets(elements: Residues, lengths: Numbers) -> list[bytes]:
-    """Runs of these lengths, each in ascending order and without repetitions."""
-    starts = np.cumsum(lengths) - lengths
+class Runs(NamedTuple):
+    """Runs of elements, one after the other, and how long each is."""
+
+    elements: Residues
+    lengths: Numbers
+
+    @property
+    def starts(self) -> Numbers:
+        """Where each begins."""
+        return np.cumsum(self.lengths) - self.lengths
+
+    def places(self, which: Numbers) -> Numbers:
+        """The places of the elements of these runs, one after the other."""
+        lengths = self.lengths[which]
+        inside = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        return np.asarray(np.repeat(self.starts[which], lengths) + inside)
+
+    def only(self, wanted: Array) -> Runs:
+        """Some of the runs, given by a mask or by their numbers."""
+        return Runs(self.elements[np.repeat(wanted, self.lengths)], self.lengths[wanted])
+
+
+class Sets:
+    """Sets of residues under the numbers 0, 1, ... in the order in which they were met first.
+
+    They are looked up by a hash, and every set found is compared with the one that has its number: where two have one hash, all
+    are hashed in another way.
+    """
+
+    def __init__(self) -> None:
+        self._runs = Runs(np.zeros(0, np.int64), np.zeros(0, np.int64))
+        self._by_hash = Directory()
+        self._salt = 0
+
+    def __len__(self) -> int:
+        return len(self._runs.lengths)
+
+    def numbers(self, sets: Runs) -> Numbers:
+        """The number of each set, whose elements come in ascending order; new ones are numbered."""
+        while True:
+            hashes = self._hashes(sets)
+            numbers = self._by_hash.find(hashes)
+            unknown = np.flatnonzero(numbers < 0)
+            _, first, places = np.unique(hashes[unknown], return_index=True, return_inverse=True)
+            ranks = np.argsort(np.argsort(first))  # of new sets, by where they were met first
+            new = unknown[np.sort(first)]
+            numbers[unknown] = len(self) + ranks[places]
+            known = _joined_runs(self._runs, _taken(sets, new))
+            if _are_same(sets, _taken(known, numbers)):
+                self._runs = known
+                self._by_hash.note(hashes[new])
+                return numbers
+            self._hash_anew()
+
+    def of(self, numbers: Numbers, others: Residues) -> Runs:
+        """The sets under these numbers, and single elements, of `others`, for -1."""
+        lengths = np.where(numbers < 0, 1, self._runs.lengths[numbers]) if len(self) else np.ones_like(numbers)
+        elements = np.empty(lengths.sum(), np.int64)
+        single = np.repeat(numbers < 0, lengths)
+        elements[single] = others[numbers < 0]
+        elements[~single] = self._runs.elements[self._runs.places(numbers[numbers >= 0])]
+        return Runs(elements, lengths)
+
+    def _hashes(self, sets: Runs) -> Residues:
+        if not len(sets.lengths):
+            return np.zeros(0, np.int64)
+        with np.errstate(over="ignore"):
+            mixed = mix(sets.elements.astype(np.uint64) ^ mix(np.asarray(self._salt, np.uint64)))
+            total = np.add.reduceat(mixed, sets.starts)
+        return np.asarray(mix(total) >> np.uint64(1)).astype(np.int64)
+
+    def _hash_anew(self) -> None:
+        while True:
+            self._salt += 1
+            hashes = self._hashes(self._runs)
+            if len(np.unique(hashes)) == len(hashes):
+                self._by_hash = Directory()
+                self._by_hash.note(hashes)
+                return
+
+
+def _taken(runs: Runs, which: Numbers) -> Runs:
+    return Runs(runs.elements[runs.places(which)], runs.lengths[which])
+
+
+def _joined_runs(before: Runs, after: Runs) -> Runs:
+    return Runs(*(np.concatenate(pair) for pair in zip(before, after, strict=True)))
+
+
+def _are_same(left: Runs, right: Runs) -> bool:
+    return np.array_equal(left.lengths, right.lengths) and np.array_equal(left.elements, right.elements)
+
+
+def _as_sets(runs: Runs) -> Runs:
+    """Each run in ascending order and without repetitions."""
+    elements, lengths = runs
+    starts = runs.starts
     ordered, kept = np.empty_like(elements), np.empty(len(elements), bool)
     for length in np.unique(lengths):
         places = starts[lengths == length, None] + np.arange(length)
         ordered[places] = rows = np.sort(elements[places], axis=1)
         kept[places] = np.diff(rows, axis=1, prepend=-1) != 0
-    content = ordered[kept].tobytes()
-    ends = _RESIDUE * np.cumsum(np.add.reduceat(kept, starts, dtype=np.int64))
-    return [content[start:end] for start, end in itertools.pairwise([0, *ends.tolist()])]
+    return Runs(ordered[kept], np.add.reduceat(kept, starts, dtype=np.int64))

@@ -9,6 +9,7 @@ so that memory stays that of one iteration.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -28,6 +29,9 @@ V = TypeVar("V")
 _PENDING = 16
 """Values an accumulator collects before it combines them: few enough to bound memory, many enough to be fast."""
 
+
+_FEW_MEMBERS = 4
+"""Data movements are applied to so many members of a batch one by one."""
 
 Pulse = Callable[[], object]
 """Called before every operator; it may raise to end the evaluation."""
@@ -263,9 +267,14 @@ class _Batched(Generic[V]):
         return self.inner.join(xs, lambda arrays: self.rearrange(arrays, combine))
 
     def rearrange(self, arrays: Sequence[Array], combine: Callable[[Sequence[Array]], Array]) -> Array:
-        """Apply a data movement to every member of the batch: what it does to the elements' numbers tells where they go."""
+        """Apply a data movement to every member of the batch: to one after the other where they are few, and otherwise what it
+        does to the elements' numbers tells where they go."""
         batch = np.broadcast_shapes(*(array.shape[: self.lead] for array in arrays))
         shapes = [array.shape[self.lead :] for array in arrays]
+        if math.prod(batch) <= _FEW_MEMBERS:
+            spread = [np.broadcast_to(array, (*batch, *shape)) for array, shape in zip(arrays, shapes, strict=True)]
+            moved = [np.asarray(combine([array[member] for array in spread])) for member in np.ndindex(batch)]
+            return (moved[0] if len(moved) == 1 else np.stack(moved)).reshape(*batch, *moved[0].shape)
         counts = [int(np.prod(shape, dtype=np.int64)) for shape in shapes]
         starts = np.cumsum([0, *counts])
         numbers = combine([np.arange(a, a + n).reshape(s) for a, n, s in zip(starts, counts, shapes, strict=False)])

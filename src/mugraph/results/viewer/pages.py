@@ -20,7 +20,7 @@ from mugraph.devices import device_for, roofline_seconds
 from mugraph.ir.graph import Graph
 from mugraph.results.coverage import coverage_rows
 from mugraph.results.data import Candidate, Result
-from mugraph.results.summary import bound_text, compared_text
+from mugraph.results.summary import bound_text, compared_text, sample_text
 from mugraph.results.viewer import evidence, tables
 from mugraph.results.viewer.differences import COLUMNS, differences
 from mugraph.results.viewer.drawing import Drawing, Note, draw, standalone, svg
@@ -102,6 +102,7 @@ def page(opt: Result) -> str:
             floats=best.certificate.floats,
             float_rows=[] if certificate.floats is None else evidence.float_rows(certificate.floats),
             compared=compared_text(best),
+            sample="" if certificate.floats is None else sample_text(certificate.floats),
             tolerances="" if certificate.floats is None else evidence.tolerances_text(certificate.floats),
             candidates=candidates,
             differences=differences(opt),
