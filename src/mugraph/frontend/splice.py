@@ -54,13 +54,16 @@ def spliced(
     kernels: Mapping[Piece, Kernels],
     library: Mapping[LibraryKernel, Callable[..., torch.Tensor]] | None = None,
     arrange: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    restore: Callable[[torch.Tensor, Sequence[int]], torch.Tensor] | None = None,
 ) -> fx.GraphModule:
     """`module` with every piece of `partition` run by its kernels, and library kernels from their operands; needs all of them.
 
     What kernels and PyTorch's calls read has the strides that the graph was recorded with. Library kernels may give tensors that
-    lie otherwise, and so may calls after them for which this makes no difference; `arrange` lays out the images they read.
+    lie otherwise, and so may calls after them for which this makes no difference; `arrange` lays out the images they read, and
+    `restore` does what `laid_out` does.
     """
-    splicing = _Splicing(fx.Graph(), {kernel.source for kernel in partition.library if kernel.geometry}, arrange)
+    read = {kernel.source for kernel in partition.library if kernel.geometry}
+    splicing = _Splicing(fx.Graph(), read, arrange, restore or laid_out)
     graph, seen = splicing.graph, dict[fx.Node, fx.Node]()
     for node in module.graph.nodes:
         if node.op in ("placeholder", "get_attr"):
@@ -88,6 +91,7 @@ class _Splicing:
     read: Container[fx.Node]
     """The images that library kernels read."""
     arrange: Callable[[torch.Tensor], torch.Tensor] | None
+    restore: Callable[[torch.Tensor, Sequence[int]], torch.Tensor]
     copies: dict[fx.Node, fx.Node] = field(default_factory=dict)
     """Tensors with the strides that they were recorded with."""
     images: dict[fx.Node, fx.Node] = field(default_factory=dict)
@@ -98,7 +102,7 @@ class _Splicing:
         if node not in self.copies:
             tensor = tensor_of(node)
             assert tensor is not None, "of several results, each is taken out of them first"
-            self.copies[node] = self.graph.call_function(laid_out, (self.images[node], tuple(tensor.stride())))
+            self.copies[node] = self.graph.call_function(self.restore, (self.images[node], tuple(tensor.stride())))
         return self.copies[node]
 
     def call(self, kernel: LibraryKernel, run: Callable[..., torch.Tensor]) -> None:

@@ -19,7 +19,8 @@ from mugraph.frontend.library import LibraryKernel, linear_layers
 from mugraph.frontend.node_traits import tensor_of
 from mugraph.frontend.partition import Left, Partition, Piece
 from mugraph.frontend.splice import as_torch, spliced
-from mugraph.pieces.packed_weights import Layout, packed
+from mugraph.pieces.image_layouts import Layout
+from mugraph.pieces.packed_weights import packed
 from mugraph.runtime.benchmarking import in_turns
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import Event, ProgressCallback

@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -18,28 +17,10 @@ import numpy.typing as npt
 import torch
 
 from mugraph.frontend.library import Activation, Geometry, LibraryKernel
+from mugraph.pieces.image_layouts import Layout
 
 _SAMPLES = 16
 """Elements of a tensor that are looked at in every call, since `tensor.data` is written to without a trace."""
-
-
-class Layout(StrEnum):
-    """How images lie in memory between convolutions."""
-
-    CONTIGUOUS = "contiguous"
-    """Batch, channels, places."""
-    CHANNELS_LAST = "channels_last"
-    """Batch, places, channels."""
-
-    def of(self, image: torch.Tensor) -> torch.Tensor:
-        """The image in this layout, itself or a copy."""
-        return image.contiguous(memory_format=self.format_of(image.dim()))
-
-    def format_of(self, dims: int) -> torch.memory_format:
-        """What PyTorch calls the layout for tensors of so many dimensions; those of three have but one."""
-        if self is Layout.CONTIGUOUS or dims == 3:
-            return torch.contiguous_format
-        return torch.channels_last if dims == 4 else torch.channels_last_3d
 
 
 _Place = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]

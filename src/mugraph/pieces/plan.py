@@ -20,8 +20,9 @@ from mugraph.frontend.library import LibraryKernel, convolutions, linear_layers
 from mugraph.frontend.node_traits import bytes_of
 from mugraph.frontend.partition import Partition, Piece, partition
 from mugraph.frontend.splice import spliced
+from mugraph.pieces.image_layouts import Layout, as_recorded
 from mugraph.pieces.library_ways import Ways
-from mugraph.pieces.packed_weights import Layout, packed
+from mugraph.pieces.packed_weights import packed
 from mugraph.pieces.piece_optimizer import GraphsByForm, Optimizer
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.selection.structure_key import form_of
@@ -51,7 +52,7 @@ class Plan:
         kernels = {piece: self.results[piece].executable for piece in self.partition.pieces}
         library = {kernel: packed(kernel, self.layout) for kernel in self.partition.library}
         arrange = self.layout.of if self.layout is Layout.CHANNELS_LAST else None
-        return spliced(module, self.partition, kernels, library, arrange)
+        return spliced(module, self.partition, kernels, library, arrange, as_recorded)
 
 
 def plans(
