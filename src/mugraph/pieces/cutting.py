@@ -118,7 +118,7 @@ def _beside(
     tell: ProgressCallback,
 ) -> Partitioned:
     """The result after calls of it and of the function were compared and timed, which calls the function where that is best."""
-    if not result.pieces and not result.cut.partition.library:
+    if not result.pieces and not result.cut.partition.library and not result.cut.plan.others:
         return with_report(result, fn, found=False, total_seconds=deadline.elapsed)
     args, kwargs = arguments_of(example_inputs)
     captured = result.calling.captured

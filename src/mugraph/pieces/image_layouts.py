@@ -56,13 +56,21 @@ class Layout(StrEnum):
         return torch.channels_last if dims == 4 else torch.channels_last_3d
 
 
-def as_recorded(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
+def as_recorded(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
     """The tensor with these strides, as `mugraph.frontend.splice.laid_out` gives it, by a kernel of ours if one does it."""
-    if not lies_alike(tensor, strides) and tensor.dim() in (4, 5):
-        for layout in Layout:
-            if lies_alike(torch.empty(tensor.shape, device="meta", memory_format=layout.format_of(tensor.dim())), strides):
-                return layout.of(tensor)
-    return laid_out(tensor, strides)
+    if lies_alike(tensor, strides):
+        return tensor
+    layout = _layout_of(tensor.shape, strides)
+    return laid_out(tensor, strides) if layout is None else layout.of(tensor)
+
+
+@functools.lru_cache(maxsize=_KNOWN)
+def _layout_of(shape: torch.Size, strides: tuple[int, ...]) -> Layout | None:
+    """The layout in which an image has these strides."""
+    if len(shape) not in (4, 5):
+        return None
+    images = {layout: torch.empty(shape, device="meta", memory_format=layout.format_of(len(shape))) for layout in Layout}
+    return next((layout for layout, image in images.items() if lies_alike(image, strides)), None)
 
 
 def _turned(image: torch.Tensor, last: bool) -> torch.Tensor | None:

@@ -17,8 +17,10 @@ _CALLS = 3
 """Consecutive calls of a side in one round, of which the median counts: one stalled call decides nothing."""
 _BURST_SECONDS, _MOST_CALLS = 1e-4, 100
 """Calls of microseconds are made one after the other for so long, or so often: reading the clock costs as much as one."""
+_ALONE_SECONDS = 0.01
+"""Of calls that take longer, a round makes one of each side: more rounds tell more than the middle one of three calls."""
 _LONG_SECONDS = 0.1
-"""Of calls that take longer, a round makes one of each side."""
+"""Calls that take longer are warm after one."""
 _FEWEST, _MOST = 5, 60
 _SECONDS = 0.5
 """After this time, and the fewest rounds, no further round starts."""
@@ -170,7 +172,9 @@ def _warmed(call: Callable[[], object]) -> int:
         call()
         taken = time.perf_counter() - before
         if taken > _LONG_SECONDS:
-            return 1
+            break
+    if taken > _ALONE_SECONDS:
+        return 1
     return _CALLS if _CALLS * taken > _BURST_SECONDS else min(_MOST_CALLS, math.ceil(_BURST_SECONDS / max(taken, 1e-9)))
 
 
