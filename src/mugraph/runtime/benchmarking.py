@@ -24,8 +24,10 @@ _LONG_SECONDS = 0.1
 _FEWEST, _MOST = 5, 60
 _SECONDS = 0.5
 """After this time, and the fewest rounds, no further round starts."""
-_OBVIOUS = 2.0
-"""Where there is time for a few rounds only, the challenger is faster that is so many times as fast in all of them."""
+_OBVIOUS, _OBVIOUS_AT_LENGTH = 2.0, 1.1
+"""Where there is time for a few rounds only, the challenger is faster that is so many times as fast in all of them: of calls that
+take less than AT_LENGTH seconds, which one stall delays much, and of others."""
+_AT_LENGTH = 1.0
 
 
 def measure(
@@ -98,7 +100,8 @@ class Duel:
     def clear(self) -> bool:
         """Whether the challenger is the faster, and equals would win so often in less than one duel of forty."""
         if self.rounds < _FEWEST:
-            return self.won == self.rounds and self.speedup >= _OBVIOUS
+            at_length = self.ours is not None and self.ours.median >= _AT_LENGTH
+            return self.won == self.rounds and self.speedup >= (_OBVIOUS_AT_LENGTH if at_length else _OBVIOUS)
         return self.speedup > 1 and self.won - self.rounds / 2 > math.sqrt(self.rounds)  # two deviations of a fair coin
 
     def to_json(self) -> dict[str, Any]:
