@@ -9,7 +9,7 @@ import torch
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from mugraph.frontend.graph_passes import viewed, with_views_of_results
+from mugraph.frontend.graph_passes import viewed, with_views_of_results, without_copies
 from mugraph.frontend.partition import partition
 from mugraph.frontend.splice import spliced
 from mugraph.runtime import build
@@ -82,3 +82,25 @@ def test_schemas_say_what_is_a_view() -> None:
     module = recorded(fn, torch.randn(4, 4))
     views = {str(node) for node in module.graph.nodes if viewed(node) is not None}
     assert views == {"view", "split", "getitem", "getitem_1", "t", "unsqueeze"}
+
+
+def clones(fn: Function, *inputs: torch.Tensor) -> int:
+    """How many clones are left of a function."""
+    module = recorded(fn, *inputs)
+    fewer = without_copies(module)
+    torch.testing.assert_close(list(fewer(*inputs)), list(fn(*inputs)), rtol=0, atol=0)
+    return sum(node.target is torch.ops.aten.clone.default for node in fewer.graph.nodes)
+
+
+def test_clones_that_calls_only_compute_with_are_left_out() -> None:
+    x = torch.randn(4, 8)
+    assert clones(lambda x: ((x * 2).clone() + 1, x.clone().view(32).exp()), x) == 0
+    assert clones(lambda x: (x.clone().t().clone() @ x,), x) == 0
+
+
+def test_clones_that_are_returned_or_brought_into_another_layout_stay() -> None:
+    x = torch.randn(4, 8)
+    assert clones(lambda x: (x.clone(),), x) == 1
+    assert clones(lambda x: (x, x.clone().view(32)[4:]), x) == 1
+    assert clones(lambda x: (x.t().clone(memory_format=torch.contiguous_format) + 1,), x) == 1
+    assert clones(lambda x: (x.clone().add_(1), x + 1), x) == 1

@@ -13,7 +13,8 @@ from torch import nn
 from mugraph.errors import InvalidInput
 from mugraph.integrations.torch_compile import Compiled, compilations
 from mugraph.pieces import piece_optimizer
-from mugraph.pieces.packed_weights import _LAYERS, Layout
+from mugraph.pieces.image_layouts import Layout
+from mugraph.pieces.packed_weights import _LAYERS
 
 
 @pytest.fixture(autouse=True)

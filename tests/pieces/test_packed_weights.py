@@ -20,8 +20,9 @@ from mugraph.api import _recorded
 from mugraph.frontend.library import LibraryKernel, convolutions, linear_layers, mark_constant
 from mugraph.frontend.recorded_graph import RecordedGraph, recorded_graph
 from mugraph.frontend.torch_casts import name_of
+from mugraph.pieces.image_layouts import Layout
 from mugraph.pieces.library_ways import Library, Ways
-from mugraph.pieces.packed_weights import Layout, PackedConvolution, packed
+from mugraph.pieces.packed_weights import PackedConvolution, packed
 from mugraph.pieces.partitioned import Partitioned
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import silent

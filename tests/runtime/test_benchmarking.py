@@ -68,7 +68,7 @@ def test_a_duel_ends_with_its_time_but_not_before_the_fewest_rounds(clock: Clock
     slow = duel(clock.taking(itertools.repeat(5.0)), clock.taking(itertools.repeat(5.0)), seconds=0.5)
     quick = duel(clock.taking(itertools.repeat(0.02)), clock.taking(itertools.repeat(0.02)), seconds=1.5)
     assert slow.rounds == 5
-    assert 10 <= quick.rounds <= 15
+    assert 30 <= quick.rounds <= 40  # of one call of each side
 
 
 @pytest.mark.parametrize(("won", "clear"), [(8, False), (12, False), (13, True), (16, True)])
@@ -79,7 +79,18 @@ def test_a_few_rounds_more_than_half_are_chance(won: int, clear: bool) -> None:
 
 @pytest.mark.parametrize(("speedups", "clear"), [([2.5], True), ([1.5], False), ([3.0, 2.5], True), ([9.0, 0.9], False)])
 def test_few_rounds_show_only_what_is_obvious(speedups: list[float], clear: bool) -> None:
-    assert Duel.of([1.0] * len(speedups), speedups).clear is clear
+    assert Duel.of([0.1] * len(speedups), [0.1 * speedup for speedup in speedups]).clear is clear
+
+
+@pytest.mark.parametrize(("speedups", "clear"), [([1.2], True), ([1.05], False), ([1.5, 1.2], True), ([1.5, 0.9], False)])
+def test_of_calls_that_take_seconds_a_few_show_more(speedups: list[float], clear: bool) -> None:
+    assert Duel.of([2.0] * len(speedups), [2.0 * speedup for speedup in speedups]).clear is clear
+
+
+def test_calls_of_tens_of_milliseconds_are_made_one_by_one(clock: Clock) -> None:
+    outcome = duel(clock.taking(itertools.repeat(0.02)), clock.taking(itertools.repeat(0.03)), seconds=0.5)
+    assert outcome.clear
+    assert outcome.rounds >= 10
 
 
 def test_calls_of_microseconds_are_timed_by_the_many(clock: Clock) -> None:

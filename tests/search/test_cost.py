@@ -129,3 +129,14 @@ def test_rows_of_half_a_vector_cost_a_tenth_and_half_a_sector_twice_as_much() ->
     gpu = device_for("cuda:sm_90")
     assert [round(float(short_run_factor(gpu, float(run), 1e6)), 2) for run in (128, 64, 32, 16)] == [1.0, 1.0, 1.1, 2.43]
     assert short_run_factor(gpu, 16.0, 16.0) == 1.0  # there is no more of it
+
+
+def test_tiles_beyond_the_first_level_cache_cost_their_traffic_on_a_cpu() -> None:
+    device = dataclasses.replace(CPU, first_level_bytes=32768)
+    small, fitting, large = (
+        float(kernel_seconds(device, Demand(blocks=8, loop=1, memory=1e6, cache=1e6, compute=0.0, steps=0, held=held)))
+        for held in (0.0, 32768.0, 131072.0)
+    )
+    assert small == fitting < large
+    unknown = dataclasses.replace(device, first_level_bytes=0)
+    assert float(kernel_seconds(unknown, Demand(8, 1, 1e6, 1e6, 0.0, 0, 131072.0))) == small

@@ -168,3 +168,47 @@ def test_sixteen_bit_results_round_to_nearest_even() -> None:
 def test_fp64_kernels_are_refused() -> None:
     with pytest.raises(UnsupportedOperator, match="fp64"):
         build(many_kernels(0, 1, DType.FP64))
+
+
+def turning(rows: int, columns: int, dtype: DType) -> Graph:
+    """Exponentials of a matrix, transposed, beside a column and a row."""
+    kernel = GraphBuilder(Level.KERNEL)
+    shapes = {"x": (rows, columns), "column": (columns, 1), "row": (1, rows)}
+    operands = [kernel.input(name, shape, dtype) for name, shape in shapes.items()]
+    block = GraphBuilder(Level.BLOCK, grid=(1,))
+    x, column, row = (block.iterator(number, kernel.tensor(value), (None,), None) for number, value in enumerate(operands))
+    turned = block.add("exp", block.add("transpose", x, permutation=(1, 0)))
+    saved = block.add("output_saver", block.add("add", block.add("mul", turned, column), row), omap=(0,))
+    return kernel.build(kernel.graph_defined(block.build([saved]), operands))
+
+
+@pytest.mark.parametrize("vectors", WIDTHS, ids=lambda vectors: f"{vectors.lanes} lanes")
+@pytest.mark.parametrize(("rows", "columns"), [(16, 32), (5, 7), (33, 20), (4, 100), (70, 3)])
+def test_what_lies_across_its_result_is_turned_in_registers(vectors: Vectors, rows: int, columns: int) -> None:
+    graph = turning(rows, columns, FP32)
+    executable, inputs = executable_for(graph, vectors), normal_inputs(graph)
+    (text,) = executable.sources.values()
+    assert ("turn(turned" in text) == (min(rows, columns) >= 4)
+    (result,), (expected,) = executable(*inputs), reference(graph, inputs)
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)
+
+
+def column_reductions(rows: int, columns: int) -> Graph:
+    """The sum of each column's exponentials, and the largest of each column's differences from a row."""
+    kernel = GraphBuilder(Level.KERNEL)
+    operands = [kernel.input("x", (rows, columns), FP32), kernel.input("v", (1, columns), FP32)]
+    block = GraphBuilder(Level.BLOCK, grid=(1,))
+    x, v = (block.iterator(number, kernel.tensor(value), (None,), None) for number, value in enumerate(operands))
+    total = block.add("sum", block.add("exp", x), dim=0, size=rows)
+    largest = block.add("max", block.add("sub", x, v), dim=0, size=rows)
+    saved = [block.add("output_saver", value, omap=(0,)) for value in (total, largest)]
+    return kernel.build(kernel.graph_defined(block.build(saved), operands))
+
+
+@pytest.mark.parametrize("vectors", WIDTHS, ids=lambda vectors: f"{vectors.lanes} lanes")
+@pytest.mark.parametrize("columns", [3, 16, 64, 150])
+def test_columns_are_reduced_several_vectors_at_a_time(vectors: Vectors, columns: int) -> None:
+    graph = column_reductions(37, columns)
+    inputs = normal_inputs(graph)
+    for result, expected in zip(executable_for(graph, vectors)(*inputs), reference(graph, inputs), strict=True):
+        np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)

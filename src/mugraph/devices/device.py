@@ -69,6 +69,8 @@ class Device:
     """Of a multiprocessor, whose shared memory serves one access of a warp a turn; a boost clock, which loads may lower."""
     resident_blocks: int = 1
     """Blocks that a multiprocessor runs side by side where their tiles leave room."""
+    first_level_bytes: int = 0
+    """Of a CPU's first-level cache, beyond which a block's tiles move through the next one; 0 where that makes no difference."""
     operands_in_place: bool = False
     """Whether blocks read operands where they lie, through caches, instead of copying tiles into shared memory first."""
     tf32_flops: float | None = None

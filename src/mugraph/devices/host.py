@@ -44,6 +44,7 @@ def host_cpu() -> Device:
         vector_bytes=facts["stream_bytes"],
         short_run_exponent=facts["short_run_exponent"],
         resident_threads=isa["vector_bytes"] // DType.FP32.bytes,
+        first_level_bytes=memory["first_level_bytes"],
         operands_in_place=True,
     )
 

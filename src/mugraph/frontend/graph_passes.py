@@ -1,8 +1,9 @@
 """Passes over torch graphs before they are cut into pieces.
 
-`concrete` makes of a graph with symbolic sizes the one it is at sizes that are known; `with_slices` makes each part of a tensor
-that is split a call of its own; `with_views_of_results` makes results that share memory views, which nothing else reads, of one
-tensor; `with_arrangements` makes concatenations of equal blocks of one tensor calls of `mugraph.frontend.permuted_blocks`.
+`concrete` makes of a graph with symbolic sizes the one it is at sizes that are known. `ready_to_cut` applies all others:
+`without_copies` leaves out copies of which nobody can tell; `with_views_of_results` makes results that share memory views, which
+nothing else reads, of one tensor; `with_slices` makes each part of a tensor that is split a call of its own; `with_arrangements`
+makes concatenations of equal blocks of one tensor calls of `mugraph.frontend.permuted_blocks`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ from mugraph.frontend.node_traits import SPLITS, mutates
 from mugraph.frontend.permuted_blocks import TINY_MATRIX, Blocks, arranged
 
 Number = int | float | bool
+
+
+def ready_to_cut(module: fx.GraphModule) -> fx.GraphModule:
+    """A graph of ATen calls as it is cut into pieces."""
+    return with_arrangements(with_slices(with_views_of_results(without_copies(module))))
 
 
 def numbers_of(module: fx.GraphModule) -> tuple[int, ...] | None:
@@ -123,6 +129,43 @@ def with_views_of_results(module: fx.GraphModule) -> fx.GraphModule:
     return fx.GraphModule(module, graph)
 
 
+def without_copies(module: fx.GraphModule) -> fx.GraphModule:
+    """A graph of ATen calls without the clones, as dropout is at inference, that calls only compute with.
+
+    Where a call changes its operands all stay, and so do clones that are returned, or views of which are.
+    """
+    calls = [node for node in module.graph.nodes if node.op == "call_function"]
+    copied = {node: node.args[0] for node in calls if _is_plain_clone(node) and not _is_returned(node)}
+    if not copied or any(map(mutates, calls)):
+        return module
+    graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
+    for node in module.graph.nodes:
+        source = copied.get(node)
+        copies[node] = copies[source] if isinstance(source, fx.Node) else graph.node_copy(node, copies.__getitem__)
+    return fx.GraphModule(module, graph)
+
+
+def _is_plain_clone(node: fx.Node) -> bool:
+    """Whether a call copies a tensor as it lies."""
+    if node.target is not _aten.clone.default or not isinstance(node.args[0], fx.Node):
+        return False
+    given, read = (each.meta.get("val") for each in (node, node.args[0]))
+    return isinstance(given, torch.Tensor) and isinstance(read, torch.Tensor) and given.stride() == read.stride()
+
+
+def _is_returned(node: fx.Node) -> bool:
+    """Whether a tensor, or one that may share its memory, is a result."""
+    return any(user.op != "call_function" or (_may_share(user) and _is_returned(user)) for user in node.users)
+
+
+def _may_share(node: fx.Node) -> bool:
+    """Whether a call may give memory of its operands, as its schema says, or as it does without a word."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return True
+    aliases = any(argument.alias_info is not None for argument in node.target._schema.arguments)
+    return aliases or node.target.overloadpacket in _SHARE_SILENTLY
+
+
 def viewed(node: fx.Node) -> fx.Node | None:
     """The operand that an ATen call gives a view of; None for a tensor with memory of its own, as far as schemas tell."""
     if node.target is operator.getitem:
@@ -144,6 +187,8 @@ def owner_of(node: fx.Node) -> fx.Node:
 
 
 _aten = torch.ops.aten
+_SHARE_SILENTLY = frozenset({_aten._unsafe_view, _aten.dropout, _aten.feature_dropout, _aten.alpha_dropout})
+"""Operators that may give their operand, or its memory, although their schemas do not say so."""
 
 
 def with_slices(module: fx.GraphModule) -> fx.GraphModule:

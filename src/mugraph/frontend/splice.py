@@ -14,6 +14,7 @@ from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
 from mugraph.frontend.attention import causal_mask, hides_a_row
+from mugraph.frontend.graph_passes import arguments_of_call
 from mugraph.frontend.library import LibraryKernel
 from mugraph.frontend.node_traits import tensor_of
 from mugraph.frontend.partition import Left, Partition, Piece
@@ -54,13 +55,18 @@ def spliced(
     kernels: Mapping[Piece, Kernels],
     library: Mapping[LibraryKernel, Callable[..., torch.Tensor]] | None = None,
     arrange: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    restore: Callable[[torch.Tensor, tuple[int, ...]], torch.Tensor] | None = None,
+    others: Mapping[fx.Node, Callable[..., Any]] | None = None,
 ) -> fx.GraphModule:
     """`module` with every piece of `partition` run by its kernels, and library kernels from their operands; needs all of them.
 
     What kernels and PyTorch's calls read has the strides that the graph was recorded with. Library kernels may give tensors that
-    lie otherwise, and so may calls after them for which this makes no difference; `arrange` lays out the images they read.
+    lie otherwise, and so may calls after them for which this makes no difference; `arrange` lays out the images they read, and
+    `restore` does what `laid_out` does. `others` are called in the place of calls of PyTorch, with all arguments of these, where
+    tensors lie as recorded.
     """
-    splicing = _Splicing(fx.Graph(), {kernel.source for kernel in partition.library if kernel.geometry}, arrange)
+    read = {kernel.source for kernel in partition.library if kernel.geometry}
+    splicing = _Splicing(fx.Graph(), read, arrange, restore or laid_out, others or {})
     graph, seen = splicing.graph, dict[fx.Node, fx.Node]()
     for node in module.graph.nodes:
         if node.op in ("placeholder", "get_attr"):
@@ -88,6 +94,8 @@ class _Splicing:
     read: Container[fx.Node]
     """The images that library kernels read."""
     arrange: Callable[[torch.Tensor], torch.Tensor] | None
+    restore: Callable[[torch.Tensor, tuple[int, ...]], torch.Tensor]
+    others: Mapping[fx.Node, Callable[..., Any]]
     copies: dict[fx.Node, fx.Node] = field(default_factory=dict)
     """Tensors with the strides that they were recorded with."""
     images: dict[fx.Node, fx.Node] = field(default_factory=dict)
@@ -98,7 +106,7 @@ class _Splicing:
         if node not in self.copies:
             tensor = tensor_of(node)
             assert tensor is not None, "of several results, each is taken out of them first"
-            self.copies[node] = self.graph.call_function(laid_out, (self.images[node], tuple(tensor.stride())))
+            self.copies[node] = self.graph.call_function(self.restore, (self.images[node], tuple(tensor.stride())))
         return self.copies[node]
 
     def call(self, kernel: LibraryKernel, run: Callable[..., torch.Tensor]) -> None:
@@ -113,7 +121,11 @@ class _Splicing:
         self.images[kernel.result] = self.graph.call_function(_named(run), operands)
 
     def copy(self, node: fx.Node) -> None:
-        """Add a call that PyTorch makes."""
+        """Add a call that PyTorch makes, or what is called in its place."""
+        if node in self.others and self.images.keys().isdisjoint(node.all_input_nodes):
+            arguments = fx.map_arg(arguments_of_call(node), self.as_recorded)
+            self.copies[node] = self.graph.call_function(_named(self.others[node]), arguments)
+            return
         if name_of(node) not in _ANY_STRIDES:
             self.copies[node] = self.graph.node_copy(node, self.as_recorded)
             return

@@ -29,7 +29,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from mugraph.errors import InvalidInput
 from mugraph.frontend.capture import captured
-from mugraph.frontend.graph_passes import concrete, numbers_of, owner_of, with_arrangements, with_slices, with_views_of_results
+from mugraph.frontend.graph_passes import concrete, numbers_of, owner_of, ready_to_cut
 from mugraph.frontend.library import mark_constant
 from mugraph.frontend.node_traits import bytes_of, tensor_of
 from mugraph.frontend.partition import Partition, Piece
@@ -219,7 +219,7 @@ def _at_all_sizes(options: PieceOptions, module: fx.GraphModule) -> Callable[...
 
 def _optimized(options: PieceOptions, module: fx.GraphModule, graphs: GraphsByForm) -> fx.GraphModule:
     """The graph with kernels in the place of its pieces."""
-    module = with_arrangements(with_slices(with_views_of_results(module)))
+    module = ready_to_cut(module)
     with _disable_current_modes():  # Dynamo's, under which tensors have no data
         choices = plans(module, options.target.partition(":")[0], optimizer(options), Deadline(options.budget), graphs)
         plan = choices[0] if len(choices) == 1 else _fastest(module, choices)

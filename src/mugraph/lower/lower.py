@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -60,14 +61,18 @@ class Launch:
     orders: Mapping[Value, DimensionOrder] = field(default_factory=dict)
 
 
-def lower(graph: Graph, rules: tuple[FusionRule, ...] = RULES) -> dict[int, Launch]:
+def lower(
+    graph: Graph, rules: tuple[FusionRule, ...] = RULES, passes: Sequence[Callable[[Kernel], Kernel]] = ()
+) -> dict[int, Launch]:
     """The launch of every graph-defined node of a kernel graph, by node index, with a place in memory for each shared buffer.
 
-    `rules` are those of thread graphs.
+    `rules` are those of thread graphs; `passes` change kernels before there are places.
     """
-    return {
-        index: replace(launch, kernel=with_places(launch.kernel)) for index, launch in launches(grouped(graph, rules)).items()
-    }
+
+    def finished(kernel: Kernel) -> Kernel:
+        return with_places(reduce(lambda changed, each: each(changed), passes, kernel))
+
+    return {index: replace(launch, kernel=finished(launch.kernel)) for index, launch in launches(grouped(graph, rules)).items()}
 
 
 def grouped(graph: Graph, rules: tuple[FusionRule, ...]) -> Graph:

@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from mugraph.errors import MugraphError
 from mugraph.frontend.calling import arguments_of
-from mugraph.frontend.graph_passes import with_arrangements, with_slices, with_views_of_results
+from mugraph.frontend.graph_passes import ready_to_cut
 from mugraph.frontend.partition import Partition, Piece
 from mugraph.frontend.recorded_graph import RecordedGraph, recorded_graph
 from mugraph.frontend.source_lines import line_of_node
@@ -93,7 +93,7 @@ def _lies_on(machine: Machine, example_inputs: ExampleInputs) -> bool:
 
 def prepared(recorded: RecordedGraph) -> RecordedGraph:
     """A recorded graph as it is before it is cut."""
-    return replace(recorded, module=with_arrangements(with_slices(with_views_of_results(recorded.module))))
+    return replace(recorded, module=ready_to_cut(recorded.module))
 
 
 def _fastest(results: Sequence[Partitioned], example_inputs: ExampleInputs) -> Partitioned:
@@ -118,7 +118,7 @@ def _beside(
     tell: ProgressCallback,
 ) -> Partitioned:
     """The result after calls of it and of the function were compared and timed, which calls the function where that is best."""
-    if not result.pieces and not result.cut.partition.library:
+    if not result.pieces and not result.cut.partition.library and not result.cut.plan.others:
         return with_report(result, fn, found=False, total_seconds=deadline.elapsed)
     args, kwargs = arguments_of(example_inputs)
     captured = result.calling.captured

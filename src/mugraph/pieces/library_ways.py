@@ -15,11 +15,14 @@ from torch import fx
 
 from mugraph.devices import device_for
 from mugraph.devices.host import is_busy
+from mugraph.frontend.graph_passes import arguments_of_call
 from mugraph.frontend.library import LibraryKernel, linear_layers
 from mugraph.frontend.node_traits import tensor_of
 from mugraph.frontend.partition import Left, Partition, Piece
 from mugraph.frontend.splice import as_torch, spliced
-from mugraph.pieces.packed_weights import Layout, packed
+from mugraph.pieces.image_layouts import Layout
+from mugraph.pieces.other_ways import Way
+from mugraph.pieces.packed_weights import packed
 from mugraph.runtime.benchmarking import in_turns
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import Event, ProgressCallback
@@ -72,14 +75,27 @@ class Library:
 
     def _timed(self, kernel: LibraryKernel, deadline: Deadline) -> _Times | None:
         """Seconds of a kernel and of PyTorch's calls, now or in an earlier call; None where the deadline has passed before."""
-        key = digest_of(str(_kind(kernel)), *self._here)
+        return self._known(str(_kind(kernel)), functools.partial(_measured, kernel), deadline)
+
+    def faster_ways(self, ways: Mapping[fx.Node, Way], deadline: Deadline) -> dict[fx.Node, Way]:
+        """The calls that PyTorch answers faster in another way, with that way, as far as there is time to see."""
+        until = Deadline(deadline.share(_SHARE))
+        times = {
+            node: self._known(f"another way of {_described(node)}", functools.partial(_measured_call, node, way), until)
+            for node, way in ways.items()
+        }
+        return {node: ways[node] for node, known in times.items() if known is not None and known[1] * _FASTER < known[0]}
+
+    def _known(self, kind: str, measure: Callable[[Deadline], _Times], deadline: Deadline) -> _Times | None:
+        """Seconds of one kind, as measured now or in an earlier call; None where the deadline has passed before."""
+        key = digest_of(kind, *self._here)
         if key not in self._times:
             with suppress(KeyError, TypeError, ValueError):  # a document that is none: it is measured again
                 record = self._store.get(KIND, key)
                 if record is not None:
                     self._times[key] = tuple(float(seconds) for seconds in record["seconds"])
         if key not in self._times and not deadline.passed:
-            self._times[key] = _measured(kernel, deadline)
+            self._times[key] = measure(deadline)
             if not is_busy():
                 self._store.put(KIND, key, {"seconds": list(self._times[key])})
         return self._times.get(key)
@@ -184,6 +200,23 @@ def _measured(kernel: LibraryKernel, deadline: Deadline) -> _Times:
         sides.append(functools.partial(packed(kernel, layout), images[0], *parameters, *images[1:]))
     left = deadline.remaining
     with torch.no_grad():
+        times = in_turns(sides, _SECONDS, math.inf if left is None else left, _ROUNDS)
+    return tuple(median(taken) for taken in times)
+
+
+def _described(node: fx.Node) -> str:
+    """What the time of a call depends on."""
+    arguments = fx.map_arg(arguments_of_call(node), lambda source: str(source.meta["val"]))
+    return f"{node.target} {arguments}"
+
+
+def _measured_call(node: fx.Node, way: Way, deadline: Deadline) -> _Times:
+    """Seconds of a call by PyTorch and in another way."""
+    arguments = fx.map_arg(arguments_of_call(node), lambda source: example_of(source.meta["val"]))
+    left = deadline.remaining
+    assert callable(node.target), "an operator is called"
+    with torch.no_grad():
+        sides = [functools.partial(called, *arguments) for called in (node.target, way)]
         times = in_turns(sides, _SECONDS, math.inf if left is None else left, _ROUNDS)
     return tuple(median(taken) for taken in times)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -18,28 +17,10 @@ import numpy.typing as npt
 import torch
 
 from mugraph.frontend.library import Activation, Geometry, LibraryKernel
+from mugraph.pieces.image_layouts import Layout
 
 _SAMPLES = 16
 """Elements of a tensor that are looked at in every call, since `tensor.data` is written to without a trace."""
-
-
-class Layout(StrEnum):
-    """How images lie in memory between convolutions."""
-
-    CONTIGUOUS = "contiguous"
-    """Batch, channels, places."""
-    CHANNELS_LAST = "channels_last"
-    """Batch, places, channels."""
-
-    def of(self, image: torch.Tensor) -> torch.Tensor:
-        """The image in this layout, itself or a copy."""
-        return image.contiguous(memory_format=self.format_of(image.dim()))
-
-    def format_of(self, dims: int) -> torch.memory_format:
-        """What PyTorch calls the layout for tensors of so many dimensions; those of three have but one."""
-        if self is Layout.CONTIGUOUS or dims == 3:
-            return torch.contiguous_format
-        return torch.channels_last if dims == 4 else torch.channels_last_3d
 
 
 _Place = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
@@ -183,7 +164,7 @@ class PackedLayer(PackedKernel):
         return self._multiplied(source, packed.weights[0], bias)
 
     def _multiplied(self, rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        return torch.ops.mkldnn._linear_pointwise(rows, weight, bias, *self.activation)  # type: ignore[no-any-return]
+        return torch.ops.mkldnn._linear_pointwise.default(rows, weight, bias, *self.activation)  # type: ignore[no-any-return]
 
     def _weights(self, shape: Sequence[int], parameters: Sequence[torch.Tensor]) -> _Weights | None:
         weight = parameters[0].detach()
@@ -217,6 +198,14 @@ class PackedConvolution(PackedKernel):
         self.layout, self.geometry = layout, kernel.geometry
         self._affine = kernel.affine_steps() if kernel.affine else None
         self._steps_read = tuple(kernel.parameters.index(node) for node in kernel.affine_operands[1:])
+        self._windows = self._windows_of(kernel)
+
+    def _windows_of(self, kernel: LibraryKernel) -> tuple[Any, ...]:
+        """What the library is told of windows, as arguments."""
+        padding, stride, dilation, extra = _sizes(self.geometry)
+        if self.geometry.transposed and kernel.added is None:
+            return padding, extra, stride, dilation, self.geometry.groups
+        return padding, stride, dilation, self.geometry.groups
 
     def __call__(self, source: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
         """As of every kernel, in the layout."""
@@ -226,19 +215,16 @@ class PackedConvolution(PackedKernel):
         self, source: torch.Tensor, packed: _Packed, parameters: Sequence[torch.Tensor], other: torch.Tensor | None = None
     ) -> torch.Tensor:
         geometry, lone = self.geometry, self.geometry.rank == 1
-        padding, stride, dilation, extra = _sizes(geometry)
         image = self.layout.of(source)
         given = image.unsqueeze(2) if lone else image
-        library, weights = torch.ops.mkldnn, (packed.weights[0], packed.bias)
-        sizes: tuple[Any, ...] = (padding, stride, dilation, geometry.groups)
+        library, weights, windows = torch.ops.mkldnn, (packed.weights[0], packed.bias), self._windows
         if other is not None:
             sums: tuple[Any, ...] = ("add", 1.0, None, [], None)
-            result = library._convolution_pointwise.binary(given, self.layout.of(other), *weights, *sizes, *sums)
+            result = library._convolution_pointwise.binary(given, self.layout.of(other), *weights, *windows, *sums)
         elif geometry.transposed:
-            sizes = (padding, extra, stride, dilation, geometry.groups)
-            result = library._convolution_transpose_pointwise(given, *weights, *sizes, *self.activation)
+            result = library._convolution_transpose_pointwise.default(given, *weights, *windows, *self.activation)
         else:
-            result = library._convolution_pointwise(given, *weights, *sizes, *self.activation)
+            result = library._convolution_pointwise.default(given, *weights, *windows, *self.activation)
         return result.squeeze(2) if lone else result  # type: ignore[no-any-return]
 
     def _weights(self, shape: Sequence[int], parameters: Sequence[torch.Tensor]) -> _Weights | None:

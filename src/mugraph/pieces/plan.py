@@ -20,8 +20,10 @@ from mugraph.frontend.library import LibraryKernel, convolutions, linear_layers
 from mugraph.frontend.node_traits import bytes_of
 from mugraph.frontend.partition import Partition, Piece, partition
 from mugraph.frontend.splice import spliced
+from mugraph.pieces.image_layouts import Layout, as_recorded
 from mugraph.pieces.library_ways import Ways
-from mugraph.pieces.packed_weights import Layout, packed
+from mugraph.pieces.other_ways import Way, other_ways
+from mugraph.pieces.packed_weights import packed
 from mugraph.pieces.piece_optimizer import GraphsByForm, Optimizer
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.selection.structure_key import form_of
@@ -45,13 +47,15 @@ class Plan:
     """How images lie between convolutions that are library kernels."""
     lost: Mapping[Piece, str] = field(default_factory=dict)
     """Why PyTorch runs programs of the graph all the same."""
+    others: Mapping[fx.Node, Way] = field(default_factory=dict)
+    """Calls that PyTorch is asked for otherwise."""
 
     def spliced(self, module: fx.GraphModule) -> fx.GraphModule:
         """The graph with calls of kernels in the place of the programs."""
         kernels = {piece: self.results[piece].executable for piece in self.partition.pieces}
         library = {kernel: packed(kernel, self.layout) for kernel in self.partition.library}
         arrange = self.layout.of if self.layout is Layout.CHANNELS_LAST else None
-        return spliced(module, self.partition, kernels, library, arrange)
+        return spliced(module, self.partition, kernels, library, arrange, as_recorded, self.others)
 
 
 def plans(
@@ -94,7 +98,17 @@ def plans(
     lost = {piece: outcome.reason for piece, outcome in decided.items() if not outcome.runs}
     for piece, reason in lost.items():
         whole = whole.without([piece], reason)
-    return [Plan(part, {piece: results[piece] for piece in part.pieces}, layout, lost) for part, layout in ways.choices(whole)]
+    choices = ways.choices(whole)
+    others = _others(choices, optimizer, deadline)
+    return [Plan(part, {piece: results[piece] for piece in part.pieces}, layout, lost, others) for part, layout in choices]
+
+
+def _others(choices: Sequence[tuple[Partition, Layout]], optimizer: Optimizer, deadline: Deadline) -> dict[fx.Node, Way]:
+    """How PyTorch is asked for calls that it makes in some way that a graph is cut, where that was measured to be faster."""
+    if optimizer.library is None or not optimizer.options.profile:
+        return {}
+    calls = {left.node for part, _ in choices for left in part.left}
+    return optimizer.library.faster_ways(other_ways(calls), deadline)
 
 
 def within_memory(kernels: Sequence[LibraryKernel]) -> tuple[LibraryKernel, ...]:

@@ -20,7 +20,7 @@ from mugraph.frontend.calling import structure_of
 from mugraph.frontend.partition import Partition
 from mugraph.frontend.recorded_graph import RecordedGraph
 from mugraph.pieces.data import CutGraph, PartitionedResult
-from mugraph.pieces.packed_weights import Layout
+from mugraph.pieces.image_layouts import Layout
 from mugraph.pieces.plan import Plan
 from mugraph.pieces.saved_graph import cut_from_json, cut_to_json
 from mugraph.results.data import Report

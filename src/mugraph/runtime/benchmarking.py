@@ -17,13 +17,17 @@ _CALLS = 3
 """Consecutive calls of a side in one round, of which the median counts: one stalled call decides nothing."""
 _BURST_SECONDS, _MOST_CALLS = 1e-4, 100
 """Calls of microseconds are made one after the other for so long, or so often: reading the clock costs as much as one."""
+_ALONE_SECONDS = 0.01
+"""Of calls that take longer, a round makes one of each side: more rounds tell more than the middle one of three calls."""
 _LONG_SECONDS = 0.1
-"""Of calls that take longer, a round makes one of each side."""
+"""Calls that take longer are warm after one."""
 _FEWEST, _MOST = 5, 60
 _SECONDS = 0.5
 """After this time, and the fewest rounds, no further round starts."""
-_OBVIOUS = 2.0
-"""Where there is time for a few rounds only, the challenger is faster that is so many times as fast in all of them."""
+_OBVIOUS, _OBVIOUS_AT_LENGTH = 2.0, 1.1
+"""Where there is time for a few rounds only, the challenger is faster that is so many times as fast in all of them: of calls that
+take less than AT_LENGTH seconds, which one stall delays much, and of others."""
+_AT_LENGTH = 1.0
 
 
 def measure(
@@ -96,7 +100,8 @@ class Duel:
     def clear(self) -> bool:
         """Whether the challenger is the faster, and equals would win so often in less than one duel of forty."""
         if self.rounds < _FEWEST:
-            return self.won == self.rounds and self.speedup >= _OBVIOUS
+            at_length = self.ours is not None and self.ours.median >= _AT_LENGTH
+            return self.won == self.rounds and self.speedup >= (_OBVIOUS_AT_LENGTH if at_length else _OBVIOUS)
         return self.speedup > 1 and self.won - self.rounds / 2 > math.sqrt(self.rounds)  # two deviations of a fair coin
 
     def to_json(self) -> dict[str, Any]:
@@ -170,7 +175,9 @@ def _warmed(call: Callable[[], object]) -> int:
         call()
         taken = time.perf_counter() - before
         if taken > _LONG_SECONDS:
-            return 1
+            break
+    if taken > _ALONE_SECONDS:
+        return 1
     return _CALLS if _CALLS * taken > _BURST_SECONDS else min(_MOST_CALLS, math.ceil(_BURST_SECONDS / max(taken, 1e-9)))
 
 

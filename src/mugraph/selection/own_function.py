@@ -13,6 +13,8 @@ from mugraph.targets.machine import Machine
 
 _SECONDS, _SECONDS_COMPILED = 0.5, 5.0
 """For so long rounds start: against the function alone, and against what torch.compile makes of it, too."""
+_LEFT = 3.0
+"""Seconds that are there in any case: five rounds of calls of a fifth of a second, which decide what the search was for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class OwnCall:
         """
         seconds = _SECONDS_COMPILED if compiled else _SECONDS
         left = deadline.remaining
-        limit = math.inf if left is None or compiled else max(left, seconds)
+        limit = math.inf if left is None or compiled else max(left, _LEFT)
         return compare(result, self.fn, self.args, self.kwargs, seconds=seconds, limit=limit, compiled=compiled, machine=machine)
 
 

@@ -63,6 +63,8 @@ def kernel_seconds(device: Device, demand: Demand) -> Values:
         at_once = np.logical_and(device.multiprocessors <= blocks, blocks <= side_by_side)
         shared = 1.0 + np.where(at_once, NOT_HIDDEN, NOT_TAKEN) * (uneven - 1.0)
         working, after = working + looping, device.launch_seconds
+    if device.first_level_bytes:  # tiles that are too large for it are written to the next cache, and read from there
+        cache = cache + 2 * np.maximum(0.0, held - device.first_level_bytes)
     moving, caching = shared * memory / device.memory_bandwidth, shared * blocks * cache / device.cache_bandwidth
     slowest = np.maximum(np.maximum(moving, caching), working)
     return slowest + NOT_HIDDEN * (moving + caching + working - slowest) + after

@@ -31,6 +31,22 @@ def print_interleaving(lanes: int) -> str:
     return "\n".join(parts) + "\n"
 
 
+def print_turning(lanes: int) -> str:
+    """Definition of `turn`: rows that become columns, of as many vectors as they have lanes."""
+    lines = []
+    for half in _halves(lanes):
+        for row in (row for row in range(lanes) if not row & half):
+            low, high = (
+                ", ".join(str((lane & ~half) + offset + lanes * bool(lane & half)) for lane in range(lanes))
+                for offset in (0, half)
+            )
+            pair = f"rows[{row}], rows[{row + half}]"
+            lines.append(f"a = __builtin_shufflevector({pair}, {low}), b = __builtin_shufflevector({pair}, {high});")
+            lines.append(f"rows[{row}] = a, rows[{row + half}] = b;")
+    body = "\n    ".join(["vec a, b;", *lines])
+    return f"INLINE void turn(vec *rows)\n{{\n    {body}\n}}\n"
+
+
 def fold_all(vectors: Sequence[str], lanes: int) -> str:
     """A C expression whose lane i is the sum over the lanes of `vectors[i]`, for at most `lanes` vectors."""
     names = [*vectors, *["(vec){0}"] * (lanes - len(vectors))]

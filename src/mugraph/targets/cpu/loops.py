@@ -6,6 +6,8 @@ every subexpression is computed in the outermost loop where its operands are kno
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from mugraph.ir.ops import operator
 from mugraph.lower.scalar_expressions import Apply, Constant, Expression, Source, subexpressions
 from mugraph.lower.thread_mapping import LoopDim, loops_of
@@ -18,8 +20,10 @@ _COMBINED = {Combine.SUM: "{} + {}", Combine.MAX: "vec_max({}, {})"}
 _DIVISION = operator("div").scalar
 _PRODUCT = "({0} * {1})"
 _RECIPROCAL = "(1.0f / {0})"
+_LEAST_TURNED = 4
+"""Elements along both dimensions from which on a square of them is turned in registers, not gathered one by one."""
 _UNROLLED = 4
-"""Partial results of a vectorised reduction: enough to hide the latency of an addition."""
+"""Partial results of a vectorised reduction, or vectors reduced side by side: enough to hide the latency of an addition."""
 
 
 def print_loops(writer: Writer, statement: Elementwise | Reduce) -> None:
@@ -36,6 +40,19 @@ def _vector_cost(dim: LoopDim, lanes: int) -> float:
     return (1 + 4 * separate) / used + folding
 
 
+def _turning(dims: Sequence[LoopDim]) -> tuple[LoopDim, LoopDim, frozenset[int]] | None:
+    """Where sources lie across what the target lies along: their dimension, the target's, and the numbers of such sources."""
+    vector = next((dim for dim in dims if dim.strides[0] == 1), None)
+    if vector is None or any(dim.reduced for dim in dims) or vector.size < _LEAST_TURNED:
+        return None
+    for rows in dims:
+        sources = [(number, dims_of) for number, dims_of in enumerate(zip(rows.strides[1:], vector.strides[1:], strict=True))]
+        across = frozenset(number for number, (along, over) in sources if along == 1 and over > 1)
+        if across and rows is not vector and rows.size >= _LEAST_TURNED:
+            return rows, vector, across
+    return None
+
+
 class _Nest:
     def __init__(self, writer: Writer, statement: Elementwise | Reduce) -> None:
         self.writer, self.statement = writer, statement
@@ -44,6 +61,11 @@ class _Nest:
         vector = min(dims, key=lambda dim: _vector_cost(dim, self.lanes))
         outer = [dim for dim in dims if dim is not vector and not dim.reduced]
         inner = [dim for dim in dims if dim is not vector and dim.reduced]
+        self.turned: frozenset[int] = frozenset()
+        """Sources whose rows lie along the loop around the vector loop."""
+        if (turning := _turning(dims)) is not None:
+            rows, vector, self.turned = turning
+            outer = [*(dim for dim in dims if dim is not vector and dim is not rows), rows]
         self.loops = [*outer, vector, *inner]
         self.vector = len(outer)
         self.expression = self.with_reciprocals(statement.expression)
@@ -60,7 +82,9 @@ class _Nest:
     def level(self, depth: int, lanes: int) -> None:
         """Everything inside the first `depth` loops; `lanes` are in use of the vector loop around it, if any."""
         self.define(depth, lanes)
-        if depth == len(self.loops):
+        if self.turned and depth == self.vector - 1:
+            self.turning_loop(depth)
+        elif depth == len(self.loops):
             self.finish(lanes)
         elif depth == self.vector:
             self.vector_loop(depth)
@@ -73,19 +97,87 @@ class _Nest:
             if reduced:
                 self.store("total", lanes, self.accumulates)
 
+    def turning_loop(self, depth: int) -> None:
+        """Squares of rows by lanes: the turned sources are loaded along the rows, and computed with along the lanes."""
+        for rows in self.parts(f"first{depth}", self.loops[depth].size):
+            for lanes in self.parts(f"i{self.vector}", self.loops[self.vector].size):
+                for number in sorted(self.turned):
+                    self.turned_rows(number, f"first{depth}", rows, lanes)
+                with self.writer.block(f"for (long row = 0; row < {rows}; ++row)"), self.scope():
+                    self.writer.line(f"const long i{depth} = first{depth} + row;")
+                    self.define(depth + 1, lanes)
+                    self.level(depth + 2, lanes)
+
+    def parts(self, index: str, size: int) -> Iterator[int]:
+        """A loop over whole vectors of `size` elements, then what is left of them: inside each, how many elements there are."""
+        whole = size // self.lanes * self.lanes
+        if whole:
+            with self.writer.block(f"for (long {index} = 0; {index} < {whole}; {index} += {self.lanes})"), self.scope():
+                yield self.lanes
+        if size > whole:
+            with self.writer.block(), self.scope():
+                self.writer.line(f"const long {index} = {whole};")
+                yield size - whole
+
+    def turned_rows(self, number: int, row: str, rows: int, lanes: int) -> None:
+        """Declare a source's square, `rows` by `lanes`."""
+        tile, strides = self.statement.sources[number], [loop.strides[number + 1] for loop in self.loops]
+        terms = [scaled(stride, f"i{depth}") for depth, stride in enumerate(strides[: self.vector - 1])]
+        dtype, step = self.writer.dtype(tile), strides[self.vector]
+        load = f"load_{dtype}" if rows == self.lanes else f"load_first_{dtype}"
+        count = "" if rows == self.lanes else f", {rows}"
+        self.writer.line(f"vec turned{number}[LANES] = {{0}};")
+        for lane in range(lanes):
+            address = sum_of([f"x{number}", *terms, row, scaled(step, f"(i{self.vector} + {lane})")])
+            self.writer.line(f"turned{number}[{lane}] = {load}({address}{count});")
+        self.writer.line(f"turn(turned{number});")
+
     def vector_loop(self, depth: int) -> None:
         loop = self.loops[depth]
         if loop.reduced:
             self.vector_reduction(depth)
             return
         whole = loop.size // self.lanes * self.lanes
-        if whole:
-            with self.writer.block(f"for (long i{depth} = 0; i{depth} < {whole}; i{depth} += {self.lanes})"), self.scope():
+        done = self.side_by_side(depth, whole)
+        if whole > done:
+            with self.writer.block(f"for (long i{depth} = {done}; i{depth} < {whole}; i{depth} += {self.lanes})"), self.scope():
                 self.level(depth + 1, self.lanes)
         if loop.size > whole:
             with self.writer.block(), self.scope():
                 self.writer.line(f"const long i{depth} = {whole};")
                 self.level(depth + 1, loop.size - whole)
+
+    def side_by_side(self, depth: int, whole: int) -> int:
+        """Reduce several vectors of results in one pass over the reduced dimension, whose rows are read in longer runs then.
+
+        How many of the first `whole` results that is done for.
+        """
+        reduced, step = depth + 1, _UNROLLED * self.lanes
+        done = whole // step * step
+        if not done or not self.reduces_loads(depth):
+            return 0
+        with self.writer.block(f"for (long i = 0; i < {done}; i += {step})"):
+            for number in range(_UNROLLED):
+                self.writer.line(f"vec total{number} = splat({self.neutral});")
+            with self.writer.block(f"for (long i{reduced} = 0; i{reduced} < {self.loops[reduced].size}; ++i{reduced})"):
+                for number in range(_UNROLLED):
+                    with self.writer.block(), self.scope():
+                        self.writer.line(f"const long i{depth} = i + {number * self.lanes};")
+                        self.define(reduced, self.lanes)
+                        self.define(reduced + 1, self.lanes)
+                        value = self.names[self.expression]
+                        self.writer.line(f"total{number} = {self.combined(f'total{number}', value)};")
+            for number in range(_UNROLLED):
+                with self.writer.block():
+                    self.writer.line(f"const long i{depth} = i + {number * self.lanes};")
+                    self.store(f"total{number}", self.lanes, self.accumulates)
+        return done
+
+    def reduces_loads(self, depth: int) -> bool:
+        """Whether a reduction inside the vector loop at `depth` computes nothing once for a whole vector of results."""
+        inside = depth + 2 == len(self.loops) and self.loops[-1].reduced
+        nodes = subexpressions(self.expression)
+        return inside and not any(isinstance(node, Apply) and self.depth(node) == depth + 1 for node in nodes)
 
     def vector_reduction(self, depth: int) -> None:
         """The reduced dimension is the vector dimension: several partial vectors, then one sum across lanes."""
@@ -190,6 +282,8 @@ class _Nest:
         return sum_of([pointer, *terms])
 
     def load(self, pointer: str, tile: Tile, number: int, lanes: int, depth: int) -> str:
+        if number - 1 in self.turned:
+            return f"turned{number - 1}[row]"
         address, dtype = self.address(pointer, number, depth), self.writer.dtype(tile)
         stride = self.loops[self.vector].strides[number]
         if stride == 0 or depth <= self.vector:

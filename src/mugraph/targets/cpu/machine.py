@@ -13,6 +13,7 @@ from mugraph.host.arrays import Arrays, arrays_of
 from mugraph.host.thread_pool import load_thread_pool
 from mugraph.ir.graph import Graph
 from mugraph.lower import Launch, lower
+from mugraph.lower.inlining import with_cheap_values_inlined, with_joined_reductions
 from mugraph.lower.narrowing import with_rounded_factors
 from mugraph.lower.tile_form import Kernel, Matmul
 from mugraph.lower.tile_text import format_kernel
@@ -21,6 +22,8 @@ from mugraph.targets.cpu.compiler import find_compiler, load_shared
 from mugraph.targets.machine import LOWERED, Functions, Timed
 
 SOURCE_NAME = "kernels.c"
+PASSES = (with_joined_reductions, with_cheap_values_inlined)
+"""What is changed in kernels whose blocks are one thread."""
 LANES = (4, 8, 16)
 """Floats in a vector register, of the units there are."""
 
@@ -68,7 +71,7 @@ class Cpu:
 
     def lower(self, graph: Graph) -> dict[int, Launch]:
         """The launches of a kernel graph, by node."""
-        launches = lower(graph)
+        launches = lower(graph, passes=PASSES)
         if self.matrix_units is None:
             return launches
         return {

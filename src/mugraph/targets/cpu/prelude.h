@@ -86,6 +86,28 @@ INLINE halfs to_fp16(vec x) { return __builtin_convertvector(x, halfs); }
 INLINE float one_fp16(const fp16_t *p) { return (float)*p; }
 #endif
 
+/* The first n lanes, in one access where there are masks. Else through the stack, where a vector of which a part was just written
+   is read as a whole, which takes many times as long. */
+#define READ_FIRST(packed, x, p, n) READ_FIRST_##packed(x, p, n)
+#define WRITE_FIRST(packed, x, p, n) WRITE_FIRST_##packed(x, p, n)
+#define READ_SOME(x, p, n) (__builtin_memset(&x, 0, sizeof x), __builtin_memcpy(&x, p, (n) * sizeof *p))
+#define WRITE_SOME(x, p, n) __builtin_memcpy(p, &x, (n) * sizeof *p)
+#if LANES == 16 && defined(__AVX512F__) && !defined(__clang__)
+#define READ_FIRST_vec(x, p, n) (x = __builtin_ia32_loadups512_mask(p, (vec){0}, (unsigned short)((1u << (n)) - 1)))
+#define WRITE_FIRST_vec(x, p, n) __builtin_ia32_storeups512_mask(p, x, (unsigned short)((1u << (n)) - 1))
+#elif LANES == 8 && defined(__AVX__) && !defined(__clang__)
+#define FIRST(n) ((ints){0, 1, 2, 3, 4, 5, 6, 7} < (n))
+#define READ_FIRST_vec(x, p, n) (x = __builtin_ia32_maskloadps256((const vec *)(p), FIRST(n)))
+#define WRITE_FIRST_vec(x, p, n) __builtin_ia32_maskstoreps256((vec *)(p), FIRST(n), x)
+#else
+#define READ_FIRST_vec READ_SOME
+#define WRITE_FIRST_vec WRITE_SOME
+#endif
+#define READ_FIRST_shorts READ_SOME
+#define WRITE_FIRST_shorts WRITE_SOME
+#define READ_FIRST_halfs READ_SOME
+#define WRITE_FIRST_halfs WRITE_SOME
+
 /* Loads and stores: whole vectors, the first n lanes (the others read as 0), lanes `stride` elements apart. */
 #define MEMORY(type, packed)                                                                        \
     INLINE vec load_##type(const type##_t *p)                                                       \
@@ -96,8 +118,8 @@ INLINE float one_fp16(const fp16_t *p) { return (float)*p; }
     }                                                                                               \
     INLINE vec load_first_##type(const type##_t *p, const int n)                                    \
     {                                                                                               \
-        packed x = {0};                                                                             \
-        __builtin_memcpy(&x, p, n * sizeof *p);                                                     \
+        packed x;                                                                                   \
+        READ_FIRST(packed, x, p, n);                                                                \
         return from_##type(x);                                                                      \
     }                                                                                               \
     INLINE vec gather_##type(const type##_t *p, long stride, const int n)                           \
@@ -120,7 +142,7 @@ INLINE float one_fp16(const fp16_t *p) { return (float)*p; }
     INLINE void store_first_##type(type##_t *p, vec value, const int n)                             \
     {                                                                                               \
         packed x = to_##type(value);                                                                \
-        __builtin_memcpy(p, &x, n * sizeof *p);                                                     \
+        WRITE_FIRST(packed, x, p, n);                                                               \
     }                                                                                               \
     INLINE void scatter_##type(type##_t *p, long stride, vec value, const int n)                    \
     {                                                                                               \

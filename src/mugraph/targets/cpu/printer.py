@@ -12,7 +12,7 @@ from functools import cache
 from importlib import resources
 
 from mugraph.lower.tile_form import Buffer, Elementwise, Kernel, Matmul, Memory, Reduce, Statement
-from mugraph.targets.cpu.folds import print_folds, print_interleaving
+from mugraph.targets.cpu.folds import print_folds, print_interleaving, print_turning
 from mugraph.targets.cpu.loops import print_loops
 from mugraph.targets.cpu.matmul import print_matmul
 from mugraph.targets.cpu.source import Vectors, Writer
@@ -26,7 +26,7 @@ _SERIAL_WORK = 1 << 17
 def print_program(kernels: Sequence[Kernel], vectors: Vectors) -> str:
     """One C file with an exported function per kernel."""
     lanes = vectors.lanes
-    parts = [f"#define LANES {lanes}\n", _prelude(), print_folds(lanes), print_interleaving(lanes)]
+    parts = [f"#define LANES {lanes}\n", _prelude(), print_folds(lanes), print_interleaving(lanes), print_turning(lanes)]
     return "\n".join([*parts, *(_print_kernel(kernel, vectors) for kernel in kernels)])
 
 

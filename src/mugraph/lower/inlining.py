@@ -1,0 +1,196 @@
+"""Fewer passes over tiles: sums of sums as one sum, and cheap values computed anew where they are read.
+
+A block of a CPU is one thread, which works through a tile element by element for every statement. A tile that is written for
+the next statement to read costs a pass of its own, be it in the first-level cache; what GPUs gain from it, results for many
+threads to compute side by side, is nothing to one thread.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from mugraph.ir.dtypes import DType
+from mugraph.ir.ops import operator
+from mugraph.lower.scalar_expressions import Apply, Expression, Source, renumbered, subexpressions
+from mugraph.lower.tile_form import Elementwise, Kernel, Memory, Reduce, Statement, Tile
+from mugraph.lower.tiles import merged
+
+_CHEAP = frozenset(operator(name).scalar for name in ("add", "sub", "mul", "square"))
+"""Operators that take as long as reading their result would."""
+_MOST = 2
+"""Operators of a value that is computed anew wherever it is read."""
+_Change = Callable[[Kernel, Sequence[Statement]], tuple[Statement, ...] | None]
+"""A part of a kernel after one change; None where there is nothing to change."""
+
+
+def with_joined_reductions(kernel: Kernel) -> Kernel:
+    """Reductions whose results only another of the same sort reduces further, as one where strides can say so."""
+    return _changed(kernel, _joined_once)
+
+
+def with_cheap_values_inlined(kernel: Kernel) -> Kernel:
+    """Values of a few additions and products over one large tile at most, computed by each statement that reads them."""
+    return _changed(kernel, _inlined_once)
+
+
+def _changed(kernel: Kernel, change: _Change) -> Kernel:
+    """The kernel after as many changes as there are to make, without the buffers that nobody needs any more."""
+    parts = []
+    for part in (kernel.before, kernel.body, kernel.after):
+        while (fewer := change(kernel, part)) is not None:
+            part = fewer
+        parts.append(part)
+    before, body, after = parts
+    used = {tile.buffer for statement in (*before, *body, *after) for tile in (statement.target, *statement.sources)}
+    buffers = tuple(buffer for buffer in kernel.buffers if buffer.memory is not Memory.SHARED or buffer.name in used)
+    known = {buffer.name for buffer in buffers}
+    tensors = tuple((value, tile) for value, tile in kernel.tensors if tile.buffer in known)
+    return replace(kernel, buffers=buffers, before=before, body=body, after=after, tensors=tensors)
+
+
+def _joined_once(kernel: Kernel, part: Sequence[Statement]) -> tuple[Statement, ...] | None:
+    """The statements with one reduction fewer; None where no two can be joined."""
+    for number, inner in enumerate(part):
+        if not isinstance(inner, Reduce) or inner.accumulate or not _is_local(kernel, inner, part):
+            continue
+        readers = _readers(part, inner.target)
+        if len(readers) != 1 or not _is_still_there(inner, part[number + 1 : readers[0]]):
+            continue
+        joined = _joined(inner, part[readers[0]])
+        if joined is not None:
+            return (*part[:number], *part[number + 1 : readers[0]], joined, *part[readers[0] + 1 :])
+    return None
+
+
+def _joined(inner: Reduce, outer: Statement) -> Reduce | None:
+    """One reduction over both dimensions, which line up in all sources, the one outside or the other."""
+    if not isinstance(outer, Reduce) or outer.combine is not inner.combine or outer.expression != Source(0):
+        return None
+    (read,) = outer.sources
+    seen = [_seen(read, inner.target, source) for source in inner.sources]
+    sources = [tile for tile in seen if tile is not None]
+    if len(sources) < len(seen):
+        return None
+    for first in (-1, -2):
+        second = -3 - first
+        if all(tile.strides[first] == tile.shape[second] * tile.strides[second] for tile in sources):
+            joined = (_with_last_joined(tile, second) for tile in sources)
+            return replace(outer, sources=tuple(joined), expression=inner.expression)
+    return None
+
+
+def _with_last_joined(tile: Tile, inside: int) -> Tile:
+    """The last two dimensions as one, of which `inside` varies faster."""
+    shape, strides = tile.shape, tile.strides
+    return replace(tile, shape=(*shape[:-2], shape[-2] * shape[-1]), strides=(*strides[:-2], strides[inside]))
+
+
+def _inlined_once(kernel: Kernel, part: Sequence[Statement]) -> tuple[Statement, ...] | None:
+    """The statements without one whose value its readers compute; None where there is none."""
+    for number, statement in enumerate(part):
+        if not isinstance(statement, Elementwise) or not _is_local(kernel, statement, part):
+            continue
+        readers = _readers(part, statement.target)
+        if not readers or not _is_cheap(kernel, statement) or not _is_still_there(statement, part[number + 1 : readers[-1]]):
+            continue
+        inlined = {reader: _inlined(statement, part[reader]) for reader in readers}
+        if all(each is not None for each in inlined.values()):
+            rest = ((place, inlined.get(place) or other) for place, other in enumerate(part) if place != number)
+            return tuple(each for _, each in rest)
+    return None
+
+
+def _is_cheap(kernel: Kernel, statement: Elementwise) -> bool:
+    """Whether computing a value takes about as long as reading it: a few operators, and one tile at most as large as it."""
+    operators = [node for node in subexpressions(statement.expression) if isinstance(node, Apply)]
+    if statement.combine is not None or len(operators) > _MOST or any(node.template not in _CHEAP for node in operators):
+        return False
+    wide = [tile for tile in statement.sources if _elements(tile) == _elements(statement.target)]
+    if len(wide) > 1 or any(kernel.buffer(tile.buffer).dtype is not DType.FP32 for tile in statement.sources):
+        return False
+    return all(_fastest(tile) == _fastest(statement.target) for tile in wide)
+
+
+def _elements(tile: Tile) -> int:
+    """How many different elements a tile has."""
+    return math.prod(size for size, stride in zip(tile.shape, tile.strides, strict=True) if stride)
+
+
+def _fastest(tile: Tile) -> list[int]:
+    """The dimensions along which neighbours in memory lie."""
+    return [dim for dim, (size, stride) in enumerate(zip(tile.shape, tile.strides, strict=True)) if size > 1 and stride == 1]
+
+
+def _inlined(made: Elementwise, reader: Statement) -> Statement | None:
+    """A statement that computes what it would read."""
+    if not isinstance(reader, Elementwise | Reduce):
+        return None
+    sources: list[Tile] = []
+    places: list[Expression] = []
+    for tile in reader.sources:
+        if tile.buffer != made.target.buffer:
+            places.append(Source(_place(sources, tile)))
+            continue
+        seen = [_seen(tile, made.target, source) for source in made.sources]
+        if None in seen:
+            return None
+        own = [Source(_place(sources, each)) for each in seen if each is not None]
+        places.append(renumbered(made.expression, own))
+    return replace(reader, sources=tuple(sources), expression=renumbered(reader.expression, places))
+
+
+def _place(sources: list[Tile], tile: Tile) -> int:
+    """Where a tile stands among sources, at the end if it is new."""
+    if tile not in sources:
+        sources.append(tile)
+    return sources.index(tile)
+
+
+def _seen(read: Tile, made: Tile, source: Tile) -> Tile | None:
+    """What `source` is where `made`, whose element i it goes into, is read as `read`; its further dimensions come last.
+
+    None where strides cannot say it.
+    """
+    if read.start != made.start or read.swizzle or made.swizzle or source.swizzle:
+        return None
+    same = replace(source, shape=source.shape[: made.rank], strides=source.strides[: made.rank])
+    runs = merged(made, same)
+    strides = [_stride_in(runs, size, stride) for size, stride in zip(read.shape, read.strides, strict=True)]
+    if None in strides:
+        return None
+    more = slice(made.rank, source.rank)
+    known = (stride for stride in strides if stride is not None)
+    return replace(source, shape=(*read.shape, *source.shape[more]), strides=(*known, *source.strides[more]))
+
+
+def _stride_in(runs: Sequence[tuple[int, ...]], size: int, stride: int) -> int | None:
+    """The stride in the other tile of a dimension with this stride in one; `runs` are (size, stride here, stride there)."""
+    if size == 1 or stride == 0:
+        return 0
+    for length, here, there in runs:
+        if here <= stride < length * here:
+            steps, rest = divmod(stride, here)
+            return None if rest or size * steps > length else steps * there
+    return None
+
+
+def _is_local(kernel: Kernel, statement: Statement, part: Sequence[Statement]) -> bool:
+    """Whether what a statement writes is written by it alone, and read in its own part of the kernel alone."""
+    name = statement.target.buffer
+    touching = [each for each in kernel.statements if name in (each.target.buffer, *(tile.buffer for tile in each.sources))]
+    own = [each for each in part if name in (each.target.buffer, *(tile.buffer for tile in each.sources))]
+    writers = [each for each in own if each.target.buffer == name]
+    return kernel.buffer(name).memory is Memory.SHARED and len(writers) == 1 and len(touching) == len(own)
+
+
+def _readers(part: Sequence[Statement], tile: Tile) -> list[int]:
+    """The numbers of the statements that read a buffer."""
+    return [number for number, each in enumerate(part) if any(source.buffer == tile.buffer for source in each.sources)]
+
+
+def _is_still_there(statement: Statement, until: Sequence[Statement]) -> bool:
+    """Whether what a statement reads is not written to before it is read later."""
+    read = {tile.buffer for tile in statement.sources}
+    return not any(each.target.buffer in read for each in until)
