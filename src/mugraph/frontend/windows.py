@@ -73,8 +73,8 @@ class Windows:
 
     @property
     def tiles(self) -> bool:
-        """Whether each element is in one window."""
-        return self.width == self.step and self.width * self.count == self.size and not self.padding and self.dilation == 1
+        """Whether each element is in one window, but for a rest that no window reaches."""
+        return self.width == self.step and self.width * self.count <= self.size and not self.padding and self.dilation == 1
 
     def places(self, window: int) -> tuple[int, ...]:
         """The places of a window that are elements."""
@@ -97,6 +97,14 @@ class Windows:
         """What stretches of windows have at a place."""
         start = windows.start * self.step - self.padding + place * self.dilation
         return x.slice(dim, start, len(windows), self.step)
+
+
+def _tiled(x: Tensor, along: Sequence[Windows]) -> tuple[Tensor, tuple[int, ...]]:
+    """The last dimensions split in windows and what is in them, without a rest; and which are inside of windows."""
+    for dim, each in enumerate(along, start=len(x.shape) - len(along)):
+        x = x.slice(dim, 0, each.width * each.count)
+    split, _, inside = windows(x, [each.width for each in along])
+    return split, inside
 
 
 _MOST_PLACES = 128
@@ -138,7 +146,7 @@ def avg_pool(
     """The mean of each window of the last `rank` dimensions."""
     along = _windows(x, rank, kernel_size, stride, padding, 1, ceil_mode)
     if all(each.tiles for each in along):
-        split, _, inside = windows(x, [each.width for each in along])
+        split, inside = _tiled(x, along)
         summed = split.sum(inside)
         return summed / (divisor_override or math.prod(each.width for each in along))
     summed = _pooled(x, rank, along, Tensor.__add__)
@@ -165,7 +173,7 @@ def max_pool(
     """The largest element of each window of the last `rank` dimensions."""
     along = _windows(x, rank, kernel_size, stride, padding, dilation, ceil_mode)
     if all(each.tiles for each in along):
-        split, _, inside = windows(x, [each.width for each in along])
+        split, inside = _tiled(x, along)
         return split.amax(inside)
     return _pooled(x, rank, along, Tensor.maximum)
 

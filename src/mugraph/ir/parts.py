@@ -30,9 +30,9 @@ from mugraph.ir.program import Program, ProgramTensor
 
 _PARTS = frozenset({"slice", "concat"})
 """The operators that tell positions apart: they have no axis form, and vanish here."""
-_GROWTH, _SPARE = 6, 64
+_GROWTH, _SPARE = 16, 256
 """Regions are asked for at most so many times as often as a program has operators, and so many times more."""
-_MORE_PRODUCTS, _OPERATORS = 1, 100
+_MORE_PRODUCTS, _OPERATORS = 1, 160
 """Products of matrices that the core of a program may have beyond its own, and operators, to be searched as gladly."""
 
 

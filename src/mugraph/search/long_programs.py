@@ -56,12 +56,30 @@ class ProgramDivision:
     device: Device
 
     def segments(self, longest: int = LONGEST) -> list[Segment]:
-        """Segments of at most `longest` operators, in the order they run; shorter ones where these have no axis form."""
+        """Segments of at most `longest` operators, in the order they run; shorter ones where these have no axis form.
+
+        Where parts of a program share nothing but what is at hand, each is a segment of its own.
+        """
+        parts = self.components()
+        if len(parts) >= _MANY_PARTS and max(map(len, parts)) <= longest:
+            return [segment for part in parts for segment in self._with_axis_forms(part)]
         written = sorted(self.needed)
         deep_first = operands_first((value.node for value in self.program.outputs), self._operands)
         orders = [[index for index in order if index not in self.at_hand] for order in (written, deep_first)]
         _, runs = min((self._cheapest(order, longest) for order in orders), key=lambda found: found[0])
         return [segment for run in runs for segment in self._with_axis_forms(run)]
+
+    def components(self) -> list[list[int]]:
+        """The operators in groups that share nothing but what is at hand, in the order of the program."""
+        group: dict[int, list[int]] = {}
+        for index in sorted(self.needed - self.at_hand):
+            joined = [index]
+            for operand in self._operands(index):
+                if operand in group and group[operand] is not joined:
+                    joined = [*group[operand], *joined]
+                    group.update(dict.fromkeys(joined, joined))
+            group.update(dict.fromkeys(joined, joined))
+        return [sorted(part) for part in {id(part): part for part in group.values()}.values()]
 
     @cached_property
     def needed(self) -> frozenset[int]:
@@ -198,6 +216,9 @@ def _on(node: Node, placed: Mapping[int, Value]) -> Node:
 LONG = 100
 """Operators of a program from which on it is searched in segments, too: few kernels hold more, and cuts have few launches."""
 
+_MANY_PARTS = 4
+"""Parts of a program that share nothing but inputs, from which on they are searched one by one, if it is no short one."""
+
 _LONGEST_WHOLE = 400
 """Operators of a program beyond which it is searched in segments only."""
 
@@ -260,7 +281,8 @@ def _search(
 ) -> SearchResult:
     """The search of a program without parts of tensors, or with those that its segments keep."""
     operators = len(program.kernels())
-    if operators <= LONG:
+    apart = operators > LONGEST and not space and len(ProgramDivision(program, device).components()) >= _MANY_PARTS
+    if operators <= LONG and not apart:
         try:
             return _searched(program, device, budget, progress, options, workers, shelf, space)
         except UnsupportedOperator:
@@ -324,7 +346,8 @@ class _LongSearch:
         self.started = time.perf_counter()
         refused: Exception | None = None
         results: list[SearchResult] = []
-        if len(self.program.kernels()) <= _LONGEST_WHOLE:
+        operators = len(self.program.kernels())
+        if LONG < operators <= _LONGEST_WHOLE:
             try:
                 share = None if self.budget is None else _WHOLE_SHARE * self.budget
                 results.append(self._search(self.program, share, self.workers))
