@@ -176,7 +176,7 @@ def test_a_view_that_others_read_too_is_no_result_of_a_piece() -> None:
     found = split(layers, randn(2, 2, 32), randn(32, 16), randn(32))
     (piece,) = found.pieces
     assert len(piece.outputs) == 1
-    assert any("a view that others read too" in reason for reason in found.reasons())
+    assert any("a view of what others read too" in reason for reason in found.reasons())
 
 
 def test_two_exponentials_on_a_path_are_in_two_pieces() -> None:

@@ -81,7 +81,7 @@ def with_border(x: Tensor, dim: int, before: int, behind: int, value: float) -> 
 
 def flipped(x: Tensor, dims: Sequence[int]) -> Tensor:
     """In the opposite order along these dimensions."""
-    for dim in dims:
+    for dim in dims if x.shape else ():
         x = x.slice(dim, x.shape[dim] - 1, x.shape[dim], -1)
     return x
 

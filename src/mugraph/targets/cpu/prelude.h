@@ -105,6 +105,8 @@ INLINE float one_fp16(const fp16_t *p) { return (float)*p; }
 #endif
 #define READ_FIRST_shorts READ_SOME
 #define WRITE_FIRST_shorts WRITE_SOME
+#define READ_FIRST_bytes READ_SOME
+#define WRITE_FIRST_bytes WRITE_SOME
 #define READ_FIRST_halfs READ_SOME
 #define WRITE_FIRST_halfs WRITE_SOME
 
