@@ -216,8 +216,8 @@ def _on(node: Node, placed: Mapping[int, Value]) -> Node:
 LONG = 100
 """Operators of a program from which on it is searched in segments, too: few kernels hold more, and cuts have few launches."""
 
-_MANY_PARTS = 4
-"""Parts of a program that share nothing but inputs, from which on they are searched one by one, if it is no short one."""
+_MANY_PARTS, _SHORT = 4, 24
+"""Parts of a program that share nothing but inputs, from which on they are searched one by one, if it has more operators."""
 
 _LONGEST_WHOLE = 400
 """Operators of a program beyond which it is searched in segments only."""
@@ -281,7 +281,7 @@ def _search(
 ) -> SearchResult:
     """The search of a program without parts of tensors, or with those that its segments keep."""
     operators = len(program.kernels())
-    apart = operators > LONGEST and not space and len(ProgramDivision(program, device).components()) >= _MANY_PARTS
+    apart = operators > _SHORT and not space and len(ProgramDivision(program, device).components()) >= _MANY_PARTS
     if operators <= LONG and not apart:
         try:
             return _searched(program, device, budget, progress, options, workers, shelf, space)
