@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mugraph.errors import ShapeMismatch, UnsupportedOperator
-from mugraph.frontend import choices
+from mugraph.frontend import choices, onnx_parts
 from mugraph.frontend.aten import ROWS as ATEN
 from mugraph.ir.dtypes import DType
 from mugraph.ir.program import ProgramTensor as Tensor
@@ -34,11 +34,13 @@ Row = Callable[["NodeCall"], "Operand | tuple[Operand, ...]"]
 
 @dataclass(frozen=True, slots=True)
 class NodeCall:
-    """A node of an ONNX graph: operands (tensors of the program, arrays known now, None where left out) and attributes."""
+    """A node of an ONNX graph: operands (tensors of the program, arrays known now, None where left out), attributes, and how many
+    results are asked for."""
 
     operands: tuple[Operand, ...]
     attributes: Mapping[str, Any]
     opset: int
+    results: int = 1
 
     def __getitem__(self, index: int) -> Tensor:
         """The operand at a place that must have a tensor of the program."""
@@ -73,7 +75,18 @@ class NodeCall:
 
     def axis(self, default: int) -> int:
         """The axis of operand 0 that the attribute `axis` names, counted from the front."""
-        return _position(self.attributes.get("axis", default), len(self[0].shape))
+        return self.position(self.attributes.get("axis", default))
+
+    def position(self, axis: int, rank: int | None = None) -> int:
+        """An axis of operand 0, or of so many dimensions, counted from the front."""
+        return _position(axis, len(self[0].shape) if rank is None else rank)
+
+    def filled(self, index: int, like: Tensor) -> Tensor:
+        """The operand at a place as a tensor of a type, if it is a constant of one number everywhere."""
+        operand = self.optional(index)
+        if isinstance(operand, np.ndarray):
+            return like.program.constant(number_of(operand), like.dtype).expand(*operand.shape)
+        return self[index]
 
 
 def _position(axis: int, rank: int) -> int:
@@ -430,6 +443,8 @@ ROWS: dict[str, Row] = {
     "ReduceLogSumExp": _reduction(lambda x, axes, keep: ATEN["logsumexp"](x, axes, keep)),
     "GlobalAveragePool": _pooled(Tensor.mean),
     "GlobalMaxPool": _pooled(Tensor.amax),
+    "AveragePool": onnx_parts.average_pooled,
+    "MaxPool": onnx_parts.max_pooled,
     "Softmax": _softmax("softmax"),
     "LogSoftmax": _softmax("log_softmax"),
     "LayerNormalization": _layer_normalization,
@@ -445,6 +460,12 @@ ROWS: dict[str, Row] = {
     "Unsqueeze": _unsqueeze,
     "Expand": _expand,
     "Tile": _tile,
+    # parts
+    "Slice": onnx_parts.sliced,
+    "Split": onnx_parts.split,
+    "Gather": onnx_parts.gathered,
+    "Concat": onnx_parts.concatenated,
+    "Pad": onnx_parts.padded,
     # copies and casts
     "Identity": lambda call: call.optional(0),
     "Cast": _cast,

@@ -399,8 +399,8 @@ def _in_windows(x: Numbers, size: Sequence[int], stride: Sequence[int], padding:
     ]
     for place in np.ndindex(*counts):
         first = [number * step - pad for number, step, pad in zip(place, steps, padding, strict=True)]
-        within = [slice(max(0, start), start + width) for start, width in zip(first, size, strict=True)]
-        yield place, x[(..., *within)]
+        rows, columns = (slice(max(0, start), start + width) for start, width in zip(first, size, strict=True))
+        yield place, x[..., rows, columns]
 
 
 def _pool(
