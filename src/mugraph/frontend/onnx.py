@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 _MOVING = frozenset(
     {
-        "Abs", "Concat", "Dropout", "Expand", "Flatten", "Gather", "GlobalMaxPool", "Identity", "MaxPool", "Neg", "ReduceMax",
-        "ReduceMin", "Relu", "Reshape", "Slice", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze",
+        "Abs", "Concat", "Dropout", "Expand", "Flatten", "Gather", "GlobalMaxPool", "Identity", "MaxPool", "Neg", "Pad",
+        "ReduceMax", "ReduceMin", "Relu", "Reshape", "Slice", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze",
     }
 )  # fmt: skip
 """Operators whose results are among the numbers they are given, up to sign."""
