@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mugraph.errors import InvalidInput, MugraphError, ShapeMismatch, UnsupportedOperator
-from mugraph.frontend.onnx_rows import BOOLEAN, FLOATS, ROWS, Constant, NodeCall, Operand
+from mugraph.frontend.onnx_calls import BOOLEAN, FLOATS, Constant, NodeCall, Operand
+from mugraph.frontend.onnx_rows import ROWS
 from mugraph.frontend.roundings import PrecisionOrigin, PrecisionStep, written_roundings
 from mugraph.ir.dtypes import DType
 from mugraph.ir.program import Program, ProgramTensor

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mugraph.errors import ShapeMismatch, UnsupportedOperator
 from mugraph.frontend import tensor_parts
+from mugraph.frontend.onnx_calls import NodeCall
 from mugraph.frontend.windows import Windows, largest, means
 from mugraph.ir.program import ProgramTensor as Tensor
-
-if TYPE_CHECKING:
-    from mugraph.frontend.onnx_rows import NodeCall
 
 _MOST_RUNS = 16
 """Positions that are gathered are at most so many runs in equal steps: more are more than can be searched."""

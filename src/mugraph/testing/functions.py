@@ -231,7 +231,7 @@ class _Growth:
             parameter = self.pick((0.5, 2, 3, 1 / 3, 0.1, 1 / math.sqrt(8)))
         try:
             made = OPERATIONS[name](parameter, *(self.values[operand] for operand in operands))
-        except (RuntimeError, IndexError):
+        except (RuntimeError, IndexError, ValueError):
             return
         if 0 < made.numel() <= _MOST_ELEMENTS and made.dim() <= 4 and torch.isfinite(made).all() and made.abs().max() < 1e6:
             self.arguments.append(len(self.values))
