@@ -39,7 +39,7 @@ from mugraph.testing import agree
 from mugraph.verifier import FloatReport, float_check, verify_graphs
 from mugraph.verifier.certificate import digest
 from mugraph.verifier.vectorized_eval import evaluate_batched
-from verifier import characters, choices, maxima
+from verifier import characters, choices, maxima, parts
 from verifier.graphs import (
     attention,
     columns_in_thread_graphs,
@@ -343,6 +343,31 @@ def test_comparisons_and_choices_that_are_nearly_the_same_are_told_apart(tmp_pat
             check_folder(folder, seed=0)
 
 
+@pytest.mark.parametrize("name", parts.EQUAL)
+def test_parts_written_in_other_ways_pass(tmp_path: Path, name: str) -> None:
+    accepted(write(tmp_path / "result", *parts.graphs(parts.EQUAL[name]), floats=in_float32(rmsnorm(), rmsnorm())))
+
+
+@pytest.mark.parametrize("name", parts.DIFFERENT)
+def test_parts_that_are_others_are_told_apart(tmp_path: Path, name: str) -> None:
+    """By whatever laws, and whichever axes are said to be parallel."""
+    graphs = parts.graphs(parts.DIFFERENT[name])
+    difference = verify_graphs(*parts.graphs(parts.EQUAL["functions of parts"])).certificate.to_json()["difference"]
+    ranks = [len(node.output.shape) for node in graphs[0].inputs()]
+    axes = [[dim] * len(ranks) for dim in range(max(ranks))] + [[0, *[None] * (len(ranks) - 1)], [*[None] * (len(ranks) - 1), 0]]
+    for number, cut in enumerate([None, *axes]):
+        along = [] if cut is None else [{"size": 4, "inputs": cut, "outputs": [0]}]
+        forged = {
+            "accepted": True,
+            "error_bound": 1e-20,
+            "axes": along,
+            "difference": {**difference, "properties": number % 2 > 0},
+        }
+        folder = write(tmp_path / str(number), *graphs, replacing(forged), in_float32(rmsnorm(), rmsnorm()))
+        with pytest.raises(Rejected, match=r"found by evaluation|an axis|malformed"):
+            check_folder(folder, seed=0)
+
+
 def test_functions_of_several_operands_are_bounded_by_the_largest() -> None:
     sizes = Sizes()
     x, y = sizes.variables((3, 4)), sizes.multiply(sizes.variables((4,)), sizes.variables((4,)))
@@ -600,10 +625,10 @@ def test_too_few_tests_are_not_said_to_reach_the_bound(tmp_path: Path) -> None:
     assert not report.reached
 
 
-@pytest.mark.parametrize("name", ["fused RMSNorm", "a loop over columns"])
+@pytest.mark.parametrize("name", ["fused RMSNorm", "a loop over columns", "functions of parts", "a product in two parts"])
 def test_checker_and_verifier_agree_on_mutants(tmp_path: Path, name: str) -> None:
     """Two implementations of what a muGraph means, and of which axes are parallel."""
-    left, right = EQUAL[name]()
+    left, right = EQUAL[name]() if name in EQUAL else parts.graphs(parts.EQUAL[name])
     verdicts = []
     for number, mutant in enumerate(mutants(right)):
         verdict = verify_graphs(left, mutant)

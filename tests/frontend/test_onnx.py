@@ -35,6 +35,7 @@ TOLERANCE = {1: 0, 2: 2e-2, 4: 1e-4, 8: 1e-6}
 REFUSALS = (
     "is of type", "is constant", "must have at least one element", "over no axis", "training mode", "not one finite number",
     "must be known beforehand", "opset 7 or later", "it rounds to a type", "operand 0 is left out", "before opset 13",
+    "without elements", "too much to search",
 )  # fmt: skip
 
 
@@ -128,7 +129,7 @@ def known_beforehand(operator: str, name: str, value: np.ndarray[Any, Any]) -> b
         return name == "like"
     if value.dtype.kind == "b":
         return operator not in ("Where", "And", "Or", "Xor", "Not")
-    return value.dtype.kind in "iu" or (operator in ("Clip", "Pow", "Dropout") and value.size == 1 and name != "x")
+    return value.dtype.kind in "iu" or (operator in ("Clip", "Pow", "Dropout", "Pad") and value.size == 1 and name != "x")
 
 
 def model(
@@ -251,6 +252,84 @@ def test_meanings_of_earlier_opsets(node: Any, opset: int, output: list[int]) ->
     (wanted,) = reference_module.ReferenceEvaluator(earlier).run(None, {"x": x.astype(np.float32)})
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
     assert got.shape == wanted.shape
+
+
+def node(op: str, *constants: str, results: Sequence[str] = ("y",), **attributes: Any) -> Any:
+    return helper.make_node(op, ["x", *constants], list(results), **attributes)
+
+
+PARTS: dict[str, tuple[int, Any, dict[str, Any], tuple[int, ...]]] = {
+    "reflected": (18, node("Pad", "a", mode="reflect"), {"a": [0, 2, 1, 0, 1, 3]}, (2, 4, 5)),
+    "the border again": (18, node("Pad", "a", mode="edge"), {"a": [1, 2, 0, 0, 3, 1]}, (2, 4, 5)),
+    "wrapped round": (19, node("Pad", "a", mode="wrap"), {"a": [1, 2, 0, 0, 3, 1]}, (2, 4, 5)),
+    "zeros along some axes": (18, node("Pad", "a", "", "b"), {"a": [1, 0, 2, 3], "b": [-1, 0]}, (2, 4, 5)),
+    "a number": (13, node("Pad", "a", "b"), {"a": [0, 2, 1, 0], "b": np.float32(1.5)}, (4, 5)),
+    "from an attribute": (10, node("Pad", mode="constant", pads=[0, 2, 1, 0], value=0.5), {}, (4, 5)),
+    "slices before opset 10": (9, node("Slice", starts=[-3, 1], ends=[9, -1], axes=[1, 0]), {}, (4, 5)),
+    "slices beyond both ends": (13, node("Slice", "a", "b", "c", "d"), {
+        "a": [9, -9], "b": [-9, 9], "c": [1, 0], "d": [-2, 3]}, (4, 5)),
+    "slices of the first axes": (13, node("Slice", "a", "b"), {"a": [1], "b": [3]}, (4, 5)),
+    "as many parts as results": (11, node("Split", results=("z", "y"), axis=1), {}, (3, 6)),
+    "a smaller last part": (18, node("Split", results=("z", "w", "y"), axis=-1, num_outputs=3), {}, (3, 7)),
+    "parts of sizes": (11, node("Split", results=("z", "y"), axis=0, split=[1, 3]), {}, (4, 6)),
+    "one position": (13, node("Gather", "a", axis=1), {"a": np.int64(-2)}, (3, 5)),
+    "positions in runs": (13, node("Gather", "a", axis=1), {"a": [[4, 2, 0], [1, 1, 3]]}, (3, 5)),
+    "beside constants": (13, node("Concat", "a", "x", axis=-1), {"a": np.full((1, 1), 2, np.float32)}, (1, 5)),
+    "largest of dilated windows": (12, node("MaxPool", kernel_shape=[3], dilations=[2], strides=[2], pads=[1, 2]), {}, (1, 2, 9)),
+    "largest of as many windows": (12, node("MaxPool", kernel_shape=[2, 4], auto_pad="SAME_LOWER"), {}, (1, 2, 5, 6)),
+    "means of uneven borders": (11, node("AveragePool", kernel_shape=[3, 2], pads=[0, 1, 2, 0]), {}, (2, 2, 5, 6)),
+    "means with the border": (
+        11, node("AveragePool", kernel_shape=[3, 2], pads=[1, 1, 2, 0], count_include_pad=1), {}, (2, 2, 5, 6)),
+    "means of tiles": (11, node("AveragePool", kernel_shape=[2, 3], strides=[2, 3]), {}, (2, 2, 4, 6)),
+}  # fmt: skip
+"""The opset, a node, its constants, and the shape of x."""
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_are_those_of_the_reference(name: str) -> None:
+    opset, written, constants, shape = PARTS[name]
+    tried = model([written], {"x": list(shape)}, constants, opset, output=["size"] * len(shape))
+    del tried.graph.output[0].type.tensor_type.shape.dim[:]
+    x = np.random.default_rng(3).standard_normal(shape).astype(np.float32)
+    (wanted,) = reference_module.ReferenceEvaluator(tried).run(None, {"x": x})
+    tried.graph.output[0].type.tensor_type.shape.dim.extend(
+        onnx.TensorShapeProto.Dimension(dim_value=size) for size in wanted.shape
+    )
+    (got,) = evaluate(from_onnx(tried).graph, [x.astype(np.float64)], FloatArithmetic(np.float64))
+    np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["constant", "reflect", "edge"])
+def test_borders_may_be_cut_off_and_added_at_once(mode: Any) -> None:
+    """Which ONNX's reference does not compute: what is cut off is no part of the border on the other side."""
+    program = from_onnx(model([node("Pad", "a", mode=mode)], {"x": [4, 6]}, {"a": [0, -2, 1, 3]}, 18, output=(5, 7)))
+    x = np.random.default_rng(4).standard_normal((4, 6))
+    (got,) = evaluate(program.graph, [x], FloatArithmetic(np.float64))
+    np.testing.assert_array_equal(got, np.pad(x[:, 2:], [(0, 1), (0, 3)], mode))
+
+
+def test_there_is_a_window_for_every_step() -> None:
+    """As the standard defines SAME_UPPER: of 5 elements in steps of 2, three windows."""
+    pool = node("MaxPool", kernel_shape=[2], strides=[2], auto_pad="SAME_UPPER")
+    program = from_onnx(model([pool], {"x": [1, 1, 5]}, opset=12, output=(1, 1, 3)))
+    (got,) = evaluate(program.graph, [np.array([[[3.0, 1, 2, 5, -4]]])], FloatArithmetic(np.float64))
+    assert got.tolist() == [[[3, 5, -4]]]
+
+
+@pytest.mark.parametrize(
+    ("written", "constants", "words"),
+    [
+        (node("Pad", "a", mode="reflect"), {"a": [0, 5, 0, 0]}, r"a border of 5 and 0 elements of 5 by mode 'reflect'"),
+        (node("Slice", "a", "b"), {"a": [3], "b": [2]}, "a part of a tensor without elements"),
+        (node("Gather", "x"), {}, "operand 1 is computed from inputs"),
+        (node("Gather", "a", axis=0), {"a": [0, 3, 1, 2, 0, 0, 3, 3] * 4}, "gather at most 16 runs"),
+        (node("Concat", "a", axis=0), {"a": np.array([[1, 2, 3, 4, 5]])}, "a constant that is not one finite number"),
+        (node("MaxPool", kernel_shape=[9]), {}, "windows of 1 dimensions of shape"),
+    ],
+)
+def test_parts_that_cannot_be_converted_are_refused(written: Any, constants: dict[str, Any], words: str) -> None:
+    with pytest.raises(MugraphError, match=words):
+        from_onnx(model([written], {"x": [4, 5]}, constants, 13))
 
 
 def test_the_package_offers_it() -> None:

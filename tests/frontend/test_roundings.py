@@ -349,3 +349,32 @@ def test_an_index_decides_nothing_about_precision() -> None:
         PrecisionStep(DType.BF16, PrecisionOrigin.COMPUTED, (4,)),
     ]
     assert written_roundings(steps) == frozenset()
+
+
+PARTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "slice": lambda x: x[:, 1:5],
+    "split": lambda x: x.chunk(2, 1)[1],
+    "cat": lambda x: torch.cat([x, -x], 1),
+    "roll": lambda x: x.roll(3, 1),
+    "unfold": lambda x: x.unfold(1, 3, 1),
+    "zeros around": lambda x: nn.functional.pad(x, (1, 2)),
+    "reflected": lambda x: nn.functional.pad(x, (1, 2), mode="reflect"),
+    "the border again": lambda x: nn.functional.pad(x, (1, 2), mode="replicate"),
+    "largest of windows": lambda x: nn.functional.max_pool1d(x, 3, 1),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_value_comes_back_through_its_parts(name: str) -> None:
+    """What was rounded before is read where more than its type is computed with, and is no other for standing elsewhere."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        wide = x.float().exp()
+        return PARTS[name](wide.half()).float() - PARTS[name](wide)
+
+    x = inputs(F16)[0]
+    graph = trace(function, [x]).graph
+    assert roundings(graph) == ["round_fp16"]
+    (result,) = computed(graph, (x,))
+    torch.testing.assert_close(result, function(x), rtol=0, atol=1e-5)
+    assert result.abs().max() > 1e-4

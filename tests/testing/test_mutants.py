@@ -28,8 +28,16 @@ def two_sums() -> Graph:
     return written.graph
 
 
+def exchanged() -> Graph:
+    """Halves of the columns in another order, and every other row."""
+    written = Program()
+    x = written.input("x", (4, 6))
+    written.output(written.concat([x.slice(1, 3, 3), x.slice(1, 0, 3) * 2], 1).slice(0, 3, 2, -2))
+    return written.graph
+
+
 def graphs(count: int = 6) -> list[Graph]:
-    return [*KERNELS, two_sums(), *(random_program(seed, SPACE) for seed in range(count))]
+    return [*KERNELS, two_sums(), exchanged(), *(random_program(seed, SPACE) for seed in range(count))]
 
 
 def changes(graph: Graph, kind: str) -> list[Mutant]:
@@ -61,6 +69,12 @@ def test_kernels_of_several_outputs_keep_them() -> None:
     found = list(mutants(graph))
     assert {"outputs reordered", "operator swapped"} <= {mutant.kind for mutant in found}
     assert all(not verify_graphs(graph, mutant.graph).equivalent for mutant in found if not agree(graph, mutant.graph))
+
+
+def test_parts_are_mistaken_for_others() -> None:
+    found = {mutant.change.split(": ")[1] for mutant in changes(exchanged(), "wrong part")}
+    assert {"from 2 on in steps of 1", "from 1 on in steps of 1", "from 1 on in steps of 2", "in steps of -1"} <= found
+    assert "parts 0 and 1 exchanged" in found
 
 
 def test_kernels_are_mutated_inside() -> None:

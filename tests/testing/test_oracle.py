@@ -59,3 +59,12 @@ def test_kernels_are_evaluated_block_by_block() -> None:
     assert agree(rmsnorm(), fused_rmsnorm())
     assert agree(attention(), online_attention())
     assert not agree(rmsnorm(), fused_rmsnorm(scale=False))
+
+
+def test_numbers_without_dimensions_stay_exact() -> None:
+    def function(number: int) -> Function:
+        return lambda x, y: (x**227) ** 227 + x.program.constant(number).apply("square").apply("square").apply("square")
+
+    left, right, other = (program(function(number), VECTOR, VECTOR) for number in (10**6, -(10**6), 10**6 + 1))
+    assert agree(left, right)
+    assert not agree(left, other)

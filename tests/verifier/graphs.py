@@ -198,6 +198,11 @@ def _changes(node: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str, list[A
     for name, value in node["attributes"].items():
         if name in dims:
             yield node["attributes"], name, [list(mapped) for mapped in itertools.product(dims[name], repeat=len(value))]
+    if node["op"] == "slice":
+        for name in ("start", "size", "step", "dim"):
+            yield node["attributes"], name, [-2, -1, 0, 1, 2, 3, 4]
+    if node["op"] == "concat":
+        yield node, "inputs", [list(order) for order in itertools.product(node["inputs"], repeat=len(node["inputs"]))]
     changes: list[tuple[str, list[Any]]] = [("fmap", [None, 0, 1]), ("combine", ["sum", "max", "concat"])]
     if node["op"] == "accumulate":
         changes.append(("dim", [0, 1]))

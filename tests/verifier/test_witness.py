@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from mugraph.ir.graph import Graph
 from mugraph.ir.program import ProgramTensor
 from mugraph.testing.rewrites import rewritten
 from mugraph.verifier import counterexamples as module
+from mugraph.verifier.certainty import Enclosed
 from mugraph.verifier.counterexamples import find_witness
 from mugraph.verifier.enclosures import NotEnclosed
 from mugraph.verifier.points import Point
@@ -133,6 +136,11 @@ def test_kernels_that_differ_are_told_apart() -> None:
     assert found.inputs is not None
     assert [array.shape for array in found.inputs] == [(4, 12), (12,), (12, 8)]
     assert found.replay(left, right)
+
+
+def test_values_beyond_the_range_of_floats_are_infinite() -> None:
+    sizes = [float(Enclosed(sign * Fraction(10) ** 400)) for sign in (1, -1)]
+    assert sizes == [math.inf, -math.inf]
 
 
 def test_signatures_are_witnesses_without_inputs() -> None:

@@ -1,9 +1,10 @@
 """Passes over torch graphs before they are cut into pieces.
 
 `concrete` makes of a graph with symbolic sizes the one it is at sizes that are known. `ready_to_cut` applies all others:
-`without_copies` leaves out copies of which nobody can tell; `with_views_of_results` makes results that share memory views, which
-nothing else reads, of one tensor; `with_slices` makes each part of a tensor that is split a call of its own; `with_arrangements`
-makes concatenations of equal blocks of one tensor calls of `mugraph.frontend.permuted_blocks`.
+`without_empty_parts` leaves out what concatenations have nothing of, `without_copies` copies of which nobody can tell;
+`with_views_of_results` makes results that share memory views, which nothing else reads, of one tensor; `with_slices` makes each
+part of a tensor that is split a call of its own; `with_arrangements` makes concatenations of equal blocks of one tensor calls of
+`mugraph.frontend.permuted_blocks`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Number = int | float | bool
 
 def ready_to_cut(module: fx.GraphModule) -> fx.GraphModule:
     """A graph of ATen calls as it is cut into pieces."""
-    return with_arrangements(with_slices(with_views_of_results(without_copies(module))))
+    return with_arrangements(with_slices(with_views_of_results(without_copies(without_empty_parts(module)))))
 
 
 def numbers_of(module: fx.GraphModule) -> tuple[int, ...] | None:
@@ -189,6 +190,30 @@ def owner_of(node: fx.Node) -> fx.Node:
 _aten = torch.ops.aten
 _SHARE_SILENTLY = frozenset({_aten._unsafe_view, _aten.dropout, _aten.feature_dropout, _aten.alpha_dropout})
 """Operators that may give their operand, or its memory, although their schemas do not say so."""
+
+
+def without_empty_parts(module: fx.GraphModule) -> fx.GraphModule:
+    """A graph of ATen calls whose concatenations have no operands without elements, as fresh caches are."""
+    graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
+    changed = False
+    for node in module.graph.nodes:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+        if node.target is _aten.cat.default:
+            tensors, dim = arguments_of_call(node)
+            full = [tensor for tensor in tensors if not _is_empty(tensor)]
+            same = all(
+                tensor.meta["val"].dtype == node.meta["val"].dtype for tensor in full
+            )  # what is empty may widen the others
+            if full and same and len(full) < len(tensors):
+                copies[node].args, copies[node].kwargs = ([copies[tensor] for tensor in full], dim), {}
+                changed = True
+    return fx.GraphModule(module, graph) if changed else module
+
+
+def _is_empty(node: fx.Node) -> bool:
+    """Whether a tensor is known to have no elements."""
+    shape = node.meta["val"].shape
+    return any(isinstance(size, int) and size == 0 for size in shape)
 
 
 def with_slices(module: fx.GraphModule) -> fx.GraphModule:

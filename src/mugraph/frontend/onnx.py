@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mugraph.errors import InvalidInput, MugraphError, ShapeMismatch, UnsupportedOperator
-from mugraph.frontend.onnx_rows import BOOLEAN, FLOATS, ROWS, Constant, NodeCall, Operand
+from mugraph.frontend.onnx_calls import BOOLEAN, FLOATS, Constant, NodeCall, Operand
+from mugraph.frontend.onnx_rows import ROWS
 from mugraph.frontend.roundings import PrecisionOrigin, PrecisionStep, written_roundings
 from mugraph.ir.dtypes import DType
 from mugraph.ir.program import Program, ProgramTensor
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
 _MOVING = frozenset(
     {
-        "Abs", "Dropout", "Expand", "Flatten", "GlobalMaxPool", "Identity", "Neg", "ReduceMax", "ReduceMin", "Relu", "Reshape",
-        "Squeeze", "Tile", "Transpose", "Unsqueeze",
+        "Abs", "Concat", "Dropout", "Expand", "Flatten", "Gather", "GlobalMaxPool", "Identity", "MaxPool", "Neg", "Pad",
+        "ReduceMax", "ReduceMin", "Relu", "Reshape", "Slice", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze",
     }
 )  # fmt: skip
 """Operators whose results are among the numbers they are given, up to sign."""
@@ -186,7 +187,7 @@ class _Reader:
             return self._folded(node)
         if node.op_type not in ROWS:
             raise UnsupportedOperator("no such operator in the table; cut it out of the model")
-        result = ROWS[node.op_type](NodeCall(tuple(operands), attributes, self.opset))
+        result = ROWS[node.op_type](NodeCall(tuple(operands), attributes, self.opset, len(node.output)))
         if node.op_type == "Cast" and isinstance(result, ProgramTensor) and attributes["to"] in FLOATS:
             result = self._cast(result, FLOATS[attributes["to"]])
         if node.output[0] in self.rounding and isinstance(result, ProgramTensor):

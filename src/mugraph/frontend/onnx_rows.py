@@ -8,78 +8,18 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import reduce
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mugraph.errors import ShapeMismatch, UnsupportedOperator
-from mugraph.frontend import choices
+from mugraph.frontend import choices, onnx_parts
 from mugraph.frontend.aten import ROWS as ATEN
-from mugraph.ir.dtypes import DType
+from mugraph.frontend.onnx_calls import BOOLEAN, FLOATS, Constant, NodeCall, Operand, number_of, position_of
 from mugraph.ir.program import ProgramTensor as Tensor
 
-FLOATS = {1: DType.FP32, 10: DType.FP16, 11: DType.FP64, 16: DType.BF16}
-BOOLEAN = 9
-"""ONNX's number for booleans."""
-"""Floating-point types by ONNX's numbers for them (`TensorProto.DataType`)."""
-
-Constant = NDArray[Any]
-Operand = Tensor | Constant | None
-Row = Callable[["NodeCall"], "Operand | tuple[Operand, ...]"]
-
-
-@dataclass(frozen=True, slots=True)
-class NodeCall:
-    """A node of an ONNX graph: operands (tensors of the program, arrays known now, None where left out) and attributes."""
-
-    operands: tuple[Operand, ...]
-    attributes: Mapping[str, Any]
-    opset: int
-
-    def __getitem__(self, index: int) -> Tensor:
-        """The operand at a place that must have a tensor of the program."""
-        operand = self.optional(index)
-        if not isinstance(operand, Tensor):
-            raise UnsupportedOperator(f"operand {index} is left out, or a constant; only tensors can stand there")
-        return operand
-
-    def optional(self, index: int) -> Operand:
-        """The operand at a place that may be left out."""
-        return self.operands[index] if index < len(self.operands) else None
-
-    def number(self, index: int) -> float:
-        """The one number that the operand at a place is known to be."""
-        return number_of(self._known(index))
-
-    def integers(self, index: int) -> list[int]:
-        """The integers that the operand at a place is known to be."""
-        return [int(value) for value in self._known(index).reshape(-1)]
-
-    def _known(self, index: int) -> Constant:
-        operand = self.optional(index)
-        if not isinstance(operand, np.ndarray):
-            raise UnsupportedOperator(f"operand {index} is computed from inputs; it must be known beforehand (`fixed`)")
-        return operand
-
-    def axes(self, index: int = 1) -> list[int] | None:
-        """The axes that an attribute or, in later opsets, the operand at a place lists."""
-        if "axes" in self.attributes:
-            return [int(axis) for axis in self.attributes["axes"]]
-        return None if self.optional(index) is None else self.integers(index)
-
-    def axis(self, default: int) -> int:
-        """The axis of operand 0 that the attribute `axis` names, counted from the front."""
-        return _position(self.attributes.get("axis", default), len(self[0].shape))
-
-
-def _position(axis: int, rank: int) -> int:
-    if not -rank <= axis < rank:
-        raise ShapeMismatch(f"axis {axis} is none of {rank} dimensions")
-    return axis % rank
+Row = Callable[[NodeCall], Operand | tuple[Operand, ...]]
 
 
 def _broadcast(*shapes: Sequence[int]) -> tuple[int, ...]:
@@ -105,14 +45,6 @@ def _pointwise(function: Callable[..., Tensor]) -> Row:
 
 def _lifted(operand: Tensor | Constant) -> Tensor | float:
     return operand if isinstance(operand, Tensor) else number_of(operand)
-
-
-def number_of(constant: Constant) -> float:
-    """The one finite number that all elements of a constant are; raises UnsupportedOperator where they are none."""
-    first = float(constant.reshape(-1)[0]) if constant.size else math.nan
-    if not math.isfinite(first) or not np.all(constant == constant.reshape(-1)[0]):
-        raise UnsupportedOperator("a constant that is not one finite number; pass it as an input")
-    return first
 
 
 def _sum(*operands: Tensor) -> Tensor:
@@ -303,7 +235,7 @@ def _flatten(call: NodeCall) -> Tensor:
 
 def _squeeze(call: NodeCall) -> Tensor:
     axes = call.axes()
-    if axes is not None and any(call[0].shape[_position(axis, len(call[0].shape))] != 1 for axis in axes):
+    if axes is not None and any(call[0].shape[position_of(axis, len(call[0].shape))] != 1 for axis in axes):
         raise ShapeMismatch(f"axes {axes} of shape {list(call[0].shape)} are not all of size 1")
     result: Tensor = ATEN["squeeze"](call[0], axes)
     return result
@@ -312,7 +244,7 @@ def _squeeze(call: NodeCall) -> Tensor:
 def _unsqueeze(call: NodeCall) -> Tensor:
     axes = call.axes() or []
     rank = len(call[0].shape) + len(axes)
-    inserted = {_position(axis, rank) for axis in axes}
+    inserted = {position_of(axis, rank) for axis in axes}
     if len(inserted) != len(axes):
         raise ShapeMismatch(f"axes {axes} name a dimension twice")
     sizes = iter(call[0].shape)
@@ -430,6 +362,8 @@ ROWS: dict[str, Row] = {
     "ReduceLogSumExp": _reduction(lambda x, axes, keep: ATEN["logsumexp"](x, axes, keep)),
     "GlobalAveragePool": _pooled(Tensor.mean),
     "GlobalMaxPool": _pooled(Tensor.amax),
+    "AveragePool": onnx_parts.average_pooled,
+    "MaxPool": onnx_parts.max_pooled,
     "Softmax": _softmax("softmax"),
     "LogSoftmax": _softmax("log_softmax"),
     "LayerNormalization": _layer_normalization,
@@ -445,6 +379,12 @@ ROWS: dict[str, Row] = {
     "Unsqueeze": _unsqueeze,
     "Expand": _expand,
     "Tile": _tile,
+    # parts
+    "Slice": onnx_parts.sliced,
+    "Split": onnx_parts.split,
+    "Gather": onnx_parts.gathered,
+    "Concat": onnx_parts.concatenated,
+    "Pad": onnx_parts.padded,
     # copies and casts
     "Identity": lambda call: call.optional(0),
     "Cast": _cast,

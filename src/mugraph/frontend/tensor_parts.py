@@ -80,7 +80,7 @@ def with_border(x: Tensor, dim: int, before: int, behind: int, value: float) -> 
 
 
 def flipped(x: Tensor, dims: Sequence[int]) -> Tensor:
-    """In the opposite order along these dimensions."""
+    """In the opposite order along these dimensions; of a number, which has none, 0 may be named."""
     for dim in dims if x.shape else ():
         x = x.slice(dim, x.shape[dim] - 1, x.shape[dim], -1)
     return x
@@ -101,7 +101,11 @@ def rolled(x: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] = (
 
 def unfolded(x: Tensor, dim: int, size: int, step: int) -> Tensor:
     """Windows of `size` elements, one every `step`, with their elements along a new last dimension."""
-    dim %= max(1, len(x.shape))
+    if size < 1:
+        raise UnsupportedOperator("windows without elements; leave them out")
+    if not x.shape:
+        return x.reshape(1)
+    dim %= len(x.shape)
     count = (x.shape[dim] - size) // step + 1
     taps = [x.slice(dim, place, count, step).unsqueeze(len(x.shape)) for place in range(size)]
     return x.program.concat(taps, len(x.shape))

@@ -32,9 +32,11 @@ _CASTING_OPERANDS = frozenset({"sum", "mean", "softmax", "log_softmax", "linalg_
 """Operators that first cast their operand to their argument `dtype`."""
 _MOVING = frozenset(
     {
-        "_unsafe_view", "abs", "alias", "amax", "amin", "arranged", "cat", "clamp", "clamp_max", "clamp_min", "clone", "detach",
-        "embedding", "flip", "gather", "getitem", "index", "index_select", "lift_fresh_copy", "masked_fill", "max", "maximum",
-        "min", "minimum", "neg", "relu", "repeat", "roll", "stack", "where",
+        "_unsafe_view", "abs", "alias", "amax", "amin", "arranged", "cat", "clamp", "clamp_max", "clamp_min", "clone",
+        "constant_pad_nd", "detach", "embedding", "flip", "gather", "getitem", "index", "index_select", "lift_fresh_copy",
+        "masked_fill", "max", "maximum", "min", "minimum", "neg", "pad", "relu", "repeat", "roll", "stack", "where",
+        *(f"{name}{rank}d" for name in ("max_pool", "reflection_pad", "replication_pad") for rank in (1, 2, 3)),
+        "max_pool2d_with_indices", "max_pool3d_with_indices",
     }
 )  # fmt: skip
 """Operators besides views whose results are among the numbers they are given, up to sign."""

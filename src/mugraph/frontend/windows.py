@@ -50,22 +50,23 @@ def _each(sizes: Sizes, rank: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """`count` windows along a dimension of `size` elements: window o has those at `step * o - padding + dilation * place`, as far
-    as there are any, for `width` places. Windows that reach beyond the border by more than the padding are cut off there."""
+    """`count` windows along a dimension of `size` elements: window o has those at `step * o - before + dilation * place`, as far
+    as there are any, for `width` places. There is a `padding` before and behind the elements, and windows that reach beyond the
+    border by more are cut off there."""
 
     size: int
     width: int
     step: int
-    padding: int
+    padding: tuple[int, int]
     dilation: int
     count: int
 
     @classmethod
-    def of(cls, size: int, width: int, step: int, padding: int, dilation: int, ceil: bool) -> Windows:
-        """As PyTorch counts them: with `ceil`, one more where it begins in the tensor or the padding before it."""
-        rest = size + 2 * padding - dilation * (width - 1) - 1
+    def of(cls, size: int, width: int, step: int, padding: tuple[int, int], dilation: int, ceil: bool) -> Windows:
+        """As PyTorch and ONNX count them: with `ceil`, one more where it begins in the tensor or the padding before it."""
+        rest = size + sum(padding) - dilation * (width - 1) - 1
         count = (-(-rest // step) if ceil else rest // step) + 1
-        if ceil and (count - 1) * step >= size + padding:
+        if ceil and (count - 1) * step >= size + padding[0]:
             count -= 1
         if rest < 0 or count < 1:
             raise UnsupportedOperator(f"windows of {width} of {size} elements, which are larger than the tensor")
@@ -74,16 +75,18 @@ class Windows:
     @property
     def tiles(self) -> bool:
         """Whether each element is in one window, but for a rest that no window reaches."""
-        return self.width == self.step and self.width * self.count <= self.size and not self.padding and self.dilation == 1
+        tile = self.width == self.step and self.dilation == 1 and not any(self.padding)
+        return tile and self.width * self.count <= self.size
 
     def places(self, window: int) -> tuple[int, ...]:
         """The places of a window that are elements."""
-        first = window * self.step - self.padding
+        first = window * self.step - self.padding[0]
         return tuple(place for place in range(self.width) if 0 <= first + place * self.dilation < self.size)
 
     def reach(self, window: int) -> int:
         """How many places of a window are elements or padding."""
-        return min(self.width, self.size + 2 * self.padding - window * self.step)
+        first, end = window * self.step, self.size + sum(self.padding)
+        return sum(first + place * self.dilation < end for place in range(self.width))
 
     def alike(self) -> Iterator[tuple[range, tuple[int, ...], int]]:
         """Stretches of windows with the same places and the same reach."""
@@ -95,7 +98,7 @@ class Windows:
 
     def elements(self, x: Tensor, dim: int, windows: range, place: int) -> Tensor:
         """What stretches of windows have at a place."""
-        start = windows.start * self.step - self.padding + place * self.dilation
+        start = windows.start * self.step - self.padding[0] + place * self.dilation
         return x.slice(dim, start, len(windows), self.step)
 
 
@@ -111,11 +114,11 @@ _MOST_PLACES = 128
 """Of windows in all dimensions together, each as often as there are kinds of windows: more are more than can be searched."""
 
 
-def _pooled(x: Tensor, rank: int, along: Sequence[Windows], join: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """The elements of each window of the last `rank` dimensions joined, one dimension after the other."""
+def _pooled(x: Tensor, along: Sequence[Windows], join: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """The elements of each window of the last dimensions joined, one dimension after the other."""
     if math.prod(sum(len(places) for _, places, _ in windows.alike()) for windows in along) > _MOST_PLACES:
         raise UnsupportedOperator("windows of so many elements, which are no tiles, that all of them are too much to search")
-    for dim, windows in enumerate(along, start=len(x.shape) - rank):
+    for dim, windows in enumerate(along, start=len(x.shape) - len(along)):
         stretches = [
             functools.reduce(join, (windows.elements(x, dim, stretch, place) for place in places))
             for stretch, places, _ in windows.alike()
@@ -130,7 +133,7 @@ def _windows(
     sizes = _each(size, rank)
     steps = sizes if not isinstance(stride, int) and not len(stride) else _each(stride, rank)
     given = zip(x.shape[-rank:], sizes, steps, _each(padding, rank), _each(dilation, rank), strict=True)
-    return [Windows.of(*each, ceil_mode) for each in given]
+    return [Windows.of(whole, size, step, (pad, pad), apart, ceil_mode) for whole, size, step, pad, apart in given]
 
 
 def avg_pool(
@@ -144,17 +147,21 @@ def avg_pool(
     divisor_override: int | None = None,
 ) -> Tensor:
     """The mean of each window of the last `rank` dimensions."""
-    along = _windows(x, rank, kernel_size, stride, padding, 1, ceil_mode)
+    return means(x, _windows(x, rank, kernel_size, stride, padding, 1, ceil_mode), count_include_pad, divisor_override)
+
+
+def means(x: Tensor, along: Sequence[Windows], count_padding: bool, divisor: int | None = None) -> Tensor:
+    """The sums of all windows of the last dimensions by their sizes, with the padding in them or without, or by a divisor."""
     if all(each.tiles for each in along):
         split, inside = _tiled(x, along)
         summed = split.sum(inside)
-        return summed / (divisor_override or math.prod(each.width for each in along))
-    summed = _pooled(x, rank, along, Tensor.__add__)
-    if divisor_override:
-        return summed / divisor_override
-    for dim, each in enumerate(along, start=len(x.shape) - rank):
+        return summed / (divisor or math.prod(each.width for each in along))
+    summed = _pooled(x, along, Tensor.__add__)
+    if divisor:
+        return summed / divisor
+    for dim, each in enumerate(along, start=len(x.shape) - len(along)):
         divided = [
-            summed.slice(dim, stretch.start, len(stretch)) / (reach if count_include_pad else len(places))
+            summed.slice(dim, stretch.start, len(stretch)) / (reach if count_padding else len(places))
             for stretch, places, reach in each.alike()
         ]
         summed = x.program.concat(divided, dim)
@@ -171,11 +178,15 @@ def max_pool(
     ceil_mode: bool = False,
 ) -> Tensor:
     """The largest element of each window of the last `rank` dimensions."""
-    along = _windows(x, rank, kernel_size, stride, padding, dilation, ceil_mode)
+    return largest(x, _windows(x, rank, kernel_size, stride, padding, dilation, ceil_mode))
+
+
+def largest(x: Tensor, along: Sequence[Windows]) -> Tensor:
+    """The maxima of all windows of the last dimensions."""
     if all(each.tiles for each in along):
         split, inside = _tiled(x, along)
         return split.amax(inside)
-    return _pooled(x, rank, along, Tensor.maximum)
+    return _pooled(x, along, Tensor.maximum)
 
 
 def max_pool_with_indices(rank: int, *arguments: Any, **options: Any) -> tuple[Tensor, None]:

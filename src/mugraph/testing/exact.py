@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -176,8 +176,9 @@ def _rms_norm(
 
 @functools.cache
 def _decompositions() -> dict[Any, Callable[..., Any]]:
-    """PyTorch's, looked up once: it takes a second."""
-    return dict(core_aten_decompositions().items())  # type: ignore[no-untyped-call]  # torch's
+    """PyTorch's, looked up once: it takes a second. Rotations stay, which would become numbers of positions."""
+    found = core_aten_decompositions().items()  # type: ignore[no-untyped-call]  # torch's
+    return {operation: meaning for operation, meaning in found if operation is not torch.ops.aten.roll.default}
 
 
 # --- operators ---------------------------------------------------------------------------------------------------------
@@ -374,6 +375,68 @@ def _slice(run: _Run, x: Numbers, dim: int = 0, start: Any = None, end: Any = No
     return x[(slice(None),) * (dim % x.ndim) + (slice(start, end, step),)]
 
 
+def _padded(run: _Run, x: Numbers, pad: Sequence[int], value: Any = 0) -> Numbers:
+    """`pad` are pairs (before, behind) from the last dimension on; negative ones cut off."""
+    for number, (before, behind) in enumerate(zip(pad[::2], pad[1::2], strict=True)):
+        dim = x.ndim - 1 - number
+        x = _slice(run, x, dim, max(0, -before), x.shape[dim] + min(0, behind))
+        around = [(max(0, before), max(0, behind)) if axis == dim else (0, 0) for axis in range(x.ndim)]
+        x = np.pad(x, around, constant_values=run.number(value))
+    return x
+
+
+def _parts(run: _Run, x: Numbers, sizes: Sequence[int] | int, dim: int = 0) -> list[Numbers]:
+    """Parts of these sizes along a dimension, or of one size and what is left."""
+    ends = range(sizes, x.shape[dim], sizes) if isinstance(sizes, int) else np.cumsum(sizes)[:-1].tolist()
+    return np.split(x, list(ends), axis=dim)
+
+
+def _in_windows(x: Numbers, size: Sequence[int], stride: Sequence[int], padding: Sequence[int]) -> Iterator[tuple[Any, Numbers]]:
+    """The place of each window of the last two dimensions, and the elements that it has there."""
+    steps = stride or size
+    counts = [
+        (whole + 2 * pad - width) // step + 1 for whole, width, step, pad in zip(x.shape[-2:], size, steps, padding, strict=True)
+    ]
+    for place in np.ndindex(*counts):
+        first = [number * step - pad for number, step, pad in zip(place, steps, padding, strict=True)]
+        rows, columns = (slice(max(0, start), start + width) for start, width in zip(first, size, strict=True))
+        yield place, x[..., rows, columns]
+
+
+def _pool(
+    x: Numbers, size: Sequence[int], stride: Sequence[int], padding: Sequence[int], combine: Callable[[Numbers], Numbers]
+) -> Numbers:
+    found = {place: combine(part) for place, part in _in_windows(x, size, stride, padding)}
+    rows, columns = (1 + max(place[axis] for place in found) for axis in (0, 1))
+    return np.stack([np.stack([found[row, column] for column in range(columns)], -1) for row in range(rows)], -2)
+
+
+def _avg_pool(
+    run: _Run,
+    x: Numbers,
+    size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0, 0),
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> Numbers:
+    if ceil_mode:
+        raise Unknown("windows that are cut off have no meaning here")
+
+    def mean(part: Numbers) -> Numbers:
+        return _div(run, _sum(run, part, (-2, -1)), math.prod(size if count_include_pad else part.shape[-2:]))
+
+    return _pool(x, size, stride, padding, mean)
+
+
+def _max_pool(
+    run: _Run, x: Numbers, size: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = (0, 0)
+) -> tuple[Numbers, Numbers]:
+    """Where the largest stood is not said."""
+    largest = _pool(x, size, stride, padding, lambda part: _amax(run, part, (-2, -1)))
+    return largest, np.full(largest.shape, None)
+
+
 def _expand(run: _Run, x: Numbers, sizes: Sequence[int], *, implicit: bool = False) -> Numbers:
     aligned = (1,) * (len(sizes) - x.ndim) + x.shape
     return np.broadcast_to(x, [old if new == -1 else new for old, new in zip(aligned, sizes, strict=True)])
@@ -458,6 +521,13 @@ _RULES: dict[str, Rule] = {
     "slice": _slice,
     "select": lambda run, x, dim, index: np.take(x, index, axis=dim),
     "cat": lambda run, parts, dim=0: np.concatenate(parts, axis=dim),
+    "flip": lambda run, x, dims: np.flip(x, tuple(dims)),
+    "roll": lambda run, x, shifts, dims=(): np.roll(x, shifts, tuple(dims) or None),
+    "constant_pad_nd": _padded,
+    "split": _parts,
+    "avg_pool2d": _avg_pool,
+    "max_pool2d_with_indices": _max_pool,
+    "split_with_sizes": _parts,
     "full": _full,
     "full_like": lambda run, x, value, **layout: _full(run, x.shape, value),
     "ones_like": lambda run, x, **layout: _full(run, x.shape, 1),

@@ -89,6 +89,12 @@ def _rms(dim: int, x: torch.Tensor) -> torch.Tensor:
     return x * torch.rsqrt((x * x).mean(dim, keepdim=True) + 1e-5)
 
 
+def _turned(dim: int, x: torch.Tensor) -> torch.Tensor:
+    """Halves exchanged, one with another sign, as positions are encoded by rotations."""
+    first, second = torch.chunk(x, 2, dim)
+    return torch.cat([-second, first], dim)
+
+
 OPERATIONS: dict[str, Callable[..., torch.Tensor]] = {
     "add": lambda _, x, y: x + y,
     "sub": lambda _, x, y: x - y,
@@ -126,6 +132,18 @@ OPERATIONS: dict[str, Callable[..., torch.Tensor]] = {
     "transpose": lambda _, x: x.transpose(-2, -1),
     "flatten": lambda _, x: x.reshape(-1, x.shape[-1]),
     "unsqueeze": lambda dim, x: x.unsqueeze(dim),
+    "the first half": lambda dim, x: x.narrow(dim, 0, (x.shape[dim] + 1) // 2),
+    "all but the first": lambda dim, x: x.narrow(dim, 1, x.shape[dim] - 1),
+    "every other": lambda dim, x: x[(slice(None),) * dim + (slice(None, None, 2),)],
+    "the last": lambda dim, x: x.select(dim, -1),
+    "turned": _turned,
+    "flip": lambda dim, x: x.flip(dim),
+    "roll": lambda dim, x: x.roll(1, dim),
+    "beside itself": lambda dim, x: torch.cat([x, x * 0.5], dim),
+    "stacked": lambda dim, x: torch.stack([x, -x], dim),
+    "gated": lambda dim, x: functional.glu(x, dim),
+    "cat": lambda dim, x, y: torch.cat([x, y], dim),
+    "padded": lambda value, x: functional.pad(x, (1, 2), value=value),
 }
 
 _UNARY = (
@@ -134,6 +152,10 @@ _UNARY = (
 )  # fmt: skip
 _BINARY = ("add", "sub", "mul", "divide by a square", "maximum", "minimum", "the larger by a choice")
 _ALONG = ("sum", "mean", "amax", "softmax", "logsumexp", "rms norm")
+_PARTS = (
+    "the first half", "all but the first", "every other", "the last", "turned", "flip", "roll", "beside itself", "stacked",
+    "gated",
+)  # fmt: skip
 _VIEWS = ("transpose", "flatten", "unsqueeze", "layer norm")
 _MOST_ELEMENTS = 1 << 14
 
@@ -198,20 +220,20 @@ class _Growth:
         first = self.arguments[-1] if self.steps and self.rng.random() < 0.8 else self.pick(self.arguments)
         second = self.pick(self.unread) if self.unread and self.rng.random() < 0.6 else int(self.rng.integers(len(self.values)))
         x = self.values[first]
-        name = self.pick((*_UNARY, *_BINARY * 3, *_ALONG * 2, *_VIEWS, *("matmul",) * 6))
+        name = self.pick((*_UNARY, *_BINARY * 3, *_ALONG * 2, *_VIEWS, *_PARTS, "padded", "cat", "cat", *("matmul",) * 6))
         operands: tuple[int, ...] = (first,)
         parameter = None
-        if name in _BINARY or name == "matmul":
+        if name in _BINARY or name in ("matmul", "cat"):
             operands = (first, second) if self.rng.random() < 0.5 else (second, first)
-        elif name in _ALONG or name == "unsqueeze":
+        if name in (*_ALONG, *_PARTS, "unsqueeze", "cat"):
             parameter = int(self.rng.integers(max(1, x.dim())))
-        elif name in ("scale", "shift", "clamp", "leaky relu", "slope by a choice"):
+        elif name in ("padded", "scale", "shift", "clamp", "leaky relu", "slope by a choice"):
             parameter = self.pick((0.5, 2, 3, 1 / 3, 0.1, 1 / math.sqrt(8)))
         try:
             made = OPERATIONS[name](parameter, *(self.values[operand] for operand in operands))
-        except (RuntimeError, IndexError):
+        except (RuntimeError, IndexError, ValueError):
             return
-        if made.numel() <= _MOST_ELEMENTS and made.dim() <= 4 and torch.isfinite(made).all() and made.abs().max() < 1e6:
+        if 0 < made.numel() <= _MOST_ELEMENTS and made.dim() <= 4 and torch.isfinite(made).all() and made.abs().max() < 1e6:
             self.arguments.append(len(self.values))
             self.unread = [number for number in self.unread if number not in operands]
             self.values.append(made)

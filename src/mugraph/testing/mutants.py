@@ -98,7 +98,8 @@ def _as_operator(op: str) -> Edit:
 
 def _operands_swapped(graph: Graph, index: int) -> Iterator[Change]:
     node = graph.nodes[index]
-    if node.body is not None or len(node.inputs) not in (2, 3) or operator(node.op).commutative:
+    # by name: parts in another order are mistakes of their own
+    if node.body is not None or len(node.inputs) not in (2, 3) or operator(node.op).commutative or node.op == "concat":
         return
     for first, second in itertools.combinations(range(len(node.inputs)), 2):
         yield f"operands {first} and {second} swapped", _swapped(first, second)
@@ -179,6 +180,26 @@ def _wrong_length(graph: Graph, index: int) -> Iterator[Change]:
     if isinstance(size, int):
         for other in sorted({1, size // 2, size // 3, size - 1, size + 1, 2 * size} - {0}):
             yield from _attribute(graph, index, "size", other)
+
+
+def _wrong_part(graph: Graph, index: int) -> Iterator[Change]:
+    """Slices that start one position off, in another order or with another step; parts put together in another order."""
+    node = graph.nodes[index]
+    # by name: no other operator tells positions apart
+    if node.op == "slice":
+        start, size, step = (node.integer(name) for name in ("start", "size", "step"))
+        last = start + (size - 1) * step
+        for first, stride in ((start - 1, step), (start + 1, step), (start - size, step), (start + size, step), (last, -step)):
+            yield f"from {first} on in steps of {stride}", _part(first, stride)
+        for stride in (step - 1, step + 1):
+            yield f"in steps of {stride}", _part(start, stride)
+    elif node.op == "concat":
+        for first, second in itertools.combinations(range(len(node.inputs)), 2):
+            yield f"parts {first} and {second} exchanged", _swapped(first, second)
+
+
+def _part(start: int, step: int) -> Edit:
+    return lambda site: site.copy(attributes={**dict(site.node.attributes), "start": start, "step": step})
 
 
 def _wrong_map(graph: Graph, index: int) -> Iterator[Change]:
@@ -263,6 +284,7 @@ _MISTAKES: dict[str, Callable[[Graph, int], Iterator[Change]]] = {
     "wrong constant": _wrong_constant,
     "wrong axis": _wrong_axis,
     "wrong length": _wrong_length,
+    "wrong part": _wrong_part,
     "wrong map": _wrong_map,
     "wrong accumulator": _wrong_accumulator,
     "transposed input": _transposed,

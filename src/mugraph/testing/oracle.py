@@ -79,7 +79,10 @@ class _Fractions(FloatArithmetic):
 
 
 class _Residues(FloatArithmetic):
-    """Integers modulo a prime: rational functions that differ do so at nearly every point, whatever their powers."""
+    """Integers modulo a prime: rational functions that differ do so at nearly every point, whatever their powers.
+
+    They stay Python's integers where an array has no dimensions, too, of which NumPy would make its own.
+    """
 
     def __init__(self) -> None:
         super().__init__(object)
@@ -88,13 +91,13 @@ class _Residues(FloatArithmetic):
         return np.asarray(value.value.numerator * pow(value.value.denominator, -1, _PRIME) % _PRIME, object)
 
     def add(self, x: Array, y: Array) -> Array:
-        return np.asarray(super().add(x, y) % _PRIME)
+        return np.asarray((x + y) % _PRIME, object)
 
     def sub(self, x: Array, y: Array) -> Array:
-        return np.asarray(super().sub(x, y) % _PRIME)
+        return np.asarray((x - y) % _PRIME, object)
 
     def mul(self, x: Array, y: Array) -> Array:
-        return np.asarray(super().mul(x, y) % _PRIME)
+        return np.asarray((x * y) % _PRIME, object)
 
     def div(self, x: Array, y: Array) -> Array:
         if not np.all(y):

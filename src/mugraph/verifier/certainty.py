@@ -55,7 +55,7 @@ class Enclosed:
         try:
             return float(self.middle)
         except OverflowError:
-            return math.copysign(math.inf, self.middle)
+            return math.inf if self.middle > 0 else -math.inf
 
 
 def _decimals(ratio: Fraction) -> int:

@@ -273,7 +273,7 @@ class _Batched(Generic[V]):
         shapes = [array.shape[self.lead :] for array in arrays]
         if math.prod(batch) <= _FEW_MEMBERS:
             spread = [np.broadcast_to(array, (*batch, *shape)) for array, shape in zip(arrays, shapes, strict=True)]
-            moved = [np.asarray(combine([array[member] for array in spread])) for member in np.ndindex(batch)]
+            moved = [np.asarray(combine([array[(*member, ...)] for array in spread])) for member in np.ndindex(batch)]
             return (moved[0] if len(moved) == 1 else np.stack(moved)).reshape(*batch, *moved[0].shape)
         counts = [int(np.prod(shape, dtype=np.int64)) for shape in shapes]
         starts = np.cumsum([0, *counts])
