@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mugraph.devices import device_for
-from mugraph.errors import BudgetExceeded, InvalidInput, NotEquivalent, UnsupportedOperator
+from mugraph.errors import BudgetExceeded, InvalidInput, MugraphError, NotEquivalent, UnsupportedOperator
 from mugraph.frontend import record, require_torch
 from mugraph.frontend.comparison import compared
 from mugraph.frontend.handwritten import in_place_of
@@ -126,10 +126,29 @@ def superoptimize(
         except (InvalidInput, UnsupportedOperator) as refusal:
             if not divisible:
                 raise
-            from mugraph.pieces.cutting import superoptimized_in_pieces
+            return _in_pieces(call, given, settings, deadline, tell, refusal)
+        if not divisible or not has_parts(problem.program):
+            return superoptimized(problem, settings, deadline, tell)
+        whole = superoptimized(problem, settings, Deadline(deadline.share(_FOR_THE_WHOLE)), tell)
+        if whole.found or whole.report.interrupted or deadline.passed:
+            return whole
+        nothing = BudgetExceeded("of which nothing clearly faster was found as a whole")
+        pieces = _in_pieces(call, given, settings, deadline, tell, nothing)
+        return pieces if pieces.found else whole
 
-            return superoptimized_in_pieces(call, given, settings, deadline, tell, refusal)
-        return superoptimized(problem, settings, deadline, tell)
+
+def _in_pieces(
+    call: RecordedCall,
+    given: ExampleInputs,
+    settings: OptimizationSettings,
+    deadline: Deadline,
+    tell: ProgressCallback,
+    refusal: MugraphError,
+) -> Superoptimized:
+    """The function with kernels for the programs in it; `refusal` says why it is not searched as a whole."""
+    from mugraph.pieces.cutting import superoptimized_in_pieces
+
+    return superoptimized_in_pieces(call, given, settings, deadline, tell, refusal)
 
 
 def optimize_graph(
@@ -273,6 +292,8 @@ def _problem_of(fn: Subject, example_inputs: ExampleInputs | None) -> Problem:
     return _problem(*_recorded(fn, example_inputs))
 
 
+_FOR_THE_WHOLE = 0.6
+"""The part of a budget for a program with parts of tensors as a whole: its pieces have the rest where nothing is found."""
 _WHOLE = 4
 """Contractions of a program with parts of tensors, beyond which its pieces are searched one by one."""
 
