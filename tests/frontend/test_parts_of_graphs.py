@@ -93,7 +93,7 @@ def test_a_gated_unit_is_one_piece() -> None:
 
 def test_a_function_of_parts_is_one_program() -> None:
     def turned(x: torch.Tensor, w: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        heads = (x @ w).unflatten(-1, (2, 8))
+        heads = (x @ w).view(6, 2, 8)
         first, second = heads.chunk(2, -1)
         return heads * cos + torch.cat([-second, first], -1) * sin
 

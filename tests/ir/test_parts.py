@@ -190,7 +190,15 @@ def reversed_and_padded() -> Program:
     return program
 
 
-EXAMPLES = {each.__name__: each for each in (rotary, gated, over_two_caches, reversed_and_padded)}
+def some_of_a_softmax() -> Program:
+    """Exponents that leave the number range unless the maximum of the whole row is subtracted."""
+    program = Program()
+    x, w = program.input("x", (4, 12)), program.input("w", (8, 5))
+    program.output(((x * 40).softmax(1)).slice(1, 0, 8) @ w)
+    return program
+
+
+EXAMPLES = {each.__name__: each for each in (rotary, gated, over_two_caches, reversed_and_padded, some_of_a_softmax)}
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -385,23 +385,25 @@ class _Levels:
     def __init__(self, calls: Sequence[fx.Node], traits: Mapping[fx.Node, Traits]) -> None:
         self.calls, self.traits = calls, traits
         self.at: dict[fx.Node, int] = {}
-        free = (node for node in calls if node in traits and not traits[node].pinned and alone(node))
-        self.movable = [node for node in free if not self._divides(node)]
+        self.movable = [node for node in calls if node in traits and not traits[node].pinned and alone(node)]
 
     def begin(self) -> None:
-        """As early as possible."""
+        """As early as possible; where parts begin a level, they stay."""
         paths: dict[fx.Node, Path] = {}
+        staying: set[fx.Node] = set()
         random = 0
         for node in self.calls:
             level = self._earliest(node)
             if node in self.traits:
                 path = self._path(node, level, paths)
                 if path is None:
+                    staying.update([node] * self.traits[node].moves)
                     level, path = level + 1, (frozenset(self.traits[node].contractions), self.traits[node].exponentials)
                 paths[node] = path
             elif draws_random_numbers(node):  # two such calls never change places
                 level = random = max(level, random)
             self.at[node] = level
+        self.movable = [node for node in self.movable if node not in staying]
 
     def postpone(self, nodes: Sequence[fx.Node]) -> None:
         """Move `nodes`, in topological order, to the level of those that read them."""
@@ -447,14 +449,12 @@ class _Levels:
             return None  # a row of a product is spread over all blocks
         if own.exponentials and exponentials > 1:
             return None
-        if contractions and self._divides(node):
-            return None  # a product for each part
+        if own.moves and (exponentials or (contractions and self._divides(node))):
+            return None  # a product for each part, or a softmax of which each part needs the whole
         return contractions.union(own.contractions), exponentials
 
     def _divides(self, node: fx.Node) -> bool:
         """Whether a tensor that a call takes apart or puts together has more than a few parts."""
-        if not self.traits[node].moves:
-            return False
         beside = [user for source in node.all_input_nodes for user in source.users]
         parts = sum(user in self.traits and self.traits[user].moves for user in beside)
         return max(len(node.all_input_nodes), parts) > _FEW_PARTS

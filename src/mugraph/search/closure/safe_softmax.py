@@ -46,6 +46,9 @@ def _neutral(program: AxisProgram, index: int, context: Context, arith: FieldAri
     users = [i for i, term in enumerate(program.terms) if index in term.inputs]
     if not all(_subtracts(program.terms[i], index) for i in users):
         return False
+    rows = set(program.terms[index].inputs)
+    if any(program.terms[i].inputs[0] not in rows for i in users):
+        return False  # part of a softmax, whose exponents no maximum of their own rows would shift alike
     values = inputs.evaluate(program, context, arith)
     other = arith.random(values[index].p.shape, np.random.default_rng((inputs.seed, index)))
     readers = [i for i, term in enumerate(program.terms) if not set(users).isdisjoint(term.inputs)]
