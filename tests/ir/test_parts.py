@@ -228,6 +228,17 @@ def test_kernels_of_a_program_with_parts(name: str, target: str) -> None:
         np.testing.assert_allclose(found(*given), exact[0], rtol=1e-4, atol=1e-5)
 
 
+def test_parts_have_the_type_of_the_whole() -> None:
+    program = Program()
+    x, y = program.input("x", (4, 6), "bf16"), program.input("y", (4, 6))
+    joined = program.concat([x, y], 1)
+    program.output(joined.slice(1, 0, 3) * 2, joined.exp())
+    found = parted(program.graph)
+    assert found is not None
+    assert_same(program.graph, found.around(found.core))
+    assert found.around(found.core).output_tensors == program.graph.output_tensors
+
+
 def test_what_only_moves_data_has_no_core() -> None:
     program = Program()
     x = program.input("x", (4, 6))

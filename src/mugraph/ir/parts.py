@@ -399,7 +399,7 @@ class _Parting:
                 self.known[key] = crossing
         found = self.known[key]
         if isinstance(found, _Crossing):
-            raise found
+            raise found.along(found.dim)  # anew, as what is raised again remembers where it has been
         return found
 
     def computed(self, value: Value, node: Node, region: Region) -> ProgramTensor:
@@ -478,7 +478,7 @@ class _Parting:
             raise _Crossing(dim, 0, (slow,), 0, cuts)
         size = sizes[part] // inner
         there = Digit(size, slow.start - ends[part] + size, slow.count, slow.step)
-        return self.elsewhere(node.inputs[part], region, dim, there)
+        return self.elsewhere(node.inputs[part], region, dim, there).cast(node.output.dtype)  # other parts may be wider
 
     def elsewhere(self, value: Value, region: Region, dim: int, there: Digit) -> ProgramTensor:
         """A region of a value that lies `there` along the slowest digit of a dimension."""
