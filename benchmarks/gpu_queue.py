@@ -53,6 +53,7 @@ _CHECK, _TIMES, _ORDER = "benchmarks/gpu_check.py", "benchmarks/gpu_times.py", "
 _AT_ONCE = ("--jobs", str(max(1, (os.cpu_count() or 2) - 2)))
 QUEUE = (
     Entry("emulator", ("-m", "pytest", "-q", "tests/targets/cuda/test_on_gpu.py"), 180),
+    Entry("parts", ("-m", "pytest", "-q", "tests/lower/test_concatenations.py", "tests/targets/test_choices.py"), 180),
     Entry("small", (_CHECK, *_AT_ONCE, "--size", "small", "--output", "{results}/small.json"), 300),
     Entry("order", (_ORDER, *_AT_ONCE, "--most", "8", "--output", "{results}/order.json"), 600),
     Entry("memcheck", (_CHECK, "--size", "small", "--output", "{results}/memcheck.json"), 600, _sanitizer("memcheck")),

@@ -87,8 +87,10 @@ def test_a_program_is_computed(make: object, target: str) -> None:
     given = [rng.standard_normal(node.output.shape).astype(np.float32) for node in program.graph.inputs()]
     exact = evaluate(program.graph, [array.astype(np.float64) for array in given], FloatArithmetic())
     for candidate in found(program).candidates[:3]:
-        for got, wanted in zip(on(target, candidate.graph)(*map(torch.from_numpy, given)), exact, strict=True):
-            np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+        executable = on(target, candidate.graph)
+        results = executable(*executable.machine.moved([torch.from_numpy(array) for array in given]))
+        for got, wanted in zip(results, exact, strict=True):
+            np.testing.assert_allclose(got.cpu(), wanted, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("make", IN_PLACE, ids=lambda make: make.__name__)
