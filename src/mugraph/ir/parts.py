@@ -159,25 +159,17 @@ class Parted:
 
     def without_unread(self) -> Parted:
         """The same without inputs of the core that nothing reads: regions that turned out to be of several parts."""
-        graph = self.core
-        used = graph.needed() | {index for index, number in self._numbers().items() if number in self._passed_on}
+        graph, numbers = self.core, _input_numbers(self.core)
+        passed_on = {leaf.number for output in self.outputs for leaf in _leaves(output) if leaf.is_input}
+        used = graph.needed() | {index for index, number in numbers.items() if number in passed_on}
         builder, moved = GraphBuilder(Level.KERNEL), dict[int, Value]()
         for index, node in enumerate(graph.nodes):
             if index in used:
                 moved[index] = builder.append(replace(node, inputs=tuple(moved[value.node] for value in node.inputs)))
-        left = [number for index, number in self._numbers().items() if index in used]
+        left = [number for index, number in numbers.items() if index in used]
         outputs = tuple(_renumbered(output, left) for output in self.outputs)
         core = builder.build([moved[value.node] for value in graph.outputs])
         return replace(self, core=core, reads=tuple(self.reads[number] for number in left), outputs=outputs)
-
-    def _numbers(self) -> Mapping[int, int]:
-        """The number of each node of the core that is an input."""
-        return _input_numbers(self.core)
-
-    @functools.cached_property
-    def _passed_on(self) -> frozenset[int]:
-        """The inputs of the core that are parts of outputs as they are."""
-        return frozenset(leaf.number for output in self.outputs for leaf in _leaves(output) if leaf.is_input)
 
     def around(self, graph: Graph) -> Graph:
         """A muGraph of the program, from one of the core: slices before it, and concatenations behind."""

@@ -290,7 +290,7 @@ def _search(
                 raise
     if space.kernels is not None or space.maps:
         raise InvalidInput("kernels and maps cannot be limited here: the program is too long, and is searched in segments")
-    return _LongSearch(program, device, budget, progress, options, workers, shelf, space).run()
+    return _LongSearch(program, device, budget, progress, options, workers, shelf, space, apart).run()
 
 
 def _searched(
@@ -340,14 +340,15 @@ class _LongSearch:
     workers: Workers
     shelf: Shelf | None
     space: SearchSpace
+    apart: bool = False
+    """Whether it has many parts that share nothing, which are searched without the whole."""
 
     def run(self) -> SearchResult:
         """The best of both; raises what the whole program was refused for where no segment has a kernel either."""
         self.started = time.perf_counter()
         refused: Exception | None = None
         results: list[SearchResult] = []
-        operators = len(self.program.kernels())
-        if LONG < operators <= _LONGEST_WHOLE:
+        if not self.apart and len(self.program.kernels()) <= _LONGEST_WHOLE:
             try:
                 share = None if self.budget is None else _WHOLE_SHARE * self.budget
                 results.append(self._search(self.program, share, self.workers))

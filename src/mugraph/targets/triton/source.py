@@ -150,13 +150,11 @@ def _moved(graph: Graph, node: Node) -> str:
             return f"reshape({node.output.shape})"
         case "transpose":
             return f"permute({node.integers('permutation')})"
-        case "slice" if node.integer("step") > 0:
-            dim, start, size, step = (node.integer(name) for name in ("dim", "start", "size", "step"))
-            return f"narrow({dim}, {start}, {(size - 1) * step + 1})[{':, ' * dim}::{step}]"
         case "slice":
             dim, start, size, step = (node.integer(name) for name in ("dim", "start", "size", "step"))
-            first = start + (size - 1) * step
-            return f"narrow({dim}, {first}, {start - first + 1})[{':, ' * dim}::{-step}].flip({dim})"
+            first, span = min(start, start + (size - 1) * step), (size - 1) * abs(step) + 1
+            turned = f".flip({dim})" if step < 0 else ""
+            return f"narrow({dim}, {first}, {span})[{':, ' * dim}::{abs(step)}]{turned}"
         case "repeat":
             rank = len(graph.tensor(node.inputs[0]).shape)
             return f"repeat({tuple(node.integer('times') if dim == node.integer('dim') else 1 for dim in range(rank))})"
