@@ -131,6 +131,7 @@ def test_a_longer_budget_is_used_where_proofs_were_hurried(store: Store, searche
 
     change(store, hurried)
     assert optimized(cache=store, budget=60.0).report.recalled
+    assert optimized(cache=store, budget=75.0).report.recalled, "little more"
     assert not optimized(cache=store, budget=90.0).report.recalled
 
 

@@ -31,6 +31,8 @@ from mugraph.version import __version__
 KIND = "result"
 _UNHURRIED = 6
 """A call that took at most this part of its budget had time enough: no stage is given less than a fifth of what is left."""
+_MUCH_MORE = 1.4
+"""So many times the budget of a kept result is worth another search: the share of a piece varies with what is measured before."""
 _PROVING_SECONDS = 1.0
 _SHOWN = 4
 """Inputs that a line about a result names."""
@@ -132,7 +134,7 @@ class ResultCache:
 
 def _sufficient(document: Mapping[str, Any], budget: float | None) -> bool:
     kept = document["budget"]
-    return _unhurried(document) or (budget is not None and budget <= kept)
+    return _unhurried(document) or (budget is not None and budget <= _MUCH_MORE * kept)
 
 
 def _unhurried(document: Mapping[str, Any]) -> bool:
