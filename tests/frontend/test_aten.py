@@ -54,6 +54,7 @@ CASES = [
     case("pow", X, 2), case("pow", X, 3), case("pow", X, 5), case("pow", X, 1), case("pow", X, -2),
     case("pow", positive(3, 4), 0.5), case("pow", positive(3, 4), -0.5), case("pow", positive(3, 4), 1.5),
     case("sqrt", positive(3, 4)), case("rsqrt", positive(3, 4)), case("exp", X), case("log", positive(3, 4)), case("abs", X),
+    *(case(name, operand) for name in ("log2", "log10") for operand in (positive(3, 4), 1e-8 * positive(3, 4), SPECIAL)),
     case("sigmoid", X), case("silu", X), case("relu", X), case("tanh", X), case("gelu", X), case("gelu", X, approximate="tanh"),
     case("lerp", X, Y, 0.3), case("lerp", X, Y, SCALAR), case("clamp_min", X, 0.3), case("clamp", X, 0),
     case("clamp", X, min=0.5), case("clamp", X, -0.3, 0.4), case("clamp", X, max=-0.2), case("clamp", X, -1e30),

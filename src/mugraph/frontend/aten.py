@@ -477,6 +477,8 @@ ROWS: dict[str, Rule] = {
     "rsqrt": Tensor.rsqrt,
     "exp": Tensor.exp,
     "log": lambda x: x.apply("log"),
+    "log2": lambda x: x.apply("log") * (1 / math.log(2)),
+    "log10": lambda x: x.apply("log") * (1 / math.log(10)),
     "abs": lambda x: x.apply("abs"),
     "sigmoid": Tensor.sigmoid,
     "silu": Tensor.silu,
