@@ -170,4 +170,8 @@ def test_calls_within_noise_are_counted_apart_from_those_that_are_as_fast() -> N
     records = [{**made, "task": f"level1/{i}.py", "ratios": {"eager": a, "inductor": b}} for i, (a, b) in enumerate(ratios)]
     found = kernelbench.summary(records)
     assert (found["fast_1"], found["at_least_0.97_times_both"]) == (0.5, 0.75)
+    assert found["fast_1_with_the_function_as_fast_as_itself"] == 0.5
+    for record in records:  # each result calls the function, as nothing was found
+        record["found"] = False
+    assert kernelbench.summary(records)["fast_1_with_the_function_as_fast_as_itself"] == 0.75
     assert [line.partition(":")[0] for line in found["losing"]] == ["level1/1.py", "level1/2.py"]

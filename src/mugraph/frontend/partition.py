@@ -63,6 +63,10 @@ class Piece:
     torch_graph: fx.Graph
     """The calls as a graph of their own, from `inputs` to `outputs`."""
     level: int
+    images: frozenset[int] = frozenset()
+    """Which inputs of `program` have the channels last that are the second dimension of what the piece reads."""
+    image_results: frozenset[int] = frozenset()
+    """Which outputs of `program` have those of what others read of the piece (`mugraph.frontend.channels_last`)."""
 
     @property
     def masks(self) -> tuple[int, ...]:

@@ -25,7 +25,7 @@ STEP = "mugraph step"
 """Where a call of a spliced graph says which piece or which call of the original graph it belongs to."""
 
 R = TypeVar("R")
-_ANY_STRIDES = frozenset(
+ANY_STRIDES = frozenset(
     {
         *("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "_native_batch_norm_legit_no_training", "abs"),
         *("adaptive_avg_pool2d", "adaptive_avg_pool3d", "add", "avg_pool2d", "avg_pool3d", "cat", "clamp"),
@@ -116,8 +116,8 @@ class _Splicing:
             self.copies[kernel.result] = self.graph.call_function(_named(run), operands)
             return
         parameters = [self.as_recorded(node) for node in kernel.parameters]
-        added = [] if kernel.added is None else [self._in_any_layout(kernel.added)]
-        operands = (self._in_any_layout(kernel.source), *parameters, *added)
+        added = [] if kernel.added is None else [self.in_any_layout(kernel.added)]
+        operands = (self.in_any_layout(kernel.source), *parameters, *added)
         self.images[kernel.result] = self.graph.call_function(_named(run), operands)
 
     def copy(self, node: fx.Node) -> None:
@@ -126,14 +126,15 @@ class _Splicing:
             arguments = fx.map_arg(arguments_of_call(node), self.as_recorded)
             self.copies[node] = self.graph.call_function(_named(self.others[node]), arguments)
             return
-        if name_of(node) not in _ANY_STRIDES:
+        if name_of(node) not in ANY_STRIDES:
             self.copies[node] = self.graph.node_copy(node, self.as_recorded)
             return
-        made = self.graph.node_copy(node, self._in_any_layout)
+        made = self.graph.node_copy(node, self.in_any_layout)
         loose = any(source in self.images for source in node.all_input_nodes)
         (self.images if loose else self.copies)[node] = made
 
-    def _in_any_layout(self, node: fx.Node) -> fx.Node:
+    def in_any_layout(self, node: fx.Node) -> fx.Node:
+        """A tensor as the library gives or wants it, if it does, and otherwise as recorded."""
         if node in self.read and node not in self.images and self.arrange is not None:
             self.images[node] = self.graph.call_function(self.arrange, (self.copies[node],))
         return self.images.get(node) or self.copies[node]
@@ -169,15 +170,32 @@ def in_order(graph: fx.Graph, partition: Partition) -> list[Step]:
 
 
 def runnable(piece: Piece, kernels: Kernels) -> Kernels:
-    """From the inputs of a piece to its program's outputs: by its kernels, or by torch where a mask forbids them."""
+    """From the inputs of a piece to its program's outputs: by its kernels, or by torch where a mask forbids them.
+
+    Images lie with channels last where the program has them so, and have their dimensions in PyTorch's order all the same.
+    """
     if not piece.masks and not piece.causal_masks:
-        return kernels
+        return _on_images(piece, kernels)
     masks, run = piece.masks, _watched(piece, kernels)
     return lambda *tensors: run([hides_a_row(tensors[number]) for number in masks], *tensors)
 
 
+def _on_images(piece: Piece, kernels: Kernels) -> Kernels:
+    """The kernels on tensors with PyTorch's order of dimensions."""
+    read, made = piece.images, piece.image_results
+    if not read and not made:
+        return kernels
+
+    def run(*tensors: torch.Tensor) -> Sequence[torch.Tensor]:
+        results = kernels(*(tensor.movedim(1, -1) if number in read else tensor for number, tensor in enumerate(tensors)))
+        return [result.movedim(-1, 1) if number in made else result for number, result in enumerate(results)]
+
+    return run
+
+
 def _watched(piece: Piece, kernels: Kernels) -> Callable[..., Sequence[torch.Tensor]]:
     """The same from what was seen of the piece's masks (whether each hides a row), and the inputs."""
+    kernels = _on_images(piece, kernels)
     by_torch, device = as_torch(piece), piece.inputs[0].meta["val"].device
     with _disable_current_modes():  # Dynamo's, under which tensors have no data
         causal = [causal_mask((mask.shape[0], mask.shape[1]), TORCH_DTYPES[mask.dtype], device) for mask in piece.causal_masks]
@@ -198,13 +216,21 @@ def as_torch(piece: Piece) -> fx.GraphModule:
 
 def _call(splicing: _Splicing, piece: Piece, kernels: Kernels, seen: dict[fx.Node, fx.Node]) -> None:
     graph, copies = splicing.graph, splicing.copies
-    arrays = _results(graph, piece, kernels, [splicing.as_recorded(node) for node in piece.inputs], seen)
+    reads = [
+        splicing.in_any_layout(node) if number in piece.images else splicing.as_recorded(node)
+        for number, node in enumerate(piece.inputs)
+    ]
+    arrays = _results(graph, piece, kernels, reads, seen)
     taken: set[int] = set()
     for node, number in zip(piece.outputs, piece.numbers, strict=True):
-        copies[node] = graph.call_function(operator.getitem, (arrays, number))
+        result = graph.call_function(operator.getitem, (arrays, number))
         if number in taken:  # two results that are equal are two tensors all the same: one may be changed later
-            copies[node] = graph.call_function(torch.clone, (copies[node],))
+            result = graph.call_function(torch.clone, (result,))
         taken.add(number)
+        if number in piece.image_results:
+            splicing.images[node] = result
+            continue
+        copies[node] = result
         tensor = tensor_of(node)
         assert tensor is not None, "results of several tensors never leave a piece whole"
         if not tensor.is_contiguous():
@@ -215,7 +241,7 @@ def _call(splicing: _Splicing, piece: Piece, kernels: Kernels, seen: dict[fx.Nod
 def _results(graph: fx.Graph, piece: Piece, kernels: Kernels, inputs: list[fx.Node], seen: dict[fx.Node, fx.Node]) -> fx.Node:
     """A call of the kernels; `seen` has, by mask, the call that looks at it, for pieces that share one."""
     if not piece.masks and not piece.causal_masks:
-        return graph.call_function(_named(kernels), tuple(inputs))
+        return graph.call_function(_named(runnable(piece, kernels)), tuple(inputs))
     masks = [inputs[number] for number in piece.masks]
     for mask in masks:
         seen[mask] = seen.get(mask) or graph.call_function(hides_a_row, (mask,))

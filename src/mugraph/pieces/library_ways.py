@@ -118,28 +118,24 @@ class Ways:
         everywhere = tuple(Layout)
         return cls({kernel: everywhere if layouts is None else layouts for kernel, layouts in found.items() if layouts != ()})
 
+    @property
+    def turn_images(self) -> bool:
+        """Whether images may have to lie with channels last."""
+        return any(Layout.CHANNELS_LAST in layouts for layouts in self.layouts.values())
+
     @classmethod
     def untimed(cls, kernels: Sequence[LibraryKernel]) -> Ways:
         """All of them, with images as PyTorch has them by default."""
         return cls(dict.fromkeys(kernels, (Layout.CONTIGUOUS,)))
 
     def choices(self, whole: Partition) -> list[tuple[Partition, Layout]]:
-        """A graph that is cut, with library kernels where they are not slower, in one way for each layout, or more.
-
-        With channels last there is one without the programs that read images, as these have channels first.
-        """
+        """A graph that is cut, for each layout in which some library kernels are not slower, with these."""
         choices = []
+        images = [kernel for kernel in whole.library if kernel.geometry is not None]
         for layout in Layout:
-            images = [kernel for kernel in whole.library if kernel.geometry is not None]
             slower = [kernel for kernel in images if layout not in self.layouts[self._known(kernel)]]
-            if len(slower) == len(images):
-                continue
-            part = whole.without(slower, "with packed weights it is not faster")
-            choices.append((part, layout))
-            reading = [piece for piece in part.pieces if any(_is_image(node) for node in piece.inputs)]
-            if reading and layout is Layout.CHANNELS_LAST:
-                part = part.without(reading, "between convolutions PyTorch's calls are faster with channels last")
-                choices.append((part, layout))
+            if len(slower) < len(images):
+                choices.append((whole.without(slower, "with packed weights it is not faster"), layout))
         return choices or [(whole, Layout.CONTIGUOUS)]
 
     def _known(self, kernel: LibraryKernel) -> LibraryKernel:
@@ -164,11 +160,6 @@ def with_packed_weights(piece: Piece, layers: Iterable[LibraryKernel]) -> fx.Gra
 def _announce(what: str, kernels: Sequence[LibraryKernel], deadline: Deadline, tell: ProgressCallback) -> None:
     count = len({_kind(kernel) for kernel in kernels})
     tell(Event("library", f"{count} kind{'s' * (count != 1)} of {what}, with packed weights and without", deadline.elapsed))
-
-
-def _is_image(node: fx.Node) -> bool:
-    tensor = tensor_of(node)
-    return tensor is not None and tensor.dim() in (4, 5)
 
 
 def _kind(kernel: LibraryKernel) -> tuple[object, ...]:

@@ -21,6 +21,7 @@ from mugraph.frontend.node_traits import tensor_of
 from mugraph.frontend.partition import Piece
 from mugraph.frontend.splice import as_torch, runnable
 from mugraph.ir.graph import Graph
+from mugraph.pieces.image_layouts import Layout
 from mugraph.pieces.library_ways import Library, example_of, layers_of, with_packed_weights
 from mugraph.results.data import Report
 from mugraph.results.superoptimized import Superoptimized
@@ -267,11 +268,17 @@ def optimizer(options: PieceOptions) -> Optimizer:
 
 def against_torch(piece: Piece, result: Superoptimized, module: fx.GraphModule) -> Duel:
     """The kernels as challengers of torch, which runs `module`, on random tensors with the strides of the piece's inputs."""
-    tensors, machine = [example_of(_recorded(node)) for node in piece.inputs], result.executable.machine
+    tensors, machine = _examples(piece), result.executable.machine
     with torch.no_grad():
         ours = machine.timed(functools.partial(runnable(piece, result.executable), *tensors))
         theirs = machine.timed(functools.partial(module.forward, *tensors))
         return duel(ours.run, theirs.run)
+
+
+def _examples(piece: Piece) -> list[torch.Tensor]:
+    """Random tensors that lie as the inputs of a piece do."""
+    tensors = [example_of(_recorded(node)) for node in piece.inputs]
+    return [Layout.CHANNELS_LAST.of(tensor) if number in piece.images else tensor for number, tensor in enumerate(tensors)]
 
 
 def _recorded(node: fx.Node) -> torch.Tensor:

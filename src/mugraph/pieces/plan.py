@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import fx
 
 from mugraph.devices.host import free_memory
+from mugraph.frontend.channels_last import with_channels_last
 from mugraph.frontend.graph_passes import owner_of
 from mugraph.frontend.library import LibraryKernel, convolutions, linear_layers
 from mugraph.frontend.node_traits import bytes_of
@@ -24,7 +25,7 @@ from mugraph.pieces.image_layouts import Layout, as_recorded
 from mugraph.pieces.library_ways import Ways
 from mugraph.pieces.other_ways import Way, other_ways
 from mugraph.pieces.packed_weights import packed
-from mugraph.pieces.piece_optimizer import GraphsByForm, Optimizer
+from mugraph.pieces.piece_optimizer import GraphsByForm, Optimizer, PieceOutcome
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.selection.structure_key import form_of
 from mugraph.support.deadline import Deadline
@@ -34,7 +35,10 @@ _log = logging.getLogger("mugraph.torch_compile")
 _MEMORY = 0.5
 """The part of the memory that is free that packed weights of one graph may take."""
 _FIRST = 0.7
-"""The part of the budget for programs with linear layers in them, where the library could have these."""
+"""The part of the budget for programs with linear layers in them where the library could have these, or on images as they are
+recorded where they may have their channels last."""
+_TURNED = 0.6
+"""The part of what is left of it for programs on images with channels last: whole calls are compared with the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,7 @@ def plans(
     tell(Event("partition", f"{len(whole.pieces)} program{'s' * (len(whole.pieces) != 1)}{why}", deadline.elapsed))
     layers = () if library is None else linear_layers(module.graph.nodes, device)
     may_lose = layers and optimizer.options.profile and optimizer.options.keep == "faster"
-    first = Deadline(deadline.share(_FIRST if may_lose else 1.0))
+    first = Deadline(deadline.share(_FIRST if may_lose or ways.turn_images else 1.0))
     outcomes = optimizer.outcomes(whole.pieces, known, first)
     if library is not None and layers:
         free = {node for piece, outcome in zip(whole.pieces, outcomes, strict=True) if not outcome.runs for node in piece.nodes}
@@ -91,23 +95,42 @@ def plans(
             whole = partition(module.graph, device, (*images, *layers))
             outcomes = optimizer.outcomes(whole.pieces, known, deadline)
     decided = dict(zip(whole.pieces, outcomes, strict=True))
-    results = {piece: outcome.result for piece, outcome in decided.items() if outcome.result is not None}
     if graphs is not None:
-        for piece, result in results.items():
-            graphs.setdefault(form_of(piece.program), result.graph)
-    lost = {piece: outcome.reason for piece, outcome in decided.items() if not outcome.runs}
+        for piece, outcome in decided.items():
+            if outcome.result is not None:
+                graphs.setdefault(form_of(piece.program), outcome.result.graph)
+    made = [_laid_out(module.graph, *choice, decided, optimizer, known, deadline) for choice in ways.choices(whole)]
+    others = _others([plan.partition for plan in made], optimizer, deadline)
+    return [replace(plan, others=others) for plan in made]
+
+
+def _laid_out(
+    graph: fx.Graph,
+    whole: Partition,
+    layout: Layout,
+    decided: Mapping[Piece, PieceOutcome],
+    optimizer: Optimizer,
+    graphs: GraphsByForm,
+    deadline: Deadline,
+) -> Plan:
+    """The plan of a graph that is cut for one layout of images; what became of its programs was `decided` for contiguous ones."""
+    if layout is Layout.CHANNELS_LAST:
+        whole = with_channels_last(graph, whole)
+    new = [piece for piece in whole.pieces if piece not in decided]
+    until = Deadline(deadline.share(_TURNED))
+    outcomes = dict(decided) | dict(zip(new, optimizer.outcomes(new, graphs, until), strict=True))
+    results = {piece: result for piece in whole.pieces if (result := outcomes[piece].result) is not None}
+    lost = {piece: outcomes[piece].reason for piece in whole.pieces if not outcomes[piece].runs}
     for piece, reason in lost.items():
         whole = whole.without([piece], reason)
-    choices = ways.choices(whole)
-    others = _others(choices, optimizer, deadline)
-    return [Plan(part, {piece: results[piece] for piece in part.pieces}, layout, lost, others) for part, layout in choices]
+    return Plan(whole, {piece: results[piece] for piece in whole.pieces}, layout, lost)
 
 
-def _others(choices: Sequence[tuple[Partition, Layout]], optimizer: Optimizer, deadline: Deadline) -> dict[fx.Node, Way]:
+def _others(partitions: Sequence[Partition], optimizer: Optimizer, deadline: Deadline) -> dict[fx.Node, Way]:
     """How PyTorch is asked for calls that it makes in some way that a graph is cut, where that was measured to be faster."""
     if optimizer.library is None or not optimizer.options.profile:
         return {}
-    calls = {left.node for part, _ in choices for left in part.left}
+    calls = {left.node for part in partitions for left in part.left}
     return optimizer.library.faster_ways(other_ways(calls), deadline)
 
 

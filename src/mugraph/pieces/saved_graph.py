@@ -19,8 +19,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from mugraph.errors import InvalidInput
 from mugraph.frontend.aten import ROWS
+from mugraph.frontend.channels_last import with_images
 from mugraph.frontend.library import convolutions, is_constant, linear_layers, mark_constant
-from mugraph.frontend.partition import Left, Partition, piece_of
+from mugraph.frontend.partition import Left, Partition, Piece, piece_of
 from mugraph.frontend.permuted_blocks import arranged
 from mugraph.frontend.recorded_graph import RecordedGraph, TensorsInOrder
 from mugraph.frontend.source_lines import line_of_node, with_line
@@ -43,7 +44,13 @@ def cut_to_json(cut: CutGraph, programs: Sequence[int]) -> dict[str, Any]:
         **calls_to_json(cut.recorded),
         "lines": {name: line for name, line in lines.items() if line},
         "pieces": [
-            {"calls": [node.name for node in piece.nodes], "level": piece.level, "program": program}
+            {
+                "calls": [node.name for node in piece.nodes],
+                "level": piece.level,
+                "program": program,
+                "images": sorted(piece.images),
+                "image_results": sorted(piece.image_results),
+            }
             for piece, program in zip(cut.partition.pieces, programs, strict=True)
         ],
         "library": [{"calls": [node.name for node in kernel.nodes], "level": kernel.level} for kernel in cut.partition.library],
@@ -174,7 +181,7 @@ def cut_from_json(document: Mapping[str, Any], name: str, structure: Any) -> tup
             node.meta["val"] = node.target(*arguments, **options)  # type: ignore[operator]
     graph.output(tuple(nodes[each] for each in document["outputs"]))
     note_roundings(graph)
-    pieces = [piece_of([nodes[each] for each in item["calls"]], int(item["level"])) for item in document["pieces"]]
+    pieces = [_piece(item, nodes) for item in document["pieces"]]
     left = [Left(nodes[item["call"]], str(item["reason"]), int(item["level"])) for item in document["left"]]
     inside = {node for piece in pieces for node in piece.nodes}
     layers = linear_layers((node for node in graph.nodes if node not in inside), device)
@@ -194,6 +201,11 @@ def cut_from_json(document: Mapping[str, Any], name: str, structure: Any) -> tup
         tuple(tuple(item["strides"]) for item in document["inputs"]),
     )
     return recorded, Partition(tuple(pieces), tuple(left), tuple(library))
+
+
+def _piece(item: Mapping[str, Any], nodes: Mapping[str, fx.Node]) -> Piece:
+    piece = piece_of([nodes[each] for each in item["calls"]], int(item["level"]))
+    return with_images(piece, item.get("images", ()), item.get("image_results", ()))
 
 
 def _called(graph: fx.Graph, item: Mapping[str, Any], nodes: Mapping[str, fx.Node], line: str) -> fx.Node:

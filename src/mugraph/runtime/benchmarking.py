@@ -27,7 +27,7 @@ _SECONDS = 0.5
 _OBVIOUS, _OBVIOUS_AT_LENGTH = 2.0, 1.1
 """Where there is time for a few rounds only, the challenger is faster that is so many times as fast in all of them: of calls that
 take less than AT_LENGTH seconds, which one stall delays much, and of others."""
-_AT_LENGTH = 1.0
+_AT_LENGTH = 0.5
 
 
 def measure(
