@@ -95,11 +95,12 @@ def plans(
             whole = partition(module.graph, device, (*images, *layers))
             outcomes = optimizer.outcomes(whole.pieces, known, deadline)
     decided = dict(zip(whole.pieces, outcomes, strict=True))
-    if graphs is not None:
-        for piece, outcome in decided.items():
-            if outcome.result is not None:
-                graphs.setdefault(form_of(piece.program), outcome.result.graph)
     made = [_laid_out(module.graph, *choice, decided, optimizer, known, deadline) for choice in ways.choices(whole)]
+    if graphs is not None:
+        found = {piece: outcome.result for piece, outcome in decided.items() if outcome.result is not None}
+        for results in (found, *(plan.results for plan in made)):
+            for piece, result in results.items():
+                graphs.setdefault(form_of(piece.program), result.graph)
     others = _others([plan.partition for plan in made], optimizer, deadline)
     return [replace(plan, others=others) for plan in made]
 
