@@ -60,6 +60,7 @@ def test_derivations_are_counted_without_listing_them(ways: Ways, needed: int, b
     listed = sum(operators <= budget for operators in derivations(ways, needed))
     assert FewestOperators(ways).completions(needed, budget, most=10**6) == listed
     assert (FewestOperators(ways).completions(needed, budget, most=3) > 3) >= (listed > 3)
+    assert FewestOperators(ways).completions(needed, budget, most=10**6, deadline=0.0) in (listed, 10**6 + 1)
 
 
 def test_shared_operands_count_once() -> None:

@@ -231,7 +231,7 @@ class Item:
 
     def _limits(self, extractor: Extractor, operators: int, deadline: float) -> ExtractionLimits:
         """All derivations, or if these are too many to be listed the cheapest."""
-        if extractor.count(operators, self.options.max_derivations) <= self.options.max_derivations:
+        if extractor.count(operators, self.options.max_derivations, deadline) <= self.options.max_derivations:
             return ExtractionLimits(operators, self.options.max_derivations, expansions=sys.maxsize, deadline=deadline)
         return ExtractionLimits(operators, self.options.cheapest_derivations, deadline=deadline)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -146,9 +147,9 @@ class Extractor:
         """Operators of the smallest derivation of all outputs; more than `most` if none is within that."""
         return min((self.fewest.within(self._nodes(goals), most) for goals in self.goals()), default=most + 1)
 
-    def count(self, operators: int, most: int) -> int:
-        """How many derivations of all outputs have at most so many operators; more than `most` where too many to count."""
-        return sum(self.fewest.completions(self._nodes(goals), operators, most) for goals in self.goals())
+    def count(self, operators: int, most: int, deadline: float = math.inf) -> int:
+        """How many derivations of all outputs have at most so many operators; more than `most` where too many to count in time."""
+        return sum(self.fewest.completions(self._nodes(goals), operators, most, deadline) for goals in self.goals())
 
     def goals(self) -> Iterator[tuple[int, ...]]:
         """Every choice of a node for each output."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
@@ -94,8 +95,9 @@ class FewestOperators:
         fewest, exact = known
         return exact or fewest > budget or len(self._known) > _MOST_SETS
 
-    def completions(self, needed: Nodes, budget: int, most: int) -> int:
-        """How many derivations of the needed nodes have at most `budget` operators; more than `most` where too many to count."""
+    def completions(self, needed: Nodes, budget: int, most: int, deadline: float = math.inf) -> int:
+        """How many derivations of the needed nodes have at most `budget` operators; more than `most` where too many to count,
+        in all or until the deadline (of `time.perf_counter`)."""
         counted: dict[tuple[Nodes, int], int] = {}
 
         def known(key: tuple[Nodes, int]) -> int | None:
@@ -113,7 +115,7 @@ class FewestOperators:
                 for (operands, spent), times in self._ways[node].items():
                     completions = known(next_key := (rest | operands, left - spent))
                     if completions is None:
-                        if len(counted) > most:
+                        if len(counted) > most or time.perf_counter() > deadline:
                             return most + 1
                         waiting.append(next_key)
                         break
