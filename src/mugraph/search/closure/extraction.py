@@ -148,7 +148,7 @@ class Extractor:
         return min((self.fewest.within(self._nodes(goals), most) for goals in self.goals()), default=most + 1)
 
     def count(self, operators: int, most: int, deadline: float = math.inf) -> int:
-        """How many derivations of all outputs have at most so many operators; more than `most` where too many to count in time."""
+        """How many derivations of all outputs have at most so many operators; more than `most` if too many to count in time."""
         return sum(self.fewest.completions(self._nodes(goals), operators, most, deadline) for goals in self.goals())
 
     def goals(self) -> Iterator[tuple[int, ...]]:
