@@ -20,7 +20,7 @@ from mugraph.frontend.torch_casts import name_of
 from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.graph import Graph, Level
 
-_RANKS = (4, 5)
+IMAGE_RANKS = (4, 5)
 """Dimensions of images along two dimensions or three; those along one lie in one way only."""
 
 
@@ -32,16 +32,17 @@ def with_channels_last(graph: fx.Graph, whole: Partition) -> Partition:
     images, pieces = {kernel.source for kernel in convolutions}, list[Piece]()
     for step in in_order(graph, whole):
         if isinstance(step, LibraryKernel):
-            images.update((step.result,) if step.geometry else ())
+            if step.geometry is not None:
+                images.add(step.result)
         elif isinstance(step, Left):
-            images.update((step.node,) if step.node in loose and not images.isdisjoint(step.node.all_input_nodes) else ())
+            if step.node in loose and not images.isdisjoint(step.node.all_input_nodes):
+                images.add(step.node)
         else:
-            given = [number for number, node in enumerate(step.inputs) if node in images and _is_image(node)]
-            wanted = read | loose if given else read
+            given = {number for number, node in enumerate(step.inputs) if node in images and _is_image(node)}
             made = {
                 number
                 for node, number in zip(step.outputs, step.numbers, strict=True)
-                if _is_image(node) and (node in read or not wanted.isdisjoint(node.users))
+                if _is_image(node) and (node in read or (given and not loose.isdisjoint(node.users)))
             }
             pieces.append(with_images(step, given, made))
             images.update(node for node, number in zip(step.outputs, step.numbers, strict=True) if number in made)
@@ -54,7 +55,7 @@ def with_images(piece: Piece, read: Collection[int], made: Collection[int]) -> P
         return piece
     tensors = [node.output for node in piece.program.inputs()], piece.program.output_tensors
     for numbers, known in zip((read, made), tensors, strict=True):
-        if not all(0 <= number < len(known) and len(known[number].shape) in _RANKS for number in numbers):
+        if not all(0 <= number < len(known) and len(known[number].shape) in IMAGE_RANKS for number in numbers):
             raise ValueError(f"of {len(known)} tensors not all of {sorted(numbers)} are images")
     program = _relaid(piece.program, read, made)
     return replace(piece, program=program, images=frozenset(read), image_results=frozenset(made))
@@ -67,10 +68,9 @@ def _relaid(program: Graph, read: Collection[int], made: Collection[int]) -> Gra
         name, tensor = program.input_names[number], node.output
         if number in read:
             batch, channels, *places = tensor.shape
+            last = len(places) + 1
             image = builder.input(name, (batch, *places, channels), tensor.dtype)
-            values.append(
-                builder.add("transpose", image, permutation=(0, len(tensor.shape) - 1, *range(1, len(tensor.shape) - 1)))
-            )
+            values.append(builder.add("transpose", image, permutation=(0, last, *range(1, last))))
         else:
             values.append(builder.input(name, tensor.shape, tensor.dtype))
     outputs = builder.extend(program, values)
@@ -82,4 +82,4 @@ def _relaid(program: Graph, read: Collection[int], made: Collection[int]) -> Gra
 
 def _is_image(node: fx.Node) -> bool:
     tensor = tensor_of(node)
-    return tensor is not None and tensor.dim() in _RANKS
+    return tensor is not None and tensor.dim() in IMAGE_RANKS

@@ -14,6 +14,7 @@ from enum import StrEnum
 import torch
 
 from mugraph.errors import MugraphError
+from mugraph.frontend.channels_last import IMAGE_RANKS
 from mugraph.frontend.pytree import lies_alike
 from mugraph.frontend.splice import laid_out
 from mugraph.frontend.torch_casts import DTYPES
@@ -51,7 +52,7 @@ class Layout(StrEnum):
 
     def format_of(self, dims: int) -> torch.memory_format:
         """What PyTorch calls the layout for tensors of so many dimensions; those of three have but one."""
-        if self is Layout.CONTIGUOUS or dims not in (4, 5):
+        if self is Layout.CONTIGUOUS or dims not in IMAGE_RANKS:
             return torch.contiguous_format
         return torch.channels_last if dims == 4 else torch.channels_last_3d
 
@@ -67,7 +68,7 @@ def as_recorded(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
 @functools.lru_cache(maxsize=_KNOWN)
 def _layout_of(shape: torch.Size, strides: tuple[int, ...]) -> Layout | None:
     """The layout in which an image has these strides."""
-    if len(shape) not in (4, 5):
+    if len(shape) not in IMAGE_RANKS:
         return None
     images = {layout: torch.empty(shape, device="meta", memory_format=layout.format_of(len(shape))) for layout in Layout}
     return next((layout for layout, image in images.items() if lies_alike(image, strides)), None)
@@ -75,7 +76,7 @@ def _layout_of(shape: torch.Size, strides: tuple[int, ...]) -> Layout | None:
 
 def _turned(image: torch.Tensor, last: bool) -> torch.Tensor | None:
     """A copy of an image whose channels come last, or first; None where PyTorch is to make it."""
-    if image.dim() not in (4, 5) or image.device.type != "cpu" or image.dtype not in DTYPES or image.numel() < _SMALL:
+    if image.dim() not in IMAGE_RANKS or image.device.type != "cpu" or image.dtype not in DTYPES or image.numel() < _SMALL:
         return None
     batch, channels, *places = image.shape
     count = math.prod(places)
