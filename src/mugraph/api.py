@@ -35,6 +35,7 @@ from mugraph.selection.whole_programs import (
     Subject,
     check_evidence,
     function_problem,
+    names_of,
     program_problem,
     reading,
     result_of,
@@ -68,6 +69,7 @@ def superoptimize(
     like: Graph | None = None,
     baselines: bool = False,
     pack: bool = True,
+    constants: Sequence[str] = (),
 ) -> Superoptimized:
     """Discover the fastest muGraph equivalent to `fn`, and return it as a callable.
 
@@ -101,8 +103,11 @@ def superoptimize(
     torch.compile, which takes some seconds to compile, beyond the budget.
 
     A function need not be a program as a whole: kernels then run the programs in it, and PyTorch the rest
-    (`mugraph.pieces.partitioned.Partitioned`); `report.coverage` says which is which. With `pack` weights of convolutions and
-    linear layers that the library is best at are kept in its own layout too, which takes their memory once more.
+    (`mugraph.pieces.partitioned.Partitioned`); `report.coverage` says which is which.
+
+    Tensors that a module or function brings along are taken to be the same in most calls, and so are the arguments that
+    `constants` names. With `pack`, on a CPU, weights among them are kept as kernels, or the library, read them fastest too, where
+    that was measured to be faster; this takes their memory once more. Where one changed, it is packed again in the next call.
 
     Raises UnsupportedOperator and InvalidInput for functions that PyTorch cannot record, with the line at fault, and InvalidInput
     for a space that holds no muGraph of the program, naming the limit at fault; with `like` or another engine also for what is no
@@ -110,7 +115,19 @@ def superoptimize(
     """
     deadline = Deadline(budget)
     settings = OptimizationSettings(
-        target, seed, profile, max_error, evidence, engine_of(search), space, workers, cache, like, baselines, pack
+        target,
+        seed,
+        profile,
+        max_error,
+        evidence,
+        engine_of(search),
+        space,
+        workers,
+        cache,
+        like,
+        baselines,
+        pack,
+        names_of(constants),
     )
     with ExitStack() as stack:
         tell = stack.enter_context(Reporter()) if progress is True else progress or silent

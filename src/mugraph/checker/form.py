@@ -176,6 +176,7 @@ _FORMS: dict[str, Callable[[Any], bool]] = {
     "combine": lambda value: isinstance(value, str) and value in ("sum", "max", "concat"),
     "least": lambda value: isinstance(value, str) and value in LEAST,
     "value": _is_exact,
+    "constant": lambda value: value == 1 and _is_integer(value),
     "dtype": _is_typed,
     "imap": _are_dims,
     "fmap": lambda value: value is None or _is_integer(value),

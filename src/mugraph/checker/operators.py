@@ -321,7 +321,7 @@ def _one_behind_the_other(attributes: Json, xs: list[DomainTensor], domain: Doma
 OPERATORS: dict[str, Row] = {
     "input": Row(
         ("kernel",), 0, lambda graph, attributes, reads: tuple(attributes["shape"]),
-        attributes=frozenset({"name", "shape", "dtype"}),
+        attributes=frozenset({"name", "shape", "dtype"}), optional=frozenset({"constant"}),
     ),
     "constant": Row(ANYWHERE, 0, lambda graph, attributes, reads: (), _number, attributes=frozenset({"value", "dtype"})),
     "input_iterator": Row(_IN_BODIES, 0, _tile_shape, attributes=frozenset({"operand", "imap", "fmap"})),

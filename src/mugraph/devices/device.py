@@ -58,6 +58,8 @@ class Device:
     threads_per_block_max: int
     vector_bytes: int
     """Contiguous bytes the innermost dimension of a tile should have for memory to stream at full rate."""
+    packs_weights: bool = False
+    """Whether kernels read weights that do not change between calls in layouts of their own."""
     short_run_exponent: float = 1.0
     """How the cost of a transfer grows as its contiguous runs get shorter than `vector_bytes`: 1 where every run costs a whole
     one, less where the memory system hides part of it."""

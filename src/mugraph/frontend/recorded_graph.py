@@ -7,7 +7,7 @@ tensors that lie otherwise may not exist.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,10 +108,15 @@ class RecordedGraph:
         return str(next(iter(values_of_placeholders(self.module.graph).values())).device.type)
 
 
-def recorded_graph(call: RecordedCall) -> RecordedGraph:
-    """The graph of a recorded call. Raises InvalidInput for what it returns where that may hide tensors."""
+def recorded_graph(call: RecordedCall, fixed: Collection[str] = ()) -> RecordedGraph:
+    """The graph of a recorded call. Arguments whose names are `fixed` are the same tensors in every call.
+
+    Raises InvalidInput for names of no argument, and for what the function returns where that may hide tensors.
+    """
     program = call.recording.in_calls()
     arguments = argument_names(call.recording, program)
+    if unknown := next((name for name in fixed if name not in arguments.values()), ""):
+        raise InvalidInput(f"constants: {call.name} has no argument called {unknown!r}; it has {', '.join(arguments.values())}")
     constants = with_constants(program.graph, every=True)
     returned, changed = _outputs(program)
     read = {node.name for node in program.graph.nodes if node.op == "placeholder" and node.users} | changed.keys()
@@ -121,8 +126,9 @@ def recorded_graph(call: RecordedCall) -> RecordedGraph:
     order = [*arguments, *captured]
     writes = {order.index(name): len(returned) + number for number, name in enumerate(changed)}
     module = _ordered(program, order, [*returned, *changed.values()])
+    constant = captured.keys() | {name for name, argument in arguments.items() if argument in fixed}
     for node in module.graph.nodes:
-        if node.op == "placeholder" and node.name in captured:
+        if node.op == "placeholder" and node.name in constant - changed.keys():
             mark_constant(node)
     results = _results(call.name, call.recording.returned, returned, changed, order)
     names = tuple(arguments.values()) + tuple(source.name for source in captured.values())

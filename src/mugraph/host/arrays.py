@@ -88,6 +88,18 @@ class Arrays(Protocol):
     def contiguous(self, array: Any) -> Any: ...
     def copy(self, array: Any) -> Any: ...
     def matmul(self, left: Any, right: Any) -> Any: ...
+    def packs(self, weight: Tensor) -> bool:
+        """Whether products with a matrix of that type as their right factor can have it packed by the library."""
+        ...
+
+    def pack(self, matrix: Any) -> Any:
+        """A right factor packed."""
+        ...
+
+    def packed_product(self, left: Any, packed: Any) -> Any:
+        """The product with a right factor that was packed."""
+        ...
+
     def compute(self, call: Call, operands: Sequence[Any], tensor: Tensor) -> Any:
         """A pre-defined kernel, by its row of the operator table; `tensor` is what comes out."""
         ...
@@ -195,6 +207,15 @@ class NumpyArrays:
             wide = [array.astype(np.float32) for array in (left, right)]
             return np.matmul(*wide).astype(np.result_type(left, right))
         return np.asarray(np.matmul(left, right))
+
+    def packs(self, weight: Tensor) -> bool:
+        return False
+
+    def pack(self, matrix: Array) -> Array:
+        return matrix
+
+    def packed_product(self, left: Array, packed: Array) -> Array:
+        return self.matmul(left, packed)
 
     def compute(self, call: Call, operands: Sequence[Array], tensor: Tensor) -> Array:
         wide = np.float64 if tensor.dtype is DType.FP64 else np.float32
@@ -349,6 +370,18 @@ class TorchArrays:
 
     def copy(self, array: Any) -> Any:
         return array.detach().clone()
+
+    def packs(self, weight: Tensor) -> bool:
+        if self.kind != "cpu" or len(weight.shape) != 2 or not self.torch._C._has_mkldnn:
+            return False
+        bf16 = weight.dtype is DType.BF16 and self.torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        return bf16 or weight.dtype is DType.FP32
+
+    def pack(self, matrix: Any) -> Any:
+        return self.torch.ops.mkldnn._reorder_linear_weight(matrix.detach().t().contiguous())
+
+    def packed_product(self, left: Any, packed: Any) -> Any:
+        return self.torch.ops.mkldnn._linear_pointwise(left, packed, None, "none", [], "")
 
     def compute(self, call: Call, operands: Sequence[Any], tensor: Tensor) -> Any:
         with self.torch.no_grad():

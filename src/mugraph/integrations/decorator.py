@@ -34,6 +34,7 @@ from mugraph.runtime.baselines import EAGER
 from mugraph.runtime.benchmarking import Duel, duel
 from mugraph.search.constraints import SearchSpace
 from mugraph.selection.qualification import Evidence
+from mugraph.selection.whole_programs import names_of
 from mugraph.support.progress import ProgressCallback
 from mugraph.support.store import Mode, Store
 from mugraph.support.user_warnings import warn_user
@@ -162,8 +163,7 @@ class Optimized(Shared, Generic[P, R]):
                 return Answer(superoptimize_dynamic(self.fn, example, settings.dynamic, target=target, **settings.of_all))
             if settings.strict:
                 trace(self.fn, example)  # raises for what is no program
-            progress, cache, pack = settings.progress, settings.cache, settings.pack
-            result = superoptimize(self.fn, example, target, **settings.of_all, progress=progress, cache=cache, pack=pack)
+            result = superoptimize(self.fn, example, target, **settings.of_all, **settings.of_functions)
         except NotAProgram as error:
             if settings.strict or settings.dynamic:
                 raise
@@ -271,6 +271,7 @@ class Settings:
     progress: ProgressCallback | bool | None
     cache: Store | Mode | str | None
     pack: bool
+    constants: tuple[str, ...]
 
     def __post_init__(self) -> None:
         if not isinstance(self.dynamic, Mapping):
@@ -286,6 +287,11 @@ class Settings:
         names = ("budget", "seed", "max_error", "evidence", "space")
         return {name: getattr(self, name) for name in names}
 
+    @property
+    def of_functions(self) -> dict[str, Any]:
+        """Those that only whole functions have."""
+        return {name: getattr(self, name) for name in ("progress", "cache", "pack", "constants")}
+
 
 class _Asked(TypedDict, total=False):
     target: str | None
@@ -299,6 +305,7 @@ class _Asked(TypedDict, total=False):
     progress: ProgressCallback | bool | None
     cache: Store | Mode | str | None
     pack: bool
+    constants: Sequence[str]
 
 
 @overload
@@ -323,6 +330,7 @@ def optimize(
     progress: ProgressCallback | bool | None = None,
     cache: Store | Mode | str | None = None,
     pack: bool = True,
+    constants: Sequence[str] = (),
 ) -> Optimized[P, R] | Callable[[Callable[P, R]], Optimized[P, R]]:
     """Run a function, method or nn.Module by discovered kernels where these are faster: `@mugraph.optimize`, `optimize(model)`.
 
@@ -339,7 +347,9 @@ def optimize(
 
     Raises InvalidInput for what is no function and for wrong settings, TargetUnavailable for an unknown target.
     """
-    settings = Settings(target, budget, dynamic or {}, strict, seed, max_error, evidence, space, progress, cache, pack)
+    settings = Settings(
+        target, budget, dynamic or {}, strict, seed, max_error, evidence, space, progress, cache, pack, names_of(constants)
+    )
 
     def around(function: Callable[P, R]) -> Optimized[P, R]:
         if not callable(function):

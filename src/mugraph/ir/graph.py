@@ -7,7 +7,7 @@ All values are immutable; passes are functions from graph to graph.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import singledispatch
@@ -200,6 +200,20 @@ class Graph:
     def input_names(self) -> tuple[str, ...]:
         """Names of a kernel graph's inputs, in order."""
         return tuple(str(node["name"]) for node in self.nodes if node.is_input)
+
+    @property
+    def constants(self) -> frozenset[int]:
+        """Indices of the inputs of a kernel graph that do not change between calls, as weights do, so that they may be packed."""
+        return frozenset(index for index, node in enumerate(self.nodes) if node.is_input and node.get("constant"))
+
+    def with_constants(self, names: Collection[str]) -> Graph:
+        """The same kernel graph, of whose inputs those called so, and no others, do not change between calls."""
+
+        def marked(node: Node) -> Node:
+            others = {name: value for name, value in node.attributes if name != "constant"}
+            return replace(node, attributes=attributes_of(others | ({"constant": 1} if node["name"] in names else {})))
+
+        return self.with_nodes(tuple(marked(node) if node.is_input else node for node in self.nodes), self.outputs)
 
     def users(self, value: Value) -> tuple[int, ...]:
         """Indices of the nodes that read `value`."""

@@ -611,7 +611,7 @@ _ROWS = (
     # leaves and boundaries
     Operator(
         "input", None, 0, Kind.DATA, Structure.LEAF, frozenset({Level.KERNEL}), lambda call: call.integers("shape"),
-        _leaf_value, _same, attributes=("name", "shape", "dtype"),
+        _leaf_value, _same, attributes=("name", "shape", "dtype"), optional=("constant",),
     ),
     Operator(
         "constant", None, 0, Kind.DATA, Structure.LEAF, _KERNEL_BLOCK_THREAD, lambda call: (),

@@ -18,6 +18,7 @@ from mugraph.lower import tiles
 from mugraph.lower.blocks import lower_block, view
 from mugraph.lower.flattening import flattened
 from mugraph.lower.memory import with_places
+from mugraph.lower.packing import Packing
 from mugraph.lower.thread_graphs import RULES, FusionRule, construct
 from mugraph.lower.tile_form import Buffer, Kernel, Memory, Tile
 
@@ -50,7 +51,7 @@ class Launch:
 
     `body` is the block graph that was lowered; each of its outputs is one of `outputs`, or with others in one that puts them
     together: `results` are the number of it, and the window that the kernel writes. `orders` are those of operands that are not
-    row-major.
+    row-major, `packings` how those are packed that the kernel does not read where they lie.
     """
 
     kernel: Kernel
@@ -59,6 +60,7 @@ class Launch:
     outputs: tuple[Value, ...]
     results: tuple[tuple[int, Tile], ...]
     orders: Mapping[Value, DimensionOrder] = field(default_factory=dict)
+    packings: Mapping[Value, Packing] = field(default_factory=dict)
 
 
 def lower(

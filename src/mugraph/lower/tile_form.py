@@ -190,12 +190,25 @@ class Panels:
 
 
 @dataclass(frozen=True, slots=True)
+class Strips:
+    """How a right factor lies that was packed for its product: `depth` rows of it after another, each such panel in strips of
+    `width` columns, a strip row by row. The last panel may have fewer rows, the last strip of a panel fewer columns. With `pairs`
+    two rows are one, in which every number of the first stands before that of the second.
+    """
+
+    depth: int
+    width: int
+    pairs: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Matmul:
     """`target[..., m, n] = left[..., m, k] @ right[..., k, n]`; with `accumulate`, added to the target.
 
     `dtype` is the type of both factors in the muGraph: they may be rounded to it, but with `tf32` no further than to TF32, which
     keeps as many bits as fp16 and has the range of fp32. With `panels`, factors stream through the kernel's ring, and the
-    block's threads meet at a barrier before each panel is used.
+    block's threads meet at a barrier before each panel is used. With `strips`, the right factor's last two dimensions are no
+    strides, but as many elements in that order.
     """
 
     target: Tile
@@ -205,6 +218,7 @@ class Matmul:
     accumulate: bool = False
     panels: Panels | None = None
     tf32: bool = False
+    strips: Strips | None = None
     label: StatementLabel | None = field(default=None, compare=False)
 
     @property

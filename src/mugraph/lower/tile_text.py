@@ -51,6 +51,7 @@ from mugraph.lower.tile_form import (
     Staged,
     Statement,
     StatementLabel,
+    Strips,
     Swizzle,
     Tile,
 )
@@ -131,12 +132,17 @@ def _unlabelled(statement: Statement) -> str:
             store = _STORES[Combine.SUM if statement.accumulate else None]
             tf32 = " tf32" if statement.tf32 else ""
             panels = "" if statement.panels is None else f" {_panels(statement.panels)}"
-            return f"{target} {store} matmul {statement.dtype}{tf32} {sources}{panels}"
+            strips = "" if statement.strips is None else f" {_strips(statement.strips)}"
+            return f"{target} {store} matmul {statement.dtype}{tf32} {sources}{panels}{strips}"
 
 
 def _panels(panels: Panels) -> str:
     left, right = ("none" if tile is None else _tile(tile) for tile in (panels.left, panels.right))
     return f"panels({panels.depth}) {left} {right}{' grouped' if panels.grouped else ''}"
+
+
+def _strips(strips: Strips) -> str:
+    return f"strips({strips.depth}, {strips.width}){' pairs' if strips.pairs else ''}"
 
 
 def _expression(expression: Expression) -> str:
@@ -336,7 +342,16 @@ class _Parser(Cursor):
             (depth,) = self._listed_numbers()
             left, right = (None if self.accept("none") else self._tile() for _ in range(2))
             panels = Panels(depth, left, right, self.accept("grouped"))
-        return Matmul(target, *sources, dtype, combine is not None, panels, tf32)
+        strips = self._strips() if self.accept("strips") else None
+        return Matmul(target, *sources, dtype, combine is not None, panels, tf32, strips)
+
+    def _strips(self) -> Strips:
+        opening = self.peek()
+        numbers = self._listed_numbers()
+        if len(numbers) != 2:
+            raise opening.fail("strips have two numbers: rows of a panel, columns of a strip")
+        depth, width = numbers
+        return Strips(depth, width, self.accept("pairs"))
 
     def _sources(self) -> tuple[Tile, ...]:
         return tuple(self.listed("(", self._tile, ")"))

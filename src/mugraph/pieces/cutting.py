@@ -61,7 +61,7 @@ def superoptimized_in_pieces(
 ) -> Partitioned:
     """The recorded call with kernels for its programs; `refusal` says why it is none as a whole, or was not found to be faster
     as one (BudgetExceeded)."""
-    recorded = prepared(recorded_graph(call))
+    recorded = prepared(recorded_graph(call, settings.constants))
     machine = machine_for(settings.target)
     here = machine.available and _lies_on(machine, example_inputs)
     options = PieceOptions(

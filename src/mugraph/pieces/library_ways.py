@@ -15,8 +15,8 @@ from torch import fx
 
 from mugraph.devices import device_for
 from mugraph.devices.host import is_busy
-from mugraph.frontend.graph_passes import arguments_of_call
-from mugraph.frontend.library import LibraryKernel, linear_layers
+from mugraph.frontend.graph_passes import arguments_of_call, owner_of
+from mugraph.frontend.library import LibraryKernel, is_constant, linear_layers
 from mugraph.frontend.node_traits import tensor_of
 from mugraph.frontend.partition import Left, Partition, Piece
 from mugraph.frontend.splice import as_torch, spliced
@@ -146,6 +146,12 @@ class Ways:
 def layers_of(piece: Piece) -> tuple[LibraryKernel, ...]:
     """The linear layers of a piece that could be library kernels."""
     return linear_layers(piece.nodes, piece.inputs[0].meta["val"].device.type)
+
+
+def weights_of(piece: Piece) -> tuple[str, ...]:
+    """The inputs of a piece's program that are matrices, or views of matrices, which are the same in every call."""
+    matrices = (is_constant(node) and owner_of(node).meta["val"].dim() == 2 for node in piece.inputs)
+    return tuple(name for name, matrix in zip(piece.program.input_names, matrices, strict=False) if matrix)
 
 
 def with_packed_weights(piece: Piece, layers: Iterable[LibraryKernel]) -> fx.GraphModule:

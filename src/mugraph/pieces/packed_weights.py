@@ -12,64 +12,23 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakValueDictionary
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from mugraph.frontend.library import Activation, Geometry, LibraryKernel
+from mugraph.host.tensor_state import Place, TensorState, are_still, place_of
 from mugraph.pieces.image_layouts import Layout
-
-_SAMPLES = 16
-"""Elements of a tensor that are looked at in every call, since `tensor.data` is written to without a trace."""
-
-
-_Place = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
-"""Address, sizes and strides in elements, and type."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """Where a tensor lay that went into packed weights, and what it was. Its memory is kept, so that no other tensor gets it."""
-
-    place: _Place
-    version: int
-    some: npt.NDArray[np.generic]
-    """Elements from everywhere in it, where they are."""
-    values: bytes
-    """What they were."""
-
-    @classmethod
-    def of(cls, tensor: torch.Tensor) -> _Source:
-        """The tensor as it is now."""
-        reach = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-        flat = tensor.detach().as_strided((reach,), (1,))
-        bits = flat.view(torch.int16) if tensor.dtype is torch.bfloat16 else flat
-        some = bits[:: max(1, reach // _SAMPLES)].numpy()
-        return cls(_place(tensor), tensor._version, some, some.tobytes())
-
-    def is_still(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor is this one, unchanged."""
-        return _place(tensor) == self.place and tensor._version == self.version and self.some.tobytes() == self.values
-
-
-def _place(tensor: torch.Tensor) -> _Place:
-    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
-
-
-def _are_still(sources: Sequence[_Source], tensors: Sequence[torch.Tensor]) -> bool:
-    return len(sources) == len(tensors) and all(map(_Source.is_still, sources, tensors))
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class _Packed:
     """Weights (of experts, each one's) and offsets as the library reads them, and what they were made of."""
 
-    sources: tuple[_Source, ...]
+    sources: tuple[TensorState, ...]
     weights: tuple[torch.Tensor, ...]
     bias: torch.Tensor | None
 
 
-_LAYERS: WeakValueDictionary[tuple[_Place, bool], _Packed] = WeakValueDictionary()
+_LAYERS: WeakValueDictionary[tuple[Place, bool], _Packed] = WeakValueDictionary()
 """By the place of their weights, and whether their rows are inputs, what linear layers of this process hold."""
 _Weights = tuple[tuple[torch.Tensor, ...], torch.Tensor | None]
 
@@ -98,7 +57,7 @@ class PackedKernel(ABC):
         """How many of the parameters, the first ones, are in what is packed."""
         self._bias = None if kernel.bias is None else kernel.parameters.index(kernel.bias)
         self._packed: _Packed | None = None
-        self._seen: tuple[_Source, ...] = ()
+        self._seen: tuple[TensorState, ...] = ()
 
     def __call__(self, source: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
         """The result for what weights multiply, the tensors that they are made of, and what is added."""
@@ -113,7 +72,7 @@ class PackedKernel(ABC):
         """The parameters packed, now or in an earlier call; None at their first."""
         packing = parameters[: self._packs]
         packed = self._packed
-        if packed is None or not _are_still(packed.sources, packing):
+        if packed is None or not are_still(packed.sources, packing):
             again = self._again(source, parameters)
             if again is not None or self._packed is packed:  # else another thread packed them meanwhile
                 self._packed = again
@@ -123,8 +82,8 @@ class PackedKernel(ABC):
     def _again(self, source: torch.Tensor, parameters: Sequence[torch.Tensor]) -> _Packed | None:
         """The parameters packed if they were here in the call before."""
         packing, seen = parameters[: self._packs], self._seen  # once: other threads may call, too
-        if not _are_still(seen, packing):
-            self._seen = tuple(map(_Source.of, packing))
+        if not are_still(seen, packing):
+            self._seen = tuple(map(TensorState.of, packing))
             return None
         weights = self._weights(source.shape, parameters)
         return None if weights is None else _Packed(seen, *weights)
@@ -148,9 +107,9 @@ class PackedLayer(PackedKernel):
         self._packs = 1
 
     def _again(self, source: torch.Tensor, parameters: Sequence[torch.Tensor]) -> _Packed | None:
-        key = (_place(parameters[0]), self.kernel.inputs_first)
+        key = (place_of(parameters[0]), self.kernel.inputs_first)
         known = _LAYERS.get(key)
-        if known is not None and _are_still(known.sources, parameters[:1]):
+        if known is not None and are_still(known.sources, parameters[:1]):
             return known
         packed = super()._again(source, parameters)
         if packed is not None:

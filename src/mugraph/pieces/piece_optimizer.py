@@ -22,7 +22,7 @@ from mugraph.frontend.partition import Piece
 from mugraph.frontend.splice import as_torch, runnable
 from mugraph.ir.graph import Graph
 from mugraph.pieces.image_layouts import Layout
-from mugraph.pieces.library_ways import Library, example_of, layers_of, with_packed_weights
+from mugraph.pieces.library_ways import Library, example_of, layers_of, weights_of, with_packed_weights
 from mugraph.results.data import Report
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.benchmarking import Duel, duel
@@ -145,7 +145,7 @@ class Optimizer:
 
         A program whose form is in `graphs` is scheduled as the muGraph there, and not measured.
         """
-        keys = [digest_of(digest(piece.program), *self._rivals(piece)) for piece in pieces]
+        keys = [digest_of(digest(piece.program), *self._rivals(piece), *self._weights(piece)) for piece in pieces]
         distinct = dict(zip(keys, pieces, strict=True))
         unknown = sum(key not in self._outcomes for key in distinct)
         share = deadline.share(1 / max(unknown, 1))
@@ -201,6 +201,8 @@ class Optimizer:
             like=like,
             space=options.space,
             workers=options.workers,
+            pack=self.library is not None,
+            constants=self._weights(piece),
         )
 
     def _objection(self, piece: Piece, result: Superoptimized) -> str:
@@ -213,6 +215,10 @@ class Optimizer:
         outcome = self._duel(piece, result, module, packed)
         library = " with packed weights" if packed else ""
         return "" if outcome.clear else f"its kernels are not clearly faster than torch{library} ({outcome.speedup:.2f}x)"
+
+    def _weights(self, piece: Piece) -> tuple[str, ...]:
+        """The inputs of a piece's program that are matrices of weights, which kernels may have packed."""
+        return () if self.library is None else weights_of(piece)
 
     def _rivals(self, piece: Piece) -> list[str]:
         """The linear layers of a piece that the library could have."""
@@ -229,7 +235,9 @@ class Optimizer:
         store = Store.of(self.options.cache)
         strides = str([_recorded(node).stride() for node in piece.inputs])
         here = (repr(device_for(self.options.target)), torch.__version__, str(torch.get_num_threads()))
-        key = digest_of(digest(piece.program), strides, result.executable.digest, str(packed), *here)
+        key = digest_of(
+            digest(piece.program), strides, result.executable.digest, *map(str, (packed, result.executable.packed_bytes)), *here
+        )
         record = store.get(KIND, key)
         if record is not None:
             with suppress(KeyError, TypeError, ValueError):  # a document that is none: it is measured again

@@ -56,7 +56,7 @@ class Plan:
 
     def spliced(self, module: fx.GraphModule) -> fx.GraphModule:
         """The graph with calls of kernels in the place of the programs."""
-        kernels = {piece: self.results[piece].executable for piece in self.partition.pieces}
+        kernels = {piece: self.results[piece].executable.with_own_weights() for piece in self.partition.pieces}
         library = {kernel: packed(kernel, self.layout) for kernel in self.partition.library}
         arrange = self.layout.of if self.layout is Layout.CHANNELS_LAST else None
         return spliced(module, self.partition, kernels, library, arrange, as_recorded, self.others)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 from mugraph.errors import InvalidInput
 from mugraph.host.arrays import Arrays
+from mugraph.host.tensor_state import is_traceable
 from mugraph.ir.graph import VIEWS, Graph, Node, Value
 from mugraph.ir.ops import GRAPH_DEFINED, apply_call
 from mugraph.lower import needed_nodes
 from mugraph.lower.workspace import Workspace, plan_workspace
+from mugraph.runtime.packed_operands import Kept, packer
 from mugraph.support.picking import picked
 from mugraph.targets.machine import Launched
 
@@ -75,7 +77,10 @@ def planned(graph: Graph, launches: Mapping[int, Launched], functions: Mapping[s
             steps.append(_copy(library, numbers[value], outputs[-1]))
         taken.add(owner)
     names = tuple(str(graph.nodes[index]["name"]) for index in inputs)
-    readers = tuple(library.reader(name, graph.nodes[index].output) for name, index in zip(names, inputs, strict=True))
+    readers = tuple(
+        _reader(library.reader(name, graph.nodes[index].output), index in graph.constants)
+        for name, index in zip(names, inputs, strict=True)
+    )
     return Run(names, readers, library.pointer, tuple(steps), picked(outputs), (None,) * (slots.count - len(inputs)))
 
 
@@ -95,6 +100,14 @@ class Places:
     def address(self, value: Value) -> int:
         """Where the address of a value's array stands."""
         return self.count + self.numbers[value]
+
+
+def _reader(read: Callable[[Any], Any], constant: bool) -> Callable[[Any], Any]:
+    """What makes an input contiguous: once, of a weight that is not."""
+    if not constant:
+        return read
+    kept = Kept(read)
+    return lambda array: read(array) if not is_traceable(array) or array.is_contiguous() else kept.of(array)
 
 
 def _owner(graph: Graph, value: Value) -> Value:
@@ -130,20 +143,34 @@ def _kernels(
     made = [value for value in dict.fromkeys(value for launch in launches for value in launch.outputs) if value not in allocated]
     allocated.update(made)
     outputs = [(slots.numbers[value], slots.address(value), library.allocator(graph.tensor(value))) for value in made]
-    operands = [[slots.address(value) for value in (*launch.inputs, *launch.outputs)] for launch in launches]
-    places = [*dict.fromkeys(place for taken in operands for place in taken)]
+    packings = {(launch.kernel.name, value): each for launch in launches for value, each in launch.packings.items()}
+    operands = [_operands(launch, packings, slots) for launch in launches]
+    places = [*dict.fromkeys(place for taken in operands for place in taken if isinstance(place, int)), *packings]
     calls = [
         (functions[launch.kernel.name], [*map(places.index, taken)]) for launch, taken in zip(launches, operands, strict=True)
     ]
-    run, addresses = library.launches(calls), picked(places)
+    run, addresses = library.launches(calls), picked([place for place in places if isinstance(place, int)])
+    packed = [(slots.numbers[value], Kept(packer(packing))) for (_, value), packing in packings.items()]
 
     def step(arrays: Slots) -> None:
         for number, address, allocate in outputs:
             arrays[number] = array = allocate()
             arrays[address] = pointer(array)
-        run(*addresses(arrays))
+        weights = [kept.of(arrays[number]) for number, kept in packed]
+        run(*addresses(arrays), *[weight.address for weight in weights])
 
     return step
+
+
+_Packed = tuple[str, Value]
+"""A kernel and what it reads packed."""
+
+
+def _operands(launch: Launched, packings: Collection[_Packed], slots: Places) -> list[int | _Packed]:
+    """For each operand of a kernel where its address stands, or that it is packed."""
+    names = [(launch.kernel.name, value) for value in launch.inputs]
+    inputs = [name if name in packings else slots.address(name[1]) for name in names]
+    return [*inputs, *map(slots.address, launch.outputs)]
 
 
 def _window(graph: Graph, value: Value, library: Arrays, slots: Places, workspace: Workspace) -> Step:
@@ -167,6 +194,8 @@ def _copy(library: Arrays, source: int, target: int) -> Step:
 
 def _pre_defined(graph: Graph, index: int, library: Arrays, slots: Places, dense: bool) -> Step:
     """Run a node with the array library; only kernels and callers need views to be `dense`, and addresses."""
+    if (product := _packed_product(graph, index, library, slots)) is not None:
+        return product
     compute = _computation(graph, graph.nodes[index], library)
     if dense and graph.nodes[index].op in VIEWS:
         compute = _then(library.contiguous, compute)
@@ -179,6 +208,45 @@ def _pre_defined(graph: Graph, index: int, library: Arrays, slots: Places, dense
             arrays[address] = pointer(made)
 
     return step
+
+
+def packed_by_library(graph: Graph) -> int:
+    """Bytes of the weights that products of a kernel graph have packed by the array library."""
+    factors = (_packed_factor(graph, index) for index in needed_nodes(graph)) if graph.constants else ()
+    return sum(graph.tensor(factor).bytes for factor in factors if factor is not None)
+
+
+def _packed_factor(graph: Graph, index: int) -> Value | None:
+    """The right factor of a product that is a matrix of weights, or a view of one; None for other nodes."""
+    node = graph.nodes[index]
+    if node.op != "matmul" or len({tensor.dtype for tensor in (*map(graph.tensor, node.inputs), node.output)}) > 1:  # by name
+        return None
+    factor = node.inputs[1]
+    return factor if _owner(graph, factor).node in graph.constants and len(graph.tensor(factor).shape) == 2 else None
+
+
+def _packed_product(graph: Graph, index: int, library: Arrays, slots: Places) -> Step | None:
+    """Run a product with weights that the library can pack; None for other nodes."""
+    factor = _packed_factor(graph, index)
+    if factor is None or not library.packs(graph.tensor(factor)):
+        return None
+    kept = Kept(_then(library.pack, _viewed(graph, factor, library)))
+    left, right = slots.numbers[graph.nodes[index].inputs[0]], slots.numbers[_owner(graph, factor)]
+    target, address, pointer = slots.numbers[Value(index)], slots.address(Value(index)), library.pointer
+
+    def step(arrays: Slots) -> None:
+        arrays[target] = made = library.packed_product(arrays[left], kept.of(arrays[right]))
+        arrays[address] = pointer(made)
+
+    return step
+
+
+def _viewed(graph: Graph, value: Value, library: Arrays) -> Callable[[Any], Any]:
+    """What makes a view of the array that owns its memory."""
+    node = graph.nodes[value.node]
+    if node.op not in VIEWS:
+        return lambda array: array
+    return _then(_computation(graph, node, library), _viewed(graph, node.inputs[0], library))
 
 
 def _computation(graph: Graph, node: Node, library: Arrays) -> Callable[..., Any]:

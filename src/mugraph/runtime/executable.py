@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,11 +12,11 @@ from mugraph.devices.targets import TARGETS, load
 from mugraph.host.arrays import Arrays, Recognizer, RunInputs, torch_arrays
 from mugraph.ir.graph import Graph
 from mugraph.lower.tile_form import Kernel
-from mugraph.runtime.call_plan import Run, planned
+from mugraph.runtime.call_plan import Run, packed_by_library, planned
 from mugraph.runtime.placement import Placement, placement_of
 from mugraph.targets.emulator import Emulator
 from mugraph.targets.gpu import NvidiaGpu, gpu_index
-from mugraph.targets.machine import KernelResources, Machine, machine_for
+from mugraph.targets.machine import KernelResources, Launched, Machine, machine_for
 
 _RECOGNIZED = 4
 """Kinds of inputs that an executable recognizes, the latest first: on several GPUs, with and without inference mode."""
@@ -61,6 +62,27 @@ class Executable:
         self.launches = launches
         self._runs: dict[Arrays, Run] = {}
         self._recognized: tuple[tuple[Recognizer, RunInputs], ...] = ()
+
+    def with_own_weights(self) -> Executable:
+        """The same kernels for other weights, which are packed beside these."""
+        if not self.packs:
+            return self
+        other = copy.copy(self)
+        other._runs, other._recognized = {}, ()
+        return other
+
+    @property
+    def packs(self) -> bool:
+        """Whether constant inputs of `graph` are kept packed, by which their memory is taken once more."""
+        return bool(self.packed_bytes)
+
+    @property
+    def packed_bytes(self) -> int:
+        """What packed weights take."""
+        return sum(map(self._bytes_packed, self.launches.values())) + packed_by_library(self.graph)
+
+    def _bytes_packed(self, launch: Launched) -> int:
+        return sum(each.elements * self.graph.tensor(value).dtype.bytes for value, each in launch.packings.items())
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:

@@ -90,8 +90,9 @@ def _call_with(module: Any, parameters: Mapping[str, Any], *args: Any, **kwargs:
 
 
 def _library(program: Graph) -> Arrays:
+    """PyTorch's, where NumPy lacks a type, or its products are not those that weights are packed for."""
     tensors = [node.output for node in program.inputs()] + list(program.output_tensors)
-    return torch_arrays() if any(tensor.dtype is DType.BF16 for tensor in tensors) else NUMPY
+    return torch_arrays() if program.constants or any(tensor.dtype is DType.BF16 for tensor in tensors) else NUMPY
 
 
 def _converted(program: Graph, arrays: Sequence[Array], library: Arrays) -> list[Any]:

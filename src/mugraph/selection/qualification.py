@@ -11,7 +11,7 @@ import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -106,6 +106,8 @@ class Qualifier:
     evidence: Evidence
     baseline: Runner | None
     """The user's own function, whose rounding errors and range are the measure for candidates."""
+    constants: Collection[str] = ()
+    """Names of the inputs that do not change between calls, which kernels have packed where that was measured to be faster."""
     sampling_seed: int = field(init=False)
     """Of everything that is random but proofs, whose certificates record their own."""
     seconds: dict[_Stage, float] = field(default_factory=lambda: {"compile": 0.0, "measure": 0.0, "verify": 0.0})
@@ -132,12 +134,12 @@ class Qualifier:
         enough = Deadline(_PROVING_SECONDS)
         tried = itertools.islice(self._defined(proposals), _COMPILED)
         while some := list(itertools.islice(tried, _KEPT - len(kept))):
-            kept += self.prove(self._compiled(some), _KEPT - len(kept))
+            kept += self.prove(self._compiled(some, unpacked=True), _KEPT - len(kept))
             if self.interrupted or self.deadline.passed or (kept and enough.passed):
                 break
         return kept
 
-    def _compiled(self, proposals: Sequence[tuple[Graph, float]]) -> list[Contestant]:
+    def _compiled(self, proposals: Sequence[tuple[Graph, float]], unpacked: bool = False) -> list[Contestant]:
         """None are begun that the deadline would cut off if they take as long as those before."""
         compiled: list[Contestant] = []
         limit, longest = Deadline(self._share(_COMPILING_SHARE)), 0.0
@@ -149,7 +151,7 @@ class Qualifier:
                     break
                 self.tell("compile", f"candidate {start + 1} of {len(proposals)}", start / len(proposals))
                 begun = self.deadline.elapsed
-                for built in threads.map(self._built, proposals[start : start + cores]):
+                for built in threads.map(functools.partial(self._built, unpacked), proposals[start : start + cores]):
                     if isinstance(built, Contestant):
                         compiled.append(built)
                     else:
@@ -170,10 +172,17 @@ class Qualifier:
                 begun = self.deadline.elapsed
                 rough += _measured([entry], inputs, _ROUGH_ROUNDS)
                 longest = max(longest, self.deadline.elapsed - begun)
-            finalists = _fastest_first(self._carefully(_fastest_first(rough)[:_FINALISTS], inputs))
-        measured = {id(entry.executable) for entry in finalists}
+            best = _fastest_first(rough)[:_FINALISTS]
+            timed = self._carefully([*best, *(self._unpacked(entry) for entry in best if entry.executable.packs)], inputs)
+            finalists = _one_of_each(_fastest_first(timed))
+        measured = {id(entry.executable) for entry in best}
         others = [entry for entry in _fastest_first(rough) if id(entry.executable) not in measured]
         return [*finalists, *others, *compiled[len(rough) :]]
+
+    def _unpacked(self, entry: Contestant) -> Contestant:
+        """The same muGraph with all weights where they lie."""
+        graph = entry.graph.with_constants(())
+        return Contestant(graph, entry.cost, build(graph, self.target))
 
     def prove(self, ranked: Sequence[Contestant], most: int = _KEPT) -> list[Proved]:
         """The first few, at `most`, that agree with float64 and are equivalent to the program, in the order given.
@@ -254,15 +263,20 @@ class Qualifier:
             if not seen.setdefault(form, ""):
                 yield graph, cost
 
-    def built(self, graph: Graph, cost: float) -> Contestant:
+    def built(self, graph: Graph, cost: float, unpacked: bool = False) -> Contestant:
         """Thread graphs and kernels for one muGraph; raises what lowering, printing and compiling raise."""
         fused = construct(graph)
+        if self.constants and not unpacked:
+            marked = fused.with_constants(self.constants)
+            packing = build(marked, self.target)
+            if packing.packs:
+                return Contestant(marked, cost, packing)
         return Contestant(fused, cost, build(fused, self.target))
 
-    def _built(self, proposal: tuple[Graph, float]) -> Contestant | Rejection:
+    def _built(self, unpacked: bool, proposal: tuple[Graph, float]) -> Contestant | Rejection:
         graph, cost = proposal
         try:
-            return self.built(graph, cost)
+            return self.built(graph, cost, unpacked)
         except MugraphError as error:
             return Rejection("compile", str(error), cost)
 
@@ -384,6 +398,11 @@ def _reordered(kept: Sequence[Proved], entries: Sequence[Contestant]) -> list[Pr
     """What was kept with its entries as they are now, fastest first."""
     timed = [replace(proved, entry=entry) for proved, entry in zip(kept, entries, strict=True)]
     return sorted(timed, key=lambda proved: proved.entry.latency)
+
+
+def _one_of_each(entries: Sequence[Contestant]) -> list[Contestant]:
+    """The first entry of each muGraph, whether its weights are packed or not."""
+    return [*{entry.graph.with_constants(()): entry for entry in reversed(entries)}.values()][::-1]
 
 
 def _fastest_first(entries: Sequence[Contestant]) -> list[Contestant]:

@@ -64,6 +64,7 @@ class OptimizationSettings:
     like: Graph | None = None
     baselines: bool = False
     pack: bool = True
+    constants: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_evidence(self.seed, self.max_error, self.evidence)
@@ -87,8 +88,16 @@ class OptimizationSettings:
             "seed": self.seed,
             "like": None if self.like is None else graph_digest(self.like),
             "space": space.to_json(),
+            "constants": sorted(problem.constants),
             "rival": "the program" if problem.own is None else "the function",
         }
+
+
+def names_of(constants: Sequence[str]) -> tuple[str, ...]:
+    """Names of inputs that do not change between calls; raises InvalidInput for what is none."""
+    if isinstance(constants, str) or not all(isinstance(name, str) for name in constants):
+        raise InvalidInput(f"constants={constants!r}: give names of inputs, such as ('weight',)")
+    return tuple(constants)
 
 
 def check_evidence(seed: object, max_error: object, evidence: object = "bounded") -> None:
@@ -114,15 +123,26 @@ def superoptimize_program(
     return superoptimized(program_problem(program, None), OptimizationSettings(**settings), Deadline(budget), tell)
 
 
+def _may_be_packed(problem: Problem, wanted: OptimizationSettings) -> frozenset[str]:
+    """The inputs that kernels may keep packed; raises InvalidInput for names of none."""
+    names = problem.program.input_names
+    for name in wanted.constants:
+        if name not in names:
+            raise InvalidInput(f"constants: the program has no input called {name!r}; it has {', '.join(names)}")
+    packs = wanted.pack and device_for(wanted.target).packs_weights
+    return problem.constants.union(wanted.constants) if packs else frozenset()
+
+
 def superoptimized(
     problem: Problem, wanted: OptimizationSettings, deadline: Deadline, tell: ProgressCallback = silent
 ) -> Superoptimized:
     """The fastest muGraph that is found for a problem until the deadline; see `mugraph.superoptimize`."""
     space = EVERYTHING if wanted.space is None else wanted.space
     space.check(problem.program)
+    problem = replace(problem, constants=_may_be_packed(problem, wanted))
     device, store = device_for(wanted.target), Store.of(wanted.cache)
     checks = (wanted.seed, wanted.max_error, wanted.evidence, problem.baseline)
-    qualifier = Qualifier(problem.program, wanted.target, deadline, tell, *checks)
+    qualifier = Qualifier(problem.program, wanted.target, deadline, tell, *checks, problem.constants)
     memory = ResultCache(store, problem.program, device, wanted.key(problem, space), deadline.budget, problem.name)
     recalled = memory.recalled(qualifier, problem.calling, None if problem.own is None else problem.own.fn)
     if recalled is not None:
@@ -178,6 +198,8 @@ class Problem:
     own: OwnCall | None = None
     name: str = "program"
     """What people call it."""
+    constants: frozenset[str] = frozenset()
+    """Names of the inputs that do not change between calls, and may be packed."""
 
     def own_on(self, machine: Machine) -> OwnCall | None:
         """The call of the user's function on tensors where the machine's kernels read them; None where there is none."""
@@ -201,9 +223,16 @@ def function_problem(traced: Traced, fn: Callable[..., Any], example_inputs: Exa
     """The problem that a traced PyTorch function is."""
     args, kwargs = arguments_of(example_inputs)
     tensors, own = traced.values(args, kwargs), OwnCall(fn, args, kwargs)
-    return Problem(
-        traced.graph, traced, tensors, torch_runner(fn, traced, tensors[: len(traced.arguments.tensors)]), own, traced.name
-    )
+    given = len(traced.arguments.tensors)
+    brought = zip(traced.inputs[given:], tensors[given:], strict=True)
+    weights = frozenset(name for name, tensor in brought if _is_weight(tensor))
+    runner = torch_runner(fn, traced, tensors[:given])
+    return Problem(traced.graph, traced, tensors, runner, own, traced.name, weights)
+
+
+def _is_weight(tensor: Any) -> bool:
+    """Whether a tensor that a function brings along is taken to be the same in later calls: larger ones may be caches."""
+    return tensor.dim() == 2 or type(tensor).__name__ == "Parameter"
 
 
 def result_of(

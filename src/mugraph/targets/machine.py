@@ -12,6 +12,7 @@ from mugraph.errors import InvalidInput
 from mugraph.host.arrays import Arrays
 from mugraph.ir.graph import Graph, Value
 from mugraph.lower.lower import DimensionOrder
+from mugraph.lower.packing import Packing
 from mugraph.lower.tile_form import Tile
 
 
@@ -80,6 +81,11 @@ class Launched(Protocol):
     @property
     def orders(self) -> Mapping[Value, DimensionOrder]:
         """How those of them lie in memory that are not row-major."""
+        ...
+
+    @property
+    def packings(self) -> Mapping[Value, Packing]:
+        """How inputs are packed that the kernel does not read where they lie."""
         ...
 
 

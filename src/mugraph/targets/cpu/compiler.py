@@ -8,6 +8,7 @@ import hashlib
 import importlib.util
 import logging
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -54,7 +55,8 @@ class Compiler:
     def vectors(self) -> Vectors:
         """The widest vector unit the compiler uses for this host."""
         if "__AVX512F__" in self.macros:
-            return Vectors(lanes=16, registers=32, bf16_pairs="__AVX512BF16__" in self.macros)
+            pairs = "__AVX512BF16__" in self.macros
+            return Vectors(16, 32, pairs, tiles=pairs and "__AMX_BF16__" in self.macros and may_use_tiles())
         if "__AVX__" in self.macros:
             return Vectors(lanes=8, registers=16)
         return Vectors(lanes=4, registers=32 if "__aarch64__" in self.macros else 16)
@@ -84,6 +86,19 @@ def _commands() -> list[tuple[str, ...]]:
     compilers = [(path,) for path in map(shutil.which, ("cc", "gcc", "clang")) if path]
     zig = [(sys.executable, "-m", "ziglang", "cc")] if importlib.util.find_spec("ziglang") else []
     return [*compilers, *zig]
+
+
+_ARCH_PRCTL = 158
+"""The number of a system call of Linux on x86-64."""
+_REQUEST_PERMISSION, _TILE_DATA = 0x1023, 18
+
+
+@cache
+def may_use_tiles() -> bool:
+    """Whether the system lets this process use the registers of the matrix unit (AMX), for which it has to be asked once."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return False
+    return bool(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0)
 
 
 def load_shared(source: str, cache: Path | None = None) -> ctypes.CDLL:

@@ -19,6 +19,7 @@ from mugraph.lower.tile_form import Kernel, Matmul
 from mugraph.lower.tile_text import format_kernel
 from mugraph.targets.cpu import Vectors, print_program
 from mugraph.targets.cpu.compiler import find_compiler, load_shared
+from mugraph.targets.cpu.packed_factors import with_packed_factors
 from mugraph.targets.machine import LOWERED, Functions, Timed
 
 SOURCE_NAME = "kernels.c"
@@ -50,7 +51,7 @@ class Cpu:
     def recorded(cls, target: str, parameters: Mapping[str, Any]) -> Cpu:
         """The machine that says this of itself; raises InvalidInput for what is no vector unit."""
         kinds = {name: type(value) for name, value in parameters.items()}
-        if kinds != {"lanes": int, "registers": int, "bf16_pairs": bool} or parameters["lanes"] not in LANES:
+        if kinds != {"lanes": int, "registers": int, "bf16_pairs": bool, "tiles": bool} or parameters["lanes"] not in LANES:
             raise InvalidInput(f"{dict(parameters)} describes no vector unit that kernels are printed for; optimize again")
         return cls(Vectors(**parameters))
 
@@ -72,12 +73,22 @@ class Cpu:
     def lower(self, graph: Graph) -> dict[int, Launch]:
         """The launches of a kernel graph, by node."""
         launches = lower(graph, passes=PASSES)
+        if graph.constants:
+            launches = {index: self._packed(launch, graph) for index, launch in launches.items()}
         if self.matrix_units is None:
             return launches
         return {
             index: replace(launch, kernel=with_rounded_factors(launch.kernel, self.matrix_units))
             for index, launch in launches.items()
         }
+
+    def _packed(self, launch: Launch, graph: Graph) -> Launch:
+        """The launch of a kernel that reads weights packed where it can."""
+        weights = {
+            name: value for name, value in zip(launch.kernel.inputs, launch.inputs, strict=True) if value.node in graph.constants
+        }
+        kernel, packings = with_packed_factors(launch.kernel, [*weights], self.vectors or find_compiler().vectors)
+        return replace(launch, kernel=kernel, packings={weights[name]: packing for name, packing in packings.items()})
 
     def explain(self, graph: Graph) -> Iterator[tuple[str, str, str]]:
         """Each kernel as it is lowered: a block is one thread, and takes no passes."""

@@ -13,8 +13,9 @@ from dataclasses import replace
 from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
 from mugraph.lower.tile_form import Matmul
-from mugraph.targets.cpu.products import Inner, Outer, Product, runs
-from mugraph.targets.cpu.source import Writer
+from mugraph.targets.cpu.matrix_tiles import PackedTiles, strips_for
+from mugraph.targets.cpu.products import Inner, Outer, Packed, Product, runs
+from mugraph.targets.cpu.source import Vectors, Writer
 
 _PACKED_BYTES = 1 << 16
 """Largest left factor that is converted to bf16 pairs on the stack."""
@@ -50,13 +51,28 @@ def _batched(writer: Writer, product: Matmul, dim: int) -> None:
 
 def form_of(writer: Writer, product: Matmul) -> Product:
     """The form that reads both factors along contiguous dimensions, where there is one."""
-    (rows, depth), right = product.left.shape[-2:], product.right
-    small = rows * depth * DType.BF16.bytes <= _PACKED_BYTES
-    bf16 = product.dtype is DType.BF16 and writer.dtype(right) is DType.BF16
-    pairs = writer.vectors.bf16_pairs and bf16 and depth % 2 == 0 and small
+    depth, right = product.left.shape[-1], product.right
+    if product.strips is not None:
+        if not product.strips.pairs:
+            return Packed(writer, product)
+        tiled = product.strips == strips_for(product, writer.vectors)
+        return (PackedTiles if tiled else PackedPairs)(writer, product)
+    pairs = multiplies_pairs(product, writer.dtype(right), writer.vectors)
     if product.left.strides[-1] == 1 and right.strides[-2] == 1 and right.strides[-1] != 1 and depth > 1:
         return InnerPairs(writer, product) if pairs else Inner(writer, product)
     return OuterPairs(writer, product) if pairs and right.strides[-1] == 1 else Outer(writer, product)
+
+
+def multiplies_pairs(product: Matmul, right: DType, vectors: Vectors) -> bool:
+    """Whether a product whose right factor has a type multiplies pairs of bf16 numbers."""
+    rows, depth = product.left.shape[-2:]
+    small = rows * depth * DType.BF16.bytes <= _PACKED_BYTES
+    return vectors.bf16_pairs and are_bf16(product, right) and depth % 2 == 0 and small
+
+
+def are_bf16(product: Matmul, right: DType) -> bool:
+    """Whether the factors of a product, the right one of which lies as a type, are both bf16."""
+    return product.dtype is right is DType.BF16
 
 
 def left_stride(product: Product) -> int:
@@ -83,6 +99,14 @@ def _is_packed(product: Product) -> bool:
     return product.writer.dtype(left) is DType.BF16 and left.strides[-1] == 1
 
 
+def print_pair_products(product: Product, rows: int, vectors: int) -> None:
+    """Multiply-adds of pairs of the left factor from k on, for each row, and column vectors b0, b1, ..."""
+    for r in range(rows):
+        product.writer.line(f"const pairs a{r} = spread_pair(pairs_a + {left_stride(product)} * (i + {r}) + k);")
+        for v in range(vectors):
+            product.writer.line(f"c{r}_{v} = add_products(c{r}_{v}, a{r}, b{v});")
+
+
 class OuterPairs(Outer):
     """Two rows of the right factor, interleaved, per step."""
 
@@ -97,10 +121,7 @@ class OuterPairs(Outer):
     def step(self, rows: int, widths: Sequence[int]) -> None:
         for v in range(0, len(widths), 2):
             self.print_interleaved(v, widths[v : v + 2])
-        for r in range(rows):
-            self.writer.line(f"const pairs a{r} = spread_pair(pairs_a + {left_stride(self)} * (i + {r}) + k);")
-            for v in range(len(widths)):
-                self.writer.line(f"c{r}_{v} = add_products(c{r}_{v}, a{r}, b{v});")
+        print_pair_products(self, rows, len(widths))
 
     def print_interleaved(self, v: int, widths: Sequence[int]) -> None:
         """Declare column vectors v and, if `widths` has two, v + 1: pairs of two rows."""
@@ -114,6 +135,24 @@ class OuterPairs(Outer):
             offset = number * self.lanes
             loads = [f"load_first_pairs({row} + {offset}, {width})" for row in (first, second)]
             self.writer.line(f"const pairs b{v + number} = INTERLEAVE_LOW({', '.join(loads)});")
+
+
+class PackedPairs(Packed):
+    """Rows of the right factor that lie as pairs."""
+
+    steps = 2
+
+    def write(self) -> None:
+        print_left_pairs(self)
+        super().write()
+
+    def step(self, rows: int, widths: Sequence[int]) -> None:
+        columns = sum(widths)
+        for v, width in enumerate(widths):
+            address = f"strip + {columns} * (k - k0) + {2 * v * self.lanes}"
+            load = f"load_pairs({address})" if width == self.lanes else f"load_first_pairs({address}, {2 * width})"
+            self.writer.line(f"const pairs b{v} = {load};")
+        print_pair_products(self, rows, len(widths))
 
 
 class InnerPairs(Inner):

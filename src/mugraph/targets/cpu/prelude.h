@@ -199,6 +199,49 @@ INLINE vec add_products(vec sum, pairs a, pairs b)
 #endif
 }
 
+/* Registers of a matrix unit, 16 rows of 64 bytes, whose numbers are written in the text. Where there is no such unit, or
+   EMULATED_TILES is defined, they are arrays. */
+typedef struct {
+    unsigned char palette, start, reserved[14];
+    unsigned short bytes[16];
+    unsigned char rows[16];
+} tile_shapes;
+
+#if defined(__AMX_BF16__) && !defined(EMULATED_TILES)
+#define USE_TILES
+#define SHAPE_TILES(shapes) __asm__ volatile("ldtilecfg %0" : : "m"(shapes));
+#define RELEASE_TILES __asm__ volatile("tilerelease" : : : "memory");
+#define CLEAR_TILE(t) __asm__ volatile("tilezero %%tmm" #t : :)
+#define LOAD_TILE(t, p, stride)                                                                     \
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t : : "r"((const void *)(p)), "r"((long)(stride)) : "memory")
+#define STORE_TILE(t, p, stride)                                                                    \
+    __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" : : "r"((void *)(p)), "r"((long)(stride)) : "memory")
+#define MULTIPLY_TILES(c, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c : :)
+#else
+typedef unsigned char tile_memory[16][64];
+#define USE_TILES                                                                                   \
+    tile_memory tiles[8];                                                                           \
+    const tile_shapes *shaped;
+#define SHAPE_TILES(shapes) shaped = &(shapes);
+#define RELEASE_TILES
+#define CLEAR_TILE(t) __builtin_memset(tiles[t], 0, sizeof tiles[t])
+#define LOAD_TILE(t, p, stride)                                                                     \
+    for (int r = 0; r < shaped->rows[t]; ++r)                                                       \
+    __builtin_memcpy(tiles[t][r], (const char *)(p) + (long)(stride) * r, 64)
+#define STORE_TILE(t, p, stride)                                                                    \
+    for (int r = 0; r < shaped->rows[t]; ++r)                                                       \
+    __builtin_memcpy((char *)(p) + (long)(stride) * r, tiles[t][r], 64)
+#define MULTIPLY_TILES(c, a, b) multiply_tiles(shaped->rows[c], tiles[c], tiles[a], tiles[b])
+static __attribute__((unused)) void multiply_tiles(int rows, tile_memory c, tile_memory a, tile_memory b)
+{
+    for (int m = 0; m < rows; ++m)
+        for (int n = 0; n < 16; ++n)
+            for (int k = 0; k < 32; ++k)
+                ((float *)c[m])[n] +=
+                    one_bf16((const bf16_t *)a[m] + k) * one_bf16((const bf16_t *)b[k / 2] + 2 * n + k % 2);
+}
+#endif
+
 /* Lane arithmetic. */
 
 INLINE vec choose(ints condition, vec yes, vec no)

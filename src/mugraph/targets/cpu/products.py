@@ -71,7 +71,9 @@ _FORESEEN = 2048
 """Bytes between rows from which the hardware no longer prefetches the next row by itself."""
 _PANEL_ROWS = 16
 """Rows of a streamed panel: rows a power of two apart compete for the same few ways of the first-level cache."""
-_CACHE_LINE = 64
+CACHE_LINE = 64
+_STREAM_AHEAD = 8192
+"""Bytes that products ask for ahead of where they read packed factors: beyond the page that the hardware prefetches in."""
 _DOTS_AHEAD = 16
 """Columns of a product that dot products prefetch ahead."""
 
@@ -182,7 +184,7 @@ class Outer(Product):
         right = self.product.right
         if self.streams:
             for row in range(self.steps):
-                for line in range(0, columns, _CACHE_LINE // self.writer.dtype(right).bytes):
+                for line in range(0, columns, CACHE_LINE // self.writer.dtype(right).bytes):
                     self.writer.line(f"__builtin_prefetch(ahead + {right.strides[-2]} * (k + {row}) + {line});")
 
     def initial(self, row: int, column: int, width: int, depth: int) -> str:
@@ -202,6 +204,46 @@ class Outer(Product):
             self.writer.line(f"store_{dtype}({address}, {value});")
         else:
             self.writer.line(f"store_first_{dtype}({address}, {value}, {width});")
+
+
+class Packed(Outer):
+    """The right factor in strips (`mugraph.lower.tile_form.Strips`), each of which is read from its start to its end."""
+
+    def __init__(self, writer: Writer, product: Matmul) -> None:
+        super().__init__(writer, product)
+        assert product.strips is not None, "the right factor lies in strips"
+        self.strips, self.streams, self.panel_rows = product.strips, True, product.strips.depth
+
+    def write(self) -> None:
+        rows, _ = outer_tile(self.rows, 0, self.writer.vectors, (self.strips.width // self.lanes,))
+        for panel in runs(self.depth, self.panel_rows):
+            with self.loop("k0", panel):
+                self.tiles(rows, self.strips.width, partial(self.tile, panel.size))
+
+    def print_ahead(self, columns: int, depth: int) -> None:
+        """The start of the strip."""
+        right = self.product.right
+        batch = [scaled(stride, f"n{dim}") for dim, stride in enumerate(right.strides[:-2])]
+        place = sum_of(["b", *batch, f"{self.columns} * k0", f"{depth} * j"])
+        self.writer.line(f"const {self.writer.dtype(right)}_t *const strip = {place};")
+
+    def prefetch(self, columns: int) -> None:
+        """Ask for what the strip has further on, or the strips behind it."""
+        size = self.writer.dtype(self.product.right).bytes
+        for line in range(0, self.steps * columns, CACHE_LINE // size):
+            self.writer.line(f"__builtin_prefetch(strip + {columns} * (k - k0) + {line + _STREAM_AHEAD // size}, 0, 2);")
+
+    def step(self, rows: int, widths: Sequence[int]) -> None:
+        left, dtype, columns = self.product.left, self.writer.dtype(self.product.right), sum(widths)
+        for v, width in enumerate(widths):
+            address = f"strip + {columns} * (k - k0) + {v * self.lanes}"
+            load = f"load_{dtype}({address})" if width == self.lanes else f"load_first_{dtype}({address}, {width})"
+            self.writer.line(f"const vec b{v} = {load};")
+        for r in range(rows):
+            number = self.address("a", left, f"i + {r}", "k")
+            self.writer.line(f"const vec a{r} = spread_{self.writer.dtype(left)}({number});")
+            for v in range(len(widths)):
+                self.writer.line(f"c{r}_{v} += a{r} * b{v};")
 
 
 class Inner(Product):

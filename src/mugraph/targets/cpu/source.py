@@ -12,11 +12,13 @@ from mugraph.targets.c_text import Text, index_terms, sum_of
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """The host's vector unit: floats per register, how many registers, and whether it multiplies pairs of bf16 numbers."""
+    """The host's vector unit: floats per register, how many registers, whether it multiplies pairs of bf16 numbers, and whether
+    the matrix unit beside it (AMX) multiplies these."""
 
     lanes: int
     registers: int
     bf16_pairs: bool = False
+    tiles: bool = False
 
 
 @dataclass(slots=True)

@@ -17,6 +17,7 @@ from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph, Tensor, Value
 from mugraph.ir.liveness import peak_bytes
 from mugraph.lower.lower import DimensionOrder, Launch, grouped, launches
+from mugraph.lower.packing import Packing
 from mugraph.lower.pipeline import tile_stages
 from mugraph.lower.thread_graphs import CHAINS
 from mugraph.lower.tile_form import Kernel, Tile
@@ -88,6 +89,11 @@ class TileLaunch:
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     results: tuple[tuple[int, Tile], ...]
+
+    @property
+    def packings(self) -> Mapping[Value, Packing]:
+        """None: tensors are read where they lie."""
+        return {}
 
     @property
     def orders(self) -> Mapping[Value, DimensionOrder]:

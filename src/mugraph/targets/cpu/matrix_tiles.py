@@ -1,0 +1,190 @@
+"""Products of packed bf16 weights on the matrix unit of a CPU (AMX): registers of 16 rows of 64 bytes each.
+
+One instruction adds to 16 x 16 sums the products of 16 rows of 32 numbers with 32 rows of 16, which lie as pairs. Of the eight
+registers four hold sums: four beside each other where the left factor has few rows, which is then read once, and two by two
+otherwise. The left factor is copied in bf16, the type that the muGraph gives it, in the order in which its registers are filled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mugraph.ir.dtypes import DType
+from mugraph.lower.tile_form import Matmul, Strips
+from mugraph.targets.cpu.products import CACHE_LINE, Packed, runs
+from mugraph.targets.cpu.source import Vectors, Writer
+
+SIDE = 16
+"""Rows and columns of sums in a register."""
+STEP = 32
+"""Values of k that one instruction multiplies."""
+_SUMS = 4
+_LEFT, _RIGHT = 4, 6
+"""The first register for each factor."""
+_FEW = 4
+"""Rows from which the unit is worth its set-up; fewer are multiplied as fast as weights come from memory anyway."""
+_PANEL_BYTES = 1 << 20
+"""What the left factor may take of the second-level cache, if all of k is to be one panel."""
+_PANEL = 256
+"""Rows of a panel otherwise: a strip of one stays in the first-level cache while further rows of the left factor meet it."""
+_SUMS_BYTES = 1 << 19
+"""What the sums of a block of columns may take of the second-level cache, where panels add to them."""
+_COPIED_BYTES = 1 << 23
+"""Largest left factor that is copied."""
+_STACK_BYTES = 1 << 18
+
+
+def strips_for(product: Matmul, vectors: Vectors) -> Strips | None:
+    """How the right factor of a product of bf16 numbers lies for the matrix unit; None where that is not to multiply it."""
+    rows, depth = product.left.shape[-2:]
+    high = _rounded(rows)
+    if not vectors.tiles or depth % STEP or product.right.shape[-1] % SIDE or rows < _FEW:
+        return None
+    if high * depth * DType.BF16.bytes > _COPIED_BYTES:
+        return None
+    panel = depth if high * depth * DType.BF16.bytes <= _PANEL_BYTES else min(depth, _PANEL)
+    return Strips(panel, (_SUMS if high == SIDE else _SUMS // 2) * SIDE, pairs=True)
+
+
+def _rounded(rows: int) -> int:
+    return -(-rows // SIDE) * SIDE
+
+
+class PackedTiles(Packed):
+    """Registers of sums stay while k runs through a panel. Panels add to sums in fp32: the target, or memory of its own."""
+
+    steps = STEP
+
+    def __init__(self, writer: Writer, product: Matmul) -> None:
+        super().__init__(writer, product)
+        self.across = self.strips.width // SIDE
+        self.group = _SUMS // self.across * SIDE
+        """Rows of the target that are in registers together."""
+        self.high = _rounded(self.rows)
+        fitting = _SUMS_BYTES // (DType.FP32.bytes * self.high * self.strips.width) * self.strips.width
+        self.block = min(max(fitting, self.strips.width), -(-self.columns // self.strips.width) * self.strips.width)
+        """Columns whose sums are held together."""
+        self.holds = writer.dtype(product.target) is not DType.FP32
+        """Whether sums are not the target's."""
+        self.groups = -(-self.rows // self.group)
+
+    def write(self) -> None:
+        for rows in {run.size for run in runs(self.rows, self.group)}:
+            self.writer.line(f"static const tile_shapes shapes_{rows} = {_shapes(rows, self.across)};")
+        self.writer.line("USE_TILES")
+        with self.memory("bf16_t", "tiles_a", self.high * self.depth), self.memory("float", "sums", self.held):
+            self.print_left()
+            for block in runs(self.columns, self.block):
+                with self.loop("j0", block):
+                    for panel in runs(self.depth, self.panel_rows):
+                        with self.loop("k0", panel):
+                            self.print_block(block.size, panel.size)
+                    if self.holds:
+                        self.print_rounded(block.size)
+        self.writer.line("RELEASE_TILES")
+
+    @property
+    def held(self) -> int:
+        """Sums that are held beside the target."""
+        return self.high * self.block if self.holds else 0
+
+    @contextmanager
+    def memory(self, kind: str, name: str, elements: int) -> Iterator[None]:
+        """Declare memory, on the stack where it is little."""
+        size = elements * {"bf16_t": 2, "float": 4}[kind]
+        if size > _STACK_BYTES:
+            self.writer.line(f"{kind} *const {name} = aligned_alloc(64, {-(-size // 64) * 64});")
+        elif size:
+            self.writer.line(f"{kind} {name}[{elements}] __attribute__((aligned(64)));")
+        yield
+        if size > _STACK_BYTES:
+            self.writer.line(f"free({name});")
+
+    def print_left(self) -> None:
+        """Copy the left factor, panel by panel and register by register."""
+        left, dtype, write = self.product.left, self.writer.dtype(self.product.left), self.writer
+        for panel in runs(self.depth, self.panel_rows):
+            with self.loop("k0", panel), write.block(f"for (long i = 0; i < {self.rows}; ++i)"):
+                place = f"tiles_a + {self.high} * k0 + i / {SIDE} * {SIDE * panel.size} + i % {SIDE} * {STEP}"
+                with write.block(f"for (long k = 0; k < {panel.size}; k += {STEP})"):
+                    if dtype is DType.BF16 and left.strides[-1] == 1:
+                        source = self.address("a", left, "i", "k0 + k")
+                        write.line(f"__builtin_memcpy({place} + {SIDE} * k, {source}, {STEP * DType.BF16.bytes});")
+                        continue
+                    for start in range(0, STEP, self.lanes):
+                        value = self.load("a", left, "i", f"k0 + k + {start}", self.lanes)
+                        write.line(f"store_bf16({place} + {SIDE} * k + {start}, {value});")
+
+    def print_block(self, columns: int, depth: int) -> None:
+        """A panel times a block of columns: strips outside, so that one is read from cache for further rows."""
+        for across in runs(columns, self.strips.width):
+            start, end = across.start, across.start + across.count * across.size
+            with self.writer.block(f"for (long j = j0 + {start}; j < j0 + {end}; j += {across.size})"):
+                for down in runs(self.rows, self.group):
+                    with self.loop("i", down):
+                        self.tile(depth, down.size, across.size)
+
+    def tile(self, depth: int, rows: int, columns: int) -> None:
+        write, parts, stacked = self.writer, range(columns // SIDE), range(-(-rows // SIDE))
+        registers = [(r * self.across + v, *self.sums_at(r, v)) for r in stacked for v in parts]
+        write.line(f"SHAPE_TILES(shapes_{rows})")
+        for number, place, stride in registers:
+            write.line(self.start(depth, f"LOAD_TILE({number}, {place}, {stride});", f"CLEAR_TILE({number});"))
+        self.print_ahead(columns, depth)
+        with write.block(f"for (long k = k0; k < k0 + {depth}; k += {STEP})"):
+            self.prefetch(columns)
+            for r in stacked:
+                place = f"tiles_a + {self.high} * k0 + {depth} * (i + {SIDE * r}) + {SIDE} * (k - k0)"
+                write.line(f"LOAD_TILE({_LEFT + r}, {place}, {STEP * DType.BF16.bytes});")
+            for v in parts:
+                place = f"strip + {columns} * (k - k0) + {2 * SIDE * v}"
+                write.line(f"LOAD_TILE({_RIGHT + v % 2}, {place}, {2 * DType.BF16.bytes * columns});")
+                for r in stacked:
+                    write.line(f"MULTIPLY_TILES({r * self.across + v}, {_LEFT + r}, {_RIGHT + v % 2});")
+        for number, place, stride in registers:
+            write.line(f"STORE_TILE({number}, {place}, {stride});")
+
+    def prefetch(self, columns: int) -> None:
+        """Ask for what is read later: each group of rows that meet a strip, for its part of the next one."""
+        if self.groups == 1:
+            super().prefetch(columns)
+            return
+        line = CACHE_LINE // DType.BF16.bytes
+        count = -(-STEP * columns // (line * self.groups))
+        for number in range(count):
+            part = f"{line} * ({count} * (i / {self.group}) + {number})"
+            self.writer.line(f"__builtin_prefetch(strip + {columns} * ({self.panel_rows} + k - k0) + {part}, 0, 2);")
+
+    def sums_at(self, r: int, v: int) -> tuple[str, int]:
+        """Where the sums of a register are, and the bytes between their rows."""
+        row, column = f"i + {SIDE * r}", f"j + {SIDE * v}"
+        if self.holds:
+            return f"sums + {self.block} * ({row}) + {column} - j0", DType.FP32.bytes * self.block
+        target = self.product.target
+        return self.address("c", target, row, column), DType.FP32.bytes * target.strides[-2]
+
+    def start(self, depth: int, load: str, clear: str) -> str:
+        """What fills a register of sums: what was summed before, or nothing."""
+        if self.product.accumulate and not self.holds:
+            return load
+        return f"if (k0) {load} else {clear}" if self.depth > depth else clear
+
+    def print_rounded(self, columns: int) -> None:
+        """Write the sums of a block of columns to the target in its type."""
+        target, dtype = self.product.target, self.writer.dtype(self.product.target)
+        with self.writer.block(f"for (long i = 0; i < {self.rows}; ++i)"):
+            for run in runs(columns, self.lanes):
+                with self.loop("j", run):
+                    there = self.address("c", target, "i", "j0 + j")
+                    value = f"load_fp32(sums + {self.block} * i + j)"
+                    self.writer.line(f"store_{dtype}({there}, {value});")
+
+
+def _shapes(rows: int, across: int) -> str:
+    """Rows of every register, all of which have 64 bytes: those of a group of the left factor's rows, and of the right one's."""
+    high = [max(1, min(SIDE, rows - SIDE * r)) for r in range(_SUMS // across)]
+    registers = [high[number // across] for number in range(_SUMS)]
+    registers += [high[min(number, len(high) - 1)] for number in range(_RIGHT - _LEFT)]
+    registers += [SIDE] * 2
+    return f"{{.palette = 1, .bytes = {{{', '.join(['64'] * 8)}}}, .rows = {{{', '.join(map(str, registers))}}}}}"

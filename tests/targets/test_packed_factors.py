@@ -1,0 +1,248 @@
+"""Weights that do not change between calls: packed for the products of kernels and of the library, and again when they change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+
+from mugraph.ir import DType, Graph, GraphBuilder, Level, Value
+from mugraph.lower import lower
+from mugraph.lower.check import check
+from mugraph.lower.packing import Packing
+from mugraph.lower.tile_form import Strips
+from mugraph.lower.tile_text import format_kernel, parse_kernel
+from mugraph.runtime import Executable, build
+from mugraph.targets.cpu import Vectors
+from mugraph.targets.cpu.compiler import find_compiler
+from mugraph.targets.cpu.machine import SOURCE_NAME, Cpu
+
+DTYPES = {DType.FP32: torch.float32, DType.BF16: torch.bfloat16, DType.FP16: torch.float16}
+ERRORS = {DType.FP32: 1e-5, DType.BF16: 2e-2, DType.FP16: 3e-3}
+HOSTS = [Vectors(16, 32), Vectors(8, 16), Vectors(4, 16), Vectors(16, 32, bf16_pairs=True)]
+TILED = Vectors(16, 32, bf16_pairs=True, tiles=True)
+
+
+def linear(
+    rows: int,
+    depth: int,
+    columns: int,
+    dtype: DType,
+    *,
+    transposed: bool = False,
+    grid: int = 1,
+    loop: int = 1,
+    rounded: bool = True,
+) -> Graph:
+    """A product with a weight in one kernel: blocks of columns, iterations over k; the sum is stored in fp32 unless `rounded`."""
+    kernel = GraphBuilder(Level.KERNEL)
+    x = kernel.input("x", (rows, depth), dtype)
+    weight = kernel.input("weight", (columns, depth) if transposed else (depth, columns), dtype)
+    right = kernel.add("transpose", weight, permutation=(1, 0)) if transposed else weight
+    block = GraphBuilder(Level.BLOCK, grid=(grid,), loop=loop)
+    along = (1, 0) if loop > 1 else (None, None)
+    tiles = [block.iterator(0, kernel.tensor(x), (None,), along[0]), block.iterator(1, kernel.tensor(right), (1,), along[1])]
+    made = block.add("matmul", *tiles)
+    if loop > 1:
+        made = block.add("accumulate", made, combine="sum")
+    if not rounded:
+        made = block.add("mul", block.add("exp", made), block.constant(1, DType.FP32))
+    return kernel.build(kernel.graph_defined(block.build([block.add("output_saver", made, omap=(1,))]), [x, right]))
+
+
+def given(graph: Graph, seed: int = 0) -> list[torch.Tensor]:
+    torch.manual_seed(seed)
+    return [torch.randn(node.output.shape).to(DTYPES[node.output.dtype]) for node in graph.inputs()]
+
+
+def exact(graph: Graph, inputs: list[torch.Tensor]) -> torch.Tensor:
+    x, weight = (tensor.double() for tensor in inputs)
+    return x @ (weight if weight.shape[0] == x.shape[-1] else weight.T)
+
+
+def largest_error(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    return float((found.double() - wanted).abs().max() / wanted.abs().max())
+
+
+def packed_for(graph: Graph, vectors: Vectors | None = None) -> Executable:
+    executable = Executable(graph.with_constants(["weight"]), Cpu(vectors))
+    assert executable.packs
+    for launch in lower(executable.graph).values():
+        check(launch.kernel)
+    for launch in executable.launches.values():
+        check(launch.kernel)
+        assert parse_kernel(format_kernel(launch.kernel)) == launch.kernel
+    return executable
+
+
+SHAPES = [(1, 1, 1), (1, 40, 130), (3, 17, 5), (9, 64, 48), (33, 70, 16), (20, 34, 100), (2, 1100, 24)]
+
+
+@pytest.mark.parametrize("vectors", HOSTS, ids=lambda vectors: f"{vectors.lanes} lanes{' pairs' * vectors.bf16_pairs}")
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_products_with_packed_weights_of_every_shape(vectors: Vectors, dtype: DType) -> None:
+    for (rows, depth, columns), transposed in product(SHAPES, (False, True)):
+        graph = linear(rows, depth, columns, dtype, transposed=transposed)
+        inputs = given(graph)
+        (result,) = packed_for(graph, vectors)(*inputs)
+        assert largest_error(result, exact(graph, inputs)) < ERRORS[dtype], (rows, depth, columns, transposed)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_windows_of_blocks_and_iterations_follow_each_other(dtype: DType, transposed: bool) -> None:
+    for rows, grid, loop in ((1, 3, 1), (5, 3, 4), (17, 1, 8), (4, 6, 2)):
+        graph = linear(rows, 256, 96, dtype, transposed=transposed, grid=grid, loop=loop)
+        inputs = given(graph)
+        (result,) = packed_for(graph)(*inputs)
+        assert largest_error(result, exact(graph, inputs)) < ERRORS[dtype]
+
+
+def emulated(graph: Graph) -> Executable:
+    """For a host with matrix units, whose registers are arrays here."""
+    marked, machine = graph.with_constants(["weight"]), Cpu(TILED)
+    sources = machine.print([launch.kernel for launch in machine.lower(marked).values()])
+    assert "MULTIPLY_TILES" in sources[SOURCE_NAME].split("#endif")[-1]
+    return Executable(marked, machine, {name: f"#define EMULATED_TILES\n{text}" for name, text in sources.items()})
+
+
+TILED_SHAPES = [(4, 32, 16), (16, 64, 80), (17, 96, 48), (31, 32, 112), (32, 608, 32), (40, 64, 16), (100, 96, 144)]
+
+
+@pytest.mark.parametrize("real", [False, True], ids=["emulated", "real"])
+@pytest.mark.parametrize("rounded", [False, True], ids=["in fp32", "rounded"])
+def test_matrix_units_multiply_packed_bf16_weights(real: bool, rounded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if real and not find_compiler().vectors.tiles:
+        pytest.skip("this host has no matrix unit, or does not let us use it")
+    for panel in (64, 1 << 20):  # panels that sums are kept between, and one
+        monkeypatch.setattr("mugraph.targets.cpu.matrix_tiles._PANEL_BYTES", panel)
+        monkeypatch.setattr("mugraph.targets.cpu.matrix_tiles._PANEL", 32)
+        for (rows, depth, columns), transposed in product(TILED_SHAPES, (False, True)):
+            graph = linear(rows, depth, columns, DType.BF16, transposed=transposed, rounded=rounded)
+            inputs = [tensor / 8 for tensor in given(graph)]
+            (result,) = (packed_for(graph, TILED) if real else emulated(graph))(*inputs)
+            wanted = exact(graph, inputs)
+            assert largest_error(result, wanted if rounded else wanted.exp()) < 2e-2, (rows, depth, columns, transposed, panel)
+
+
+def test_sums_that_are_not_rounded_between_panels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sum of many ones is exact in fp32, and was not if panels added to bf16."""
+    monkeypatch.setattr("mugraph.targets.cpu.matrix_tiles._PANEL_BYTES", 64)
+    for make in (emulated, lambda graph: packed_for(graph, HOSTS[-1])):
+        graph = linear(16, 2048, 16, DType.BF16)
+        x, weight = torch.ones(16, 2048, dtype=torch.bfloat16), torch.zeros(2048, 16, dtype=torch.bfloat16)
+        weight[:] = torch.cat([torch.ones(1024), torch.full((1024,), 2**-8)])[:, None]
+        (result,) = make(graph)(x, weight)
+        assert (result == 1024 + 4).all()
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "strips"), [(7, 10, Strips(3, 4)), (8, 9, Strips(4, 4, pairs=True)), (2, 3, Strips(9, 9))]
+)
+def test_packed_memory_is_what_the_words_say(rows: int, columns: int, strips: Strips) -> None:
+    memory = np.arange(1000, dtype=np.float32)
+    packing = Packing(5, ((2, 300), (3, 100)), (rows, columns), (columns, 1), strips)
+    packed = np.empty(packing.elements, np.float32)
+    packing.pack(memory, packed)
+    step = 2 if strips.pairs else 1
+    expected = []
+    for window in (0, 100, 200, 300, 400, 500):
+        for top in range(0, rows, strips.depth):
+            for left in range(0, columns, strips.width):
+                for row in range(top, min(rows, top + strips.depth), step):
+                    for column in range(left, min(columns, left + strips.width)):
+                        expected += [5 + window + (row + second) * columns + column for second in range(step)]
+    assert packed.tolist() == expected
+
+
+def linear_and_library() -> Graph:
+    """A product in a kernel, and one by the array library."""
+    kernel = GraphBuilder(Level.KERNEL)
+    x, weight, other = (kernel.input(name, (32, 32), DType.FP32) for name in ("x", "weight", "other"))
+    block = GraphBuilder(Level.BLOCK, grid=(1,))
+    tiles = [block.iterator(number, kernel.tensor(value), (None,), None) for number, value in enumerate((x, weight))]
+    saved = block.add("output_saver", block.add("matmul", *tiles), omap=(0,))
+    (made,) = kernel.graph_defined(block.build([saved]), [x, weight])
+    return kernel.build([kernel.add("matmul", made, kernel.add("transpose", other, permutation=(1, 0)))])
+
+
+def test_weights_that_change_are_packed_again() -> None:
+    graph = linear_and_library().with_constants(["weight", "other"])
+    executable = build(graph)
+    assert executable.packed_bytes == 2 * 32 * 32 * 4
+    x, weight, other = given(graph)
+
+    def right() -> bool:
+        (result,) = executable(x, weight, other)
+        return largest_error(result, x.double() @ weight.double() @ other.double().T) < 1e-5
+
+    assert right()
+    assert right()
+    for changed in (weight, other):
+        changed.mul_(2.0)
+        assert right()
+        changed[3, 3] = 50.0
+        assert right()
+        changed.data = torch.randn(32, 32)
+        assert right()
+    weight, other = torch.randn(32, 32), torch.randn(64, 32)[::2]
+    assert right()
+    with torch.inference_mode():
+        weight = torch.randn(32, 32)
+        assert right()
+        weight.add_(1.0)
+        assert right()
+    again = torch.randn(32, 32).T
+    weight = again
+    assert right()
+    again.add_(1.0)
+    assert right()
+
+
+def test_numpy_arrays_are_packed_in_every_call() -> None:
+    graph = linear(3, 64, 48, DType.FP32)
+    executable, (x, weight) = packed_for(graph), [tensor.numpy() for tensor in given(graph)]
+    for _ in range(2):
+        np.testing.assert_allclose(executable(x, weight)[0], x @ weight, rtol=1e-4, atol=1e-4)
+        weight[:] += 1.0
+
+
+def test_kernels_for_other_weights_keep_their_own() -> None:
+    graph = linear(3, 64, 48, DType.FP32)
+    first = packed_for(graph)
+    second = first.with_own_weights()
+    x, weight = given(graph)
+    others = torch.randn(64, 48)
+    for _ in range(2):
+        assert largest_error(first(x, weight)[0], x.double() @ weight.double()) < 1e-5
+        assert largest_error(second(x, others)[0], x.double() @ others.double()) < 1e-5
+
+
+def test_what_is_read_by_others_too_or_is_no_right_factor_stays_where_it_is() -> None:
+    kernel = GraphBuilder(Level.KERNEL)
+    x, weight = kernel.input("x", (8, 32), DType.FP32), kernel.input("weight", (32, 32), DType.FP32)
+    block = GraphBuilder(Level.BLOCK, grid=(1,))
+    tiles = [block.iterator(number, kernel.tensor(value), (None,), None) for number, value in enumerate((x, weight))]
+    both = [block.add("matmul", *tiles), block.add("square", tiles[1])]
+    saved = [block.add("output_saver", value, omap=(0,)) for value in both]
+    graph = kernel.build(kernel.graph_defined(block.build(saved), [x, weight])).with_constants(["weight"])
+    assert not build(graph).packs
+    assert not build(linear(4, 32, 32, DType.FP32).with_constants(["x"])).packs
+
+
+def test_a_mugraph_says_what_is_constant() -> None:
+    from mugraph.ir.serialize import graph_from_json, graph_to_json
+    from mugraph.ir.text import parse_graph
+
+    graph = linear(4, 32, 32, DType.FP32)
+    marked = graph.with_constants(["weight"])
+    assert "weight: fp32[32, 32] = input constant=1" in str(marked)
+    assert parse_graph(str(marked)) == marked
+    assert graph_from_json(graph_to_json(marked)) == marked
+    assert marked.constants == {1}
+    assert marked.with_constants(()) == graph
+    assert replace(marked, nodes=graph.nodes) == graph
+    assert Value(1) in build(marked).launches[len(marked.nodes) - 1].packings
