@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -106,7 +106,7 @@ def _reader(read: Callable[[Any], Any], constant: bool) -> Callable[[Any], Any]:
     """What makes an input contiguous: once, of a weight that is not."""
     if not constant:
         return read
-    kept = Kept(read)
+    kept = Kept(read, "contiguous")
     return lambda array: read(array) if not is_traceable(array) or array.is_contiguous() else kept.of(array)
 
 
@@ -150,7 +150,7 @@ def _kernels(
         (functions[launch.kernel.name], [*map(places.index, taken)]) for launch, taken in zip(launches, operands, strict=True)
     ]
     run, addresses = library.launches(calls), picked([place for place in places if isinstance(place, int)])
-    packed = [(slots.numbers[value], Kept(packer(packing))) for (_, value), packing in packings.items()]
+    packed = [(slots.numbers[value], Kept(packer(packing), packing)) for (_, value), packing in packings.items()]
 
     def step(arrays: Slots) -> None:
         for number, address, allocate in outputs:
@@ -230,7 +230,7 @@ def _packed_product(graph: Graph, index: int, library: Arrays, slots: Places) ->
     factor = _packed_factor(graph, index)
     if factor is None or not library.packs(graph.tensor(factor)):
         return None
-    kept = Kept(_then(library.pack, _viewed(graph, factor, library)))
+    kept = Kept(_then(library.pack, _viewed(graph, factor, library)), _views(graph, factor))
     left, right = slots.numbers[graph.nodes[index].inputs[0]], slots.numbers[_owner(graph, factor)]
     target, address, pointer = slots.numbers[Value(index)], slots.address(Value(index)), library.pointer
 
@@ -239,6 +239,12 @@ def _packed_product(graph: Graph, index: int, library: Arrays, slots: Places) ->
         arrays[address] = pointer(made)
 
     return step
+
+
+def _views(graph: Graph, value: Value) -> tuple[Node, ...]:
+    """The views through which a value looks at the memory of another, the last first."""
+    node = graph.nodes[value.node]
+    return () if node.op not in VIEWS else (replace(node, inputs=()), *_views(graph, node.inputs[0]))
 
 
 def _viewed(graph: Graph, value: Value, library: Arrays) -> Callable[[Any], Any]:

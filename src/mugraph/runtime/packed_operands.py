@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, cast
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mugraph.host.tensor_state import TensorState, is_traceable, memory_of
+from mugraph.host.tensor_state import Place, TensorState, is_traceable, memory_of, place_of
 from mugraph.lower.packing import Packing
 
 T = TypeVar("T")
@@ -19,27 +20,43 @@ _LARGE = 1 << 22
 """Bytes from which packed weights lie in large pages where the system gives them."""
 
 
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class _Made:
+    """What was made of a tensor, and what that was."""
+
+    state: TensorState
+    made: Any
+
+
+_IN_USE: WeakValueDictionary[tuple[Place, Hashable], _Made] = WeakValueDictionary()
+"""What kernels of this process hold, by where a tensor lies and how it is packed: weights that several read are packed once."""
+
+
 @dataclass(slots=True)
 class Kept(Generic[T]):
-    """What is made of a constant tensor, as long as that does not change.
+    """What is made of a constant tensor, as long as that does not change; what has one `key` is made alike.
 
     It is made anew in every call of what may change without a trace: NumPy arrays, and tensors that were made in inference mode.
     """
 
     make: Callable[[Any], T]
-    _known: tuple[TensorState, T] | None = None
+    key: Hashable
+    _known: _Made | None = None
 
     def of(self, array: Any) -> T:
         """What is made of the tensor."""
         known = self._known  # once: other threads may call, too
+        if known is not None and not isinstance(array, np.ndarray) and known.state.is_still(array):
+            return cast(T, known.made)
         if not is_traceable(array):
             return self.make(array)
-        if known is not None and known[0].is_still(array):
-            return known[1]
-        state = TensorState.of(array)  # before: what changes meanwhile is seen in the next call
-        made = self.make(array)
-        self._known = state, made
-        return made
+        place = place_of(array), self.key
+        known = _IN_USE.get(place)
+        if known is None or not known.state.is_still(array):
+            state = TensorState.of(array)  # before: what changes meanwhile is seen in the next call
+            known = _IN_USE[place] = _Made(state, self.make(array))
+        self._known = known
+        return cast(T, known.made)
 
 
 class PackedArray(NamedTuple):

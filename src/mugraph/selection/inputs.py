@@ -29,7 +29,8 @@ def runner(executable: Executable) -> Runner:
     library, machine = _library(executable.graph), executable.machine
 
     def run(*arrays: Array) -> Sequence[Array]:
-        operands = machine.moved(_converted(executable.graph, arrays, library))
+        given = [array.copy() for array in arrays] if executable.packs else arrays  # which may be written to without a trace
+        operands = machine.moved(_converted(executable.graph, given, library))
         return [machine.arrays(operands).to_numpy(output) for output in executable(*operands)]
 
     return run

@@ -20,6 +20,8 @@ from mugraph.targets.cpu.matrix_tiles import strips_for
 from mugraph.targets.cpu.products import outer_tile
 from mugraph.targets.cpu.source import Vectors
 
+_LONGEST = 512
+"""Rows of a panel, which is summed by itself."""
 _PANEL_BYTES = 1 << 14
 """What rows of the left factor may take of the first-level cache, and a strip that is read more than once."""
 
@@ -84,7 +86,7 @@ def _strips(kernel: Kernel, product: Matmul, vectors: Vectors) -> Strips:
         return Strips(depth, wide * vectors.lanes, pairs)  # sums of panels would be rounded
     held = rows if rows <= tall else max(rows, wide * vectors.lanes)
     fitting = max(_PANEL_BYTES // (DType.FP32.bytes * held) // 16 * 16, 64)
-    return Strips(min(depth, fitting), wide * vectors.lanes, pairs)
+    return Strips(min(depth, fitting, _LONGEST), wide * vectors.lanes, pairs)
 
 
 WIDTHS: Sequence[int] = (1, 2, 3, 4, 6, 8)

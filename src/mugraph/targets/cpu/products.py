@@ -207,7 +207,10 @@ class Outer(Product):
 
 
 class Packed(Outer):
-    """The right factor in strips (`mugraph.lower.tile_form.Strips`), each of which is read from its start to its end."""
+    """The right factor in strips (`mugraph.lower.tile_form.Strips`), each of which is read from its start to its end.
+
+    A panel is summed by itself: errors of long sums grow with its terms and the number of panels, not with their product.
+    """
 
     def __init__(self, writer: Writer, product: Matmul) -> None:
         super().__init__(writer, product)
@@ -219,6 +222,15 @@ class Packed(Outer):
         for panel in runs(self.depth, self.panel_rows):
             with self.loop("k0", panel):
                 self.tiles(rows, self.strips.width, partial(self.tile, panel.size))
+
+    def initial(self, row: int, column: int, width: int, depth: int) -> str:
+        return "{0}"
+
+    def store(self, row: int, column: int, width: int, value: str) -> None:
+        if self.product.accumulate or self.depth > self.panel_rows:
+            old = self.load("c", self.product.target, f"i + {row}", f"j + {column}", width)
+            value = f"{value} + {old if self.product.accumulate else f'(k0 ? {old} : (vec){{0}})'}"
+        super().store(row, column, width, value)
 
     def print_ahead(self, columns: int, depth: int) -> None:
         """The start of the strip."""
