@@ -1,0 +1,415 @@
+"""Kernels for the CPU beside every runtime that packs constant weights: eager, inductor, frozen inductor, OpenVINO, ONNX Runtime.
+
+    python benchmarks/cpu.py                                     # the six workloads, all batches, fp32 and bf16, all cores
+    python benchmarks/cpu.py rmsnorm swiglu --batches 1 8 --dtypes bf16 --threads 1 2
+    python benchmarks/cpu.py --programs                          # what is outside of the six
+
+Protocol: one process for a case, in which every contestant holds the same weights and is called in bursts of 25, in random order,
+with a pause of 50 ms between bursts, since pools of threads that spin disturb the next; the median of the bursts' medians counts.
+Outputs are compared with float64. OpenVINO and ONNX Runtime take part where they are installed (`pip install openvino onnxruntime
+onnx`); bf16 is OpenVINO's precision hint, with inputs and outputs in fp32. Lost cases are printed like any other. Results are
+added to `benchmarks/results/cpu-rivals.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+import torch
+from torch import nn
+
+import mugraph
+from mugraph.devices import device_for
+from mugraph.devices.host import available_cores
+from mugraph.frontend.workloads import WORKLOADS, workload
+
+RESULT = Path(__file__).parent / "results" / "cpu-rivals.json"
+CALLS, BURSTS, PAUSE = 25, 12, 0.05
+BURST_SECONDS = 0.5
+"""A burst of calls that take long has fewer of them, at least three."""
+GIVEN = {"x", "h", "q", "k", "v"}
+"""Names of what changes with every call; the other inputs of a workload are weights."""
+BATCHES = {"gqa": (1, 8), "qknorm": (1, 8), "ntrans": (8, 64, 512)}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+OURS = "mugraph"
+Call = Callable[[], torch.Tensor]
+
+
+class Held(nn.Module):
+    """A function of which some arguments are parameters."""
+
+    def __init__(self, function: Callable[..., torch.Tensor], arguments: Mapping[str, torch.Tensor]) -> None:
+        super().__init__()
+        self.function, self.names = function, tuple(arguments)
+        for name, tensor in arguments.items():
+            if name not in GIVEN:
+                self.register_parameter(name, nn.Parameter(tensor, requires_grad=False))
+
+    def forward(self, *given: torch.Tensor) -> torch.Tensor:
+        """The function of these and the parameters."""
+        values = iter(given)
+        return self.function(*(next(values) if name in GIVEN else getattr(self, name) for name in self.names))
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A module in evaluation mode and what it is called with."""
+
+    module: nn.Module
+    inputs: tuple[torch.Tensor, ...]
+
+
+# what is outside of the six workloads -------------------------------------------------------------------------------------
+
+
+def _norm(x: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * gain
+
+
+class Qkv(nn.Module):
+    """RMSNorm and the three projections of attention."""
+
+    def __init__(self, width: int = 2048, key: int = 512) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(width))
+        self.q, self.k, self.v = (nn.Linear(width, size, bias=False) for size in (width, key, key))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The projections beside each other."""
+        normed = _norm(x, self.gain)
+        return torch.cat([self.q(normed), self.k(normed), self.v(normed)], -1)
+
+
+class NormedLinear(nn.Module):
+    """LayerNorm and a linear layer with offsets."""
+
+    def __init__(self, width: int = 2048) -> None:
+        super().__init__()
+        self.norm, self.linear = nn.LayerNorm(width), nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Its rows, normalised and multiplied."""
+        result: torch.Tensor = self.linear(self.norm(x))
+        return result
+
+
+class SwiGlu(nn.Module):
+    """The whole feed-forward part of a Llama-like layer."""
+
+    def __init__(self, width: int = 2048, inner: int = 5632) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(width))
+        self.gate, self.up = (nn.Linear(width, inner, bias=False) for _ in range(2))
+        self.down = nn.Linear(inner, width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x plus what the layer makes of it."""
+        normed = _norm(x, self.gain)
+        return x + self.down(nn.functional.silu(self.gate(normed)) * self.up(normed))
+
+
+class Softmax(nn.Module):
+    """Softmax of long rows."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Of each row."""
+        return x.softmax(-1)
+
+
+class Prefill(nn.Module):
+    """Causal attention of 16 heads of 64."""
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """As PyTorch has it."""
+        return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+class Pooling(nn.Module):
+    """Weighted pooling of tokens: softmax of a score for each."""
+
+    def __init__(self, width: int = 1024) -> None:
+        super().__init__()
+        self.score = nn.Linear(width, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """One row for each sequence."""
+        return (self.score(x).softmax(1) * x).sum(1)
+
+
+def _rows(*shape: int) -> Callable[[int], tuple[torch.Tensor, ...]]:
+    return lambda batch: (torch.randn(batch, *shape),)
+
+
+def _heads(tokens: int) -> Callable[[int], tuple[torch.Tensor, ...]]:
+    return lambda batch: tuple(torch.randn(batch, 16, tokens, 64) for _ in range(3))
+
+
+def _encoder(norm_first: bool) -> nn.Module:
+    return nn.TransformerEncoderLayer(768, 12, 3072, dropout=0.0, activation="gelu", batch_first=True, norm_first=norm_first)
+
+
+PROGRAMS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], tuple[torch.Tensor, ...]], tuple[int, ...]]] = {
+    "rmsnorm-qkv": (Qkv, _rows(2048), (1, 8, 64, 512)),
+    "layernorm-linear": (NormedLinear, _rows(2048), (1, 8, 64, 512)),
+    "swiglu": (SwiGlu, _rows(2048), (1, 8, 64)),
+    "softmax-32k": (Softmax, _rows(32768), (1, 8, 64)),
+    "prefill-512": (Prefill, _heads(512), (1,)),
+    "prefill-2048": (Prefill, _heads(2048), (1,)),
+    "bert-layer": (lambda: _encoder(False), _rows(128, 768), (1,)),
+    "vit-layer": (lambda: _encoder(True), _rows(197, 768), (1,)),
+    "pooling": (Pooling, _rows(256, 1024), (1, 8)),
+}
+
+
+def case_of(name: str, batch: int, dtype: str) -> Case:
+    """The module and inputs of a case, of one seed."""
+    torch.manual_seed(0)
+    if name in PROGRAMS:
+        module, inputs, _ = PROGRAMS[name]
+        return Case(module().eval().to(DTYPES[dtype]), tuple(each.to(DTYPES[dtype]) for each in inputs(batch)))
+    row = workload(name)
+    arguments = dict(zip(row.shapes(batch), row.inputs(batch, dtype), strict=True))
+    given = tuple(tensor for name, tensor in arguments.items() if name in GIVEN)
+    return Case(Held(row.function(), arguments).eval(), given)
+
+
+# contestants --------------------------------------------------------------------------------------------------------------
+
+
+def eager(case: Case, threads: int, budget: float) -> Call:
+    """PyTorch as it is."""
+    return lambda: case.module(*case.inputs)
+
+
+def inductor(case: Case, threads: int, budget: float) -> Call:
+    """`torch.compile` by default."""
+    torch._dynamo.reset()
+    compiled = torch.compile(case.module, dynamic=False)
+    return lambda: compiled(*case.inputs)
+
+
+def frozen(case: Case, threads: int, budget: float) -> Call:
+    """`torch.compile` with frozen weights, which it packs, and its most thorough search."""
+    torch._dynamo.reset()
+    with torch._inductor.config.patch(freezing=True):
+        compiled = torch.compile(case.module, dynamic=False, mode="max-autotune-no-cudagraphs")
+        compiled(*case.inputs)
+    return lambda: compiled(*case.inputs)
+
+
+def openvino(case: Case, threads: int, budget: float) -> Call:
+    """OpenVINO for least latency."""
+    ov = import_module("openvino")
+    module, inputs = case.module.float(), tuple(each.float() for each in case.inputs)
+    model = ov.convert_model(module, example_input=inputs, input=[tuple(each.shape) for each in inputs])
+    precision = "bf16" if case.inputs[0].dtype is torch.bfloat16 else "f32"
+    hints = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_NUM_THREADS": threads,
+        "NUM_STREAMS": 1,
+        "INFERENCE_PRECISION_HINT": precision,
+    }
+    request = ov.Core().compile_model(model, "CPU", hints).create_infer_request()
+    tensors = [ov.Tensor(each.numpy(), shared_memory=True) for each in inputs]
+
+    def call() -> torch.Tensor:
+        request.infer(dict(enumerate(tensors)), share_inputs=True, share_outputs=True)
+        return torch.from_numpy(request.get_output_tensor(0).data)
+
+    return call
+
+
+def onnx_runtime(case: Case, threads: int, budget: float) -> Call:
+    """ONNX Runtime, which has products of fp32 alone."""
+    ort = import_module("onnxruntime")
+    if case.inputs[0].dtype is not torch.float32:
+        raise ValueError("its CPU kernels take no bf16")
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "model.onnx")
+        torch.onnx.export(case.module, case.inputs, str(file), dynamo=False)
+        options = ort.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        session = ort.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    feeds = {each.name: given.numpy() for each, given in zip(session.get_inputs(), case.inputs, strict=True)}
+    return lambda: torch.from_numpy(session.run(None, feeds)[0])
+
+
+def ours(case: Case, threads: int, budget: float) -> Call:
+    """What mugraph finds; the module itself where that is nothing."""
+    optimized = mugraph.superoptimize(case.module, case.inputs, budget=budget, cache="off")
+    return lambda: optimized(*case.inputs)
+
+
+CONTESTANTS: dict[str, Callable[[Case, int, float], Call]] = {
+    OURS: ours,
+    "eager": eager,
+    "inductor": inductor,
+    "inductor frozen": frozen,
+    "OpenVINO": openvino,
+    "ONNX Runtime": onnx_runtime,
+}
+
+
+def timed(name: str, batch: int, dtype: str, threads: int, budget: float) -> dict[str, Any]:
+    """One case in this process: seconds of a call of each contestant, its error, and why others are missing."""
+    torch.set_num_threads(threads)
+    torch.set_grad_enabled(False)
+    reference = case_of(name, batch, dtype)
+    exact = reference.module.double()(*(each.double() for each in reference.inputs))
+    calls: dict[str, Call] = {}
+    missing: dict[str, str] = {}
+    errors: dict[str, float] = {}
+    for title, make in CONTESTANTS.items():
+        try:
+            call = make(case_of(name, batch, dtype), threads, budget)
+            result = call()
+        except Exception as error:  # a rival that is not installed, or refuses the program
+            missing[title] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            continue
+        errors[title] = float((result.double() - exact).abs().max() / exact.abs().max())
+        calls[title] = call
+    bursts: dict[str, list[float]] = {title: [] for title in calls}
+    count = {title: _count(call) for title, call in calls.items()}
+    for _ in range(BURSTS):
+        for title in random.sample(list(calls), len(calls)):
+            time.sleep(PAUSE)
+            bursts[title].append(_burst(calls[title], count[title]))
+    seconds = {title: statistics.median(medians) for title, medians in bursts.items()}
+    return {
+        "case": name,
+        "batch": batch,
+        "dtype": dtype,
+        "threads": threads,
+        "seconds": seconds,
+        "errors": errors,
+        "missing": missing,
+    }
+
+
+def _count(call: Call) -> int:
+    """Calls of a burst."""
+    before = time.perf_counter()
+    call()
+    return max(3, min(CALLS, int(BURST_SECONDS / max(time.perf_counter() - before, 1e-9))))
+
+
+def _burst(call: Call, count: int) -> float:
+    """The median seconds of consecutive calls."""
+    seconds: list[float] = []
+    for _ in range(count):
+        before = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - before)
+    return statistics.median(seconds)
+
+
+# the command --------------------------------------------------------------------------------------------------------------
+
+
+def ratio(row: Mapping[str, Any]) -> float | None:
+    """Time of the best rival over ours."""
+    seconds = row["seconds"]
+    rivals = [taken for title, taken in seconds.items() if title != OURS]
+    return min(rivals) / seconds[OURS] if OURS in seconds and rivals else None
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The rows in Markdown, milliseconds of a call; below it what they have in common."""
+    titles = list(CONTESTANTS)
+    lines = [f"| case | dtype | batch | threads | {' | '.join(titles)} | best rival / ours |", "|" + "---|" * (len(titles) + 5)]
+    for row in rows:
+        cells = [f"{row['seconds'][title] * 1e3:.3g}" if title in row["seconds"] else "-" for title in titles]
+        found = ratio(row)
+        last = "-" if found is None else f"{found:.2f}"
+        lines.append(f"| {row['case']} | {row['dtype']} | {row['batch']} | {row['threads']} | {' | '.join(cells)} | {last} |")
+    ratios = [found for row in rows if (found := ratio(row)) is not None]
+    if ratios:
+        mean = math.exp(statistics.mean(map(math.log, ratios)))
+        under = sum(found < 0.97 for found in ratios)
+        lines.append(f"\n{len(ratios)} cases: geometric mean {mean:.2f}, least {min(ratios):.2f}, {under} under 0.97")
+    return "\n".join(lines)
+
+
+def cases(names: Sequence[str], batches: Sequence[int] | None) -> Iterator[tuple[str, int]]:
+    """Each case with each of its batches, or of those asked for."""
+    for name in names:
+        known = PROGRAMS[name][2] if name in PROGRAMS else BATCHES.get(name, (1, 8, 64, 512))
+        yield from ((name, batch) for batch in batches or known)
+
+
+def main() -> None:
+    """Run each case in a process of its own, add it to the results, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="CASE", help=f"of {', '.join((*WORKLOADS, *PROGRAMS))}")
+    parser.add_argument("--programs", action="store_true", help="all programs that are outside of the six workloads")
+    parser.add_argument("--batches", nargs="+", type=int)
+    parser.add_argument("--dtypes", nargs="+", default=list(DTYPES), choices=list(DTYPES))
+    parser.add_argument("--threads", nargs="+", type=int, default=[available_cores()])
+    parser.add_argument("--budget", type=float, default=60.0, help="seconds of each search")
+    parser.add_argument("--record", type=Path, default=RESULT)
+    parser.add_argument("--one", nargs=4, metavar=("CASE", "BATCH", "DTYPE", "THREADS"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one is not None:
+        name, batch, dtype, threads = options.one
+        print(json.dumps(timed(name, int(batch), dtype, int(threads), options.budget)))
+        return
+    names = options.names or list(PROGRAMS if options.programs else WORKLOADS)
+    rows: list[dict[str, Any]] = []
+    for threads in options.threads:
+        for name, batch in cases(names, options.batches):
+            for dtype in options.dtypes:
+                rows.append(_in_a_process(name, batch, dtype, threads, options.budget))
+                _add(options.record, rows[-1])
+                print(table(rows[-1:]).splitlines()[2], file=sys.stderr, flush=True)
+    print(table(rows))
+
+
+def _in_a_process(name: str, batch: int, dtype: str, threads: int, budget: float) -> dict[str, Any]:
+    command = [sys.executable, __file__, "--one", name, str(batch), dtype, str(threads), "--budget", str(budget)]
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    try:
+        row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return row
+    except (IndexError, ValueError):
+        failed = {OURS: f"the process ended with {done.returncode}"}
+        return {"case": name, "batch": batch, "dtype": dtype, "threads": threads, "seconds": {}, "errors": {}, "missing": failed}
+
+
+def _add(record: Path, row: Mapping[str, Any]) -> None:
+    """Add a row to the results, in the place of an older one of the same case."""
+    known = json.loads(record.read_text(encoding="utf-8"))["rows"] if record.exists() else []
+    same = ("case", "batch", "dtype", "threads")
+    rows = [other for other in known if any(other[name] != row[name] for name in same)]
+    versions = {}
+    for package in ("torch", "openvino", "onnxruntime"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    machine = {"device": device_for("cpu").name, "system": platform.platform(), "python": platform.python_version(), **versions}
+    record.parent.mkdir(exist_ok=True)
+    record.write_text(json.dumps({"machine": machine, "rows": [*rows, row]}, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
