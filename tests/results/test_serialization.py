@@ -166,7 +166,8 @@ def test_sources_from_another_host_are_compared_with_its_text_and_printed_anew(o
 
 
 @pytest.mark.parametrize(
-    "printer", [{}, {"lanes": 3, "registers": 16, "bf16_pairs": False}, {"lanes": True}, {"lanes": 8, "registers": "16"}]
+    "printer",
+    [{}, {"lanes": 3, "registers": 16, "bf16_pairs": False, "tiles": False}, {"lanes": True}, {"lanes": 8, "registers": "16"}],
 )
 def test_a_machine_that_is_none_is_refused(saved: Path, printer: dict[str, Any]) -> None:
     edit_manifest(saved, printer=printer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypedDict
 
@@ -77,6 +78,9 @@ def optimize(
         Path | None,
         typer.Option(metavar="FILE", help="Search nothing: prove and compile the muGraph whose text is in this file."),
     ] = None,
+    constant: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="An input that is the same in most calls: it may be kept packed.")
+    ] = None,
     workers: Workers = "1",
     cache: Cache = None,
     traceback: Traceback = False,
@@ -118,10 +122,11 @@ def optimize(
                 baselines=not no_profile,
             )
             if written is not None:
-                _refuse_limits(space, search, workers, cache)
+                _refuse_limits(space, search, workers, cache, constant)
                 opt = optimize_graph(written, *given, **settings)
             else:
-                opt = superoptimize(*given, search=engine_of(search), space=space, workers=number, cache=cache, **settings)
+                chosen = {"search": engine_of(search), "space": space, "workers": number, "cache": cache}
+                opt = superoptimize(*given, **chosen, constants=constant or (), **settings)
             opt.origin.update(subject.origin)
             if output is not None:
                 opt.save(output)
@@ -145,11 +150,12 @@ def _text_of(file: Path) -> str:
         raise InvalidInput(f"{file} is not UTF-8 text; give the file of a muGraph's text") from None
 
 
-def _refuse_limits(space: SearchSpace, search: str, workers: str, cache: str | None) -> None:
+def _refuse_limits(space: SearchSpace, search: str, workers: str, cache: str | None, constants: Sequence[str] | None) -> None:
     """Raise InvalidInput where a muGraph is given beside what would have been searched."""
     from mugraph.errors import InvalidInput
 
-    given = {"limits of a space": bool(space), "--search": search != "closure", "--workers": workers != "1", "--cache": cache}
+    given = {"limits of a space": bool(space), "--search": search != "closure", "--workers": workers != "1"}
+    given |= {"--cache": cache is not None, "--constant": bool(constants)}
     for option, is_given in given.items():
         if is_given:
             raise InvalidInput(f"--graph gives the muGraph, and nothing is searched: leave out {option}")

@@ -74,6 +74,7 @@ def _program_json(opt: Superoptimized) -> dict[str, Any]:
         "latency": opt.best.latency,
         "roofline": roofline_seconds(opt.program, device_for(opt.target)),
         "placement": opt.executable.placement.to_json(),
+        "packed_bytes": opt.executable.packed_bytes,
         "gpu_kernels": [asdict(figures) for figures in opt.executable.resources],
         "candidates": len(opt.candidates),
         "dtype": str(opt.program.inputs()[0].output.dtype),
@@ -198,6 +199,8 @@ def print_result(opt: Superoptimized) -> None:
             print_result(result)
         return
     print(opt.executable.placement)
+    if packed := opt.executable.packed_bytes:
+        print(f"\nweights are kept packed, too, which takes {packed / 2**20:.1f} MiB")
     print(f"\n{outcome_text(opt.certificate)}; {bound_text(opt.certificate)}")
     for constant, written in opt.certificate.readings:
         print(f"the constant {written!r} was read as {constant}")

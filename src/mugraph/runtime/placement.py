@@ -13,7 +13,7 @@ a time, in a register, so there is nothing to lay out.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from mugraph.ir.graph import VIEWS, Graph, Value
@@ -22,7 +22,7 @@ from mugraph.ir.serialize import graph_to_json
 from mugraph.ir.text import Path, format_graph
 from mugraph.lower import concatenations, kernel_windows, needed_nodes, tiles
 from mugraph.lower.lower import DimensionOrder
-from mugraph.lower.tile_form import Buffer, Index, Kernel, Matmul, Memory, Tile
+from mugraph.lower.tile_form import Buffer, Index, Kernel, Matmul, Memory, Strips, Tile
 from mugraph.lower.workspace import Workspace, plan_workspace
 from mugraph.targets.machine import Launched
 
@@ -66,6 +66,7 @@ class Placement:
         """Where each tensor of the kernel graph lies that has memory, or is a view of one that has."""
         windows, needed, joined = kernel_windows(self.graph), {*needed_nodes(self.graph)}, concatenations(self.graph)
         orders = {value: order for launch in self.launches.values() for value, order in launch.orders.items()}
+        packed = {value: (*self._packings(value),) for launch in self.launches.values() for value in launch.packings}
         found: dict[Value, DevicePlace] = {}
         for index, node in enumerate(self.graph.nodes):
             for number, tensor in enumerate(node.outputs):
@@ -73,7 +74,7 @@ class Placement:
                 shape = tensor.shape
                 order = orders.get(value, DimensionOrder(shape, range(len(shape))))
                 if node.is_input:
-                    found[value] = DevicePlace("input", order)
+                    found[value] = DevicePlace("input", order, packed=packed.get(value, ()))
                 elif windows[value][0] != value:
                     found[value] = DevicePlace("part" if node.op == GRAPH_DEFINED else "view", None)
                 elif (node.op == GRAPH_DEFINED and index in needed) or index in joined:
@@ -83,14 +84,24 @@ class Placement:
                     found[value] = DevicePlace("library", None)
         return found
 
+    def _packings(self, value: Value) -> Iterator[tuple[str, Strips]]:
+        """The kernels that read an input packed, and how."""
+        for launch in self.launches.values():
+            if value in launch.packings:
+                yield str(launch.kernel.name), launch.packings[value].strips
+
 
 @dataclass(frozen=True, slots=True)
 class DevicePlace:
-    """Where a tensor between kernels lies: `memory` is a key of `_DEVICE`; `offset` is its first byte in the workspace."""
+    """Where a tensor between kernels lies: `memory` is a key of `_DEVICE`; `offset` is its first byte in the workspace.
+
+    `packed` are the kernels that do not read it there, but packed in strips.
+    """
 
     memory: str
     order: DimensionOrder | None
     offset: int | None = None
+    packed: tuple[tuple[str, Strips], ...] = ()
 
     def to_json(self) -> Json:
         """The place as JSON values."""
@@ -99,6 +110,8 @@ class DevicePlace:
             found["offset"] = self.offset
         if self.order is not None:
             found |= {"shape": list(self.order.extents), "strides": list(_strides(self.order))}
+        if self.packed:
+            found["packed"] = {kernel: asdict(strips) for kernel, strips in self.packed}
         return found
 
     def __str__(self) -> str:
@@ -106,7 +119,13 @@ class DevicePlace:
         if self.order is None:
             return words
         shape = "" if self.order.is_row_major else f" as [{', '.join(map(str, self.order.extents))}]"
-        return f"{words}{shape}, {_strides_text(_strides(self.order))}"
+        packed = "".join(f"; {_strips_text(strips)} for {kernel}" for kernel, strips in self.packed)
+        return f"{words}{shape}, {_strides_text(_strides(self.order))}{packed}"
+
+
+def _strips_text(strips: Strips) -> str:
+    rows = " of pairs of rows" if strips.pairs else ""
+    return f"packed in panels of {strips.depth} rows and strips{rows} of {strips.width} columns"
 
 
 _DEVICE = {

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from mugraph.devices import device_for
+from mugraph.devices.host import free_memory
 from mugraph.errors import InvalidInput
 from mugraph.frontend import load_tracer
 from mugraph.frontend.calling import Calling, Positional, arguments_of
@@ -123,14 +124,20 @@ def superoptimize_program(
     return superoptimized(program_problem(program, None), OptimizationSettings(**settings), Deadline(budget), tell)
 
 
+_MEMORY = 0.25
+"""The part of the memory that is free that weights of a program may have, to be packed: candidates pack them differently."""
+
+
 def _may_be_packed(problem: Problem, wanted: OptimizationSettings) -> frozenset[str]:
     """The inputs that kernels may keep packed; raises InvalidInput for names of none."""
     names = problem.program.input_names
     for name in wanted.constants:
         if name not in names:
             raise InvalidInput(f"constants: the program has no input called {name!r}; it has {', '.join(names)}")
+    constants = problem.constants.union(wanted.constants)
+    size = sum(node.output.bytes for node in problem.program.inputs() if node["name"] in constants)
     packs = wanted.pack and device_for(wanted.target).packs_weights
-    return problem.constants.union(wanted.constants) if packs else frozenset()
+    return constants if packs and size <= _MEMORY * free_memory() else frozenset()
 
 
 def superoptimized(

@@ -211,7 +211,7 @@ def _manifest(folder: Path, rng: random.Random) -> Iterator[Tampering]:
         "format": (0, 1, 2, 10**30, "3", 3.5, True, None, [3]),
         "version": ("0.0.1", "999", "", 7, None),
         "target": ("cuda:sm_90", "triton:sm_90", "cuda:sm_90:h200", "tpu", "", "cpu ", "../cpu", 7, None, ["cpu"]),
-        "printer": ({}, {"lanes": 3, "registers": 16, "bf16_pairs": False}, {"lanes": 1e9}, [], None, "wide"),
+        "printer": ({}, {"lanes": 3, "registers": 16, "bf16_pairs": False, "tiles": False}, {"lanes": 1e9}, [], None, "wide"),
         "origin": ([], 7, None),
         "files": ({}, [], None, 7),
     }

@@ -1,0 +1,121 @@
+"""Weights that do not change: which inputs these are, what is made of them, and what becomes of them in saved results."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from torch import nn
+
+import mugraph
+from mugraph.errors import InvalidInput
+from mugraph.integrations import torch_compile
+from mugraph.selection import qualification
+from mugraph.selection.qualification import Contestant
+
+
+class Layer(nn.Module):
+    """A linear layer, a captured matrix, and what could be a cache."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(64, 48, bias=False)
+        self.matrix = torch.randn(48, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.linear(x)) @ self.matrix
+
+
+@pytest.fixture
+def packed_first() -> Iterator[None]:
+    """Whatever is faster on a busy machine: muGraphs with packed weights come first."""
+    ranked = qualification._fastest_first
+
+    def packed(entries: Any) -> list[Contestant]:
+        return sorted(ranked(entries), key=lambda entry: not entry.executable.packs)
+
+    always = mock.patch("mugraph.runtime.benchmarking.Duel.clear", new_callable=mock.PropertyMock, return_value=True)
+    reordered = mock.patch.object(qualification, "_reordered", lambda kept, entries: list(kept))
+    with mock.patch.object(qualification, "_fastest_first", packed), reordered, always:
+        yield
+
+
+def product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return torch.relu(x @ weight)
+
+
+@pytest.mark.usefixtures("packed_first")
+def test_parameters_and_captured_matrices_are_packed_saved_and_checked(tmp_path: Path) -> None:
+    layer, x = Layer().eval(), torch.randn(4, 64)
+    with torch.no_grad():
+        opt = mugraph.superoptimize(layer, (x,), cache="off", budget=60.0)
+        assert opt.executable.packs
+        assert {opt.graph.nodes[index]["name"] for index in opt.graph.constants} == {"linear.weight", "matrix"}
+        assert not opt.program.constants
+        assert "packed in panels" in str(opt.executable.placement)
+        torch.testing.assert_close(opt(x), layer(x))
+        layer.linear.weight.mul_(3.0)
+        layer.matrix = torch.randn(48, 32)
+        torch.testing.assert_close(opt(x), layer(x))
+        loaded = mugraph.load(opt.save(tmp_path / "saved"))
+        assert loaded.executable.packed_bytes == opt.executable.packed_bytes
+        torch.testing.assert_close(loaded(x, layer.linear.weight.detach(), layer.matrix), layer(x))
+    checked = subprocess.run(
+        [sys.executable, "-m", "mugraph", "verify", "--certificate", str(tmp_path / "saved"), "--json"],
+        capture_output=True,
+        text=True,
+    )
+    assert checked.returncode == 0, checked.stderr
+    json.loads(checked.stdout)
+
+
+@pytest.mark.usefixtures("packed_first")
+def test_arguments_are_packed_where_they_are_named() -> None:
+    x, weight = torch.randn(4, 64), torch.randn(64, 48)
+    assert not mugraph.superoptimize(product, (x, weight), cache="off").executable.packs
+    assert not mugraph.superoptimize(product, (x, weight), cache="off", constants=("weight",), pack=False).executable.packs
+    opt = mugraph.superoptimize(product, (x, weight), cache="off", constants=("weight",))
+    assert opt.executable.packs
+    for changed in (weight, weight.add_(1.0), torch.randn(64, 48)):
+        torch.testing.assert_close(opt(x, changed), product(x, changed))
+    optimized = mugraph.optimize(product, cache="off", constants=["weight"])
+    with torch.no_grad():
+        torch.testing.assert_close(optimized(x, weight), product(x, weight))
+    assert optimized.results[0].executable.packs
+
+
+@pytest.mark.parametrize("names", [("wieght",), "weight", (3,)])
+def test_what_is_no_name_of_an_input_is_refused(names: Any) -> None:
+    with pytest.raises(InvalidInput, match="constants"):
+        mugraph.superoptimize(product, (torch.randn(4, 64), torch.randn(64, 48)), constants=names)
+
+
+@pytest.mark.usefixtures("packed_first")
+def test_layers_of_one_kind_keep_their_own_weights_in_torch_compile() -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gain, self.linear = nn.Parameter(torch.randn(64)), nn.Linear(64, 64, bias=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.linear(x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * self.gain).relu()
+
+    torch.manual_seed(0)
+    model, x = nn.Sequential(*(Block() for _ in range(3))).eval(), torch.randn(4, 64)
+    options = {"keep": "all", "cache": "off", "budget": 60.0}
+    with torch.inference_mode(), mock.patch("mugraph.pieces.library_ways.Library.faster", return_value=()):
+        compiled = torch.compile(model, backend="mugraph", options=options)
+        for _ in range(3):
+            torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
+        with torch.no_grad():
+            model[1].linear.weight.mul_(0.5)
+        torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
+    results = torch_compile.compilations[-1].results.values()
+    assert any(result.executable.packs for result in results)
