@@ -89,7 +89,7 @@ def test_no_compilation_is_begun_that_would_end_late(
     program = lengths(of_factors=False)
     qualifier = qualifier_for(program, budget)
 
-    def built(proposal: tuple[Graph, float]) -> Rejection:
+    def built(proposal: tuple[Graph, float], unpacked: bool) -> Rejection:
         clock.now += 1.0
         return Rejection("compile", "not needed", proposal[1])
 

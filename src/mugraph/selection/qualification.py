@@ -151,7 +151,7 @@ class Qualifier:
                     break
                 self.tell("compile", f"candidate {start + 1} of {len(proposals)}", start / len(proposals))
                 begun = self.deadline.elapsed
-                for built in threads.map(functools.partial(self._built, unpacked), proposals[start : start + cores]):
+                for built in threads.map(functools.partial(self._built, unpacked=unpacked), proposals[start : start + cores]):
                     if isinstance(built, Contestant):
                         compiled.append(built)
                     else:
@@ -273,7 +273,7 @@ class Qualifier:
                 return Contestant(marked, cost, packing)
         return Contestant(fused, cost, build(fused, self.target))
 
-    def _built(self, unpacked: bool, proposal: tuple[Graph, float]) -> Contestant | Rejection:
+    def _built(self, proposal: tuple[Graph, float], unpacked: bool) -> Contestant | Rejection:
         graph, cost = proposal
         try:
             return self.built(graph, cost, unpacked)
