@@ -20,6 +20,8 @@ from mugraph.targets.cpu.matrix_tiles import strips_for
 from mugraph.targets.cpu.products import outer_tile
 from mugraph.targets.cpu.source import Vectors
 
+_WIDTHS = (1, 2, 3, 4, 6, 8)
+"""Vectors that a strip may be wide."""
 _LONGEST = 512
 """Rows of a panel, which is summed by itself."""
 _PANEL_BYTES = 1 << 14
@@ -81,16 +83,12 @@ def _strips(kernel: Kernel, product: Matmul, vectors: Vectors) -> Strips:
     if are_bf16(product, right) and (tiled := strips_for(product, vectors)) is not None:
         return tiled
     pairs = multiplies_pairs(product, right, vectors)
-    tall, wide = outer_tile(rows, -(-columns // vectors.lanes), vectors, WIDTHS)
+    tall, wide = outer_tile(rows, -(-columns // vectors.lanes), vectors, _WIDTHS)
     if target is not DType.FP32:
         return Strips(depth, wide * vectors.lanes, pairs)  # sums of panels would be rounded
     held = rows if rows <= tall else max(rows, wide * vectors.lanes)
     fitting = max(_PANEL_BYTES // (DType.FP32.bytes * held) // 16 * 16, 64)
     return Strips(min(depth, fitting, _LONGEST), wide * vectors.lanes, pairs)
-
-
-WIDTHS: Sequence[int] = (1, 2, 3, 4, 6, 8)
-"""Vectors that a strip may be wide."""
 
 
 def _reading(kernel: Kernel, statement: Matmul, product: Matmul, packing: Packing) -> Kernel:
