@@ -169,6 +169,62 @@ def test_kernels_that_decide_doubtful_comparisons_otherwise_are_stable() -> None
     assert not float_check(lambda x, w: [np.where(x @ w > 0.26, x @ w, -1)], graph, seed=3).stable
 
 
+@pytest.mark.parametrize(
+    ("name", "points", "doubted"),
+    [
+        ("floor", [2 - 1e-7, 2 + 1e-7, 2, 2.5, math.inf], [True, True, False, False, False]),
+        ("ceil", [2 - 1e-7, 2 + 1e-7, 2, 2.5, math.nan], [True, True, False, False, False]),
+        ("trunc", [-1 + 1e-7, 1e-4, 2.5], [True, False, False]),
+        ("round", [2.5 - 1e-7, -0.5 + 1e-7, 2.5, 2 + 1e-7], [True, True, False, False]),
+        ("sin", [1e-7, 3.14159265], [False, False]),
+    ],
+)
+def test_functions_that_jump_are_in_doubt_near_the_jump(name: str, points: list[float], doubted: list[bool]) -> None:
+    arith = DoubtArithmetic(1e-5)
+    found = arith.opaque(name, Doubted(np.array(points)))
+    assert (np.zeros(len(points), bool) if found.doubtful is None else found.doubtful).tolist() == doubted
+    assert arith.opaque(name, Doubted(np.array(points), exact=True)).doubtful is None
+
+
+@pytest.mark.parametrize(
+    ("name", "x", "y", "doubted"),
+    [
+        ("fmod", [6 - 1e-6, 6 + 1e-6, 6, 5, 1e-6], [3, 3, 3, 3, 3], [True, True, False, False, False]),
+        ("atan2", [1e-6, -1e-6, 1e-6, 1, 0], [-1, -1, 1, -1, -1], [True, True, False, False, False]),
+        ("copysign", [1, 1, 1], [1e-6, -1e-6, 1], [True, True, False]),
+        ("pow", [1, 2, 3], [1e-6, 1, 2], [False, False, False]),
+    ],
+)
+def test_so_are_those_of_two_operands(name: str, x: list[float], y: list[float], doubted: list[bool]) -> None:
+    arith = DoubtArithmetic(1e-5)
+    found = arith.opaque(name, Doubted(np.array(x)), Doubted(np.array(y)))
+    assert (np.zeros(len(x), bool) if found.doubtful is None else found.doubtful).tolist() == doubted
+    assert arith.opaque(name, Doubted(np.array(x), exact=True), Doubted(np.array(y), exact=True)).doubtful is None
+
+
+@pytest.mark.parametrize(("name", "other"), [("floor", "ceil"), ("round", "floor"), ("trunc", "floor")])
+def test_kernels_that_fall_on_the_other_side_of_a_jump_are_stable_and_others_are_not(name: str, other: str) -> None:
+    made = Program()
+    x, w = made.input("x", (64, 128)), made.input("w", (128, 256))
+    made.output((x @ w).apply(name))
+    functions = {"floor": np.floor, "ceil": np.ceil, "round": np.rint, "trunc": np.trunc}
+
+    def run(which: str, factor: float) -> object:
+        return lambda x, w: [functions[which](x.astype(np.float32) @ w.astype(np.float32) * np.float32(factor))]
+
+    assert float_check(run(name, 1 + 3e-7), made.graph, seed=3).stable  # type: ignore[arg-type]
+    assert not float_check(run(other, 1), made.graph, seed=3).stable  # type: ignore[arg-type]
+    assert not float_check(run(name, 1 + 1e-3), made.graph, seed=3).stable  # type: ignore[arg-type]
+
+
+def test_functions_without_values_everywhere_are_conditions() -> None:
+    made = Program()
+    a, b = made.input("a", (3,)), made.input("b", (3,))
+    made.output(*(a.apply(name) for name in ("log1p", "asin", "acosh", "log2")), a.apply("fmod", b), (a * a).apply("log1p"))
+    found = [str(condition) for condition in conditions(made.graph)]
+    assert found == ["a + 1 > 0", "a + 1 >= 0", "1 - a >= 0", "a - 1 >= 0", "a > 0", "b != 0"]
+
+
 def test_what_is_in_doubt_everywhere_is_asked_for_all_the_same() -> None:
     made = Program()
     x, y = made.input("x", (1000,)), made.input("y", (1000,))
