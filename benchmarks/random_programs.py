@@ -4,11 +4,12 @@
     python benchmarks/random_programs.py --only 17             # one function, with its text and what became of it
 
 A function applies a few operators, drawn with the number that names it, to tensors whose sizes are 0, 1, primes and powers of
-two, that are contiguous or not. It is optimized without measuring, so that kernels run wherever there are any, and its result is
-called on other tensors. Right is what errs at most ERRORS times as much as the function in its own precision, or by ROUNDING of
-the largest element; where it is not, elements that hang on a comparison or a whole part that rounding decides are left out, and counted.
-Then it is called with an infinity or NaN: results that have these in other places than the function's are
-counted by themselves, as are crashes among the wrong ones. Records go to `benchmarks/results/random-programs.json`; what is there by the same sources is kept.
+two, that are contiguous or not. It is optimized without measuring, so that kernels run wherever there are any, and what comes of
+it is called on other tensors. Right is what errs at most ERRORS times as much as the function in its own precision, or by
+ROUNDING of the largest element. Where it errs more, elements that rounding decides, by a comparison or a whole part on their
+way, are left out, and counted. Then it is called with an infinity or NaN: results that have these in other places than the
+function's are counted by themselves; crashes count as wrong. Records go to `benchmarks/results/random-programs.json`; what is
+there by the same sources is kept.
 """
 
 from __future__ import annotations

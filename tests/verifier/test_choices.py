@@ -10,19 +10,21 @@ import pytest
 from mugraph.algebra.families import FieldFamily
 from mugraph.algebra.fields import FieldArithmetic, FieldValue
 from mugraph.frontend.choices import less, select
-from mugraph.ir.program import Program
+from mugraph.ir.program import Program, ProgramTensor
 from mugraph.ir.scalar import Scalar
-from mugraph.verifier import verify_graphs
+from mugraph.verifier import Outcome, verify_graphs
 from mugraph.verifier.bounds import difference_of
 from mugraph.verifier.degree_bounds import Magnitudes
 from mugraph.verifier.doubt import DoubtArithmetic, Doubted, certain_outputs
-from mugraph.verifier.enclosures import Ball, FloatBalls, State
+from mugraph.verifier.enclosures import Ball, State
+from mugraph.verifier.float_balls import FloatBalls
 from mugraph.verifier.float_checks import float_check
+from mugraph.verifier.prover import verify
 from mugraph.verifier.semantics import FreeArithmetic
 from mugraph.verifier.signs import conditions
 from mugraph.verifier.variables import RandomFunction
 
-from .choices import DIFFERENT, EQUAL, graphs
+from .choices import DIFFERENT, EQUAL, attended, graphs, hidden
 from .graphs import program
 from .test_variables import counting
 
@@ -39,6 +41,21 @@ def test_equal_arguments_give_equal_results(name: str) -> None:
 def test_near_misses_are_told_apart(name: str) -> None:
     pair = graphs(DIFFERENT[name])
     assert not any(verify_graphs(*order, seed=seed).equivalent for seed in range(3) for order in (pair, pair[::-1]))
+
+
+def test_shares_of_what_is_hidden_as_a_whole_do_not_add_up() -> None:
+    def shares(condition: ProgramTensor, x: ProgramTensor) -> ProgramTensor:
+        return attended(hidden(x, condition)).sum(-1)
+
+    some = program(lambda x, y: shares(less(y, -1), x), (4, 6), (4, 6))
+    others = program(lambda x, y: shares(less(-1, -1 * y), x), (4, 6), (4, 6))
+    every = program(lambda x, y: shares(less(-1, y * y), x), (4, 6), (4, 6))
+    assert verify_graphs(some, every).equivalent, "for every real number in the place of infinity"
+    verdict = verify(some, every, seed=0)
+    assert verdict.outcome is Outcome.UNDECIDED
+    assert "infinite constants make output 0 1 in the left program and nan in the right one" in verdict.reason
+    assert verify(some, program(lambda x, y: shares(less(y, -1), 2 * x - x), (4, 6), (4, 6)), seed=0).equivalent
+    assert not verify(some, others, seed=0).equivalent
 
 
 # --- functions of several operands in fields ---------------------------------------------------------------------------
