@@ -133,7 +133,7 @@ ALONG: dict[str, Callable[[Tensor, int], Tensor]] = {
     "stacked": lambda x, d: torch.stack([x, x * 2], d),
     "steps": lambda x, d: x[(*(slice(None),) * d, slice(1, None, 3))],
     "but_the_ends": lambda x, d: x.narrow(d, 1, x.shape[d] - 2),
-    "parts_added": lambda x, d: sum(torch.unbind(x, d)),
+    "parts_added": lambda x, d: sum(torch.unbind(x, d)[1:], x.select(d, 0)),
     "chunk_gated": lambda x, d: torch.chunk(x, 2, d)[0] * torch.sigmoid(torch.chunk(x, 2, d)[1]),
     "any": lambda x, d: (x > 1).any(d),
     "all": lambda x, d: (x > -1).all(d),
