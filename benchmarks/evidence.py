@@ -155,7 +155,8 @@ def of_the_table() -> list[Subject]:
         def weighted(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
             """With weights, as shares would add up to 1 whatever they are of."""
             value = apply(x @ w, y)
-            return value * y + x[:, :1] if value.shape == y.shape else value.sum(-1, keepdim=True) + y
+            given: torch.Tensor = value * y + x[:, :1] if value.shape == y.shape else value.sum(-1, keepdim=True) + y
+            return given
 
         return weighted
 

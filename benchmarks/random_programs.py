@@ -112,7 +112,7 @@ BINARY: dict[str, Apply] = {
     "hidden": lambda x, y: torch.softmax(x.masked_fill(y < -1, -float("inf")), -1),
     "side_by_side": lambda x, y: torch.cat([x, y], -1),
     "below": lambda x, y: torch.cat([x, y], 0),
-    "in_a_stack": lambda x, y: torch.stack(torch.broadcast_tensors(x, y), 0),
+    "in_a_stack": lambda x, y: torch.stack(torch.broadcast_tensors(x, y), 0),  # type: ignore[no-untyped-call]  # torch's
 }
 ALONG: dict[str, Callable[[Tensor, int], Tensor]] = {
     **{name: functools.partial(lambda name, x, d: getattr(torch, name)(x, d), name) for name in ("softmax", "log_softmax")},

@@ -48,7 +48,11 @@ def test_wrong_results_are_found_out(fault: float, monkeypatch: pytest.MonkeyPat
 
 def steps(*functions: Any) -> random_programs.Function:
     """A function of a vector whose steps follow one another."""
-    made = [random_programs.Step(str(n), lambda tensors, f=f: f(tensors[-1]), "") for n, f in enumerate(functions)]
+
+    def step(function: Any) -> random_programs.Step:
+        return random_programs.Step("", lambda tensors: function(tensors[-1]), "")
+
+    made = [step(function) for function in functions]
     return random_programs.Function(((40,),), tuple(made), 1, torch.float32, ("contiguous",))
 
 
