@@ -152,7 +152,13 @@ def of_the_table() -> list[Subject]:
         return lambda x, y, w: apply(x @ w) * y
 
     def binary(apply: drawn.Apply) -> drawn.Apply:
-        return lambda x, y, w: apply(x @ w, y).sum(-1, keepdim=True) + y
+        def weighted(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            """With weights, as shares would add up to 1 whatever they are of."""
+            value = apply(x @ w, y)
+            given: torch.Tensor = value * y + x[:, :1] if value.shape == y.shape else value.sum(-1, keepdim=True) + y
+            return given
+
+        return weighted
 
     def along(apply: Callable[[torch.Tensor, int], torch.Tensor], dim: int) -> drawn.Apply:
         return lambda x, y, w: apply(x @ w + y, dim) * 2

@@ -391,6 +391,20 @@ def test_comparisons_that_rounding_decides_are_no_instability() -> None:
         measure(*graphs(lambda x, w: greater((x @ w) * 3, 9)), shapes, random.Random(0))
 
 
+@pytest.mark.parametrize(("name", "other"), [("floor", "ceil"), ("trunc", "floor"), ("round", "trunc"), ("floor", "round")])
+def test_neither_are_jumps_that_rounding_moves(name: str, other: str) -> None:
+    shapes = ((3, 64), (64, 5))
+
+    def graphs(right: Callable[..., ProgramTensor]) -> tuple[Document, Document]:
+        left = program(lambda x, w: ((x @ w) * 3).apply(name), *shapes)
+        first, second = (json.loads(json.dumps(graph_to_json(graph)))["graph"] for graph in (left, program(right, *shapes)))
+        return first, second
+
+    measure(*graphs(lambda x, w: (x @ (3 * w)).apply(name)), shapes, random.Random(0))
+    with pytest.raises(Rejected, match="unstable"):
+        measure(*graphs(lambda x, w: ((x @ w) * 3).apply(other)), shapes, random.Random(0))
+
+
 @pytest.mark.parametrize("change", [swap_operator, swap_loop_part, accept_anyway])
 def test_wrong_graphs_with_hashes_made_anew_fail_by_evaluation(
     tmp_path: Path, change: Callable[[dict[str, Document]], None]

@@ -83,7 +83,7 @@ def test_a_normalisation_goes_with_the_product_that_reads_it() -> None:
 
 def test_equal_layers_are_equal_programs() -> None:
     def layers(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
-        return mlp(torch.cos(mlp(x, *weights[:4])), *weights[4:])
+        return mlp(torch.i0(mlp(x, *weights[:4])), *weights[4:])
 
     pieces = split(layers, *MLP, *(randn(*w.shape) for w in MLP[1:])).pieces
     assert len(pieces) == 4
@@ -94,8 +94,8 @@ def test_equal_layers_are_equal_programs() -> None:
 def test_layers_that_differ_in_a_number_or_an_operand_are_different_programs() -> None:
     def layers(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         for number in (2.0, 3.0):
-            x = torch.cos(torch.softmax(x * number, -1) @ w)
-        return torch.cos(torch.softmax(x * x, -1) @ w)
+            x = torch.i0(torch.softmax(x * number, -1) @ w)
+        return torch.i0(torch.softmax(x * x, -1) @ w)
 
     programs = [piece.program for piece in split(layers, randn(4, 32), randn(32, 32)).pieces]
     assert len(programs) == len(set(programs)) == 3
@@ -171,7 +171,7 @@ def test_keys_whose_halves_are_exchanged_are_a_piece() -> None:
 def test_a_view_that_others_read_too_is_no_result_of_a_piece() -> None:
     def layers(x: torch.Tensor, w: torch.Tensor, gain: torch.Tensor) -> list[torch.Tensor]:
         flat = x.view(4, 32)
-        return [rms(flat, gain) @ w, torch.cos(flat)]
+        return [rms(flat, gain) @ w, torch.i0(flat)]
 
     found = split(layers, randn(2, 2, 32), randn(32, 16), randn(32))
     (piece,) = found.pieces
@@ -189,11 +189,11 @@ def test_two_exponentials_on_a_path_are_in_two_pieces() -> None:
 
 def test_the_rest_keeps_its_reasons() -> None:
     def mixed(x: torch.Tensor, w: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-        return torch.cos(rms(x, w[0]) @ w)[ids]
+        return torch.i0(rms(x, w[0]) @ w)[ids]
 
     found = split(mixed, randn(8, 16), randn(16, 16), torch.tensor([1, 2]))
     reasons = "\n".join(found.reasons())
-    assert "aten.cos.default: operator aten.cos" in reasons
+    assert "aten.i0.default: operator aten.i0" in reasons
     assert "aten.index.Tensor: a tensor in it is torch.int64" in reasons
     assert 0 < found.byte_share < 1
     assert found.without(found.pieces, "unwanted").byte_share == 0
@@ -211,7 +211,7 @@ def test_a_lone_product_that_memory_bounds_is_a_piece() -> None:
 
 def test_products_of_one_tensor_are_one_piece() -> None:
     def projections(x: torch.Tensor, *weights: torch.Tensor) -> list[torch.Tensor]:
-        hidden = torch.cos(x)
+        hidden = torch.i0(x)
         return [hidden.view(2, 32) @ weight.t() for weight in weights]
 
     (piece,) = split(projections, randn(1, 2, 32), randn(16, 32), randn(8, 32), randn(8, 32)).pieces
@@ -261,7 +261,7 @@ def test_what_follows_a_mutation_stays_with_torch_and_in_order() -> None:
 
 def test_random_numbers_are_drawn_in_the_order_of_the_graph() -> None:
     def drawing(x: torch.Tensor, w: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
-        late = torch.ops.aten.bernoulli.default(torch.sigmoid(rms(torch.cos(x), gain) @ w))
+        late = torch.ops.aten.bernoulli.default(torch.sigmoid(rms(torch.i0(x), gain) @ w))
         early = torch.ops.aten.bernoulli.default(torch.sigmoid(x))
         result: torch.Tensor = late @ w.t() + early
         return result
@@ -314,7 +314,7 @@ def random_function(seed: int) -> Function:
     """A function of square matrices whose calls programs can and cannot express are mixed."""
     draw = random.Random(seed)
     unary: list[Function] = [
-        lambda x: x.t(), torch.cos, torch.exp, lambda x: torch.softmax(x, -1), lambda x: x / (1 + x.square().mean(-1, True)),
+        lambda x: x.t(), torch.i0, torch.exp, lambda x: torch.softmax(x, -1), lambda x: x / (1 + x.square().mean(-1, True)),
         lambda x: x.reshape(4, 2, 8).transpose(0, 1).reshape(8, 8), torch.sigmoid, lambda x: torch.flip(x, [0]), torch.tanh,
         lambda x: torch.var_mean(x, -1, keepdim=True)[1] + x,
     ]  # fmt: skip

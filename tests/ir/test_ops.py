@@ -36,6 +36,14 @@ def sum_of_groups(x: Array) -> Array:
     return np.stack([x[:, 0:3].sum(1), x[:, 3:6].sum(1)], axis=1)
 
 
+def _root(x: Array) -> Array:
+    return np.where(x < 0, np.nan, np.abs(x) ** 0.5)
+
+
+def _log(x: Array) -> Array:
+    return np.where(x < 0, np.nan, np.log(np.abs(x)))
+
+
 CASES = [
     Case("matmul", ((2, 3), (3, 4)), (2, 4), lambda x, y: np.einsum("ik,kj->ij", x, y), flops=2 * 2 * 3 * 4),
     Case("matmul", ((5, 2, 3), (3, 4)), (5, 2, 4), lambda x, y: np.einsum("bik,kj->bij", x, y), flops=2 * 5 * 2 * 3 * 4),
@@ -81,6 +89,31 @@ CASES = [
     Case("truth", ((2, 3),), (2, 3), np.ones_like, flops=6),
     Case("select", ((2, 1), (3,), ()), (2, 3), lambda c, x, y: np.broadcast_to(x, (2, 3)), flops=6),
     Case("infinity", ((2, 3),), (2, 3), lambda x: x * math.inf, flops=6),
+    Case("sin", ((2, 3),), (2, 3), lambda x: np.exp(1j * x).imag, flops=120),
+    Case("cos", ((2, 3),), (2, 3), lambda x: np.exp(1j * x).real, flops=120),
+    Case("tan", ((2, 3),), (2, 3), lambda x: np.sin(x) / np.cos(x), flops=240),
+    Case("asin", ((2, 3),), (2, 3), lambda x: np.arctan2(x, _root(1 - x * x)), flops=120),
+    Case("acos", ((2, 3),), (2, 3), lambda x: np.arctan2(_root(1 - x * x), x), flops=120),
+    Case("atan", ((2, 3),), (2, 3), lambda x: np.angle(1 + 1j * x), flops=150),
+    Case("sinh", ((2, 3),), (2, 3), lambda x: (np.exp(x) - np.exp(-x)) / 2, flops=300),
+    Case("cosh", ((2, 3),), (2, 3), lambda x: (np.exp(x) + np.exp(-x)) / 2, flops=210),
+    Case("asinh", ((2, 3),), (2, 3), lambda x: np.log(x + np.sqrt(x * x + 1)), flops=300),
+    Case("acosh", ((2, 3),), (2, 3), lambda x: np.log(x + _root(x * x - 1)), flops=300),
+    Case("atanh", ((2, 3),), (2, 3), lambda x: _log((1 + x) / (1 - x)) / 2, flops=180),
+    Case("exp2", ((2, 3),), (2, 3), lambda x: np.exp(x * math.log(2)), flops=90),
+    Case("expm1", ((2, 3),), (2, 3), lambda x: np.exp(x) - 1, flops=120),
+    Case("log2", ((2, 3),), (2, 3), lambda x: np.log(x) / math.log(2), flops=120),
+    Case("log1p", ((2, 3),), (2, 3), lambda x: np.log(1 + x), flops=120),
+    Case("erf", ((2, 3),), (2, 3), lambda x: 1 - np.vectorize(math.erfc)(x), flops=120),
+    Case("erfc", ((2, 3),), (2, 3), lambda x: 1 - np.vectorize(math.erf)(x), flops=270),
+    Case("floor", ((2, 3),), (2, 3), lambda x: x - x % 1, flops=6),
+    Case("ceil", ((2, 3),), (2, 3), lambda x: x + -x % 1, flops=6),
+    Case("trunc", ((2, 3),), (2, 3), lambda x: x.astype(int), flops=6),
+    Case("round", ((2, 3),), (2, 3), lambda x: np.vectorize(round)(x), flops=6),
+    Case("atan2", ((2, 3), (3,)), (2, 3), lambda y, x: np.angle(x + 1j * y), flops=150),
+    Case("fmod", ((2, 3), (3,)), (2, 3), lambda x, y: x - (x / y).astype(int) * y, flops=120),
+    Case("pow", ((2, 3), (3,)), (2, 3), lambda x, y: np.exp(y * np.log(x)), flops=360),
+    Case("copysign", ((2, 3), (3,)), (2, 3), lambda x, y: np.broadcast_to(x, (2, 3)), flops=6),
     Case("round_fp16", ((2, 3),), (2, 3), lambda x: x.astype(np.float16), flops=12),
     Case(
         "round_bf16",

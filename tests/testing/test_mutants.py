@@ -36,8 +36,13 @@ def exchanged() -> Graph:
     return written.graph
 
 
+def chosen() -> Graph:
+    """Whole parts or logarithms, by a comparison."""
+    return program(lambda x, y: (x * y).apply("less", y).apply("select", x.apply("floor"), y.apply("log2")), (2, 3), (2, 3))
+
+
 def graphs(count: int = 6) -> list[Graph]:
-    return [*KERNELS, two_sums(), exchanged(), *(random_program(seed, SPACE) for seed in range(count))]
+    return [*KERNELS, two_sums(), exchanged(), chosen(), *(random_program(seed, SPACE) for seed in range(count))]
 
 
 def changes(graph: Graph, kind: str) -> list[Mutant]:
@@ -75,6 +80,14 @@ def test_parts_are_mistaken_for_others() -> None:
     found = {mutant.change.split(": ")[1] for mutant in changes(exchanged(), "wrong part")}
     assert {"from 2 on in steps of 1", "from 1 on in steps of 1", "from 1 on in steps of 2", "in steps of -1"} <= found
     assert "parts 0 and 1 exchanged" in found
+
+
+def test_conditions_and_functions_are_mistaken_for_others() -> None:
+    graph = chosen()
+    assert {mutant.change.split(": ")[1] for mutant in changes(graph, "wrong condition")} == {"negated", "or equal"}
+    swapped = {mutant.change.split(": ")[1] for mutant in changes(graph, "operator swapped")}
+    assert {"equal", "atan2", "ceil", "round", "trunc", "log", "log1p"} <= swapped
+    assert not any(verify_graphs(graph, mutant.graph).equivalent for mutant in changes(graph, "wrong condition"))
 
 
 def test_kernels_are_mutated_inside() -> None:

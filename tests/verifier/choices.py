@@ -28,6 +28,22 @@ def attended(scores: ProgramTensor) -> ProgramTensor:
 
 
 EQUAL: dict[str, Pair] = {
+    **{
+        f"{name} of what is written in other ways": (
+            lambda x, y, f=name: (x * y + x).apply(f) * 2,
+            lambda x, y, f=name: 2 * ((y + 1) * x).apply(f),
+            TWO,
+        )
+        for name in ("sin", "floor", "round", "log2", "acosh", "erfc")
+    },
+    **{
+        f"{name} of what is written in other ways": (
+            lambda x, y, f=name: (x * y + x).apply(f, x + y),
+            lambda x, y, f=name: ((y + 1) * x).apply(f, y + x),
+            TWO,
+        )
+        for name in ("atan2", "fmod", "pow", "copysign")
+    },
     "operands written in other ways": (lambda x, y: less(2 * (x + y), x - y), lambda x, y: less(2 * x + 2 * y, x - y), TWO),
     "greater is less the other way": (lambda x, y: greater(x, y), lambda x, y: less(y, x), TWO),
     "branches written in other ways": (
@@ -66,6 +82,15 @@ EQUAL: dict[str, Pair] = {
 
 
 DIFFERENT: dict[str, Pair] = {
+    **{
+        f"{one} for {other}": (lambda x, y, one=one: (x * y).apply(one), lambda x, y, other=other: (x * y).apply(other), TWO)
+        for one, other in (("sin", "cos"), ("floor", "ceil"), ("floor", "trunc"), ("round", "floor"), ("log2", "log1p"))
+    },
+    **{
+        f"operands of {name} exchanged": (lambda x, y, f=name: x.apply(f, y), lambda x, y, f=name: y.apply(f, x), TWO)
+        for name in ("atan2", "fmod", "pow", "copysign")
+    },
+    "whole parts of sums": (lambda x, y: (x + y).apply("floor"), lambda x, y: x.apply("floor") + y.apply("floor"), TWO),
     "operands exchanged": (lambda x, y: less(x, y), lambda x, y: less(y, x), TWO),
     "operands of one exchanged among many": (
         lambda x, y: less(x, y) + less(x * x, y),

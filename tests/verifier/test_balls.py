@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from mugraph.ir.dtypes import DType, round_to
 from mugraph.ir.scalar import Scalar
-from mugraph.verifier.enclosures import Ball, Balls, FloatBalls, NotEnclosed, State
+from mugraph.verifier.enclosures import Ball, Balls, NotEnclosed, State
+from mugraph.verifier.float_balls import FloatBalls
 from mugraph.verifier.precise import PreciseBalls
 
 ARITHMETICS = [FloatBalls(), PreciseBalls(256), PreciseBalls(1280)]
@@ -119,6 +120,106 @@ def test_functions(arith: Balls, name: str) -> None:
                 )
             else:
                 assert abs(x) == 700
+
+
+ELEMENTARY: dict[str, Callable[[Any], Any]] = {
+    **{
+        name: getattr(mpmath, name)
+        for name in ("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh")
+    },
+    **{name: getattr(mpmath, name) for name in ("expm1", "log1p", "erfc", "floor", "ceil")},
+    "exp2": lambda x: mpmath.mpf(2) ** x,
+    "log2": lambda x: mpmath.log(x) / mpmath.log(2),
+    "trunc": lambda x: mpmath.floor(x) if x > 0 else mpmath.ceil(x),
+    "round": mpmath.nint,
+}
+OF_TWO: dict[str, Callable[[Any, Any], Any]] = {
+    "atan2": mpmath.atan2,
+    "fmod": lambda x, y: x - y * ELEMENTARY["trunc"](x / y),
+    "pow": lambda x, y: x**y if x > 0 else mpmath.nan,
+    "copysign": lambda x, y: abs(x) if y > 0 else -abs(x),
+}
+
+
+def check_enclosed(arith: Balls, ball: Ball, place: int, value: Any) -> None:
+    """Whether a ball contains a number, and is not much wider than it must be; what is no real number is not known."""
+    if isinstance(value, mpmath.mpc) or not mpmath.isfinite(value):
+        assert ball.state[place] != State.KNOWN
+        return
+    exact = Fraction(int(mpmath.floor(value * mpmath.mpf(2) ** 2800)), 1 << 2800)
+    assert ball.state[place] == State.KNOWN
+    middle, radius = arith.fractions(ball, (place,))
+    assert abs(middle - exact) <= radius + Fraction(1, 1 << 2800)
+    assert radius <= (abs(exact) + 1) * Fraction(1, 1 << 36)
+
+
+@by_arithmetic
+@pytest.mark.parametrize("name", ELEMENTARY)
+def test_elementary_functions(arith: Balls, name: str) -> None:
+    rng = np.random.default_rng(0)
+    numbers = [
+        *rng.uniform(-20, 20, 20),
+        *rng.uniform(-1, 1, 20),
+        0.0,
+        1e-12,
+        -1e-12,
+        1.0,
+        -1.0,
+        0.5,
+        2.5,
+        -1.5,
+        2.0,
+        2 - 2**-40,
+        100.0,
+    ]
+    ball = arith.opaque(name, vector(arith, *numbers))
+    with mpmath.workdps(900):
+        for place, x in enumerate(numbers):
+            pole = name in ("log2", "log1p", "atanh") and abs(x) == (name != "log2")
+            value = mpmath.nan if pole and not (name == "log1p" and x == 1) else ELEMENTARY[name](mpmath.mpf(x))
+            check_enclosed(arith, ball, place, value)
+
+
+@by_arithmetic
+@pytest.mark.parametrize("name", OF_TWO)
+def test_elementary_functions_of_two_operands(arith: Balls, name: str) -> None:
+    rng = np.random.default_rng(1)
+    x, y = rng.uniform(-9, 9, (2, 60))
+    ball = arith.opaque(name, vector(arith, *x), vector(arith, *y))
+    with mpmath.workdps(900):
+        for place, (a, b) in enumerate(zip(x, y, strict=True)):
+            check_enclosed(arith, ball, place, OF_TWO[name](mpmath.mpf(a), mpmath.mpf(b)))
+
+
+@by_arithmetic
+def test_balls_across_a_jump_contain_both_sides(arith: Balls) -> None:
+    third = arith.div(vector(arith, 1.0), vector(arith, 3.0))
+    one = arith.mul(third, vector(arith, 3.0))
+    for name, sides in {"floor": (0, 1), "ceil": (1, 2), "trunc": (0, 1)}.items():
+        assert all(contains(arith, arith.opaque(name, one), Fraction(side)) for side in sides)
+    half = arith.mul(one, vector(arith, 0.5))
+    assert all(contains(arith, arith.opaque("round", half), Fraction(side)) for side in (0, 1))
+    zero = arith.sub(one, vector(arith, 1.0))
+    assert all(contains(arith, arith.opaque("copysign", vector(arith, 2.0), zero), Fraction(side)) for side in (-2, 2))
+    assert arith.opaque("atan2", zero, vector(arith, -1.0)).state[0] == State.UNKNOWN
+    assert all(
+        contains(arith, arith.opaque("fmod", one, third), value) for value in (Fraction(0), Fraction(1, 3) - Fraction(1, 10**300))
+    )
+
+
+@by_arithmetic
+@given(MODERATE, st.floats(0, 2))
+@settings(max_examples=30)
+def test_sines_of_wide_balls(arith: Balls, x: float, width: float) -> None:
+    spread = arith.around(Fraction(0), Fraction(width))
+    wide = arith.add(vector(arith, x), spread)
+    for name in ("sin", "cos"):
+        for at in (x - width, x, x + width):
+            with mpmath.workdps(400):
+                value = ELEMENTARY[name](mpmath.mpf(x) + (mpmath.mpf(at > x) - mpmath.mpf(at < x)) * mpmath.mpf(width))
+                exact = Fraction(int(mpmath.floor(value * mpmath.mpf(2) ** 1200)), 1 << 1200)
+            middle, radius = arith.fractions(arith.opaque(name, wide), (0,))
+            assert abs(middle - exact) <= radius + Fraction(1, 1 << 1200)
 
 
 @by_arithmetic

@@ -10,19 +10,21 @@ import pytest
 from mugraph.algebra.families import FieldFamily
 from mugraph.algebra.fields import FieldArithmetic, FieldValue
 from mugraph.frontend.choices import less, select
-from mugraph.ir.program import Program
+from mugraph.ir.program import Program, ProgramTensor
 from mugraph.ir.scalar import Scalar
-from mugraph.verifier import verify_graphs
+from mugraph.verifier import Outcome, verify_graphs
 from mugraph.verifier.bounds import difference_of
 from mugraph.verifier.degree_bounds import Magnitudes
 from mugraph.verifier.doubt import DoubtArithmetic, Doubted, certain_outputs
-from mugraph.verifier.enclosures import Ball, FloatBalls, State
+from mugraph.verifier.enclosures import Ball, State
+from mugraph.verifier.float_balls import FloatBalls
 from mugraph.verifier.float_checks import float_check
+from mugraph.verifier.prover import verify
 from mugraph.verifier.semantics import FreeArithmetic
 from mugraph.verifier.signs import conditions
 from mugraph.verifier.variables import RandomFunction
 
-from .choices import DIFFERENT, EQUAL, graphs
+from .choices import DIFFERENT, EQUAL, attended, graphs, hidden
 from .graphs import program
 from .test_variables import counting
 
@@ -39,6 +41,21 @@ def test_equal_arguments_give_equal_results(name: str) -> None:
 def test_near_misses_are_told_apart(name: str) -> None:
     pair = graphs(DIFFERENT[name])
     assert not any(verify_graphs(*order, seed=seed).equivalent for seed in range(3) for order in (pair, pair[::-1]))
+
+
+def test_shares_of_what_is_hidden_as_a_whole_do_not_add_up() -> None:
+    def shares(condition: ProgramTensor, x: ProgramTensor) -> ProgramTensor:
+        return attended(hidden(x, condition)).sum(-1)
+
+    some = program(lambda x, y: shares(less(y, -1), x), (4, 6), (4, 6))
+    others = program(lambda x, y: shares(less(-1, -1 * y), x), (4, 6), (4, 6))
+    every = program(lambda x, y: shares(less(-1, y * y), x), (4, 6), (4, 6))
+    assert verify_graphs(some, every).equivalent, "for every real number in the place of infinity"
+    verdict = verify(some, every, seed=0)
+    assert verdict.outcome is Outcome.UNDECIDED
+    assert "infinite constants make output 0 1 in the left program and nan in the right one" in verdict.reason
+    assert verify(some, program(lambda x, y: shares(less(y, -1), 2 * x - x), (4, 6), (4, 6)), seed=0).equivalent
+    assert not verify(some, others, seed=0).equivalent
 
 
 # --- functions of several operands in fields ---------------------------------------------------------------------------
@@ -167,6 +184,62 @@ def test_kernels_that_decide_doubtful_comparisons_otherwise_are_stable() -> None
 
     assert float_check(in_float32, graph, seed=3).stable
     assert not float_check(lambda x, w: [np.where(x @ w > 0.26, x @ w, -1)], graph, seed=3).stable
+
+
+@pytest.mark.parametrize(
+    ("name", "points", "doubted"),
+    [
+        ("floor", [2 - 1e-7, 2 + 1e-7, 2, 2.5, math.inf], [True, True, False, False, False]),
+        ("ceil", [2 - 1e-7, 2 + 1e-7, 2, 2.5, math.nan], [True, True, False, False, False]),
+        ("trunc", [-1 + 1e-7, 1e-4, 2.5], [True, False, False]),
+        ("round", [2.5 - 1e-7, -0.5 + 1e-7, 2.5, 2 + 1e-7], [True, True, False, False]),
+        ("sin", [1e-7, 3.14159265], [False, False]),
+    ],
+)
+def test_functions_that_jump_are_in_doubt_near_the_jump(name: str, points: list[float], doubted: list[bool]) -> None:
+    arith = DoubtArithmetic(1e-5)
+    found = arith.opaque(name, Doubted(np.array(points)))
+    assert (np.zeros(len(points), bool) if found.doubtful is None else found.doubtful).tolist() == doubted
+    assert arith.opaque(name, Doubted(np.array(points), exact=True)).doubtful is None
+
+
+@pytest.mark.parametrize(
+    ("name", "x", "y", "doubted"),
+    [
+        ("fmod", [6 - 1e-6, 6 + 1e-6, 6, 5, 1e-6], [3, 3, 3, 3, 3], [True, True, False, False, False]),
+        ("atan2", [1e-6, -1e-6, 1e-6, 1, 0], [-1, -1, 1, -1, -1], [True, True, False, False, False]),
+        ("copysign", [1, 1, 1], [1e-6, -1e-6, 1], [True, True, False]),
+        ("pow", [1, 2, 3], [1e-6, 1, 2], [False, False, False]),
+    ],
+)
+def test_so_are_those_of_two_operands(name: str, x: list[float], y: list[float], doubted: list[bool]) -> None:
+    arith = DoubtArithmetic(1e-5)
+    found = arith.opaque(name, Doubted(np.array(x)), Doubted(np.array(y)))
+    assert (np.zeros(len(x), bool) if found.doubtful is None else found.doubtful).tolist() == doubted
+    assert arith.opaque(name, Doubted(np.array(x), exact=True), Doubted(np.array(y), exact=True)).doubtful is None
+
+
+@pytest.mark.parametrize(("name", "other"), [("floor", "ceil"), ("round", "floor"), ("trunc", "floor")])
+def test_kernels_that_fall_on_the_other_side_of_a_jump_are_stable_and_others_are_not(name: str, other: str) -> None:
+    made = Program()
+    x, w = made.input("x", (64, 128)), made.input("w", (128, 256))
+    made.output((x @ w).apply(name))
+    functions = {"floor": np.floor, "ceil": np.ceil, "round": np.rint, "trunc": np.trunc}
+
+    def run(which: str, factor: float) -> object:
+        return lambda x, w: [functions[which](x.astype(np.float32) @ w.astype(np.float32) * np.float32(factor))]
+
+    assert float_check(run(name, 1 + 3e-7), made.graph, seed=3).stable  # type: ignore[arg-type]
+    assert not float_check(run(other, 1), made.graph, seed=3).stable  # type: ignore[arg-type]
+    assert not float_check(run(name, 1 + 1e-3), made.graph, seed=3).stable  # type: ignore[arg-type]
+
+
+def test_functions_without_values_everywhere_are_conditions() -> None:
+    made = Program()
+    a, b = made.input("a", (3,)), made.input("b", (3,))
+    made.output(*(a.apply(name) for name in ("log1p", "asin", "acosh", "log2")), a.apply("fmod", b), (a * a).apply("log1p"))
+    found = [str(condition) for condition in conditions(made.graph)]
+    assert found == ["a + 1 > 0", "a + 1 >= 0", "1 - a >= 0", "a - 1 >= 0", "a > 0", "b != 0"]
 
 
 def test_what_is_in_doubt_everywhere_is_asked_for_all_the_same() -> None:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mugraph.checker.interpreter import run
-from mugraph.checker.operators import OPERATORS
+from mugraph.checker.operators import OPERATORS, WHOLE_NUMBERS
 from mugraph.checker.saved_files import Json, Rejected
 from mugraph.checker.tensors import Array
 
@@ -140,20 +140,57 @@ _NUDGE = 1e-5
 _COMPARISONS = ("less", "equal", "truth")
 
 
+def _whole_numbers(beside: float) -> Callable[[Array], Array]:
+    return lambda x: np.asarray(np.abs(x - beside - np.round(x - beside)))
+
+
+def _multiples(x: Array, y: Array) -> Array:
+    times = np.round(x / y)
+    return np.where(times == 0, np.inf, np.abs(x - times * y))
+
+
+_JUMPS: dict[str, tuple[int, Callable[..., Array]]] = {
+    **{name: (0, _whole_numbers(beside)) for name, (_, beside) in WHOLE_NUMBERS.items()},
+    "fmod": (0, _multiples),
+    "atan2": (0, lambda y, x: np.where(x > 0, np.inf, np.abs(y))),
+    "copysign": (1, lambda x, y: np.abs(y)),
+}
+"""Functions that jump: for which of their operands, and how far that is from a jump."""
+
+
 @dataclass(frozen=True, slots=True)
 class Nudged(Floats):
-    """Comparisons of numbers that differ by less than rounding may have made them differ are decided one way, or the other."""
+    """Comparisons of numbers that differ by less than rounding may have made them differ are decided one way, or the other.
+
+    So are functions that jump, of what is so near a jump.
+    """
 
     upward: bool = True
 
     def function(self, name: str, *xs: Array) -> Array:
         decided = Floats.function(self, name, *xs)
+        if name in _JUMPS:
+            return self._beyond_jump(name, decided, *xs)
         if name not in _COMPARISONS:
             return decided
         x, y = xs if len(xs) == 2 else (xs[0], np.zeros((), self.dtype))
-        largest = max(float(np.max(np.abs(z), initial=0.0, where=np.isfinite(z))) for z in (x, y))
+        largest = _largest(x, y)
         near = (x != y) & (np.abs(x - y) <= _NUDGE * largest) & ~(_narrow(x) & _narrow(y))
         return np.asarray(np.where(near, self.upward, decided), self.dtype)
+
+    def _beyond_jump(self, name: str, decided: Array, *xs: Array) -> Array:
+        operand, distance_of = _JUMPS[name]
+        nudge = _NUDGE * _largest(*xs)
+        moved = [x + (nudge if self.upward else -nudge) if place == operand else x for place, x in enumerate(xs)]
+        distance = distance_of(*xs)
+        rounded = ~np.all(np.broadcast_arrays(*map(_narrow, xs)), axis=0)
+        near = (distance > 0) & (distance <= nudge) & rounded
+        return np.asarray(np.where(near, Floats.function(self, name, *moved), decided), self.dtype)
+
+
+def _largest(*xs: Array) -> float:
+    """The largest finite magnitude."""
+    return max(float(np.max(np.abs(x), initial=0.0, where=np.isfinite(x))) for x in xs)
 
 
 def _narrow(x: Array) -> Array:
@@ -162,9 +199,9 @@ def _narrow(x: Array) -> Array:
 
 
 def _compares(graph: Json) -> bool:
-    """Whether a graph has comparisons, in bodies too."""
+    """Whether a graph has comparisons or functions that jump, in bodies too."""
     return any(
-        node["op"] in _COMPARISONS
+        node["op"] in (*_COMPARISONS, *_JUMPS)
         or (node["op"] == "cast" and node["attributes"]["dtype"]["dtype"] == "bool")
         or ("body" in node and _compares(node["body"]))
         for node in graph["nodes"]

@@ -254,6 +254,15 @@ ROUNDINGS: dict[str, Callable[[Array], Any]] = {
 """Elementwise functions that a program rounds by; in a field they are functions like any other."""
 
 
+WHOLE_NUMBERS: dict[str, tuple[Callable[[Array], Any], float]] = {
+    "floor": (np.floor, 0.0),
+    "ceil": (np.ceil, 0.0),
+    "trunc": (lambda x: np.where(x < 0, np.ceil(x), np.floor(x)), 0.0),
+    "round": (np.round, 0.5),
+}
+"""Functions that give whole numbers, and how far from whole numbers they jump."""
+
+
 _FUNCTIONS: dict[str, Callable[[Array], Any]] = {
     "silu": lambda x: x * _sigmoid(x),
     "sigmoid": _sigmoid,
@@ -262,6 +271,24 @@ _FUNCTIONS: dict[str, Callable[[Array], Any]] = {
     "tanh": np.tanh,
     "log": np.log,
     "abs": np.abs,
+    "sin": np.sin,
+    "cos": np.cos,
+    "tan": np.tan,
+    "asin": np.arcsin,
+    "acos": np.arccos,
+    "atan": np.arctan,
+    "sinh": np.sinh,
+    "cosh": np.cosh,
+    "asinh": np.arcsinh,
+    "acosh": np.arccosh,
+    "atanh": np.arctanh,
+    "exp2": np.exp2,
+    "expm1": np.expm1,
+    "log2": np.log2,
+    "log1p": np.log1p,
+    "erf": np.vectorize(math.erf, otypes=[float]),
+    "erfc": np.vectorize(math.erfc, otypes=[float]),
+    **{name: whole for name, (whole, _) in WHOLE_NUMBERS.items()},
     "truth": lambda x: np.where(x == 0, 0, 1),
     "infinity": lambda x: np.where(x == 0, np.nan, np.copysign(np.inf, x)),
     **ROUNDINGS,
@@ -272,6 +299,10 @@ _FUNCTIONS: dict[str, Callable[[Array], Any]] = {
 _CHOICES: dict[str, tuple[int, Callable[..., Any]]] = {
     "less": (2, lambda x, y: np.where(y > x, 1, 0)),
     "equal": (2, lambda x, y: np.where(x == y, 1, 0)),
+    "atan2": (2, np.arctan2),
+    "fmod": (2, np.fmod),
+    "pow": (2, np.float_power),
+    "copysign": (2, lambda x, y: np.where(np.signbit(y), -np.abs(x), np.abs(x))),
     "select": (3, lambda condition, x, y: np.where(condition == 0, y, x)),
 }
 """Functions of several operands, with how many."""

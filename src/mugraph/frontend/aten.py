@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from mugraph.errors import UnsupportedOperator
-from mugraph.frontend import choices, tensor_parts, windows
+from mugraph.frontend import choices, elementary, tensor_parts, windows
 from mugraph.frontend.attention import attention, attention_for_cpu
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Value
@@ -68,17 +68,9 @@ def _mul(x: Operand, y: Operand) -> Operand:
 
 def _div(x: Operand, y: Operand, *, rounding_mode: str | None = None) -> Operand:
     if rounding_mode is not None:
-        _unsupported("it rounds, which no operator of the table does; divide without rounding_mode")
+        return elementary.divided(x, y, rounding_mode)
     x, y = _without_repeats(x, y)
     return x / y
-
-
-def _pow(x: Operand, exponent: Operand) -> Tensor:
-    if not isinstance(x, Tensor) or isinstance(exponent, Tensor):
-        _unsupported("the exponent must be a number; write exp(exponent * log(base)) if that is meant")
-    if (2 * exponent) % 1:
-        _unsupported(f"power {exponent}: only integer and half-integer exponents can be verified")
-    return x**exponent
 
 
 def _clamp(x: Tensor, min: Operand | None = None, max: Operand | None = None) -> Tensor:
@@ -471,13 +463,11 @@ ROWS: dict[str, Rule] = {
     "true_divide": _div,
     "neg": lambda x: -x,
     "reciprocal": lambda x: 1 / x,
-    "pow": _pow,
     "square": Tensor.square,
     "sqrt": Tensor.sqrt,
     "rsqrt": Tensor.rsqrt,
     "exp": Tensor.exp,
     "log": lambda x: x.apply("log"),
-    "log2": lambda x: x.apply("log") * (1 / math.log(2)),
     "log10": lambda x: x.apply("log") * (1 / math.log(10)),
     "abs": lambda x: x.apply("abs"),
     "sigmoid": Tensor.sigmoid,
@@ -505,6 +495,7 @@ ROWS: dict[str, Rule] = {
     "log_sigmoid": _log_sigmoid,
     "log_sigmoid_forward": lambda x: (_log_sigmoid(x), None),
     "mish": lambda x: x * _softplus(x).tanh(),
+    **elementary.ROWS,
     "threshold": choices.threshold,
     "hardshrink": choices.hardshrink,
     "softshrink": choices.softshrink,

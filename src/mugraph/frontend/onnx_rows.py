@@ -59,7 +59,14 @@ def _leaky(x: Tensor, slope: Tensor | float) -> Tensor:
     return x.relu() - (-x).relu() * slope  # one of the two is 0
 
 
-def _pow(call: NodeCall) -> Tensor:
+def _mod(call: NodeCall) -> Operand | tuple[Operand, ...]:
+    """What is left has the sign of the dividend with `fmod`, and otherwise that of the divisor."""
+    return _pointwise(ATEN["fmod" if call.attributes.get("fmod", 0) else "remainder"])(call)
+
+
+def _pow(call: NodeCall) -> Operand | tuple[Operand, ...]:
+    if isinstance(call.optional(0), Tensor) and isinstance(call.optional(1), Tensor):
+        return _pointwise(ATEN["pow"])(call)
     power: Tensor = ATEN["pow"](call[0], call.number(1))
     exponent = call.optional(1)
     return power if exponent is None else power.reshape(*_broadcast(power.shape, exponent.shape))
@@ -301,6 +308,12 @@ def _cast(call: NodeCall) -> Operand:
     return call.optional(0)
 
 
+_OF_ONE = (
+    *("Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh"),
+    *("Erf", "Floor", "Ceil", "Round"),
+)
+"""Functions that the ATen table has by the same name."""
+
 ROWS: dict[str, Row] = {
     # elementwise
     "Add": _pointwise(operator.add),
@@ -331,6 +344,8 @@ ROWS: dict[str, Row] = {
     "Softsign": _pointwise(lambda x: x / (ATEN["abs"](x) + 1)),
     "LeakyRelu": lambda call: _leaky(call[0], call.attributes.get("alpha", 0.01)),
     "Pow": _pow,
+    "Mod": _mod,
+    **{name: _pointwise(ATEN[name.lower()]) for name in _OF_ONE},
     "Clip": _clip,
     "Gelu": _gelu,
     "Swish": _swish,

@@ -65,7 +65,7 @@ class TorchArithmetic:
             if name == rounding:
                 return x.to(getattr(self.torch, _TORCH_NAMES[narrow])).to(x.dtype)
         function = getattr(self.torch, name, None) or getattr(self.torch.nn.functional, name)
-        return function(x)
+        return function(*self._together(xs))
 
     def view(self, x: Any, move: Callable[[Array], Array]) -> Any:
         return _moved(move(_as_array(_Moving(self.torch, x))))

@@ -19,6 +19,8 @@ import numpy as np
 from mugraph.errors import ShapeMismatch, UnsupportedOperator
 from mugraph.ir.arithmetic import Abstraction, Arithmetic, Array
 from mugraph.ir.dtypes import DType, round_to
+from mugraph.ir.elementary import FUNCTIONS as ELEMENTARY
+from mugraph.ir.elementary import erf
 from mugraph.ir.graph import AttributeValue, Graph, Level, Node, Shape, Tensor
 from mugraph.ir.index_maps import (
     IndexMaps,
@@ -569,10 +571,6 @@ def _constant_value(call: Call) -> Scalar:
     return value
 
 
-def _erf(x: Array) -> Array:
-    return np.asarray(np.vectorize(math.erf, otypes=[np.float64])(x))
-
-
 def _sigmoid(x: Array) -> Array:
     with np.errstate(over="ignore"):
         return np.asarray(1.0 / (1.0 + np.exp(-x)))
@@ -689,7 +687,7 @@ _ROWS = (
     opaque("silu", "({0} / (1.0f + exp(-{0})))", lambda x: x * _sigmoid(x), paper="SiLU"),
     opaque("sigmoid", "(1.0f / (1.0f + exp(-{0})))", _sigmoid),
     opaque("relu", "max({0}, 0.0f)", lambda x: np.maximum(x, 0.0), cost=1),
-    opaque("gelu", "(0.5f * {0} * (1.0f + erf({0} * 0.70710678f)))", lambda x: 0.5 * x * (1.0 + _erf(x * math.sqrt(0.5)))),
+    opaque("gelu", "(0.5f * {0} * (1.0f + erf({0} * 0.70710678f)))", lambda x: 0.5 * x * (1.0 + erf(x * math.sqrt(0.5)))),
     opaque("tanh", "tanh({0})", np.tanh),
     opaque("log", "log({0})", _log),
     opaque("abs", "abs({0})", np.abs, cost=1),
@@ -699,6 +697,7 @@ _ROWS = (
     opaque(TRUTH, "truth({0})", lambda x: x != 0, cost=1),
     opaque("select", "select({0}, {1}, {2})", _chosen, cost=1, arity=3),
     opaque("infinity", "({0} / 0.0f)", _infinity, cost=1),
+    *(opaque(f.name, f.scalar, f.reference, cost=f.cost, arity=f.arity) for f in ELEMENTARY),
     # elementwise, roundings that a program asks for
     _rounding(DType.FP16),
     _rounding(DType.BF16),

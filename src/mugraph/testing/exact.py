@@ -81,7 +81,8 @@ class Reals:
             return self.context.nan
         if name == "exp" and self.context.mag(x) > _EXPONENT_BITS:
             raise Unsaid(name)
-        return getattr(self.context, name)(x)
+        value = getattr(self.context, name)(x)
+        return value if isinstance(value, self.context.mpf) else self.context.nan
 
     def is_nan(self, x: Any) -> bool:
         return bool(self.context.isnan(x))
@@ -273,12 +274,52 @@ def _div(run: _Run, x: Any, y: Any) -> Numbers:
 
 
 def _pow(run: _Run, x: Numbers, exponent: Any) -> Numbers:
+    if isinstance(x, (int, float)) or isinstance(exponent, np.ndarray):
+        return _power(run, np.asarray(run.number(x), object), exponent)
     if exponent == int(exponent):
         power = run.each(lambda number: number ** abs(int(exponent)), x)
         return power if exponent >= 0 else _div(run, 1, power)
     if 2 * exponent == int(2 * exponent):
         return _pow(run, _function("sqrt")(run, x), 2 * exponent)
-    raise Unknown(f"power {exponent}")
+    return _power(run, x, exponent)
+
+
+def _power(run: _Run, x: Numbers, exponent: Any) -> Numbers:
+    """Of positive numbers."""
+    return _function("exp")(run, _mul(run, _function("log")(run, x), exponent))
+
+
+def _whole(name: str) -> Callable[[_Run, Numbers], Numbers]:
+    """The next whole number in the direction of a name."""
+
+    def floor(x: Any) -> int:
+        return math.floor(x) if isinstance(x, Fraction) else int(x.context.floor(x))
+
+    def nearest(x: Any) -> int:
+        below = floor(x)
+        return below + int(2 * (x - below) > 1 or (2 * (x - below) == 1 and below % 2 == 1))
+
+    choice: dict[str, Callable[[Any], int]] = {
+        "floor": floor,
+        "ceil": lambda x: -floor(-x),
+        "trunc": lambda x: floor(x) if x > 0 else -floor(-x),
+        "round": nearest,
+    }
+    return lambda run, x: run.each(lambda a: a if run.arith.is_nan(a) else run.arith.number(choice[name](a)), x)
+
+
+def _fmod(run: _Run, x: Numbers, y: Any) -> Numbers:
+    return _sub(run, x, _mul(run, _whole("trunc")(run, _div(run, x, y)), y))
+
+
+def _remainder(run: _Run, x: Numbers, y: Any) -> Numbers:
+    return _sub(run, x, _mul(run, _whole("floor")(run, _div(run, x, y)), y))
+
+
+def _angle(run: _Run, y: Numbers, x: Numbers) -> Numbers:
+    if isinstance(run.arith, Fractions):
+        raise NotRational("an angle")
+    return run.each(run.arith.context.atan2, y, x)
 
 
 def _function(name: str) -> Callable[[_Run, Numbers], Numbers]:
@@ -472,6 +513,14 @@ _RULES: dict[str, Rule] = {
     "log": _function("log"),
     "log1p": lambda run, x: _function("log")(run, _add(run, x, 1)),
     "tanh": _function("tanh"),
+    **{name: _function(name) for name in ("sin", "cos", "tan", "asin", "atan", "sinh", "cosh", "erfc", "expm1")},
+    **{name: _whole(name) for name in ("floor", "ceil", "trunc", "round")},
+    "exp2": lambda run, x: _function("exp")(run, _mul(run, x, _function("log")(run, np.asarray(run.number(2), object)))),
+    "log2": lambda run, x: _div(run, _function("log")(run, x), _function("log")(run, np.asarray(run.number(2), object))),
+    "atan2": _angle,
+    "fmod": _fmod,
+    "remainder": _remainder,
+    "copysign": lambda run, x, y: run.each(lambda a, b: abs(a) if b >= 0 else -abs(a), x, y),
     "erf": _function("erf"),
     "abs": lambda run, x: run.each(abs, x),
     "sigmoid": _sigmoid,

@@ -22,7 +22,20 @@ PAPER_P, PAPER_Q = 227, 113
 """The paper's primes. x**227 is x modulo 227, and x**12657 is x modulo both, since 12656 is a multiple of 226 and of 112."""
 
 _POWERS = (PAPER_P, 12657)
-_FAMILIES = (("add", "sub", "mul", "div", "maximum", "less", "equal"), ("exp", "square", "sqrt", "silu", "relu"), ("sum", "max"))
+_FAMILIES = (
+    ("add", "sub", "mul", "div", "maximum", "less", "equal"),
+    ("exp", "square", "sqrt", "silu", "relu"),
+    ("sum", "max"),
+    ("exp", "exp2", "expm1"),
+    ("log", "log2", "log1p"),
+    ("sin", "cos", "tan", "sinh", "tanh"),
+    ("asin", "acos", "atan", "atanh", "asinh"),
+    ("cosh", "acosh", "exp"),
+    ("erf", "erfc", "tanh"),
+    ("floor", "ceil", "trunc", "round", "truth"),
+    ("atan2", "fmod", "pow", "copysign", "less", "div"),
+    ("truth", "abs", "infinity"),
+)
 """Operators that are taken for each other."""
 
 Change = tuple[str, Edit]
@@ -87,9 +100,9 @@ def _with_body(body: Graph) -> Edit:
 
 
 def _other_operator(graph: Graph, index: int) -> Iterator[Change]:
-    for family in _FAMILIES:
-        if graph.nodes[index].op in family:
-            yield from ((other, _as_operator(other)) for other in family if other != graph.nodes[index].op)
+    op = graph.nodes[index].op
+    others = dict.fromkeys(other for family in _FAMILIES if op in family for other in family if other != op)
+    yield from ((other, _as_operator(other)) for other in others)
 
 
 def _as_operator(op: str) -> Edit:
@@ -202,6 +215,24 @@ def _part(start: int, step: int) -> Edit:
     return lambda site: site.copy(attributes={**dict(site.node.attributes), "start": start, "step": step})
 
 
+def _wrong_condition(graph: Graph, index: int) -> Iterator[Change]:
+    """Conditions that hold where they should not, or where two numbers are the same."""
+    op = graph.nodes[index].op
+    if op in ("less", "equal", "truth"):
+        yield "negated", _negated
+    if op == "less":
+        yield "or equal", _or_equal
+
+
+def _negated(site: Site) -> Value:
+    one = site.builder.add("constant", value=Scalar.of(1), dtype=site.builder.tensor(site.copy()).dtype)
+    return site.builder.add("sub", one, site.copy())
+
+
+def _or_equal(site: Site) -> Value:
+    return site.builder.add("add", site.copy(), site.builder.add("equal", *site.operands))
+
+
 def _wrong_map(graph: Graph, index: int) -> Iterator[Change]:
     """imap, fmap and omap: every other dimension or none, one entry at a time, where there is more than one part to map."""
     node = graph.nodes[index]
@@ -285,6 +316,7 @@ _MISTAKES: dict[str, Callable[[Graph, int], Iterator[Change]]] = {
     "wrong axis": _wrong_axis,
     "wrong length": _wrong_length,
     "wrong part": _wrong_part,
+    "wrong condition": _wrong_condition,
     "wrong map": _wrong_map,
     "wrong accumulator": _wrong_accumulator,
     "transposed input": _transposed,

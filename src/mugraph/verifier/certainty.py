@@ -15,7 +15,8 @@ from mugraph.errors import BudgetExceeded
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.graph import Graph, Tensor
 from mugraph.ir.scalar import Scalar
-from mugraph.verifier.enclosures import Ball, Balls, FloatBalls, State
+from mugraph.verifier.enclosures import Ball, Balls, State
+from mugraph.verifier.float_balls import FloatBalls
 from mugraph.verifier.parallel_axes import ParallelAxis, shared_slice, slice_of
 from mugraph.verifier.precise import PreciseBalls
 from mugraph.verifier.vectorized_eval import Pulse, evaluate_batched

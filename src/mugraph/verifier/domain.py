@@ -22,7 +22,7 @@ from mugraph.verifier.enclosures import NotEnclosed
 from mugraph.verifier.points import points
 from mugraph.verifier.signs import Condition, Signs, conditions, signs_of
 
-_UNDEFINED_BELOW_ZERO = frozenset({"sqrt", "log"})
+_UNDEFINED_BELOW_ZERO = frozenset({"sqrt", "log", "log2", "pow"})
 _OF_ONE_SIGN = (VIEWS - {"slice"}) | ACCUMULATORS | {"cast", "repeat", "sum", "max", "sqrt", "output_saver"}
 """Operators whose results are positive where their first operands are, and only there."""
 _WITH_CONSTANTS = frozenset({"add", "mul", "div"})

@@ -1,7 +1,8 @@
-"""Elements of a program whose value hangs on a comparison that rounding may decide either way.
+"""Elements of a program whose value hangs on a comparison, or on a jump of a function, that rounding may decide either way.
 
 A comparison is not continuous: of numbers that are nearly the same, a kernel may find the one less where float64 finds the other
-less, and neither is wrong. What follows from such a comparison is doubtful, unless both answers give nearly the same number.
+less, and neither is wrong. What follows from such a comparison is doubtful, unless both answers give nearly the same number. So
+are functions that jump: of what is nearly a whole number, `floor` gives that one or the one before.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.dtypes import DType
+from mugraph.ir.elementary import JUMPS, WHOLE_NUMBERS
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Graph
 from mugraph.ir.scalar import Scalar
@@ -21,7 +23,8 @@ from mugraph.verifier.vectorized_eval import Pulse, evaluate_batched
 
 _COMPARING = frozenset({"less", "equal", "truth"})
 _CHOOSING = _COMPARING | {"select"}
-_EXACT = _CHOOSING | {"relu", "abs", "infinity"}
+_JUMPING = _CHOOSING | JUMPS.keys()
+_EXACT = _CHOOSING | {"relu", "abs", "infinity", "fmod", "copysign"} | WHOLE_NUMBERS
 """Functions that round nothing."""
 _MOST = 0.5
 """Where a larger part of an output is in doubt, all of it is asked for: a check that asks for nothing shows nothing."""
@@ -93,6 +96,9 @@ class DoubtArithmetic:
         if name in _COMPARING and not exact:
             near = self._near(xs[0], xs[1] if len(xs) > 1 else Doubted(np.zeros(())))
             return Doubted(values, _either(doubtful, near, shape=values.shape), True)
+        if name in JUMPS and not exact:
+            doubtful = _either(doubtful, self._at_jump(name, *xs), shape=values.shape)
+            return Doubted(values, doubtful, name in WHOLE_NUMBERS and _representable(values))
         return Doubted(values, doubtful, exact and name in _EXACT)
 
     def view(self, x: Doubted, move: Callable[[Array], Array]) -> Doubted:
@@ -113,6 +119,12 @@ class DoubtArithmetic:
         distance = np.abs(x.values - y.values)
         return np.asarray((distance > 0) & (distance <= self.margin * max(_largest(x.values), _largest(y.values))))
 
+    def _at_jump(self, name: str, *xs: Doubted) -> Array:
+        """Where a function jumps so near that rounding may have moved an operand across."""
+        with np.errstate(all="ignore"):
+            distance = JUMPS[name](*(x.values for x in xs))
+        return np.asarray((distance > 0) & (distance <= self.margin * max(_largest(x.values) for x in xs)))
+
     def _choice(self, values: Array, condition: Doubted, x: Doubted, y: Doubted) -> Array | None:
         """Doubts about what is chosen, and about the choice where its result depends on it."""
         open_choice = condition.doubtful
@@ -132,8 +144,8 @@ class DoubtArithmetic:
 
 
 def chooses(graph: Graph) -> bool:
-    """Whether a muGraph compares or chooses."""
-    return any(node.op in _CHOOSING or node.get("dtype") is DType.BOOL for _, node in graph.walk() if not node.is_input)
+    """Whether a muGraph compares, chooses, or has functions that jump."""
+    return any(node.op in _JUMPING or node.get("dtype") is DType.BOOL for _, node in graph.walk() if not node.is_input)
 
 
 def certain_outputs(graph: Graph, inputs: Sequence[Array], pulse: Pulse = lambda: None) -> list[Array]:

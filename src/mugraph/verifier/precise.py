@@ -16,7 +16,8 @@ import numpy as np
 from mpmath import libmp
 
 from mugraph.ir.arithmetic import Array
-from mugraph.verifier.enclosures import Ball, Balls, State, matrix_spread, matrix_state, spread
+from mugraph.verifier.elementary_enclosures import ElementaryBalls
+from mugraph.verifier.enclosures import Ball, State, matrix_spread, matrix_state, spread
 from mugraph.verifier.vectorized_eval import Pulse
 
 _LARGEST = 1 << 14
@@ -31,7 +32,7 @@ Number = Any
 """A raw number of mpmath's."""
 
 
-class PreciseBalls(Balls):
+class PreciseBalls(ElementaryBalls):
     """Middles and radii are arrays of Python's integers, in units of 2**-digits."""
 
     def __init__(self, digits: int, as_written: bool = False, pulse: Pulse = lambda: None) -> None:
@@ -191,4 +192,8 @@ _BOUNDS: dict[str, Bounds] = {
     "tanh": _by_mpmath(lambda x, precision: libmp.mpf_tanh(x, precision, "n")),
     "sigmoid": _by_mpmath(_sigmoid, positive=True),
     "erf": _by_mpmath(lambda x, precision: libmp.mpf_erf(x, precision, "n")),
+    "sin": _by_mpmath(lambda x, precision: libmp.mpf_sin(x, precision, "n")),
+    "cos": _by_mpmath(lambda x, precision: libmp.mpf_cos(x, precision, "n")),
+    "asin": _by_mpmath(lambda x, precision: libmp.mpf_asin(x, precision, "n")),
+    "atan": _by_mpmath(lambda x, precision: libmp.mpf_atan(x, precision, "n")),
 }

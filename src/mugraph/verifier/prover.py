@@ -28,6 +28,7 @@ from mugraph.ir.ops import Kind, operator
 from mugraph.verifier.certificate import Outcome
 from mugraph.verifier.domain import common_domain
 from mugraph.verifier.identities import simplified
+from mugraph.verifier.infinities import infinities_apart
 from mugraph.verifier.known_values import NOTHING, Known
 from mugraph.verifier.properties import Property, known_properties
 from mugraph.verifier.random_tests import Verdict, by_random_tests, late, looked_at
@@ -176,6 +177,9 @@ class _Evidence:
         if self.left == self.right:
             return verdict
         seed = verdict.certificate.seed
+        apart = infinities_apart(self.left, self.right, seed=seed, fixed=self.known, deadline=self.deadline)
+        if apart:
+            return verdict.undecided(apart)
         domain = common_domain(self.left, self.right, seed=seed, fixed=self.known, deadline=self.deadline)
         if not domain.empty:
             return replace(verdict, domain="" if domain.same else domain.text)

@@ -128,9 +128,8 @@ class _Signed:
         return self.made(x.possible, _reduction("max", x.formula), x)
 
     def opaque(self, name: str, *xs: Sign) -> Sign:
-        # by name: of the opaque functions it alone is not defined everywhere
-        if name == "log":
-            self.require("a logarithm", xs[0], Signs.POSITIVE)
+        for operation, needed, what in _NEEDS.get(name, ()):
+            self.require(operation, what(self, *xs), needed)
         possible = _OF_FUNCTIONS.get(name, _any)(*(x.possible for x in xs))
         return self.made(possible, self.writing.opaque(name, *(x.formula for x in xs)), *xs)
 
@@ -154,6 +153,30 @@ class _Signed:
         if len(formula.text) > _LONGEST:
             formula = Formula(f"f({', '.join(inputs)})")
         return Sign(possible, formula, inputs, zero)
+
+
+def _beside_one(signed: _Signed, x: Sign) -> tuple[Sign, Sign, Sign]:
+    """By how much a tensor exceeds -1 and 1, and 1 exceeds it."""
+    one = signed.constant(Scalar.of(1))
+    return signed.add(x, one), signed.sub(x, one), signed.sub(one, x)
+
+
+_Need = tuple[str, Signs, Callable[..., Sign]]
+_ARC_SINE: tuple[_Need, ...] = (
+    ("an inverse sine", Signs.NOT_NEGATIVE, lambda signed, x: _beside_one(signed, x)[0]),
+    ("an inverse sine", Signs.NOT_NEGATIVE, lambda signed, x: _beside_one(signed, x)[2]),
+)
+_NEEDS: dict[str, tuple[_Need, ...]] = {
+    **{name: (("a logarithm", Signs.POSITIVE, lambda signed, x: x),) for name in ("log", "log2")},
+    "log1p": (("a logarithm", Signs.POSITIVE, lambda signed, x: _beside_one(signed, x)[0]),),
+    "asin": _ARC_SINE,
+    "acos": tuple((operation.replace("sine", "cosine"), needed, what) for operation, needed, what in _ARC_SINE),
+    "acosh": (("an inverse hyperbolic cosine", Signs.NOT_NEGATIVE, lambda signed, x: _beside_one(signed, x)[1]),),
+    "atanh": tuple(("an inverse hyperbolic tangent", Signs.POSITIVE, what) for _, _, what in _ARC_SINE),
+    "pow": (("a power", Signs.NOT_NEGATIVE, lambda signed, x, y: x),),
+    "fmod": (("a remainder", Signs.NOT_ZERO, lambda signed, x, y: y),),
+}
+"""What functions need that are not defined everywhere: in which operation, which signs, and of what is made of their operands."""
 
 
 def conditions(

@@ -268,6 +268,14 @@ INLINE vec keep_first(vec x, float neutral, const int n)
     for (unsigned i = 1; i < sizeof coefficients / sizeof *coefficients; ++i)                       \
         sum = sum * (x) + coefficients[i];
 
+/* exp(r) - 1, and exp(r), for |r| <= ln(2)/2. */
+INLINE vec exp_tail(vec r)
+{
+    POLYNOMIAL(r, 0.00139504787f, 0.00836888235f, 0.0416662060f, 0.166665196f, 0.5f)
+    return sum * (r * r) + r;
+}
+INLINE vec exp_near_zero(vec r) { return exp_tail(r) + 1.0f; }
+
 /* exp(x) = 2^n exp(r), |r| <= ln(2)/2; scaling in two steps keeps subnormal results. */
 INLINE vec vec_exp(vec x)
 {
@@ -277,29 +285,40 @@ INLINE vec vec_exp(vec x)
     vec n = shifted - 12582912.0f;
     vec r = x - n * 0.693359375f;
     r = r + n * 2.12194440e-4f;
-    POLYNOMIAL(r, 0.00139504787f, 0.00836888235f, 0.0416662060f, 0.166665196f, 0.5f)
-    vec y = sum * (r * r) + r + 1.0f;
     ints power = (ints)shifted - 0x4b400000;
     ints half = power >> 1;
-    return y * (vec)((half + 127) << 23) * (vec)((power - half + 127) << 23);
+    return exp_near_zero(r) * (vec)((half + 127) << 23) * (vec)((power - half + 127) << 23);
 }
 
-/* log(x) = e ln(2) + log(1 + f), sqrt(1/2) <= 1 + f < sqrt(2). */
-INLINE vec vec_log(vec x)
+/* x = 2^e (1 + f), sqrt(1/2) <= 1 + f < sqrt(2). */
+INLINE vec log_fraction(vec x, vec *e)
 {
     ints tiny = x < 1.17549435e-38f;
     vec scaled = choose(tiny, x * 8388608.0f, x);
     ints word = (ints)scaled - 0x3f3504f3;
-    ints exponent = word >> 23;
-    vec f = (vec)((word & 0x7fffff) + 0x3f3504f3) - 1.0f;
-    vec e = __builtin_convertvector(exponent, vec) - choose(tiny, splat(23.0f), splat(0.0f));
+    *e = __builtin_convertvector(word >> 23, vec) - choose(tiny, splat(23.0f), splat(0.0f));
+    return (vec)((word & 0x7fffff) + 0x3f3504f3) - 1.0f;
+}
+/* log(1 + f) - f + f^2/2 */
+INLINE vec log_tail(vec f)
+{
     POLYNOMIAL(f, 0.0691542476f, -0.117898352f, 0.118729658f, -0.123843431f, 0.142186582f, -0.166692510f, 0.200022265f,
                -0.249999866f, 0.333333105f)
-    vec square = f * f;
-    vec y = (sum * f * square - 2.12194440e-4f * e) - 0.5f * square + f + 0.693359375f * e;
+    return sum * f * (f * f);
+}
+/* y, the logarithm of x, but for what is no positive number. */
+INLINE vec log_special(vec x, vec y)
+{
     y = choose(x == 0.0f, splat(-__builtin_inff()), y);
     y = choose(x == __builtin_inff(), x, y);
     return choose(x >= 0.0f, y, splat(__builtin_nanf("")));
+}
+
+/* log(x) = e ln(2) + log(1 + f) */
+INLINE vec vec_log(vec x)
+{
+    vec e, f = log_fraction(x, &e);
+    return log_special(x, (log_tail(f) - 2.12194440e-4f * e) - 0.5f * (f * f) + f + 0.693359375f * e);
 }
 
 INLINE vec vec_tanh(vec x)
@@ -331,12 +350,17 @@ INLINE vec vec_erf(vec x)
     return choose(x == x, y, x);
 }
 
+/* GCC takes roots of 512 bits in two halves, and puts them together in memory. */
 INLINE vec vec_sqrt(vec x)
 {
+#if LANES == 16 && defined(__AVX512F__) && !defined(__clang__)
+    return __builtin_ia32_sqrtps512_mask(x, x, 0xffff, 4);
+#else
     vec y;
     for (int i = 0; i < LANES; ++i)
         y[i] = __builtin_sqrtf(x[i]);
     return y;
+#endif
 }
 
 /* The nearest number of TF32, 10 bits behind the point, as matrix units are given it; NaN stays NaN. */

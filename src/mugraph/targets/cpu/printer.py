@@ -17,6 +17,7 @@ from mugraph.targets.cpu.loops import print_loops
 from mugraph.targets.cpu.matmul import print_matmul
 from mugraph.targets.cpu.source import Vectors, Writer
 
+_PRELUDE = ("prelude", "elementary")
 _STACK_BYTES = 1 << 18
 """Shared memory up to this size lives on the thread's stack, whose pages are warm; more comes from the heap."""
 _SERIAL_WORK = 1 << 17
@@ -32,7 +33,7 @@ def print_program(kernels: Sequence[Kernel], vectors: Vectors) -> str:
 
 @cache
 def _prelude() -> str:
-    return resources.files(__package__).joinpath("prelude.h").read_text(encoding="utf-8")
+    return "\n".join(resources.files(__package__).joinpath(f"{name}.h").read_text(encoding="utf-8") for name in _PRELUDE)
 
 
 def _print_kernel(kernel: Kernel, vectors: Vectors) -> str:

@@ -9,26 +9,21 @@ import numpy as np
 
 from mugraph.errors import UnsupportedOperator
 from mugraph.lower.scalar_expressions import Apply, Constant, Expression, Source, subexpressions
+from mugraph.targets.triton.elementary import ELEMENTARY
 
 TRITON_FUNCTIONS: Mapping[str, str] = {
-    "abs": "tl.abs",
-    "erf": "tl.erf",
-    "equal": "equal",
-    "exp": "tl.exp",
-    "less": "less",
-    "log": "tl.log",
+    **{name: f"tl.{name}" for name in ("abs", "cos", "erf", "exp", "exp2", "floor", "log", "log2", "sin", "sqrt")},
+    **{name: name for name in ("equal", "less", "round_bf16", "round_fp16", "select", "tanh", "truth")},
+    **{name: name for name in ("acos", "asin", "atan2", "copysign", "erfc", "expm1", "fmod", "log1p", "pow", "rint")},
     "max": "maximum",
-    "round_bf16": "round_bf16",
-    "round_fp16": "round_fp16",
-    "select": "select",
-    "sqrt": "tl.sqrt",
-    "tanh": "tanh",
-    "truth": "truth",
 }
 """What the functions in templates are called in kernels; those without a module are written into the file."""
 
 TORCH_FUNCTIONS: Mapping[str, str] = {
     **{name: f"torch.{name}" for name in ("abs", "erf", "exp", "log", "sqrt", "tanh")},
+    **{name: f"torch.{name}" for name in ("acos", "asin", "cos", "erfc", "exp2", "expm1", "floor", "log1p", "log2", "sin")},
+    **{name: f"{name}_of" for name in ("atan2", "copysign", "fmod", "pow")},
+    "rint": "torch.round",
     "equal": "is_equal",
     "less": "is_less",
     "max": "larger",
@@ -38,6 +33,13 @@ TORCH_FUNCTIONS: Mapping[str, str] = {
     "truth": "is_true",
 }
 """What they are called on tensors of PyTorch."""
+
+_OF_TWO = '''\
+def {0}_of(x, y):
+    """torch.{0} of two, of which one may be a number."""
+    x, y = (a if isinstance(a, torch.Tensor) else torch.tensor(a, dtype=torch.float32) for a in (x, y))
+    return torch.{0}(x, y)
+'''
 
 TORCH_REDUCTIONS: Mapping[str, str] = {"max": "amax", "sum": "sum"}
 """What reductions are called there."""
@@ -126,6 +128,8 @@ def maximum(x, y):
     """The larger of two; NaN where one of them is."""
     return tl.maximum(x, y, propagate_nan=tl.PropagateNan.ALL)
 ''',
+    **{f"{name}_of": _OF_TWO.format(name) for name in ("atan2", "copysign", "fmod", "pow")},
+    **ELEMENTARY,
     "larger": '''\
 def larger(x, y):
     """The larger of two, of which one may be a number; NaN where one of them is."""

@@ -41,6 +41,21 @@ inline float exp(float x) { return __builtin_expf(x); }
 inline float log(float x) { return __builtin_logf(x); }
 inline float tanh(float x) { return __builtin_tanhf(x); }
 inline float erf(float x) { return __builtin_erff(x); }
+inline float erfc(float x) { return __builtin_erfcf(x); }
+inline float sin(float x) { return __builtin_sinf(x); }
+inline float cos(float x) { return __builtin_cosf(x); }
+inline float asin(float x) { return __builtin_asinf(x); }
+inline float acos(float x) { return __builtin_acosf(x); }
+inline float atan2(float y, float x) { return __builtin_atan2f(y, x); }
+inline float exp2(float x) { return __builtin_exp2f(x); }
+inline float expm1(float x) { return __builtin_expm1f(x); }
+inline float log2(float x) { return __builtin_log2f(x); }
+inline float log1p(float x) { return __builtin_log1pf(x); }
+inline float floor(float x) { return __builtin_floorf(x); }
+inline float rint(float x) { return __builtin_rintf(x); }
+inline float fmod(float x, float y) { return __builtin_fmodf(x, y); }
+inline float pow(float x, float y) { return __builtin_powf(x, y); }
+inline float copysign(float x, float y) { return __builtin_copysignf(x, y); }
 inline float sqrt(float x) { return __builtin_sqrtf(x); }
 inline float abs(float x) { return __builtin_fabsf(x); }
 inline float max(float x, float y) { return __builtin_fmaxf(x, y); }

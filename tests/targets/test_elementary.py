@@ -1,0 +1,120 @@
+"""Elementary functions on every target, over all of fp32 and where they have no value."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from mugraph.ir.elementary import FUNCTIONS, Elementary
+from mugraph.ir.program import Program
+
+from .test_choices import SPECIAL, TARGETS, kernels_of
+
+Points = npt.NDArray[np.float32]
+OF_ONE = [function for function in FUNCTIONS if function.arity == 1]
+OF_TWO = [function for function in FUNCTIONS if function.arity == 2]
+EXACT = {"floor", "ceil", "trunc", "round", "fmod", "copysign"}
+
+
+def everywhere(count: int) -> Points:
+    """Numbers of all sizes and both signs, whole and half ones, others near 1, and what is no number."""
+    sizes = [np.logspace(-37, 38, count), np.arange(40) / 2, np.linspace(0.5, 1.5, count), np.linspace(-1, 1, 65)]
+    ends = [
+        8388607.5,
+        8388608,
+        16777217,
+        3.4e38,
+        88.72,
+        88.73,
+        89.4,
+        127.5,
+        149.5,
+        1e-40,
+        12799.5,
+        12801,
+        1e6,
+        math.nan,
+        math.inf,
+    ]
+    half = np.concatenate([*sizes, ends])
+    points = np.concatenate([half, -half]).astype(np.float32)
+    return np.resize(points, (-(-points.size // 64), 64))
+
+
+def pairs(rows: int) -> tuple[Points, Points]:
+    """Of special numbers every pair, and random ones of all sizes."""
+    rng = np.random.default_rng(0)
+    known = np.array([*SPECIAL, 0.3, 2, 3, -3, 0.5, 1e10, 7, -0.1], np.float32)
+    special = np.array(list(itertools.product(known, known)), np.float32).T
+    sizes = rng.choice(everywhere(200).reshape(-1), (2, rows * 64 - special.shape[1]))
+    x, y = np.concatenate([special, sizes], axis=1).reshape(2, rows, 64)
+    return x, y
+
+
+def compare(functions: list[Elementary], target: str, *points: Points) -> None:
+    """Kernels of all functions against float64: within a few units in the last place, and no number where that has none."""
+    program = Program()
+    inputs = [program.input(name, points[0].shape) for name in "xy"[: len(points)]]
+    program.output(*(inputs[0].apply(function.name, *inputs[1:]) for function in functions))
+    _, executable = kernels_of(program.graph, target)
+    results = executable(*map(torch.from_numpy, points))
+    for function, result in zip(functions, results, strict=True):
+        got, wide = result.double().numpy(), function.reference(*(x.astype(np.float64) for x in points))
+        with np.errstate(over="ignore"):
+            exact = wide.astype(np.float32).astype(np.float64)
+        np.testing.assert_array_equal(np.isnan(got), np.isnan(exact), function.name)
+        normal = np.isfinite(exact) & (np.abs(exact) >= np.finfo(np.float32).tiny)
+        np.testing.assert_allclose(got[normal], exact[normal], rtol=0 if function.name in EXACT else 6e-7, err_msg=function.name)
+        tiny = np.isfinite(exact) & ~normal
+        np.testing.assert_allclose(got[tiny], exact[tiny], rtol=0, atol=2e-38, err_msg=function.name)
+        infinite = np.isinf(exact)
+        np.testing.assert_array_equal(got[infinite], exact[infinite], function.name)
+    assert not getattr(executable.machine, "findings", [])
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("functions", [OF_ONE[:10], OF_ONE[10:]], ids=["first", "others"])
+def test_functions_of_one_operand(functions: list[Elementary], target: str) -> None:
+    compare(functions, target, everywhere(3000 if target == "cpu" else 300))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_functions_of_two_operands(target: str) -> None:
+    compare(OF_TWO, target, *pairs(400 if target == "cpu" else 40))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_signs_of_zeros_count_where_angles_and_signs_are_taken(target: str) -> None:
+    x, y = np.array([0.0, 0.0, -0.0, -0.0], np.float32), np.array([0.0, -0.0, 0.0, -0.0], np.float32)
+    program = Program()
+    inputs = [program.input(name, (4,)) for name in "xy"]
+    program.output(*(inputs[0].apply(name, inputs[1]) for name in ("atan2", "copysign")))
+    angle, signed = kernels_of(program.graph, target)[1](torch.from_numpy(x), torch.from_numpy(y))
+    np.testing.assert_allclose(angle, np.arctan2(x, y), rtol=1e-6)
+    np.testing.assert_array_equal(np.signbit(signed.numpy()), [False, True, False, True])
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_numbers_among_the_operands(target: str) -> None:
+    x = everywhere(20)
+    program = Program()
+    given = program.input("x", x.shape)
+    numbers: list[tuple[str, float]] = [("fmod", 0.3), ("atan2", -1.0), ("pow", 3.5), ("pow", -2.0), ("copysign", -3.0)]
+    program.output(
+        *(given.apply(name, program.constant(number)) for name, number in numbers),
+        *(program.constant(abs(number)).apply(name, given) for name, number in numbers),
+    )
+    results: list[Any] = kernels_of(program.graph, target)[1](torch.from_numpy(x))
+    rows = {function.name: function.reference for function in OF_TWO}
+    wide = x.astype(np.float64)
+    with np.errstate(over="ignore"):
+        wanted = [rows[name](wide, np.float64(np.float32(number))) for name, number in numbers]
+        wanted += [rows[name](np.float64(np.float32(abs(number))), wide) for name, number in numbers]
+        for result, exact in zip(results, wanted, strict=True):
+            np.testing.assert_allclose(result, np.broadcast_to(exact, x.shape).astype(np.float32), rtol=6e-7, atol=2e-38)
