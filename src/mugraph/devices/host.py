@@ -46,6 +46,7 @@ def host_cpu() -> Device:
         resident_threads=isa["vector_bytes"] // DType.FP32.bytes,
         first_level_bytes=memory["first_level_bytes"],
         operands_in_place=True,
+        scans=True,
     )
 
 

@@ -420,7 +420,12 @@ class _BlockLowering:
         """An elementwise value as an expression, if it was stored last, in a tile of its own and for one reader; no more is it stored."""
         known, statements = self.values[value], self.statements[self.phases[value.node]]
         reader = self.sole_reader(value)
-        if not isinstance(known, Tile) or not statements or reader is None or self.phases[reader[0]] is not self.phases[value.node]:
+        if (
+            not isinstance(known, Tile)
+            or not statements
+            or reader is None
+            or self.phases[reader[0]] is not self.phases[value.node]
+        ):
             return None
         last = statements[-1]
         if not isinstance(last, Elementwise) or last.combine is not None or last.target != known:

@@ -27,7 +27,14 @@ _SERIAL_WORK = 1 << 17
 def print_program(kernels: Sequence[Kernel], vectors: Vectors) -> str:
     """One C file with an exported function per kernel."""
     lanes = vectors.lanes
-    parts = [f"#define LANES {lanes}\n", _prelude(), print_folds(lanes), print_interleaving(lanes), print_turning(lanes), print_scans(lanes)]
+    parts = [
+        f"#define LANES {lanes}\n",
+        _prelude(),
+        print_folds(lanes),
+        print_interleaving(lanes),
+        print_turning(lanes),
+        print_scans(lanes),
+    ]
     return "\n".join([*parts, *(_print_kernel(kernel, vectors) for kernel in kernels)])
 
 
