@@ -1,10 +1,10 @@
-"""What running sums and products of PyTorch and ONNX mean. Casts are the caller's, as everywhere (`mugraph.frontend.conversion`)."""
+"""What running sums and products of PyTorch and ONNX mean. Casts are the caller's (`mugraph.frontend.conversion`)."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from mugraph.errors import UnsupportedOperator
+from mugraph.errors import ShapeMismatch, UnsupportedOperator
 from mugraph.frontend import tensor_parts
 from mugraph.frontend.onnx_calls import NodeCall
 from mugraph.ir.program import ProgramTensor as Tensor
@@ -22,8 +22,10 @@ def cumprod(x: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
 
 def onnx_cumsum(call: NodeCall) -> Tensor:
     """Along the one axis that operand 1 is known to be; `exclusive` leaves the own element out, `reverse` begins at the end."""
-    (axis,) = call.integers(1)
-    x, dim = call[0], call.position(axis)
+    axes = call.integers(1)
+    if len(axes) != 1:
+        raise ShapeMismatch(f"a sum that runs along the axes {axes}; it runs along one")
+    x, dim = call[0], call.position(axes[0])
     reverse, exclusive = (bool(call.attributes.get(name, 0)) for name in ("reverse", "exclusive"))
     scan = "cumsum_back" if reverse else "cumsum"
     if not exclusive:

@@ -36,8 +36,8 @@ class Term:
     """One operation of a program in axis form.
 
     `op` is 'load' (`source` = index of the program input, `slots` = how its dimensions read as axes), 'constant'
-    (`scalar`), 'contract' or 'sum' or 'max' (over `reduced`), a scan (along the one axis of `reduced`, which its result has), or an
-    elementwise row of the operator table. `axes` are the axes the result depends on.
+    (`scalar`), 'contract' or 'sum' or 'max' (over `reduced`), a scan (along the one axis of `reduced`, which its result
+    has), or an elementwise row of the operator table. `axes` are the axes the result depends on.
     """
 
     op: str

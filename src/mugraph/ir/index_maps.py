@@ -197,7 +197,7 @@ def repeated_maps(dim: int) -> MapRule:
 
 
 def part_maps(dim: int) -> MapRule:
-    """What reads some positions of a dimension, those up to one, or positions of several operands: along it no index says which."""
+    """What reads some positions of a dimension, those up to one, or positions of several operands: no index says which."""
 
     def maps(shapes: Sequence[Shape], out: Shape) -> IndexMaps:
         space = Space()

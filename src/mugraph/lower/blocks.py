@@ -417,7 +417,7 @@ class _BlockLowering:
         self.values[Value(index)] = place.tile
 
     def taken_back(self, value: Value) -> _Computed | None:
-        """An elementwise value as an expression, if it was stored last, in a tile of its own and for one reader; no more is it stored."""
+        """An elementwise value that was stored last, in a tile of its own and for one reader, as an expression."""
         known, statements = self.values[value], self.statements[self.phases[value.node]]
         reader = self.sole_reader(value)
         if (

@@ -95,8 +95,8 @@ class Search:
         whole = axis_program(self.program)
         if whole.scanned and not self.device.scans:
             raise UnsupportedOperator(
-                f"running sums and products are kernels of the CPU alone, not of {self.device.target or self.device.name}; leave them "
-                "to PyTorch there, or use target='cpu'"
+                f"running sums and products are kernels of the CPU alone, not of {self.device.target or self.device.name}; "
+                "leave them to PyTorch there, or use target='cpu'"
             )
         plain, seed = _plain(whole.structure, self.options.seed)
         other = hoisted(plain)

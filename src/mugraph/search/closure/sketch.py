@@ -66,9 +66,9 @@ class Step:
 
     `op`: 'load', 'constant', 'contract', 'concat_contract', 'sum', 'max', 'accumulate', 'rescale' (accumulation
     rescaled to a running maximum), 'concat', 'carry', 'accumulate_max', a scan, or an elementwise row. `axes` are the logical
-    axes of the result, `reduced` those summed over by this step or the one that a scan runs along, `in_loop` its phase. A `whole` step has the loop axis
-    inside the loop, but undivided: every iteration sees all of it. `scalar` is the number of a constant, or one that a maximum is
-    taken over besides its elements.
+    axes of the result, `reduced` those summed over by this step or the one that a scan runs along, `in_loop` its phase. A
+    `whole` step has the loop axis inside the loop, but undivided: every iteration sees all of it. `scalar` is the
+    number of a constant, or one that a maximum is taken over besides its elements.
     """
 
     op: str
@@ -123,8 +123,8 @@ def _axes_of(step: Step, operands: Sequence[Step]) -> AxisSet:
         return frozenset(axes)
     if step.op in _LEAVING:
         return operands[0].axes
-    axes = frozenset[int]().union(*(operand.axes for operand in operands))
-    return axes if is_scan(step.op) else axes - step.reduced
+    together = frozenset[int]().union(*(operand.axes for operand in operands))
+    return together if is_scan(step.op) else together - step.reduced
 
 
 def _check_phase(step: Step, operands: Sequence[Step], loop_axis: int | None) -> None:

@@ -1,6 +1,6 @@
 """Running sums and products as loops over vectors, in double precision.
 
-Along a dimension that lies together in memory, a vector is scanned by shifts across its lanes, and what runs is added to all of them.
+Along a dimension that lies together in memory, a vector is scanned by shifts across its lanes, and what runs joins all of them.
 Else the lanes lie along another dimension, and several vectors run side by side.
 """
 
@@ -21,8 +21,8 @@ _ACROSS_LANES = 1.0
 
 
 def print_scans(lanes: int) -> str:
-    """Definitions of `reals`, a vector of half as many doubles; of `WIDEN_LOW`, `WIDEN_HIGH` and `NARROW` between these and vectors of
-    floats; and of `scan_add`, `scan_mul` and their `_back`, which scan one vector and take along what ran before."""
+    """Definitions of `reals`, a vector of half as many doubles; of `WIDEN_LOW`, `WIDEN_HIGH` and `NARROW` between these and
+    vectors of floats; and of `scan_add`, `scan_mul` and their `_back`, which scan one vector and take along what ran before."""
     half = lanes // 2
     low, high = (", ".join(map(str, range(start, start + half))) for start in (0, half))
     parts = [
@@ -30,7 +30,8 @@ def print_scans(lanes: int) -> str:
         f"#define WIDEN_LOW(x) __builtin_convertvector(__builtin_shufflevector(x, x, {low}), reals)",
         f"#define WIDEN_HIGH(x) __builtin_convertvector(__builtin_shufflevector(x, x, {high}), reals)",
         f"typedef float narrow __attribute__((vector_size({4 * half})));",
-        f"#define NARROW(a, b) __builtin_shufflevector(__builtin_convertvector(a, narrow), __builtin_convertvector(b, narrow), {low}, {high})",
+        "#define NARROW(a, b) __builtin_shufflevector(__builtin_convertvector(a, narrow), "
+        f"__builtin_convertvector(b, narrow), {low}, {high})",
     ]
     for op in _COMBINED:
         parts += [_scan_of_vector(op, half, back=back) for back in (False, True)]
