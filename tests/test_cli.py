@@ -48,7 +48,7 @@ def linear(x, w):
     return x @ w
 
 def cumulative(x, w):
-    return torch.cumsum(x, 0) @ w
+    return torch.logcumsumexp(x, 0) @ w
 
 def mismatched(x, w):
     return x @ w.T

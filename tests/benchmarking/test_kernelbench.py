@@ -21,7 +21,7 @@ class Model(nn.Module):
         self.linear = nn.Linear(features, features)
 
     def forward(self, x):
-        return torch.cumsum(torch.relu(self.linear(x)) * 2 + 1, dim=1)
+        return torch.logcumsumexp(torch.relu(self.linear(x)) * 2 + 1, dim=1)
 
 batch, features = 1024, 256
 
@@ -31,10 +31,10 @@ def get_inputs():
 def get_init_inputs():
     return [features]
 """
-PAIRED = SUM.replace("return torch.cumsum", "assert x.shape[1] % 32 == 0\n        return torch.cumsum")
+PAIRED = SUM.replace("return torch.logcumsumexp", "assert x.shape[1] % 32 == 0\n        return torch.logcumsumexp")
 BROKEN = SUM.replace("self.linear(x)", "self.nothing(x)")
-ENDING = SUM.replace("return torch.cumsum", "__import__('os')._exit(7)\n        return torch.cumsum")
-SOFTMAX = SUM.replace("torch.cumsum(torch.relu(self.linear(x)) * 2 + 1, dim=1)", "torch.softmax(self.linear(x) * 2, dim=1)")
+ENDING = SUM.replace("return torch.logcumsumexp", "__import__('os')._exit(7)\n        return torch.logcumsumexp")
+SOFTMAX = SUM.replace("torch.logcumsumexp(torch.relu(self.linear(x)) * 2 + 1, dim=1)", "torch.softmax(self.linear(x) * 2, dim=1)")
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_records_say_what_became_of_tasks_and_are_made_once(tasks: Path) -> None
     done = by_name["level1/1_Sum.py"]
     assert done["outcome"] == "right"
     assert not done["one_program"]
-    assert "cumsum" in {calls["operator"] for calls in done["left"]}
+    assert "logcumsumexp" in {calls["operator"] for calls in done["left"]}
     assert written["summary"]["outcomes"] == {"right": 2, "not run by PyTorch": 1}
     assert {"byte_share", "flop_share", "time_share"} <= done.keys()
     again = ran(tasks, "--levels", "1", "--coverage", "--budget", "5")

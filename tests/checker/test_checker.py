@@ -39,7 +39,7 @@ from mugraph.testing import agree
 from mugraph.verifier import FloatReport, float_check, verify_graphs
 from mugraph.verifier.certificate import digest
 from mugraph.verifier.vectorized_eval import evaluate_batched
-from verifier import characters, choices, maxima, parts
+from verifier import characters, choices, maxima, parts, scans
 from verifier.graphs import (
     attention,
     columns_in_thread_graphs,
@@ -340,6 +340,25 @@ def test_comparisons_and_choices_that_are_nearly_the_same_are_told_apart(tmp_pat
         forged = {"accepted": True, "error_bound": 1e-20, "axes": [], "difference": {**difference, "properties": law}}
         folder = write(tmp_path / f"{law}", *graphs, replacing(forged), in_float32(rmsnorm(), rmsnorm()))
         with pytest.raises(Rejected, match="found by evaluation"):
+            check_folder(folder, seed=0)
+
+
+@pytest.mark.parametrize("name", scans.EQUAL)
+def test_scans_written_in_other_ways_pass(tmp_path: Path, name: str) -> None:
+    accepted(write(tmp_path / "result", *scans.graphs(scans.EQUAL[name]), floats=in_float32(rmsnorm(), rmsnorm())))
+
+
+@pytest.mark.parametrize("name", scans.DIFFERENT)
+def test_scans_that_are_others_are_told_apart(tmp_path: Path, name: str) -> None:
+    """Whichever axes are said to be parallel."""
+    graphs = scans.graphs(scans.DIFFERENT[name])
+    difference = verify_graphs(*scans.graphs(scans.EQUAL["functions of it"])).certificate.to_json()["difference"]
+    shapes = [node.output.shape for node in graphs[0].inputs()]
+    for cut in (None, *range(len(shapes[0]))):
+        along = [] if cut is None else [{"size": shapes[0][cut], "inputs": [cut] * len(shapes), "outputs": [cut]}]
+        forged = {"accepted": True, "error_bound": 1e-20, "axes": along, "difference": difference}
+        folder = write(tmp_path / str(cut), *graphs, replacing(forged), in_float32(rmsnorm(), rmsnorm()))
+        with pytest.raises(Rejected, match=r"found by evaluation|an axis|malformed"):
             check_folder(folder, seed=0)
 
 

@@ -15,6 +15,7 @@ from mugraph.checker import Rejected, check_folder
 from mugraph.checker.operators import OPERATORS as CHECKED
 from mugraph.checker.operators import function
 from mugraph.ir.ops import OPERATORS, Call, opaque
+from mugraph.ir.scans import SCANS
 
 SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -2.5)
 """What functions of several operands are compared at: ties, and what is no finite number."""
@@ -55,6 +56,7 @@ def test_dimensions_go_where_the_index_maps_say(name: str) -> None:
         "concat": (((2, 3, 5), (2, 4, 5)), {"dim": 1}),
         "accumulate": (((2, 3),), {"combine": "sum"}),
         "accumulate_rescaled": (((2, 3), (2, 1)), {}),
+        **dict.fromkeys(SCANS, (((2, 12, 5),), {"dim": 1})),
         "select": (((4, 1), (3,), (4, 3)), {}),
     }
     shapes, attributes = known.get(name, (((4, 3), (3,))[: OPERATORS[name].arity], {}))

@@ -280,6 +280,10 @@ PARTS: dict[str, tuple[int, Any, dict[str, Any], tuple[int, ...]]] = {
     "means of uneven borders": (11, node("AveragePool", kernel_shape=[3, 2], pads=[0, 1, 2, 0]), {}, (2, 2, 5, 6)),
     "means with the border": (
         11, node("AveragePool", kernel_shape=[3, 2], pads=[1, 1, 2, 0], count_include_pad=1), {}, (2, 2, 5, 6)),
+    "running sums": (14, node("CumSum", "a"), {"a": np.int64(-2)}, (3, 4, 2)),
+    "running sums of what was before": (14, node("CumSum", "a", exclusive=1), {"a": np.int32(1)}, (3, 7)),
+    "running sums of what is behind": (11, node("CumSum", "a", exclusive=1, reverse=1), {"a": np.int64(0)}, (5, 2)),
+    "running sums of one element, which is left out": (14, node("CumSum", "a", exclusive=1), {"a": np.int64(1)}, (3, 1)),
     "means of tiles": (11, node("AveragePool", kernel_shape=[2, 3], strides=[2, 3]), {}, (2, 2, 4, 6)),
 }  # fmt: skip
 """The opset, a node, its constants, and the shape of x."""
@@ -325,6 +329,8 @@ def test_there_is_a_window_for_every_step() -> None:
         (node("Gather", "a", axis=0), {"a": [0, 3, 1, 2, 0, 0, 3, 3] * 4}, "gather at most 16 runs"),
         (node("Concat", "a", axis=0), {"a": np.array([[1, 2, 3, 4, 5]])}, "a constant that is not one finite number"),
         (node("MaxPool", kernel_shape=[9]), {}, "windows of 1 dimensions of shape"),
+        (node("CumSum", "x"), {}, "operand 1 is computed from inputs"),
+        (node("CumSum", "a"), {"a": [0, 1]}, r"a sum that runs along the axes \[0, 1\]; it runs along one"),
     ],
 )
 def test_parts_that_cannot_be_converted_are_refused(written: Any, constants: dict[str, Any], words: str) -> None:

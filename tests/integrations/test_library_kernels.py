@@ -51,7 +51,7 @@ class Tied(nn.Module):
         self.second.weight = self.first.weight
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.second(torch.cumsum(self.first(x), 0))  # type: ignore[no-any-return]
+        return self.second(torch.logcumsumexp(self.first(x), 0))  # type: ignore[no-any-return]
 
 
 def test_weights_are_packed_once_and_again_when_they_change(caplog: pytest.LogCaptureFixture) -> None:
@@ -76,19 +76,21 @@ def test_weights_are_packed_once_and_again_when_they_change(caplog: pytest.LogCa
 @pytest.mark.parametrize("grown", [nn.Linear(48, 40), nn.Linear(48, 40, bias=False)])
 def test_any_number_of_rows_reads_the_same_packed_weights(grown: nn.Linear) -> None:
     model = nn.Sequential(grown, nn.GELU()).eval()
-    fast = compiled(lambda x: torch.cumsum(model(x), 0), dynamic=True, sizes=0)
+    fast = compiled(lambda x: torch.logcumsumexp(model(x), 0), dynamic=True, sizes=0)
     with torch.no_grad():
         for rows in (64, 7, 64, 1, 130):
             x = torch.randn(rows, 48)
-            torch.testing.assert_close(fast(x), torch.cumsum(model(x), 0), rtol=1e-5, atol=1e-4)
+            torch.testing.assert_close(fast(x), torch.logcumsumexp(model(x), 0), rtol=1e-5, atol=1e-4)
             if rows == 130:
-                torch.testing.assert_close(fast(x[None].expand(2, -1, -1)[1]), torch.cumsum(model(x), 0), rtol=1e-5, atol=1e-4)
+                torch.testing.assert_close(
+                    fast(x[None].expand(2, -1, -1)[1]), torch.logcumsumexp(model(x), 0), rtol=1e-5, atol=1e-4
+                )
     assert any(each.partition.library for each in compilations)
 
 
 def test_what_comes_anew_in_every_call_is_not_packed() -> None:
     def product(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        return torch.cumsum(nn.functional.linear(x, w), 0)
+        return torch.logcumsumexp(nn.functional.linear(x, w), 0)
 
     x, w = torch.randn(64, 48), torch.randn(40, 48)
     with torch.no_grad():
@@ -110,9 +112,9 @@ def test_packed_weights_leave_memory_for_others(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr("mugraph.pieces.plan.free_memory", lambda: 4 * 4 * 48 * 64)
     model = nn.Sequential(nn.Linear(48, 64), nn.Unflatten(1, (1, 64)), nn.Flatten(), nn.Linear(64, 128)).eval()
     x = torch.randn(64, 48)
-    fast = compiled(lambda x: torch.cumsum(model(x), 0))
+    fast = compiled(lambda x: torch.logcumsumexp(model(x), 0))
     with torch.no_grad(), caplog.at_level(logging.INFO, logger="mugraph"):
-        torch.testing.assert_close(fast(x), torch.cumsum(model(x), 0), rtol=1e-5, atol=1e-4)
+        torch.testing.assert_close(fast(x), torch.logcumsumexp(model(x), 0), rtol=1e-5, atol=1e-4)
     assert len(layers()) == 1
     assert "1 of 2 weights are not packed: their 0 MiB would be too much" in caplog.text
 

@@ -107,7 +107,7 @@ def test_finer_sets_and_projective_programs() -> None:
     [
         ("%1 = square(%0)", "line 5, column 3: expected %2 or return"),
         ("%2 = square(%4)", "a value defined above"),
-        ("%2 = matmul(%0, %1)", "an elementwise operator, contract, sum or max"),
+        ("%2 = matmul(%0, %1)", "an elementwise operator, a scan, contract, sum or max"),
         ("%2 = contract(%0) over c", "contract takes 2 operands, not 1"),
         ("%2 = sum(%1) over c", "runs over axes of its operands"),
         ("%2 = sum(%0) over e", r"an axis \(a, b, c, d\)"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.parts import Digit, parted
 from mugraph.ir.program import Program, ProgramTensor
+from mugraph.ir.scans import SCANS
 from mugraph.ir.validity import check
 from mugraph.search import search
 
@@ -45,9 +47,9 @@ class RandomProgram:
             shape = tuple(int(size) for size in self.rng.choice([1, 2, 3, 4, 6, 8], self.rng.integers(1, 4)))
             self.tensors.append(self.program.input(f"x{number}", shape))
 
-    def graph(self, moves: int) -> Graph:
+    def graph(self, moves: int, among: Sequence[str] = ()) -> Graph:
         for _ in range(moves):
-            made = getattr(self, str(self.rng.choice(MOVES)))(self.any())
+            made = getattr(self, str(self.rng.choice(among or MOVES)))(self.any())
             if made is not None and math.prod(made.shape) <= 4096:
                 self.tensors.append(made)
         self.program.output(*dict.fromkeys([self.tensors[-1], self.any()]))
@@ -129,6 +131,14 @@ class RandomProgram:
         dim = self.dim(x)
         return None if dim is None else x.amax(dim, keepdim=True)
 
+    def flip(self, x: ProgramTensor) -> ProgramTensor | None:
+        dim = self.dim(x)
+        return None if dim is None else x.slice(dim, x.shape[dim] - 1, x.shape[dim], -1)
+
+    def scan(self, x: ProgramTensor) -> ProgramTensor | None:
+        dim = self.dim(x)
+        return None if dim is None else (x * 0.5).apply(str(self.rng.choice(list(SCANS))), dim=dim)
+
     def matmul(self, x: ProgramTensor) -> ProgramTensor | None:
         fitting = [y for y in self.tensors if len(x.shape) > 1 and len(y.shape) == 2 and y.shape[0] == x.shape[-1]]
         return x @ fitting[int(self.rng.integers(len(fitting)))] if fitting else None
@@ -154,6 +164,40 @@ def test_random_programs_keep_their_meaning() -> None:
             assert_same(graph, found.around(found.core))
     assert cores > 250
     assert refused < 60
+
+
+def test_random_programs_with_scans_keep_their_meaning() -> None:
+    """Those whose parts do not begin where a scan does are refused."""
+    moves = ["scan", "scan", "flip", "flip", "slice", "transpose", "merge", "divide", "exp", "add", "sum", "matmul"]
+    cores, opposite = 0, 0
+    for seed in range(400):
+        graph = RandomProgram(seed).graph(8, moves)
+        try:
+            found = parted(graph)
+        except UnsupportedOperator:
+            continue
+        if found is not None and any(node.op in SCANS for node in found.core.nodes):
+            cores += 1
+            check(found.core)
+            assert not PARTS & {node.op for node in found.core.nodes}
+            assert_same(graph, found.around(found.core))
+            written, after = ([node.op for node in each.nodes if node.op in SCANS] for each in (graph, found.core))
+            opposite += not set(after) <= set(written)
+    assert cores > 100
+    assert opposite > 20
+
+
+def test_parts_that_do_not_begin_where_a_scan_does_are_refused() -> None:
+    program = Program()
+    x = program.input("x", (4, 6))
+    program.output(x.apply("cumsum", dim=1).slice(1, 2, 4) * 2)
+    with pytest.raises(UnsupportedOperator, match="a part of what cumsum makes that does not begin where it does"):
+        parted(program.graph)
+    program = Program()
+    x = program.input("x", (4, 6))
+    program.output(program.concat([x, x * 2], 1).apply("cumprod", dim=1))
+    with pytest.raises(UnsupportedOperator, match="cumprod of tensors that are put together along its dimension"):
+        parted(program.graph)
 
 
 def rotary() -> Program:

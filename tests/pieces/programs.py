@@ -60,7 +60,7 @@ class Between(nn.Module):
         h = self.norms[0](x)
         x = x + self.down(F.silu(self.gate(h)) * self.up(h))
         h = self.norms[1](x)
-        return (x.cumsum(0), *(projection(h) for projection in self.projections))
+        return (x.logcumsumexp(0), *(projection(h) for projection in self.projections))
 
 
 class Counting(nn.Module):
@@ -90,7 +90,7 @@ def _in_place(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 
 def _same_memory(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    y = _normalised(x.cumsum(0), w)
+    y = _normalised(x.logcumsumexp(0), w)
     return y, y[:2], y.view(-1)
 
 
@@ -99,7 +99,7 @@ def _random(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 
 def _number_of(x: torch.Tensor, w: torch.Tensor, many: int, label: str) -> tuple[torch.Tensor, int, str]:
-    return _normalised(x.cumsum(0), w) * many, many, label
+    return _normalised(x.logcumsumexp(0), w) * many, many, label
 
 
 def _floats(*shapes: tuple[int, ...]) -> Callable[[], tuple[torch.Tensor, ...]]:
@@ -107,10 +107,15 @@ def _floats(*shapes: tuple[int, ...]) -> Callable[[], tuple[torch.Tensor, ...]]:
 
 
 EXAMPLES = {
-    "cumsum": Example(lambda x, w: _normalised(x.cumsum(0), w), _floats((8, 16), (16, 24)), {"cumsum"}, 1),
-    "slices": Example(lambda x, w: _normalised(x.cumsum(0)[1:, ::2], w)[:, 3:], _floats((9, 32), (16, 24)), {"cumsum"}, 1),
+    "logcumsumexp": Example(lambda x, w: _normalised(x.logcumsumexp(0), w), _floats((8, 16), (16, 24)), {"logcumsumexp"}, 1),
+    "slices": Example(
+        lambda x, w: _normalised(x.logcumsumexp(0)[1:, ::2], w)[:, 3:], _floats((9, 32), (16, 24)), {"logcumsumexp"}, 1
+    ),
     "cat": Example(
-        lambda x, y, w: _normalised(torch.cat([x.cumsum(0), y], 1), w), _floats((8, 16), (8, 3), (19, 24)), {"cumsum"}, 1
+        lambda x, y, w: _normalised(torch.cat([x.logcumsumexp(0), y], 1), w),
+        _floats((8, 16), (8, 3), (19, 24)),
+        {"logcumsumexp"},
+        1,
     ),
     "gather": Example(
         lambda table, ids, w: _normalised(table[ids], w),
@@ -119,7 +124,10 @@ EXAMPLES = {
         1,
     ),
     "where": Example(
-        lambda x, w: _normalised(torch.where(x > 0, x, x.cumsum(-1) * 0.1), w), _floats((8, 16), (16, 24)), {"cumsum"}, 1
+        lambda x, w: _normalised(torch.where(x > 0, x, x.logcumsumexp(-1) * 0.1), w),
+        _floats((8, 16), (16, 24)),
+        {"logcumsumexp"},
+        1,
     ),
     "top": Example(lambda x, w: _normalised(x, w).topk(3), _floats((8, 16), (16, 24)), {"topk", "getitem"}, 1),
     "convolution": Example(
@@ -132,23 +140,23 @@ EXAMPLES = {
     "nothing": Example(lambda x: x * 2, _floats((0, 4)), {"mul"}, 0),
     "views alone": Example(lambda x: (x[1:], x.t()), _floats((3, 4)), {"slice", "t"}, 0),
     "strided": Example(
-        lambda x, w: _normalised(x.cumsum(1), w),
+        lambda x, w: _normalised(x.logcumsumexp(1), w),
         lambda: (torch.randn(16, 8).t(), torch.randn(24, 32)[:, ::2].t()),
-        {"cumsum"},
+        {"logcumsumexp"},
         1,
     ),
     "cache": Example(_appended, _floats((2, 6, 16), (2, 2, 16), (16, 16)), {"slice", "slice_scatter"}, 1),
     "in place": Example(_in_place, _floats((8, 16), (16, 24)), set(), 1),
-    "same memory": Example(_same_memory, _floats((8, 16), (16, 24)), {"cumsum"}, 1),
+    "same memory": Example(_same_memory, _floats((8, 16), (16, 24)), {"logcumsumexp"}, 1),
     "random": Example(_random, _floats((8, 16), (16, 24)), {"native_dropout"}, 1),
-    "values": Example(_number_of, lambda: (*_floats((8, 16), (16, 24))(), 3, "name"), {"cumsum"}, 1),
+    "values": Example(_number_of, lambda: (*_floats((8, 16), (16, 24))(), 3, "name"), {"logcumsumexp"}, 1),
     "layer": Example(Layer().eval(), lambda: (torch.randint(0, 11, (2, 8)),), {"embedding", "argmax"}, 2),
-    "between": Example(Between().eval(), _floats((2, 16, 64), (2, 16, 64)), {"cumsum"}, 3),
+    "between": Example(Between().eval(), _floats((2, 16, 64), (2, 16, 64)), {"logcumsumexp"}, 3),
     "counting": Example(Counting().train(), _floats((8, 16)), {"add"}, 1),
     "half": Example(
-        lambda x, w: _normalised(x.cumsum(0), w),
+        lambda x, w: _normalised(x.logcumsumexp(0), w),
         lambda: (torch.randn(8, 16, dtype=torch.bfloat16), torch.randn(16, 24, dtype=torch.bfloat16)),
-        {"cumsum"},
+        {"logcumsumexp"},
         1,
     ),
     "complex": Example(lambda x, w: _normalised(torch.fft.rfft(x).abs(), w), _floats((8, 16), (9, 24)), {"_fft_r2c", "abs"}, 1),

@@ -142,7 +142,7 @@ def test_values_that_json_cannot_describe_are_named(tmp_path: Path) -> None:
 def test_pages_say_what_runs_what(saved: Path) -> None:
     back = mugraph.load(saved)
     page = back.to_html()
-    assert "PyTorch: 1 × cumsum" in page
+    assert "PyTorch: 1 × logcumsumexp" in page
     assert "Program 0" in page
     assert page.count("<iframe") == 2
     assert back._repr_html_().count("&lt;iframe") == 2

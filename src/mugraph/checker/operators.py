@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from mugraph.checker.saved_files import Json, Rejected
+from mugraph.checker.scans import SCANS, running
 from mugraph.checker.tensors import (
     Array,
     Domain,
@@ -176,6 +177,11 @@ def _positions(attributes: Json) -> range:
     return range(start, start + size * step, step) if step else range(0)
 
 
+def _scanned(graph: Json, attributes: Json, reads: Sequence[Shape]) -> Shape:
+    _within(attributes["dim"], reads[0])
+    return reads[0]
+
+
 def _concatenated(graph: Json, attributes: Json, reads: Sequence[Shape]) -> Shape:
     dim = _within(attributes["dim"], reads[0])
     around = {(*shape[:dim], *shape[dim + 1 :]) for shape in reads if len(shape) == len(reads[0])}
@@ -232,6 +238,15 @@ def function(name: str, floats: Callable[..., Any], operands: int = 1) -> Row:
 
 def _elementwise(operands: int, meaning: Meaning) -> Row:
     return Row(ANYWHERE, operands, _elementwise_shape, meaning, _from_right)
+
+
+def _scan(what: str, back: bool) -> Row:
+    def meaning(attributes: Json, xs: list[DomainTensor], domain: Domain) -> DomainTensor:
+        (x,), dim = xs, attributes["dim"]
+        result = running(what, x.raw, dim, back, domain)
+        return scaled(result, x.scale, domain) if what == "sum" else plain(result)
+
+    return Row(_OUTSIDE_THREADS, 1, _scanned, meaning, _but_dim, attributes=frozenset({"dim"}))
 
 
 def _sigmoid(x: Array) -> Array:
@@ -375,6 +390,7 @@ OPERATORS: dict[str, Row] = {
         ANYWHERE, 1, _grouped_shape, _group_maxima, _but_dim,
         attributes=frozenset({"dim", "size"}), optional=frozenset({"least"}),
     ),
+    **{name: _scan(*meaning) for name, meaning in SCANS.items()},
     "add": _elementwise(2, lambda attributes, xs, domain: added(xs[0], xs[1], domain)),
     "sub": _elementwise(2, _difference),
     "mul": _elementwise(2, lambda attributes, xs, domain: product(xs[0], xs[1], domain)),

@@ -77,6 +77,8 @@ class Device:
     """Whether blocks read operands where they lie, through caches, instead of copying tiles into shared memory first."""
     tf32_flops: float | None = None
     """As `matmul_flops`, of factors in TF32: what computed factors of fp16 are multiplied in; None where they stay in fp32."""
+    scans: bool = False
+    """Whether kernels for it may have running sums and products in them."""
     engines: Engines = NO_ENGINES
     """Units beside the threads of a multiprocessor."""
 

@@ -47,6 +47,7 @@ def host_cpu() -> Device:
         first_level_bytes=memory["first_level_bytes"],
         operands_in_place=True,
         packs_weights=True,
+        scans=True,
     )
 
 

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from mugraph.errors import UnsupportedOperator
-from mugraph.frontend import choices, elementary, tensor_parts, windows
+from mugraph.frontend import choices, elementary, scans, tensor_parts, windows
 from mugraph.frontend.attention import attention, attention_for_cpu
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Value
@@ -567,6 +567,9 @@ ROWS: dict[str, Rule] = {
     "_native_batch_norm_legit_functional": _training_batch_norm,
     "rms_norm": _rms_norm,
     "_fused_rms_norm": _fused_rms_norm,
+    # scans
+    "cumsum": scans.cumsum,
+    "cumprod": scans.cumprod,
     # views
     "view": _reshape,
     "_unsafe_view": _reshape,

@@ -28,7 +28,7 @@ from mugraph.frontend.permuted_blocks import ARRANGED_ROWS, TINY_MATRIX, arrange
 from mugraph.frontend.torch_casts import DTYPES, rounds
 from mugraph.ir.graph import Graph
 from mugraph.ir.index_maps import Structure
-from mugraph.ir.ops import OPERATORS, Kind, flops_of, is_reduction
+from mugraph.ir.ops import OPERATORS, Kind, flops_of, is_reduction, is_scan
 from mugraph.ir.parts import has_parts
 
 _GATHERING = frozenset({"embedding", "index", "index_select", "gather"})
@@ -113,14 +113,15 @@ class Contraction:
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What a call does: the contractions in it, whether it reduces, its exponentials, whether it computes at all, and whether
-    it takes tensors apart or puts them together."""
+    """What a call does: the contractions in it, whether it reduces, its exponentials, whether it computes at all, whether it
+    takes tensors apart or puts them together, and whether something runs along a dimension in it."""
 
     contractions: tuple[Contraction, ...] = ()
     reduces: bool = False
     exponentials: int = 0
     computes: bool = False
     parts: bool = False
+    scans: bool = False
 
     @property
     def moves(self) -> bool:
@@ -162,8 +163,14 @@ class Inspector:
             return complaint
         key = _key(node)
         if key not in self._known:
-            self._known[key] = _converted(node)
+            self._known[key] = self._runnable(_converted(node))
         return self._known[key]
+
+    def _runnable(self, found: Traits | str) -> Traits | str:
+        """The traits of a call, if kernels of this kind of device can have all that is in it."""
+        if isinstance(found, Traits) and found.scans and self.device != "cpu":
+            return "running sums and products are kernels of the CPU alone"
+        return found
 
 
 def isolated(nodes: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> tuple[fx.Graph, list[fx.Node]]:
@@ -294,7 +301,8 @@ def _converted(node: fx.Node) -> Traits | str:
 def _traits(program: Graph) -> Traits:
     contractions: list[Contraction] = []
     rows = [(node, OPERATORS[node.op]) for node in program.kernels()]
-    reduces = any(is_reduction(node.op) for node in program.nodes)
+    scans = any(is_scan(node.op) for node in program.nodes)
+    reduces = scans or any(is_reduction(node.op) for node in program.nodes)
     for node, row in rows:
         for left, _ in row.products:
             shape = program.tensor(node.inputs[left]).shape
@@ -304,4 +312,4 @@ def _traits(program: Graph) -> Traits:
                 contractions.append(Contraction(shape[-1], math.prod(node.output.shape[:-2])))
     exponentials = sum(row.kind is Kind.EXPONENTIATION for _, row in rows)
     computes, parts = any(row.structure not in _MOVING for _, row in rows), has_parts(program)
-    return Traits(tuple(contractions), reduces or (computes and parts), exponentials, computes, parts)
+    return Traits(tuple(contractions), reduces or (computes and parts), exponentials, computes, parts, scans)

@@ -14,7 +14,7 @@ from functools import reduce
 import numpy as np
 
 from mugraph.errors import ShapeMismatch, UnsupportedOperator
-from mugraph.frontend import choices, onnx_parts
+from mugraph.frontend import choices, onnx_parts, scans
 from mugraph.frontend.aten import ROWS as ATEN
 from mugraph.frontend.onnx_calls import BOOLEAN, FLOATS, Constant, NodeCall, Operand, number_of, position_of
 from mugraph.ir.program import ProgramTensor as Tensor
@@ -386,6 +386,7 @@ ROWS: dict[str, Row] = {
     "BatchNormalization": _batch_normalization,
     "InstanceNormalization": _instance_normalization,
     "GroupNormalization": _group_normalization,
+    "CumSum": scans.onnx_cumsum,
     # views
     "Reshape": _reshape,
     "Transpose": _transpose,

@@ -354,6 +354,8 @@ class _Splitter:
         traits = [self.traits[node] for node in piece.nodes]
         if sum(trait.computes for trait in traits) + sum(len(trait.contractions) > 1 for trait in traits) > 1:
             return True
+        if any(trait.scans for trait in traits):
+            return True  # of which PyTorch's takes an element at a time
         if not any(trait.contractions for trait in traits):
             return computing_operators(piece.program) > 1  # such as a softmax or a norm, which PyTorch may run in several passes
         work = piece.work

@@ -28,7 +28,7 @@ TORCH_DTYPES = {dtype: torch_dtype for torch_dtype, dtype in DTYPES.items()}
 
 _NOTE = "rounds"
 _CASTS = frozenset({"_to_copy", "type_as"})
-_CASTING_OPERANDS = frozenset({"sum", "mean", "softmax", "log_softmax", "linalg_vector_norm"})
+_CASTING_OPERANDS = frozenset({"sum", "mean", "cumsum", "cumprod", "softmax", "log_softmax", "linalg_vector_norm"})
 """Operators that first cast their operand to their argument `dtype`."""
 _MOVING = frozenset(
     {

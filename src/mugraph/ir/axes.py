@@ -22,7 +22,7 @@ from mugraph.errors import UnsupportedOperator
 from mugraph.ir.definitions import spelled_out
 from mugraph.ir.graph import Graph, Node, Shape, Value
 from mugraph.ir.index_maps import Index, IndexMaps, Structure, contraction_maps, elementwise_maps
-from mugraph.ir.ops import Call, is_reduction, operator
+from mugraph.ir.ops import Call, is_reduction, is_scan, operator
 from mugraph.ir.scalar import Scalar
 
 Slots = tuple[tuple[int, ...], ...]
@@ -36,8 +36,8 @@ class Term:
     """One operation of a program in axis form.
 
     `op` is 'load' (`source` = index of the program input, `slots` = how its dimensions read as axes), 'constant'
-    (`scalar`), 'contract' or 'sum' or 'max' (over `reduced`), or an elementwise row of the operator table.
-    `axes` are the axes the result depends on.
+    (`scalar`), 'contract' or 'sum' or 'max' (over `reduced`), a scan (along the one axis of `reduced`, which its result
+    has), or an elementwise row of the operator table. `axes` are the axes the result depends on.
     """
 
     op: str
@@ -86,7 +86,12 @@ class AxisProgram:
     @property
     def reductions(self) -> frozenset[AxisSet]:
         """The sets of axes that some operation reduces together."""
-        return self.finer | {term.reduced for term in self.terms if term.reduced}
+        return self.finer | {term.reduced for term in self.terms if term.reduced and not is_scan(term.op)}
+
+    @property
+    def scanned(self) -> AxisSet:
+        """The axes along which some scan runs: to it their positions are no equals."""
+        return frozenset[int]().union(*(term.reduced for term in self.terms if is_scan(term.op)))
 
     @cached_property
     def structure(self) -> AxisProgram:
@@ -254,6 +259,9 @@ class _Analysis:
         shapes = tuple(self.graph.tensor(v).shape for v in node.inputs)
         if row.products:
             return self.contractions(row.products, shapes, operands, node)
+        if row.structure is Structure.SCAN:
+            draft = self.drafts[operands[0]]
+            return self.push(_Draft(node.op, tuple(operands), draft.dims, draft.support, draft.dims[node.integer("dim")]))
         if node.body is not None or not (row.elementwise or row.structure in _OPS):
             raise UnsupportedOperator(f"operator {node.op!r} cannot stand in a program to be searched")
         maps = row.index_maps(Call(node.op, shapes, dict(node.attributes)), node.output.shape)
@@ -339,12 +347,22 @@ class _Analysis:
                 return intern(Term("constant", (), frozenset(), scalar=draft.scalar))
             depends = frozenset[int]().union(*(terms[i].axes for i in inputs))
             reduced = frozenset(axes(draft.reduced))
+            if is_scan(draft.op):
+                return intern_scan(draft.op, inputs, depends, reduced)
             if not reduced:
                 if is_reduction(draft.op):
                     return inputs[0]
                 op = "mul" if draft.op == "contract" else draft.op
                 return intern(Term(op, inputs, depends))
             return intern_reduction(draft.op, inputs, depends, reduced)
+
+        def intern_scan(op: str, inputs: tuple[int, ...], depends: AxisSet, along: AxisSet) -> int:
+            """A scan along one axis, which its operand depends on; along none, each element is its own."""
+            if len(along) > 1:
+                raise UnsupportedOperator(f"{op} along a dimension that is regrouped; keep reshapes apart from it")
+            if not along <= depends:
+                raise UnsupportedOperator(f"{op} along a dimension in which all elements are the same; multiply by positions")
+            return intern(Term(op, inputs, depends, along)) if along else inputs[0]
 
         def intern_reduction(op: str, inputs: tuple[int, ...], depends: AxisSet, reduced: AxisSet) -> int:
             """A reduction over axes of which the operand may be independent: those count as a factor (or vanish)."""

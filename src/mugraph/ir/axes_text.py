@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from mugraph.errors import InvalidInput
 from mugraph.ir.axes import AxisProgram, AxisSet, Slots, Term
-from mugraph.ir.ops import OPERATORS
+from mugraph.ir.ops import OPERATORS, is_scan
 from mugraph.ir.scalar import Scalar
 from mugraph.ir.tokens import Cursor, Token, tokenize
 
@@ -149,17 +149,18 @@ class _Parser(AxisCursor):
             scalar: Scalar = self.scalar()
             return Term("constant", (), frozenset(), scalar=scalar)
         row = OPERATORS.get(op.text)
-        if op.text not in _REDUCTIONS and (row is None or not row.elementwise):
-            raise op.error("an elementwise operator, contract, sum or max")
+        runs_over = op.text in _REDUCTIONS or is_scan(op.text)
+        if not runs_over and (row is None or not row.elementwise):
+            raise op.error("an elementwise operator, a scan, contract, sum or max")
         inputs = tuple(self.listed("(", self.reference, ")"))
         wanted = 2 if op.text == "contract" else 1 if row is None else row.arity
         if len(inputs) != wanted:
             raise name.fail(f"{op.text} takes {wanted} operands, not {len(inputs)}")
         reduced = frozenset(self.slot()) if self.accept("over") else frozenset[int]()
         depends = frozenset[int]().union(*(self.terms[i].axes for i in inputs))
-        if not reduced <= depends or bool(reduced) != (op.text in _REDUCTIONS):
-            raise name.fail(f"{op.text} runs over axes of its operands, if it is a reduction")
-        return Term(op.text, inputs, depends - reduced, reduced)
+        if not reduced <= depends or bool(reduced) != runs_over:
+            raise name.fail(f"{op.text} runs over axes of its operands, if it is a reduction or a scan")
+        return Term(op.text, inputs, depends if is_scan(op.text) else depends - reduced, reduced)
 
 
 def _axes_of(slots: Slots) -> AxisSet:

@@ -31,6 +31,8 @@ class Structure(StrEnum):
     """A sum of products of two operands' elements, or several such sums added up."""
     REDUCTION = "reduction"
     """All elements of one operand that the reduced iterators run over, in one: a sum, a maximum."""
+    SCAN = "scan"
+    """At every position of a dimension, all elements of the operand up to there in one (`mugraph.ir.scans`)."""
     VIEW = "view"
     """Elements of the operand as they are, in other places."""
     DEFINED = "defined"
@@ -195,7 +197,7 @@ def repeated_maps(dim: int) -> MapRule:
 
 
 def part_maps(dim: int) -> MapRule:
-    """What reads only some positions of a dimension, or positions of several operands: along it no index says which."""
+    """What reads some positions of a dimension, those up to one, or positions of several operands: no index says which."""
 
     def maps(shapes: Sequence[Shape], out: Shape) -> IndexMaps:
         space = Space()

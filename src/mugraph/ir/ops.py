@@ -8,6 +8,7 @@ targets print it. Adding an operator is adding a row (see docs/adding-an-operato
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,6 +36,7 @@ from mugraph.ir.index_maps import (
     transposed_maps,
 )
 from mugraph.ir.scalar import Scalar
+from mugraph.ir.scans import SCANS, Scan, scanned
 
 
 class Kind(StrEnum):
@@ -162,7 +164,7 @@ class Operator:
             return flops_of(self.definition(call))
         if not self.cost or self.maps is None:
             return 0
-        if self.structure is Structure.ELEMENTWISE:
+        if self.structure in (Structure.ELEMENTWISE, Structure.SCAN):
             return self.cost * math.prod(out)
         if self.products:
             return self.cost * sum(math.prod(out) * call.shapes[left][-1] for left, _ in self.products)
@@ -212,6 +214,11 @@ def is_contraction(op: str) -> bool:
 def is_reduction(op: str) -> bool:
     """Whether an operator reduces groups of neighbours along a dimension to one element each."""
     return op in OPERATORS and OPERATORS[op].structure is Structure.REDUCTION
+
+
+def is_scan(op: str) -> bool:
+    """Whether an operator combines what stands along a dimension position by position."""
+    return op in OPERATORS and OPERATORS[op].structure is Structure.SCAN
 
 
 def index_maps_of(node: Node, shapes: Sequence[Shape]) -> IndexMaps | None:
@@ -312,6 +319,11 @@ def _concat_shape(call: Call) -> Shape:
     if any(size != first[d] for shape in others for d, size in enumerate(shape) if d != dim):
         raise call.fail(f"they differ in other dimensions than {dim}, along which they are put together")
     return (*first[:dim], sum(shape[dim] for shape in call.shapes), *first[dim + 1 :])
+
+
+def _scanned_shape(call: Call) -> Shape:
+    call.dim()
+    return call.shapes[0]
 
 
 def _partition(call: Call, shape: Shape, parts: Sequence[tuple[int, int | None]], multiply: bool) -> Shape:
@@ -560,6 +572,24 @@ def _view(
     return Operator(name, paper, 1, Kind.DATA, Structure.VIEW, levels, shape, compute, _same, maps, attributes=attributes)
 
 
+def _scan(name: str, scan: Scan) -> Operator:
+    """To abstract expressions it is a function of which nothing is known; which axis it runs along they do not tell apart."""
+    return Operator(
+        name,
+        None,
+        1,
+        Kind.MULTILINEAR,
+        Structure.SCAN,
+        _KERNEL_BLOCK,
+        _scanned_shape,
+        lambda arith, call, xs: scanned(scan, arith, xs[0], call.dim(), call.shapes[0][call.dim()]),
+        lambda algebra, call, xs: algebra.opaque(name, xs[0]),
+        lambda call: part_maps(call.dim()),
+        cost=1,
+        attributes=("dim",),
+    )
+
+
 def _leaf_value(arith: Arithmetic[Any], call: Call, xs: Sequence[Any]) -> Any:
     raise AssertionError(f"{call.op} is read by the evaluator, never computed")
 
@@ -650,6 +680,8 @@ _ROWS = (
         "max", None, 1, Kind.OPAQUE, Structure.REDUCTION, _KERNEL_BLOCK_THREAD, _grouped_shape, _grouped("max"),
         lambda algebra, call, xs: algebra.opaque("max", xs[0]), _groups, 1, attributes=("dim", "size"), optional=("least",),
     ),
+    # scans
+    *itertools.starmap(_scan, SCANS.items()),
     # elementwise, LAX
     _elementwise(
         "add", "EwAdd", 2, Kind.MULTILINEAR, lambda arith, call, xs: arith.add(xs[0], xs[1]),

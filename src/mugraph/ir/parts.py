@@ -27,6 +27,7 @@ from mugraph.ir.graph import Graph, Level, Node, Shape, Value
 from mugraph.ir.index_maps import Index, IndexMaps, Structure
 from mugraph.ir.ops import OPERATORS, index_maps_of, is_contraction
 from mugraph.ir.program import Program, ProgramTensor
+from mugraph.ir.scans import SCANS
 
 _PARTS = frozenset({"slice", "concat"})
 """The operators that tell positions apart: they have no axis form, and vanish here."""
@@ -410,6 +411,8 @@ class _Parting:
         if node.op in _PARTS:
             dim = node.integer("dim")
             return self.part(node, _with(region, dim, region[dim] or (_ONE,))).reshape(*_counts(region))
+        if row.structure is Structure.SCAN:
+            return self.scanned(node, region)
         if row.structure not in (Structure.VIEW, Structure.REDUCTION):
             raise UnsupportedOperator(f"operator {node.op!r} of parts of tensors; spell it out")
         return self.moved(node, region)
@@ -536,6 +539,23 @@ class _Parting:
         arranged = _arranged(operand, labels, wanted).reshape(*_counts(region))
         # by name: the only view that changes the type
         return arranged.cast(node.output.dtype) if node.op == "cast" else arranged
+
+    def scanned(self, node: Node, region: Region) -> ProgramTensor:
+        """A scan where positions are wanted from its beginning on, or up to there: in that order it is the opposite scan."""
+        (source,), dim, scan = node.inputs, node.integer("dim"), SCANS[node.op]
+        whole = functools.reduce(Digit.times, region[dim], _ONE)
+        ends = whole.start, whole.start + (whole.count - 1) * whole.step
+        begin = self.shape(source)[dim] - 1 if scan.back else 0
+        if begin not in ends or abs(whole.step) != 1:
+            raise UnsupportedOperator(f"a part of what {node.op} makes that does not begin where it does")
+        try:
+            operand = self.tensor(source, _with(region, dim, (whole,)))
+        except _Crossing as crossing:
+            if crossing.dim == dim:
+                raise UnsupportedOperator(f"{node.op} of tensors that are put together along its dimension") from None
+            raise crossing.along(crossing.dim) from None
+        name = node.op if whole.step > 0 else scan.opposite
+        return operand.apply(name, dim=sum(map(len, region[:dim]))).reshape(*_counts(region))
 
     def product(self, left: Value, right: Value, region: Region, inner: Digits | None = None) -> ProgramTensor:
         """A region of a matrix product: the sum over some positions of the inner dimension, by default all."""

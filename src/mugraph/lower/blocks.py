@@ -14,7 +14,8 @@ import numpy as np
 
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import VIEWS, Graph, Node, Shape, Value
-from mugraph.ir.ops import GRAPH_DEFINED, Scope, apply_call, is_contraction, is_reduction, operator, partition_of
+from mugraph.ir.ops import GRAPH_DEFINED, Scope, apply_call, is_contraction, is_reduction, is_scan, operator, partition_of
+from mugraph.ir.scans import SCANS
 from mugraph.lower import tiles
 from mugraph.lower.exponents import LOWEST, least_of
 from mugraph.lower.phases import ACCUMULATORS, Phase, phases
@@ -39,6 +40,7 @@ from mugraph.lower.tile_form import (
     Matmul,
     Memory,
     Reduce,
+    Scan,
     Statement,
     StatementLabel,
     Tile,
@@ -186,6 +188,9 @@ class _BlockLowering:
             return
         if is_contraction(node.op):
             self.matmul(index, _products(node))
+            return
+        if is_scan(node.op):
+            self.scan(index, node)
             return
         # by name: boundaries and views become tiles, each in its own way; what computes is no view
         match self.row_of(index):
@@ -398,6 +403,37 @@ class _BlockLowering:
             place = _Place(place.tile, combine)
         self.emit(self.phases[index], Reduce(place.tile, sources, what.expression, combine, place.combine is not None))
         self.values[Value(index)] = place.tile
+
+    def scan(self, index: int, node: Node) -> None:
+        """A scan; what only it reads is computed as it goes."""
+        (operand,) = node.inputs
+        what = self.taken_back(operand) or self.computed(operand)
+        place = self.place_of(Value(index))
+        if place.combine is not None:
+            place = _Place(self.temporary(node.output.shape))
+        sources = tuple(tiles.broadcast(source, node.output.shape) for source in what.sources)
+        combine, back = SCANS[node.op]
+        self.emit(self.phases[index], Scan(place.tile, sources, what.expression, combine, node.integer("dim"), back))
+        self.values[Value(index)] = place.tile
+
+    def taken_back(self, value: Value) -> _Computed | None:
+        """An elementwise value that was stored last, in a tile of its own and for one reader, as an expression."""
+        known, statements = self.values[value], self.statements[self.phases[value.node]]
+        reader = self.sole_reader(value)
+        if (
+            not isinstance(known, Tile)
+            or not statements
+            or reader is None
+            or self.phases[reader[0]] is not self.phases[value.node]
+        ):
+            return None
+        last = statements[-1]
+        if not isinstance(last, Elementwise) or last.combine is not None or last.target != known:
+            return None
+        if all(known.buffer != buffer.name for buffer in self.shared):
+            return None
+        statements.pop()
+        return _Computed(last.sources, last.expression)
 
     def elementwise(self, index: int, node: Node) -> None:
         operands = [self.computed(value) for value in node.inputs]

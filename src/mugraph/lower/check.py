@@ -30,6 +30,7 @@ from mugraph.lower.tile_form import (
     Memory,
     Panels,
     Reduce,
+    Scan,
     Staged,
     Statement,
     Swizzle,
@@ -76,6 +77,8 @@ def _shapes_agree(statement: Statement) -> bool:
     match statement:
         case Elementwise():
             return all(source.shape == target for source in statement.sources)
+        case Scan():
+            return all(source.shape == target for source in statement.sources) and 0 <= statement.dim < len(target)
         case Reduce():
             return all(source.shape[:-1] == target for source in statement.sources) and _same_last(statement.sources)
         case Matmul():

@@ -175,6 +175,22 @@ class Reduce:
 
 
 @dataclass(frozen=True, slots=True)
+class Scan:
+    """`target[..., i, ...] = combination over j <= i of expression(sources[..., j, ...])` along dimension `dim` (`back`: j >= i).
+
+    Sources have the target's shape. What runs is kept in double precision, and rounded where it is stored.
+    """
+
+    target: Tile
+    sources: tuple[Tile, ...]
+    expression: Expression
+    op: str
+    dim: int
+    back: bool
+    label: StatementLabel | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Panels:
     """How a product's factors stream through a ring: asynchronous copies of `depth` values of k, ahead of their use.
 
@@ -227,7 +243,7 @@ class Matmul:
         return (self.left, self.right)
 
 
-Statement = Elementwise | Reduce | Matmul
+Statement = Elementwise | Reduce | Scan | Matmul
 
 
 def reads_target(statement: Statement) -> bool:
@@ -235,6 +251,8 @@ def reads_target(statement: Statement) -> bool:
     match statement:
         case Elementwise():
             return statement.combine is not None
+        case Scan():
+            return False
         case Reduce() | Matmul():
             return statement.accumulate
 

@@ -33,6 +33,7 @@ from typing import TypeVar
 from mugraph.errors import InvalidInput
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Value
+from mugraph.ir.scans import SCANS
 from mugraph.ir.tokens import Cursor, Token, tokenize
 from mugraph.lower.phases import Phase
 from mugraph.lower.scalar_expressions import Apply, Constant, Expression, Source
@@ -48,6 +49,7 @@ from mugraph.lower.tile_form import (
     Panels,
     Reduce,
     Ring,
+    Scan,
     Staged,
     Statement,
     StatementLabel,
@@ -128,6 +130,9 @@ def _unlabelled(statement: Statement) -> str:
         case Reduce():
             store = _STORES[statement.combine if statement.accumulate else None]
             return f"{target} {store} {statement.combine} over {_expression(statement.expression)} {sources}"
+        case Scan():
+            back = " back" if statement.back else ""
+            return f"{target} = scan {statement.op} {statement.dim}{back} {_expression(statement.expression)} {sources}"
         case Matmul():
             store = _STORES[Combine.SUM if statement.accumulate else None]
             tf32 = " tf32" if statement.tf32 else ""
@@ -323,6 +328,11 @@ class _Parser(Cursor):
         self.punctuation("=")
         if self.accept("matmul"):
             return self._matmul(target, combine)
+        if self.accept("scan"):
+            op = self.expect("name", "what a scan combines with", {scan.combine for scan in SCANS.values()}).text
+            dim, back = self.integer(), self.accept("back")
+            expression = self._expression()
+            return Scan(target, self._sources(), expression, op, dim, back)
         if self.at("sum") or self.at("max"):
             over = Combine(self.take().text)
             self._word("over")

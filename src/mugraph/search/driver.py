@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from mugraph.algebra.fields import NestingArithmetic
 from mugraph.devices import Device
-from mugraph.errors import BudgetExceeded, UndefinedInField
+from mugraph.errors import BudgetExceeded, UndefinedInField, UnsupportedOperator
 from mugraph.ir.axes import AxisProgram, axis_program
 from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.graph import Graph, Level, Tensor, Value
@@ -93,6 +93,11 @@ class Search:
         self.started = time.perf_counter()
         self.deadline = float("inf") if self.budget is None else self.started + (1 - WRITING_SHARE) * self.budget
         whole = axis_program(self.program)
+        if whole.scanned and not self.device.scans:
+            raise UnsupportedOperator(
+                f"running sums and products are kernels of the CPU alone, not of {self.device.target or self.device.name}; "
+                "leave them to PyTorch there, or use target='cpu'"
+            )
         plain, seed = _plain(whole.structure, self.options.seed)
         other = hoisted(plain)
         self.hoistable = other is not plain

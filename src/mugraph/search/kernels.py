@@ -150,6 +150,7 @@ class KernelSearch:
         """Axes a for-loop may cut where the grid cuts `parted` into single elements: largest first."""
         tensors = [*(term.slots for _, term in program.loads()), *(slots for _, slots in program.outputs)]
         axes = [axis for axis in range(len(program.sizes)) if cuttable(axis, tensors, parted) and axis not in parted]
+        axes = [axis for axis in axes if axis not in program.scanned]
         return sorted(axes, key=lambda axis: -program.sizes[axis])
 
     def structure(self, program: AxisProgram, tier: Tier, loop_axis: int | None) -> FoundStructure:

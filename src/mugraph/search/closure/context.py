@@ -10,8 +10,9 @@ from functools import cached_property
 import numpy as np
 
 from mugraph.algebra.fields import FieldArithmetic, FieldValue
-from mugraph.ir.arithmetic import Arithmetic, V
+from mugraph.ir.arithmetic import Arithmetic, Array, V
 from mugraph.ir.axes import AxisProgram, Term
+from mugraph.ir.index_maps import Structure
 from mugraph.ir.ops import OPERATORS, Call
 from mugraph.ir.scalar import Scalar
 
@@ -125,8 +126,24 @@ class TinyInputs:
             for axis in bits(context.mask(term.reduced)):
                 value = arith.max(value, axis) if term.op == "max" else arith.sum(value, axis)
             return value
-        result: FieldValue = OPERATORS[term.op].compute(arith, _NO_CALL, xs)
+        row = OPERATORS[term.op]
+        if row.structure is Structure.SCAN:
+            return scanned_along(term.op, term.reduced, xs[0], arith)
+        result: FieldValue = row.compute(arith, _NO_CALL, xs)
         return result
+
+
+def scanned_along(op: str, along: Iterable[int], x: V, arith: Arithmetic[V]) -> V:
+    """A scan of a tensor that has a dimension for every part; the axis that it runs along is one part, which no loop cuts."""
+    (axis,), shapes = along, list[tuple[int, ...]]()
+
+    def note(array: Array) -> Array:
+        shapes.append(array.shape)
+        return array
+
+    arith.view(x, note)
+    result: V = OPERATORS[op].compute(arith, Call(op, (shapes[0],), {"dim": axis}), [x])
+    return result
 
 
 def scalar_value(scalar: Scalar, context: Context, arith: Arithmetic[V]) -> V:

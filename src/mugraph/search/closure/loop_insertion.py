@@ -15,7 +15,7 @@ from enum import Enum, IntEnum
 
 from mugraph.algebra.linearity import is_linear
 from mugraph.ir.axes import AxisProgram
-from mugraph.ir.ops import is_reduction
+from mugraph.ir.ops import is_reduction, is_scan
 from mugraph.search.closure.context import Context
 from mugraph.search.closure.saturation import AFTER, LOOP, Closure, Edge, TensorNode
 from mugraph.search.closure.sketch import Sketch
@@ -159,6 +159,8 @@ class _Lifting:
         joined = self._joined(edge, standing)
         if joined is None or not edge.reduced & self.axis:
             return joined
+        if is_scan(edge.op):  # iterations do not know what those before them came to
+            return None
         if joined is KEPT or (joined is SLICE and is_reduction(edge.op) and not is_linear(edge.op, (0,))):
             return None
         return {SLICE: SHARE, FOLDED: DONE}.get(joined, joined)

@@ -26,9 +26,9 @@ from mugraph.algebra import Expr
 from mugraph.algebra.fields import FieldArithmetic, FieldValue
 from mugraph.errors import UndefinedInField
 from mugraph.ir.axes import AxisProgram, Slots, Term
-from mugraph.ir.ops import OPERATORS, Call, Kind
+from mugraph.ir.ops import OPERATORS, Call, Kind, is_scan
 from mugraph.ir.scalar import Scalar
-from mugraph.search.closure.context import Context, TinyInputs, bits
+from mugraph.search.closure.context import Context, TinyInputs, bits, scanned_along
 from mugraph.search.closure.tiers import Expressions, Tier, is_its_expression
 from mugraph.search.report import Pruning
 
@@ -146,6 +146,7 @@ class Saturation:
         """The program's own operators of three operands: others than with these expressions are not made of tensors."""
         self.any_may_meet = not all(is_its_expression(row) for row in binary)
         """Whether there are operators of which it is not known what their operands must have in common."""
+        self.scans = {(term.op, term.reduced) for term in self.program.terms if is_scan(term.op)}
         self.has_max = "max" in vocabulary  # by name: maxima take part in no algebra, so only a program with maxima needs them
         self.values = inputs.evaluate(self.program, self.context, arith)
         self.outer = self._outer_products()
@@ -232,6 +233,7 @@ class Saturation:
         """Apply every operator to a node and those known."""
         self._apply_unary(node)
         self._reduce(node)
+        self._scan(node)
         self._choose(node)
         mine = self.expressions.meeting.places(node.expr).mine
         for theirs, expr, partners in list(self.looked_at):
@@ -262,6 +264,16 @@ class Saturation:
                     if expr is not None:
                         value = partial(self._max, node.value, mask)
                         self._compute(Edge("max", (node.index,), -1, mask), node.mask & ~mask, expr, value)
+
+    def _scan(self, node: TensorNode) -> None:
+        """The program's own scans, along the axes along which it has them."""
+        for op, along in self.scans:
+            mask = self.context.mask(along)
+            if node.mask & mask:
+                expr = self._checked(self.expressions.express(self.expressions.prune, op, (node.expr,)))
+                if expr is not None:
+                    value = partial(scanned_along, op, along, node.value, self.arith)
+                    self._compute(Edge(op, (node.index,), -1, mask), node.mask, expr, value)
 
     def _choose(self, node: TensorNode) -> None:
         """Operators of three operands on tensors that have the expressions of the program's own operands, one of them `node`."""

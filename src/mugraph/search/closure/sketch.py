@@ -16,9 +16,9 @@ from typing import Generic, TypeVar
 from mugraph.errors import InvalidInput
 from mugraph.ir.arithmetic import Arithmetic, V
 from mugraph.ir.axes import AxisSet, operands_first
-from mugraph.ir.ops import LOWEST, OPERATORS, Call
+from mugraph.ir.ops import LOWEST, OPERATORS, Call, is_scan
 from mugraph.ir.scalar import Scalar
-from mugraph.search.closure.context import Context, bits, scalar_value
+from mugraph.search.closure.context import Context, bits, scalar_value, scanned_along
 from mugraph.search.closure.saturation import LOOP, Closure, Edge, Leaf
 
 _ARITIES = {
@@ -49,7 +49,7 @@ Axes = TypeVar("Axes", int, AxisSet)
 def arity_of(op: str) -> int | None:
     """How many steps a step reads; None where there is no such step."""
     row = OPERATORS.get(op)
-    return _ARITIES.get(op, row.arity if row is not None and row.elementwise else None)
+    return _ARITIES.get(op, row.arity if row is not None and (row.elementwise or is_scan(op)) else None)
 
 
 def sums(op: str, reduced: Axes, operands: Sequence[Axes]) -> tuple[Axes, ...]:
@@ -65,10 +65,10 @@ class Step:
     """One operator of a sketch.
 
     `op`: 'load', 'constant', 'contract', 'concat_contract', 'sum', 'max', 'accumulate', 'rescale' (accumulation
-    rescaled to a running maximum), 'concat', 'carry', 'accumulate_max', or an elementwise row. `axes` are the logical
-    axes of the result, `reduced` those summed over by this step, `in_loop` its phase. A `whole` step has the loop axis
-    inside the loop, but undivided: every iteration sees all of it. `scalar` is the number of a constant, or one that a maximum is
-    taken over besides its elements.
+    rescaled to a running maximum), 'concat', 'carry', 'accumulate_max', a scan, or an elementwise row. `axes` are the logical
+    axes of the result, `reduced` those summed over by this step or the one that a scan runs along, `in_loop` its phase. A
+    `whole` step has the loop axis inside the loop, but undivided: every iteration sees all of it. `scalar` is the
+    number of a constant, or one that a maximum is taken over besides its elements.
     """
 
     op: str
@@ -106,8 +106,10 @@ def _check_operator(step: Step, operands: Sequence[Step]) -> None:
     # by name: of all steps with operands, only a maximum may be over a number besides its elements
     if (step.scalar is None) != (not step.is_constant) and (step.op, step.scalar) != ("max", LOWEST):
         raise InvalidInput(f"a step {step.op!r} with the constant {step.scalar}")
-    if step.reduced and step.op not in _REDUCING:
+    if step.reduced and step.op not in _REDUCING and not is_scan(step.op):
         raise InvalidInput(f"a step {step.op!r} that reduces axes")
+    if is_scan(step.op) and (len(step.reduced) != 1 or not step.reduced <= step.axes):
+        raise InvalidInput(f"a step {step.op!r} along the axes {sorted(step.reduced)}, which is not one of its result's")
     if step.axes != (axes := _axes_of(step, operands)):
         raise InvalidInput(f"a step {step.op!r} over the axes {sorted(step.axes)}, whose result has {sorted(axes)}")
 
@@ -121,7 +123,8 @@ def _axes_of(step: Step, operands: Sequence[Step]) -> AxisSet:
         return frozenset(axes)
     if step.op in _LEAVING:
         return operands[0].axes
-    return frozenset[int]().union(*(operand.axes for operand in operands)) - step.reduced
+    together = frozenset[int]().union(*(operand.axes for operand in operands))
+    return together if is_scan(step.op) else together - step.reduced
 
 
 def _check_phase(step: Step, operands: Sequence[Step], loop_axis: int | None) -> None:
@@ -176,7 +179,7 @@ class Sketch:
 
     @cached_property
     def reduced_axes(self) -> AxisSet:
-        """Every axis some step sums over."""
+        """Every axis some step sums over or runs along."""
         return frozenset[int]().union(*(step.reduced for step in self.steps))
 
     @cached_property
@@ -276,6 +279,8 @@ class Evaluator(Generic[V]):
                 for part in self._parts(sketch, step, step.reduced):
                     value = self.arith.max(value, part)
                 return value
+        if is_scan(step.op):
+            return scanned_along(step.op, step.reduced, xs[0], self.arith)
         result: V = OPERATORS[step.op].compute(self.arith, _NO_CALL, xs)
         return result
 

@@ -18,6 +18,7 @@ import numpy as np
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.axes import AxisProgram, Slots
 from mugraph.ir.float_arithmetic import FloatArithmetic
+from mugraph.ir.scans import SCANS
 from mugraph.search.closure.context import Context
 from mugraph.search.closure.safe_softmax import exponentials
 from mugraph.search.closure.saturation import Leaf
@@ -41,7 +42,7 @@ _LARGE = 1e3
 _LEVEL, _DEVIATION = 64.0, 2.0**-4
 """Size of the elements of a nearly constant input, and of their deviations."""
 _HARMLESS = frozenset({"load", "constant", "add", "mul", "square", "sqrt", "div", "sum", "contract", "concat_contract", "max",
-                       "maximum", "accumulate", "accumulate_max", "concat", "carry"})  # fmt: skip
+                       "maximum", "accumulate", "accumulate_max", "concat", "carry", *SCANS})  # fmt: skip
 """Steps that neither cancel nor overflow, but for inputs of which the program itself does the same."""
 _AGREEMENT = 1e-9
 """Relative deviation of equal outputs in float64."""

@@ -17,7 +17,7 @@ from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.dtypes import DType
 from mugraph.ir.editing import Site, edited, without_duplicates
 from mugraph.ir.graph import AttributeValue, Graph, Level, Node, Tensor, Value
-from mugraph.ir.ops import LEAST
+from mugraph.ir.ops import LEAST, is_scan
 from mugraph.ir.scalar import Scalar
 from mugraph.search.closure.sketch import Sketch, Step
 
@@ -266,6 +266,9 @@ class _BlockEmitter(Positions):
             case "rescale":
                 shift = self.broadcastable(xs[1], xs[0].dims)
                 return Operand(self.builder.add("accumulate_rescaled", xs[0].value, shift.value), xs[0].dims)
+        if is_scan(step.op):
+            (axis,) = step.reduced
+            return Operand(self.builder.add(step.op, xs[0].value, dim=xs[0].dims.index(axis)), xs[0].dims)
         return self.elementwise(step.op, xs)
 
     # boundaries ------------------------------------------------------------------------------------------------------

@@ -7,11 +7,12 @@ every subexpression is computed in the outermost loop where its operands are kno
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Generic, TypeVar
 
 from mugraph.ir.ops import operator
 from mugraph.lower.scalar_expressions import Apply, Constant, Expression, Source, subexpressions
 from mugraph.lower.thread_mapping import LoopDim, loops_of
-from mugraph.lower.tile_form import Combine, Elementwise, Reduce, Tile
+from mugraph.lower.tile_form import Combine, Elementwise, Reduce, Scan, Tile
 from mugraph.targets.c_text import literal, scaled, sum_of
 from mugraph.targets.cpu.source import Writer
 
@@ -22,17 +23,17 @@ _PRODUCT = "({0} * {1})"
 _RECIPROCAL = "(1.0f / {0})"
 _LEAST_TURNED = 4
 """Elements along both dimensions from which on a square of them is turned in registers, not gathered one by one."""
-_UNROLLED = 4
+UNROLLED = 4
 """Partial results of a vectorised reduction, or vectors reduced side by side: enough to hide the latency of an addition."""
 
 
 def print_loops(writer: Writer, statement: Elementwise | Reduce) -> None:
     """Write an elementwise statement or a reduction."""
     with writer.block():
-        _Nest(writer, statement).write()
+        Nest(writer, statement).write()
 
 
-def _vector_cost(dim: LoopDim, lanes: int) -> float:
+def vector_cost(dim: LoopDim, lanes: int) -> float:
     """Relative time of vectorising along a dimension: idle lanes, and lanes that are loaded one by one."""
     used = dim.size / (-(-dim.size // lanes) * lanes)
     separate = sum(stride not in (0, 1) for stride in dim.strides)
@@ -53,21 +54,18 @@ def _turning(dims: Sequence[LoopDim]) -> tuple[LoopDim, LoopDim, frozenset[int]]
     return None
 
 
-class _Nest:
-    def __init__(self, writer: Writer, statement: Elementwise | Reduce) -> None:
+Loops = TypeVar("Loops", bound=Elementwise | Reduce | Scan)
+
+
+class Nest(Generic[Loops]):
+    """The loops of a statement, and the text inside each."""
+
+    def __init__(self, writer: Writer, statement: Loops) -> None:
         self.writer, self.statement = writer, statement
         self.lanes = writer.vectors.lanes
-        dims = loops_of(statement)
-        vector = min(dims, key=lambda dim: _vector_cost(dim, self.lanes))
-        outer = [dim for dim in dims if dim is not vector and not dim.reduced]
-        inner = [dim for dim in dims if dim is not vector and dim.reduced]
         self.turned: frozenset[int] = frozenset()
         """Sources whose rows lie along the loop around the vector loop."""
-        if (turning := _turning(dims)) is not None:
-            rows, vector, self.turned = turning
-            outer = [*(dim for dim in dims if dim is not vector and dim is not rows), rows]
-        self.loops = [*outer, vector, *inner]
-        self.vector = len(outer)
+        self.loops, self.vector = self.arranged()
         self.expression = self.with_reciprocals(statement.expression)
         self.names: dict[Expression, str] = {}
 
@@ -76,6 +74,18 @@ class _Nest:
         for number, tile in enumerate(self.statement.sources):
             self.writer.pointer(f"x{number}", tile)
         self.level(0, self.lanes)
+
+    def arranged(self) -> tuple[list[LoopDim], int]:
+        """The loops, outermost first, and which of them goes over vectors."""
+        assert not isinstance(self.statement, Scan)
+        dims = loops_of(self.statement)
+        vector = min(dims, key=lambda dim: vector_cost(dim, self.lanes))
+        outer = [dim for dim in dims if dim is not vector and not dim.reduced]
+        inner = [dim for dim in dims if dim is not vector and dim.reduced]
+        if (turning := _turning(dims)) is not None:
+            rows, vector, self.turned = turning
+            outer = [*(dim for dim in dims if dim is not vector and dim is not rows), rows]
+        return [*outer, vector, *inner], len(outer)
 
     # the nest --------------------------------------------------------------------------------------------------------
 
@@ -152,22 +162,22 @@ class _Nest:
 
         How many of the first `whole` results that is done for.
         """
-        reduced, step = depth + 1, _UNROLLED * self.lanes
+        reduced, step = depth + 1, UNROLLED * self.lanes
         done = whole // step * step
         if not done or not self.reduces_loads(depth):
             return 0
         with self.writer.block(f"for (long i = 0; i < {done}; i += {step})"):
-            for number in range(_UNROLLED):
+            for number in range(UNROLLED):
                 self.writer.line(f"vec total{number} = splat({self.neutral});")
             with self.writer.block(f"for (long i{reduced} = 0; i{reduced} < {self.loops[reduced].size}; ++i{reduced})"):
-                for number in range(_UNROLLED):
+                for number in range(UNROLLED):
                     with self.writer.block(), self.scope():
                         self.writer.line(f"const long i{depth} = i + {number * self.lanes};")
                         self.define(reduced, self.lanes)
                         self.define(reduced + 1, self.lanes)
                         value = self.names[self.expression]
                         self.writer.line(f"total{number} = {self.combined(f'total{number}', value)};")
-            for number in range(_UNROLLED):
+            for number in range(UNROLLED):
                 with self.writer.block():
                     self.writer.line(f"const long i{depth} = i + {number * self.lanes};")
                     self.store(f"total{number}", self.lanes, self.accumulates)
@@ -183,7 +193,7 @@ class _Nest:
         """The reduced dimension is the vector dimension: several partial vectors, then one sum across lanes."""
         size, lanes = self.loops[depth].size, self.lanes
         whole = size // lanes
-        partials = min(_UNROLLED, max(whole, 1))
+        partials = min(UNROLLED, max(whole, 1))
         for number in range(partials):
             self.writer.line(f"vec total{number} = splat({self.neutral});")
         unrolled = whole // partials * partials
@@ -221,11 +231,11 @@ class _Nest:
 
     @property
     def combine(self) -> Combine | None:
-        return self.statement.combine
+        return None if isinstance(self.statement, Scan) else self.statement.combine
 
     @property
     def accumulates(self) -> bool:
-        return self.statement.accumulate if isinstance(self.statement, Reduce) else self.statement.combine is not None
+        return self.statement.accumulate if isinstance(self.statement, Reduce) else self.combine is not None
 
     @property
     def neutral(self) -> str:
@@ -292,11 +302,14 @@ class _Nest:
             return f"gather_{dtype}({address}, {stride}, {lanes})"
         return f"load_{dtype}({address})" if lanes == self.lanes else f"load_first_{dtype}({address}, {lanes})"
 
+    def places(self) -> int:
+        """How many of the loops a place of the target depends on."""
+        return self.vector + (not self.loops[self.vector].reduced)
+
     def store(self, value: str, lanes: int, accumulate: bool) -> None:
         """Write lanes of a value to the target, combined with what it holds if asked."""
         tile = self.statement.target
-        loops = self.loops[: self.vector] if self.loops[self.vector].reduced else self.loops[: self.vector + 1]
-        address, dtype = self.address("target", 0, len(loops)), self.writer.dtype(tile)
+        address, dtype = self.address("target", 0, self.places()), self.writer.dtype(tile)
         stride = 1 if self.loops[self.vector].reduced else self.loops[self.vector].strides[0]
         if accumulate:
             old = f"gather_{dtype}({address}, {stride}, {lanes})" if stride != 1 else f"load_first_{dtype}({address}, {lanes})"

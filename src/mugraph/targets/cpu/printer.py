@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 
-from mugraph.lower.tile_form import Buffer, Elementwise, Kernel, Matmul, Memory, Reduce, Statement
+from mugraph.lower.tile_form import Buffer, Elementwise, Kernel, Matmul, Memory, Reduce, Scan, Statement
 from mugraph.targets.cpu.folds import print_folds, print_interleaving, print_turning
 from mugraph.targets.cpu.loops import print_loops
 from mugraph.targets.cpu.matmul import print_matmul
+from mugraph.targets.cpu.scans import print_scan, print_scans
 from mugraph.targets.cpu.source import Vectors, Writer
 
 _PRELUDE = ("prelude", "elementary")
@@ -27,7 +28,14 @@ _SERIAL_WORK = 1 << 17
 def print_program(kernels: Sequence[Kernel], vectors: Vectors) -> str:
     """One C file with an exported function per kernel."""
     lanes = vectors.lanes
-    parts = [f"#define LANES {lanes}\n", _prelude(), print_folds(lanes), print_interleaving(lanes), print_turning(lanes)]
+    parts = [
+        f"#define LANES {lanes}\n",
+        _prelude(),
+        print_folds(lanes),
+        print_interleaving(lanes),
+        print_turning(lanes),
+        print_scans(lanes),
+    ]
     return "\n".join([*parts, *(_print_kernel(kernel, vectors) for kernel in kernels)])
 
 
@@ -116,6 +124,8 @@ def _print_statements(writer: Writer, statements: Sequence[Statement]) -> None:
         match statement:
             case Matmul():
                 print_matmul(writer, statement)
+            case Scan():
+                print_scan(writer, statement)
             case Elementwise() | Reduce():
                 print_loops(writer, statement)
 

@@ -13,7 +13,7 @@ from mugraph.errors import UnsupportedOperator
 from mugraph.lower import tiles
 from mugraph.lower.fragments import on_matrix_units
 from mugraph.lower.staging import arrival
-from mugraph.lower.tile_form import Elementwise, Kernel, Matmul, Memory, Reduce, Statement
+from mugraph.lower.tile_form import Elementwise, Kernel, Matmul, Memory, Reduce, Scan, Statement
 from mugraph.targets.c_text import packaged_text
 from mugraph.targets.cuda.async_pipeline import write_arrival, write_ring
 from mugraph.targets.cuda.loops import print_elementwise, print_reduction
@@ -55,6 +55,11 @@ def _print_kernel(kernel: Kernel) -> str:
 
 def _require_printable(kernel: Kernel) -> None:
     for statement in kernel.statements:
+        if isinstance(statement, Scan):
+            raise UnsupportedOperator(
+                f"target cuda prints no running sums and products ({kernel.name}, {list(statement.target.shape)}); "
+                "use target='cpu'"
+            )
         for tile in (statement.target, *statement.sources):
             span = sum(abs(stride) * (size - 1) for stride, size in zip(tile.strides, tile.shape, strict=True))
             if span > _FARTHEST:

@@ -11,11 +11,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from mugraph.errors import UnsupportedOperator
 from mugraph.ir.dtypes import DType
 from mugraph.lower.exponents import LOWEST
 from mugraph.lower.phases import Phase
 from mugraph.lower.scalar_expressions import MAXIMUM, Apply, Constant, Expression, Source
-from mugraph.lower.tile_form import Combine, Elementwise, Kernel, Load, Matmul, Reduce, Statement, Tile
+from mugraph.lower.tile_form import Combine, Elementwise, Kernel, Load, Matmul, Reduce, Scan, Statement, Tile
 from mugraph.lower.tiles import permuted
 from mugraph.targets.triton.expressions import TRITON_MAXIMUM, number, scalar, unwrapped
 from mugraph.targets.triton.kernel import Parameter, TileKernel
@@ -185,6 +186,11 @@ class _KernelPrinter:
                 self.put(phase, statement, self.reduced(phase, statement), combine if accumulate else None)
             case Matmul():
                 self.multiply(phase, statement)
+            case Scan(target=target):
+                raise UnsupportedOperator(
+                    f"target triton prints no running sums and products ({self.form.name}, {list(target.shape)}); "
+                    "use target='cpu'"
+                )
 
     def is_running(self, statement: Elementwise) -> bool:
         """Whether a statement reads the running maximum of an online softmax."""
