@@ -352,6 +352,8 @@ class _Splitter:
     def _useful(self, piece: Piece) -> bool:
         """Whether there is something to fuse, or products that memory bounds."""
         traits = [self.traits[node] for node in piece.nodes]
+        if any(trait.looks_up for trait in traits) and any(trait.computes for trait in traits):
+            return True  # what is looked up need not be written first
         if sum(trait.computes for trait in traits) + sum(len(trait.contractions) > 1 for trait in traits) > 1:
             return True
         if not any(trait.contractions for trait in traits):
@@ -377,7 +379,7 @@ def levels_of(calls: Sequence[fx.Node], traits: Mapping[fx.Node, Traits]) -> dic
     levels = _Levels(calls, traits)
     levels.begin()
     levels.postpone(levels.movable)
-    views = [node for node in levels.movable if not traits[node].computes]
+    views = [node for node in levels.movable if not (traits[node].computes or traits[node].looks_up)]
     levels.advance_where_it_saves_traffic(views)
     levels.postpone(views)
     return levels.at
