@@ -11,6 +11,7 @@ import mugraph
 from mugraph.errors import UnsupportedOperator
 from mugraph.frontend import trace
 from mugraph.frontend.partition import partition
+from mugraph.integrations.torch_compile import compilations
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 
@@ -54,12 +55,13 @@ class Embeddings(torch.nn.Module):
         super().__init__()
         self.words, self.positions, self.kinds = (torch.nn.Embedding(rows, 64) for rows in (1000, 32, 2))
         self.norm = torch.nn.LayerNorm(64)
-        self.register_buffer("places", torch.arange(32)[None])
+        self.places = torch.nn.Buffer(torch.arange(32)[None])
 
     def forward(self, ids: torch.Tensor, kinds: torch.Tensor) -> torch.Tensor:
         """[batch, length] integers to [batch, length, 64]."""
         places = self.places[:, : ids.shape[1]]
-        return self.norm(self.words(ids) + self.kinds(kinds) + self.positions(places))
+        normalised: torch.Tensor = self.norm(self.words(ids) + self.kinds(kinds) + self.positions(places))
+        return normalised
 
 
 def test_a_block_of_embeddings_is_one_piece_of_what_surrounds_it() -> None:
@@ -77,6 +79,7 @@ def test_a_model_of_embeddings_runs_as_kernels() -> None:
     model, ids, kinds = Embeddings().eval(), torch.randint(0, 1000, (2, 20)), torch.randint(0, 2, (2, 20))
     with torch.no_grad():
         result = mugraph.superoptimize(model, (ids, kinds), budget=20, profile=False, cache="off")
+        assert result.report.coverage is not None
         assert result.report.coverage.byte_share > 0.9
         torch.testing.assert_close(result(ids, kinds), model(ids, kinds), rtol=1e-4, atol=1e-5)
         ids[1, 3] = 1000
@@ -86,6 +89,11 @@ def test_a_model_of_embeddings_runs_as_kernels() -> None:
 
 def test_torch_compile_runs_lookups_as_kernels() -> None:
     model, ids, kinds = Embeddings().eval(), torch.randint(0, 1000, (2, 20)), torch.randint(0, 2, (2, 20))
+    compilations.clear()
     with torch.no_grad():
-        compiled = torch.compile(model, backend="mugraph", options={"budget": 10, "profile": False})
+        compiled: Any = torch.compile(model, backend="mugraph", options={"budget": 10, "profile": False})
         torch.testing.assert_close(compiled(ids, kinds), model(ids, kinds), rtol=1e-4, atol=1e-5)
+    (found,) = compilations
+    (piece,) = found.partition.pieces
+    assert sum(node.op == "index_select" for node in piece.program.nodes) == 3
+    assert piece in found.results

@@ -146,7 +146,8 @@ def test_a_difference_at_equal_places_is_no_answer() -> None:
 def test_the_checker_takes_what_is_looked_up() -> None:
     program = block()
     other = Graph(program.level, tuple(exchanged(program)), program.outputs)
-    left, right = (graph_to_json(graph)["graph"] for graph in (program, other))
+    documents: list[dict[str, Any]] = [graph_to_json(graph) for graph in (program, other)]
+    left, right = (document["graph"] for document in documents)
     ours, theirs = with_inputs_for_lookups(left, right)
     names = [node["attributes"]["name"] for node in ours["nodes"] if node["op"] == "input"]
     assert names == [node["attributes"]["name"] for node in theirs["nodes"] if node["op"] == "input"]
