@@ -87,6 +87,15 @@ def test_a_model_of_embeddings_runs_as_kernels() -> None:
             result(ids, kinds)
 
 
+def test_functions_leave_lookups_to_pytorch_for_gpus() -> None:
+    model, ids, kinds = Embeddings().eval(), torch.randint(0, 1000, (2, 20)), torch.randint(0, 2, (2, 20))
+    result = mugraph.superoptimize(model, (ids, kinds), target="cuda:sm_90", budget=30, profile=False, cache="off")
+    coverage = result.report.coverage
+    assert coverage is not None
+    assert coverage.pieces == 1
+    assert {calls.reason for calls in coverage.left if calls.operator == "embedding"} == {"kernels of GPUs read no integers"}
+
+
 def test_torch_compile_runs_lookups_as_kernels() -> None:
     model, ids, kinds = Embeddings().eval(), torch.randint(0, 1000, (2, 20)), torch.randint(0, 2, (2, 20))
     compilations.clear()

@@ -149,10 +149,11 @@ SPLITS = frozenset(
 
 
 class Inspector:
-    """The traits of calls on one kind of device (`cpu`, `cuda`), each kind of call converted once."""
+    """The traits of calls on one kind of device (`cpu`, `cuda`), each kind of call converted once; lookups are part of programs
+    where kernels look up."""
 
-    def __init__(self, device: str) -> None:
-        self.device = device
+    def __init__(self, device: str, lookups: bool = True) -> None:
+        self.device, self.lookups = device, lookups
         self._known: dict[str, Traits | str] = {}
 
     def inspect(self, node: fx.Node) -> Traits | str:
@@ -178,7 +179,7 @@ class Inspector:
             return f"a tensor in it is {integers}"
         if not traits.looks_up:
             return traits
-        if self.device != "cpu":
+        if not self.lookups:
             return "kernels of GPUs read no integers"
         computed = (isinstance(self.inspect(source), Traits) for source in node.all_input_nodes if source.op == "call_function")
         return "it looks up what kernels compute" if any(computed) else traits
