@@ -123,7 +123,8 @@ class SwiGlu(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x plus what the layer makes of it."""
         normed = _norm(x, self.gain)
-        return x + self.down(nn.functional.silu(self.gate(normed)) * self.up(normed))
+        made: torch.Tensor = self.down(nn.functional.silu(self.gate(normed)) * self.up(normed))
+        return x + made
 
 
 class Softmax(nn.Module):
@@ -151,7 +152,8 @@ class Pooling(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """One row for each sequence."""
-        return (self.score(x).softmax(1) * x).sum(1)
+        scores: torch.Tensor = self.score(x)
+        return (scores.softmax(1) * x).sum(1)
 
 
 def _rows(*shape: int) -> Callable[[int], tuple[torch.Tensor, ...]]:
@@ -194,16 +196,20 @@ def case_of(name: str, batch: int, dtype: str) -> Case:
 # contestants --------------------------------------------------------------------------------------------------------------
 
 
+def _called(function: Callable[..., Any], case: Case) -> Call:
+    return lambda: function(*case.inputs)
+
+
 def eager(case: Case, threads: int, budget: float) -> Call:
     """PyTorch as it is."""
-    return lambda: case.module(*case.inputs)
+    return _called(case.module, case)
 
 
 def inductor(case: Case, threads: int, budget: float) -> Call:
     """`torch.compile` by default."""
     torch._dynamo.reset()
     compiled = torch.compile(case.module, dynamic=False)
-    return lambda: compiled(*case.inputs)
+    return _called(compiled, case)
 
 
 def frozen(case: Case, threads: int, budget: float) -> Call:
@@ -212,7 +218,7 @@ def frozen(case: Case, threads: int, budget: float) -> Call:
     with torch._inductor.config.patch(freezing=True):
         compiled = torch.compile(case.module, dynamic=False, mode="max-autotune-no-cudagraphs")
         compiled(*case.inputs)
-    return lambda: compiled(*case.inputs)
+    return _called(compiled, case)
 
 
 def openvino(case: Case, threads: int, budget: float) -> Call:
@@ -256,7 +262,7 @@ def onnx_runtime(case: Case, threads: int, budget: float) -> Call:
 def ours(case: Case, threads: int, budget: float) -> Call:
     """What mugraph finds; the module itself where that is nothing."""
     optimized = mugraph.superoptimize(case.module, case.inputs, budget=budget, cache="off")
-    return lambda: optimized(*case.inputs)
+    return _called(optimized, case)
 
 
 CONTESTANTS: dict[str, Callable[[Case, int, float], Call]] = {

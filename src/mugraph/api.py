@@ -16,6 +16,7 @@ from mugraph.errors import BudgetExceeded, InvalidInput, MugraphError, NotEquiva
 from mugraph.frontend import record, require_torch
 from mugraph.frontend.comparison import compared
 from mugraph.frontend.handwritten import in_place_of
+from mugraph.ir.cores import has_lookups
 from mugraph.ir.graph import Graph
 from mugraph.ir.ops import is_contraction
 from mugraph.ir.parts import has_parts, objection
@@ -138,7 +139,7 @@ def superoptimize(
         divisible = like is None and settings.search == "closure"
         try:
             problem = _problem(call, given)
-            if divisible and (why := _better_divided(problem.program)):
+            if divisible and (why := _better_divided(problem.program, target)):
                 raise UnsupportedOperator(why)
         except (InvalidInput, UnsupportedOperator) as refusal:
             if not divisible:
@@ -315,8 +316,11 @@ _WHOLE = 4
 """Contractions of a program with parts of tensors, beyond which its pieces are searched one by one."""
 
 
-def _better_divided(program: Graph) -> str:
-    """Why the program of a function had better be searched in pieces, which those without parts of tensors never are; or ""."""
+def _better_divided(program: Graph, target: str) -> str:
+    """Why the program of a function had better be searched in pieces, which those without parts of tensors and lookups never are;
+    or ""."""
+    if has_lookups(program) and not device_for(target).operands_in_place:
+        return "kernels of GPUs read no integers"
     contractions = sum(is_contraction(node.op) for node in program.nodes)
     if has_parts(program) and contractions > _WHOLE:
         return f"it has parts of tensors, and {contractions} contractions"

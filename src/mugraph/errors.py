@@ -23,6 +23,10 @@ class InvalidInput(MugraphError):
     """An argument, file or option that cannot be used as given."""
 
 
+class IndexOutOfRange(InvalidInput, IndexError):
+    """An integer that a lookup was given names no place in its table; the text says which integer and what is allowed."""
+
+
 class UnsupportedOperator(MugraphError):
     """The traced program uses an operator, dtype or pattern outside the operator table."""
 

@@ -54,6 +54,7 @@ def test_dimensions_go_where_the_index_maps_say(name: str) -> None:
         "repeat": (((2, 3),), {"dim": 1, "times": 4}),
         "slice": (((2, 12, 5),), {"dim": 1, "start": 2, "size": 3, "step": 4}),
         "concat": (((2, 3, 5), (2, 4, 5)), {"dim": 1}),
+        "index_select": (((4, 9, 5), (2, 3)), {"dim": 1, "negative": "wrapped"}),
         "accumulate": (((2, 3),), {"combine": "sum"}),
         "accumulate_rescaled": (((2, 3), (2, 1)), {}),
         **dict.fromkeys(SCANS, (((2, 12, 5),), {"dim": 1})),

@@ -53,7 +53,11 @@ COMPARISONS = [
     for operands in ((X, Y), (X, 0), (X, X), (SPECIAL, OTHERS), (OTHERS, SPECIAL), (SPECIAL, math.inf), (SPECIAL, 1.0), (X, ROW))
 ]
 
+KEPT = {torch.bool: "bool", torch.int32: "int32", torch.int64: "int64"}
+"""The types of inputs that are not taken in fp64."""
 CASES = [
+    case("embedding", X, torch.tensor([[2, 0], [1, 1]])), case("embedding", X, torch.tensor([1]).int(), 1),
+    case("index_select", X, -1, torch.tensor([3, 0, 3])), case("index", X, [None, torch.tensor([[0, -1], [-4, 3]])]),
     case("add", X, Y), case("add", X, ROW), case("add", X, 2.5), case("add", X, Y, alpha=3), case("add", X, 2, alpha=0.5),
     case("sub", X, Y), case("sub", X, 1.5), case("sub", X, Y, alpha=2),
     case("rsub", X, 2.0), case("rsub", X, Y, alpha=0.25),
@@ -211,7 +215,7 @@ def apply_row(name: str, *args: Any, **kwargs: Any) -> tuple[Program, Any, list[
         if not isinstance(value, torch.Tensor):
             return value
         tensors.append(value)
-        return program.input(f"x{len(tensors)}", tuple(value.shape), "bool" if value.dtype is torch.bool else "fp64")
+        return program.input(f"x{len(tensors)}", tuple(value.shape), KEPT.get(value.dtype, "fp64"))
 
     inputs, options = tree_map(as_input, (args, kwargs))
     return program, ROWS[name](*inputs, **options), tensors

@@ -11,7 +11,8 @@ from mugraph.ir.dtypes import round_to
 
 
 def test_sizes_in_bytes() -> None:
-    assert {str(dtype): dtype.bytes for dtype in DType} == {"fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8, "bool": 1}
+    sizes = {"fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8, "bool": 1, "int32": 4, "int64": 8}
+    assert {str(dtype): dtype.bytes for dtype in DType} == sizes
     assert Tensor((3, 5), DType.BF16).bytes == 30
     assert Tensor((), DType.FP64).elements == 1
 

@@ -153,7 +153,7 @@ def tensors(shapes: Sequence[Shape], dtype: DType = DType.FP32) -> list[Tensor]:
 
 
 def test_every_row_is_tested() -> None:
-    assert {case.op for case in CASES} | BY_EVALUATION == set(OPERATORS)
+    assert {case.op for case in CASES} | BY_EVALUATION | {"index_select"} == set(OPERATORS)  # tests/ir/test_lookups.py
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.op}{list(case.shapes)}")

@@ -88,7 +88,9 @@ def test_arguments_are_packed_where_they_are_named() -> None:
     optimized = mugraph.optimize(product, cache="off", constants=["weight"])
     with torch.no_grad():
         torch.testing.assert_close(optimized(x, weight), product(x, weight))
-    assert optimized.results[0].executable.packs
+    (answer,) = optimized.answers.values()
+    assert isinstance(answer.result, mugraph.Superoptimized)
+    assert answer.result.executable.packs
 
 
 @pytest.mark.parametrize("names", [("wieght",), "weight", (3,)])
@@ -105,17 +107,19 @@ def test_layers_of_one_kind_keep_their_own_weights_in_torch_compile() -> None:
             self.gain, self.linear = nn.Parameter(torch.randn(64)), nn.Linear(64, 64, bias=False)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x + self.linear(x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * self.gain).relu()
+            product: torch.Tensor = self.linear(x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * self.gain)
+            return x + product.relu()
 
     torch.manual_seed(0)
-    model, x = nn.Sequential(*(Block() for _ in range(3))).eval(), torch.randn(4, 64)
-    options = {"keep": "all", "cache": "off", "budget": 60.0}
+    blocks, x = [Block() for _ in range(3)], torch.randn(4, 64)
+    model = nn.Sequential(*blocks).eval()
+    options: dict[str, Any] = {"keep": "all", "cache": "off", "budget": 60.0}
     with torch.inference_mode(), mock.patch("mugraph.pieces.library_ways.Library.faster", return_value=()):
         compiled = torch.compile(model, backend="mugraph", options=options)
         for _ in range(3):
             torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
         with torch.no_grad():
-            model[1].linear.weight.mul_(0.5)
+            blocks[1].linear.weight.mul_(0.5)
         torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
     results = torch_compile.compilations[-1].results.values()
     assert any(result.executable.packs for result in results)

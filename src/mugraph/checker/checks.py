@@ -24,6 +24,7 @@ from mugraph.checker.float_errors import check_floats, is_sample, measure
 from mugraph.checker.form import check_shapes, graph_of
 from mugraph.checker.function_properties import outputs
 from mugraph.checker.interpreter import run
+from mugraph.checker.lookups import with_inputs_for_lookups
 from mugraph.checker.residue_fields import RootedFields, RootSigns, is_prime
 from mugraph.checker.saved_files import Json, Rejected, SavedFiles, Undecided, graph_digest, read, require_format
 from mugraph.checker.slice_axes import cut_axis
@@ -134,7 +135,8 @@ class _Check:
             graph = _graph(saved, "graph.json", certificate, "right")
             max_error = _claimed(certificate)
             axes = list(certificate["axes"])
-            left, right, cut = _slice(program, graph, axes)
+            _alike(program, graph)
+            left, right, cut = _slice(*with_inputs_for_lookups(program, graph), axes)
             self.tell(f"axes: {cut} proved parallel, {len(axes) - cut} tested at full size")
             wanted, bound = self._equal(program, graph, left, right, certificate)
         report = CheckReport(wanted, bound if bound < 1 else None, max_error, cut, 0.0, None, 0.0)
@@ -231,16 +233,20 @@ def _tested(
     return wanted, tests.bound.after(wanted)
 
 
+def _alike(left: Json, right: Json) -> None:
+    """Raise Rejected unless both graphs take and give tensors of the same shapes and types."""
+    if _inputs(left) != _inputs(right):
+        raise Rejected("graph.json: it takes inputs of other shapes or types than program.json")
+    if _outputs(left) != _outputs(right):
+        raise Rejected("graph.json: it gives outputs of other shapes or types than program.json")
+
+
 def _slice(left: Json, right: Json, axes: list[Json]) -> tuple[Json, Json, int]:
     """Both graphs at size 1 of the certificate's axes, each proved parallel in both, and how many axes that are.
 
     Axes whose slices are added up, or have several elements, keep their size, and so do those that are parallel only when such
     are cut: tests at full size need no proof.
     """
-    if _inputs(left) != _inputs(right):
-        raise Rejected("graph.json: it takes inputs of other shapes or types than program.json")
-    if _outputs(left) != _outputs(right):
-        raise Rejected("graph.json: it gives outputs of other shapes or types than program.json")
     cut = kept = 0
     for axis in axes:
         if not isinstance(axis["inputs"], list) or len(axis["inputs"]) != len(_shapes(left)):

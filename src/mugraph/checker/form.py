@@ -13,11 +13,12 @@ from collections.abc import Callable, Sequence, Set
 from fractions import Fraction
 from typing import Any
 
+from mugraph.checker.lookups import INTEGERS, NEGATIVE
 from mugraph.checker.operators import OPERATORS, Shape
 from mugraph.checker.saved_files import Json, Rejected
 from mugraph.checker.tensors import LEAST
 
-DTYPES = ("fp16", "bf16", "fp32", "fp64", "bool")
+DTYPES = ("fp16", "bf16", "fp32", "fp64", "bool", *INTEGERS)
 LARGEST = 2**48
 """Elements of a tensor: no machine holds more, and machine words count them."""
 MOST_DIMS = 32
@@ -175,6 +176,7 @@ _FORMS: dict[str, Callable[[Any], bool]] = {
     "name": lambda value: isinstance(value, str),
     "combine": lambda value: isinstance(value, str) and value in ("sum", "max", "concat"),
     "least": lambda value: isinstance(value, str) and value in LEAST,
+    "negative": lambda value: isinstance(value, str) and value in NEGATIVE,
     "value": _is_exact,
     "constant": lambda value: value == 1 and _is_integer(value),
     "dtype": _is_typed,
@@ -234,8 +236,8 @@ def _expect(holds: bool, complaint: str) -> None:
 Kind = tuple[Shape, str]
 """Shape and type of a tensor."""
 
-_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8, "bool": 1}
-_MOVING = ("input_iterator", "output_saver", "reshape", "transpose", "repeat")
+_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8, "bool": 1, "int32": 4, "int64": 8}
+_MOVING = ("index_select", "input_iterator", "output_saver", "reshape", "transpose", "repeat")
 """Operators that give booleans of booleans, as concatenating accumulators do; others give numbers."""
 
 
@@ -260,7 +262,10 @@ def _check(graph: Json, operands: Sequence[Kind]) -> list[Kind]:
         if inferred != declared:
             raise Rejected(f"operator {node['op']} has shape {_text(inferred)}, not {_text(declared)}")
         kinds.update({(index, number): kind for number, kind in enumerate(inferred)})
-    return [kinds[i, j] for i, j in graph["outputs"]]
+    results = [kinds[i, j] for i, j in graph["outputs"]]
+    if any(dtype in INTEGERS for _, dtype in results):
+        raise Rejected("an output is a tensor of integers")
+    return results
 
 
 def _text(kinds: Sequence[Kind]) -> str:
@@ -270,12 +275,15 @@ def _text(kinds: Sequence[Kind]) -> str:
 def _inferred(graph: Json, node: Json, reads: list[Kind], operands: Sequence[Kind]) -> Kind:
     op, attributes = node["op"], node["attributes"]
     sources = [operands[attributes["operand"]]] if op == "input_iterator" else reads
+    for number, (shape, dtype) in enumerate(sources):
+        if (dtype in INTEGERS) != (number in OPERATORS[op].integers):
+            raise ValueError(f"operand {number} is {list(shape)} of {dtype}")
     shape = OPERATORS[op].shape(graph, attributes, [shape for shape, _ in sources])
     if len(shape) > MOST_DIMS or math.prod(shape) > LARGEST:
         raise ValueError(f"no machine holds a tensor of shape {list(shape)}")
     if "dtype" in attributes:
         return shape, attributes["dtype"]["dtype"]
-    promoted = _promoted(sources)
+    promoted = _promoted([source for number, source in enumerate(sources) if number not in OPERATORS[op].integers])
     moves = op in _MOVING or attributes.get("combine") == "concat"
     return shape, promoted if promoted != "bool" or moves else "fp32"
 

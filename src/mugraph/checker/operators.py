@@ -64,6 +64,8 @@ class Row:
     optional: frozenset[str] = frozenset()
     function: Callable[..., Any] | None = None
     variadic: bool = False
+    integers: frozenset[int] = frozenset()
+    """Operands of integers; no other operand has any."""
 
     def computed(self, attributes: Json, xs: list[DomainTensor], domain: Domain) -> DomainTensor:
         """The result; raises Rejected for what is no operator on tensors."""
@@ -136,6 +138,26 @@ def _saved_shape(graph: Json, attributes: Json, reads: Sequence[Shape]) -> Shape
     return _multiplied_sizes(reads[0], list(zip(grid, attributes["omap"], strict=True)))
 
 
+def _looked_up_shape(graph: Json, attributes: Json, reads: Sequence[Shape]) -> Shape:
+    table, places = reads
+    dim = _within(attributes["dim"], table)
+    return (*table[:dim], *places, *table[dim + 1 :])
+
+
+def _looked_up(attributes: Json, xs: list[DomainTensor], domain: Domain) -> DomainTensor:
+    """Of integers that are known, as they are in floating point alone."""
+
+    def take(parts: list[Array]) -> Array:
+        table, places = parts[0], np.asarray(parts[1]).astype(np.int64)
+        if attributes["negative"] == "wrapped":
+            places = np.where(places < 0, places + table.shape[attributes["dim"]], places)
+        if (places < 0).any():
+            raise ValueError("an integer is negative")
+        return np.asarray(np.take(table, places, attributes["dim"]))
+
+    return plain(domain.move([x.raw for x in xs], take))
+
+
 def _accumulated_shape(graph: Json, attributes: Json, reads: Sequence[Shape]) -> Shape:
     return _multiplied_sizes(reads[0], [(graph["loop"], attributes["dim"])]) if attributes["combine"] == "concat" else reads[0]
 
@@ -204,6 +226,12 @@ def _but_inner(attributes: Json, shapes: Sequence[Sequence[int]], number: int, d
 
 def _but_dim(attributes: Json, shapes: Sequence[Sequence[int]], number: int, dim: int, result: Sequence[int]) -> int | None:
     return None if dim == attributes["dim"] else dim
+
+
+def _beside_places(attributes: Json, shapes: Sequence[Sequence[int]], number: int, dim: int, result: Sequence[int]) -> int | None:
+    if number or dim == attributes["dim"]:
+        return None
+    return dim if dim < attributes["dim"] else dim + len(shapes[1]) - 1
 
 
 def _but_joined(attributes: Json, shapes: Sequence[Sequence[int]], number: int, dim: int, result: Sequence[int]) -> int | None:
@@ -419,6 +447,10 @@ OPERATORS: dict[str, Row] = {
     ),
     "slice": Row(
         ("kernel",), 1, _sliced, _taken, _but_dim, attributes=frozenset({"dim", "start", "size", "step"}),
+    ),
+    "index_select": Row(
+        ("kernel",), 2, _looked_up_shape, _looked_up, _beside_places, attributes=frozenset({"dim", "negative"}),
+        integers=frozenset({1}),
     ),
     "concat": Row(("kernel",), 1, _concatenated, _one_behind_the_other, _but_dim, attributes=frozenset({"dim"}), variadic=True),
     **{name: function(name, floats) for name, floats in _FUNCTIONS.items()},

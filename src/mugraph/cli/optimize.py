@@ -125,8 +125,8 @@ def optimize(
                 _refuse_limits(space, search, workers, cache, constant)
                 opt = optimize_graph(written, *given, **settings)
             else:
-                chosen = {"search": engine_of(search), "space": space, "workers": number, "cache": cache}
-                opt = superoptimize(*given, **chosen, constants=constant or (), **settings)
+                engine, named = engine_of(search), constant or ()
+                opt = superoptimize(*given, search=engine, space=space, workers=number, cache=cache, constants=named, **settings)
             opt.origin.update(subject.origin)
             if output is not None:
                 opt.save(output)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mugraph.devices.device import Device
+from mugraph.ir.cores import bytes_read
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph
 from mugraph.ir.ops import OPERATORS, apply_call, is_contraction
@@ -15,9 +16,8 @@ def roofline_seconds(program: Graph, device: Device) -> float:
 
 
 def compulsory_bytes(program: Graph) -> int:
-    """Bytes of a kernel graph's inputs and outputs."""
-    tensors = [node.output for node in program.inputs()] + list(program.output_tensors)
-    return sum(tensor.bytes for tensor in tensors)
+    """Bytes of a kernel graph's inputs, of tables only of what is looked up in them, and of its outputs."""
+    return bytes_read(program) + sum(tensor.bytes for tensor in program.output_tensors)
 
 
 def product_flops(program: Graph) -> dict[DType, float]:

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from mugraph.errors import UnsupportedOperator
-from mugraph.frontend import choices, elementary, scans, tensor_parts, windows
+from mugraph.frontend import choices, elementary, lookups, scans, tensor_parts, windows
 from mugraph.frontend.attention import attention, attention_for_cpu
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Value
@@ -600,6 +600,10 @@ ROWS: dict[str, Rule] = {
     "unfold": tensor_parts.unfolded,
     **{f"reflection_pad{rank}d": tensor_parts.reflected for rank in (1, 2, 3)},
     **{f"replication_pad{rank}d": tensor_parts.replicated for rank in (1, 2, 3)},
+    # lookups
+    "embedding": lookups.embedding,
+    "index_select": lookups.index_select,
+    "index": lookups.indexed,
     # copies and casts
     "alias": _same,
     "clone": _same,

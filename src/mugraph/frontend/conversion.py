@@ -18,7 +18,16 @@ from mugraph.errors import MugraphError, UnsupportedOperator
 from mugraph.frontend.aten import ROWS, Rule
 from mugraph.frontend.choices import truth
 from mugraph.frontend.source_lines import line_of_node
-from mugraph.frontend.torch_casts import DTYPES, draws_random_numbers, name_of, note_roundings, noted, rounded_operands, rounds
+from mugraph.frontend.torch_casts import (
+    DTYPES,
+    INTEGERS,
+    draws_random_numbers,
+    name_of,
+    note_roundings,
+    noted,
+    rounded_operands,
+    rounds,
+)
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph
 from mugraph.ir.program import Program, ProgramTensor
@@ -90,7 +99,8 @@ def _program(
     placeholders = {node.name: node for node in graph.nodes if node.op == "placeholder"}
     for placeholder, name in signature.inputs.items():
         node = placeholders[placeholder]
-        values[node] = program.input(name, tuple(node.meta["val"].shape), _dtype(node))
+        shape, dtype = tuple(node.meta["val"].shape), INTEGERS.get(node.meta["val"].dtype)
+        values[node] = program.input(name, shape, _dtype(node) if dtype is None else dtype)
     for placeholder, number in signature.numbers.items():
         values[placeholders[placeholder]] = program.constant(number) if isinstance(number, Scalar) else number
     for node in graph.nodes:
@@ -113,7 +123,10 @@ def _lost_widths(values: Mapping[torch.fx.Node, Any]) -> set[int]:
     tensors = [
         (node, value)
         for node, value in values.items()
-        if isinstance(value, ProgramTensor) and value.number is None and value.dtype is not DType.BOOL
+        if isinstance(value, ProgramTensor)
+        and value.number is None
+        and value.dtype is not DType.BOOL
+        and not value.dtype.is_index
     ]
     return {_dtype(node).bytes for node, value in tensors if _dtype(node).bytes > value.dtype.bytes}
 

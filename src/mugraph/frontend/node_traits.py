@@ -25,7 +25,8 @@ from mugraph.frontend.attention import WATCHED_ROWS
 from mugraph.frontend.constants import KNOWN_MASKS
 from mugraph.frontend.conversion import Signature, convert
 from mugraph.frontend.permuted_blocks import ARRANGED_ROWS, TINY_MATRIX, arranged
-from mugraph.frontend.torch_casts import DTYPES, rounds
+from mugraph.frontend.torch_casts import DTYPES, INTEGERS, rounds
+from mugraph.ir.cores import bytes_read, has_lookups
 from mugraph.ir.graph import Graph
 from mugraph.ir.index_maps import Structure
 from mugraph.ir.ops import OPERATORS, Kind, flops_of, is_reduction, is_scan
@@ -63,8 +64,10 @@ def _tensors(node: fx.Node) -> list[torch.Tensor]:
 
 
 def work_of_program(program: Graph, tensors: Iterable[fx.Node]) -> CallWork:
-    """What kernels that compute `program` cost at least, `tensors` being its inputs and outputs."""
-    return CallWork(sum(map(bytes_of, tensors)), flops_of(program))
+    """What kernels that compute `program` cost at least, `tensors` being its inputs and outputs; of tables that is what they look
+    up."""
+    whole = sum(node.output.bytes for node in program.inputs())
+    return CallWork(sum(map(bytes_of, tensors)) - whole + bytes_read(program), flops_of(program))
 
 
 def share(taken: Iterable[int], rest: Iterable[int]) -> float:
@@ -114,7 +117,8 @@ class Contraction:
 @dataclass(frozen=True, slots=True)
 class Traits:
     """What a call does: the contractions in it, whether it reduces, its exponentials, whether it computes at all, whether it
-    takes tensors apart or puts them together, and whether something runs along a dimension in it."""
+    takes tensors apart or puts them together, whether something runs along a dimension in it, and whether it looks something
+    up."""
 
     contractions: tuple[Contraction, ...] = ()
     reduces: bool = False
@@ -122,6 +126,7 @@ class Traits:
     computes: bool = False
     parts: bool = False
     scans: bool = False
+    looks_up: bool = False
 
     @property
     def moves(self) -> bool:
@@ -146,10 +151,11 @@ SPLITS = frozenset(
 
 
 class Inspector:
-    """The traits of calls on one kind of device (`cpu`, `cuda`), each kind of call converted once."""
+    """The traits of calls on one kind of device (`cpu`, `cuda`), each kind of call converted once; lookups are part of programs
+    where kernels look up."""
 
-    def __init__(self, device: str) -> None:
-        self.device = device
+    def __init__(self, device: str, lookups: bool = True) -> None:
+        self.device, self.lookups = device, lookups
         self._known: dict[str, Traits | str] = {}
 
     def inspect(self, node: fx.Node) -> Traits | str:
@@ -164,7 +170,21 @@ class Inspector:
         key = _key(node)
         if key not in self._known:
             self._known[key] = self._runnable(_converted(node))
-        return self._known[key]
+        found = self._known[key]
+        return self._looking_up(node, found) if isinstance(found, Traits) else found
+
+    def _looking_up(self, node: fx.Node, traits: Traits) -> Traits | str:
+        """The traits of a call, unless it reads integers otherwise than kernels of the device do."""
+        tensors = [tensor for tensor in map(tensor_of, node.all_input_nodes) if tensor is not None]
+        integers = next((tensor.dtype for tensor in tensors if tensor.dtype in INTEGERS), None)
+        if integers is not None and not traits.looks_up:
+            return f"a tensor in it is {integers}"
+        if not traits.looks_up:
+            return traits
+        if not self.lookups:
+            return "kernels of GPUs read no integers"
+        computed = (isinstance(self.inspect(source), Traits) for source in node.all_input_nodes if source.op == "call_function")
+        return "it looks up what kernels compute" if any(computed) else traits
 
     def _runnable(self, found: Traits | str) -> Traits | str:
         """The traits of a call, if kernels of this kind of device can have all that is in it."""
@@ -246,7 +266,7 @@ def _complaint(node: fx.Node, device: str) -> str | None:
         for tensor in _read_parts(source):
             if not isinstance(tensor, torch.Tensor):
                 return "it depends on a number that is computed or varies"
-            if tensor.dtype not in DTYPES:
+            if tensor.dtype not in DTYPES and (source is node or tensor.dtype not in INTEGERS):
                 return f"a tensor in it is {tensor.dtype}"
             if not is_static(tensor):
                 return "its shape varies; torch.compile(dynamic=False) optimizes every size on its own"
@@ -312,4 +332,5 @@ def _traits(program: Graph) -> Traits:
                 contractions.append(Contraction(shape[-1], math.prod(node.output.shape[:-2])))
     exponentials = sum(row.kind is Kind.EXPONENTIATION for _, row in rows)
     computes, parts = any(row.structure not in _MOVING for _, row in rows), has_parts(program)
-    return Traits(tuple(contractions), reduces or (computes and parts), exponentials, computes, parts, scans)
+    looks_up = has_lookups(program)
+    return Traits(tuple(contractions), reduces or (computes and parts), exponentials, computes, parts, scans, looks_up)

@@ -142,10 +142,13 @@ class Partition:
         return Partition(pieces, (*self.left, *more), tuple(kernel for kernel in self.library if kernel not in dropped))
 
 
-def partition(graph: fx.Graph, device: str = "cpu", library: Sequence[LibraryKernel] = ()) -> Partition:
+def partition(
+    graph: fx.Graph, device: str = "cpu", library: Sequence[LibraryKernel] = (), *, lookups: bool | None = None
+) -> Partition:
     """Split a functional graph of ATen calls, whose nodes carry tensors without data in `meta["val"]`.
 
-    Pieces hold calls on tensors of one kind of device, `cpu` or `cuda`, but for those of the `library` kernels.
+    Pieces hold calls on tensors of one kind of device, `cpu` or `cuda`, but for those of the `library` kernels; `lookups` says
+    whether kernels read tables at integers, by default those of a CPU.
 
     From the first call that changes an operand on, everything is left. Pieces hold at least two computing operators, of which one
     kernel can save what passes between them: the library is best at a lone product, unless memory bounds it, as at decode.
@@ -153,7 +156,7 @@ def partition(graph: fx.Graph, device: str = "cpu", library: Sequence[LibraryKer
     note_roundings(graph)
     calls = [node for node in graph.nodes if node.op == "call_function"]
     end = next((index for index, node in enumerate(calls) if mutates(node)), len(calls))
-    inspector = Inspector(device)
+    inspector = Inspector(device, device == "cpu" if lookups is None else lookups)
     masks = {mask for mask in map(unknown_mask, calls) if mask is not None}
     verdicts = {node: inspector.inspect(node) for node in calls[:end]}
     verdicts |= {mask: "it makes a mask, which is looked at before attention runs" for mask in masks if mask in verdicts}
@@ -352,6 +355,8 @@ class _Splitter:
     def _useful(self, piece: Piece) -> bool:
         """Whether there is something to fuse, or products that memory bounds."""
         traits = [self.traits[node] for node in piece.nodes]
+        if any(trait.looks_up for trait in traits) and any(trait.computes for trait in traits):
+            return True  # what is looked up need not be written first
         if sum(trait.computes for trait in traits) + sum(len(trait.contractions) > 1 for trait in traits) > 1:
             return True
         if any(trait.scans for trait in traits):
@@ -379,7 +384,7 @@ def levels_of(calls: Sequence[fx.Node], traits: Mapping[fx.Node, Traits]) -> dic
     levels = _Levels(calls, traits)
     levels.begin()
     levels.postpone(levels.movable)
-    views = [node for node in levels.movable if not traits[node].computes]
+    views = [node for node in levels.movable if not (traits[node].computes or traits[node].looks_up)]
     levels.advance_where_it_saves_traffic(views)
     levels.postpone(views)
     return levels.at

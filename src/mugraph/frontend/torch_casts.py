@@ -21,9 +21,12 @@ DTYPES = {
     torch.bool: DType.BOOL,
 }
 
+INTEGERS = {torch.int32: DType.INT32, torch.int64: DType.INT64}
+"""Types of tensors that programs only take as inputs, to look something up at them."""
+
 FLOATS = {torch_dtype: dtype for torch_dtype, dtype in DTYPES.items() if torch_dtype.is_floating_point}
 
-TORCH_DTYPES = {dtype: torch_dtype for torch_dtype, dtype in DTYPES.items()}
+TORCH_DTYPES = {dtype: torch_dtype for torch_dtype, dtype in (DTYPES | INTEGERS).items()}
 
 
 _NOTE = "rounds"

@@ -28,7 +28,7 @@ from mugraph.frontend.export import Recording, record
 from mugraph.frontend.origins import origins
 from mugraph.frontend.pytree import Arguments, CapturedSource, Results, Traced
 from mugraph.frontend.returned import results_of
-from mugraph.frontend.torch_casts import DTYPES
+from mugraph.frontend.torch_casts import DTYPES, INTEGERS
 from mugraph.ir.scalar import Scalar
 
 
@@ -101,7 +101,7 @@ def _check_place(what: str, tensor: torch.Tensor) -> None:
 
 
 def _check_numbers(what: str, tensor: torch.Tensor) -> None:
-    if tensor.dtype not in DTYPES:
+    if tensor.dtype not in DTYPES | INTEGERS:
         raise InvalidInput(f"{what} has dtype {tensor.dtype}; use float16, bfloat16, float32, float64 or bool")
     if tensor.numel() == 0:
         raise InvalidInput(f"{what} has shape {list(tensor.shape)} without elements; every dimension must be at least 1")

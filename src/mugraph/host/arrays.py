@@ -17,6 +17,7 @@ from mugraph.ir.arithmetic import Array
 from mugraph.ir.dtypes import DType
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Shape, Tensor
+from mugraph.ir.lookups import lookup_shape, places, taken
 from mugraph.ir.ops import Call, operator
 from mugraph.lower.tiles import row_major
 from mugraph.support.picking import picked
@@ -100,6 +101,10 @@ class Arrays(Protocol):
         """The product with a right factor that was packed."""
         ...
 
+    def look_up(self, table: Any, index: Any, dim: int, negative: str) -> Any:
+        """The slices of a table along a dimension at the places that integers name; raises IndexOutOfRange."""
+        ...
+
     def compute(self, call: Call, operands: Sequence[Any], tensor: Tensor) -> Any:
         """A pre-defined kernel, by its row of the operator table; `tensor` is what comes out."""
         ...
@@ -146,6 +151,8 @@ class NumpyArrays:
             DType.FP32: np.dtype(np.float32),
             DType.FP64: np.dtype(np.float64),
             DType.BOOL: np.dtype(np.bool_),
+            DType.INT32: np.dtype(np.int32),
+            DType.INT64: np.dtype(np.int64),
         }
 
     def dtype(self, dtype: DType) -> np.dtype[Any]:
@@ -217,6 +224,9 @@ class NumpyArrays:
     def packed_product(self, left: Array, packed: Array) -> Array:
         return self.matmul(left, packed)
 
+    def look_up(self, table: Array, index: Array, dim: int, negative: str) -> Array:
+        return taken(dim, negative)([table, index])
+
     def compute(self, call: Call, operands: Sequence[Array], tensor: Tensor) -> Array:
         wide = np.float64 if tensor.dtype is DType.FP64 else np.float32
         arithmetic = FloatArithmetic(wide)
@@ -243,6 +253,8 @@ class TorchArrays:
             DType.FP32: torch.float32,
             DType.FP64: torch.float64,
             DType.BOOL: torch.bool,
+            DType.INT32: torch.int32,
+            DType.INT64: torch.int64,
         }
         self.matmul: Callable[[Any, Any], Any] = torch.matmul
         self.pointer: Callable[[Any], int] = torch.Tensor.data_ptr
@@ -382,6 +394,15 @@ class TorchArrays:
 
     def packed_product(self, left: Any, packed: Any) -> Any:
         return self.torch.ops.mkldnn._linear_pointwise(left, packed, None, "none", [], "")
+
+    def look_up(self, table: Any, index: Any, dim: int, negative: str) -> Any:
+        rows = table.shape[dim]
+        if index.device.type == "cpu":
+            index = self.torch.from_numpy(places(index.numpy(), rows, negative))
+        elif negative == "wrapped":  # a GPU's integers are looked at where its own kernel reads them
+            index = self.torch.where(index < 0, index + rows, index)
+        shape = lookup_shape(tuple(table.shape), tuple(index.shape), dim)
+        return table.detach().index_select(dim, index.reshape(-1)).reshape(shape)
 
     def compute(self, call: Call, operands: Sequence[Any], tensor: Tensor) -> Any:
         with self.torch.no_grad():

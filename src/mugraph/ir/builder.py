@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mugraph.errors import InvalidGraph
+from mugraph.errors import InvalidGraph, UnsupportedOperator
 from mugraph.ir.dtypes import DType
-from mugraph.ir.graph import AttributeValue, Graph, Level, Node, Tensor, Value, attributes_of
+from mugraph.ir.graph import LOOKUP, AttributeValue, Graph, Level, Node, Tensor, Value, attributes_of
 from mugraph.ir.ops import GRAPH_DEFINED, Scope, apply_call, operator
 from mugraph.ir.scalar import Scalar
 
@@ -72,5 +72,7 @@ class GraphBuilder:
         return [Value(moved[value.node].node, moved[value.node].output + value.output) for value in graph.outputs]
 
     def build(self, outputs: Sequence[Value]) -> Graph:
-        """The finished graph."""
+        """The finished graph; raises UnsupportedOperator for outputs of integers."""
+        if any(self.tensor(value).dtype.is_index for value in outputs):
+            raise UnsupportedOperator(f"integers are read by {LOOKUP} alone, and are no output; return them beside the program")
         return Graph(self.level, tuple(self.nodes), tuple(outputs), self.grid, self.block, self.loop)

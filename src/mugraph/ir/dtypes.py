@@ -14,7 +14,8 @@ from mugraph.errors import InvalidInput
 class DType(StrEnum):
     """Element type of a tensor; the value is its name in text, JSON and on the command line.
 
-    Booleans are bytes of 0 or 1, which kernels read and write as these numbers.
+    Booleans are bytes of 0 or 1, which kernels read and write as these numbers. Integers are inputs that say where a lookup
+    reads its table (`mugraph.ir.lookups`): nothing is computed with them.
     """
 
     FP16 = "fp16"
@@ -22,11 +23,18 @@ class DType(StrEnum):
     FP32 = "fp32"
     FP64 = "fp64"
     BOOL = "bool"
+    INT32 = "int32"
+    INT64 = "int64"
 
     @property
     def bytes(self) -> int:
         """Size of one element in bytes."""
         return _BYTES[self]
+
+    @property
+    def is_index(self) -> bool:
+        """Whether it is an integer type."""
+        return self in (DType.INT32, DType.INT64)
 
     @property
     def largest(self) -> float:
@@ -64,13 +72,15 @@ class DType(StrEnum):
         return max(self, other, key=lambda dtype: dtype.bytes)
 
 
-_BYTES = {DType.FP16: 2, DType.BF16: 2, DType.FP32: 4, DType.FP64: 8, DType.BOOL: 1}
+_BYTES = {DType.FP16: 2, DType.BF16: 2, DType.FP32: 4, DType.FP64: 8, DType.BOOL: 1, DType.INT32: 4, DType.INT64: 8}
 _LARGEST = {
     DType.FP16: 65504.0,
     DType.BF16: float.fromhex("0x1.fep127"),
     DType.FP32: float(np.finfo(np.float32).max),
     DType.FP64: float(np.finfo(np.float64).max),
     DType.BOOL: 1.0,
+    DType.INT32: float(2**31 - 1),
+    DType.INT64: float(2**63 - 1),
 }
 _NUMPY = {
     DType.FP16: np.float16,
@@ -78,6 +88,8 @@ _NUMPY = {
     DType.FP32: np.float32,
     DType.FP64: np.float64,
     DType.BOOL: np.float32,
+    DType.INT32: np.float64,
+    DType.INT64: np.float64,
 }
 
 
@@ -85,7 +97,7 @@ def round_to(dtype: DType, array: npt.ArrayLike) -> npt.NDArray[Any]:
     """The values of `array` rounded to the nearest of `dtype` (ties to even), as a NumPy array of the same shape.
 
     NumPy has no bf16: its values come as float32 (where numbers of float64 are rounded twice). So do booleans: 1 for
-    what is not 0.
+    what is not 0. Integers come as float64, which has those that any table has rows for.
     """
     if dtype is DType.BOOL:
         return np.not_equal(array, 0).astype(np.float32)

@@ -270,7 +270,10 @@ class Graph:
 _REPR_LINES = 40
 """A longer graph would push what was there before off a terminal."""
 
-FREE = frozenset({"input", "constant", "input_iterator", "output_saver", "reshape", "transpose", "slice", "cast"})
+LOOKUP = "index_select"
+"""The operator of a lookup: along dimension `dim` of its first operand, the slices at the places that its second names."""
+
+FREE = frozenset({"input", "constant", "input_iterator", "output_saver", "reshape", "transpose", "slice", LOOKUP, "cast"})
 """Operators that launch no work at kernel level and cost no operator of the search limits."""
 
 VIEWS = frozenset({"reshape", "transpose", "slice"})

@@ -22,7 +22,7 @@ from mugraph.ir.arithmetic import Abstraction, Arithmetic, Array
 from mugraph.ir.dtypes import DType, round_to
 from mugraph.ir.elementary import FUNCTIONS as ELEMENTARY
 from mugraph.ir.elementary import erf
-from mugraph.ir.graph import AttributeValue, Graph, Level, Node, Shape, Tensor
+from mugraph.ir.graph import LOOKUP, AttributeValue, Graph, Level, Node, Shape, Tensor
 from mugraph.ir.index_maps import (
     IndexMaps,
     MapRule,
@@ -35,6 +35,7 @@ from mugraph.ir.index_maps import (
     reshaped_maps,
     transposed_maps,
 )
+from mugraph.ir.lookups import NEGATIVE, lookup_maps, lookup_shape, taken
 from mugraph.ir.scalar import Scalar
 from mugraph.ir.scans import SCANS, Scan, scanned
 
@@ -148,6 +149,8 @@ class Operator:
     optional: tuple[str, ...] = ()
     variadic: bool = False
     definition: Callable[[Call], Graph] | None = None
+    indices: tuple[int, ...] = ()
+    """Operands that are integers, and of which nothing but places is made."""
 
     @property
     def elementwise(self) -> bool:
@@ -177,13 +180,24 @@ class Operator:
         for name in self.attributes:
             if name not in call.attributes:
                 raise ShapeMismatch(f"{self.name}: attribute {name!r} is missing")
+        for number, tensor in enumerate(inputs):
+            if tensor.dtype.is_index != (number in self.indices):
+                raise UnsupportedOperator(self._mistyped(number, tensor))
         dtype = call.attributes.get("dtype")
         if not isinstance(dtype, DType):
             if "dtype" in self.attributes:
                 raise ShapeMismatch(f"{self.name}: attribute 'dtype' must be a dtype, not {dtype!r}")
-            dtypes = [tensor.dtype for tensor in inputs if tensor.shape] or [tensor.dtype for tensor in inputs]
+            numbers = [tensor for number, tensor in enumerate(inputs) if number not in self.indices]
+            dtypes = [tensor.dtype for tensor in numbers if tensor.shape] or [tensor.dtype for tensor in numbers]
             dtype = self._stored(call, functools.reduce(DType.promote, dtypes))
         return Tensor(self.shape(call), dtype, level)
+
+    def _mistyped(self, number: int, tensor: Tensor) -> str:
+        """Why an operand with integers, or without, cannot be its operand of that number."""
+        what = f"{self.name}: operand {number} of shape {list(tensor.shape)} is {tensor.dtype}"
+        if number in self.indices:
+            return f"{what}; places are named by integers, of int64 or int32"
+        return f"{what}; of integers only {LOOKUP} can read places; convert numbers to a floating-point type before"
 
     def _stored(self, call: Call, dtype: DType) -> DType:
         """What is computed of booleans is no boolean; what only moves them is."""
@@ -326,6 +340,13 @@ def _scanned_shape(call: Call) -> Shape:
     return call.shapes[0]
 
 
+def _lookup_shape(call: Call) -> Shape:
+    if call.attributes["negative"] not in NEGATIVE:
+        raise call.fail(f"negative is {call.attributes['negative']!r}; use {' or '.join(NEGATIVE)}")
+    table, index = call.shapes
+    return lookup_shape(table, index, call.dim())
+
+
 def _partition(call: Call, shape: Shape, parts: Sequence[tuple[int, int | None]], multiply: bool) -> Shape:
     sizes = list(shape)
     for count, dim in parts:
@@ -431,6 +452,10 @@ def _slice(arith: Arithmetic[Any], call: Call, xs: Sequence[Any]) -> Any:
 
 def _concat(arith: Arithmetic[Any], call: Call, xs: Sequence[Any]) -> Any:
     return arith.join(xs, _joined_axis(call.dim()))
+
+
+def _lookup(arith: Arithmetic[Any], call: Call, xs: Sequence[Any]) -> Any:
+    return arith.join(xs, taken(call.dim(), str(call.attributes["negative"])))
 
 
 def _joined_axis(dim: int) -> Callable[[Sequence[Array]], Array]:
@@ -756,6 +781,11 @@ _ROWS = (
         "concat", None, 1, Kind.DATA, Structure.VIEW, _KERNEL, _concat_shape, _concat,
         lambda algebra, call, xs: algebra.opaque("concat", *xs), lambda call: part_maps(call.dim()),
         attributes=("dim",), variadic=True,
+    ),
+    Operator(
+        LOOKUP, None, 2, Kind.DATA, Structure.VIEW, _KERNEL, _lookup_shape, _lookup,
+        lambda algebra, call, xs: algebra.opaque(LOOKUP, *xs), lambda call: lookup_maps(call.dim()),
+        attributes=("dim", "negative"), indices=(1,),
     ),
     _view("cast", None, _KERNEL_BLOCK_THREAD, lambda call: call.shapes[0], _cast, _pointwise, ("dtype",)),
 )  # fmt: skip

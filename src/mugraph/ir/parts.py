@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 
 from mugraph.errors import UnsupportedOperator
 from mugraph.ir.builder import GraphBuilder
+from mugraph.ir.cores import core_of, has_lookups
 from mugraph.ir.definitions import spelled_out
 from mugraph.ir.editing import without_duplicates
 from mugraph.ir.graph import Graph, Level, Node, Shape, Value
@@ -202,11 +203,15 @@ def has_parts(program: Graph) -> bool:
 
 
 def objection(program: Graph) -> str:
-    """Why a kernel graph of pre-defined operators with parts of tensors had better be divided where they are; "" for others."""
-    if not has_parts(program):
+    """Why a kernel graph of pre-defined operators with parts of tensors, or lookups, had better be divided where they are; "" for
+    others."""
+    if not has_lookups(program) and not has_parts(program):
         return ""
     try:
-        found = parted(spelled_out(program))
+        program = core_of(spelled_out(program))
+        if not has_parts(program):
+            return "" if program.kernels() else "it only looks up parts of tensors"
+        found = parted(program)
     except UnsupportedOperator as error:
         return str(error)
     if found is None or not found.core.kernels():

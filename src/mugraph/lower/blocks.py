@@ -329,6 +329,14 @@ class _BlockLowering:
             self.values[value] = known = target
         return known
 
+    def packed(self, value: Value) -> None:
+        """Store a value that is looked up, of which the factors of products read no integers."""
+        known = self.values[value]
+        if isinstance(known, Tile) and known.lookup is not None:
+            target = self.temporary(known.shape)
+            self.write(self.phases[value.node], _Place(target), self.computed(value), self.label_of(value.node))
+            self.values[value] = target
+
     def write(self, phase: Phase, place: _Place, what: _Computed, label: StatementLabel | None = None) -> None:
         """Store an expression, its sources broadcast to the place's shape."""
         sources = tuple(tiles.broadcast(source, place.tile.shape) for source in what.sources)
@@ -366,6 +374,8 @@ class _BlockLowering:
         self.values[Value(index)] = place.tile
 
     def matmul(self, index: int, products: Sequence[tuple[Value, Value]]) -> None:
+        for factor in {value: None for pair in products for value in pair}:
+            self.packed(factor)
         place = self.place_of(Value(index), self.product_order(products))
         combine = place.combine
         if combine is Combine.MAX or (len(products) > 1 and not self.adds_exactly(place.tile)):
@@ -496,7 +506,7 @@ class _BlockLowering:
     def running_maximum(self, shift: Value) -> _RunningMaximum:
         """Keep the maximum of `shift` over the iterations; shared by all accumulators that are shifted alike, in any shape."""
         shape, now = self.graph.tensor(shift).shape, self.tile(shift)
-        elements = (now.buffer, now.start, *tiles.merged(now))
+        elements = (now.buffer, now.start, now.lookup, *tiles.merged(now))
         if elements not in self.maxima:
             names = [StatementLabel(name, shift.node) for name in ("largest", "raised", "old_factor", "new_factor")]
             largest = self.filled(shape, LOWEST, names[0])

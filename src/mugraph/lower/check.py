@@ -62,6 +62,10 @@ def _statement_rules(kernel: Kernel, statement: Statement) -> Iterator[tuple[str
     yield "partial sums are rounded to 16 bits", reads_target(statement) and rounds
     for tile in (statement.target, *statement.sources):
         yield f"a tile leaves its buffer {tile.buffer}", not _inside(kernel, tile)
+        yield (
+            f"{tile.buffer} is looked up, which only inputs outside products are",
+            not _may_be_looked_up(kernel, statement, tile),
+        )
         yield f"{tile.buffer} is swizzled, which only whole buffers in shared memory are", not _may_be_swizzled(kernel, tile)
         held = kernel.buffer(tile.buffer).memory is Memory.REGISTERS
         yield f"{tile.buffer} is a sum in registers, which only products add to", held and not _may_hold(statement)
@@ -103,16 +107,29 @@ def _inside(kernel: Kernel, tile: Tile) -> bool:
     ends = [stride * (size - 1) for size, stride in zip(tile.shape, tile.strides, strict=True)]
     ends += [coefficient * (count - 1) for count, coefficient in zip(kernel.grid, tile.start.grid, strict=False)]
     ends.append(tile.start.loop * (kernel.loop - 1))
+    if tile.lookup is not None:
+        ends.append(tile.lookup.stride * (tile.lookup.rows - 1))
     first = tile.start.constant + sum(end for end in ends if end < 0)
     last = tile.start.constant + sum(end for end in ends if end > 0)
     if tile.swizzle is not None:
         last = _last_of_block(last, tile.swizzle)
+    if tile.lookup is not None and not (tile.lookup.index.shape == tile.shape and _inside(kernel, tile.lookup.index)):
+        return False
     return first >= 0 and last < kernel.buffer(tile.buffer).elements
 
 
 def _last_of_block(place: int, swizzle: Swizzle) -> int:
     """The farthest that a swizzle can move an element which would lie at `place`."""
     return place // swizzle.block * swizzle.block + swizzle.block - 1
+
+
+def _may_be_looked_up(kernel: Kernel, statement: Statement, tile: Tile) -> bool:
+    """Whether integers may say where a tile's elements lie: of tables that are inputs, at integers that are inputs."""
+    if tile.lookup is None:
+        return True
+    integers = tile.lookup.index.buffer
+    read = tile is not statement.target and not isinstance(statement, Matmul) and tile.swizzle is None
+    return read and {tile.buffer, integers} <= {*kernel.inputs} and kernel.buffer(integers).dtype.is_index
 
 
 def _may_be_swizzled(kernel: Kernel, tile: Tile) -> bool:

@@ -15,7 +15,7 @@ from mugraph.ir.dtypes import DType
 from mugraph.ir.ops import operator
 from mugraph.lower.scalar_expressions import Apply, Expression, Source, renumbered, subexpressions
 from mugraph.lower.tile_form import Elementwise, Kernel, Memory, Reduce, Statement, Tile
-from mugraph.lower.tiles import merged
+from mugraph.lower.tiles import merged, of_integers_too
 
 _CHEAP = frozenset(operator(name).scalar for name in ("add", "sub", "mul", "square"))
 """Operators that take as long as reading their result would."""
@@ -75,12 +75,19 @@ def _joined(inner: Reduce, outer: Statement) -> Reduce | None:
         return None
     for first in (-1, -2):
         second = -3 - first
-        if all(tile.strides[first] == tile.shape[second] * tile.strides[second] for tile in sources):
+        if all(_line_up(tile, first, second) for tile in sources):
             joined = (_with_last_joined(tile, second) for tile in sources)
             return replace(outer, sources=tuple(joined), expression=inner.expression)
     return None
 
 
+def _line_up(tile: Tile, outside: int, inside: int) -> bool:
+    """Whether a dimension goes on where another one ends."""
+    own = tile.strides[outside] == tile.shape[inside] * tile.strides[inside]
+    return own and (tile.lookup is None or _line_up(tile.lookup.index, outside, inside))
+
+
+@of_integers_too
 def _with_last_joined(tile: Tile, inside: int) -> Tile:
     """The last two dimensions as one, of which `inside` varies faster."""
     shape, strides = tile.shape, tile.strides
@@ -115,7 +122,8 @@ def _is_cheap(kernel: Kernel, statement: Elementwise) -> bool:
 
 def _elements(tile: Tile) -> int:
     """How many different elements a tile has."""
-    return math.prod(size for size, stride in zip(tile.shape, tile.strides, strict=True) if stride)
+    integers = (0,) * tile.rank if tile.lookup is None else tile.lookup.index.strides
+    return math.prod(size for size, *strides in zip(tile.shape, tile.strides, integers, strict=True) if any(strides))
 
 
 def _fastest(tile: Tile) -> list[int]:
@@ -155,14 +163,18 @@ def _seen(read: Tile, made: Tile, source: Tile) -> Tile | None:
     """
     if read.start != made.start or read.swizzle or made.swizzle or source.swizzle:
         return None
-    same = replace(source, shape=source.shape[: made.rank], strides=source.strides[: made.rank])
+    same = replace(source, lookup=None, shape=source.shape[: made.rank], strides=source.strides[: made.rank])
     runs = merged(made, same)
     strides = [_stride_in(runs, size, stride) for size, stride in zip(read.shape, read.strides, strict=True)]
     if None in strides:
         return None
     more = slice(made.rank, source.rank)
     known = (stride for stride in strides if stride is not None)
-    return replace(source, shape=(*read.shape, *source.shape[more]), strides=(*known, *source.strides[more]))
+    seen = replace(source, shape=(*read.shape, *source.shape[more]), strides=(*known, *source.strides[more]))
+    if source.lookup is None:
+        return seen
+    index = _seen(read, made, source.lookup.index)
+    return None if index is None else replace(seen, lookup=replace(source.lookup, index=index))
 
 
 def _stride_in(runs: Sequence[tuple[int, ...]], size: int, stride: int) -> int | None:

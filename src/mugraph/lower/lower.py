@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mugraph.errors import InvalidGraph, UnsupportedOperator
 from mugraph.ir.dtypes import DType
-from mugraph.ir.graph import VIEWS, Graph, Level, Node, Shape, Tensor, Value
+from mugraph.ir.graph import LOOKUP, VIEWS, Graph, Level, Node, Shape, Tensor, Value
 from mugraph.ir.ops import GRAPH_DEFINED
 from mugraph.lower import tiles
 from mugraph.lower.blocks import lower_block, view
@@ -94,6 +94,15 @@ def launches(graph: Graph) -> dict[int, Launch]:
     }
 
 
+def require_no_lookups(launches: Mapping[int, Launch]) -> None:
+    """Raise UnsupportedOperator for kernels that read where integers say, which those of GPUs do not."""
+    for launch in launches.values():
+        if launch.kernel.integers:
+            raise UnsupportedOperator(
+                f"{LOOKUP} ({launch.kernel.name}): kernels of GPUs read no integers; look up before, and pass what is found"
+            )
+
+
 def require_fp32(name: str, body: Graph) -> None:
     """Raise UnsupportedOperator for a block graph with tensors of fp64, inside or at its borders: kernels compute in fp32."""
     for _, node in body.walk():
@@ -102,7 +111,8 @@ def require_fp32(name: str, body: Graph) -> None:
 
 
 def kernel_windows(graph: Graph) -> dict[Value, tuple[Value, Tile]]:
-    """Each value of a kernel graph as a window of the value that owns its memory (itself, unless it is a view)."""
+    """Each value of a kernel graph as a window of the value that owns its memory: itself, unless it is a view, or looked up in it
+    at the integers of another (`index_of`)."""
     windows: dict[Value, tuple[Value, Tile]] = {}
     placed = {value: window for parts in concatenations(graph).values() for value, window in parts.items()}
     for index, node in enumerate(graph.nodes):
@@ -112,10 +122,22 @@ def kernel_windows(graph: Graph) -> dict[Value, tuple[Value, Tile]]:
             if viewed is not None:
                 windows[Value(index)] = (root, viewed)
                 continue
+        if node.op == LOOKUP:
+            (root, table), (_, integers) = (windows[value] for value in node.inputs)
+            found = tiles.looked_up(table, node.integer("dim"), integers, node["negative"] == "wrapped")
+            if found is not None:
+                windows[Value(index)] = (root, found)
+                continue
         for number, tensor in enumerate(node.outputs):
             value = Value(index, number)
             windows[value] = placed.get(value, (value, _whole(tensor)))
     return windows
+
+
+def index_of(graph: Graph, value: Value) -> Value:
+    """The integers at which a value is looked up whose window says that it is."""
+    node = graph.nodes[value.node]
+    return node.inputs[1] if node.op == LOOKUP else index_of(graph, node.inputs[0])
 
 
 def _whole(tensor: Tensor) -> Tile:
@@ -189,15 +211,25 @@ def needed_nodes(graph: Graph) -> list[int]:
 
 def _launch(graph: Graph, index: int, node: Node, body: Graph, windows: Mapping[Value, tuple[Value, Tile]]) -> Launch:
     require_fp32(f"kernel_{index}", body)
-    roots = tuple(dict.fromkeys(windows[value][0] for value in node.inputs))
+    read = [(value, *windows[value]) for value in node.inputs]
+    indices = {value: index_of(graph, value) for value, _, tile in read if tile.lookup is not None}
+    roots = tuple(dict.fromkeys([*(root for _, root, _ in read), *indices.values()]))
     inputs = tuple(_device_buffer(f"in{number}", graph.tensor(root)) for number, root in enumerate(roots))
     written = [windows[Value(index, number)] for number in range(len(node.outputs))]
     memories = tuple(dict.fromkeys(root for root, _ in written))
     outputs = tuple(_device_buffer(f"out{number}", graph.tensor(root)) for number, root in enumerate(memories))
-    operands = [replace(tile, buffer=inputs[roots.index(root)].name) for root, tile in (windows[value] for value in node.inputs)]
+    names = {root: buffer.name for root, buffer in zip(roots, inputs, strict=True)}
+    operands = [_named(tile, names[root], names[indices.get(value, root)]) for value, root, tile in read]
     results = [replace(tile, buffer=outputs[memories.index(root)].name) for root, tile in written]
     kernel = lower_block(f"kernel_{index}", body, operands, inputs, outputs, results)
     return Launch(kernel, body, roots, memories, tuple((memories.index(root), tile) for root, tile in written))
+
+
+def _named(tile: Tile, buffer: str, integers: str) -> Tile:
+    """A window of this buffer, of which the integers lie in that one if it is looked up."""
+    if tile.lookup is None:
+        return replace(tile, buffer=buffer)
+    return replace(tile, buffer=buffer, lookup=replace(tile.lookup, index=replace(tile.lookup.index, buffer=integers)))
 
 
 def _device_buffer(name: str, tensor: Tensor) -> Buffer:

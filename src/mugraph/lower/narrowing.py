@@ -108,7 +108,7 @@ def _beside(tile: Tile, expression: Expression, sources: Sequence[Tile]) -> obje
     order = [part.index for part in subexpressions(expression) if isinstance(part, Source)]
     numbered = renumbered(expression, [Source(order.index(i) if i in order else i) for i in range(len(sources))])
     read = (tile, *(sources[index] for index in order))
-    places = tuple((one.buffer, one.start, one.swizzle) for one in read)
+    places = tuple((one.buffer, one.start, one.swizzle, one.lookup) for one in read)
     return numbered, places, tuple(sorted(tiles.merged(*read)))
 
 

@@ -30,7 +30,7 @@ _MOST_SUMS = 32
 
 @dataclass(frozen=True, slots=True)
 class LoopDim:
-    """A loop: its size, and the stride of the target and of each source along it."""
+    """A loop: its size, and the stride along it of the target, of each source, and of the integers of each that is looked up."""
 
     size: int
     strides: tuple[int, ...]
@@ -39,7 +39,7 @@ class LoopDim:
 
 def loops_of(statement: Elementwise | Reduce) -> list[LoopDim]:
     """The loops from the target's slowest dimension to its fastest, then the reduced one; at least one loop."""
-    target, sources = statement.target, statement.sources
+    target, sources = statement.target, with_integers(statement.sources)
     dims = [
         LoopDim(size, tuple(tile.strides[d] for tile in (target, *sources))) for d, size in enumerate(target.shape) if size > 1
     ]
@@ -53,6 +53,11 @@ def loops_of(statement: Elementwise | Reduce) -> list[LoopDim]:
         size = statement.sources[0].shape[-1] if statement.sources else 1
         joined.append(LoopDim(size, (0, *(tile.strides[-1] for tile in sources)), reduced=True))
     return joined or [LoopDim(1, (1,) * (1 + len(sources)))]
+
+
+def with_integers(sources: Sequence[Tile]) -> tuple[Tile, ...]:
+    """The sources of a statement, and behind them the integers of those that are looked up."""
+    return (*sources, *(tile.lookup.index for tile in sources if tile.lookup is not None))
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,10 +120,22 @@ class Swizzle:
 
 
 @dataclass(frozen=True, slots=True)
+class TableRows:
+    """What integers add to the places of a tile: element (i_0, i_1, ...) lies `stride` times element (i_0, i_1, ...) of `index`
+    further on. The integers count `rows`; with `wraps`, negative ones from the end.
+    """
+
+    index: Tile
+    stride: int
+    rows: int
+    wraps: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Tile:
     """A window of a buffer: element (i_0, i_1, ...) is `sum_d strides[d] * i_d` elements behind `start`.
 
-    In a swizzled tile that sum goes through `swizzle`.
+    In a swizzled tile that sum goes through `swizzle`; in one that looks up a table, integers add to it what `lookup` says.
     """
 
     buffer: str
@@ -131,6 +143,7 @@ class Tile:
     strides: tuple[int, ...]
     start: Index = Index()
     swizzle: Swizzle | None = None
+    lookup: TableRows | None = None
 
     @property
     def rank(self) -> int:
@@ -246,6 +259,15 @@ class Matmul:
 Statement = Elementwise | Reduce | Scan | Matmul
 
 
+@dataclass(frozen=True, slots=True)
+class Integers:
+    """An input of integers that must lie from `least` up to, but not at, `rows`: kernels look a table up there."""
+
+    buffer: str
+    least: int
+    rows: int
+
+
 def reads_target(statement: Statement) -> bool:
     """Whether a statement needs the old content of its target."""
     match statement:
@@ -340,6 +362,13 @@ class Kernel:
     def shared_bytes(self) -> int:
         """Shared memory one block needs, in bytes."""
         return max((b.offset + b.bytes for b in self.buffers if b.memory is Memory.SHARED), default=0)
+
+    @property
+    def integers(self) -> tuple[Integers, ...]:
+        """What the inputs of integers must be that statements look tables up at."""
+        lookups = [tile.lookup for statement in self.statements for tile in statement.sources if tile.lookup is not None]
+        ranges = (Integers(each.index.buffer, -each.rows if each.wraps else 0, each.rows) for each in lookups)
+        return tuple(dict.fromkeys(ranges))
 
     def buffer(self, name: str) -> Buffer:
         """The buffer called `name`."""

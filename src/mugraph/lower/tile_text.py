@@ -18,10 +18,12 @@
 
 A statement begins with its label, if it has one: the operator and the node of the block graph that it computes. A tile is
 `buffer[shape | strides | start]`; its start is a sum of a constant, a number of elements for each grid dimension (`b0`, `b1`,
-...) and for the iteration (`i`). A swizzled one ends in `^(bits, base, shift)`. `=` stores, `+=` and `max=` combine with what is
-there; a reduction over the last dimension of its sources says how it combines (`sum over`, `max over`). Expressions are templates
-of the operator table, or numbers, in quotation marks, and `#0` is the first source. A barrier stands before the statement that
-threads meet at. `load 0 = body in0[...]` says that node 0 of the block graph reads this window as one tile, in every iteration.
+...) and for the iteration (`i`). A swizzled one ends in `^(bits, base, shift)`, and one whose places integers name in
+`lookup(in1[...] stride(64) rows(100))`: the integers, the elements from row to row, and how many rows there are. `=` stores, `+=`
+and `max=` combine with what is there; a reduction over the last dimension of its sources says how it combines (`sum over`, `max
+over`). Expressions are templates of the operator table, or numbers, in quotation marks, and `#0` is the first source. A barrier
+stands before the statement that threads meet at. `load 0 = body in0[...]` says that node 0 of the block graph reads this window
+as one tile, in every iteration.
 """
 
 from __future__ import annotations
@@ -55,6 +57,7 @@ from mugraph.lower.tile_form import (
     StatementLabel,
     Strips,
     Swizzle,
+    TableRows,
     Tile,
 )
 
@@ -107,7 +110,12 @@ def _numbers(numbers: Sequence[int]) -> str:
 def _tile(tile: Tile) -> str:
     start = f" | {_start(tile.start)}" if any(tile.start.parts) or tile.start.grid else ""
     swizzle = "" if tile.swizzle is None else f"^({tile.swizzle.bits}, {tile.swizzle.base}, {tile.swizzle.shift})"
-    return f"{tile.buffer}[{_numbers(tile.shape)} | {_numbers(tile.strides)}{start}]{swizzle}"
+    lookup = "" if tile.lookup is None else f" lookup({_lookup(tile.lookup)})"
+    return f"{tile.buffer}[{_numbers(tile.shape)} | {_numbers(tile.strides)}{start}]{swizzle}{lookup}"
+
+
+def _lookup(lookup: TableRows) -> str:
+    return f"{_tile(lookup.index)} stride({lookup.stride}) rows({lookup.rows}){' wrapped' if lookup.wraps else ''}"
 
 
 def _start(index: Index) -> str:
@@ -281,7 +289,13 @@ class _Parser(Cursor):
             if len(numbers) != 3:
                 raise opening.fail("a swizzle has three numbers: bits, base, shift")
             swizzle = Swizzle(*numbers)
-        return Tile(name, shape, strides, start, swizzle)
+        return Tile(name, shape, strides, start, swizzle, self._lookup() if self.accept("lookup") else None)
+
+    def _lookup(self) -> TableRows:
+        self.punctuation("(")
+        rows = TableRows(self._tile(), self._extent("stride"), self._extent("rows"), self.accept("wrapped"))
+        self.punctuation(")")
+        return rows
 
     def _numbers_until(self, *ends: str) -> list[int]:
         numbers: list[int] = []

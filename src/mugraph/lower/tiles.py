@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Concatenate, ParamSpec, TypeVar
 
 from mugraph.ir.graph import Shape
-from mugraph.lower.tile_form import Tile
+from mugraph.lower.tile_form import TableRows, Tile
+
+_P = ParamSpec("_P")
+_Seen = TypeVar("_Seen", Tile, Tile | None)
+
+
+def of_integers_too(view: Callable[Concatenate[Tile, _P], _Seen]) -> Callable[Concatenate[Tile, _P], _Seen]:
+    """A view that looks at the integers of a lookup in the same way; None where it cannot."""
+
+    @functools.wraps(view)
+    def both(tile: Tile, /, *args: _P.args, **kwargs: _P.kwargs) -> _Seen:
+        seen = view(tile, *args, **kwargs)
+        if tile.lookup is None or seen is None:
+            return seen
+        index = view(tile.lookup.index, *args, **kwargs)
+        return index if index is None else replace(seen, lookup=replace(tile.lookup, index=index))
+
+    return both
 
 
 def row_major(shape: Shape) -> tuple[int, ...]:
@@ -20,6 +39,7 @@ def row_major(shape: Shape) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
+@of_integers_too
 def permuted(tile: Tile, permutation: Sequence[int]) -> Tile:
     """Dimension i of the result is dimension permutation[i] of the tile."""
     return replace(
@@ -37,6 +57,7 @@ def inverse(permutation: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(range(len(permutation)), key=permutation.__getitem__))
 
 
+@of_integers_too
 def reshaped(tile: Tile, shape: Shape) -> Tile | None:
     """The same elements, in row-major order of the tile's dimensions, as `shape`; None where strides cannot say it."""
     runs = iter(merged(tile))
@@ -55,6 +76,7 @@ def reshaped(tile: Tile, shape: Shape) -> Tile | None:
     return replace(tile, shape=tuple(shape), strides=tuple(strides))
 
 
+@of_integers_too
 def sliced(tile: Tile, dim: int, start: int, size: int, step: int) -> Tile:
     """`size` elements along a dimension, from `start` on in steps of `step`."""
     shape = (*tile.shape[:dim], size, *tile.shape[dim + 1 :])
@@ -76,6 +98,7 @@ def merged(*same_shape: Tile) -> list[tuple[int, ...]]:
     return runs
 
 
+@of_integers_too
 def broadcast(tile: Tile, shape: Shape) -> Tile:
     """The tile repeated by stride 0 to `shape`, aligned at the last dimension as in NumPy."""
     missing = len(shape) - tile.rank
@@ -85,6 +108,7 @@ def broadcast(tile: Tile, shape: Shape) -> Tile:
     return replace(tile, shape=tuple(shape), strides=tuple(strides))
 
 
+@of_integers_too
 def grouped(tile: Tile, dim: int, size: int) -> Tile:
     """Dimension `dim` cut into groups of `size`, the place within the group moved to a new last dimension."""
     stride = tile.strides[dim]
@@ -93,6 +117,7 @@ def grouped(tile: Tile, dim: int, size: int) -> Tile:
     return replace(tile, shape=shape, strides=strides)
 
 
+@of_integers_too
 def split(tile: Tile, dim: int, count: int) -> Tile:
     """Dimension `dim` cut into `count` equal parts: a new dimension of size `count` before it."""
     size, stride = tile.shape[dim] // count, tile.strides[dim]
@@ -101,6 +126,7 @@ def split(tile: Tile, dim: int, count: int) -> Tile:
     return replace(tile, shape=shape, strides=strides)
 
 
+@of_integers_too
 def inserted(tile: Tile, dim: int, count: int) -> Tile:
     """A new dimension of size `count` before `dim`, along which the tile repeats."""
     shape = (*tile.shape[:dim], count, *tile.shape[dim:])
@@ -108,6 +134,7 @@ def inserted(tile: Tile, dim: int, count: int) -> Tile:
     return replace(tile, shape=shape, strides=strides)
 
 
+@of_integers_too
 def cut(tile: Tile, parts: Sequence[tuple[int, int | None]]) -> Tile:
     """The part one block sees in one iteration: `parts` gives (count, dimension or None) per grid dimension, then the loop."""
     shape, start = list(tile.shape), tile.start
@@ -117,6 +144,18 @@ def cut(tile: Tile, parts: Sequence[tuple[int, int | None]]) -> Tile:
             shape[dim] //= count
             start = start.moved(shape[dim] * tile.strides[dim], position, grid_dims)
     return replace(tile, shape=tuple(shape), start=start)
+
+
+def looked_up(table: Tile, dim: int, index: Tile, wraps: bool) -> Tile | None:
+    """A table at the places along a dimension that integers name, whose dimensions stand in its place; None where the table is
+    looked up itself."""
+    if table.lookup is not None:
+        return None
+    before, after, none = table.shape[:dim], table.shape[dim + 1 :], (0,) * index.rank
+    shape = (*before, *index.shape, *after)
+    integers = replace(index, shape=shape, strides=(*(0 for _ in before), *index.strides, *(0 for _ in after)))
+    rows = TableRows(integers, table.strides[dim], table.shape[dim], wraps)
+    return replace(table, shape=shape, strides=(*table.strides[:dim], *none, *table.strides[dim + 1 :]), lookup=rows)
 
 
 def alignment(tile: Tile, widest: int, along: int) -> int:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import fx
 
+from mugraph.devices import device_for
 from mugraph.devices.host import free_memory
 from mugraph.frontend.channels_last import with_channels_last
 from mugraph.frontend.graph_passes import owner_of
@@ -78,7 +79,8 @@ def plans(
     tell, library, known = optimizer.tell or silent, optimizer.library, dict(graphs or {})
     ways = _ways(module.graph, device, optimizer, deadline)
     images = tuple(ways.layouts)
-    whole = partition(module.graph, device, images)
+    lookups = device_for(optimizer.options.target).operands_in_place
+    whole = partition(module.graph, device, images, lookups=lookups)
     tell(Event("partition", f"{len(whole.pieces)} program{'s' * (len(whole.pieces) != 1)}{why}", deadline.elapsed))
     layers = () if library is None else linear_layers(module.graph.nodes, device)
     may_lose = layers and optimizer.options.profile and optimizer.options.keep == "faster"
@@ -92,7 +94,7 @@ def plans(
         if free.isdisjoint(layer.product for layer in layers):
             whole = whole.with_library(layers)
         else:
-            whole = partition(module.graph, device, (*images, *layers))
+            whole = partition(module.graph, device, (*images, *layers), lookups=lookups)
             outcomes = optimizer.outcomes(whole.pieces, known, deadline)
     decided = dict(zip(whole.pieces, outcomes, strict=True))
     made = [_laid_out(module.graph, *choice, decided, optimizer, known, deadline) for choice in ways.choices(whole)]

@@ -271,6 +271,9 @@ def _computation(graph: Graph, node: Node, library: Arrays) -> Callable[..., Any
             return lambda x: x[there]
         case "matmul" if len({tensor.dtype for tensor in (*operands, node.output)}) == 1:
             return library.matmul
+        case "index_select":
+            dim, negative = node.integer("dim"), str(node["negative"])
+            return lambda table, index: library.look_up(table, index, dim, negative)
     call = apply_call(node.op, operands, dict(node.attributes))
     return lambda *xs: library.compute(call, xs, node.output)
 

@@ -20,8 +20,9 @@ from mugraph.devices import Device
 from mugraph.errors import BudgetExceeded, InvalidInput, UndefinedInField, UnsupportedOperator
 from mugraph.ir.axes import axis_program, operands_first
 from mugraph.ir.builder import GraphBuilder
+from mugraph.ir.cores import Cores, cores_of, has_lookups
 from mugraph.ir.definitions import spelled_out
-from mugraph.ir.graph import FREE, Graph, Level, Node, Value
+from mugraph.ir.graph import FREE, LOOKUP, Graph, Level, Node, Value
 from mugraph.ir.liveness import peak_bytes
 from mugraph.ir.parts import Parted, parted
 from mugraph.search.algorithm1.candidates import predicted_seconds
@@ -258,13 +259,39 @@ def search(
     """
     options, program = options or Options(), spelled_out(program)
     space.check(program)
+    if (cores := lookups_apart(program, device)) is not None:
+        found = _without_lookups(cores.cores[0], device, budget, progress, options, workers, shelf, space)
+        return _around(cores, found)
+    return _without_lookups(program, device, budget, progress, options, workers, shelf, space)
+
+
+def lookups_apart(program: Graph, device: Device) -> Cores | None:
+    """The core of a program that looks something up; raises UnsupportedOperator where it computes the table, and for GPUs."""
+    if has_lookups(program) and not device.operands_in_place:
+        raise UnsupportedOperator(
+            f"{LOOKUP}: kernels of {device.name} read no integers; look up before, and pass what is found as an input"
+        )
+    return cores_of(program)
+
+
+def _without_lookups(
+    program: Graph,
+    device: Device,
+    budget: float | None,
+    progress: Callable[[Progress], None] | None,
+    options: Options,
+    workers: Workers,
+    shelf: Shelf | None,
+    space: SearchSpace,
+) -> SearchResult:
+    """The search of a program without lookups, as its core where it has parts of tensors."""
     with suppress(UnsupportedOperator):
         if (around := parted(program)) is not None:
             return _around(around, _search(around.core, device, budget, progress, options, workers, shelf, space))
     return _search(program, device, budget, progress, options, workers, shelf, space)
 
 
-def _around(parts: Parted, found: SearchResult) -> SearchResult:
+def _around(parts: Parted | Cores, found: SearchResult) -> SearchResult:
     """What was found for the core of a program, as muGraphs of the program."""
     return replace(found, candidates=[Proposal(parts.around(each.graph), each.cost) for each in found.candidates])
 

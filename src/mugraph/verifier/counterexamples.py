@@ -16,6 +16,7 @@ import numpy as np
 
 from mugraph.errors import BudgetExceeded
 from mugraph.ir.arithmetic import Array
+from mugraph.ir.cores import cores_of
 from mugraph.ir.graph import Graph
 from mugraph.verifier.certainty import Element, Look, Place, SlicedPair, certainly
 from mugraph.verifier.enclosures import NotEnclosed
@@ -65,6 +66,8 @@ class Counterexample:
             return self.output is None
         if self.inputs is None or self.output is None or self.index is None:
             return False
+        if (cores := cores_of(left, right)) is not None:
+            left, right = cores.cores
         pair = SlicedPair.of(left, right, dict(enumerate(self.inputs)))
         inputs = [pair.fixed[number][np.newaxis] for number in range(len(self.inputs))]
         place = pair.sliced(self.output, self.index)

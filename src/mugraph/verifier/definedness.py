@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from mugraph.ir.arithmetic import Array
+from mugraph.ir.cores import cores_of
 from mugraph.ir.dtypes import DType
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Graph
@@ -29,6 +30,8 @@ def undefined_operator(program: Graph, graph: Graph, seed: int = 0) -> str:
     """What of a muGraph has no result for normal inputs at which the program has one, in words; empty if nothing was seen."""
     if total(graph):
         return ""
+    if (cores := cores_of(program, graph)) is not None:
+        program, graph = cores.cores
     cut = shared_slice(program, graph)
     for inputs in _points(cut.left, seed):
         if not _defined(cut.right, inputs) and _defined(cut.left, inputs):

@@ -14,7 +14,7 @@ import numpy as np
 
 from mugraph.errors import BudgetExceeded
 from mugraph.ir.arithmetic import Array
-from mugraph.ir.graph import ACCUMULATORS, VIEWS, Graph, Node, Value
+from mugraph.ir.graph import ACCUMULATORS, LOOKUP, VIEWS, Graph, Node, Value
 from mugraph.ir.scalar import Scalar
 from mugraph.verifier.certainty import Look, SlicedPair, certainly
 from mugraph.verifier.counterexamples import Counterexample, at_point, batches, whole
@@ -23,7 +23,7 @@ from mugraph.verifier.points import points
 from mugraph.verifier.signs import Condition, Signs, conditions, signs_of
 
 _UNDEFINED_BELOW_ZERO = frozenset({"sqrt", "log", "log2", "pow"})
-_OF_ONE_SIGN = (VIEWS - {"slice"}) | ACCUMULATORS | {"cast", "repeat", "sum", "max", "sqrt", "output_saver"}
+_OF_ONE_SIGN = (VIEWS - {"slice"}) | ACCUMULATORS | {LOOKUP, "cast", "repeat", "sum", "max", "sqrt", "output_saver"}
 """Operators whose results are positive where their first operands are, and only there."""
 _WITH_CONSTANTS = frozenset({"add", "mul", "div"})
 """Operators of which that holds where one operand is a positive constant."""

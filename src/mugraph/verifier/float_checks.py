@@ -17,6 +17,7 @@ import numpy as np
 
 from mugraph.errors import BudgetExceeded
 from mugraph.ir.arithmetic import Array
+from mugraph.ir.cores import Cores, core_of, cores_of, ranges
 from mugraph.ir.dtypes import DType, round_to
 from mugraph.ir.graph import Graph, Shape
 from mugraph.verifier.deviations import Measure
@@ -107,15 +108,18 @@ def drawn(sizes: Sequence[int], seed: int) -> list[Array]:
 def fill(graph: Graph, arrays: Sequence[Array], kind: InputKind, seed: int, draw: Draw = drawn) -> None:
     """Fill contiguous arrays, one per input of a kernel graph, with numbers rounded to the inputs' dtypes.
 
-    Booleans are 0 or 1, one as often as the other. Numbers lose their signs where roots and logarithms are taken of an input
-    itself: it stands for a variance or a probability.
+    Booleans are 0 or 1, one as often as the other; integers are places in the tables that are looked up at them. Numbers lose
+    their signs where roots and logarithms are taken of an input itself: it stands for a variance or a probability.
     """
-    positive = positive_inputs(graph)
+    positive, integers = positive_inputs(graph), ranges(graph)
     normals = draw([array.size for array in arrays], seed)
     for number, (node, array, unit) in enumerate(zip(graph.inputs(), arrays, normals, strict=True)):
         normal = unit if kind.scale == 1 else unit * np.float32(kind.scale)
         if node.output.dtype is DType.BOOL:
             array[...] = _booleans(kind, np.resize(normal, array.shape))
+            continue
+        if node.output.dtype.is_index:
+            array[...] = _integers(np.resize(unit, array.shape), *integers.get(number, (0, 1)))
             continue
         numbers = _rows(normal, array.shape, ADVERSARIAL[kind.pattern]) if kind.pattern else normal
         _repeat(round_to(node.output.dtype, numbers).reshape(-1), array.reshape(-1))
@@ -135,6 +139,20 @@ def _booleans(kind: InputKind, normal: Array) -> Array:
     share = np.mod(np.abs(normal[..., :1]) * (1 / kind.scale), 1)
     places = np.arange(normal.shape[-1]) / normal.shape[-1]
     return np.asarray(places < share if kind.scale < 1 else places >= share, np.float32)
+
+
+def _integers(normal: Array, least: int, rows: int) -> Array:
+    """Integers from `least` up to `rows`, made of normal numbers: all alike often, and the first and the last of them for certain
+    where there are two elements."""
+    share = np.mod(np.abs(normal.astype(np.float64)) * _SPREAD, 1)
+    found = np.minimum(np.floor(least + share * (rows - least)), rows - 1)
+    if found.size > 1:
+        found.reshape(-1)[[0, -1]] = rows - 1, least
+    return np.asarray(found)
+
+
+_SPREAD = 1e4
+"""Normal numbers times so much have fractions that are spread evenly."""
 
 
 def _rows(normal: Array, shape: Shape, pattern: Pattern) -> Array:
@@ -198,8 +216,8 @@ def float_check(
     """
     pulse = functools.partial(_look_at_the_clock, math.inf if budget is None else time.monotonic() + budget)
     pulse()
-    known, made = _known(reference, seed), _Inputs(reference, seed, parts_of(graph), pulse)
-    own_run = baseline or operator_by_operator(reference, pulse)
+    known, made = _known(core_of(reference), seed), _Inputs(reference, seed, parts_of(graph), pulse)
+    alone = operator_by_operator(core_of(reference), pulse)
     dtypes = tuple(tensor.dtype for tensor in reference.output_tensors)
     entries: list[ScaleError] = []
     reason = blamed = ""
@@ -210,8 +228,8 @@ def float_check(
             results = run(*made.inputs)
         entry = ScaleError(kind.scale, exact.errors(results), None, kind.pattern, exact.compared)
         if kind.standard or entry.exceeds(dtypes):
-            own = own_run(*made.inputs)
-            exact = exact.beside(made.inputs, own, results, pulse) if isinstance(exact, Sampled) else exact
+            own = baseline(*made.inputs) if baseline is not None else alone(*made.read)
+            exact = exact.beside(made.read, own, results, pulse) if isinstance(exact, Sampled) else exact
             entry = replace(entry, errors=exact.errors(results), baseline=exact.errors(own))
         entries.append(entry)
         why = entry.instability(dtypes)
@@ -256,24 +274,32 @@ class _Known:
 
 @dataclass(slots=True)
 class _Inputs:
-    """The inputs of one check, in arrays that are filled with one kind after the other."""
+    """The inputs of one check, in arrays that are filled with one kind after the other.
+
+    A program that looks something up is compared as its core: `read` is what that takes. Integers may name one place twice, so
+    slices of its inputs repeat as they may, and all of them, or the sample, are compared for each kind.
+    """
 
     program: Graph
     seed: int
     parts: Sequence[int]
     pulse: Pulse
     inputs: list[Array] = field(init=False)
+    read: list[Array] = field(init=False)
+    cores: Cores | None = field(init=False)
     normals: dict[tuple[int, ...], list[Array]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.inputs = arrays_for(self.program, [node.output.shape for node in self.program.inputs()])
+        self.inputs = self.read = arrays_for(self.program, [node.output.shape for node in self.program.inputs()])
+        self.cores = cores_of(self.program)
 
     def fill(self, kind: InputKind, known: _Known) -> ExactValues:
         """Fill the inputs with those of a kind, and return the exact outputs."""
         reference = known.reference
-        if kind.standard:
+        if kind.standard or self.cores is not None:
             fill(self.program, self.inputs, kind, self.seed, self.draw)
-            return self.standard(known, kind)
+            self.read = self.inputs if self.cores is None else self.cores.inputs(self.inputs)
+            return self.exact(known, kind)
         counts = known.few
         different = self.inputs
         if counts != reference.all:
@@ -285,16 +311,16 @@ class _Inputs:
             known.by_kind[kind, None] = Repeating.of(reference, different, counts, self.pulse)
         return known.by_kind[kind, None]
 
-    def standard(self, known: _Known, kind: InputKind) -> ExactValues:
+    def exact(self, known: _Known, kind: InputKind) -> ExactValues:
         """The exact outputs where all slices differ: all of them, or a sample."""
         reference = known.reference
         places = None if known.sample is None else chosen(reference.all, known.sample, self.parts, self.seed)
         key = (kind, None if places is None else tuple(sorted({*self.parts})))
         if key not in known.by_kind:
             known.by_kind[key] = (
-                Repeating.of(reference, self.inputs, reference.all, self.pulse)
+                Repeating.of(reference, self.read, reference.all, self.pulse)
                 if places is None
-                else Sampled.of(reference, self.inputs, places, self.pulse)
+                else Sampled.of(reference, self.read, places, self.pulse)
             )
         return known.by_kind[key]
 
@@ -331,6 +357,8 @@ def _culprit(program: Graph, graph: Graph, inputs: Sequence[Array], worst: Worst
     """
     dtypes = {tensor.dtype for node in graph.nodes for tensor in node.outputs}
     precision = DType.FP64 if any(t.dtype is DType.FP64 for t in graph.output_tensors) else DType.FP32
+    if (cores := cores_of(program, graph)) is not None:
+        (program, graph), inputs = cores.cores, cores.inputs(inputs)
     cut = shared_slice(program, graph)
     errors = operator_errors(cut.right, slices_at(cut.axes, inputs, *worst), precision)
     if not errors:

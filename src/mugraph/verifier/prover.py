@@ -31,8 +31,9 @@ from mugraph.verifier.identities import simplified
 from mugraph.verifier.infinities import infinities_apart
 from mugraph.verifier.known_values import NOTHING, Known
 from mugraph.verifier.properties import Property, known_properties
-from mugraph.verifier.random_tests import Verdict, by_random_tests, late, looked_at
+from mugraph.verifier.random_tests import Verdict, by_random_tests, late, looked_at, of_cores
 from mugraph.verifier.theories import ARITHMETIC, by_properties, pointwise, z3_installed, z3_module
+from mugraph.verifier.through_cores import core_pair
 
 _CLOSE = 1e-9
 
@@ -69,6 +70,8 @@ def prove(
     TargetUnavailable without Z3.
     """
     z3_module()
+    if (cores := core_pair(left, right, known)) is not None:
+        left, right, known = cores.left, cores.right, cores.known
     given = [fact if isinstance(fact, Property) else Property.parse(fact) for fact in properties]
     try:
         sides = [_single_tile(spelled_out(graph), max_error, seed, deadline) for graph in (left, right)]
@@ -109,6 +112,10 @@ def verify(
     Without Z3 the answer is that of the other means, unless properties are given, which then raises TargetUnavailable.
     Raises InvalidInput for malformed or false properties, needed or not.
     """
+    if (cores := core_pair(left, right, known)) is not None:
+        sides = cores.left, cores.right
+        verdict = verify(*sides, properties=properties, max_error=max_error, seed=seed, budget=budget, known=cores.known)
+        return of_cores(verdict, left, right, cores)
     given = [fact if isinstance(fact, Property) else Property.parse(fact) for fact in properties]
     deadline = None if budget is None else time.monotonic() + budget
     evidence = _Evidence(left, right, max_error, seed, deadline, known)

@@ -19,6 +19,7 @@ from mugraph.verifier.known_values import NOTHING, Known, check_known
 from mugraph.verifier.parallel_axes import ParallelAxis, Slice, shared_slice
 from mugraph.verifier.root_semantics import TooManyRadicands
 from mugraph.verifier.semantics import WITH_PROPERTIES, Semantics, beyond_rational, meanings
+from mugraph.verifier.through_cores import CorePair, core_pair
 from mugraph.verifier.trials import Trials, input_shapes
 
 _LAWS_ELEMENTS = 1 << 26
@@ -100,7 +101,18 @@ def verify_graphs(
     """
     deadline = None if budget is None else time.monotonic() + budget
     verdict = by_random_tests(a, b, max_error=max_error, seed=seed, budget=budget, known=known)
+    if verdict.outcome is Outcome.UNDECIDED and (cores := core_pair(a, b, known)) is not None:
+        return of_cores(looked_at(verdict, cores.left, cores.right, deadline, cores.known), a, b, cores)
     return looked_at(verdict, a, b, deadline, known)
+
+
+def of_cores(verdict: Verdict, a: Graph, b: Graph, cores: CorePair) -> Verdict:
+    """What a verdict on the cores of two graphs that look something up says of the graphs themselves."""
+    if verdict.outcome is Outcome.DIFFERENT and not cores.realisable:
+        verdict = replace(verdict, counterexample=None).undecided(
+            "they differ in what they compute of what is looked up, and some of that is looked up at one place more than once"
+        )
+    return replace(verdict, certificate=replace(verdict.certificate, left=digest(a), right=digest(b)))
 
 
 def looked_at(verdict: Verdict, a: Graph, b: Graph, deadline: float | None, known: Known = NOTHING) -> Verdict:
@@ -137,7 +149,8 @@ def by_random_tests(
     if digest(a) == digest(b):
         return Verdict(_of_itself(a, max_error, seed_or_fresh(seed)))
     deadline = None if budget is None else time.monotonic() + budget
-    verdict = _Verification(spelled_out(a), spelled_out(b), max_error, seed, deadline, known).run()
+    left, right, values = _sides(a, b, known)
+    verdict = _Verification(left, right, max_error, seed, deadline, values).run()
     return replace(verdict, certificate=replace(verdict.certificate, left=digest(a), right=digest(b)))
 
 
@@ -158,11 +171,18 @@ def recheck(certificate: Certificate, a: Graph, b: Graph, known: Known = NOTHING
     if certificate.untested:
         again = _of_itself(a, certificate.max_error, certificate.seed)
     else:
-        sides = spelled_out(a), spelled_out(b)
-        again = _Verification(*sides, certificate.max_error, certificate.seed, None, known).tested().certificate
+        left, right, values = _sides(a, b, known)
+        again = _Verification(left, right, certificate.max_error, certificate.seed, None, values).tested().certificate
     for name in ("axes", "difference", "semantics", "rounds", "error_bound", "outcome"):
         if getattr(again, name) != getattr(certificate, name):
             raise InvalidInput(f"certificate: {name!r} is not what repeating the verification gives")
+
+
+def _sides(a: Graph, b: Graph, known: Known) -> tuple[Graph, Graph, Known]:
+    """What is tested of two graphs, the cores of those that look something up, and the known values of its inputs."""
+    left, right = spelled_out(a), spelled_out(b)
+    cores = core_pair(left, right, known)
+    return (left, right, known) if cores is None else (cores.left, cores.right, cores.known)
 
 
 @dataclass(frozen=True, slots=True)

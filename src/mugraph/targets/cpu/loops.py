@@ -6,7 +6,7 @@ every subexpression is computed in the outermost loop where its operands are kno
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from mugraph.ir.ops import operator
@@ -33,22 +33,27 @@ def print_loops(writer: Writer, statement: Elementwise | Reduce) -> None:
         Nest(writer, statement).write()
 
 
-def vector_cost(dim: LoopDim, lanes: int) -> float:
-    """Relative time of vectorising along a dimension: idle lanes, and lanes that are loaded one by one."""
+def vector_cost(dim: LoopDim, lanes: int, operands: int) -> float:
+    """Relative time of vectorising along a dimension: idle lanes, and lanes that are loaded one by one.
+
+    Strides behind those of the `operands` are of integers that these are looked up at.
+    """
     used = dim.size / (-(-dim.size // lanes) * lanes)
-    separate = sum(stride not in (0, 1) for stride in dim.strides)
+    own, integers = dim.strides[:operands], dim.strides[operands:]
+    separate = sum(stride not in (0, 1) for stride in own) + sum(stride != 0 for stride in integers)
     folding = 8 / dim.size if dim.reduced else 0
     return (1 + 4 * separate) / used + folding
 
 
-def _turning(dims: Sequence[LoopDim]) -> tuple[LoopDim, LoopDim, frozenset[int]] | None:
-    """Where sources lie across what the target lies along: their dimension, the target's, and the numbers of such sources."""
+def _turning(dims: Sequence[LoopDim], plain: Container[int]) -> tuple[LoopDim, LoopDim, frozenset[int]] | None:
+    """Where sources lie across what the target lies along: their dimension, the target's, and the numbers of such sources, which
+    are among the `plain` ones."""
     vector = next((dim for dim in dims if dim.strides[0] == 1), None)
     if vector is None or any(dim.reduced for dim in dims) or vector.size < _LEAST_TURNED:
         return None
     for rows in dims:
         sources = [(number, dims_of) for number, dims_of in enumerate(zip(rows.strides[1:], vector.strides[1:], strict=True))]
-        across = frozenset(number for number, (along, over) in sources if along == 1 and over > 1)
+        across = frozenset(number for number, (along, over) in sources if along == 1 and over > 1 and number in plain)
         if across and rows is not vector and rows.size >= _LEAST_TURNED:
             return rows, vector, across
     return None
@@ -63,26 +68,34 @@ class Nest(Generic[Loops]):
     def __init__(self, writer: Writer, statement: Loops) -> None:
         self.writer, self.statement = writer, statement
         self.lanes = writer.vectors.lanes
+        self.operands = 1 + len(statement.sources)
+        lookups = [number for number, tile in enumerate(statement.sources) if tile.lookup is not None]
+        self.integers = {number: self.operands + place for place, number in enumerate(lookups)}
+        """For each source that is looked up, the place of its integers among the strides of a loop."""
         self.turned: frozenset[int] = frozenset()
         """Sources whose rows lie along the loop around the vector loop."""
         self.loops, self.vector = self.arranged()
         self.expression = self.with_reciprocals(statement.expression)
-        self.names: dict[Expression, str] = {}
+        self.names: dict[Expression | int, str] = {}
+        """Of values, and of the places at which a source with that number is looked up."""
 
     def write(self) -> None:
         self.writer.pointer("target", self.statement.target, written=True)
         for number, tile in enumerate(self.statement.sources):
             self.writer.pointer(f"x{number}", tile)
+            if tile.lookup is not None:
+                self.writer.pointer(f"integers{number}", tile.lookup.index)
         self.level(0, self.lanes)
 
     def arranged(self) -> tuple[list[LoopDim], int]:
         """The loops, outermost first, and which of them goes over vectors."""
         assert not isinstance(self.statement, Scan)
         dims = loops_of(self.statement)
-        vector = min(dims, key=lambda dim: vector_cost(dim, self.lanes))
+        vector = min(dims, key=lambda dim: vector_cost(dim, self.lanes, self.operands))
         outer = [dim for dim in dims if dim is not vector and not dim.reduced]
         inner = [dim for dim in dims if dim is not vector and dim.reduced]
-        if (turning := _turning(dims)) is not None:
+        plain = {*range(len(self.statement.sources))} - self.integers.keys()
+        if (turning := _turning(dims, plain)) is not None:
             rows, vector, self.turned = turning
             outer = [*(dim for dim in dims if dim is not vector and dim is not rows), rows]
         return [*outer, vector, *inner], len(outer)
@@ -255,7 +268,8 @@ class Nest(Generic[Loops]):
         """How many loops an expression's value depends on: it is computed right inside the last of them."""
         match expression:
             case Source(index):
-                return max((d + 1 for d, loop in enumerate(self.loops) if loop.strides[index + 1]), default=0)
+                strides = [index + 1, *([self.integers[index]] if index in self.integers else [])]
+                return max((d + 1 for d, loop in enumerate(self.loops) if any(loop.strides[at] for at in strides)), default=0)
             case Apply(_, arguments):
                 return max((self.depth(argument) for argument in arguments), default=0)
         return 0
@@ -270,15 +284,51 @@ class Nest(Generic[Loops]):
         return Apply(expression.template, arguments)
 
     def define(self, depth: int, lanes: int) -> None:
-        """Declare every subexpression that becomes known at this depth."""
+        """Declare every subexpression that becomes known at this depth, and the places at which sources are looked up."""
+        for number, strides in self.integers.items():
+            known = max((d + 1 for d, loop in enumerate(self.loops) if loop.strides[strides]), default=0)
+            if number not in self.names and known == depth and not self.scattered(number):
+                self.names[number] = f"row{number}"
+                self.writer.line(
+                    f"const long row{number} = {self.row(number, self.address(f'integers{number}', strides, depth))};"
+                )
         for node in subexpressions(self.expression):
             if node not in self.names and self.depth(node) == depth:
                 name = f"v{len(self.names)}"
                 self.writer.line(f"const vec {name} = {self.value(node, lanes)};")
                 self.names[node] = name
 
+    def scattered(self, number: int) -> bool:
+        """Whether every lane of a source is looked up at a place of its own."""
+        return number in self.integers and self.loops[self.vector].strides[self.integers[number]] != 0
+
+    def row(self, number: int, address: str) -> str:
+        """The place that the integer at an address stands for, in elements of the table."""
+        lookup = self.statement.sources[number].lookup
+        assert lookup is not None
+        place = f"from_end(*({address}), {lookup.rows})" if lookup.wraps else f"*({address})"
+        return f"{place} * {lookup.stride}"
+
+    def gathered(self, number: int, lanes: int, depth: int) -> str:
+        """Lanes that are looked up one by one, as a value: the statements before it load them."""
+        strides, name = self.integers[number], f"looked_up{number}"
+        here, stride = f"(i{self.vector} + lane)", self.loops[self.vector].strides
+        others = {pointer: self.address(pointer, at, depth, but=self.vector) for pointer, at in self.pointers(number)}
+        integer = sum_of([others[f"integers{number}"], scaled(stride[strides], here)])
+        place = sum_of([others[f"x{number}"], scaled(stride[number + 1], here), self.row(number, integer)])
+        self.writer.line(f"vec {name} = {{0}};")
+        dtype = self.writer.dtype(self.statement.sources[number])
+        self.writer.line(f"for (long lane = 0; lane < {lanes}; ++lane) {name}[lane] = one_{dtype}({place});")
+        return name
+
+    def pointers(self, number: int) -> tuple[tuple[str, int], tuple[str, int]]:
+        """The pointers of a source that is looked up and of its integers, and their places among the strides of a loop."""
+        return (f"x{number}", number + 1), (f"integers{number}", self.integers[number])
+
     def value(self, node: Expression, lanes: int) -> str:
         match node:
+            case Source(index) if self.scattered(index):
+                return self.gathered(index, lanes, self.depth(node))
             case Source(index):
                 tile = self.statement.sources[index]
                 return self.load(f"x{index}", tile, index + 1, lanes, self.depth(node))
@@ -287,14 +337,15 @@ class Nest(Generic[Loops]):
             case Apply(template, arguments):
                 return template.format(*(self.names[argument] for argument in arguments))
 
-    def address(self, pointer: str, number: int, depth: int) -> str:
-        terms = [scaled(loop.strides[number], f"i{d}") for d, loop in enumerate(self.loops[:depth])]
+    def address(self, pointer: str, number: int, depth: int, but: int | None = None) -> str:
+        terms = [scaled(loop.strides[number], f"i{d}") for d, loop in enumerate(self.loops[:depth]) if d != but]
         return sum_of([pointer, *terms])
 
     def load(self, pointer: str, tile: Tile, number: int, lanes: int, depth: int) -> str:
         if number - 1 in self.turned:
             return f"turned{number - 1}[row]"
         address, dtype = self.address(pointer, number, depth), self.writer.dtype(tile)
+        address = sum_of([address, self.names[number - 1]]) if tile.lookup is not None else address
         stride = self.loops[self.vector].strides[number]
         if stride == 0 or depth <= self.vector:
             return f"spread_{dtype}({address})"
@@ -325,9 +376,9 @@ class Nest(Generic[Loops]):
 class _Scope:
     """Names declared inside a C block are forgotten when it closes."""
 
-    def __init__(self, names: dict[Expression, str]) -> None:
+    def __init__(self, names: dict[Expression | int, str]) -> None:
         self.names = names
-        self.outside: dict[Expression, str] = {}
+        self.outside: dict[Expression | int, str] = {}
 
     def __enter__(self) -> None:
         self.outside = dict(self.names)

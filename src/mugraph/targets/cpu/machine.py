@@ -8,10 +8,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+
 from mugraph.errors import InvalidInput
 from mugraph.host.arrays import Arrays, arrays_of
 from mugraph.host.thread_pool import load_thread_pool
+from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph
+from mugraph.ir.lookups import NEGATIVE, places
 from mugraph.lower import Launch, lower
 from mugraph.lower.inlining import with_cheap_values_inlined, with_joined_reductions
 from mugraph.lower.narrowing import with_rounded_factors
@@ -122,6 +126,23 @@ class Cpu:
 
 def _function(library: ctypes.CDLL, kernel: Kernel) -> Any:
     function = getattr(library, kernel.name)
-    function.restype = None
+    function.restype = ctypes.c_long if kernel.integers else None
     function.argtypes = [ctypes.c_void_p] * (len(kernel.inputs) + len(kernel.outputs))
-    return function
+    return _checked(function, kernel) if kernel.integers else function
+
+
+def _checked(function: Callable[..., int], kernel: Kernel) -> Callable[..., None]:
+    """A kernel that looks tables up; it raises IndexOutOfRange where integers name no rows of them."""
+
+    def run(*addresses: int) -> None:
+        if refused := function(*addresses):
+            wrong = kernel.integers[refused - 1]
+            buffer = kernel.buffer(wrong.buffer)
+            numbers = _INTEGERS[buffer.dtype] * buffer.elements
+            given = np.ctypeslib.as_array(numbers.from_address(addresses[kernel.inputs.index(wrong.buffer)]))
+            places(given, wrong.rows, NEGATIVE[wrong.least < 0])
+
+    return run
+
+
+_INTEGERS = {DType.INT32: ctypes.c_int32, DType.INT64: ctypes.c_int64}

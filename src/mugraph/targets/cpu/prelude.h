@@ -4,6 +4,8 @@
 typedef float fp32_t;
 typedef unsigned short bf16_t;
 typedef unsigned char bool_t;
+typedef int int32_t;
+typedef long long int64_t;
 #ifdef __FLT16_MANT_DIG__
 typedef _Float16 fp16_t;
 typedef fp16_t halfs __attribute__((vector_size(2 * LANES)));
@@ -42,6 +44,21 @@ INLINE void share(long blocks, int parallel, long *first, long *last)
     *first = blocks * thread / threads;
     *last = blocks * (thread + 1) / threads;
 }
+
+/* The first of `count` integers that is less than `least` or not less than `rows`, counted from 1; 0 where there is none. */
+#define DEFINE_FIRST_OUTSIDE(type)                                                                  \
+    INLINE long first_outside_##type(const type##_t *p, long count, long least, long rows)          \
+    {                                                                                               \
+        for (long i = 0; i < count; ++i)                                                            \
+            if (p[i] < least || p[i] >= rows)                                                       \
+                return i + 1;                                                                       \
+        return 0;                                                                                   \
+    }
+DEFINE_FIRST_OUTSIDE(int32)
+DEFINE_FIRST_OUTSIDE(int64)
+
+/* A place that is counted from the end where it is negative. */
+INLINE long from_end(long place, long rows) { return place < 0 ? place + rows : place; }
 
 /* Memory that the compiler shall take for known elsewhere. GCC 12 computes addresses within a block's own memory from those of other
    buffers in it, forgets where they point, and leaves out stores that nobody else could read. */

@@ -1,7 +1,9 @@
 """The C source of lowered kernels.
 
 Each kernel is one exported function whose parameters are the device buffers, inputs first. It runs the blocks of the
-grid as tasks: every thread takes one contiguous share and keeps its block's shared memory on its own stack.
+grid as tasks: every thread takes one contiguous share and keeps its block's shared memory on its own stack. One that looks
+tables up first looks at the integers: it returns the number, from 1 on, of those of `Kernel.integers` that are not what they must
+be, and runs nothing then; or else 0.
 """
 
 from __future__ import annotations
@@ -132,6 +134,13 @@ def _print_statements(writer: Writer, statements: Sequence[Statement]) -> None:
 
 def _print_entry(writer: Writer, kernel: Kernel, parallel: int) -> None:
     names = (*kernel.inputs, *kernel.outputs)
-    with writer.block(f"void {kernel.name}({', '.join(f'void *{name}' for name in names)})"):
+    result = "long" if kernel.integers else "void"
+    with writer.block(f"{result} {kernel.name}({', '.join(f'void *{name}' for name in names)})"):
+        for number, each in enumerate(kernel.integers, start=1):
+            buffer = kernel.buffer(each.buffer)
+            with writer.block(f"if (first_outside_{buffer.dtype}({buffer.name}, {buffer.elements}, {each.least}, {each.rows}))"):
+                writer.line(f"return {number};")
         writer.line(f"void *arguments[] = {{{', '.join(names)}}};")
         writer.line(f"launch({kernel.name}_blocks, arguments, {parallel});")
+        if kernel.integers:
+            writer.line("return 0;")

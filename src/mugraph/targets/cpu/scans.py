@@ -84,8 +84,10 @@ class _ScanNest(Nest[Scan]):
         tiles = (statement.target, *statement.sources)
         along = LoopDim(statement.target.shape[statement.dim], tuple(tile.strides[statement.dim] for tile in tiles))
         others = loops_of(rest)
-        vector = min(others, key=lambda dim: vector_cost(dim, self.lanes))
-        self.across = vector_cost(along, self.lanes) + _ACROSS_LANES < vector_cost(vector, self.lanes)
+        vector = min(others, key=lambda dim: vector_cost(dim, self.lanes, self.operands))
+        self.across = vector_cost(along, self.lanes, self.operands) + _ACROSS_LANES < vector_cost(
+            vector, self.lanes, self.operands
+        )
         """Whether the lanes lie along the scan."""
         if self.across:
             return [*others, along], len(others)

@@ -11,6 +11,7 @@ from mugraph.devices import NO_ENGINES, Engines, device_for
 from mugraph.ir.graph import Graph
 from mugraph.lower import ALL_PASSES, Launch, Passes, lower
 from mugraph.lower.device_layouts import with_device_layouts
+from mugraph.lower.lower import require_no_lookups
 from mugraph.lower.pipeline import stages
 from mugraph.lower.thread_graphs import FusionRule
 from mugraph.lower.tile_form import Kernel
@@ -82,6 +83,7 @@ class Cuda(NvidiaGpu):
     def _between_kernels(self, graph: Graph) -> dict[int, Launch]:
         """The launches with kernels as they are lowered for one thread, on device tensors in their layouts."""
         launches = lower(graph) if self.passes.thread_graphs else lower(graph, rules=(_NEVER,))
+        require_no_lookups(launches)
         return with_device_layouts(graph, launches) if self.passes.layouts else launches
 
     def _after_each_pass(self, kernel: Kernel) -> list[tuple[str, Kernel]]:

@@ -16,7 +16,7 @@ from mugraph.errors import UnsupportedOperator
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph, Tensor, Value
 from mugraph.ir.liveness import peak_bytes
-from mugraph.lower.lower import DimensionOrder, Launch, grouped, launches
+from mugraph.lower.lower import DimensionOrder, Launch, grouped, launches, require_no_lookups
 from mugraph.lower.packing import Packing
 from mugraph.lower.pipeline import tile_stages
 from mugraph.lower.thread_graphs import CHAINS
@@ -107,11 +107,12 @@ def tile_launches(graph: Graph) -> dict[int, TileLaunch]:
     Elementwise chains are fused into thread graphs. Reductions stand beside them: Triton's compiler decides by itself what it
     keeps in registers on the way to one.
 
-    Raises UnsupportedOperator for fp64 tensors and for those whose elements 32 bits cannot count.
+    Raises UnsupportedOperator for fp64 tensors and for those whose elements 32 bits cannot count, and for lookups.
     """
     graph = grouped(graph, CHAINS)
-    names = value_names(graph)
-    return {index: _tile_launch(graph, names, index, launch) for index, launch in launches(graph).items()}
+    names, lowered = value_names(graph), launches(graph)
+    require_no_lookups(lowered)
+    return {index: _tile_launch(graph, names, index, launch) for index, launch in lowered.items()}
 
 
 def explained(graph: Graph) -> Iterator[tuple[str, str, Kernel]]:
