@@ -51,7 +51,7 @@ def _with_right(statement: Matmul, name: str) -> Matmul | None:
     if product.right.buffer != name:
         target, left, right = map(tiles.transposed, (product.target, product.right, product.left))
         product = replace(product, target=target, left=left, right=right)
-    whole = product.right.buffer == name and product.left.buffer != name
+    whole = product.right.buffer == name and product.left.buffer != name and product.right.lookup is None
     return product if whole and product.target.strides[-1] == 1 else None
 
 
