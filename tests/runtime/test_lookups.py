@@ -91,6 +91,19 @@ def test_kernels_read_where_integers_say(shape: Any, dim: int, places: Any, dtyp
     assert fused
 
 
+@pytest.mark.parametrize("negative", ["refused", "wrapped"])
+def test_rows_of_narrow_integers_may_lie_beyond_what_these_count(negative: str) -> None:
+    rows, width = 65_600, 1 << 15
+    program = mugraph.Program()
+    table, places = program.input("table", (rows, width), "bool"), program.input("places", (3,), "int32")
+    program.output(table.apply("index_select", places, dim=0, negative=negative) * 2)
+    (candidate, *_) = search(program.graph, device_for("cpu"), budget=3).candidates
+    given = np.zeros((rows, width), np.bool_)  # of which memory has only the pages that are touched
+    given[rows - 1], given[3, 5] = True, True
+    (found,) = build(candidate.graph)(given, np.array([rows - 1, 3, 0], np.int32))
+    assert found.sum(1).tolist() == [2 * width, 2, 0]
+
+
 def test_a_block_of_embeddings_is_one_kernel_that_is_proved(tmp_path: Any) -> None:
     program = block()
     result = mugraph.superoptimize(program, budget=20, profile=False, cache="off")
