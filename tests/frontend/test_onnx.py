@@ -325,7 +325,7 @@ def test_there_is_a_window_for_every_step() -> None:
     [
         (node("Pad", "a", mode="reflect"), {"a": [0, 5, 0, 0]}, r"a border of 5 and 0 elements of 5 by mode 'reflect'"),
         (node("Slice", "a", "b"), {"a": [3], "b": [2]}, "a part of a tensor without elements"),
-        (node("Gather", "x"), {}, "operand 1 is computed from inputs"),
+        (node("Gather", "x"), {}, r"Gather: .*operand 1 of shape \[4, 5\] is fp32; places are named by integers"),
         (node("Gather", "a", axis=0), {"a": [0, 3, 1, 2, 0, 0, 3, 3] * 4}, "gather at most 16 runs"),
         (node("Concat", "a", axis=0), {"a": np.array([[1, 2, 3, 4, 5]])}, "a constant that is not one finite number"),
         (node("MaxPool", kernel_shape=[9]), {}, "windows of 1 dimensions of shape"),
@@ -336,6 +336,37 @@ def test_there_is_a_window_for_every_step() -> None:
 def test_parts_that_cannot_be_converted_are_refused(written: Any, constants: dict[str, Any], words: str) -> None:
     with pytest.raises(MugraphError, match=words):
         from_onnx(model([written], {"x": [4, 5]}, constants, 13))
+
+
+def looked_up(*nodes: Any, kind: int) -> Any:
+    """A model of a table x [6, 5] and integers a [2, 3]."""
+    inputs = [
+        helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [6, 5]),
+        helper.make_tensor_value_info("a", kind, [2, 3]),
+    ]
+    result = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [2, 3, 5])
+    graph = helper.make_graph([*nodes], "looked_up", inputs, [result])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)])
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [(6, np.int32), (7, np.int64)])
+def test_places_may_be_an_input(kind: int, dtype: Any) -> None:
+    gather = helper.make_node("Gather", ["x", "a"], ["rows"], axis=0)
+    tried = looked_up(gather, helper.make_node("Tanh", ["rows"], ["y"]), kind=kind)
+    x, a = np.random.default_rng(5).standard_normal((6, 5)).astype(np.float32), np.array([[0, -1, 5], [3, 3, -6]], dtype)
+    (wanted,) = reference_module.ReferenceEvaluator(tried).run(None, {"x": x, "a": a})
+    (got,) = mugraph.superoptimize(from_onnx(tried), budget=5, profile=False, cache="off").executable(x, a)
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_integers_that_something_else_reads_are_refused() -> None:
+    gather = helper.make_node("Gather", ["x", "a"], ["rows"], axis=0)
+    cast = helper.make_node("Cast", ["a"], ["number"], to=onnx.TensorProto.FLOAT)
+    tried = looked_up(
+        gather, cast, helper.make_node("ReduceSum", ["number"], ["sum"]), helper.make_node("Add", ["rows", "sum"], ["y"]), kind=7
+    )
+    with pytest.raises(MugraphError, match=r"input a is of type INT64; .* integers that only Gather reads places from"):
+        from_onnx(tried)
 
 
 def test_the_package_offers_it() -> None:

@@ -91,6 +91,19 @@ def test_kernels_read_where_integers_say(shape: Any, dim: int, places: Any, dtyp
     assert fused
 
 
+@pytest.mark.parametrize("negative", ["refused", "wrapped"])
+def test_rows_of_narrow_integers_may_lie_beyond_what_these_count(negative: str) -> None:
+    rows, width = 65_600, 1 << 15
+    program = mugraph.Program()
+    table, places = program.input("table", (rows, width), "bool"), program.input("places", (3,), "int32")
+    program.output(table.apply("index_select", places, dim=0, negative=negative) * 2)
+    (candidate, *_) = search(program.graph, device_for("cpu"), budget=3).candidates
+    given = np.zeros((rows, width), np.bool_)  # of which memory has only the pages that are touched
+    given[rows - 1], given[3, 5] = True, True
+    (found,) = build(candidate.graph)(given, np.array([rows - 1, 3, 0], np.int32))
+    assert found.sum(1).tolist() == [2 * width, 2, 0]
+
+
 def test_a_block_of_embeddings_is_one_kernel_that_is_proved(tmp_path: Any) -> None:
     program = block()
     result = mugraph.superoptimize(program, budget=20, profile=False, cache="off")
@@ -180,3 +193,20 @@ def test_gpus_refuse_lookups(target: str) -> None:
     found = search(program, device_for("cpu"), budget=3).candidates[0].graph
     with pytest.raises(UnsupportedOperator, match=r"index_select .*: kernels of GPUs read no integers"):
         machine_for(target).lower(found)
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_running_sums_of_what_is_looked_up(dim: int) -> None:
+    class Sums(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = torch.nn.Embedding(50, 24)
+
+        def forward(self, index: torch.Tensor) -> torch.Tensor:
+            return torch.cumsum(self.table(index), dim)
+
+    module, index = Sums().eval(), torch.randint(0, 50, (19,))
+    with torch.no_grad():
+        opt = mugraph.superoptimize(module, (index,), cache="off", profile=False)
+        assert opt.found
+        torch.testing.assert_close(opt(index), module(index))

@@ -449,8 +449,8 @@ OPERATORS: dict[str, Row] = {
         ("kernel",), 1, _sliced, _taken, _but_dim, attributes=frozenset({"dim", "start", "size", "step"}),
     ),
     "index_select": Row(
-        ("kernel",), 2, _looked_up_shape, _looked_up, _beside_places, attributes=frozenset({"dim", "negative"}),
-        integers=frozenset({1}),
+        ("kernel",), 2, _looked_up_shape, _looked_up, _beside_places,
+        attributes=frozenset({"dim", "negative"}), integers=frozenset({1}),
     ),
     "concat": Row(("kernel",), 1, _concatenated, _one_behind_the_other, _but_dim, attributes=frozenset({"dim"}), variadic=True),
     **{name: function(name, floats) for name, floats in _FUNCTIONS.items()},

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mugraph.errors import InvalidInput, MugraphError, ShapeMismatch, UnsupportedOperator
-from mugraph.frontend.onnx_calls import BOOLEAN, FLOATS, Constant, NodeCall, Operand
+from mugraph.frontend.onnx_calls import BOOLEAN, FLOATS, INTEGERS, Constant, NodeCall, Operand
 from mugraph.frontend.onnx_rows import ROWS
 from mugraph.frontend.roundings import PrecisionOrigin, PrecisionStep, written_roundings
 from mugraph.ir.dtypes import DType
@@ -85,7 +85,8 @@ def from_onnx(
     that the model leaves open, by name, or as `x[0]` where dimension 0 of input x has none; `fixed` are values of inputs that
     the program is to take as known, as shapes and axes must be. Raises UnsupportedOperator naming the operator and node at
     fault, ShapeMismatch also for outputs that are declared with other shapes than they have, InvalidInput for files that are
-    no ONNX models, opsets before 7 or unknown to the onnx package, open dimensions, and inputs that are not floating point.
+    no ONNX models, opsets before 7 or unknown to the onnx package, open dimensions, and inputs that are neither floating point
+    nor booleans, nor integers at which `Gather` alone reads.
     """
     loaded = _loaded(model)
     reader = _Reader(loaded, _mapping("sizes", sizes, "{'batch': 8}"), _mapping("fixed", fixed, "{'axes': [1]}"))
@@ -124,7 +125,8 @@ class _Reader:
         for name, array in constants.items():
             weight = _is_weight(array)
             self.values[name] = self.program.input(name, array.shape, _dtype_of(array)) if weight else _widened(array)
-        given = {name: value.dtype for name, value in self.values.items() if isinstance(value, ProgramTensor)}
+        tensors = [(name, value) for name, value in self.values.items() if isinstance(value, ProgramTensor)]
+        given = {name: value.dtype for name, value in tensors if not value.dtype.is_index}
         self.rounding = cast_roundings(self.model.graph, given)
         for node in self.model.graph.node:
             if node.op_type != "Constant":
@@ -135,7 +137,16 @@ class _Reader:
     def _input(self, value: onnx.ValueInfoProto) -> ProgramTensor:
         kind = value.type.tensor_type
         shape = [self._size(value.name, position, dim) for position, dim in enumerate(kind.shape.dim)]
+        if kind.elem_type in INTEGERS and self._names_places(value.name):
+            return self.program.input(value.name, shape, INTEGERS[kind.elem_type])
         return self.program.input(value.name, shape, _dtype(f"input {value.name}", kind.elem_type))
+
+    def _names_places(self, name: str) -> bool:
+        """Whether all that reads an input are lookups, at the places that it names."""
+        reads = [
+            (node.op_type, position) for node in self.model.graph.node for position, read in enumerate(node.input) if read == name
+        ]
+        return bool(reads) and all(read == ("Gather", 1) for read in reads)
 
     def _size(self, name: str, position: int, dim: Any) -> int:
         if dim.HasField("dim_value"):
@@ -317,6 +328,7 @@ def _dtype(what: str, kind: int) -> DType:
     if kind == BOOLEAN:
         return DType.BOOL
     if kind not in FLOATS:
-        remedy = "only floating-point and boolean tensors are supported (`fixed` gives inputs a known value)"
+        remedy = "only floating-point and boolean tensors are supported, and integers that only Gather reads places from"
+        remedy += " (`fixed` gives inputs a known value)"
         raise InvalidInput(f"{what} is of type {TensorProto.DataType.Name(kind)}; {remedy}")
     return FLOATS[kind]

@@ -16,6 +16,8 @@ from mugraph.ir.program import ProgramTensor as Tensor
 
 FLOATS = {1: DType.FP32, 10: DType.FP16, 11: DType.FP64, 16: DType.BF16}
 """Floating-point types by ONNX's numbers for them (`TensorProto.DataType`)."""
+INTEGERS = {6: DType.INT32, 7: DType.INT64}
+"""Types of integers that name places, by ONNX's numbers."""
 BOOLEAN = 9
 """ONNX's number for booleans."""
 

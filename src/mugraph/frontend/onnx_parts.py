@@ -11,6 +11,7 @@ from mugraph.errors import ShapeMismatch, UnsupportedOperator
 from mugraph.frontend import tensor_parts
 from mugraph.frontend.onnx_calls import NodeCall
 from mugraph.frontend.windows import Windows, largest, means
+from mugraph.ir.graph import LOOKUP
 from mugraph.ir.program import ProgramTensor as Tensor
 
 _MOST_RUNS = 16
@@ -59,9 +60,12 @@ def concatenated(call: NodeCall) -> Tensor:
 
 
 def gathered(call: NodeCall) -> Tensor:
-    """The positions along an axis that a constant lists: one is a slice, and so are several in equal steps."""
+    """The positions along an axis that a constant lists: one is a slice, and so are several in equal steps; or that an input of
+    integers names."""
     axis, shape = call.axis(0), call[0].shape
     where = call.optional(1)
+    if isinstance(where, Tensor):
+        return call[0].apply(LOOKUP, where, dim=axis, negative="wrapped")
     wanted = call.integers(1)
     if any(not -shape[axis] <= index < shape[axis] for index in wanted) or not wanted:
         raise ShapeMismatch(f"positions {wanted} of {shape[axis]}")

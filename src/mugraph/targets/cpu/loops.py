@@ -306,7 +306,7 @@ class Nest(Generic[Loops]):
         """The place that the integer at an address stands for, in elements of the table."""
         lookup = self.statement.sources[number].lookup
         assert lookup is not None
-        place = f"from_end(*({address}), {lookup.rows})" if lookup.wraps else f"*({address})"
+        place = f"from_end(*({address}), {lookup.rows})" if lookup.wraps else f"(long)*({address})"
         return f"{place} * {lookup.stride}"
 
     def gathered(self, number: int, lanes: int, depth: int) -> str:

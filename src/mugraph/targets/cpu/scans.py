@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from mugraph.lower.thread_mapping import LoopDim, loops_of
+from mugraph.lower.thread_mapping import LoopDim, loops_of, with_integers
 from mugraph.lower.tile_form import Elementwise, Scan, Tile
 from mugraph.targets.cpu.loops import UNROLLED, Nest, vector_cost
 from mugraph.targets.cpu.source import Writer
@@ -81,7 +81,7 @@ class _ScanNest(Nest[Scan]):
             tuple(_without(tile, statement.dim) for tile in statement.sources),
             statement.expression,
         )
-        tiles = (statement.target, *statement.sources)
+        tiles = (statement.target, *with_integers(statement.sources))
         along = LoopDim(statement.target.shape[statement.dim], tuple(tile.strides[statement.dim] for tile in tiles))
         others = loops_of(rest)
         vector = min(others, key=lambda dim: vector_cost(dim, self.lanes, self.operands))
@@ -163,6 +163,6 @@ class _ScanNest(Nest[Scan]):
 
 def _without(tile: Tile, dim: int) -> Tile:
     """A tile at one position of a dimension."""
-    return replace(
-        tile, shape=(*tile.shape[:dim], *tile.shape[dim + 1 :]), strides=(*tile.strides[:dim], *tile.strides[dim + 1 :])
-    )
+    lookup = tile.lookup and replace(tile.lookup, index=_without(tile.lookup.index, dim))
+    shape, strides = ((*each[:dim], *each[dim + 1 :]) for each in (tile.shape, tile.strides))
+    return replace(tile, shape=shape, strides=strides, lookup=lookup)
