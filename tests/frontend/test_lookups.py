@@ -75,6 +75,23 @@ def test_a_block_of_embeddings_is_one_piece_of_what_surrounds_it() -> None:
     assert piece.work.bytes < 2 * rows  # of the tables only what is looked up
 
 
+def test_what_is_looked_up_is_read_on_each_level_anew() -> None:
+    """As in decoders: what the first norm reads is what the products behind it are added to."""
+
+    def block(table: torch.Tensor, ids: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        x = torch.nn.functional.embedding(ids, table)
+        y = torch.nn.functional.layer_norm(x, (64,)) @ left
+        return x + torch.softmax(y, -1) @ right
+
+    given = torch.randn(1000, 64), torch.randint(0, 1000, (2, 20)), torch.randn(64, 256), torch.randn(256, 64)
+    graph = make_fx(block, tracing_mode="fake", _allow_non_fake_inputs=True)(*given).graph
+    found = partition(graph)
+    assert not any("embedding" in str(left.node.target) for left in found.left)
+    graph.lint()
+    result = mugraph.superoptimize(block, given, budget=20, profile=False, cache="off")
+    torch.testing.assert_close(result(*given), block(*given), rtol=1e-3, atol=1e-4)
+
+
 def test_a_model_of_embeddings_runs_as_kernels() -> None:
     model, ids, kinds = Embeddings().eval(), torch.randint(0, 1000, (2, 20)), torch.randint(0, 2, (2, 20))
     with torch.no_grad():

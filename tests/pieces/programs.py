@@ -118,9 +118,9 @@ EXAMPLES = {
         1,
     ),
     "gather": Example(
-        lambda table, ids, w: _normalised(table[ids], w),
+        lambda table, ids, w: _normalised(table.gather(0, ids[:, None].expand(-1, 16)), w),
         lambda: (torch.randn(12, 16), torch.tensor([3, 0, 11, 3]), torch.randn(16, 8)),
-        {"index"},
+        {"gather"},
         1,
     ),
     "where": Example(
@@ -150,7 +150,7 @@ EXAMPLES = {
     "same memory": Example(_same_memory, _floats((8, 16), (16, 24)), {"logcumsumexp"}, 1),
     "random": Example(_random, _floats((8, 16), (16, 24)), {"native_dropout"}, 1),
     "values": Example(_number_of, lambda: (*_floats((8, 16), (16, 24))(), 3, "name"), {"logcumsumexp"}, 1),
-    "layer": Example(Layer().eval(), lambda: (torch.randint(0, 11, (2, 8)),), {"embedding", "argmax"}, 2),
+    "layer": Example(Layer().eval(), lambda: (torch.randint(0, 11, (2, 8)),), {"argmax"}, 2),
     "between": Example(Between().eval(), _floats((2, 16, 64), (2, 16, 64)), {"logcumsumexp"}, 3),
     "counting": Example(Counting().train(), _floats((8, 16)), {"add"}, 1),
     "half": Example(

@@ -165,7 +165,8 @@ def partition(
     verdicts |= {node: "a library kernel has it" for kernel in called for node in kernel.nodes}
     traits = {node: verdict for node, verdict in verdicts.items() if isinstance(verdict, Traits)}
     levels = levels_of(calls[:end], traits)
-    splitter = _Splitter(traits, levels)
+    _look_up_on_each_level(graph, traits, levels)
+    splitter = _Splitter({node: traits[node] for node in graph.nodes if node in traits}, levels)
     pieces = [piece for nodes in splitter.components() for piece in splitter.pieces(nodes)]
     inside = {node for kernel in called for node in kernel.nodes}
     apart = {node: verdict for node, verdict in verdicts.items() if isinstance(verdict, str) and node not in inside}
@@ -174,6 +175,21 @@ def partition(
     after = [Left(node, "it runs after a call that changes its operands", last) for node in calls[end:]]
     kernels = tuple(replace(kernel, level=levels[kernel.product]) for kernel in called)
     return Partition(tuple(pieces), (*left, *splitter.left, *after), kernels)
+
+
+def _look_up_on_each_level(graph: fx.Graph, traits: dict[fx.Node, Traits], levels: dict[fx.Node, int]) -> None:
+    """Give programs on other levels that read what is looked up lookups of their own, which `traits` and `levels` then have too:
+    to read rows of a table again takes as long as to read a copy of them, which nobody needs to write then."""
+    for node in [node for node, own in traits.items() if own.looks_up and not own.computes]:
+        if node.users and all(user in traits for user in node.users):
+            levels[node] = min(levels[user] for user in node.users)
+        others: dict[int, fx.Node] = {}
+        for user in [user for user in node.users if user in traits and levels[user] != levels[node]]:
+            if levels[user] not in others:
+                with graph.inserting_after(node):
+                    again = others[levels[user]] = graph.node_copy(node)
+                traits[again], levels[again] = traits[node], levels[user]
+            user.replace_input_with(node, others[levels[user]])
 
 
 def unknown_mask(node: fx.Node) -> fx.Node | None:
@@ -289,6 +305,9 @@ class _Splitter:
         for node in nodes:
             sources = [source for source in node.all_input_nodes if source in stages]
             stages[node] = max((stages[source] + (kinds[source] != kinds[node]) for source in sources), default=0)
+        for node in nodes:  # what is looked up stands beside what reads it first
+            if self.traits[node].looks_up and (readers := [user for user in node.users if user in stages]):
+                stages[node], kinds[node] = min((stages[user], kinds[user]) for user in readers)
         groups: dict[tuple[int, int], list[fx.Node]] = {}
         for node in nodes:
             groups.setdefault((stages[node], kinds[node]), []).append(node)
