@@ -162,7 +162,7 @@ class Qualifier:
     def rank(self, compiled: Sequence[Contestant], inputs: Sequence[Any]) -> list[Contestant]:
         """Fastest first: the front runners by a careful measurement, the rest by a rough one."""
         rough: list[Contestant] = []
-        finalists: list[Contestant] = []
+        finalists: list[Contestant] = []  # none where Ctrl-C ends the stage before
         limit, longest = Deadline(self._share(_MEASURING_SHARE)), 0.0
         with self._stage("measure"):
             self.tell("measure", f"{len(compiled)} candidates")
@@ -175,8 +175,8 @@ class Qualifier:
             best = _fastest_first(rough)[:_FINALISTS]
             timed = self._carefully([*best, *(self._unpacked(entry) for entry in best if entry.executable.packs)], inputs)
             finalists = _one_of_each(_fastest_first(timed))
-        measured = {id(entry.executable) for entry in best}
-        others = [entry for entry in _fastest_first(rough) if id(entry.executable) not in measured]
+        measured = {entry.graph.with_constants(()) for entry in finalists}
+        others = [entry for entry in _fastest_first(rough) if entry.graph.with_constants(()) not in measured]
         return [*finalists, *others, *compiled[len(rough) :]]
 
     def _unpacked(self, entry: Contestant) -> Contestant:

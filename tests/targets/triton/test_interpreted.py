@@ -171,7 +171,8 @@ def test_every_elementwise_operator_is_right() -> None:
     inputs = [numbers, np.flip(numbers).copy(), numbers * (np.arange(150).reshape(3, 50) % 3 > 0).astype(np.float32)]
     exact = evaluate(graph, [array.astype(np.float64) for array in inputs], FloatArithmetic())
     for row, result, reference in zip(rows, Executable(graph, interpreted())(*map(torch.from_numpy, inputs)), exact, strict=True):
-        np.testing.assert_allclose(result.numpy(), reference, rtol=2e-6, err_msg=row.name)
+        rounded = reference.astype(np.float32)  # where powers of numbers below 1 are too small for it, as 0
+        np.testing.assert_allclose(result.numpy(), rounded, rtol=2e-6, err_msg=row.name)
 
 
 @pytest.mark.parametrize("loop", [1, 4])
