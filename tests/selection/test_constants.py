@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import mugraph
-from mugraph.errors import InvalidInput
+from mugraph.errors import InvalidInput, UntrustedSources
 from mugraph.integrations import torch_compile
 from mugraph.selection import qualification
 from mugraph.selection.qualification import Contestant
@@ -67,6 +67,12 @@ def test_parameters_and_captured_matrices_are_packed_saved_and_checked(tmp_path:
         loaded = mugraph.load(opt.save(tmp_path / "saved"))
         assert loaded.executable.packed_bytes == opt.executable.packed_bytes
         torch.testing.assert_close(loaded(x, layer.linear.weight.detach(), layer.matrix), layer(x))
+        assert mugraph.load(tmp_path / "saved", trust_sources=True).executable.packs
+        with (
+            mock.patch("mugraph.targets.cpu.packed_factors._LONGEST", 16),
+            pytest.raises(UntrustedSources, match="packs otherwise"),
+        ):
+            mugraph.load(tmp_path / "saved", trust_sources=True)
     checked = subprocess.run(
         [sys.executable, "-m", "mugraph", "verify", "--certificate", str(tmp_path / "saved"), "--json"],
         capture_output=True,
@@ -91,6 +97,18 @@ def test_arguments_are_packed_where_they_are_named() -> None:
     (answer,) = optimized.answers.values()
     assert isinstance(answer.result, mugraph.Superoptimized)
     assert answer.result.executable.packs
+
+
+@pytest.mark.usefixtures("packed_first")
+def test_programs_say_what_is_constant_or_are_told() -> None:
+    program = mugraph.Program()
+    x, weight = program.input("x", (4, 64)), program.input("weight", (64, 48))
+    program.output((x @ weight).relu())
+    for given, names in ((program.graph.with_constants(["weight"]), ()), (program, ("weight",))):
+        opt = mugraph.superoptimize(given, cache="off", constants=names)
+        assert opt.executable.packs
+        assert not opt.program.constants
+        assert not mugraph.superoptimize(given, cache="off", constants=names, pack=False).executable.packs
 
 
 @pytest.mark.parametrize("names", [("wieght",), "weight", (3,)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -197,6 +198,42 @@ def test_weights_that_change_are_packed_again() -> None:
     assert right()
     again.add_(1.0)
     assert right()
+
+
+def test_layers_that_share_kernels_are_packed_once_each() -> None:
+    executable = packed_for(linear(3, 64, 48, DType.FP32))
+    x, layers = torch.randn(3, 64), [torch.randn(64, 48) for _ in range(3)]
+    with mock.patch.object(Packing, "pack", autospec=True, side_effect=Packing.pack) as pack:
+        for _ in range(3):
+            for weight in layers:
+                assert largest_error(executable(x, weight)[0], x.double() @ weight.double()) < 1e-5
+    assert pack.call_count == 3
+    executable.forget_weights()
+    assert largest_error(executable(x, layers[0])[0], x.double() @ layers[0].double()) < 1e-5
+
+
+def test_edits_without_a_trace_are_seen_in_any_column() -> None:
+    executable = packed_for(linear(3, 256, 256, DType.FP32))
+    x, weight = torch.randn(3, 256), torch.randn(256, 256)
+    executable(x, weight)
+    weight.data[:, 1:].mul_(2.0)
+    assert largest_error(executable(x, weight)[0], x.double() @ weight.double()) < 1e-5
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_views_and_modes_between_calls(first: bool) -> None:
+    executable = packed_for(linear(3, 64, 48, DType.FP32))
+    x, stored = torch.randn(3, 64), torch.randn(48, 64)
+    memory = np.random.default_rng(0).standard_normal((64, 48)).astype(np.float32)
+    complex_weight = torch.randn(64, 48, dtype=torch.complex64)
+    views = [complex_weight.imag, complex_weight.conj().imag]
+    weights = [stored.t(), torch.from_numpy(memory), *(views if first else reversed(views))]
+    for _ in range(2):
+        for weight in weights:
+            for mode in (first, not first):
+                with torch.inference_mode(mode):
+                    given = torch.from_numpy(memory) if mode and weight is weights[1] else weight
+                    assert largest_error(executable(x, given)[0], x.double() @ given.double()) < 1e-5
 
 
 def test_numpy_arrays_are_packed_in_every_call() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +38,7 @@ class TensorState:
     def of(cls, tensor: Any) -> TensorState:
         """The tensor as it is now."""
         reach = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-        some = memory_of(tensor, reach)[:: max(1, reach // _SAMPLES)]
+        some = memory_of(tensor, reach)[:: reach // _SAMPLES | 1]  # an odd step goes through all columns
         return cls(place_of(tensor), tensor._version, some, some.tobytes())
 
     def is_still(self, tensor: Any) -> bool:
@@ -56,8 +56,21 @@ def memory_of(tensor: Any, reach: int) -> npt.NDArray[np.generic]:
 
 def is_traceable(array: Any) -> bool:
     """Whether an array is a tensor in this host's memory that cannot change without a trace, as far as it can be told."""
-    kind = type(array).__module__.partition(".")[0]
-    return kind == "torch" and array.device.type == "cpu" and array.layout is _strided() and not array.is_inference()
+    if type(array).__module__.partition(".")[0] != "torch" or array.device.type != "cpu" or array.layout is not _strided():
+        return False
+    return not (array.is_inference() or array.is_neg())
+
+
+def outside_inference_mode(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The same function, whose results can be told apart from changed ones later on."""
+
+    def made(array: Any) -> Any:
+        import torch  # as above
+
+        with torch.inference_mode(False), torch.no_grad():
+            return make(array)
+
+    return made
 
 
 @functools.cache

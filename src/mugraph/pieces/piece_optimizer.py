@@ -280,7 +280,9 @@ def against_torch(piece: Piece, result: Superoptimized, module: fx.GraphModule) 
     with torch.no_grad():
         ours = machine.timed(functools.partial(runnable(piece, result.executable), *tensors))
         theirs = machine.timed(functools.partial(module.forward, *tensors))
-        return duel(ours.run, theirs.run)
+        outcome = duel(ours.run, theirs.run)
+    result.executable.forget_weights()  # random ones
+    return outcome
 
 
 def _examples(piece: Piece) -> list[torch.Tensor]:

@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
-from mugraph.errors import InvalidInput, StorageError
+from mugraph.errors import InvalidInput, StorageError, UntrustedSources
 from mugraph.frontend.calling import Positional, structure_of
 from mugraph.ir.graph import Graph
 from mugraph.ir.serialize import graph_from_json, graph_to_json
@@ -139,7 +139,11 @@ def _executable(
     """The muGraph compiled: from what this machine prints of it, or from the saved sources where the user trusts them."""
     sources = {name.removeprefix("sources/"): text for name, text in files.items() if name.startswith("sources/")}
     if trust_sources:
-        return Executable(graph, machine_for(manifest["target"]), sources)
+        machine = machine_for(manifest["target"])
+        executable = Executable(graph, machine, sources)
+        if any(launch.packings for launch in executable.launches.values()) and sources != machine.print(executable.kernels):
+            raise UntrustedSources(f"{path} reads packed weights, which this version or machine packs otherwise; optimize again")
+        return executable
     check_sources({name: text.encode() for name, text in files.items()}, graph, manifest, path)
     return build(graph, manifest["target"])
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from mugraph.errors import InvalidInput
 from mugraph.host.arrays import Arrays
-from mugraph.host.tensor_state import is_traceable
+from mugraph.host.tensor_state import is_traceable, outside_inference_mode
 from mugraph.ir.graph import VIEWS, Graph, Node, Value
 from mugraph.ir.ops import GRAPH_DEFINED, apply_call
 from mugraph.lower import needed_nodes
@@ -106,7 +106,7 @@ def _reader(read: Callable[[Any], Any], constant: bool) -> Callable[[Any], Any]:
     """What makes an input contiguous: once, of a weight that is not."""
     if not constant:
         return read
-    kept = Kept(read, "contiguous")
+    kept = Kept(outside_inference_mode(read), "contiguous")
     return lambda array: read(array) if not is_traceable(array) or array.is_contiguous() else kept.of(array)
 
 
@@ -210,10 +210,11 @@ def _pre_defined(graph: Graph, index: int, library: Arrays, slots: Places, dense
     return step
 
 
-def packed_by_library(graph: Graph) -> int:
-    """Bytes of the weights that products of a kernel graph have packed by the array library."""
-    factors = (_packed_factor(graph, index) for index in needed_nodes(graph)) if graph.constants else ()
-    return sum(graph.tensor(factor).bytes for factor in factors if factor is not None)
+def packed_by_library(graph: Graph, library: Arrays) -> int:
+    """Bytes of the weights that products of a kernel graph have packed by an array library."""
+    factors = (_packed_factor(graph, index) for index in needed_nodes(graph))
+    tensors = (graph.tensor(factor) for factor in factors if factor is not None)
+    return sum(tensor.bytes for tensor in tensors if library.packs(tensor))
 
 
 def _packed_factor(graph: Graph, index: int) -> Value | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,11 @@ class Executable:
         other._runs, other._recognized = {}, ()
         return other
 
+    def forget_weights(self) -> None:
+        """Give back the memory of weights that were packed; the next call packs them."""
+        if self.packs:
+            self._runs, self._recognized = {}, ()
+
     @property
     def packs(self) -> bool:
         """Whether constant inputs of `graph` are kept packed, by which their memory is taken once more."""
@@ -79,7 +85,10 @@ class Executable:
     @property
     def packed_bytes(self) -> int:
         """What packed weights take."""
-        return sum(map(self._bytes_packed, self.launches.values())) + packed_by_library(self.graph)
+        if not self.graph.constants or self.machine.name != "cpu":  # by name: no other target keeps any
+            return 0
+        by_library = packed_by_library(self.graph, torch_arrays()) if find_spec("torch") is not None else 0
+        return sum(map(self._bytes_packed, self.launches.values())) + by_library
 
     def _bytes_packed(self, launch: Launched) -> int:
         return sum(each.elements * self.graph.tensor(value).dtype.bytes for value, each in launch.packings.items())

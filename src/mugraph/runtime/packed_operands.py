@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mugraph.devices.host import free_memory, host_cpu
 from mugraph.host.tensor_state import Place, TensorState, is_traceable, memory_of, place_of
 from mugraph.lower.packing import Packing
 
 T = TypeVar("T")
 
+_MOST = 64
+"""Tensors of which kernels of one kind keep something."""
+_RESERVE = 0.25
+"""The part of the memory below which, if it is all that is free, they keep that of one."""
 _LARGE = 1 << 22
 """Bytes from which packed weights lie in large pages where the system gives them."""
 
@@ -41,22 +47,27 @@ class Kept(Generic[T]):
 
     make: Callable[[Any], T]
     key: Hashable
-    _known: _Made | None = None
+    _known: dict[Place, _Made] = field(default_factory=dict)
+    """The latest last: kernels that several layers share are called with the weights of each in turn."""
 
     def of(self, array: Any) -> T:
         """What is made of the tensor."""
-        known = self._known  # once: other threads may call, too
-        if known is not None and not isinstance(array, np.ndarray) and known.state.is_still(array):
-            return cast(T, known.made)
         if not is_traceable(array):
             return self.make(array)
-        place = place_of(array), self.key
-        known = _IN_USE.get(place)
+        place = place_of(array)
+        known = self._known.get(place)
         if known is None or not known.state.is_still(array):
-            state = TensorState.of(array)  # before: what changes meanwhile is seen in the next call
-            known = _IN_USE[place] = _Made(state, self.make(array))
-        self._known = known
+            known = _IN_USE.get((place, self.key))
+            if known is None or not known.state.is_still(array):
+                state = TensorState.of(array)  # before: what changes meanwhile is seen in the next call
+                known = _IN_USE[place, self.key] = _Made(state, self.make(array))
+            self._keep(place, known)
         return cast(T, known.made)
+
+    def _keep(self, place: Place, made: _Made) -> None:
+        """Keep what was made, and others as long as they are few and memory lasts."""
+        several = len(self._known) < _MOST and free_memory() > _RESERVE * host_cpu().device_memory_bytes
+        self._known = {**(self._known if several else {}), place: made}  # anew: other threads may read
 
 
 class PackedArray(NamedTuple):
@@ -84,6 +95,7 @@ def _allocated(elements: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     advice = getattr(mmap, "MADV_HUGEPAGE", None)
     if advice is None or size < _LARGE:
         return np.empty(elements, dtype)
-    pages = mmap.mmap(-1, size)
-    pages.madvise(advice)
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared memory has none
+    with suppress(OSError):  # of a system without such pages
+        pages.madvise(advice)
     return np.frombuffer(pages, dtype)

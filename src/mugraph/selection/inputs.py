@@ -5,7 +5,10 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from mugraph.errors import InvalidInput
 from mugraph.host.arrays import NUMPY, Arrays, torch_arrays
@@ -22,6 +25,13 @@ if TYPE_CHECKING:
 def random_tensors(program: Graph, seed: int) -> list[Any]:
     """One tensor per input of a kernel graph, of standard normal numbers; NumPy arrays unless there is bf16."""
     return _converted(program, random_inputs(program, seed), _library(program))
+
+
+def traceable(program: Graph, inputs: Sequence[Any]) -> list[Any]:
+    """The inputs as tensors of PyTorch, where it is installed: of NumPy arrays nobody knows whether they changed."""
+    if not all(isinstance(array, np.ndarray) for array in inputs) or find_spec("torch") is None:
+        return list(inputs)
+    return _converted(program, inputs, torch_arrays())
 
 
 def runner(executable: Executable) -> Runner:

@@ -171,6 +171,7 @@ class Qualifier:
                     break
                 begun = self.deadline.elapsed
                 rough += _measured([entry], inputs, _ROUGH_ROUNDS)
+                entry.executable.forget_weights()
                 longest = max(longest, self.deadline.elapsed - begun)
             best = _fastest_first(rough)[:_FINALISTS]
             timed = self._carefully([*best, *(self._unpacked(entry) for entry in best if entry.executable.packs)], inputs)

@@ -25,7 +25,7 @@ from mugraph.runtime.baselines import EAGER, BaselineComparison
 from mugraph.search import SearchSpace
 from mugraph.search.constraints import EVERYTHING
 from mugraph.search.executors import Workers, check_workers
-from mugraph.selection.inputs import random_tensors, torch_runner
+from mugraph.selection.inputs import random_tensors, torch_runner, traceable
 from mugraph.selection.own_function import OwnCall
 from mugraph.selection.proposals import Engine, Found, Inquiry, engine_of
 from mugraph.selection.qualification import Contestant, Evidence, Proved, Qualifier
@@ -146,7 +146,9 @@ def superoptimized(
     """The fastest muGraph that is found for a problem until the deadline; see `mugraph.superoptimize`."""
     space = EVERYTHING if wanted.space is None else wanted.space
     space.check(problem.program)
-    problem = replace(problem, constants=_may_be_packed(problem, wanted))
+    constants = _may_be_packed(problem, wanted)
+    inputs = traceable(problem.program, problem.inputs) if constants else problem.inputs
+    problem = replace(problem, constants=constants, inputs=inputs)
     device, store = device_for(wanted.target), Store.of(wanted.cache)
     checks = (wanted.seed, wanted.max_error, wanted.evidence, problem.baseline)
     qualifier = Qualifier(problem.program, wanted.target, deadline, tell, *checks, problem.constants)
@@ -220,10 +222,12 @@ def program_problem(program: Program | Graph, example_inputs: ExampleInputs | No
         raise InvalidInput(f"only a kernel graph can be optimized, not a {graph.level} graph")
     if not graph.input_names:
         raise InvalidInput("the program reads nothing, so its outputs are constants; give it an input")
+    constants = frozenset(str(graph.nodes[index]["name"]) for index in graph.constants)
+    graph = graph.with_constants(()) if constants else graph
     calling = Positional.of(graph)
     given = example_inputs is not None
     inputs = calling.flatten(*arguments_of(example_inputs)) if given else random_tensors(graph, seed=0)
-    return Problem(graph, calling, inputs, name=type(program).__name__.lower())
+    return Problem(graph, calling, inputs, name=type(program).__name__.lower(), constants=constants)
 
 
 def function_problem(traced: Traced, fn: Callable[..., Any], example_inputs: ExampleInputs) -> Problem:

@@ -177,7 +177,8 @@ class PackedTiles(Packed):
             for run in runs(columns, self.lanes):
                 with self.loop("j", run):
                     there = self.address("c", target, "i", "j0 + j")
-                    value = f"load_fp32(sums + {self.block} * i + j)"
+                    old = f"load_{dtype}({there}) + " if self.product.accumulate else ""
+                    value = f"{old}load_fp32(sums + {self.block} * i + j)"
                     self.writer.line(f"store_{dtype}({there}, {value});")
 
 
