@@ -12,6 +12,9 @@ from mugraph.errors import MugraphError
 from mugraph.ir import DType, Graph, GraphBuilder, Level, Value
 from mugraph.ir.program import Program, ProgramTensor
 from mugraph.ir.serialize import graph_from_json, graph_to_json
+from mugraph.testing import agree
+from mugraph.verifier import verify_graphs
+from mugraph.verifier.prover import verify
 
 FP32 = DType.FP32
 
@@ -21,6 +24,22 @@ def program(function: Callable[..., ProgramTensor], *shapes: tuple[int, ...]) ->
     written = Program()
     written.output(function(*(written.input(f"x{i}", shape) for i, shape in enumerate(shapes))))
     return written.graph
+
+
+def assert_proved_equal(pair: tuple[Graph, Graph]) -> None:
+    """Two programs agree on numbers, and are proved equal with a small bound."""
+    assert agree(*pair)
+    verdict = verify_graphs(*pair, seed=1)
+    assert verdict.equivalent, verdict.reason
+    assert verdict.error_bound is not None
+    assert verdict.error_bound <= 2**-40
+
+
+def assert_told_apart(pair: tuple[Graph, Graph]) -> None:
+    """Two programs are not called equal by tests, nor by provers, in either order."""
+    for order in (pair, pair[::-1]):
+        assert not verify_graphs(*order, seed=2).equivalent
+        assert verify(*order, seed=3, budget=20).equivalent is False
 
 
 def rmsnorm(rows: int = 4, hidden: int = 12, columns: int = 8) -> Graph:

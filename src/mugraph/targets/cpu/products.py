@@ -161,14 +161,18 @@ class Outer(Product):
 
     def step(self, rows: int, widths: Sequence[int]) -> None:
         """Multiply-adds of one step of k."""
-        left, right = self.product.left, self.product.right
-        for v, width in enumerate(widths):
-            self.writer.line(f"const vec b{v} = {self.load('b', right, 'k', f'j + {v * self.lanes}', width)};")
+        left = self.product.left
+        for v in range(len(widths)):
+            self.writer.line(f"const vec b{v} = {self.row_vector(v, widths)};")
         for r in range(rows):
             number = self.address("a", left, f"i + {r}", "k")
             self.writer.line(f"const vec a{r} = spread_{self.writer.dtype(left)}({number});")
             for v in range(len(widths)):
                 self.writer.line(f"c{r}_{v} += a{r} * b{v};")
+
+    def row_vector(self, v: int, widths: Sequence[int]) -> str:
+        """Column vector v of the right factor's row at k; `widths` are those of all."""
+        return self.load("b", self.product.right, "k", f"j + {v * self.lanes}", widths[v])
 
     def print_ahead(self, columns: int, depth: int) -> None:
         """Where reading goes on after this tile: further columns of its rows, then the first columns of the rows below."""
@@ -245,17 +249,10 @@ class Packed(Outer):
         for line in range(0, self.steps * columns, CACHE_LINE // size):
             self.writer.line(f"__builtin_prefetch(strip + {columns} * (k - k0) + {line + _STREAM_AHEAD // size}, 0, 2);")
 
-    def step(self, rows: int, widths: Sequence[int]) -> None:
-        left, dtype, columns = self.product.left, self.writer.dtype(self.product.right), sum(widths)
-        for v, width in enumerate(widths):
-            address = f"strip + {columns} * (k - k0) + {v * self.lanes}"
-            load = f"load_{dtype}({address})" if width == self.lanes else f"load_first_{dtype}({address}, {width})"
-            self.writer.line(f"const vec b{v} = {load};")
-        for r in range(rows):
-            number = self.address("a", left, f"i + {r}", "k")
-            self.writer.line(f"const vec a{r} = spread_{self.writer.dtype(left)}({number});")
-            for v in range(len(widths)):
-                self.writer.line(f"c{r}_{v} += a{r} * b{v};")
+    def row_vector(self, v: int, widths: Sequence[int]) -> str:
+        dtype = self.writer.dtype(self.product.right)
+        address = f"strip + {sum(widths)} * (k - k0) + {v * self.lanes}"
+        return f"load_{dtype}({address})" if widths[v] == self.lanes else f"load_first_{dtype}({address}, {widths[v]})"
 
 
 class Inner(Product):
