@@ -115,6 +115,10 @@ class Arrays(Protocol):
 
     def from_numpy(self, array: Array, tensor: Tensor) -> Any: ...
 
+    def refilled(self, held: Any | None, array: Array, tensor: Tensor) -> Any:
+        """As `from_numpy`, but in other memory than the array's: that of what came of an earlier call, if there is any."""
+        ...
+
 
 def arrays_of(inputs: Sequence[Any]) -> Arrays:
     """The library that the inputs belong to; raises InvalidInput for anything but torch tensors and NumPy arrays."""
@@ -237,6 +241,11 @@ class NumpyArrays:
 
     def from_numpy(self, array: Array, tensor: Tensor) -> Array:
         return np.require(np.broadcast_to(array, tensor.shape), self.dtype(tensor.dtype), "C")
+
+    def refilled(self, held: Array | None, array: Array, tensor: Tensor) -> Array:
+        made = np.empty(tensor.shape, self.dtype(tensor.dtype)) if held is None else held
+        np.copyto(made, array, casting="unsafe")
+        return made
 
 
 class TorchArrays:
@@ -417,6 +426,10 @@ class TorchArrays:
         whole = array if array.shape == tensor.shape else np.broadcast_to(array, tensor.shape)  # which cannot be written to
         full = np.require(whole, requirements=["C", "W"])
         return self.torch.from_numpy(full).to(self.device, self.dtypes[tensor.dtype])
+
+    def refilled(self, held: Any | None, array: Array, tensor: Tensor) -> Any:
+        made = self.torch.empty(tensor.shape, dtype=self.dtypes[tensor.dtype], device=self.device) if held is None else held
+        return made.copy_(self.torch.from_numpy(np.require(array, requirements="W")))
 
 
 _INSTEAD = "register the result as an operator of PyTorch (mugraph.torch_operator), or call the original function"

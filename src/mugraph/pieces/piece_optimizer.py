@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -133,6 +134,8 @@ class Optimizer:
         self.library = Library(options.target, Store.of(options.cache)) if packs else None
         """What library kernels take here; None where weights are not packed."""
         self._outcomes: dict[str, PieceOutcome] = {}
+        self._given: dict[str, float] = {}
+        """The most seconds that a piece was given."""
         self._one_at_a_time = threading.Lock()
 
     @property
@@ -149,25 +152,30 @@ class Optimizer:
         distinct = dict(zip(keys, pieces, strict=True))
         unknown = sum(key not in self._outcomes for key in distinct)
         share = deadline.share(1 / max(unknown, 1))
-        new = [key for key, piece in distinct.items() if self._try(key, piece, share, graphs)]
-        needy = [key for key in new if self._outcomes[key].ran_out]
-        for number, key in enumerate(needy):
-            more = deadline.share(1 / (len(needy) - number))
-            if share is not None and more is not None and more > _WORTH_RETRYING * share:
-                self._try(key, distinct[key], more, graphs, again=True)
+        for key, piece in distinct.items():
+            self._try(key, piece, share, graphs)
+        needy = [key for key in distinct if self._outcomes[key].ran_out]
+        needy.sort(key=lambda key: -sum(node.output.bytes for node in distinct[key].program.inputs()))
+        while needy:
+            more = deadline.share(1 / len(needy))
+            if more is None or more > _WORTH_RETRYING * self._given[needy[0]]:
+                self._try(needy[0], distinct[needy[0]], more, graphs, again=True)
+                needy.pop(0)
+            else:
+                needy.pop()  # which leaves more to the others
         return [self._outcomes[key] for key in keys]
 
-    def _try(self, key: str, piece: Piece, budget: float | None, graphs: _Known, again: bool = False) -> bool:
-        """Optimize a piece whose outcome is not known, or `again`; whether that was done."""
+    def _try(self, key: str, piece: Piece, budget: float | None, graphs: _Known, again: bool = False) -> None:
+        """Optimize a piece whose outcome is not known, or `again`."""
         with self._one_at_a_time:
             if key in self._outcomes and (self.interrupted or not again):
-                return False
+                return
             if self.interrupted:
                 self._outcomes[key] = PieceOutcome(None, "the search was interrupted before it")
-                return True
+                return
+            self._given[key] = math.inf if budget is None else budget
             with _disable_current_modes():  # Dynamo's, under which tensors have no data
                 self._outcomes[key] = self._tried(piece, budget, graphs)
-            return True
 
     def _tried(self, piece: Piece, budget: float | None, graphs: _Known) -> PieceOutcome:
         try:
@@ -250,8 +258,10 @@ class Optimizer:
 
 def ran_out(report: Report, proved: int) -> bool:
     """Whether a program for which so many muGraphs were proved has no kernels for want of time."""
-    if proved or report.rejected or report.search.get("refused"):
+    if proved or report.search.get("refused"):
         return False
+    if report.rejected:
+        return any(each.unfinished for each in report.rejected)
     return bool(report.proposed) or not report.exhausted
 
 

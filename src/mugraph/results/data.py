@@ -58,7 +58,7 @@ _REPORT = {
     "comparison": (dict, None),
     "coverage": (dict, None),
     "space": (str, None),
-    "rejected": [{"stage": str, "reason": str, "cost": _SECONDS}],
+    "rejected": [{"stage": str, "reason": str, "cost": _SECONDS, "unfinished": bool}],
     "search": {"seconds": float, "first_found_seconds": _SECONDS, "states": int, "exhausted": bool, "exhausted_what": str},
 }
 _SEARCH = {
@@ -159,6 +159,8 @@ class Rejection:
     """`compile`, `verify`, `float`, or `text` where the printed kernels failed when they were run without their machine."""
     reason: str
     cost: float | None
+    unfinished: bool = False
+    """Whether nothing speaks against it but that the budget ended."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -241,13 +243,14 @@ class Report:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Report:
         """The report `to_json` wrote; raises KeyError or TypeError for anything else."""
-        values = {"comparison": None, "coverage": None, **values}  # which those of earlier versions lack
+        rejected = [{"unfinished": False, **item} for item in values["rejected"]]
+        values = {"comparison": None, "coverage": None, **values, "rejected": rejected}  # what those of earlier versions lack
         expect(values, _REPORT, "report")
         expect(values["search"], {name: form for name, form in _SEARCH.items() if name in values["search"]}, "report.search")
-        rejected = tuple(Rejection(**item) for item in values["rejected"])
         comparison = None if values["comparison"] is None else BaselineComparison.from_json(values["comparison"])
         coverage = None if values["coverage"] is None else Coverage.from_json(values["coverage"])
-        return cls(**{**values, "rejected": rejected, "comparison": comparison, "coverage": coverage})
+        dropped = tuple(Rejection(**item) for item in rejected)
+        return cls(**{**values, "rejected": dropped, "comparison": comparison, "coverage": coverage})
 
 
 class Shared:

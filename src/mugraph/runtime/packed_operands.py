@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from mugraph.devices.host import free_memory, host_cpu
 from mugraph.host.tensor_state import Place, TensorState, is_traceable, memory_of, place_of
 from mugraph.lower.packing import Packing
+from mugraph.targets.cpu.packer import pack
 
 T = TypeVar("T")
 
@@ -59,6 +60,8 @@ class Kept(Generic[T]):
         if known is None or not known.state.is_still(array):
             known = _IN_USE.get((place, self.key))
             if known is None or not known.state.is_still(array):
+                known = None  # what is old is given back before there is more
+                self._known = {other: made for other, made in self._known.items() if other != place}
                 state = TensorState.of(array)  # before: what changes meanwhile is seen in the next call
                 known = _IN_USE[place, self.key] = _Made(state, self.make(array))
             self._keep(place, known)
@@ -80,13 +83,13 @@ class PackedArray(NamedTuple):
 def packer(packing: Packing) -> Callable[[Any], PackedArray]:
     """What packs contiguous arrays of one shape, NumPy's or those of PyTorch on the CPU."""
 
-    def pack(array: Any) -> PackedArray:
+    def made(array: Any) -> PackedArray:
         memory = array.reshape(-1) if isinstance(array, np.ndarray) else memory_of(array, array.numel())
         packed = _allocated(packing.elements, memory.dtype)
-        packing.pack(memory, packed)
+        pack(packing, memory, packed)
         return PackedArray(packed, packed.ctypes.data)
 
-    return pack
+    return made
 
 
 def _allocated(elements: int, dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -37,10 +37,13 @@ def traceable(program: Graph, inputs: Sequence[Any]) -> list[Any]:
 def runner(executable: Executable) -> Runner:
     """The kernels as the float check runs them: float arrays in (rounded to the inputs' dtypes), float arrays out."""
     library, machine = _library(executable.graph), executable.machine
+    tensors = [node.output for node in executable.graph.inputs()]
+    held: list[Any] = [None] * len(tensors)
 
     def run(*arrays: Array) -> Sequence[Array]:
-        given = [array.copy() for array in arrays] if executable.packs else arrays  # which may be written to without a trace
-        operands = machine.moved(_converted(executable.graph, given, library))
+        if library is not NUMPY:  # of what is written into tensors PyTorch knows: it is packed again
+            held[:] = map(library.refilled, held, arrays, tensors)
+        operands = machine.moved(_converted(executable.graph, arrays, library) if library is NUMPY else held)
         return [machine.arrays(operands).to_numpy(output) for output in executable(*operands)]
 
     return run

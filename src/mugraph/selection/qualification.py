@@ -171,8 +171,11 @@ class Qualifier:
                     break
                 begun = self.deadline.elapsed
                 rough += _measured([entry], inputs, _ROUGH_ROUNDS)
-                entry.executable.forget_weights()
+                for earlier in rough[-2:-1]:  # not before: what both have packed alike was packed once
+                    earlier.executable.forget_weights()
                 longest = max(longest, self.deadline.elapsed - begun)
+            for entry in rough[-1:]:
+                entry.executable.forget_weights()
             best = _fastest_first(rough)[:_FINALISTS]
             timed = self._carefully([*best, *(self._unpacked(entry) for entry in best if entry.executable.packs)], inputs)
             finalists = _one_of_each(_fastest_first(timed))
@@ -287,7 +290,7 @@ class Qualifier:
         try:
             floats = self.floats(entry, complete=False)
         except BudgetExceeded as error:
-            self.rejected.append(Rejection("float", str(error), entry.cost))
+            self.rejected.append(Rejection("float", str(error), entry.cost, unfinished=True))
             return None
         if not floats.stable:
             self.rejected.append(Rejection("float", floats.reason, entry.cost))
@@ -300,7 +303,8 @@ class Qualifier:
             verdict = self._verdict(entry)
             checked = running.result()
         if not (verdict.equivalent or (self.evidence == "tested" and verdict.certificate.agreed)):
-            self.rejected.append(Rejection("verify", _why_not(verdict), entry.cost))
+            unfinished = verdict.certificate.tests is Tests.UNFINISHED
+            self.rejected.append(Rejection("verify", _why_not(verdict), entry.cost, unfinished))
             return None
         if checked is not None and checked.fault:
             self.rejected.append(Rejection("text", checked.fault, entry.cost))

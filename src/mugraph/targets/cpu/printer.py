@@ -32,7 +32,7 @@ def print_program(kernels: Sequence[Kernel], vectors: Vectors) -> str:
     lanes = vectors.lanes
     parts = [
         f"#define LANES {lanes}\n",
-        _prelude(),
+        *map(header, _PRELUDE),
         print_folds(lanes),
         print_interleaving(lanes),
         print_turning(lanes),
@@ -42,8 +42,9 @@ def print_program(kernels: Sequence[Kernel], vectors: Vectors) -> str:
 
 
 @cache
-def _prelude() -> str:
-    return "\n".join(resources.files(__package__).joinpath(f"{name}.h").read_text(encoding="utf-8") for name in _PRELUDE)
+def header(name: str) -> str:
+    """The text of a header of this package."""
+    return resources.files(__package__).joinpath(f"{name}.h").read_text(encoding="utf-8")
 
 
 def _print_kernel(kernel: Kernel, vectors: Vectors) -> str:

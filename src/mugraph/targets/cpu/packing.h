@@ -1,0 +1,71 @@
+/* Weights, stored anew in the order in which products read them (mugraph/lower/packing.py). Steps are in bytes.
+   A strip of a panel follows the other, and lies as a matrix of `width` columns, rows of a `group` beside each other. */
+
+typedef struct {
+    const char *from;
+    char *to;
+    long size, rows, columns, row_step, column_step, depth, width, group, dimensions;
+    const long *counts, *steps;
+} packing;
+
+#define DEFINE_STRIP(size, type)                                                                                        \
+    typedef type unit_##size __attribute__((aligned(1)));                                                               \
+                                                                                                                        \
+    static void strip_##size(const packing *p, const char *from, unit_##size *to, long depth, long width)               \
+    {                                                                                                                   \
+        const long group = p->group, row_step = p->row_step, column_step = p->column_step, part = 64 / size;            \
+        if (column_step == size && group == 2)                                                                          \
+            for (long k = 0; k < depth; k += 2, to += 2 * width) {                                                      \
+                const unit_##size *row = (const unit_##size *)(from + k * row_step);                                    \
+                const unit_##size *next = (const unit_##size *)(from + (k + 1) * row_step);                             \
+                for (long j = 0; j < width; ++j) {                                                                      \
+                    to[2 * j] = row[j];                                                                                 \
+                    to[2 * j + 1] = next[j];                                                                            \
+                }                                                                                                       \
+            }                                                                                                           \
+        else if (column_step == size && group == 1)                                                                     \
+            for (long k = 0; k < depth; ++k, to += width)                                                               \
+                for (long j = 0; j < width; ++j)                                                                        \
+                    to[j] = ((const unit_##size *)(from + k * row_step))[j];                                            \
+        else                                                                                                            \
+            for (long first = 0; first < depth; first += part) {                                                        \
+                const long last = first + part < depth ? first + part : depth;                                          \
+                for (long j = 0; j < width; ++j)                                                                        \
+                    for (long k = first; k < last; k += group)                                                          \
+                        for (long g = 0; g < group; ++g)                                                                \
+                            to[k * width + j * group + g] =                                                             \
+                                *(const unit_##size *)(from + (k + g) * row_step + j * column_step);                    \
+            }                                                                                                           \
+    }
+DEFINE_STRIP(1, unsigned char)
+DEFINE_STRIP(2, unsigned short)
+DEFINE_STRIP(4, unsigned)
+DEFINE_STRIP(8, unsigned long long)
+
+static void pack_share(void *data)
+{
+    const packing *p = data;
+    const long panels = (p->rows + p->depth - 1) / p->depth, strips = (p->columns + p->width - 1) / p->width;
+    long windows = 1, first, last;
+    for (long d = 0; d < p->dimensions; ++d)
+        windows *= p->counts[d];
+    share(windows * panels * strips, 1, &first, &last);
+    for (long task = first; task < last; ++task) {
+        long window = task / (panels * strips), number = window, start = 0;
+        const long top = task / strips % panels * p->depth, left = task % strips * p->width;
+        const long depth = top + p->depth < p->rows ? p->depth : p->rows - top;
+        const long width = left + p->width < p->columns ? p->width : p->columns - left;
+        for (long d = p->dimensions - 1; d >= 0; number /= p->counts[d--])
+            start += number % p->counts[d] * p->steps[d];
+        const char *from = p->from + start + top * p->row_step + left * p->column_step;
+        char *to = p->to + p->size * (window * p->rows * p->columns + top * p->columns + left * depth);
+        switch (p->size) {
+        case 1: strip_1(p, from, (unit_1 *)to, depth, width); break;
+        case 2: strip_2(p, from, (unit_2 *)to, depth, width); break;
+        case 4: strip_4(p, from, (unit_4 *)to, depth, width); break;
+        default: strip_8(p, from, (unit_8 *)to, depth, width); break;
+        }
+    }
+}
+
+void pack(packing p) { launch(pack_share, &p, 1); }
