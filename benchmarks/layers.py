@@ -1,4 +1,4 @@
-"""Whole layers of known models as one call: seconds until there is a result, what is proved of it, and its speed beside PyTorch's.
+"""Whole layers of known models as one call: how long it takes, what is proved of the result, and its speed beside PyTorch's.
 
     python benchmarks/layers.py                                   # all layers, bf16, at the sizes of the published models
     python benchmarks/layers.py llama-decode qwen3-decode --dtypes fp32 bf16
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import resource
@@ -63,7 +64,15 @@ class Sizes:
         """A layer of smaller matrices with heads of the same width."""
         heads, keys = max(self.heads // scale, 1), max(self.keys // scale, 1)
         return Sizes(
-            self.hidden // scale, heads, keys, self.width, self.inner // scale, self.unit_heads, self.after, self.cap, self.activation
+            self.hidden // scale,
+            heads,
+            keys,
+            self.width,
+            self.inner // scale,
+            self.unit_heads,
+            self.after,
+            self.cap,
+            self.activation,
         )
 
 
@@ -149,7 +158,8 @@ class UnitLayer(nn.Module):
     @staticmethod
     def unit(x: Tensor) -> Tensor:
         """x scaled to length 1 along its last dimension."""
-        return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        return x / length
 
     def forward(self, x: Tensor) -> Tensor:
         """x [batch, tokens, hidden] of unit rows after the layer."""
@@ -349,19 +359,21 @@ def _apart(name: str, dtype: str, options: argparse.Namespace) -> dict[str, Any]
 
 
 def _line(record: dict[str, Any]) -> str:
-    head = f"{record['case']} {record['dtype']} 1/{record['scale']}: "
+    """A record in words."""
+    head: str = f"{record['case']} {record['dtype']} 1/{record['scale']}: "
     if "failed" in record:
-        return head + record["failed"]
+        return f"{head}{record['failed']}"
     calls = dict(record["seconds_of_a_call"])
     mine = calls.pop("mugraph")
     stages = ", ".join(f"{name} {record[f'{name}_seconds']:.1f}" for name in ("search", "compile", "measure", "verify"))
     beside = ", ".join(f"{title} {seconds / mine:.2f}" for title, seconds in calls.items())
     share = record["byte_share"]
-    return (
-        f"{head}{record['seconds']:.1f} s ({stages}), {record['pieces']} pieces, largest bound {max(record['bounds'], default=None)}, "
-        f"{'?' if share is None else format(share, '.0%')} of the bytes, {record['peak_bytes'] / 2**30:.1f} GiB; "
-        f"{mine * 1e3:.2f} ms, over it: {beside}; error {record['errors']['mugraph']:.1e} (eager {record['errors']['eager']:.1e})"
-    )
+    found = f"{record['pieces']} pieces, largest bound {max(record['bounds'], default=math.nan):.1e}"
+    covered = "" if share is None else f", {share:.0%} of the bytes"
+    errors = f"error {record['errors']['mugraph']:.1e} (eager {record['errors']['eager']:.1e})"
+    memory = f"{record['peak_bytes'] / 2**30:.1f} GiB"
+    speed = f"{mine * 1e3:.2f} ms, over it: {beside}"
+    return f"{head}{record['seconds']:.1f} s ({stages}), {found}{covered}, {memory}; {speed}; {errors}"
 
 
 def _keep(record: dict[str, Any], file: Path) -> None:

@@ -21,7 +21,7 @@ import pytest
 
 import mugraph.checker
 from mugraph.checker import PARTS, CheckReport, Rejected, check_folder, residue_fields
-from mugraph.checker.bound import Sizes
+from mugraph.checker.bound import SizeBound, Sizes
 from mugraph.checker.float_errors import measure
 from mugraph.checker.saved_files import graph_digest
 from mugraph.cli import main
@@ -385,6 +385,24 @@ def test_parts_that_are_others_are_told_apart(tmp_path: Path, name: str) -> None
         folder = write(tmp_path / str(number), *graphs, replacing(forged), in_float32(rmsnorm(), rmsnorm()))
         with pytest.raises(Rejected, match=r"found by evaluation|an axis|malformed"):
             check_folder(folder, seed=0)
+
+
+def test_divisions_by_the_same_elements_have_one_denominator() -> None:
+    sizes = Sizes()
+    x, y = sizes.variables((3, 3)), sizes.variables((3, 3))
+    total = sizes.sum(x, 1)
+
+    def turned(value: SizeBound) -> SizeBound:
+        return sizes.move([value], lambda arrays: arrays[0].transpose())
+
+    together = sizes.add(turned(sizes.divide(x, total)), sizes.divide(turned(y), turned(total)))
+    apart = [
+        sizes.add(sizes.divide(x, total), sizes.divide(y, turned(total))),
+        sizes.add(sizes.divide(x, total), sizes.divide(y, sizes.sum(x, 1))),
+        sizes.add(sizes.divide(x, total), sizes.divide(y, sizes.add(total, total))),
+    ]
+    assert together.denominator.degree == 1
+    assert [each.denominator.degree for each in apart] == [2, 2, 2]
 
 
 def test_functions_of_several_operands_are_bounded_by_the_largest() -> None:

@@ -58,7 +58,7 @@ def test_the_height_is_the_least_possible(requests: list[Request]) -> None:
 
 
 def test_some_requests_need_more_than_is_ever_alive() -> None:
-    assert allocate(MORE_THAN_ITS_PEAK, most_nodes=0).bound == 8
+    assert allocate(MORE_THAN_ITS_PEAK, most_steps=0).bound == 8
     assert allocate(MORE_THAN_ITS_PEAK).bound == 9
 
 
@@ -78,10 +78,10 @@ def test_twenty_buffers_are_settled(seed: int) -> None:
 
 def test_without_branch_and_bound_there_is_an_allocation_without_proof() -> None:
     unsettled = [
-        requests for requests in (random_requests(seed, 12) for seed in range(60)) if not allocate(requests, most_nodes=0).optimal
+        requests for requests in (random_requests(seed, 12) for seed in range(60)) if not allocate(requests, most_steps=0).optimal
     ]
     assert unsettled, "some instances need more than the greedy placement"
     for requests in unsettled:
-        quick, proved = allocate(requests, most_nodes=0), allocate(requests)
+        quick, proved = allocate(requests, most_steps=0), allocate(requests)
         assert overlap_free(requests, quick.offsets)
         assert quick.bound <= proved.height <= quick.height

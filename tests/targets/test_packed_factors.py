@@ -19,6 +19,7 @@ from mugraph.runtime import Executable, build
 from mugraph.targets.cpu import Vectors
 from mugraph.targets.cpu.compiler import find_compiler
 from mugraph.targets.cpu.machine import SOURCE_NAME, Cpu
+from mugraph.targets.cpu.packer import pack
 
 DTYPES = {DType.FP32: torch.float32, DType.BF16: torch.bfloat16, DType.FP16: torch.float16}
 ERRORS = {DType.FP32: 1e-5, DType.BF16: 2e-2, DType.FP16: 3e-3}
@@ -154,6 +155,20 @@ def test_packed_memory_is_what_the_words_say(rows: int, columns: int, strips: St
                     for column in range(left, min(columns, left + strips.width)):
                         expected += [5 + window + (row + second) * columns + column for second in range(step)]
     assert packed.tolist() == expected
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32, np.float64])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (7, 10), (64, 48), (130, 33)])
+def test_all_threads_pack_what_one_would(dtype: type[np.generic], rows: int, columns: int) -> None:
+    memory = np.random.default_rng(0).integers(0, 200, 3 * rows * columns + 5).astype(dtype)
+    for strides, (depth, width), pairs in product(((columns, 1), (1, rows)), ((1, 1), (4, 16), (512, 64)), (False, True)):
+        if pairs and (rows % 2 or depth % 2):
+            continue
+        packing = Packing(5, ((2, rows * columns), (1, 7)), (rows, columns), strides, Strips(depth, width, pairs))
+        wanted, packed = (np.zeros(packing.elements, dtype) for _ in range(2))
+        packing.pack(memory, wanted)
+        pack(packing, memory, packed)
+        np.testing.assert_array_equal(packed, wanted)
 
 
 def linear_and_library() -> Graph:

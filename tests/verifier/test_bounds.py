@@ -108,8 +108,27 @@ def test_denominators_of_equal_bounds_are_not_taken_for_equal() -> None:
         return x / x.sum(-1, keepdim=True) + y / y.sum(-1, keepdim=True)
 
     assert magnitudes(program(function, (3, 4), (3, 4)))[1].denominator.degree == 2
-    same = program(lambda x, y: (x + y) / x.sum(-1, keepdim=True) - y / x.sum(-1, keepdim=True), (3, 4), (3, 4))
-    assert magnitudes(same)[1].denominator.degree == 2, "two divisions, whose denominators nothing says to be equal"
+
+
+def test_divisions_by_the_same_elements_have_one_denominator() -> None:
+    def same(x: ProgramTensor, y: ProgramTensor) -> ProgramTensor:
+        total = x.sum(-1, keepdim=True)
+        return ((x + y) / total).transpose(0, 1) - y.transpose(0, 1) / total.reshape((1, 3))
+
+    def turned(x: ProgramTensor, y: ProgramTensor) -> ProgramTensor:
+        total = x.sum(-1, keepdim=True)
+        return (x + y) / total - y / total.reshape((1, 3))
+
+    def of_other_rows(x: ProgramTensor, y: ProgramTensor) -> ProgramTensor:
+        return x / x.sum(-1, keepdim=True) - y / x.sum(0, keepdim=True)
+
+    def of_a_sum(x: ProgramTensor, y: ProgramTensor) -> ProgramTensor:
+        total = x.sum(-1, keepdim=True)
+        return x / total - y / (total + total)
+
+    assert magnitudes(program(same, (3, 3), (3, 3)))[1].denominator.degree == 1
+    for function in (turned, of_other_rows, of_a_sum):
+        assert magnitudes(program(function, (3, 3), (3, 3)))[1].denominator.degree == 2
 
 
 def test_exponentials_are_counted() -> None:

@@ -61,7 +61,10 @@ _ONE = Sum()
 
 @dataclass(frozen=True, slots=True)
 class SizeBound:
-    """Bounds of a tensor's elements. Elements with equal `marks` of one `owner` (None: D is 1) have the same D."""
+    """Bounds of a tensor's elements. Elements with equal `marks` of one `owner` (None: D is 1) have the same D.
+
+    What only moves elements around has the `name` of the tensor that they are of, and the `path` from its shape on.
+    """
 
     marks: Array
     numerator: Sum
@@ -70,6 +73,16 @@ class SizeBound:
     owner: object = None
     elements: int = 1
     """Elements that are maxima, or roots of maxima, are of at most so many."""
+    name: object = field(default_factory=object)
+    path: tuple[Callable[[list[Array]], Array], ...] = ()
+    start: tuple[int, ...] = ()
+
+    def numbered(self) -> Array:
+        """Numbers of the elements: where two are the same number, they are one element of one tensor."""
+        numbers = _numbers(self.start if self.path else self.marks.shape)
+        for move in self.path:
+            numbers = move([numbers])
+        return numbers
 
 
 class Use(NamedTuple):
@@ -138,7 +151,7 @@ class Sizes:
         return SizeBound(small.reshape(shape), numerator, denominator, constant, object(), elements)
 
     def divide(self, x: SizeBound, y: SizeBound) -> SizeBound:
-        inverse = SizeBound(_numbers(y.marks.shape), y.denominator.multiple(y.constant), y.numerator, 1, object(), y.elements)
+        inverse = SizeBound(y.numbered(), y.denominator.multiple(y.constant), y.numerator, 1, y.name, y.elements)
         return self.multiply(x, inverse)
 
     def exp(self, x: SizeBound) -> SizeBound:
@@ -183,7 +196,8 @@ class Sizes:
     def move(self, xs: Sequence[SizeBound], move: Callable[[list[Array]], Array]) -> SizeBound:
         if len(xs) == 1:
             (x,) = xs
-            return SizeBound(move([x.marks]), x.numerator, x.denominator, x.constant, x.owner, x.elements)
+            start = x.start if x.path else x.marks.shape
+            return replace(x, marks=move([x.marks]), path=(*x.path, move), start=start)
         common = math.lcm(*(x.constant for x in xs))
         numerator, denominator = Sum(), Sum()
         for x in xs:

@@ -143,12 +143,18 @@ class Partition:
 
 
 def partition(
-    graph: fx.Graph, device: str = "cpu", library: Sequence[LibraryKernel] = (), *, lookups: bool | None = None
+    graph: fx.Graph,
+    device: str = "cpu",
+    library: Sequence[LibraryKernel] = (),
+    *,
+    lookups: bool | None = None,
+    tangled: Container[frozenset[fx.Node]] = frozenset(),
 ) -> Partition:
     """Split a functional graph of ATen calls, whose nodes carry tensors without data in `meta["val"]`.
 
     Pieces hold calls on tensors of one kind of device, `cpu` or `cuda`, but for those of the `library` kernels; `lookups` says
-    whether kernels read tables at integers, by default those of a CPU.
+    whether kernels read tables at integers, by default those of a CPU. Calls that are `tangled`, some with parts of tensors, are
+    taken apart.
 
     From the first call that changes an operand on, everything is left. Pieces hold at least two computing operators, of which one
     kernel can save what passes between them: the library is best at a lone product, unless memory bounds it, as at decode.
@@ -166,7 +172,7 @@ def partition(
     traits = {node: verdict for node, verdict in verdicts.items() if isinstance(verdict, Traits)}
     levels = levels_of(calls[:end], traits)
     _look_up_on_each_level(graph, traits, levels)
-    splitter = _Splitter({node: traits[node] for node in graph.nodes if node in traits}, levels)
+    splitter = _Splitter({node: traits[node] for node in graph.nodes if node in traits}, levels, tangled)
     pieces = [piece for nodes in splitter.components() for piece in splitter.pieces(nodes)]
     inside = {node for kernel in called for node in kernel.nodes}
     apart = {node: verdict for node, verdict in verdicts.items() if isinstance(verdict, str) and node not in inside}
@@ -218,6 +224,7 @@ class _Splitter:
 
     traits: Mapping[fx.Node, Traits]
     levels: Mapping[fx.Node, int]
+    tangled: Container[frozenset[fx.Node]] = frozenset()
     left: list[Left] = field(default_factory=list)
     programs: dict[str, tuple[Graph, list[int]]] = field(default_factory=dict)
     """By the description of their calls, the programs so far: layers repeat."""
@@ -273,6 +280,8 @@ class _Splitter:
             return []
         if why := objection(piece.program):
             return self._around_parts(kept, why)
+        if frozenset(kept) in self.tangled:
+            return self._before_parts(kept)
         if not self._useful(piece):
             self._leave(kept, "there is nothing to put into one kernel with it")
             return []
@@ -296,6 +305,19 @@ class _Splitter:
             if node not in moving:
                 groups.setdefault((stages[node], node in apart), []).append(node)
         return [piece for group in groups.values() for part in self.components(group) for piece in self.pieces(part)]
+
+    def _before_parts(self, nodes: list[fx.Node]) -> list[Piece]:
+        """Pieces of a group of which nothing was found together: what comes before any part is moved, and the rest; around calls
+        that move parts, where nothing comes before."""
+        behind: set[fx.Node] = set()
+        for node in nodes:
+            if self.traits[node].moves or not behind.isdisjoint(node.all_input_nodes):
+                behind.add(node)
+        before = [node for node in nodes if node not in behind]
+        if not before or not behind:
+            return self._around_parts(nodes, "nothing was found of all of it together")
+        groups = before, [node for node in nodes if node in behind]
+        return [piece for group in groups for part in self.components(group) for piece in self.pieces(part)]
 
     def _branches(self, nodes: list[fx.Node], contractions: int) -> list[Piece]:
         """Pieces of a group that is too large: what several of its results are made from, what joins them, and the rest."""

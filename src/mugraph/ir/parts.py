@@ -34,8 +34,8 @@ _PARTS = frozenset({"slice", "concat"})
 """The operators that tell positions apart: they have no axis form, and vanish here."""
 _GROWTH, _SPARE = 16, 256
 """Regions are asked for at most so many times as often as a program has operators, and so many times more."""
-_MORE_PRODUCTS, _OPERATORS = 1, 160
-"""Products of matrices that the core of a program may have beyond its own, and operators, to be searched as gladly."""
+_MORE_PRODUCTS, _OPERATORS = 2, 160
+"""So many times the program's own products of matrices its core may have, and so many operators, to be searched as gladly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +217,7 @@ def objection(program: Graph) -> str:
     if found is None or not found.core.kernels():
         return "it only moves parts of tensors"
     products = [sum(is_contraction(node.op) for node in graph.nodes) for graph in (program, found.core)]
-    if products[1] > products[0] + _MORE_PRODUCTS:
+    if products[1] > _MORE_PRODUCTS * products[0]:
         return f"of its parts one by one, there are {products[1]} products of matrices instead of {products[0]}"
     if (operators := len(found.core.kernels())) > _OPERATORS:
         return f"of its parts one by one, there are {operators} operators"

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-_MOST_NODES = 200_000
-"""Placements that branch and bound tries before it gives up its proof: about a second."""
+_MOST_STEPS = 2_000_000
+"""Times that branch and bound looks at before it gives up its proof: about a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +41,13 @@ class Allocation:
         return self.height == self.bound
 
 
-def allocate(requests: Sequence[Request], most_nodes: int = _MOST_NODES) -> Allocation:
-    """The best offsets found; optimal unless branch and bound would have to try more than `most_nodes` placements."""
+def allocate(requests: Sequence[Request], most_steps: int = _MOST_STEPS) -> Allocation:
+    """The best offsets found; optimal unless branch and bound would have to look at more than `most_steps` times."""
     times = _peaks(requests)
     bound = max((sum(requests[index].size for index in alive) for alive in times), default=0)
     offsets = min((_greedy(requests, order) for order in _ORDERS), key=lambda offsets: _height(requests, offsets))
     if _height(requests, offsets) > bound:
-        search = _BranchAndBound(requests, times, bound, offsets, most_nodes)
+        search = _BranchAndBound(requests, times, bound, offsets, most_steps)
         search.run()
         offsets = search.best
         if search.complete:
@@ -99,13 +99,13 @@ class _BranchAndBound:
     """
 
     def __init__(
-        self, requests: Sequence[Request], times: Sequence[tuple[int, ...]], bound: int, best: tuple[int, ...], most_nodes: int
+        self, requests: Sequence[Request], times: Sequence[tuple[int, ...]], bound: int, best: tuple[int, ...], most_steps: int
     ) -> None:
         self.requests = requests
         self.bound = bound
         self.best = best
         self.height = _height(requests, best)
-        self.nodes_left = most_nodes
+        self.steps_left = most_steps
         self.alive_at = times
         self.times_of = [[time for time, alive in enumerate(times) if index in alive] for index in range(len(requests))]
         self.offsets = [0] * len(requests)
@@ -114,7 +114,7 @@ class _BranchAndBound:
     @property
     def complete(self) -> bool:
         """Whether everything that could be better was tried."""
-        return self.nodes_left > 0
+        return self.steps_left > 0
 
     def run(self) -> None:
         """Search; leaves the best allocation in `best`."""
@@ -124,10 +124,10 @@ class _BranchAndBound:
     def _place(self, waiting: int, tops: list[int], to_come: list[int], last: int) -> None:
         """Place the `waiting` requests (a bit each), `to_come` units at each time, on what reaches up to `tops`."""
         state = (waiting, tuple(tops), last)
-        if state in self.seen or self.nodes_left <= 0:
+        if state in self.seen or self.steps_left <= 0:
             return
         self.seen.add(state)
-        self.nodes_left -= 1
+        self.steps_left -= waiting.bit_count() * len(tops)
         if waiting == 0:
             self.best, self.height = tuple(self.offsets), max(tops)
             return

@@ -143,10 +143,11 @@ class Optimizer:
         """The results of the distinct programs so far, also of those that torch runs all the same."""
         return tuple(outcome.result for outcome in self._outcomes.values() if outcome.result is not None)
 
-    def outcomes(self, pieces: Sequence[Piece], graphs: _Known, deadline: Deadline) -> list[PieceOutcome]:
+    def outcomes(self, pieces: Sequence[Piece], graphs: _Known, deadline: Deadline, *, once: bool = False) -> list[PieceOutcome]:
         """What becomes of each of a graph's pieces; raises MugraphError in strict mode where one cannot be optimized.
 
-        A program whose form is in `graphs` is scheduled as the muGraph there, and not measured.
+        A program whose form is in `graphs` is scheduled as the muGraph there, and not measured. Unless only `once`, what is left
+        of the time is for pieces whose time ran out.
         """
         keys = [digest_of(digest(piece.program), *self._rivals(piece), *self._weights(piece)) for piece in pieces]
         distinct = dict(zip(keys, pieces, strict=True))
@@ -154,7 +155,7 @@ class Optimizer:
         share = deadline.share(1 / max(unknown, 1))
         for key, piece in distinct.items():
             self._try(key, piece, share, graphs)
-        needy = [key for key in distinct if self._outcomes[key].ran_out]
+        needy = [key for key in distinct if self._outcomes[key].ran_out and not once]
         needy.sort(key=lambda key: -sum(node.output.bytes for node in distinct[key].program.inputs()))
         while needy:
             more = deadline.share(1 / len(needy))

@@ -9,7 +9,7 @@ around these is cut once more.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from torch import fx
@@ -22,6 +22,7 @@ from mugraph.frontend.library import LibraryKernel, convolutions, linear_layers
 from mugraph.frontend.node_traits import bytes_of
 from mugraph.frontend.partition import Partition, Piece, partition
 from mugraph.frontend.splice import spliced
+from mugraph.ir.parts import has_parts
 from mugraph.pieces.image_layouts import Layout, as_recorded
 from mugraph.pieces.library_ways import Ways
 from mugraph.pieces.other_ways import Way, other_ways
@@ -85,7 +86,13 @@ def plans(
     layers = () if library is None else linear_layers(module.graph.nodes, device)
     may_lose = layers and optimizer.options.profile and optimizer.options.keep == "faster"
     first = Deadline(deadline.share(_FIRST if may_lose or ways.turn_images else 1.0))
-    outcomes = optimizer.outcomes(whole.pieces, known, first)
+    outcomes, tangled = optimizer.outcomes(whole.pieces, known, first, once=True), set[frozenset[fx.Node]]()
+    for retried in (False, True):
+        while (more := _tangled(whole, outcomes, tangled, retried) - tangled) and not first.passed:
+            tangled |= more
+            whole = partition(module.graph, device, images, lookups=lookups, tangled=tangled)
+            outcomes = optimizer.outcomes(whole.pieces, known, first, once=True)
+        outcomes = optimizer.outcomes(whole.pieces, known, first)
     if library is not None and layers:
         free = {node for piece, outcome in zip(whole.pieces, outcomes, strict=True) if not outcome.runs for node in piece.nodes}
         layers = linear_layers(free.union(left.node for left in whole.left), device)
@@ -94,7 +101,7 @@ def plans(
         if free.isdisjoint(layer.product for layer in layers):
             whole = whole.with_library(layers)
         else:
-            whole = partition(module.graph, device, (*images, *layers), lookups=lookups)
+            whole = partition(module.graph, device, (*images, *layers), lookups=lookups, tangled=tangled)
             outcomes = optimizer.outcomes(whole.pieces, known, deadline)
     decided = dict(zip(whole.pieces, outcomes, strict=True))
     made = [_laid_out(module.graph, *choice, decided, optimizer, known, deadline) for choice in ways.choices(whole)]
@@ -105,6 +112,20 @@ def plans(
                 graphs.setdefault(form_of(piece.program), result.graph)
     others = _others([plan.partition for plan in made], optimizer, deadline)
     return [replace(plan, others=others) for plan in made]
+
+
+def _tangled(
+    whole: Partition, outcomes: Sequence[PieceOutcome], before: Collection[frozenset[fx.Node]], retried: bool
+) -> set[frozenset[fx.Node]]:
+    """The calls of each program with parts of tensors that no kernels were found for; unless `retried`, not of those that only
+    time was wanting for, and that are part of what was taken apart `before`."""
+    found: set[frozenset[fx.Node]] = set()
+    for piece, outcome in zip(whole.pieces, outcomes, strict=True):
+        nodes = frozenset(piece.nodes)
+        if not outcome.runs and has_parts(piece.program):
+            waits = outcome.ran_out and not retried and any(nodes < larger for larger in before)
+            found |= set() if waits else {nodes}
+    return found
 
 
 def _laid_out(

@@ -68,7 +68,9 @@ class Fraction:
     """Elements N / (c D): `numerator` and `denominator` bound every element's N and D, `constant` is c for all of them.
 
     `ids` has the tensor's shape: of one `family` (None: all D are 1), elements with the same number have the same D. An element
-    that is the variable of a maximum, or a root of one, stands for at most `elements`.
+    that is the variable of a maximum, or a root of one, stands for at most `elements`. A tensor with elements of its own is its
+    `origin`; one that has elements of another elsewhere has that one's, by the `moves` that they took from a tensor of shape
+    `unmoved`.
     """
 
     ids: Array
@@ -77,10 +79,22 @@ class Fraction:
     constant: int = 1
     family: object = None
     elements: int = 1
+    origin: object = field(default_factory=object)
+    moves: tuple[Callable[[Array], Array], ...] = ()
+    unmoved: tuple[int, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
         return tuple(self.ids.shape)
+
+    def moved(self, move: Callable[[Array], Array]) -> Fraction:
+        """The same elements elsewhere."""
+        return replace(self, ids=move(self.ids), moves=(*self.moves, move), unmoved=self.unmoved if self.moves else self.shape)
+
+    def places(self) -> Array:
+        """A number for each element, the same where one is the same element of the `origin`."""
+        numbers = _numbered(self.unmoved if self.moves else self.shape)
+        return functools.reduce(lambda array, move: move(array), self.moves, numbers)
 
 
 @dataclass(slots=True)
@@ -142,7 +156,7 @@ class Magnitudes:
         return _merged(x, y)
 
     def div(self, x: Fraction, y: Fraction) -> Fraction:
-        inverted = Fraction(_numbered(y.shape), y.denominator.times(y.constant), y.numerator, 1, object(), y.elements)
+        inverted = Fraction(y.places(), y.denominator.times(y.constant), y.numerator, 1, y.origin, y.elements)
         return _merged(x, inverted)
 
     def sum(self, x: Fraction, axis: int) -> Fraction:
@@ -150,7 +164,8 @@ class Magnitudes:
         different = _most_different(x.ids, axis)
         numerator = (x.numerator * x.denominator ** (different - 1)).summed(count)
         if different == 1:
-            return replace(x, ids=x.ids[(slice(None),) * axis + (slice(0, 1),)], numerator=numerator)
+            ids = x.ids[(slice(None),) * axis + (slice(0, 1),)]
+            return Fraction(ids, numerator, x.denominator, x.constant, x.family, x.elements)
         ids = _numbered(_without(x.shape, axis))
         return Fraction(ids, numerator, x.denominator**different, x.constant, object(), x.elements)
 
@@ -160,7 +175,7 @@ class Magnitudes:
         return replace(total, ids=np.squeeze(total.ids, -2))
 
     def view(self, x: Fraction, move: Callable[[Array], Array]) -> Fraction:
-        return replace(x, ids=move(x.ids))
+        return x.moved(move)
 
     def join(self, xs: Sequence[Fraction], combine: Callable[[Sequence[Array]], Array]) -> Fraction:
         common = math.lcm(*(x.constant for x in xs))

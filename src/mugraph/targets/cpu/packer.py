@@ -20,7 +20,7 @@ _LONGS = ("size", "rows", "columns", "row_step", "column_step", "depth", "width"
 class _Arguments(ctypes.Structure):
     """What `pack` takes, as `packing.h` declares it."""
 
-    _fields_ = [  # noqa: RUF012  ctypes reads a list
+    _fields_ = [
         ("source", ctypes.c_void_p),
         ("target", ctypes.c_void_p),
         *((name, ctypes.c_long) for name in _LONGS),
@@ -40,7 +40,9 @@ def pack(packing: Packing, memory: NDArray[Any], packed: NDArray[Any]) -> None:
     longs = (size, rows, columns, row_step, column_step, depth, width, group, len(counts))
     array = ctypes.c_long * len(counts)
     source = memory.ctypes.data + packing.offset * memory.itemsize
-    _function()(_Arguments(source, packed.ctypes.data, *longs, array(*counts), array(*(step * memory.itemsize for step in steps))))
+    _function()(
+        _Arguments(source, packed.ctypes.data, *longs, array(*counts), array(*(step * memory.itemsize for step in steps)))
+    )
 
 
 _LARGEST = 8
@@ -53,4 +55,4 @@ def _function() -> Callable[[_Arguments], None]:
     lanes = find_compiler().vectors.lanes
     function = load_shared("\n".join((f"#define LANES {lanes}", header("prelude"), header("packing")))).pack
     function.argtypes, function.restype = [_Arguments], None
-    return function  # type: ignore[no-any-return]
+    return function
