@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -45,7 +47,7 @@ class Choosy(Optimizer):
         self.refused, self.hurry = refused, hurry
         self.asked: list[set[str]] = []
 
-    def _tried(self, piece: Piece, budget: float | None, graphs: dict[tuple[object, ...], Graph]) -> PieceOutcome:
+    def _tried(self, piece: Piece, budget: float | None, graphs: Mapping[tuple[object, ...], Graph]) -> PieceOutcome:
         self.asked.append(names(piece))
         if self.refused <= names(piece):
             return PieceOutcome(None, "there is nothing")
