@@ -18,7 +18,7 @@ from mugraph.frontend.comparison import compared
 from mugraph.frontend.handwritten import in_place_of
 from mugraph.ir.cores import has_lookups
 from mugraph.ir.graph import Graph
-from mugraph.ir.ops import is_contraction
+from mugraph.ir.ops import is_contraction, is_scan
 from mugraph.ir.parts import has_parts, objection
 from mugraph.ir.program import Program
 from mugraph.ir.readings import readings
@@ -317,10 +317,13 @@ _WHOLE = 4
 
 
 def _better_divided(program: Graph, target: str) -> str:
-    """Why the program of a function had better be searched in pieces, which those without parts of tensors and lookups never are;
-    or ""."""
-    if has_lookups(program) and not device_for(target).operands_in_place:
+    """Why the program of a function had better be searched in pieces, which those without parts of tensors, lookups and scans
+    never are; or ""."""
+    device = device_for(target)
+    if has_lookups(program) and not device.operands_in_place:
         return "kernels of GPUs read no integers"
+    if any(is_scan(node.op) for node in program.nodes) and not device.scans:
+        return "running sums and products are kernels of the CPU alone"
     contractions = sum(is_contraction(node.op) for node in program.nodes)
     if has_parts(program) and contractions > _WHOLE:
         return f"it has parts of tensors, and {contractions} contractions"

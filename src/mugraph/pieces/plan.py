@@ -8,6 +8,7 @@ around these is cut once more.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -79,8 +80,9 @@ def plans(
     tell, library, known = optimizer.tell or silent, optimizer.library, dict(graphs or {})
     ways = _ways(module.graph, device, optimizer, deadline)
     images = tuple(ways.layouts)
-    lookups = device_for(optimizer.options.target).operands_in_place
-    whole = partition(module.graph, device, images, lookups=lookups)
+    target = device_for(optimizer.options.target)
+    cut = functools.partial(partition, module.graph, device, lookups=target.operands_in_place, scans=target.scans)
+    whole = cut(images)
     tell(Event("partition", f"{len(whole.pieces)} program{'s' * (len(whole.pieces) != 1)}{why}", deadline.elapsed))
     layers = () if library is None else linear_layers(module.graph.nodes, device)
     may_lose = layers and optimizer.options.profile and optimizer.options.keep == "faster"
@@ -94,7 +96,7 @@ def plans(
         if free.isdisjoint(layer.product for layer in layers):
             whole = whole.with_library(layers)
         else:
-            whole = partition(module.graph, device, (*images, *layers), lookups=lookups)
+            whole = cut((*images, *layers))
             outcomes = optimizer.outcomes(whole.pieces, known, deadline)
     decided = dict(zip(whole.pieces, outcomes, strict=True))
     made = [_laid_out(module.graph, *choice, decided, optimizer, known, deadline) for choice in ways.choices(whole)]
