@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mugraph.devices import device_for
+from mugraph.devices import device_for, resolved
 from mugraph.errors import BudgetExceeded, InvalidInput, MugraphError, NotEquivalent, UnsupportedOperator
 from mugraph.frontend import record, require_torch
 from mugraph.frontend.comparison import compared
@@ -139,7 +139,7 @@ def superoptimize(
         divisible = like is None and settings.search == "closure"
         try:
             problem = _problem(call, given)
-            if divisible and (why := _better_divided(problem.program, target)):
+            if divisible and (why := _better_divided(problem.program, settings.target)):
                 raise UnsupportedOperator(why)
         except (InvalidInput, UnsupportedOperator) as refusal:
             if not divisible:
@@ -197,6 +197,7 @@ def optimize_graph(
     """
     deadline = Deadline(budget)
     check_evidence(seed, max_error, evidence)
+    target = resolved(target)
     device = device_for(target)
     with ExitStack() as stack:
         tell = stack.enter_context(Reporter()) if progress is True else progress or silent

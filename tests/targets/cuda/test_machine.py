@@ -21,7 +21,7 @@ pytest.importorskip("cuda.core")
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 
 
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120"])
 @pytest.mark.parametrize("dtype", [DType.FP32, DType.FP16, DType.BF16])
 def test_kernels_compile_without_spills(architecture: str, dtype: DType) -> None:
     for graph in (

@@ -51,7 +51,7 @@ def test_products_of_any_depth_compile(depth: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120"])
 @pytest.mark.parametrize("dtype", [DType.FP32, DType.FP16, DType.BF16])
 def test_kernels_compile_without_spills_for_all(architecture: str, dtype: DType) -> None:
     figures_are_good(rms_norm_linear(rows=16, inner=256, columns=64, dtype=dtype), architecture)

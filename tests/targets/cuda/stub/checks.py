@@ -9,12 +9,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from mugraph.devices import device_for, resolved
 from mugraph.errors import InvalidInput, LaunchFailed, MugraphError, ShapeMismatch, TargetUnavailable
 from mugraph.frontend import trace
 from mugraph.frontend.calling import Positional
@@ -22,6 +24,7 @@ from mugraph.host.arrays import torch_arrays
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.targets.cuda.nvrtc import Cubin
 from mugraph.targets.launch import Launcher, LaunchShape, LoadedKernel
+from mugraph.targets.machine import machine_for
 from targets.cuda.stub import torch_side
 from targets.cuda.stub.programs import SHAPE, TARGET, built
 from targets.cuda.stub.torch_side import DRIVER, at_offset, on
@@ -54,6 +57,7 @@ def _stub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     DRIVER.stub_forget()
     yield
     torch_side.streams.update({0: 0, 1: 0})
+    torch_side.properties.update({0: torch_side.H100, 1: torch_side.H100})
     torch_side.exchange_device(0)
 
 
@@ -150,8 +154,66 @@ def test_shared_memory_is_asked_for_on_each_device_before_the_first_launch() -> 
 
 
 def test_a_gpu_with_too_little_shared_memory_is_refused() -> None:
-    with pytest.raises(TargetUnavailable, match="kernel k on cuda:1: the GPU cannot give a block 240000 bytes of shared memory"):
+    lacks = "kernel k on cuda:1: a block takes 240000 bytes of shared memory, and NVIDIA H100 80GB HBM3 has 232448; .*rebuild"
+    with pytest.raises(TargetUnavailable, match=lacks):
         LoadedKernel(cubin("too much"), "k", LaunchShape((1,), 32, 240_000), 1)
+    fail("cuKernelSetAttribute", 1)
+    with pytest.raises(TargetUnavailable, match="kernel k on cuda:1: the GPU cannot give a block 230000 bytes of shared memory"):
+        LoadedKernel(cubin("more than it says"), "k", LaunchShape((1,), 32, 230_000), 1)
+
+
+A100 = SimpleNamespace(
+    name="NVIDIA A100-SXM4-80GB", major=8, minor=0, multi_processor_count=108, shared_memory_per_multiprocessor=167936
+)
+B300 = SimpleNamespace(
+    name="NVIDIA B300 SXM6 AC", major=10, minor=3, multi_processor_count=148, shared_memory_per_multiprocessor=233472
+)
+
+
+def test_code_for_another_gpu_is_refused_in_a_line_before_the_driver_is_asked() -> None:
+    executable = built("one", FOLDER)
+    inputs = [on(1, torch.randn(node.output.shape).half()) for node in executable.graph.inputs()]
+    torch_side.properties[1] = A100
+    lacks = "code for sm_90a? needs compute capability 9.0.*, and NVIDIA A100-SXM4-80GB has 8.0; `mugraph rebuild"
+    with pytest.raises(TargetUnavailable, match=f"^kernel .* on cuda:1: {lacks}") as caught:
+        executable(*inputs)
+    assert "\n" not in str(caught.value)
+    assert (launches(), DRIVER.stub_loads()) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "gpu", "runs"),
+    [
+        ("sm_100", B300, True),
+        ("sm_100f", B300, True),
+        ("sm_100a", B300, False),
+        ("sm_103", B300, True),
+        ("sm_103", SimpleNamespace(**{**vars(B300), "minor": 0}), False),
+        ("sm_90a", torch_side.H100, True),
+        ("sm_80", torch_side.H100, False),
+    ],
+)
+def test_code_runs_where_its_instructions_are(architecture: str, gpu: SimpleNamespace, runs: bool) -> None:
+    torch_side.properties[0] = gpu
+    code = Cubin(f"{architecture} on {gpu.name}".encode(), architecture, "")
+    if runs:
+        LoadedKernel(code, "k", LARGE)
+        return
+    with pytest.raises(TargetUnavailable, match=f"kernel k on cuda:0: code for {architecture} needs compute capability"):
+        LoadedKernel(code, "k", LARGE)
+
+
+@pytest.mark.parametrize(("gpu", "target"), [(A100, "cuda:sm_80:a100-80gb"), (B300, "cuda:sm_103:b300")])
+def test_a_target_without_an_architecture_is_the_gpu_that_is_here(gpu: SimpleNamespace, target: str) -> None:
+    torch_side.properties[0] = gpu
+    assert resolved("cuda") == target
+    assert device_for("cuda") == device_for(target)
+    machine, other = machine_for("cuda"), machine_for("cuda:sm_90")
+    assert machine == machine_for(target)
+    assert (machine.available, other.available) == (True, False)
+    torch_side.exchange_device(1)
+    assert resolved("cuda") == "cuda:sm_90:h100"
+    assert other.available
 
 
 @pytest.mark.parametrize(
@@ -165,7 +227,7 @@ def test_a_gpu_with_too_little_shared_memory_is_refused() -> None:
         ),
         ("cuLibraryLoadData", 200, LaunchFailed, "failed with CUDA_ERROR_INVALID_IMAGE; the driver cannot read the machine code"),
         ("cuKernelGetFunction", 2, LaunchFailed, "loading it failed with CUDA_ERROR_OUT_OF_MEMORY"),
-        ("cuKernelGetFunction", 209, TargetUnavailable, "this GPU is of another architecture; optimize for this one"),
+        ("cuKernelGetFunction", 209, TargetUnavailable, "this GPU is of another architecture; .*rebuild"),
         ("cuKernelSetAttribute", 999, LaunchFailed, "asking for shared memory failed with CUDA_ERROR_UNKNOWN$"),
         (
             "cuLaunchKernelEx",

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -21,6 +22,11 @@ DRIVER = ctypes.CDLL("libcuda.so.1")
 _guards: Any = torch._C._dynamo.guards
 streams = {0: 0, 1: 0}
 """The current stream on each device."""
+H100 = SimpleNamespace(
+    name="NVIDIA H100 80GB HBM3", major=9, minor=0, multi_processor_count=132, shared_memory_per_multiprocessor=233472
+)
+properties = {0: H100, 1: H100}
+"""What each device is, as PyTorch says."""
 
 
 _index: Any = torch.Tensor.get_device
@@ -170,6 +176,7 @@ def install() -> None:
     cuda: Any = torch.cuda
     native: Any = torch._C
     cuda.is_available, cuda.device_count, cuda.init, cuda.current_device = lambda: True, lambda: 2, lambda: None, current_device
+    cuda.get_device_properties = properties.__getitem__
     cuda._exchange_device = cuda._maybe_exchange_device = exchange_device
     cuda.CUDAGraph, cuda.graph, cuda.Stream, cuda.stream = Graph, capture, Stream, into
     cuda.current_stream = Stream
