@@ -22,7 +22,7 @@ from mugraph.ir.ops import is_contraction, is_scan
 from mugraph.ir.parts import has_parts, objection
 from mugraph.ir.program import Program
 from mugraph.ir.readings import readings
-from mugraph.results.serialization import ONE_PROGRAM, kind_of, read_manifest
+from mugraph.results.serialization import ONE_PROGRAM, SavedProgram, kind_of, read_manifest
 from mugraph.results.superoptimized import Superoptimized, load_program
 from mugraph.search import Proposal, SearchReport, SearchResult, SearchSpace
 from mugraph.search.algorithm1.candidates import predicted_seconds
@@ -219,6 +219,56 @@ def optimize_graph(
             return result
         comparison = qualifier.compared(result, own, baselines)
         return result_of(qualifier, nothing, proved, True, original, problem, comparison=comparison)
+
+
+def rebuild(
+    path: str | Path,
+    target: str = "cuda",
+    budget: float | None = None,
+    *,
+    seed: int | None = None,
+    profile: bool = True,
+    progress: ProgressCallback | bool | None = None,
+    max_error: float = 2**-40,
+    evidence: Evidence = "bounded",
+) -> Superoptimized:
+    """The saved result in a folder for another target, by default the GPU that is here: the same muGraph, nothing is searched.
+
+    What the folder claims is not believed: each muGraph is proved to compute its program, compiled and compared with float64 as
+    by `optimize_graph`, whose other parameters these are. It was the fastest for the target it was found for; another may be for
+    this one, which `superoptimize` finds. The result is called as one that `load` reads.
+
+    Raises what `optimize_graph` raises, so InvalidGraph where a block takes more memory than the target has; InvalidInput for a
+    folder that is none or runs the original function, and for one with calls of PyTorch that are cut for another kind of device.
+    """
+    folder, target, deadline = Path(path), resolved(target), Deadline(budget)
+
+    def rebuilt_program(place: Path) -> Superoptimized:
+        saved = SavedProgram.of(place)
+        if not saved.report.found:
+            raise InvalidInput(f"{place} runs the original, as no muGraph was faster; optimize the function for {target}")
+        result = optimize_graph(
+            saved.best.graph.with_constants(()),
+            saved.program,
+            None,
+            target,
+            deadline.remaining,
+            seed=seed,
+            profile=profile,
+            progress=progress,
+            max_error=max_error,
+            evidence=evidence,
+        )
+        result.calling = saved.calling
+        result.origin.update(saved.manifest["origin"])
+        return result
+
+    if kind_of(read_manifest(folder)) == ONE_PROGRAM:
+        return rebuilt_program(folder)
+    require_torch(f"to run parts of {folder}")
+    from mugraph.pieces.partitioned import rebuilt
+
+    return rebuilt(folder, target, rebuilt_program, deadline)
 
 
 def _refused(qualifier: Qualifier, entry: Contestant) -> BudgetExceeded | NotEquivalent:
