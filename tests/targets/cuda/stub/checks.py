@@ -8,12 +8,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from mugraph.devices import device_for, resolved
@@ -21,6 +23,7 @@ from mugraph.errors import InvalidInput, LaunchFailed, MugraphError, ShapeMismat
 from mugraph.frontend import trace
 from mugraph.frontend.calling import Positional
 from mugraph.host.arrays import torch_arrays
+from mugraph.integrations.torch_operator import torch_operator
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.targets.cuda.nvrtc import Cubin
 from mugraph.targets.launch import Launcher, LaunchShape, LoadedKernel
@@ -421,6 +424,34 @@ def test_a_graphed_result_copies_its_inputs_and_its_outputs() -> None:
         graphed(on(0, rows()))
     with pytest.raises(ShapeMismatch, match="X has shape"):
         graphed(on(1, rows()[:32]))
+
+
+def refusal(call: Callable[[], object]) -> str:
+    with pytest.raises(InvalidInput) as caught:
+        call()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("device", [0, 1])
+def test_fake_kernels_of_operators_say_what_real_ones_do(device: int) -> None:
+    """Where outputs lie, and which inputs are refused; the real one is called directly, for the dispatcher knows no such tensors."""
+    opt = result("mixed")
+    operator = torch_operator(f"mugraph_stub::mixed_{device}", opt)
+    tensors = torch.randn(64, 64), torch.randn(64, 64)
+    (real,) = opt.executable(*(on(device, tensor) for tensor in tensors))
+    with FakeTensorMode():
+        fakes = [torch.empty(64, 64, device=f"cuda:{device}") for _ in tensors]
+        fake = operator(*fakes)
+        others = [(torch.empty(64, 64, device=f"cuda:{1 - device}"), 1 - device), (torch.empty(64, 64), None)]
+        assert (fake.device, fake.shape, fake.dtype, fake.stride()) == (real.device, real.shape, real.dtype, real.stride())
+        said = [refusal(partial(operator, fakes[0], other)) for other, _ in others]
+    first = on(device, tensors[0])
+    reals = [tensors[1] if index is None else on(index, tensors[1]) for _, index in others]
+    assert said == [refusal(partial(opt.executable, first, other)) for other in reals]
+    for place, text in zip((f"cuda:{1 - device}", "cpu"), said, strict=True):
+        assert text.startswith(
+            f"input 'w' is on {place}, and other inputs on cuda:{device}; all tensors of a call lie on one GPU"
+        )
 
 
 def test_static_outputs_are_the_graphs_own() -> None:
