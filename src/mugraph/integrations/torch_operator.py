@@ -20,9 +20,9 @@ def torch_operator(name: str, result: Superoptimized) -> CustomOpDef:
     """Register `result` as the torch operator called `namespace::name`, and return it.
 
     The operator takes one tensor per input of `result.program`, in order (a module's parameters come after the function's
-    arguments), of exactly their shapes and dtypes, and returns the program's outputs where the inputs lie: a tensor, or a tuple of
-    several. Other shapes raise ShapeMismatch when it runs; tensors that lie elsewhere than the target, or on several GPUs, raise
-    InvalidInput, also while it is traced. There is no gradient. Raises InvalidInput for a name of another form.
+    arguments), of exactly their shapes and dtypes, and returns the program's outputs where the inputs lie: a tensor, or a tuple
+    of several. Other shapes raise ShapeMismatch when it runs; tensors that lie elsewhere than the target, or on several GPUs,
+    raise InvalidInput, also while it is traced. There is no gradient. Raises InvalidInput for a name of another form.
     """
     require_torch("to register operators")
     import torch

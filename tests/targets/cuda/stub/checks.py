@@ -434,7 +434,7 @@ def refusal(call: Callable[[], object]) -> str:
 
 @pytest.mark.parametrize("device", [0, 1])
 def test_fake_kernels_of_operators_say_what_real_ones_do(device: int) -> None:
-    """Where outputs lie, and which inputs are refused; the real one is called directly, for the dispatcher knows no such tensors."""
+    """Where outputs lie, and which inputs are refused. The real one is called directly: the dispatcher knows no such tensors."""
     opt = result("mixed")
     operator = torch_operator(f"mugraph_stub::mixed_{device}", opt)
     tensors = torch.randn(64, 64), torch.randn(64, 64)
