@@ -35,6 +35,8 @@ class Target:
     """What may stand behind the colon."""
     present: str | None = None
     """A function that gives what stands there for the machine that is here; raises TargetUnavailable where there is none."""
+    tensors: str = "cpu"
+    """The type of the devices of PyTorch on which its kernels take tensors."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -71,6 +73,7 @@ TARGETS = {
             "mugraph.targets.cuda.resources:kernel_resources",
             architectures,
             "mugraph.targets.gpu:present_architecture",
+            tensors="cuda",
         ),
         Target(
             "triton",
@@ -80,6 +83,7 @@ TARGETS = {
             "mugraph.targets.triton.resources:kernel_resources",
             architectures,
             "mugraph.targets.gpu:present_architecture",
+            tensors="cuda",
         ),
     )
 }

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
+from mugraph.devices.targets import target_row
 from mugraph.errors import InvalidInput
 from mugraph.frontend.calling import structure_of
 from mugraph.frontend.partition import Partition
@@ -76,7 +77,7 @@ def rebuilt_pieces(
     """The result in a folder for another target, with `rebuilt_program` of each of its programs and the same calls of PyTorch."""
     saved = SavedPieces.of(folder)
     before = saved.manifest["target"]
-    if (before == "cpu") != (target == "cpu") or saved.partition.library:
+    if target_row(before).tensors != target_row(target).tensors or saved.partition.library:
         why = "has layers that the library of the CPU runs" if saved.partition.library else f"is cut for {before}"
         raise InvalidInput(f"{folder} calls PyTorch between kernels, and {why}; optimize the function for {target}")
     if not saved.report.found:
