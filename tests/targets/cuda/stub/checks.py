@@ -18,6 +18,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+import mugraph
 from mugraph.devices import device_for, resolved
 from mugraph.errors import InvalidInput, LaunchFailed, MugraphError, ShapeMismatch, TargetUnavailable
 from mugraph.frontend import trace
@@ -29,7 +30,7 @@ from mugraph.targets.cuda.nvrtc import Cubin
 from mugraph.targets.launch import Launcher, LaunchShape, LoadedKernel
 from mugraph.targets.machine import machine_for
 from targets.cuda.stub import torch_side
-from targets.cuda.stub.programs import SHAPE, TARGET, built
+from targets.cuda.stub.programs import DIVIDED, SHAPE, TARGET, built
 from targets.cuda.stub.torch_side import DRIVER, at_offset, on
 
 FOLDER = Path(os.environ["STUB_KERNELS"])
@@ -452,6 +453,46 @@ def test_fake_kernels_of_operators_say_what_real_ones_do(device: int) -> None:
         assert text.startswith(
             f"input 'w' is on {place}, and other inputs on cuda:{device}; all tensors of a call lie on one GPU"
         )
+
+
+@pytest.mark.parametrize("device", [0, 1])
+def test_constants_of_a_function_lie_where_the_tensors_of_a_call_do(device: int) -> None:
+    def product(x: torch.Tensor) -> torch.Tensor:
+        return torch.exp(torch.tanh(x) @ torch.arange(4096.0).reshape(64, 64))
+
+    opt = result("mixed", traced(product, torch.randn(64, 64)))
+    DRIVER.stub_copies(4 * 64 * 64)
+    x, w = torch.randn(64, 64), torch.arange(4096.0).reshape(64, 64)
+    for _ in range(2):
+        y = opt(on(device, x))
+        assert y.device == torch.device("cuda", device)
+        torch.testing.assert_close(held(y), x @ w)
+    graphed = opt.graphed(device)
+    graphed(on(device, x))
+    graphed(on(device, x))
+
+
+@pytest.mark.parametrize("device", [1, 0])
+def test_functions_with_calls_of_pytorch_between_kernels_run_where_their_tensors_are(
+    device: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUGRAPH_CACHE", "on")  # has the machine code
+    opt = mugraph.load(FOLDER / DIVIDED)
+    copy_rows()
+    x, g = rows(), torch.randn(SHAPE[1])
+    for _ in range(2):
+        y, z = opt(on(device, x), on(device, g))
+        assert y.device == z.device == torch.device("cuda", device)
+        torch.testing.assert_close(held(y), x.cumsum(-1))
+        torch.testing.assert_close(held(z), g.cumprod(0))
+    assert [launch.device for launch in launches()] == [device] * 4
+    here, there = f"cuda:{device}", f"cuda:{1 - device}"
+    for inputs, text in (
+        ((on(1 - device, x), on(device, g)), f"input 'g' of divided is on {here}, and 'x' on {there}; all tensors of a call lie"),
+        ((x, on(device, g)), f"input 'x' of divided is on cpu, and 'g' on {here}; .* move it with .to('{here}')"),
+    ):
+        with pytest.raises(InvalidInput, match=text.replace("(", r"\(").replace(")", r"\)")):
+            opt(*inputs)
 
 
 def test_static_outputs_are_the_graphs_own() -> None:

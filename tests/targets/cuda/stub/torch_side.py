@@ -64,18 +64,22 @@ class GpuTensor(torch.Tensor):
         if function in _PLACE:
             with torch._C.DisableTorchFunctionSubclass():
                 return function(*args)
-        tensors = [argument for argument in args if isinstance(argument, GpuTensor)]
-        indices = {_index(tensor) for tensor in tensors}
-        if len(indices) > 1:
-            raise RuntimeError(f"{function} of tensors on several devices")
-        result = function(*map(_held, args), **(kwargs or {}))
-        same = [tensor for tensor in tensors if tensor.held is result]
-        return same[0] if same else GpuTensor.of(result, *indices) if isinstance(result, torch.Tensor) else result
+        return _of_the_held(function, args, kwargs or {})
 
     @classmethod
     def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        """PyTorch makes wrappers of classes alone that have this; nothing comes so far."""
-        raise NotImplementedError(f"{function} of a tensor on a GPU that is not there")
+        """The same of ATen's operators, which graphs call."""
+        return _of_the_held(function, args, kwargs or {})
+
+
+def _of_the_held(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    tensors = [argument for argument in args if isinstance(argument, GpuTensor)]
+    indices = {_index(tensor) for tensor in tensors}
+    if len(indices) > 1:
+        raise RuntimeError(f"{function} of tensors on several devices")
+    result = function(*map(_held, args), **kwargs)
+    same = [tensor for tensor in tensors if tensor.held is result]
+    return same[0] if same else GpuTensor.of(result, *indices) if isinstance(result, torch.Tensor) else result
 
 
 def _held(value: Any) -> Any:
@@ -114,6 +118,17 @@ def exchange_device(device: int) -> int:
         _thread.device = device
         DRIVER.stub_set_device(device)
     return before
+
+
+_usual_to = torch.Tensor.to
+
+
+def _to(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    there = args[0] if args else None
+    if isinstance(there, torch.device) and there.type == "cuda":
+        assert there.index is not None
+        return on(there.index, tensor)
+    return _usual_to(tensor, *args, **kwargs)
 
 
 _capturing: list[Graph] = []
@@ -175,6 +190,7 @@ def install() -> None:
     """Make this process see two GPUs."""
     cuda: Any = torch.cuda
     native: Any = torch._C
+    torch.Tensor.to = _to  # type: ignore[assignment,method-assign]  # a build without CUDA moves nothing to a GPU
     cuda.is_available, cuda.device_count, cuda.init, cuda.current_device = lambda: True, lambda: 2, lambda: None, current_device
     cuda.get_device_properties = properties.__getitem__
     cuda._exchange_device = cuda._maybe_exchange_device = exchange_device
