@@ -76,8 +76,9 @@ def superoptimize(
 
     `fn` is a callable on PyTorch tensors, an nn.Module, or a `mugraph.Program`, which needs no example inputs.
     `example_inputs` are its positional arguments or, as a mapping, its keyword arguments: their shapes and dtypes are the
-    ones to optimize for. `budget`, in seconds, is for the whole call, however far it gets, but for what PyTorch loads the
-    first time that it traces a function in a process; Ctrl-C ends the stage it falls into (search, compilation,
+    ones to optimize for. `target` is `cpu`, a GPU as in `cuda:sm_90`, `cuda:sm_80:a100-80gb` or `triton:sm_90`, or `cuda` for
+    PyTorch's current GPU, which the result names. `budget`, in seconds, is for the whole call, however far it gets, but for what
+    PyTorch loads the first time that it traces a function in a process; Ctrl-C ends the stage it falls into (search, compilation,
     measurement, proof) with the best so far. `workers` processes search beside each other,
     or the cores of a Ray cluster ("ray", "ray://HOST:PORT"); what is found does not depend on them. With `profile`
     candidates are measured on this machine and ordered by measured time, otherwise, and for a target that can only be

@@ -58,6 +58,17 @@ def test_kernels_compile_without_spills_for_all(architecture: str, dtype: DType)
     figures_are_good(attention(queries=3, keys=256, width=60, loop=4, dtype=dtype), architecture)
 
 
+@pytest.mark.parametrize(("architecture", "variant"), [("sm_80", "sm_80"), ("sm_90", "sm_90a")])
+def test_the_code_is_for_what_triton_asked_its_assembler_for(architecture: str, variant: str) -> None:
+    executable = build(GRAPH, f"triton:{architecture}")
+    machine = executable.machine
+    assert isinstance(machine, Triton)
+    (launch,) = machine.lower(GRAPH).values()
+    compiled = machine.compiled(launch.kernel, executable.sources)
+    assert machine.variant == compiled.cubin.architecture == variant
+    assert f".target {variant}\n" in compiled.handle.asm["ptx"]
+
+
 def test_loads_of_a_loop_are_asynchronous_copies() -> None:
     executable = build(GRAPH, "triton:sm_80")
     machine = executable.machine
