@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from mugraph.version import __version__
 
 if TYPE_CHECKING:
-    from mugraph.api import load, optimize_graph, superoptimize, verify
+    from mugraph.api import load, optimize_graph, rebuild, superoptimize, verify
     from mugraph.errors import MugraphError
     from mugraph.frontend.onnx import from_onnx
     from mugraph.integrations.decorator import optimize
@@ -40,6 +40,7 @@ __all__ = [
     "load",
     "optimize",
     "optimize_graph",
+    "rebuild",
     "superoptimize",
     "superoptimize_dynamic",
     "torch_operator",
@@ -57,6 +58,7 @@ _HOMES = {
     "load": "mugraph.api",
     "optimize": "mugraph.integrations.decorator",
     "optimize_graph": "mugraph.api",
+    "rebuild": "mugraph.api",
     "superoptimize": "mugraph.api",
     "superoptimize_dynamic": "mugraph.integrations.dynamic_shapes",
     "torch_operator": "mugraph.integrations.torch_operator",

@@ -11,18 +11,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mugraph.devices import device_for
+from mugraph.devices import device_for, resolved
 from mugraph.errors import BudgetExceeded, InvalidInput, MugraphError, NotEquivalent, UnsupportedOperator
 from mugraph.frontend import record, require_torch
 from mugraph.frontend.comparison import compared
 from mugraph.frontend.handwritten import in_place_of
 from mugraph.ir.cores import has_lookups
 from mugraph.ir.graph import Graph
-from mugraph.ir.ops import is_contraction
+from mugraph.ir.ops import is_contraction, is_scan
 from mugraph.ir.parts import has_parts, objection
 from mugraph.ir.program import Program
 from mugraph.ir.readings import readings
-from mugraph.results.serialization import ONE_PROGRAM, kind_of, read_manifest
+from mugraph.results.serialization import ONE_PROGRAM, SavedProgram, kind_of, read_manifest
 from mugraph.results.superoptimized import Superoptimized, load_program
 from mugraph.search import Proposal, SearchReport, SearchResult, SearchSpace
 from mugraph.search.algorithm1.candidates import predicted_seconds
@@ -76,8 +76,9 @@ def superoptimize(
 
     `fn` is a callable on PyTorch tensors, an nn.Module, or a `mugraph.Program`, which needs no example inputs.
     `example_inputs` are its positional arguments or, as a mapping, its keyword arguments: their shapes and dtypes are the
-    ones to optimize for. `budget`, in seconds, is for the whole call, however far it gets, but for what PyTorch loads the
-    first time that it traces a function in a process; Ctrl-C ends the stage it falls into (search, compilation,
+    ones to optimize for. `target` is `cpu`, a GPU as in `cuda:sm_90`, `cuda:sm_80:a100-80gb` or `triton:sm_90`, or `cuda` for
+    PyTorch's current GPU, which the result names. `budget`, in seconds, is for the whole call, however far it gets, but for what
+    PyTorch loads the first time that it traces a function in a process; Ctrl-C ends the stage it falls into (search, compilation,
     measurement, proof) with the best so far. `workers` processes search beside each other,
     or the cores of a Ray cluster ("ray", "ray://HOST:PORT"); what is found does not depend on them. With `profile`
     candidates are measured on this machine and ordered by measured time, otherwise, and for a target that can only be
@@ -139,7 +140,7 @@ def superoptimize(
         divisible = like is None and settings.search == "closure"
         try:
             problem = _problem(call, given)
-            if divisible and (why := _better_divided(problem.program, target)):
+            if divisible and (why := _better_divided(problem.program, settings.target)):
                 raise UnsupportedOperator(why)
         except (InvalidInput, UnsupportedOperator) as refusal:
             if not divisible:
@@ -197,6 +198,7 @@ def optimize_graph(
     """
     deadline = Deadline(budget)
     check_evidence(seed, max_error, evidence)
+    target = resolved(target)
     device = device_for(target)
     with ExitStack() as stack:
         tell = stack.enter_context(Reporter()) if progress is True else progress or silent
@@ -218,6 +220,56 @@ def optimize_graph(
             return result
         comparison = qualifier.compared(result, own, baselines)
         return result_of(qualifier, nothing, proved, True, original, problem, comparison=comparison)
+
+
+def rebuild(
+    path: str | Path,
+    target: str = "cuda",
+    budget: float | None = None,
+    *,
+    seed: int | None = None,
+    profile: bool = True,
+    progress: ProgressCallback | bool | None = None,
+    max_error: float = 2**-40,
+    evidence: Evidence = "bounded",
+) -> Superoptimized:
+    """The saved result in a folder for another target, by default the GPU that is here: the same muGraph, nothing is searched.
+
+    What the folder claims is not believed: each muGraph is proved to compute its program, compiled and compared with float64 as
+    by `optimize_graph`, whose other parameters these are. It was the fastest for the target it was found for; another may be for
+    this one, which `superoptimize` finds. The result is called as one that `load` reads.
+
+    Raises what `optimize_graph` raises, so InvalidGraph where a block takes more memory than the target has; InvalidInput for a
+    folder that is none or runs the original function, and for one with calls of PyTorch that are cut for another kind of device.
+    """
+    folder, target, deadline = Path(path), resolved(target), Deadline(budget)
+
+    def rebuilt_program(place: Path) -> Superoptimized:
+        saved = SavedProgram.of(place)
+        if not saved.report.found:
+            raise InvalidInput(f"{place} runs the original, as no muGraph was faster; optimize the function for {target}")
+        result = optimize_graph(
+            saved.best.graph.with_constants(()),
+            saved.program,
+            None,
+            target,
+            deadline.remaining,
+            seed=seed,
+            profile=profile,
+            progress=progress,
+            max_error=max_error,
+            evidence=evidence,
+        )
+        result.calling = saved.calling
+        result.origin.update(saved.manifest["origin"])
+        return result
+
+    if kind_of(read_manifest(folder)) == ONE_PROGRAM:
+        return rebuilt_program(folder)
+    require_torch(f"to run parts of {folder}")
+    from mugraph.pieces.partitioned import rebuilt
+
+    return rebuilt(folder, target, rebuilt_program, deadline)
 
 
 def _refused(qualifier: Qualifier, entry: Contestant) -> BudgetExceeded | NotEquivalent:
@@ -317,10 +369,13 @@ _WHOLE = 4
 
 
 def _better_divided(program: Graph, target: str) -> str:
-    """Why the program of a function had better be searched in pieces, which those without parts of tensors and lookups never are;
-    or ""."""
-    if has_lookups(program) and not device_for(target).operands_in_place:
+    """Why the program of a function had better be searched in pieces, which those without parts of tensors, lookups and scans
+    never are; or ""."""
+    device = device_for(target)
+    if has_lookups(program) and not device.operands_in_place:
         return "kernels of GPUs read no integers"
+    if any(is_scan(node.op) for node in program.nodes) and not device.scans:
+        return "running sums and products are kernels of the CPU alone"
     contractions = sum(is_contraction(node.op) for node in program.nodes)
     if has_parts(program) and contractions > _WHOLE:
         return f"it has parts of tensors, and {contractions} contractions"

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from mugraph.devices import device_for, known_targets
+from mugraph.devices.capability import Architecture, Capability
+from mugraph.devices.device import ReportedGpu, architecture_of
 from mugraph.devices.host import available_cores, instruction_set, l2_bytes, processor_features
-from mugraph.errors import TargetUnavailable
+from mugraph.errors import InvalidInput, TargetUnavailable
 from mugraph.ir import DType
 
 
@@ -22,6 +25,13 @@ from mugraph.ir import DType
         ("cuda:sm_90", "H100", 132, 227, 3.35e12),
         ("cuda:sm_90:h200", "H200", 132, 227, 4.8e12),
         ("cuda:sm_100", "B200", 148, 227, 8.0e12),
+        ("cuda:sm_80:a100-40gb", "A100 SXM 40 GB", 108, 163, 1.555e12),
+        ("cuda:sm_80:a100-80gb", "A100 SXM 80 GB", 108, 163, 2.039e12),
+        ("cuda:sm_89", "L40S", 142, 99, 8.64e11),
+        ("cuda:sm_89:rtx4090", "RTX 4090", 128, 99, 1.008e12),
+        ("cuda:sm_90:h100-pcie", "H100 PCIe", 114, 227, 2.0e12),
+        ("cuda:sm_103", "B300", 148, 227, 8.0e12),
+        ("cuda:sm_120", "RTX 5090", 170, 99, 1.792e12),
         ("triton:sm_90", "H100", 132, 64, 3.35e12),
     ],
 )
@@ -50,7 +60,10 @@ def test_every_known_target_is_complete_and_plausible(target: str) -> None:
 
 @pytest.mark.parametrize(
     ("architecture", "bulk", "groups"),
-    [("sm_80", False, False), ("sm_90", True, True), ("sm_90:h200", True, True), ("sm_100", True, False)],
+    [
+        *(("sm_80", False, False), ("sm_89", False, False), ("sm_90", True, True), ("sm_90:h200", True, True)),
+        *(("sm_90:h100-pcie", True, True), ("sm_100", True, False), ("sm_103", True, False), ("sm_120", True, False)),
+    ],
 )
 def test_hopper_brought_bulk_copies_that_stayed_and_warp_groups_that_did_not(architecture: str, bulk: bool, groups: bool) -> None:
     engines = device_for(f"cuda:{architecture}").engines
@@ -65,10 +78,81 @@ def test_devices_are_values() -> None:
     assert {device, same, slower} == {device, slower}
 
 
-@pytest.mark.parametrize("target", ["gpu", "cuda", "cuda:sm_70", "cpu:sm_80", "metal:sm_90", ""])
+@pytest.mark.parametrize("target", ["gpu", "cuda:sm_70", "cpu:sm_80", "metal:sm_90", ""])
 def test_an_unknown_target_is_refused_with_the_known_ones(target: str) -> None:
     with pytest.raises(TargetUnavailable, match=r"unknown target .*cpu, cuda:sm_80.*triton:sm_100"):
         device_for(target)
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "multiprocessors", "shared_kib", "architecture"),
+    [
+        ("NVIDIA A100-SXM4-40GB", (8, 0), 108, 163, "sm_80:a100"),
+        ("NVIDIA A100-SXM4-80GB", (8, 0), 108, 163, "sm_80:a100-80gb"),
+        ("NVIDIA A100 80GB PCIe", (8, 0), 108, 163, "sm_80:a100-80gb"),
+        ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", (8, 0), 42, 163, "sm_80"),
+        ("NVIDIA RTX A6000", (8, 6), 84, 99, None),
+        ("NVIDIA L40S", (8, 9), 142, 99, "sm_89:l40s"),
+        ("NVIDIA GeForce RTX 4090", (8, 9), 128, 99, "sm_89:rtx4090"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", (8, 9), 76, 99, "sm_89"),
+        ("NVIDIA H100 80GB HBM3", (9, 0), 132, 227, "sm_90:h100"),
+        ("NVIDIA H100 PCIe", (9, 0), 114, 227, "sm_90:h100-pcie"),
+        ("NVIDIA H200", (9, 0), 132, 227, "sm_90:h200"),
+        ("NVIDIA B200", (10, 0), 148, 227, "sm_100:b200"),
+        ("NVIDIA B300 SXM6 AC", (10, 3), 148, 227, "sm_103:b300"),
+        ("NVIDIA GB300", (10, 3), 152, 227, "sm_103"),
+        ("NVIDIA GeForce RTX 5090", (12, 0), 170, 99, "sm_120:rtx5090"),
+        ("NVIDIA GB10", (12, 1), 48, 99, "sm_120"),
+        ("NVIDIA Tesla T4", (7, 5), 40, 63, None),
+    ],
+)
+def test_a_gpu_is_the_described_one_of_its_name_or_another_whose_code_it_runs(
+    name: str, capability: tuple[int, int], multiprocessors: int, shared_kib: int, architecture: str | None
+) -> None:
+    gpu = ReportedGpu(name, Capability(*capability), multiprocessors, shared_kib * 1024)
+    assert architecture_of(gpu) == architecture
+    if architecture is not None:
+        device = device_for(f"cuda:{architecture}")
+        assert device.shared_memory_bytes <= gpu.shared_memory_bytes
+        assert Architecture.of(architecture.split(":")[0]).runs_on(gpu.capability)
+
+
+@pytest.mark.parametrize("target", ["cuda", "triton"])
+def test_a_target_without_an_architecture_needs_a_gpu(target: str) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(
+        TargetUnavailable, match=r"PyTorch sees none; name what to compile for, as in cuda:sm_90 \(known are sm_80"
+    ):
+        device_for(target)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "runs", "needs"),
+    [
+        ("sm_80", [(8, 0), (8, 6), (8, 9)], "compute capability 8.0 or a later 8.x"),
+        ("sm_89", [(8, 9)], "compute capability 8.9 or a later 8.x"),
+        ("sm_90a", [(9, 0)], "compute capability 9.0"),
+        ("sm_100", [(10, 0), (10, 3)], "compute capability 10.0 or a later 10.x"),
+        ("sm_100f", [(10, 0), (10, 3)], "compute capability 10.0 or a later 10.x"),
+        ("sm_100a", [(10, 0)], "compute capability 10.0"),
+        ("sm_103f", [(10, 3)], "compute capability 10.3 or a later 10.x"),
+        ("sm_120", [(12, 0), (12, 1)], "compute capability 12.0 or a later 12.x"),
+    ],
+)
+def test_code_runs_on_its_generation_or_on_one_capability_alone(
+    architecture: str, runs: list[tuple[int, int]], needs: str
+) -> None:
+    gpus = [(8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (10, 3), (11, 0), (12, 0), (12, 1)]
+    needed = Architecture.of(architecture)
+    assert [gpu for gpu in gpus if needed.runs_on(Capability(*gpu))] == runs
+    assert str(needed) == needs
+
+
+@pytest.mark.parametrize("name", ["sm_9", "sm_90b", "90", "compute_90", ""])
+def test_what_is_no_architecture_is_refused(name: str) -> None:
+    with pytest.raises(InvalidInput, match="is no architecture of a GPU; write it as in sm_90"):
+        Architecture.of(name)
 
 
 def test_the_host_has_the_cores_this_process_may_use() -> None:

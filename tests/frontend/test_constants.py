@@ -133,3 +133,20 @@ def test_kernels_of_causal_attention(tmp_path: Any) -> None:
     again = mugraph.load(opt.save(tmp_path / "causal"))
     mask = torch.from_numpy(np.triu(np.full((6, 6), -np.inf, np.float32), 1))
     torch.testing.assert_close(again(*inputs, mask), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_constants_lie_where_the_tensors_of_a_call_do_and_parameters_where_they_are() -> None:
+    layer = torch.nn.Linear(4, 4, bias=False)
+
+    def shifted(x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, layer.weight) + torch.linspace(0, 1, 4).exp()
+
+    traced = trace(shifted, (torch.randn(3, 4),))
+    x, weight, constant = traced.flatten((torch.randn(3, 4),), {})
+    assert {tensor.device.type for tensor in (x, weight, constant)} == {"cpu"}
+    elsewhere = torch.empty(3, 4, device="meta")
+    for _ in range(2):
+        x, weight, copy = traced.flatten((elsewhere,), {})
+        assert (x.device.type, weight.device.type, copy.device.type, copy.shape) == ("meta", "cpu", "meta", constant.shape)
+    assert traced.captured_beside((elsewhere,))[1] is copy
+    assert traced.captured[1].device.type == "cpu"

@@ -19,6 +19,8 @@ import pytest
 import torch
 from torch import fx, nn
 from torch._dynamo.backends.common import aot_autograd
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import mugraph.integrations.torch_compile
 from mugraph.errors import InvalidInput, LeftToPyTorch, TargetUnavailable, UnsupportedOperator
@@ -489,6 +491,21 @@ def test_tensors_elsewhere_than_on_the_target_stay_with_torch(caplog: pytest.Log
         torch.testing.assert_close(compiled(model, target="cuda:sm_90")(x), model(x))
     assert last().partition.pieces == ()
     assert "torch.strided on cpu" in caplog.text
+
+
+@pytest.mark.parametrize("target", ["cuda:sm_90", "triton:sm_90"])
+def test_graphs_of_tensors_on_a_gpu_are_cut_for_targets_that_take_these(target: str) -> None:
+    """Triton's kernels take tensors of the same devices; nothing runs here, so every kernel counts."""
+    pytest.importorskip("cuda.core")
+    with FakeTensorMode():
+        inputs = torch.empty(32, 64, device="cuda"), torch.empty(64, device="cuda")
+        module = make_fx(lambda x, g: torch.relu(torch.exp(x * g).cumsum(-1)) * 2 + 1)(*inputs)
+    options = PieceOptions(target=target, profile=False, cache="off")
+    mugraph.integrations.torch_compile._optimized(options, module, {})
+    compilation = last()
+    assert len(compilation.partition.pieces) == 2
+    assert {left.reason for left in compilation.partition.left} == {"running sums and products are kernels of the CPU alone"}
+    assert all(result.target == target for result in compilation.results.values())
 
 
 def test_kernels_keep_to_the_space(caplog: pytest.LogCaptureFixture) -> None:

@@ -74,7 +74,12 @@ Cache = Annotated[
     str | None,
     typer.Option(metavar="MODE", help="Kept results: on, off, read-only, force (default: what $MUGRAPH_CACHE says, else on)."),
 ]
-Target = Annotated[str, typer.Option(metavar="TARGET", help="What to optimize for: cpu, cuda:sm_90, triton:sm_90, ...")]
+Target = Annotated[
+    str,
+    typer.Option(
+        metavar="TARGET", help="What to optimize for: cpu, cuda:sm_90, triton:sm_90, ..., or cuda, the GPU that is here."
+    ),
+]
 Budget = Annotated[
     float | None, typer.Option(min=0.0, metavar="SECONDS", help="Time the whole call may take (default: no limit).")
 ]

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 from mugraph.cli.arguments import Json, Traceback
-from mugraph.errors import MugraphError
+from mugraph.errors import MugraphError, TargetUnavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +155,15 @@ def _gpu() -> Finding:
         return Finding("gpu", False, "unknown without torch", "pip install torch")
     if not torch.cuda.is_available():
         return Finding("gpu", True, "PyTorch sees none; the cpu target is the default", absent=True)
-    capability = "".join(map(str, torch.cuda.get_device_capability()))
-    return Finding("gpu", True, f"{torch.cuda.get_device_name()}; ask for it with --target cuda:sm_{capability}")
+    from mugraph.targets.gpu import present_architecture
+
+    try:
+        architecture = present_architecture()
+    except TargetUnavailable as error:
+        return Finding("gpu", True, str(error).partition(";")[0], absent=True)
+    return Finding(
+        "gpu", True, f"{torch.cuda.get_device_name()}; ask for it with --target cuda, or elsewhere cuda:{architecture}"
+    )
 
 
 def _numpy() -> Finding:

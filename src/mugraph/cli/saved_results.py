@@ -162,7 +162,8 @@ def _timed(folder: Path, rounds: int, trust_sources: bool, trust_origin: bool) -
     subject = _origin(folder, opt, trust_origin)
     machine = machine_for(opt.target)
     if not machine.available:
-        raise TargetUnavailable(f"{folder} was made for {opt.target}, which this machine is not; take it to one")
+        remedy = f"take it to one, or make it for this one: mugraph rebuild {folder} --target cuda -o OTHER"
+        raise TargetUnavailable(f"{folder} was made for {opt.target}, which this machine is not; {remedy}")
     inputs = machine.moved(subject.inputs or ())
     calling = _calling(opt, subject)
     if calling is None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from typing import Any
 
+from mugraph.devices.capability import Architecture, Capability
 from mugraph.ir.dtypes import DType
 
 
@@ -83,7 +85,10 @@ class Device:
     """Units beside the threads of a multiprocessor."""
 
 
-_GPU_FILES = ("a100.json", "h100.json", "h200.json", "b200.json")
+_GPU_FILES = (
+    *("a100.json", "a100_80gb.json", "l40s.json", "rtx4090.json", "h100.json", "h100_pcie.json", "h200.json"),
+    *("b200.json", "b300.json", "rtx5090.json"),
+)
 
 
 def gpu(architecture: str) -> Device | None:
@@ -96,19 +101,49 @@ def architectures() -> tuple[str, ...]:
     return tuple(_gpus())
 
 
+@dataclass(frozen=True, slots=True)
+class ReportedGpu:
+    """A GPU as its driver reports it: `shared_memory_bytes` are those that a block may have."""
+
+    name: str
+    capability: Capability
+    multiprocessors: int
+    shared_memory_bytes: int
+
+
+def architecture_of(reported: ReportedGpu) -> str | None:
+    """The architecture with the model, where a GPU is one that is described; else the latest architecture whose code it runs and
+    whose blocks have no more shared memory. None where there is neither."""
+    words = set(re.split(r"[\s-]+", reported.name))
+    named = [
+        d for d in _descriptions() if words.issuperset(d["reported_as"]) and d["multiprocessors"] == reported.multiprocessors
+    ]
+    if named:
+        architectures: list[str] = max(named, key=lambda description: len(description["reported_as"]))["architectures"]
+        return next(architecture for architecture in architectures if ":" in architecture)
+    fitting = [
+        (Architecture.of(name).least, name)
+        for name, device in _gpus().items()
+        if ":" not in name
+        and Architecture.of(name).runs_on(reported.capability)
+        and device.shared_memory_bytes <= reported.shared_memory_bytes
+    ]
+    return max(fitting)[1] if fitting else None
+
+
+@cache
+def _descriptions() -> tuple[dict[str, Any], ...]:
+    folder = resources.files("mugraph.devices")
+    return tuple(json.loads((folder / file).read_text(encoding="utf-8")) for file in _GPU_FILES)
+
+
 @cache
 def _gpus() -> dict[str, Device]:
-    folder = resources.files("mugraph.devices")
-    gpus: dict[str, Device] = {}
-    for file in _GPU_FILES:
-        description = json.loads((folder / file).read_text(encoding="utf-8"))
-        for architecture in description["architectures"]:
-            gpus[architecture] = _described(description)
-    return gpus
+    return {name: _described(description) for description in _descriptions() for name in description["architectures"]}
 
 
 def _described(description: dict[str, Any]) -> Device:
-    fields = {key: value for key, value in description.items() if key not in ("architectures", "sources")}
+    fields = {key: value for key, value in description.items() if key not in ("architectures", "reported_as", "sources")}
     fields["matmul_flops"] = {DType.parse(dtype): float(rate) for dtype, rate in fields["matmul_flops"].items()}
     engines = Engines(**fields.pop("engines", {}))
     return Device(target="", engines=engines, **fields)

@@ -33,6 +33,10 @@ class Target:
     """A function from a machine, launches and sources to the `mugraph.targets.machine.KernelResources` of each kernel."""
     architectures: Callable[[], tuple[str, ...]] = lambda: ()
     """What may stand behind the colon."""
+    present: str | None = None
+    """A function that gives what stands there for the machine that is here; raises TargetUnavailable where there is none."""
+    tensors: str = "cpu"
+    """The type of the devices of PyTorch on which its kernels take tensors."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -68,6 +72,8 @@ TARGETS = {
             "mugraph.targets.cuda.emulated:EmulatedCuda",
             "mugraph.targets.cuda.resources:kernel_resources",
             architectures,
+            "mugraph.targets.gpu:present_architecture",
+            tensors="cuda",
         ),
         Target(
             "triton",
@@ -76,6 +82,8 @@ TARGETS = {
             "mugraph.targets.triton.interpreted:InterpretedTriton",
             "mugraph.targets.triton.resources:kernel_resources",
             architectures,
+            "mugraph.targets.gpu:present_architecture",
+            tensors="cuda",
         ),
     )
 }
@@ -89,9 +97,18 @@ def target_row(target: str) -> Target:
     return TARGETS[name]
 
 
+def resolved(target: str) -> str:
+    """The name of a target that means the same elsewhere: `cuda` and `triton` alone are the GPU that is here, as in
+    `cuda:sm_90:h200`. Raises TargetUnavailable where there is none."""
+    present = TARGETS[target].present if target in TARGETS else None
+    return target if present is None else f"{target}:{load(present)()}"
+
+
 def device_for(target: str) -> Device:
     """The device a target names: `cpu` is this host, `cuda:sm_90` or `triton:sm_90` the usual GPU of that architecture,
-    `cuda:sm_90:h200` a particular one. Raises TargetUnavailable naming the known targets otherwise."""
+    `cuda:sm_90:h200` a particular one, and `cuda` the one that is here. Raises TargetUnavailable naming the known targets
+    otherwise."""
+    target = resolved(target)
     device = target_row(target).device(str(target).partition(":")[2])
     if device is None:
         raise _unknown(target)

@@ -34,6 +34,10 @@ class Calling(Protocol):
         """The last inputs, which calls do not give but the function brings along, as they are now."""
         ...
 
+    def captured_beside(self, tensors: Sequence[Any]) -> Sequence[Any]:
+        """The same for a call with these tensors: what never changes lies on their device."""
+        ...
+
     def unflatten(self, outputs: Sequence[Any], inputs: Sequence[Any] = ()) -> Any:
         """The graph's outputs, a tensor each, in the structure the function returns; `inputs` are what `flatten` gave."""
         ...
@@ -80,6 +84,10 @@ class Positional:
     @property
     def captured(self) -> Sequence[Any]:
         """None: every input is an argument."""
+        return ()
+
+    def captured_beside(self, tensors: Sequence[Any]) -> Sequence[Any]:
+        """None either."""
         return ()
 
     def unflatten(self, outputs: Sequence[Any], inputs: Sequence[Any] = ()) -> Any:

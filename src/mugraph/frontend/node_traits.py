@@ -151,11 +151,11 @@ SPLITS = frozenset(
 
 
 class Inspector:
-    """The traits of calls on one kind of device (`cpu`, `cuda`), each kind of call converted once; lookups are part of programs
-    where kernels look up."""
+    """The traits of calls on one kind of device (`cpu`, `cuda`), each kind of call converted once; lookups and scans are part of
+    programs where kernels have them."""
 
-    def __init__(self, device: str, lookups: bool = True) -> None:
-        self.device, self.lookups = device, lookups
+    def __init__(self, device: str, lookups: bool = True, scans: bool = True) -> None:
+        self.device, self.lookups, self.scans = device, lookups, scans
         self._known: dict[str, Traits | str] = {}
 
     def inspect(self, node: fx.Node) -> Traits | str:
@@ -188,7 +188,7 @@ class Inspector:
 
     def _runnable(self, found: Traits | str) -> Traits | str:
         """The traits of a call, if kernels of this kind of device can have all that is in it."""
-        if isinstance(found, Traits) and found.scans and self.device != "cpu":
+        if isinstance(found, Traits) and found.scans and not self.scans:
             return "running sums and products are kernels of the CPU alone"
         return found
 

@@ -149,12 +149,13 @@ def partition(
     *,
     lookups: bool | None = None,
     tangled: Container[frozenset[fx.Node]] = frozenset(),
+    scans: bool | None = None,
 ) -> Partition:
     """Split a functional graph of ATen calls, whose nodes carry tensors without data in `meta["val"]`.
 
     Pieces hold calls on tensors of one kind of device, `cpu` or `cuda`, but for those of the `library` kernels; `lookups` says
-    whether kernels read tables at integers, by default those of a CPU. Calls that are `tangled`, some with parts of tensors, are
-    taken apart.
+    whether kernels read tables at integers, `scans` whether they have running sums and products, by default those of a CPU. Calls
+    that are `tangled`, some with parts of tensors, are taken apart.
 
     From the first call that changes an operand on, everything is left. Pieces hold at least two computing operators, of which one
     kernel can save what passes between them: the library is best at a lone product, unless memory bounds it, as at decode.
@@ -162,7 +163,8 @@ def partition(
     note_roundings(graph)
     calls = [node for node in graph.nodes if node.op == "call_function"]
     end = next((index for index, node in enumerate(calls) if mutates(node)), len(calls))
-    inspector = Inspector(device, device == "cpu" if lookups is None else lookups)
+    own = device == "cpu"
+    inspector = Inspector(device, own if lookups is None else lookups, own if scans is None else scans)
     masks = {mask for mask in map(unknown_mask, calls) if mask is not None}
     verdicts = {node: inspector.inspect(node) for node in calls[:end]}
     verdicts |= {mask: "it makes a mask, which is looked at before attention runs" for mask in masks if mask in verdicts}

@@ -47,11 +47,14 @@ class CapturedSource:
     shape: tuple[int, ...]
     dtype: torch.dtype
     origins: tuple[Origin, ...]
+    constant: bool = False
+    """Whether it is the same tensor for ever, so that calls with tensors on another device may have a copy there."""
 
     @classmethod
     def of(cls, name: str, tensor: torch.Tensor, origins: Sequence[Origin]) -> CapturedSource:
         """The source of `tensor`, which `origins` lead to; without any, it is this one for ever."""
-        return cls(name, tuple(tensor.shape), tensor.dtype, tuple(origins) or (Origin.at(name, tensor),))
+        ways = tuple(origins) or (Origin.at(name, tensor),)
+        return cls(name, tuple(tensor.shape), tensor.dtype, ways, constant=not origins)
 
     def __call__(self) -> torch.Tensor:
         """The tensor, without its gradient."""
@@ -325,23 +328,47 @@ class FunctionCalling:
     """Names of the inputs."""
     _read: Callable[[], list[Any]] = field(init=False, repr=False, compare=False)
     """What all ways of all sources lead to."""
+    _constants: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    """The sources that are the same for ever."""
+    _copies: dict[tuple[int, torch.device], torch.Tensor] = field(init=False, repr=False, compare=False)
+    """Copies of these on other devices than their own."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_read", reader([origin for source in self.sources for origin in source.origins]))
+        object.__setattr__(self, "_constants", tuple(number for number, source in enumerate(self.sources) if source.constant))
+        object.__setattr__(self, "_copies", {})
 
     @property
     def captured(self) -> tuple[torch.Tensor, ...]:
         """Parameters, buffers and tensors the function closes over, as they are now."""
-        with torch.no_grad():
-            return tuple(self._brought())
+        return self.captured_beside(())
 
-    def _brought(self) -> list[torch.Tensor]:
-        """The tensors of `sources`; raises what these raise."""
+    def captured_beside(self, tensors: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+        """The same for a call with these tensors: constants of the function lie where they do."""
+        with torch.no_grad():
+            return tuple(self._brought(tensors))
+
+    def _brought(self, tensors: Sequence[Any]) -> list[torch.Tensor]:
+        """The tensors of `sources`, beside those of a call; raises what the sources raise."""
         try:
             values = iter(self._read())
         except READ_ERRORS:
             return [source() for source in self.sources]  # one of which says what is wrong
-        return [source.checked(values) for source in self.sources]
+        brought = [source.checked(values) for source in self.sources]
+        return self._with_constants_beside(brought, tensors) if self._constants else brought
+
+    def _with_constants_beside(self, brought: list[torch.Tensor], tensors: Sequence[Any]) -> list[torch.Tensor]:
+        """What the function brings along, constants on the GPU of a call where none of the call's tensors is where they are."""
+        devices = [tensor.device for tensor in tensors if isinstance(tensor, torch.Tensor)]
+        for number in self._constants:
+            constant = brought[number]
+            if devices and constant.device not in devices:
+                there = next((device for device in devices if device.type != "cpu"), devices[0])
+                if (number, there) not in self._copies:
+                    with torch.inference_mode(False), torch.no_grad():
+                        self._copies[number, there] = constant.to(there)
+                brought[number] = self._copies[number, there]
+        return brought
 
     @property
     def requires_grad(self) -> bool:
@@ -353,11 +380,12 @@ class FunctionCalling:
         arguments = self.arguments
         if kwargs or not arguments.positional or any(self.strides) or (arguments.defaults and not arguments.has_its_defaults):
             return None
-        return (*args, *self._brought()) if self.sources else args
+        return (*args, *self._brought(args)) if self.sources else args
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """One tensor per input; raises ShapeMismatch or InvalidInput naming the tensor that does not fit."""
-        tensors = self.arguments.flatten(args, kwargs) + self._brought()
+        given = self.arguments.flatten(args, kwargs)
+        tensors = given + self._brought(given)
         for number, (wanted, tensor) in enumerate(zip(self.strides, tensors, strict=False)):
             if wanted is not None and not lies_alike(tensor, wanted):
                 raise InvalidInput(

@@ -55,6 +55,10 @@ class TensorsInOrder:
         """None: every input is an argument."""
         return ()
 
+    def captured_beside(self, tensors: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+        """None either."""
+        return ()
+
     def plain(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any] | None:
         """None: that the arguments fit is always checked."""
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
 import operator
@@ -196,15 +197,21 @@ def _on_images(piece: Piece, kernels: Kernels) -> Kernels:
 def _watched(piece: Piece, kernels: Kernels) -> Callable[..., Sequence[torch.Tensor]]:
     """The same from what was seen of the piece's masks (whether each hides a row), and the inputs."""
     kernels = _on_images(piece, kernels)
-    by_torch, device = as_torch(piece), piece.inputs[0].meta["val"].device
-    with _disable_current_modes():  # Dynamo's, under which tensors have no data
-        causal = [causal_mask((mask.shape[0], mask.shape[1]), TORCH_DTYPES[mask.dtype], device) for mask in piece.causal_masks]
+    by_torch = as_torch(piece)
+
+    @functools.cache
+    def causal(device: torch.device) -> list[torch.Tensor]:
+        with _disable_current_modes():  # Dynamo's, under which tensors have no data
+            masks = piece.causal_masks
+            return [causal_mask((mask.shape[0], mask.shape[1]), TORCH_DTYPES[mask.dtype], device) for mask in masks]
+
+    causal(piece.inputs[0].meta["val"].device)
 
     def run(hiding: Sequence[bool], *tensors: torch.Tensor) -> Sequence[torch.Tensor]:
         if True in hiding:
             results = dict(zip(piece.numbers, by_torch(*tensors), strict=True))
             return [results[number] for number in range(len(results))]
-        return kernels(*tensors, *causal)
+        return kernels(*tensors, *causal(tensors[0].device))
 
     return run
 

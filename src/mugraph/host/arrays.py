@@ -49,6 +49,10 @@ class Arrays(Protocol):
         """
         ...
 
+    def expect_place(self, array: Any, name: str) -> None:
+        """Raise InvalidInput, naming the input, for an array that lies on another device than those of this library."""
+        ...
+
     def allocator(self, tensor: Tensor) -> Callable[[], Any]:
         """What makes arrays for `tensor`, without values."""
         ...
@@ -166,6 +170,9 @@ class NumpyArrays:
 
     def expect_values(self, arrays: Sequence[Array]) -> None:
         """NumPy's have them."""
+
+    def expect_place(self, array: Array, name: str) -> None:
+        """NumPy's lie nowhere else."""
 
     def allocator(self, tensor: Tensor) -> Callable[[], Array]:
         return functools.partial(np.empty, tensor.shape, self.dtype(tensor.dtype))
@@ -363,8 +370,7 @@ class TorchArrays:
             raise _mismatch(name, array.shape, tensor)
         if array.dtype is not self.dtypes[tensor.dtype]:
             raise _wrong_type(name, array.dtype, tensor)
-        if array.device.type != self.kind or (self.index is not None and array.device.index != self.index):
-            raise self._elsewhere(array, name)
+        self.expect_place(array, name)
         if array.layout is not self.torch.strided:
             raise InvalidInput(f"input {name!r} is {array.layout}; pass a dense tensor")
         dense = array.contiguous().resolve_neg()  # memory of the imaginary part of a conjugate has the other sign
@@ -372,13 +378,15 @@ class TorchArrays:
             dense = dense.clone()
         return dense if self.alignment == 1 or dense.data_ptr() % self.alignment == 0 else dense.clone()
 
-    def _elsewhere(self, array: Any, name: str) -> InvalidInput:
+    def expect_place(self, array: Any, name: str) -> None:
+        if array.device.type == self.kind and self.index in (None, array.device.index):
+            return
         remedy = f"move it with .to({self.device!r})"
         if self.index is not None:
             where = f"other inputs on {self.device}; all tensors of a call lie on one GPU"
-            return InvalidInput(f"input {name!r} is on {array.device}, and {where}: {remedy}")
+            raise InvalidInput(f"input {name!r} is on {array.device}, and {where}: {remedy}")
         where = f"this target takes tensors on {self.kind}"
-        return InvalidInput(f"input {name!r} is on {array.device}; {where}: {remedy}, or optimize for another target")
+        raise InvalidInput(f"input {name!r} is on {array.device}; {where}: {remedy}, or optimize for another target")
 
     def reshape(self, array: Any, shape: Shape) -> Any:
         return array.reshape(shape)

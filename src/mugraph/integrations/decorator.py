@@ -22,7 +22,7 @@ from torch.autograd import forward_ad
 from torch.utils._pytree import tree_flatten, tree_leaves
 
 from mugraph.api import superoptimize
-from mugraph.devices.targets import TARGETS, device_for
+from mugraph.devices import device_for, resolved
 from mugraph.errors import InvalidInput, LeftToPyTorch, MugraphError, NotAProgram, ShapeMismatch, TargetUnavailable
 from mugraph.frontend import trace
 from mugraph.frontend.pytree import FunctionCalling
@@ -38,6 +38,7 @@ from mugraph.selection.whole_programs import names_of
 from mugraph.support.progress import ProgressCallback
 from mugraph.support.store import Mode, Store
 from mugraph.support.user_warnings import warn_user
+from mugraph.targets.gpu import present_architecture
 from mugraph.targets.machine import Machine, machine_for
 
 if TYPE_CHECKING:
@@ -279,6 +280,7 @@ class Settings:
             raise InvalidInput(f"dynamic={self.dynamic!r}: {remedy}")
         PieceOptions.of({**self.of_all, "pack": self.pack})
         if self.target is not None:
+            object.__setattr__(self, "target", resolved(self.target))
             device_for(self.target)
 
     @property
@@ -407,17 +409,7 @@ def _target_of(tensors: Sequence[torch.Tensor]) -> str:
         if other := next((tensor.device for tensor in tensors if tensor.device.type != "cpu"), None):
             raise TargetUnavailable(f"no target runs on {other}")
         return "cpu"
-    major, minor = torch.cuda.get_device_capability(gpu)
-    versions = [_version(name) for name in TARGETS["cuda"].architectures() if ":" not in name]
-    fitting = [version for version in versions if version[0] == major and version[1] <= minor]
-    if not fitting:
-        raise TargetUnavailable(f"no kernels are made for GPUs of compute capability {major}.{minor}; name a target")
-    return "cuda:sm_{}{}".format(*max(fitting))
-
-
-def _version(architecture: str) -> tuple[int, int]:
-    digits = architecture.removeprefix("sm_")
-    return int(digits[:-1]), int(digits[-1])
+    return f"cuda:{present_architecture(gpu.index)}"
 
 
 # --- which calls the same kernels answer -------------------------------------------------------------------------------

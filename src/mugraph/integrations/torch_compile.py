@@ -27,6 +27,7 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._guards import TracingContext
 from torch.utils._python_dispatch import _disable_current_modes
 
+from mugraph.devices.targets import target_row
 from mugraph.errors import InvalidInput
 from mugraph.frontend.capture import captured
 from mugraph.frontend.graph_passes import concrete, numbers_of, owner_of, ready_to_cut
@@ -221,7 +222,7 @@ def _optimized(options: PieceOptions, module: fx.GraphModule, graphs: GraphsByFo
     """The graph with kernels in the place of its pieces."""
     module = ready_to_cut(module)
     with _disable_current_modes():  # Dynamo's, under which tensors have no data
-        choices = plans(module, options.target.partition(":")[0], optimizer(options), Deadline(options.budget), graphs)
+        choices = plans(module, target_row(options.target).tensors, optimizer(options), Deadline(options.budget), graphs)
         plan = choices[0] if len(choices) == 1 else _fastest(module, choices)
     reasons = Counter(f"a piece of {len(piece.nodes)} calls stays with torch: {reason}" for piece, reason in plan.lost.items())
     for reason, count in reasons.items():

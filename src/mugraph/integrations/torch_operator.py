@@ -20,8 +20,9 @@ def torch_operator(name: str, result: Superoptimized) -> CustomOpDef:
     """Register `result` as the torch operator called `namespace::name`, and return it.
 
     The operator takes one tensor per input of `result.program`, in order (a module's parameters come after the function's
-    arguments), of exactly their shapes and dtypes, and returns the program's outputs: a tensor, or a tuple of several. Other
-    shapes raise ShapeMismatch when it runs. There is no gradient. Raises InvalidInput for a name of another form.
+    arguments), of exactly their shapes and dtypes, and returns the program's outputs where the inputs lie: a tensor, or a tuple
+    of several. Other shapes raise ShapeMismatch when it runs; tensors that lie elsewhere than the target, or on several GPUs,
+    raise InvalidInput, also while it is traced. There is no gradient. Raises InvalidInput for a name of another form.
     """
     require_torch("to register operators")
     import torch
@@ -30,7 +31,7 @@ def torch_operator(name: str, result: Superoptimized) -> CustomOpDef:
 
     if not _QUALIFIED.fullmatch(name):
         raise InvalidInput(f"{name!r} is no name of a torch operator; use the form namespace::name")
-    outputs = result.program.output_tensors
+    outputs, names, machine = result.program.output_tensors, result.program.input_names, result.executable.machine
     dtypes = {ours: theirs for theirs, ours in DTYPES.items()}
 
     def as_returned(tensors: list[Any]) -> Any:
@@ -40,6 +41,9 @@ def torch_operator(name: str, result: Superoptimized) -> CustomOpDef:
         return as_returned(result.executable(*(tensor.detach() for tensor in tensors)))
 
     def fake(*tensors: Any) -> Any:
+        library = machine.arrays(tensors)
+        for tensor, name in zip(tensors, names, strict=True):
+            library.expect_place(tensor, name)
         return as_returned([tensors[0].new_empty(tensor.shape, dtype=dtypes[tensor.dtype]) for tensor in outputs])
 
     operator = torch.library.custom_op(name, run, mutates_args=(), schema=_schema(result.program))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any, NoReturn
 import torch
 from torch import fx
 
+from mugraph.devices.targets import target_row
 from mugraph.errors import InvalidInput, SeveralPrograms
 from mugraph.frontend.partition import Partition, Piece
 from mugraph.frontend.recorded_graph import RecordedGraph
@@ -109,11 +111,38 @@ class PartitionedResult(Superoptimized):
         """What the graph gives for one tensor per input, those being changed that the function changes."""
         recorded = self.cut.recorded
         self._check_memory(inputs)
+        for together in self._together:
+            self._check_devices(inputs, together)
         placed = [laid_out(tensor, layout) for tensor, layout in zip(inputs, recorded.layouts, strict=True)]
         outputs: tuple[torch.Tensor, ...] = self.run.forward(*placed)  # which spares what a module does around it
         for number, output in recorded.writes.items():
             inputs[number].copy_(outputs[output])
         return outputs
+
+    @functools.cached_property
+    def _together(self) -> tuple[tuple[int, ...], ...]:
+        """For a GPU, inputs that lay on one device when they were recorded; those without dimensions may lie anywhere."""
+        if target_row(self.target).tensors == "cpu":
+            return ()
+        groups: dict[torch.device, list[int]] = {}
+        for number, node in enumerate(self.cut.recorded.placeholders):
+            tensor = node.meta["val"]
+            if tensor.dim():
+                groups.setdefault(tensor.device, []).append(number)
+        return tuple(map(tuple, groups.values()))
+
+    def _check_devices(self, inputs: list[torch.Tensor], together: tuple[int, ...]) -> None:
+        """Raise InvalidInput, naming both, where one of some inputs is on another device than the first one on a GPU."""
+        devices = [inputs[number].device for number in together]
+        if devices.count(devices[0]) == len(devices):
+            return
+        names = self.cut.recorded.calling.inputs
+        place = next(place for place, device in enumerate(devices) if device.type != "cpu")
+        other = next(other for other, device in enumerate(devices) if device != devices[place])
+        raise InvalidInput(
+            f"input {names[together[other]]!r} of {self.name} is on {devices[other]}, and {names[together[place]]!r} on "
+            f"{devices[place]}; all tensors of a call lie on one GPU: move it with .to({str(devices[place])!r})"
+        )
 
     def _check_memory(self, inputs: list[torch.Tensor]) -> None:
         """Raise InvalidInput where a tensor that is changed shares memory with another one: they were recorded as two tensors."""

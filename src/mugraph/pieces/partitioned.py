@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from mugraph.pieces.data import PartitionedResult
-from mugraph.pieces.saved_pieces import read, save
+from mugraph.pieces.saved_pieces import read, rebuilt_pieces, save
+from mugraph.results.superoptimized import Superoptimized
+from mugraph.support.deadline import Deadline
 
 
 class Partitioned(PartitionedResult):
@@ -39,6 +41,11 @@ class Partitioned(PartitionedResult):
 def load(path: Path, trust_sources: bool = False) -> Partitioned:
     """Read back the folder that `save` wrote; raises what `mugraph.load` raises."""
     return read(Partitioned, path, trust_sources)
+
+
+def rebuilt(folder: Path, target: str, rebuilt_program: Callable[[Path], Superoptimized], deadline: Deadline) -> Partitioned:
+    """The saved result with each of its programs rebuilt for a target; raises what `mugraph.rebuild` raises."""
+    return rebuilt_pieces(Partitioned, folder, target, rebuilt_program, deadline)
 
 
 def with_report(result: Partitioned, own: Callable[..., Any] | None, **changes: Any) -> Partitioned:

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
-from mugraph.devices import device_for
+from mugraph.devices import device_for, resolved
 from mugraph.devices.host import is_busy
 from mugraph.errors import InvalidInput, LeftToPyTorch, MugraphError, TargetUnavailable
 from mugraph.frontend.node_traits import tensor_of
@@ -92,6 +92,7 @@ class PieceOptions:
         Deadline(self.budget)
         check_evidence(self.seed, self.max_error, self.evidence)
         check_workers(self.workers)
+        object.__setattr__(self, "target", resolved(self.target))
         device_for(self.target)
 
     @classmethod

@@ -8,6 +8,7 @@ around these is cut once more.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -80,8 +81,9 @@ def plans(
     tell, library, known = optimizer.tell or silent, optimizer.library, dict(graphs or {})
     ways = _ways(module.graph, device, optimizer, deadline)
     images = tuple(ways.layouts)
-    lookups = device_for(optimizer.options.target).operands_in_place
-    whole = partition(module.graph, device, images, lookups=lookups)
+    target = device_for(optimizer.options.target)
+    cut = functools.partial(partition, module.graph, device, lookups=target.operands_in_place, scans=target.scans)
+    whole = cut(images)
     tell(Event("partition", f"{len(whole.pieces)} program{'s' * (len(whole.pieces) != 1)}{why}", deadline.elapsed))
     layers = () if library is None else linear_layers(module.graph.nodes, device)
     may_lose = layers and optimizer.options.profile and optimizer.options.keep == "faster"
@@ -90,7 +92,7 @@ def plans(
     for retried in (False, True):
         while (more := _tangled(whole, outcomes, tangled, retried) - tangled) and not first.passed:
             tangled |= more
-            whole = partition(module.graph, device, images, lookups=lookups, tangled=tangled)
+            whole = cut(images, tangled=tangled)
             outcomes = optimizer.outcomes(whole.pieces, known, first, once=True)
         outcomes = optimizer.outcomes(whole.pieces, known, first)
     if library is not None and layers:
@@ -101,7 +103,7 @@ def plans(
         if free.isdisjoint(layer.product for layer in layers):
             whole = whole.with_library(layers)
         else:
-            whole = partition(module.graph, device, (*images, *layers), lookups=lookups, tangled=tangled)
+            whole = cut((*images, *layers), tangled=tangled)
             outcomes = optimizer.outcomes(whole.pieces, known, deadline)
     decided = dict(zip(whole.pieces, outcomes, strict=True))
     made = [_laid_out(module.graph, *choice, decided, optimizer, known, deadline) for choice in ways.choices(whole)]

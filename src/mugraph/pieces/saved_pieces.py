@@ -10,11 +10,12 @@ must be the one that its calls are converted to when the folder is read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
+from mugraph.devices.targets import target_row
 from mugraph.errors import InvalidInput
 from mugraph.frontend.calling import structure_of
 from mugraph.frontend.partition import Partition
@@ -34,7 +35,8 @@ from mugraph.results.serialization import (
     with_manifest,
     write_folder,
 )
-from mugraph.results.superoptimized import load_program
+from mugraph.results.superoptimized import Superoptimized, load_program
+from mugraph.support.deadline import Deadline
 from mugraph.verifier.certificate import digest
 
 KIND = "pieces"
@@ -66,10 +68,32 @@ def read(kind: type[R], folder: Path, trust_sources: bool) -> R:
     """The result in a folder, as one of a kind; raises what `mugraph.load` raises."""
     saved = SavedPieces.of(folder)
     results = [load_program(place, trust_sources) for place in saved.programs]
-    saved.check([digest(result.program) for result in results])
-    results_of = {piece: results[number] for piece, number in zip(saved.partition.pieces, saved.numbers, strict=True)}
-    cut = CutGraph(saved.recorded, Plan(saved.partition, results_of, saved.layout))
-    return kind(cut, saved.report, saved.manifest["target"], saved.manifest["origin"])
+    return kind(saved.cut(results), saved.report, saved.manifest["target"], saved.manifest["origin"])
+
+
+def rebuilt_pieces(
+    kind: type[R], folder: Path, target: str, rebuilt_program: Callable[[Path], Superoptimized], deadline: Deadline
+) -> R:
+    """The result in a folder for another target, with `rebuilt_program` of each of its programs and the same calls of PyTorch."""
+    saved = SavedPieces.of(folder)
+    before = saved.manifest["target"]
+    if target_row(before).tensors != target_row(target).tensors or saved.partition.library:
+        why = "has layers that the library of the CPU runs" if saved.partition.library else f"is cut for {before}"
+        raise InvalidInput(f"{folder} calls PyTorch between kernels, and {why}; optimize the function for {target}")
+    if not saved.report.found:
+        raise InvalidInput(f"{folder} runs the original, as no muGraph was faster; optimize the function for {target}")
+    results = [rebuilt_program(place) for place in saved.programs]
+    reports = [result.report for result in results]
+    report = replace(
+        saved.report,
+        compile_seconds=sum(report.compile_seconds for report in reports),
+        measure_seconds=sum(report.measure_seconds for report in reports),
+        verify_seconds=sum(report.verify_seconds for report in reports),
+        total_seconds=deadline.elapsed,
+        original_latency=None,
+        comparison=None,
+    )
+    return kind(saved.cut(results), report, target, saved.manifest["origin"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +127,12 @@ class SavedPieces:
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             why = f"{folder / _TORCH} or {_REPORT} is malformed ({type(error).__name__}: {error}); optimize and save again"
             raise InvalidInput(why) from None
+
+    def cut(self, results: Sequence[Superoptimized]) -> CutGraph:
+        """The torch graph with the results of its programs; raises InvalidInput unless its calls are these programs."""
+        self.check([digest(result.program) for result in results])
+        results_of = {piece: results[number] for piece, number in zip(self.partition.pieces, self.numbers, strict=True)}
+        return CutGraph(self.recorded, Plan(self.partition, results_of, self.layout))
 
     def check(self, digests: Sequence[str]) -> None:
         """Raise InvalidInput unless the calls of each piece are the program of that digest."""

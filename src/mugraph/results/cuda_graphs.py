@@ -35,12 +35,12 @@ class Graphed(Shared):
         self._result, self._static_outputs, self._one_call = result, static_outputs, threading.Lock()
         self.device = gpu_index(device)
         result.executable.load(self.device)
-        self._captured = tuple(result.calling.captured)
-        arguments = result.program.inputs()[: len(result.program.inputs()) - len(self._captured)]
+        arguments = result.program.inputs()[: len(result.program.inputs()) - len(result.calling.captured)]
         self._names = result.program.input_names
         library = torch_arrays(f"cuda:{self.device}")
         with torch.inference_mode(False), torch.no_grad(), torch.cuda.device(self.device):
             self.inputs = tuple(library.allocator(node.output)().zero_() for node in arguments)
+            self._captured = tuple(result.calling.captured_beside(self.inputs))
             self._graph, self.outputs = self._capture(torch)
 
     def _capture(self, torch: Any) -> tuple[Any, Sequence[Any]]:

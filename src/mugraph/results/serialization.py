@@ -18,6 +18,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
@@ -98,24 +99,44 @@ def _put_back(place: Path) -> None:
 
 def read(kind: type[R], path: Path, trust_sources: bool) -> R:
     """The result in the folder `path`, as one of a kind; raises what `mugraph.load` raises."""
-    manifest = read_manifest(path)
-    if kind_of(manifest) != ONE_PROGRAM:
-        raise InvalidInput(f"{path} holds a function with parts that PyTorch runs; read it with mugraph.load")
-    files = read_files(path, manifest, _is_of_program)
-    program = graph_from_json(parsed(path, files, "program.json"))
-    graph = graph_from_json(parsed(path, files, "graph.json"))
-    record = parsed(path, files, "report.json")
-    certificate = Certificate.from_json(parsed(path, files, "certificate.json"))
-    try:
-        candidates = tuple(Candidate.from_json(item) for item in record["candidates"])
-        best = Candidate.measured(graph, certificate, record["best"])
-        report = Report.from_json(record["report"])
-        calling = Positional(program, record["structure"])
-    except (KeyError, TypeError) as error:
-        raise InvalidInput(f"{path / 'report.json'} is incomplete or malformed ({error}); optimize and save again") from None
-    _check_proof(path, program, graph, certificate)
-    executable = _executable(path, manifest, files, graph, trust_sources)
-    return kind(program, best, candidates, report, executable, calling, manifest["target"], manifest["origin"])
+    saved = SavedProgram.of(path)
+    manifest, program, best = saved.manifest, saved.program, saved.best
+    _check_proof(path, program, best.graph, best.certificate)
+    executable = _executable(path, manifest, saved.files, best.graph, trust_sources)
+    found = program, best, saved.candidates, saved.report, executable, saved.calling
+    return kind(*found, manifest["target"], manifest["origin"])
+
+
+@dataclass(frozen=True, slots=True)
+class SavedProgram:
+    """What the folder of one program says, of which nothing was tested, proved or compiled again."""
+
+    manifest: dict[str, Any]
+    files: dict[str, str]
+    program: Graph
+    best: Candidate
+    candidates: tuple[Candidate, ...]
+    report: Report
+    calling: Positional
+
+    @classmethod
+    def of(cls, path: Path) -> SavedProgram:
+        """What the folder says; raises InvalidInput for a file that was changed or is malformed."""
+        manifest = read_manifest(path)
+        if kind_of(manifest) != ONE_PROGRAM:
+            raise InvalidInput(f"{path} holds a function with parts that PyTorch runs; read it with mugraph.load")
+        files = read_files(path, manifest, _is_of_program)
+        program = graph_from_json(parsed(path, files, "program.json"))
+        graph = graph_from_json(parsed(path, files, "graph.json"))
+        record = parsed(path, files, "report.json")
+        certificate = Certificate.from_json(parsed(path, files, "certificate.json"))
+        try:
+            candidates = tuple(Candidate.from_json(item) for item in record["candidates"])
+            best = Candidate.measured(graph, certificate, record["best"])
+            report = Report.from_json(record["report"])
+            return cls(manifest, files, program, best, candidates, report, Positional(program, record["structure"]))
+        except (KeyError, TypeError) as error:
+            raise InvalidInput(f"{path / 'report.json'} is incomplete or malformed ({error}); optimize and save again") from None
 
 
 def _check_proof(path: Path, program: Graph, graph: Graph, certificate: Certificate) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from mugraph.devices import device_for
+from mugraph.devices import device_for, resolved
 from mugraph.devices.host import free_memory
 from mugraph.errors import InvalidInput
 from mugraph.frontend import load_tracer
@@ -69,6 +69,7 @@ class OptimizationSettings:
 
     def __post_init__(self) -> None:
         check_evidence(self.seed, self.max_error, self.evidence)
+        object.__setattr__(self, "target", resolved(self.target))
         device_for(self.target)
         check_workers(self.workers)
         engine_of(self.search)

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
+from mugraph.devices.capability import Architecture, Capability
+from mugraph.devices.device import ReportedGpu, architecture_of, architectures
 from mugraph.errors import InvalidInput, TargetUnavailable
 from mugraph.host.arrays import Arrays, cuda_arrays
 from mugraph.lower.fragments import on_matrix_units
 from mugraph.targets.cpu.machine import Cpu
 from mugraph.targets.machine import Timed
 
+_OF_EACH_BLOCK = 1024
+"""Bytes of shared memory that CUDA takes of each block."""
 _CAPTURED = 20
 """Calls in one CUDA graph that is timed: inputs of small programs stay in the GPU's cache between them."""
 
@@ -27,10 +33,15 @@ class NvidiaGpu:
 
     @property
     def available(self) -> bool:
-        """Whether PyTorch sees a GPU of the architecture or a later one of its generation."""
+        """Whether PyTorch's current GPU runs code for the architecture, with as much shared memory as a block may take."""
         import torch
 
-        return torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == int(self.architecture[3:-1])
+        return torch.cuda.is_available() and not lacking(self.variant, self.shared_bytes, reported_gpu())
+
+    @property
+    def variant(self) -> str:
+        """What its code is for, where kernels ask for no instructions that only a variant of the architecture has."""
+        return self.architecture
 
     @property
     def stand_in(self) -> Cpu:
@@ -65,6 +76,48 @@ def gpu_index(device: int | None = None) -> int:
         raise TargetUnavailable(f"there is no cuda:{index}; PyTorch sees {torch.cuda.device_count()} devices")
     torch.cuda.init()  # type: ignore[no-untyped-call]  # not annotated by torch
     return index
+
+
+def reported_gpu(device: int | None = None) -> ReportedGpu:
+    """What PyTorch reports of the GPU of an index, by default its current one; raises TargetUnavailable where there is none."""
+    import torch
+
+    found = torch.cuda.get_device_properties(gpu_index(device))
+    shared_bytes = getattr(found, "shared_memory_per_multiprocessor", sys.maxsize)  # what PyTorch doesn't say the driver refuses
+    capability = Capability(found.major, found.minor)
+    return ReportedGpu(found.name, capability, found.multi_processor_count, shared_bytes - _OF_EACH_BLOCK)
+
+
+def lacking(architecture: str, shared_bytes: int, gpu: ReportedGpu) -> str:
+    """What a GPU lacks to run code for an architecture (`sm_90a`, `sm_100f`, ...) whose blocks take so much shared memory;
+    "" where it runs it."""
+    needed = Architecture.of(architecture)
+    if not needed.runs_on(gpu.capability):
+        return f"code for {architecture} needs {needed}, and {gpu.name} has {gpu.capability}"
+    if shared_bytes > gpu.shared_memory_bytes:
+        return f"a block takes {shared_bytes} bytes of shared memory, and {gpu.name} has {gpu.shared_memory_bytes}"
+    return ""
+
+
+def present_architecture(device: int | None = None) -> str:
+    """The architecture of a GPU that is here, by default torch's current one, with its model where that is described.
+
+    Raises TargetUnavailable where there is no GPU, or none that kernels are made for.
+    """
+    remedy = f"name what to compile for, as in cuda:sm_90 (known are {', '.join(architectures())})"
+    if find_spec("torch") is None or not _torch_sees_one():
+        raise TargetUnavailable(f"the target is the GPU that is here, and PyTorch sees none; {remedy}")
+    gpu = reported_gpu(device)
+    architecture = architecture_of(gpu)
+    if architecture is None:
+        raise TargetUnavailable(f"no kernels are made for {gpu.name} of compute capability {gpu.capability}; {remedy}")
+    return architecture
+
+
+def _torch_sees_one() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def captured(call: Callable[[], object]) -> Timed:

@@ -19,11 +19,12 @@ from typing import Any, NamedTuple, cast
 
 from mugraph.errors import LaunchFailed, MugraphError, TargetUnavailable
 from mugraph.targets.cuda.nvrtc import Cubin
-from mugraph.targets.gpu import gpu_index
+from mugraph.targets.gpu import gpu_index, lacking, reported_gpu
 
 _STREAMS = 32
 """Streams for which launches are kept prepared: PyTorch has 32 of a priority on a device, and other libraries bring theirs."""
 _POINTER = 8
+_REBUILD = "`mugraph rebuild DIR --target cuda -o OTHER` makes a saved result anew for this GPU"
 _LOST = "it or a kernel before it failed on the GPU, of which this process can use nothing more; start another"
 _REMEDIES = {
     "CUDA_ERROR_OUT_OF_MEMORY": "free memory of the device, for example by torch.cuda.empty_cache()",
@@ -86,6 +87,8 @@ class LoadedKernel:
         driver = _driver()
         self.device, self.shape, self.scratch = gpu_index(device), shape, scratch
         self.what = what = f"kernel {name} on cuda:{self.device}"
+        if lack := lacking(cubin.architecture, shape.shared_bytes, reported_gpu(self.device)):
+            raise TargetUnavailable(f"{what}: {lack}; {_REBUILD}")
         handle = _done(driver.cuDeviceGet(self.device), what, "finding the device")
         self.context = _done(driver.cuDevicePrimaryCtxRetain(handle), what, "asking for its context")
         with _loading(self.context, what):
@@ -241,7 +244,7 @@ def _allow_shared_memory(kernel: Any, device: Any, size: int, what: str) -> None
     attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     (error,) = driver.cuKernelSetAttribute(attribute, size, kernel, device)
     if error == driver.CUresult.CUDA_ERROR_INVALID_VALUE:
-        raise TargetUnavailable(f"{what}: the GPU cannot give a block {size} bytes of shared memory; optimize for this device")
+        raise TargetUnavailable(f"{what}: the GPU cannot give a block {size} bytes of shared memory; {_REBUILD}")
     _done((error,), what, "asking for shared memory")
 
 
@@ -255,6 +258,6 @@ def _done(answer: tuple[Any, ...], what: str, doing: str) -> Any:
 
 def _failure(error: Any, what: str, doing: str) -> MugraphError:
     if error == _driver().CUresult.CUDA_ERROR_NO_BINARY_FOR_GPU:
-        return TargetUnavailable(f"{what}: {doing} failed, as this GPU is of another architecture; optimize for this one")
+        return TargetUnavailable(f"{what}: {doing} failed, as this GPU is of another architecture; {_REBUILD}")
     remedy = _REMEDIES.get(error.name)
     return LaunchFailed(f"{what}: {doing} failed with {error.name}" + (f"; {remedy}" if remedy else ""))

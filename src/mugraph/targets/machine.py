@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
 
-from mugraph.devices.targets import load, target_row
+from mugraph.devices.targets import load, resolved, target_row
 from mugraph.errors import InvalidInput
 from mugraph.host.arrays import Arrays
 from mugraph.ir.graph import Graph, Value
@@ -157,6 +157,7 @@ class TargetMachine(Machine, Protocol):
 
 def machine_for(target: str) -> Machine:
     """The machine of a target's name; raises TargetUnavailable where there is none."""
+    target = resolved(target)
     machine: type[TargetMachine] = load(target_row(target).machine)
     return machine.of(target)
 

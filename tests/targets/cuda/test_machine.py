@@ -21,7 +21,7 @@ pytest.importorskip("cuda.core")
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 
 
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120"])
 @pytest.mark.parametrize("dtype", [DType.FP32, DType.FP16, DType.BF16])
 def test_kernels_compile_without_spills(architecture: str, dtype: DType) -> None:
     for graph in (
@@ -70,6 +70,22 @@ def test_a_normalization_is_fused_in_fp16_at_full_size() -> None:
     (kernel,) = opt.best.graph.kernels()
     assert kernel.body is not None
     assert "multiply_fragments<tf32_t>" in opt.sources["kernels.cu"]
+
+
+@pytest.mark.slow
+@without_gpu
+def test_evidence_is_sampled_where_this_cpu_is_slow() -> None:
+    """The whole comparison would be 34 billion operations of float64; blocks are compared, and the report says so."""
+    x, y, z = (torch.randn(2048, 2048).half() for _ in range(3))
+    opt = mugraph.superoptimize(lambda x, y, z: x @ z + y @ z, (x, y, z), "cuda:sm_90", budget=20, cache="off")
+    assert opt.found
+    floats = opt.certificate.floats
+    assert floats is not None
+    (standard,) = (entry for entry in floats.scales if entry.scale == 1 and not entry.pattern)
+    assert standard.compared is not None
+    assert 1000 < standard.compared[0] < floats.elements[0] == 2048 * 2048
+    assert opt.best.spot_check is not None
+    assert opt.best.spot_check.ran > 0
 
 
 @without_gpu

@@ -19,7 +19,7 @@ pytest.importorskip("cuda.core", reason="compiling CUDA needs cuda-core")
 OFF = Store(mode="off")
 
 
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120"])
 @pytest.mark.parametrize("element", ["fp16_t", "bf16_t"])
 def test_a_tensor_core_kernel_compiles_without_spills(architecture: str, element: str) -> None:
     cubin = compile_cubin(matmul(element) + root_mean_square(element), architecture, OFF)
@@ -51,9 +51,20 @@ def test_spills_and_static_shared_memory_are_reported() -> None:
 def test_accelerated_instructions_need_their_architecture() -> None:
     source = 'extern "C" __global__ void k() { asm volatile("wgmma.fence.sync.aligned;"); }'
     assert compile_cubin(source, "sm_90", OFF).architecture == "sm_90a"
-    for architecture in ("sm_80", "sm_100"):
+    for architecture in ("sm_80", "sm_100", "sm_103", "sm_120"):
         with pytest.raises(CompilationFailed, match=f"{architecture}.*wgmma.fence"):
             compile_cubin(source, architecture, OFF)
+
+
+@pytest.mark.parametrize(("architecture", "variant"), [("sm_90", "sm_90a"), ("sm_100", "sm_100f"), ("sm_103", "sm_103f")])
+def test_code_is_for_a_variant_only_where_it_needs_one(architecture: str, variant: str) -> None:
+    """The word that decides is in the instructions: the compiler refuses them for the architecture itself."""
+    assert compile_cubin(matmul("bf16_t"), architecture, OFF).architecture == architecture
+    instruction = "wgmma.fence.sync.aligned;" if architecture == "sm_90" else "tcgen05.fence::before_thread_sync;"
+    source = f'extern "C" __global__ void k() {{ asm volatile("{instruction}"); }}'
+    assert compile_cubin(source, architecture, OFF).architecture == variant
+    with pytest.raises(CompilationFailed, match=instruction[:7]):
+        nvrtc._compile(source, architecture)
 
 
 def test_errors_name_the_line_of_the_kernels() -> None:

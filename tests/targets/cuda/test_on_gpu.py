@@ -10,11 +10,13 @@ import torch
 
 import mugraph
 from lower.graphs import chain_of_kernels
+from mugraph.devices import resolved
 from mugraph.ir import Graph
 from mugraph.runtime import Executable, build
 from mugraph.targets.cuda.emulator import emulate
 from mugraph.targets.cuda.nvrtc import compile_cubin
 from mugraph.targets.launch import LaunchShape, LoadedKernel
+from mugraph.targets.machine import machine_for
 from targets.cuda.kernels import (
     COLUMNS,
     DEPTH,
@@ -47,6 +49,14 @@ def product_inputs(element: str) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     left, right = (torch.randn(shape, generator=generator) for shape in ((VALID_ROWS, DEPTH), (DEPTH, COLUMNS)))
     return left.to(ELEMENTS[element]), right.to(ELEMENTS[element])
+
+
+def test_the_gpu_that_is_here_is_a_target() -> None:
+    machine = machine_for("cuda")
+    assert machine.available
+    (x,) = (torch.randn(node.output.shape, device="cuda") for node in chain_of_kernels(2, (64, 256)).inputs())
+    (y,) = build(chain_of_kernels(2, (64, 256)), resolved("cuda"))(x)
+    assert y.device == x.device
 
 
 @pytest.mark.parametrize("element", ["fp16_t", "bf16_t"])

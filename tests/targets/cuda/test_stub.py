@@ -12,7 +12,7 @@ import torch
 
 from mugraph.errors import TargetUnavailable
 from mugraph.targets.cpu.compiler import Compiler, find_compiler
-from targets.cuda.stub.programs import GRAPHS, built
+from targets.cuda.stub.programs import GRAPHS, built, save_divided
 
 pytest.importorskip("cuda.bindings.driver", reason="launching needs cuda-bindings")
 pytest.importorskip("cuda.core", reason="kernels are compiled with cuda-core; pip install 'mugraph[cuda]'")
@@ -32,14 +32,19 @@ def compiler() -> Compiler:
         pytest.skip(str(error))
 
 
-def test_kernels_are_loaded_and_launched_as_the_driver_wants_it(compiler: Compiler, tmp_path: Path) -> None:
+def test_kernels_are_loaded_and_launched_as_the_driver_wants_it(
+    compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The checks are in checks.py, and any warning is an error there."""
     library = tmp_path / "libcuda.so.1"
     flags = ["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-ldl", "-lpthread"]
     subprocess.run([*compiler.command, str(STUB / "driver.c"), "-o", str(library), *flags], check=True, timeout=60)
     kernels = tmp_path / "kernels"
+    monkeypatch.setenv("MUGRAPH_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("MUGRAPH_CACHE", "on")
     for name in GRAPHS:
         built(name, kernels)
+    save_divided(kernels)
     environment = {
         **os.environ,
         "LD_LIBRARY_PATH": os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("LD_LIBRARY_PATH")))),

@@ -51,11 +51,22 @@ def test_products_of_any_depth_compile(depth: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120"])
 @pytest.mark.parametrize("dtype", [DType.FP32, DType.FP16, DType.BF16])
 def test_kernels_compile_without_spills_for_all(architecture: str, dtype: DType) -> None:
     figures_are_good(rms_norm_linear(rows=16, inner=256, columns=64, dtype=dtype), architecture)
     figures_are_good(attention(queries=3, keys=256, width=60, loop=4, dtype=dtype), architecture)
+
+
+@pytest.mark.parametrize(("architecture", "variant"), [("sm_80", "sm_80"), ("sm_90", "sm_90a")])
+def test_the_code_is_for_what_triton_asked_its_assembler_for(architecture: str, variant: str) -> None:
+    executable = build(GRAPH, f"triton:{architecture}")
+    machine = executable.machine
+    assert isinstance(machine, Triton)
+    (launch,) = machine.lower(GRAPH).values()
+    compiled = machine.compiled(launch.kernel, executable.sources)
+    assert machine.variant == compiled.cubin.architecture == variant
+    assert f".target {variant}\n" in compiled.handle.asm["ptx"]
 
 
 def test_loads_of_a_loop_are_asynchronous_copies() -> None:

@@ -50,7 +50,10 @@ class Cuda(NvidiaGpu):
         """The same, where it need only print."""
         device = device_for(target)
         return cls(
-            target.split(":")[1], device.shared_memory_bytes, engines=device.engines, multiprocessors=device.multiprocessors
+            device.target.split(":")[1],
+            device.shared_memory_bytes,
+            engines=device.engines,
+            multiprocessors=device.multiprocessors,
         )
 
     @classmethod

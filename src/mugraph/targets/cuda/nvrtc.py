@@ -17,8 +17,8 @@ from mugraph.targets.cuda.device import ptx_functions
 
 SOURCE_NAME = "kernels.cu"
 
-_ACCELERATED = {"sm_90": "sm_90a", "sm_100": "sm_100a"}
-"""The variant of an architecture that has its matrix units' own instructions; its code runs on no later architecture."""
+_VARIANTS = {"sm_90": ("wgmma", "sm_90a"), "sm_100": ("tcgen05", "sm_100f"), "sm_103": ("tcgen05", "sm_103f")}
+"""By architecture the word for its matrix units' own instructions, and the variant that has them and runs on the most GPUs."""
 KIND = "cubin"
 
 
@@ -53,12 +53,13 @@ class Cubin:
 def compile_cubin(source: str, architecture: str, store: Store | None = None) -> Cubin:
     """Compile kernels that call the device functions and include nothing; `architecture` is `sm_80`, `sm_90`, ...
 
-    Results are kept in `store` (the user's by default) by source, architecture and compiler version.
+    The code is for the architecture itself, which runs on later ones of its generation, too, or for a variant where the source
+    asks for what only that has. Results are kept in `store` (the user's by default) by source, architecture and compiler version.
     Raises TargetUnavailable without cuda-core, InvalidInput for an architecture the compiler does not know, CompilationFailed
     when it rejects the source, for example for instructions the architecture lacks.
     """
     nvrtc = _nvrtc()
-    architecture = _ACCELERATED.get(architecture, architecture)
+    architecture = variant_for(source, architecture)
     _require_architecture(architecture, nvrtc)
     text = f'{ptx_functions()}\n#line 1 "{SOURCE_NAME}"\n{source}'
     store = Store.of(None) if store is None else store
@@ -70,6 +71,12 @@ def compile_cubin(source: str, architecture: str, store: Store | None = None) ->
     about = f"{', '.join(sorted(compiled.resources))} for {architecture}"
     store.put(KIND, key, {"about": about, "code": base64.b64encode(compiled.code).decode(), "log": compiled.log})
     return compiled
+
+
+def variant_for(source: str, architecture: str) -> str:
+    """The architecture, or where kernels have instructions that it lacks the variant of it that has them."""
+    word, variant = _VARIANTS.get(architecture, ("", architecture))
+    return variant if word and word in source else architecture
 
 
 @cache

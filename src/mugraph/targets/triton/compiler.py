@@ -59,7 +59,7 @@ class CompiledTriton:
     @property
     def cubin(self) -> Cubin:
         """The machine code, for whoever loads it."""
-        return Cubin(self.handle.asm["cubin"], self.architecture, "")
+        return Cubin(self.handle.asm["cubin"], variant_of(self.architecture), "")
 
     @property
     def threads(self) -> int:
@@ -77,19 +77,27 @@ class CompiledTriton:
     @property
     def resources(self) -> Resources:
         """What the assembler says of the kernel; it is asked again for its report, which Triton does not keep."""
-        from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability
+        from triton.backends.nvidia.compiler import get_ptxas
 
         capability = int(self.architecture.removeprefix("sm_"))
         with scratch_directory("mugraph-ptxas-") as folder:
             source = Path(folder, "kernel.ptx")
             source.write_text(self.handle.asm["ptx"], encoding="utf-8")
-            command = [get_ptxas(capability).path, "-v", f"--gpu-name={sm_arch_from_capability(capability)}"]
+            command = [get_ptxas(capability).path, "-v", f"--gpu-name={variant_of(self.architecture)}"]
             done = subprocess.run(
                 [*command, str(source), "-o", str(Path(folder, "kernel.cubin"))], capture_output=True, text=True, check=False
             )
         if done.returncode:
             raise CompilationFailed(f"ptxas rejected {self.name} for {self.architecture}: {done.stderr.strip().splitlines()[0]}")
         return resources_of(done.stderr)[self.name]
+
+
+def variant_of(architecture: str) -> str:
+    """The variant of `sm_80`, `sm_90`, ... that Triton makes machine code for."""
+    from triton.backends.nvidia.compiler import sm_arch_from_capability
+
+    variant: str = sm_arch_from_capability(int(architecture.removeprefix("sm_")))
+    return variant
 
 
 def compile_kernel(kernel: TileKernel, source: str, architecture: str, shared_bytes: int) -> CompiledTriton:

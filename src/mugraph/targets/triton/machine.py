@@ -15,7 +15,7 @@ from mugraph.targets.gpu import NvidiaGpu
 from mugraph.targets.launch import Launcher, LaunchShape
 from mugraph.targets.machine import Functions
 from mugraph.targets.triton import TileKernel, TileLaunch, print_program, tile_launches
-from mugraph.targets.triton.compiler import CompiledTriton, compile_kernel, triton_version
+from mugraph.targets.triton.compiler import CompiledTriton, compile_kernel, triton_version, variant_of
 from mugraph.targets.triton.kernel import explained
 from mugraph.targets.triton.products import is_dot
 
@@ -37,8 +37,7 @@ class Triton(NvidiaGpu):
     @classmethod
     def described(cls, target: str) -> Triton:
         """The same, where it need only print."""
-        device_for(target)
-        architecture = target.split(":")[1]
+        architecture = device_for(target).target.split(":")[1]
         return cls(architecture, device_for(f"cuda:{architecture}").shared_memory_bytes)
 
     @classmethod
@@ -50,6 +49,11 @@ class Triton(NvidiaGpu):
     def parameters(self) -> Mapping[str, Any]:
         """The architecture; the text depends on no more."""
         return {"architecture": self.architecture, "shared_bytes": self.shared_bytes}
+
+    @property
+    def variant(self) -> str:
+        """The variant that Triton makes code for, which from sm_90 on runs on no other GPU."""
+        return variant_of(self.architecture)
 
     @property
     def stand_in(self) -> Cpu:

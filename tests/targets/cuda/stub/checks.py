@@ -8,22 +8,29 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+import mugraph
+from mugraph.devices import device_for, resolved
 from mugraph.errors import InvalidInput, LaunchFailed, MugraphError, ShapeMismatch, TargetUnavailable
 from mugraph.frontend import trace
 from mugraph.frontend.calling import Positional
 from mugraph.host.arrays import torch_arrays
+from mugraph.integrations.torch_operator import torch_operator
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.targets.cuda.nvrtc import Cubin
 from mugraph.targets.launch import Launcher, LaunchShape, LoadedKernel
+from mugraph.targets.machine import machine_for
 from targets.cuda.stub import torch_side
-from targets.cuda.stub.programs import SHAPE, TARGET, built
+from targets.cuda.stub.programs import DIVIDED, SHAPE, TARGET, built
 from targets.cuda.stub.torch_side import DRIVER, at_offset, on
 
 FOLDER = Path(os.environ["STUB_KERNELS"])
@@ -54,6 +61,7 @@ def _stub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     DRIVER.stub_forget()
     yield
     torch_side.streams.update({0: 0, 1: 0})
+    torch_side.properties.update({0: torch_side.H100, 1: torch_side.H100})
     torch_side.exchange_device(0)
 
 
@@ -150,8 +158,66 @@ def test_shared_memory_is_asked_for_on_each_device_before_the_first_launch() -> 
 
 
 def test_a_gpu_with_too_little_shared_memory_is_refused() -> None:
-    with pytest.raises(TargetUnavailable, match="kernel k on cuda:1: the GPU cannot give a block 240000 bytes of shared memory"):
+    lacks = "kernel k on cuda:1: a block takes 240000 bytes of shared memory, and NVIDIA H100 80GB HBM3 has 232448; .*rebuild"
+    with pytest.raises(TargetUnavailable, match=lacks):
         LoadedKernel(cubin("too much"), "k", LaunchShape((1,), 32, 240_000), 1)
+    fail("cuKernelSetAttribute", 1)
+    with pytest.raises(TargetUnavailable, match="kernel k on cuda:1: the GPU cannot give a block 230000 bytes of shared memory"):
+        LoadedKernel(cubin("more than it says"), "k", LaunchShape((1,), 32, 230_000), 1)
+
+
+A100 = SimpleNamespace(
+    name="NVIDIA A100-SXM4-80GB", major=8, minor=0, multi_processor_count=108, shared_memory_per_multiprocessor=167936
+)
+B300 = SimpleNamespace(
+    name="NVIDIA B300 SXM6 AC", major=10, minor=3, multi_processor_count=148, shared_memory_per_multiprocessor=233472
+)
+
+
+def test_code_for_another_gpu_is_refused_in_a_line_before_the_driver_is_asked() -> None:
+    executable = built("one", FOLDER)
+    inputs = [on(1, torch.randn(node.output.shape).half()) for node in executable.graph.inputs()]
+    torch_side.properties[1] = A100
+    lacks = "code for sm_90a? needs compute capability 9.0.*, and NVIDIA A100-SXM4-80GB has 8.0; `mugraph rebuild"
+    with pytest.raises(TargetUnavailable, match=f"^kernel .* on cuda:1: {lacks}") as caught:
+        executable(*inputs)
+    assert "\n" not in str(caught.value)
+    assert (launches(), DRIVER.stub_loads()) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "gpu", "runs"),
+    [
+        ("sm_100", B300, True),
+        ("sm_100f", B300, True),
+        ("sm_100a", B300, False),
+        ("sm_103", B300, True),
+        ("sm_103", SimpleNamespace(**{**vars(B300), "minor": 0}), False),
+        ("sm_90a", torch_side.H100, True),
+        ("sm_80", torch_side.H100, False),
+    ],
+)
+def test_code_runs_where_its_instructions_are(architecture: str, gpu: SimpleNamespace, runs: bool) -> None:
+    torch_side.properties[0] = gpu
+    code = Cubin(f"{architecture} on {gpu.name}".encode(), architecture, "")
+    if runs:
+        LoadedKernel(code, "k", LARGE)
+        return
+    with pytest.raises(TargetUnavailable, match=f"kernel k on cuda:0: code for {architecture} needs compute capability"):
+        LoadedKernel(code, "k", LARGE)
+
+
+@pytest.mark.parametrize(("gpu", "target"), [(A100, "cuda:sm_80:a100-80gb"), (B300, "cuda:sm_103:b300")])
+def test_a_target_without_an_architecture_is_the_gpu_that_is_here(gpu: SimpleNamespace, target: str) -> None:
+    torch_side.properties[0] = gpu
+    assert resolved("cuda") == target
+    assert device_for("cuda") == device_for(target)
+    machine, other = machine_for("cuda"), machine_for("cuda:sm_90")
+    assert machine == machine_for(target)
+    assert (machine.available, other.available) == (True, False)
+    torch_side.exchange_device(1)
+    assert resolved("cuda") == "cuda:sm_90:h100"
+    assert other.available
 
 
 @pytest.mark.parametrize(
@@ -165,7 +231,7 @@ def test_a_gpu_with_too_little_shared_memory_is_refused() -> None:
         ),
         ("cuLibraryLoadData", 200, LaunchFailed, "failed with CUDA_ERROR_INVALID_IMAGE; the driver cannot read the machine code"),
         ("cuKernelGetFunction", 2, LaunchFailed, "loading it failed with CUDA_ERROR_OUT_OF_MEMORY"),
-        ("cuKernelGetFunction", 209, TargetUnavailable, "this GPU is of another architecture; optimize for this one"),
+        ("cuKernelGetFunction", 209, TargetUnavailable, "this GPU is of another architecture; .*rebuild"),
         ("cuKernelSetAttribute", 999, LaunchFailed, "asking for shared memory failed with CUDA_ERROR_UNKNOWN$"),
         (
             "cuLaunchKernelEx",
@@ -359,6 +425,74 @@ def test_a_graphed_result_copies_its_inputs_and_its_outputs() -> None:
         graphed(on(0, rows()))
     with pytest.raises(ShapeMismatch, match="X has shape"):
         graphed(on(1, rows()[:32]))
+
+
+def refusal(call: Callable[[], object]) -> str:
+    with pytest.raises(InvalidInput) as caught:
+        call()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("device", [0, 1])
+def test_fake_kernels_of_operators_say_what_real_ones_do(device: int) -> None:
+    """Where outputs lie, and which inputs are refused. The real one is called directly: the dispatcher knows no such tensors."""
+    opt = result("mixed")
+    operator = torch_operator(f"mugraph_stub::mixed_{device}", opt)
+    tensors = torch.randn(64, 64), torch.randn(64, 64)
+    (real,) = opt.executable(*(on(device, tensor) for tensor in tensors))
+    with FakeTensorMode():
+        fakes = [torch.empty(64, 64, device=f"cuda:{device}") for _ in tensors]
+        fake = operator(*fakes)
+        others = [(torch.empty(64, 64, device=f"cuda:{1 - device}"), 1 - device), (torch.empty(64, 64), None)]
+        assert (fake.device, fake.shape, fake.dtype, fake.stride()) == (real.device, real.shape, real.dtype, real.stride())
+        said = [refusal(partial(operator, fakes[0], other)) for other, _ in others]
+    first = on(device, tensors[0])
+    reals = [tensors[1] if index is None else on(index, tensors[1]) for _, index in others]
+    assert said == [refusal(partial(opt.executable, first, other)) for other in reals]
+    for place, text in zip((f"cuda:{1 - device}", "cpu"), said, strict=True):
+        assert text.startswith(
+            f"input 'w' is on {place}, and other inputs on cuda:{device}; all tensors of a call lie on one GPU"
+        )
+
+
+@pytest.mark.parametrize("device", [0, 1])
+def test_constants_of_a_function_lie_where_the_tensors_of_a_call_do(device: int) -> None:
+    def product(x: torch.Tensor) -> torch.Tensor:
+        return torch.exp(torch.tanh(x) @ torch.arange(4096.0).reshape(64, 64))
+
+    opt = result("mixed", traced(product, torch.randn(64, 64)))
+    DRIVER.stub_copies(4 * 64 * 64)
+    x, w = torch.randn(64, 64), torch.arange(4096.0).reshape(64, 64)
+    for _ in range(2):
+        y = opt(on(device, x))
+        assert y.device == torch.device("cuda", device)
+        torch.testing.assert_close(held(y), x @ w)
+    graphed = opt.graphed(device)
+    graphed(on(device, x))
+    graphed(on(device, x))
+
+
+@pytest.mark.parametrize("device", [1, 0])
+def test_functions_with_calls_of_pytorch_between_kernels_run_where_their_tensors_are(
+    device: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUGRAPH_CACHE", "on")  # has the machine code
+    opt = mugraph.load(FOLDER / DIVIDED)
+    copy_rows()
+    x, g = rows(), torch.randn(SHAPE[1])
+    for _ in range(2):
+        y, z = opt(on(device, x), on(device, g))
+        assert y.device == z.device == torch.device("cuda", device)
+        torch.testing.assert_close(held(y), x.cumsum(-1))
+        torch.testing.assert_close(held(z), g.cumprod(0))
+    assert [launch.device for launch in launches()] == [device] * 4
+    here, there = f"cuda:{device}", f"cuda:{1 - device}"
+    for inputs, text in (
+        ((on(1 - device, x), on(device, g)), f"input 'g' of divided is on {here}, and 'x' on {there}; all tensors of a call lie"),
+        ((x, on(device, g)), f"input 'x' of divided is on cpu, and 'g' on {here}; .* move it with .to('{here}')"),
+    ):
+        with pytest.raises(InvalidInput, match=text.replace("(", r"\(").replace(")", r"\)")):
+            opt(*inputs)
 
 
 def test_static_outputs_are_the_graphs_own() -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+
+import mugraph
 from lower.graphs import chain_of_kernels, elementwise_kernel, rms_norm_linear
 from mugraph.ir import DType, Graph, GraphBuilder, Level
 from mugraph.runtime import Executable, build
@@ -26,6 +29,20 @@ GRAPHS = {
     "three": chain_of_kernels(3, SHAPE),
     "mixed": mixed(),
 }
+
+
+DIVIDED = "divided"
+"""A folder with the saved result for a function that PyTorch runs a part of."""
+
+
+def divided(x: torch.Tensor, g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.relu(torch.exp(x * 2).cumsum(-1)) * 2 + 1, g.cumprod(0)
+
+
+def save_divided(folder: Path) -> None:
+    """Save the result, whose machine code is kept in the cache that the process on the stub has, too."""
+    inputs = torch.randn(SHAPE), torch.randn(SHAPE[1])
+    mugraph.superoptimize(divided, inputs, TARGET, 20, profile=False, cache="off").save(folder / DIVIDED)
 
 
 def built(name: str, folder: Path) -> Executable:

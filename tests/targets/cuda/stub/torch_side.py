@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -21,6 +22,11 @@ DRIVER = ctypes.CDLL("libcuda.so.1")
 _guards: Any = torch._C._dynamo.guards
 streams = {0: 0, 1: 0}
 """The current stream on each device."""
+H100 = SimpleNamespace(
+    name="NVIDIA H100 80GB HBM3", major=9, minor=0, multi_processor_count=132, shared_memory_per_multiprocessor=233472
+)
+properties = {0: H100, 1: H100}
+"""What each device is, as PyTorch says."""
 
 
 _index: Any = torch.Tensor.get_device
@@ -58,18 +64,22 @@ class GpuTensor(torch.Tensor):
         if function in _PLACE:
             with torch._C.DisableTorchFunctionSubclass():
                 return function(*args)
-        tensors = [argument for argument in args if isinstance(argument, GpuTensor)]
-        indices = {_index(tensor) for tensor in tensors}
-        if len(indices) > 1:
-            raise RuntimeError(f"{function} of tensors on several devices")
-        result = function(*map(_held, args), **(kwargs or {}))
-        same = [tensor for tensor in tensors if tensor.held is result]
-        return same[0] if same else GpuTensor.of(result, *indices) if isinstance(result, torch.Tensor) else result
+        return _of_the_held(function, args, kwargs or {})
 
     @classmethod
     def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        """PyTorch makes wrappers of classes alone that have this; nothing comes so far."""
-        raise NotImplementedError(f"{function} of a tensor on a GPU that is not there")
+        """The same of ATen's operators, which graphs call."""
+        return _of_the_held(function, args, kwargs or {})
+
+
+def _of_the_held(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    tensors = [argument for argument in args if isinstance(argument, GpuTensor)]
+    indices = {_index(tensor) for tensor in tensors}
+    if len(indices) > 1:
+        raise RuntimeError(f"{function} of tensors on several devices")
+    result = function(*map(_held, args), **kwargs)
+    same = [tensor for tensor in tensors if tensor.held is result]
+    return same[0] if same else GpuTensor.of(result, *indices) if isinstance(result, torch.Tensor) else result
 
 
 def _held(value: Any) -> Any:
@@ -108,6 +118,17 @@ def exchange_device(device: int) -> int:
         _thread.device = device
         DRIVER.stub_set_device(device)
     return before
+
+
+_usual_to = torch.Tensor.to
+
+
+def _to(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    there = args[0] if args else None
+    if isinstance(there, torch.device) and there.type == "cuda":
+        assert there.index is not None
+        return on(there.index, tensor)
+    return _usual_to(tensor, *args, **kwargs)
 
 
 _capturing: list[Graph] = []
@@ -169,7 +190,9 @@ def install() -> None:
     """Make this process see two GPUs."""
     cuda: Any = torch.cuda
     native: Any = torch._C
+    torch.Tensor.to = _to  # type: ignore[assignment,method-assign]  # a build without CUDA moves nothing to a GPU
     cuda.is_available, cuda.device_count, cuda.init, cuda.current_device = lambda: True, lambda: 2, lambda: None, current_device
+    cuda.get_device_properties = properties.__getitem__
     cuda._exchange_device = cuda._maybe_exchange_device = exchange_device
     cuda.CUDAGraph, cuda.graph, cuda.Stream, cuda.stream = Graph, capture, Stream, into
     cuda.current_stream = Stream
