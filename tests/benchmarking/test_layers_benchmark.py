@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-
-import layers
+from benchmarks import layers
 
 
 @pytest.mark.parametrize("name", layers.CASES)
