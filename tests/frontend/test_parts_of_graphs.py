@@ -11,7 +11,7 @@ from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import mugraph
-from mugraph.frontend.graph_passes import ready_to_cut, with_slices, without_empty_parts
+from mugraph.frontend.graph_passes import ready_to_cut, with_padding_in_convolutions, with_slices, without_empty_parts
 from mugraph.frontend.partition import partition
 
 X = torch.arange(48.0).reshape(4, 12)
@@ -79,6 +79,50 @@ def test_a_product_is_not_computed_for_each_of_many_parts() -> None:
     module = ready_to_cut(recorded(gates, torch.randn(4, 16), torch.randn(16, 32), torch.randn(4, 8)))
     found = partition(module.graph)
     assert [sum(node.op == "matmul" for node in piece.program.nodes) for piece in found.pieces] in ([1, 0], [0])
+
+
+IMAGE = torch.randn(2, 3, 8, 9)
+
+
+@pytest.mark.parametrize(
+    ("pad", "options", "merged"),
+    [
+        ((1, 1, 1, 1), {}, True),
+        ((2, 2, 1, 1), {"dilation": 2, "stride": (2, 1)}, True),
+        ((1, 1), {"padding": (1, 0)}, True),
+        ((1, 1, 0, 0, 0, 0), {}, False),
+        ((0, 1, 0, 1), {"stride": 2}, False),
+        ((1, 1, -1, -1), {}, False),
+        ((3, 3, 3, 3), {}, False),
+        ((1, 1, 1, 1), {"padding": (2, 2)}, False),
+    ],
+)
+def test_zeros_around_an_image_are_padding(pad: tuple[int, ...], options: dict[str, Any], merged: bool) -> None:
+    def convolved(x: torch.Tensor, w: torch.Tensor) -> list[torch.Tensor]:
+        return [torch.conv2d(torch.nn.functional.pad(x, pad), w, **options)]
+
+    weight = torch.randn(4, 3, 3, 3)
+    module = with_padding_in_convolutions(recorded(convolved, IMAGE, weight))
+    assert any("pad" in call for call in calls(module)) is not merged
+    for got, wanted in zip(module(IMAGE, weight), convolved(IMAGE, weight), strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_other_borders_of_images_stay() -> None:
+    weight = torch.randn(4, 3, 3, 3)
+
+    def ones(x: torch.Tensor, w: torch.Tensor) -> list[torch.Tensor]:
+        return [torch.conv2d(torch.nn.functional.pad(x, (1, 1, 1, 1), value=1.0), w)]
+
+    def read_twice(x: torch.Tensor, w: torch.Tensor) -> list[torch.Tensor]:
+        padded = torch.nn.functional.pad(x, (1, 1, 1, 1))
+        return [torch.conv2d(padded, w), padded * 2]
+
+    for function in (ones, read_twice):
+        module = with_padding_in_convolutions(recorded(function, IMAGE, weight))
+        assert any("pad" in call for call in calls(module))
+        for got, wanted in zip(module(IMAGE, weight), function(IMAGE, weight), strict=True):
+            torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_a_gated_unit_is_one_piece() -> None:

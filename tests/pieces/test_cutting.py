@@ -209,6 +209,62 @@ def test_a_difference_is_named() -> None:
     assert difference(lambda x: x / 0, lambda x: x / 0, one, {}) == ""
 
 
+def numbers(x: torch.Tensor) -> dict[str, Any]:
+    return {"positive": (x > 0).sum().item(), "mean": x.mean().item(), "any": (x > 9).any().item(), "shares": (2 * x).softmax(1)}
+
+
+def test_numbers_that_are_read_from_tensors_are_returned_as_such() -> None:
+    opt = optimized(Example(numbers, tuple, set(), 1), (torch.randn(16, 32),))
+    assert opt.found
+    for _ in range(2):
+        x = torch.randn(16, 32)
+        got, wanted = opt(x), numbers(x)
+        assert {name: type(value) for name, value in got.items()} == {name: type(value) for name, value in wanted.items()}
+        assert (got["positive"], got["any"]) == (wanted["positive"], wanted["any"])
+        assert got["mean"] == pytest.approx(wanted["mean"], abs=1e-6)
+        torch.testing.assert_close(got["shares"], wanted["shares"])
+    with pytest.raises(InvalidInput, match="number that is read from a tensor"):
+        mugraph.verify(numbers, numbers, (torch.randn(16, 32),))
+    assert difference(numbers, lambda x: numbers(x) | {"positive": -1}, (torch.ones(3, 4),), {}).startswith("tensor 0: ")
+
+
+def test_systems_of_equations_have_the_errors_of_pytorch() -> None:
+    def solved(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(torch.linalg.solve(x @ x.T, y) * 2, 1)
+
+    x, y = torch.randn(8, 8), torch.randn(8, 4)
+    opt = optimized(Example(solved, tuple, set(), 1), (x, y))
+    assert opt.found
+    torch.testing.assert_close(opt(x, y), solved(x, y), rtol=1e-3, atol=1e-4)
+    with pytest.raises(RuntimeError, match="singular"):
+        opt(torch.zeros(8, 8), y)
+
+
+def test_parts_that_are_left_to_pytorch_are_left_with_what_is_read_of_them() -> None:
+    inputs = tuple(torch.randn(shape) for shape in ((6, 16), (6, 8), (6, 8), (32, 16), (32, 8)))
+
+    def cell(x: torch.Tensor, h: torch.Tensor, c: torch.Tensor, w: torch.Tensor, u: torch.Tensor) -> Any:
+        return torch.ops.aten.lstm_cell(x, [h, c], w, u)
+
+    with torch.no_grad():
+        opt = mugraph.superoptimize(cell, inputs, budget=20.0, profile=False, cache="off", seed=3)
+    same([*opt(*inputs)], [*cell(*inputs)], rtol=1e-4)
+
+
+def test_writing_into_a_part_is_in_programs() -> None:
+    def written(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        z = x * 2
+        z[:, 2:5] = y.half()
+        z[1] = 0.5
+        return torch.softmax(z, 1)
+
+    x, y = torch.randn(6, 8), torch.randn(6, 1)
+    with torch.no_grad():
+        opt = mugraph.superoptimize(written, (x, y), budget=20.0, profile=False, cache="off", seed=3)
+    assert opt.is_one_program
+    torch.testing.assert_close(opt(x, y), written(x, y), rtol=1e-5, atol=1e-5)
+
+
 def test_gradients_are_warned_of() -> None:
     example = EXAMPLES["logcumsumexp"]
     opt = optimized(example, example.inputs())

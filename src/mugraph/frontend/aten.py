@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from mugraph.errors import UnsupportedOperator
-from mugraph.frontend import choices, elementary, lookups, scans, tensor_parts, windows
+from mugraph.frontend import choices, elementary, lookups, scans, spelled, tensor_parts, windows
 from mugraph.frontend.attention import attention, attention_for_cpu
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Value
@@ -172,21 +172,22 @@ def _binary_cross_entropy(x: Tensor, target: Tensor, weight: Tensor | None = Non
     return _reduced(loss if weight is None else loss * weight, reduction)
 
 
+def _binary_cross_entropy_with_logits(
+    x: Tensor, target: Tensor, weight: Tensor | None = None, pos_weight: Tensor | None = None, reduction: int = _MEAN
+) -> Tensor:
+    return _reduced(spelled.binary_cross_entropy_of_logits(x, target, weight, pos_weight), reduction)
+
+
+def _soft_margin_loss(x: Tensor, target: Tensor, reduction: int = _MEAN) -> Tensor:
+    return _reduced(spelled.soft_margin(x, target), reduction)
+
+
 # --- contractions ----------------------------------------------------------------------------------------------------
-
-
-def _matmul(x: Tensor, y: Tensor) -> Tensor:
-    return x @ y
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     product = x @ (weight.transpose(0, 1) if len(weight.shape) == 2 else weight)
     return product if bias is None else product + bias
-
-
-def _addmm(added: Tensor, x: Tensor, y: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    product = x @ y * alpha
-    return product + added * beta if beta else product  # PyTorch then ignores what is added, which may be uninitialised
 
 
 # --- reductions and normalisations -----------------------------------------------------------------------------------
@@ -244,21 +245,9 @@ def _var_mean(
     return variance, _mean(x, None if isinstance(dim, bool) else dim, keepdim)
 
 
-def _norm(x: Tensor, ord: float | None = 2, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    dims, size = _all_if_empty(dim), x.apply("abs")
-    if ord in (2, None):
-        return x.square().sum(dims, keepdim).sqrt()
-    if ord == 1:
-        return size.sum(dims, keepdim)
-    if ord == math.inf:
-        return size.amax(dims, keepdim)
-    if ord == -math.inf:
-        return _amin(size, dims, keepdim)
-    return _unsupported(f"the norm of order {ord}; orders 1, 2 and infinity are in the operator table")
-
-
-def _norm_of_order(x: Tensor, p: float | None = 2, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    return _norm(x, p, dim, keepdim)
+def _std_mean(x: Tensor, *arguments: Any, **options: Any) -> tuple[Tensor, Tensor]:
+    variance, mean = _var_mean(x, *arguments, **options)
+    return variance.sqrt(), mean
 
 
 def _softmax(x: Tensor, dim: int, dtype: Any = None) -> Tensor:
@@ -418,6 +407,10 @@ def _full_like(x: Tensor, number: float, **layout: Any) -> Tensor:
     return x.program.constant(number, x.dtype if x.dtype is not DType.BOOL else DType.FP32).expand(*x.shape)
 
 
+def _fill(x: Tensor, value: Operand) -> Tensor:
+    return value.expand(*x.shape) if isinstance(value, Tensor) else _full_like(x, value)
+
+
 # --- inside ----------------------------------------------------------------------------------------------------------
 
 
@@ -525,6 +518,8 @@ ROWS: dict[str, Rule] = {
     "huber_loss": _huber_loss,
     "smooth_l1_loss": _smooth_l1_loss,
     "binary_cross_entropy": _binary_cross_entropy,
+    "binary_cross_entropy_with_logits": _binary_cross_entropy_with_logits,
+    "soft_margin_loss": _soft_margin_loss,
     # windows
     **{f"avg_pool{rank}d": functools.partial(windows.avg_pool, rank) for rank in (1, 2, 3)},
     **{f"max_pool{rank}d": functools.partial(windows.max_pool, rank) for rank in (1, 2, 3)},
@@ -533,12 +528,8 @@ ROWS: dict[str, Rule] = {
     **{f"_adaptive_avg_pool{rank}d": functools.partial(windows.adaptive_avg_pool, rank) for rank in (2, 3)},
     "convolution": windows.convolution,
     # contractions
-    "mm": _matmul,
-    "bmm": _matmul,
-    "matmul": _matmul,
+    **spelled.ROWS,
     "linear": _linear,
-    "addmm": _addmm,
-    "baddbmm": _addmm,
     "scaled_dot_product_attention": attention,
     "_scaled_dot_product_flash_attention_for_cpu": attention_for_cpu,
     # reductions and normalisations
@@ -551,8 +542,7 @@ ROWS: dict[str, Rule] = {
     "var": _var,
     "std": _std,
     "var_mean": _var_mean,
-    "linalg_vector_norm": _norm,
-    "norm": _norm_of_order,
+    "std_mean": _std_mean,
     "softmax": _softmax,
     "_softmax": _softmax,
     "log_softmax": _log_softmax,
@@ -580,6 +570,9 @@ ROWS: dict[str, Rule] = {
     "squeeze": _squeeze,
     "expand": _expand,
     "full_like": _full_like,
+    "fill": _fill,
+    "zeros_like": lambda x, **layout: _full_like(x, 0, **layout),
+    "ones_like": lambda x, **layout: _full_like(x, 1, **layout),
     "repeat": _repeat,
     "repeat_interleave": _repeat_interleave,
     "slice": tensor_parts.sliced,

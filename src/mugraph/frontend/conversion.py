@@ -82,6 +82,8 @@ def _needs_widths(graph: torch.fx.Graph, lost: Set[int], outputs: Sequence[DType
 
 def _dtype(node: torch.fx.Node) -> DType:
     """The element type PyTorch gives a tensor."""
+    if not isinstance(node.meta["val"], torch.Tensor):
+        raise UnsupportedOperator(_at(node, "it gives a number that is read from a tensor; keep it in the tensor"))
     dtype = node.meta["val"].dtype
     if dtype not in DTYPES:
         raise UnsupportedOperator(

@@ -16,6 +16,7 @@ from typing import Any, Self
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.export import ExportedProgram, default_decompositions
+from torch.export.graph_signature import OutputKind
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map_only
@@ -29,6 +30,10 @@ _NOISY_LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbol
 _ONE_AT_A_TIME = threading.RLock()
 """torch.export changes the state of the process while it runs, as silencing it does: threads take turns."""
 _QUESTIONS_OF_STRIDES = frozenset({torch.Tensor.is_contiguous, torch.Tensor.stride, torch.Tensor.storage_offset})
+_SPELLED = frozenset({torch.ops.aten.tril.default, torch.ops.aten.triu.default, torch.ops.aten.copy.default})
+"""Calls that are choices by a mask that depends on no tensor, or casts that are spread."""
+_CHECKED = "aten::linalg_"
+"""Operators, by the beginning of their names, some of which become calls for results and for errors, which are done in order."""
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _SHAPE_COMPLAINT = re.compile(r"shape|size|dim|broadcast|expand", re.IGNORECASE)
 
@@ -51,7 +56,12 @@ class Recorder(torch.nn.Module):
         with self.watch.instead(tensors[own:]):
             returned = self.arguments.call(self.fn, tensors[:own])
         self.watch.returned = returned
-        return [leaf for leaf in tree_flatten(returned)[0] if isinstance(leaf, torch.Tensor)]
+        return [leaf for leaf in tree_flatten(returned)[0] if is_computed(leaf)]
+
+
+def is_computed(leaf: Any) -> bool:
+    """Whether a result is a tensor, or a number that is read from one."""
+    return isinstance(leaf, torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
 class Watch(TorchFunctionMode):
@@ -102,7 +112,8 @@ class Recording:
     def in_calls(self) -> ExportedProgram:
         """The recorded calls, with only that decomposed which PyTorch has no kernel for, and which has no row."""
         table = _decompositions()
-        return _decomposed(self.exported, {op: table[op] for op in table if op.has_kernel_for_dispatch_key(_COMPOSITE)})
+        composite = {op: table[op] for op in table if op.has_kernel_for_dispatch_key(_COMPOSITE) or op in _SPELLED}
+        return _decomposed(self.exported, composite)
 
     @property
     def literals(self) -> frozenset[str]:
@@ -134,6 +145,9 @@ def record(name: str, fn: Callable[..., Any], arguments: Arguments, examples: Se
 def _decomposed(program: ExportedProgram, table: Mapping[Any, Callable[..., Any]]) -> ExportedProgram:
     with _ONE_AT_A_TIME, torch.no_grad(), _quiet():
         decomposed: ExportedProgram = program.run_decompositions(dict(table))
+        if any(spec.kind is OutputKind.TOKEN for spec in decomposed.graph_signature.output_specs):
+            without = {op: table[op] for op in table if not op.name().startswith(_CHECKED)}
+            decomposed = program.run_decompositions(without)
         return decomposed
 
 
@@ -150,7 +164,13 @@ def _stand_in(tensor: torch.Tensor) -> torch.Tensor:
 def _decompositions() -> dict[Any, Callable[..., Any]]:
     """PyTorch's decompositions of everything that has no row."""
     table: Mapping[Any, Callable[..., Any]] = default_decompositions()
-    return {op: table[op] for op in table if op.overloadpacket.__name__ not in ROWS}
+    own = {op: table[op] for op in table if op.overloadpacket.__name__ not in ROWS}
+    return own | {torch.ops.aten.copy.default: _copied}
+
+
+def _copied(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    """What is written over all of a tensor: in its type, spread to its shape, and in memory of its own."""
+    return source.to(target.dtype).expand(target.shape).clone()
 
 
 def _explained(name: str, error: Exception | SystemExit) -> MugraphError:

@@ -1,7 +1,8 @@
 """Passes over torch graphs before they are cut into pieces.
 
 `concrete` makes of a graph with symbolic sizes the one it is at sizes that are known. `ready_to_cut` applies all others:
-`without_empty_parts` leaves out what concatenations have nothing of, `without_copies` copies of which nobody can tell;
+`without_empty_parts` leaves out what concatenations have nothing of, `with_padding_in_convolutions` zeros around images,
+`without_copies` copies of which nobody can tell;
 `with_views_of_results` makes results that share memory views, which nothing else reads, of one tensor; `with_slices` makes each
 part of a tensor that is split a call of its own; `with_arrangements` makes concatenations of equal blocks of one tensor calls of
 `mugraph.frontend.permuted_blocks`.
@@ -30,7 +31,8 @@ Number = int | float | bool
 
 def ready_to_cut(module: fx.GraphModule) -> fx.GraphModule:
     """A graph of ATen calls as it is cut into pieces."""
-    return with_arrangements(with_slices(with_views_of_results(without_copies(without_empty_parts(module)))))
+    module = with_padding_in_convolutions(without_empty_parts(module))
+    return with_arrangements(with_slices(with_views_of_results(without_copies(module))))
 
 
 def numbers_of(module: fx.GraphModule) -> tuple[int, ...] | None:
@@ -214,6 +216,46 @@ def _is_empty(node: fx.Node) -> bool:
     """Whether a tensor is known to have no elements."""
     shape = node.meta["val"].shape
     return any(isinstance(size, int) and size == 0 for size in shape)
+
+
+def with_padding_in_convolutions(module: fx.GraphModule) -> fx.GraphModule:
+    """A graph of ATen calls whose convolutions pad images themselves, where zeros were put around these by calls of their own,
+    as many before as behind."""
+    padding = {node: sizes for node in module.graph.nodes if (sizes := _padding_with_border(node)) is not None}
+    if not padding or any(mutates(node) for node in module.graph.nodes if node.op == "call_function"):
+        return module
+    graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
+    for node in module.graph.nodes:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+        if node in padding:
+            bordered, weight, bias, stride, _, *others = arguments_of_call(copies[node])
+            copies[node].args, copies[node].kwargs = (bordered.args[0], weight, bias, stride, padding[node], *others), {}
+    for node in padding:
+        border = copies[node.args[0]]
+        if not border.users and border in graph.nodes:
+            graph.erase_node(border)
+    return fx.GraphModule(module, graph)
+
+
+def _padding_with_border(node: fx.Node) -> list[int] | None:
+    """The padding of a convolution together with the zeros around what it reads; None where these are no padding of its."""
+    if node.target is not _aten.convolution.default:
+        return None
+    border, weight, _, stride, padding, dilation, transposed, *_ = arguments_of_call(node)
+    if transposed or not isinstance(border, fx.Node) or border.target is not _aten.constant_pad_nd.default:
+        return None
+    _, pad, value = arguments_of_call(border)
+    rank = len(stride)
+    sides = [(before, behind) for before, behind in zip(pad[::2], pad[1::2], strict=True)]
+    plain = value == 0 and len(sides) <= rank and all(isinstance(size, int) for size in (*pad, *padding))
+    if not plain or any(before != behind or before < 0 for before, behind in sides):
+        return None
+    own = list(padding) * (rank if len(padding) == 1 else 1)
+    around = [before for before, _ in reversed(sides)]
+    sizes = [size + more for size, more in zip(own, [0] * (rank - len(around)) + around, strict=True)]
+    steps = list(dilation) * (rank if len(dilation) == 1 else 1)
+    windows = [(size - 1) * step + 1 for size, step in zip(weight.meta["val"].shape[2:], steps, strict=True)]
+    return sizes if all(size < window for size, window in zip(sizes, windows, strict=True)) else None
 
 
 def with_slices(module: fx.GraphModule) -> fx.GraphModule:

@@ -145,6 +145,9 @@ SPLITS = frozenset(
         torch.ops.aten.split_with_sizes.default,
         torch.ops.aten.chunk.default,
         torch.ops.aten.unbind.int,
+        torch.ops.aten.unsafe_split.Tensor,
+        torch.ops.aten.unsafe_split_with_sizes.default,
+        torch.ops.aten.unsafe_chunk.default,
     }
 )
 """Calls that give several views of one tensor."""

@@ -9,6 +9,7 @@ from a product stays with it, a normalisation goes with the product that reads i
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -292,8 +293,8 @@ class _Splitter:
     def _around_parts(self, nodes: list[fx.Node], why: str) -> list[Piece]:
         """Pieces of a group without the calls that put tensors together or take them apart, which stay where they are; if there
         are none, calls that compute something of parts are pieces of their own."""
-        moving = {node for node in nodes if self.traits[node].moves}
-        apart = moving or {node for node in nodes if self.traits[node].parts}
+        moving = _with_results({node for node in nodes if self.traits[node].moves})
+        apart = moving or _with_results({node for node in nodes if self.traits[node].parts})
         if len(nodes) == 1 or not apart:
             self._leave(nodes, why)
             return []
@@ -414,6 +415,11 @@ class _Splitter:
 
     def _leave(self, nodes: Iterable[fx.Node], reason: str) -> None:
         self.left.extend(Left(node, reason, self.levels[node]) for node in nodes)
+
+
+def _with_results(calls: set[fx.Node]) -> set[fx.Node]:
+    """The calls, and what is read of those that give several tensors, which no piece has without them."""
+    return calls | {user for node in calls for user in node.users if user.target is operator.getitem}
 
 
 # --- levels ------------------------------------------------------------------------------------------------------------

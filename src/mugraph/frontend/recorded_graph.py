@@ -21,6 +21,7 @@ from mugraph.errors import InvalidInput, ShapeMismatch
 from mugraph.frontend.calling import filled
 from mugraph.frontend.constants import with_constants
 from mugraph.frontend.conversion import CHECKS
+from mugraph.frontend.export import is_computed
 from mugraph.frontend.graph_passes import owner_of
 from mugraph.frontend.library import mark_constant
 from mugraph.frontend.pytree import FunctionCalling, Place, Results, check_value
@@ -180,7 +181,7 @@ def _results(name: str, returned: Any, nodes: Sequence[fx.Node], changed: Mappin
     inputs = {node: order.index(placeholder) for placeholder, node in changed.items()}
     places: list[Place] = []
     for leaf in leaves:
-        if isinstance(leaf, torch.Tensor):
+        if is_computed(leaf):
             number, node = next(remaining)
             places.append(Place(number=number, input=inputs.get(node)))
         else:

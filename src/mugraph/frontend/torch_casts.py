@@ -31,13 +31,14 @@ TORCH_DTYPES = {dtype: torch_dtype for torch_dtype, dtype in (DTYPES | INTEGERS)
 
 _NOTE = "rounds"
 _CASTS = frozenset({"_to_copy", "type_as"})
-_CASTING_OPERANDS = frozenset({"sum", "mean", "cumsum", "cumprod", "softmax", "log_softmax", "linalg_vector_norm"})
+_CASTING_OPERANDS = frozenset({"sum", "mean", "cumsum", "cumprod", "nansum", "softmax", "log_softmax", "linalg_vector_norm"})
 """Operators that first cast their operand to their argument `dtype`."""
 _MOVING = frozenset(
     {
-        "_unsafe_view", "abs", "alias", "amax", "amin", "arranged", "cat", "clamp", "clamp_max", "clamp_min", "clone",
+        "_unsafe_view", "abs", "alias", "amax", "amin", "aminmax", "arranged", "cat", "clamp", "clamp_max", "clamp_min", "clone",
         "constant_pad_nd", "detach", "embedding", "flip", "gather", "getitem", "index", "index_select", "lift_fresh_copy",
-        "masked_fill", "max", "maximum", "min", "minimum", "neg", "pad", "relu", "repeat", "roll", "stack", "where",
+        "masked_fill", "max", "maximum", "min", "minimum", "neg", "pad", "pixel_shuffle", "pixel_unshuffle", "relu", "repeat",
+        "roll", "select_scatter", "slice_scatter", "stack", "upsample_nearest2d", "where",
         *(f"{name}{rank}d" for name in ("max_pool", "reflection_pad", "replication_pad") for rank in (1, 2, 3)),
         "max_pool2d_with_indices", "max_pool3d_with_indices",
     }

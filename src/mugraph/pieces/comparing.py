@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from mugraph.errors import MugraphError
+from mugraph.errors import InvalidInput, MugraphError
 from mugraph.frontend import record
 from mugraph.frontend.calling import arguments_of
 from mugraph.frontend.comparison import Captured, Values, as_stored, classes_of_equal
@@ -120,6 +120,8 @@ class _Side:
         placeholders = recorded.placeholders
         arguments = {places[which]: node for node, which in zip(placeholders, given, strict=True) if which is not None}
         captured = {node: value for node, value, which in zip(placeholders, values, given, strict=True) if which is None}
+        if any(tensor_of(node) is None for node in recorded.outputs):
+            raise InvalidInput(f"{calling.name} returns a number that is read from a tensor; return the tensor")
         kinds = [Kind.of(node.meta["val"]) for node in recorded.outputs]
         leaves = (place.constant if place.number is None else kinds[place.number] for place in calling.results.places)
         returned = structure_from(calling.results.structure, leaves)

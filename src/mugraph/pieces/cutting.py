@@ -157,7 +157,7 @@ def difference(result: Callable[..., Any], fn: Callable[..., Any], args: Sequenc
             torch.manual_seed(0)
             for _ in range(2):  # weights are packed in the second call
                 states.append(_copies((called(*own_args, **own_kwargs), own_args, own_kwargs)))
-        calls.append([leaf for leaf in tree_leaves(states) if isinstance(leaf, torch.Tensor)])
+        calls.append([torch.as_tensor(leaf) for leaf in tree_leaves(states) if isinstance(leaf, torch.Tensor | int | float)])
     for number, (wanted, got) in enumerate(zip(*calls, strict=True)):
         try:
             torch.testing.assert_close(got, wanted, rtol=0.0, atol=_tolerance(wanted), equal_nan=True)
