@@ -16,7 +16,7 @@ NAMES = ("X", "layer.weight", "_0", "two words", "return", 'quo"te', "größe", 
 SIZES = (1, 2, 3, 4, 6, 8)
 BOUNDARIES = {"input", "constant", "input_iterator", "output_saver", "accumulate", "accumulate_rescaled"}
 
-NUMBERS = [dtype for dtype in DType if not dtype.is_index]
+NUMBERS = [dtype for dtype in DType if not (dtype.is_index or dtype.is_whole)]
 
 
 def rmsnorm_mugraph(thread_graph: bool = True) -> Graph:

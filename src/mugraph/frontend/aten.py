@@ -415,7 +415,7 @@ def _full_like(x: Tensor, number: float, **layout: Any) -> Tensor:
     number = float(number) if isinstance(number, bool) else number
     if not math.isfinite(number):
         return choices.infinite(number, x).expand(*x.shape)
-    return x.program.constant(number, x.dtype if x.dtype is not DType.BOOL else DType.FP32).expand(*x.shape)
+    return x.program.constant(number, x.dtype.of_arithmetic).expand(*x.shape)
 
 
 # --- inside ----------------------------------------------------------------------------------------------------------

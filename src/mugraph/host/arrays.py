@@ -151,6 +151,8 @@ class NumpyArrays:
             DType.FP32: np.dtype(np.float32),
             DType.FP64: np.dtype(np.float64),
             DType.BOOL: np.dtype(np.bool_),
+            DType.INT8: np.dtype(np.int8),
+            DType.UINT8: np.dtype(np.uint8),
             DType.INT32: np.dtype(np.int32),
             DType.INT64: np.dtype(np.int64),
         }
@@ -253,6 +255,8 @@ class TorchArrays:
             DType.FP32: torch.float32,
             DType.FP64: torch.float64,
             DType.BOOL: torch.bool,
+            DType.INT8: torch.int8,
+            DType.UINT8: torch.uint8,
             DType.INT32: torch.int32,
             DType.INT64: torch.int64,
         }

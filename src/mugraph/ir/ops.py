@@ -184,6 +184,11 @@ class Operator:
             if tensor.dtype.is_index != (number in self.indices):
                 raise UnsupportedOperator(self._mistyped(number, tensor))
         dtype = call.attributes.get("dtype")
+        if isinstance(dtype, DType) and dtype.is_whole and self.name != "input":
+            read = ", ".join(map(str, inputs))
+            raise UnsupportedOperator(
+                f"{self.name}({read}) to {dtype}: only inputs are {dtype}; convert before, and pass the result"
+            )
         if not isinstance(dtype, DType):
             if "dtype" in self.attributes:
                 raise ShapeMismatch(f"{self.name}: attribute 'dtype' must be a dtype, not {dtype!r}")
@@ -200,9 +205,9 @@ class Operator:
         return f"{what}; of integers only {LOOKUP} can read places; convert numbers to a floating-point type before"
 
     def _stored(self, call: Call, dtype: DType) -> DType:
-        """What is computed of booleans is no boolean; what only moves them is."""
+        """What is computed of booleans is no boolean, nor a whole number of whole numbers; what only moves them is."""
         moves = self.structure in (Structure.VIEW, Structure.BOUNDARY) and call.attributes.get("combine", "concat") == "concat"
-        return dtype if dtype is not DType.BOOL or moves else DType.FP32
+        return dtype if moves else dtype.of_arithmetic
 
 
 TRUTH = "truth"
