@@ -1,11 +1,11 @@
-"""Weights of 8 bits: inputs of whole numbers, converted, scaled and multiplied in one program."""
+"""Weights of 8 and 4 bits: inputs of whole numbers, converted, scaled and multiplied in one program."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.serialize import graph_to_json
 from mugraph.lower.thread_graphs import construct
-from mugraph.runtime import Executable
+from mugraph.runtime import Executable, build
 from mugraph.targets.cuda.emulated import EmulatedCuda
 from mugraph.targets.cuda.machine import Cuda
 from mugraph.targets.triton.interpreted import InterpretedTriton
@@ -113,6 +113,124 @@ def test_kernels_read_every_whole_number(dtype: torch.dtype) -> None:
             opt(x / 64, every.to(wrong))
 
 
+# --- two numbers of 4 bits in each of 8 ----------------------------------------------------------------------------------
+
+
+def interleaved(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> torch.Tensor:
+    """Neighbours along k in one byte, the first in its lower bits."""
+    unpacked = torch.stack((weight & 15, weight >> 4), -1)
+    return from_zero_points(x, unpacked.reshape(COLUMNS, DEPTH), scale, zero)
+
+
+def in_halves(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> torch.Tensor:
+    """The second half of k in the upper bits."""
+    return from_zero_points(x, torch.cat((weight & 15, weight >> 4), -1), scale, zero)
+
+
+def first_in_upper_bits(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> torch.Tensor:
+    unpacked = torch.stack((weight >> 4, weight & 15), -1)
+    return from_zero_points(x, unpacked.reshape(COLUMNS, DEPTH), scale, zero)
+
+
+def without_unpacking(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> torch.Tensor:
+    return from_zero_points(x, torch.cat((weight, weight >> 4), -1), scale, zero)
+
+
+def of_4_bits(dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    x, _, scale, _ = given(from_zero_points, dtype)
+    packed = torch.randint(0, 256, (COLUMNS, DEPTH // 2), dtype=torch.uint8)
+    return x, packed, scale, torch.randint(0, 16, (COLUMNS, GROUPS), dtype=torch.uint8)
+
+
+def unpacked_in_double(function: Function, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    """The same, by integer division."""
+    x, packed, scale, zero = inputs
+    low, high = packed.long() % 16, packed.long() // 16
+    unpacked = torch.cat((low, high), -1) if function is in_halves else torch.stack((low, high), -1).reshape(COLUMNS, DEPTH)
+    return from_zero_points(x.double(), unpacked, scale.double(), zero)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("function", [interleaved, in_halves])
+def test_numbers_of_4_bits_are_unpacked_in_the_kernel(function: Function, dtype: torch.dtype, tmp_path: Path) -> None:
+    inputs = of_4_bits(dtype)
+    opt = mugraph.superoptimize(function, inputs, profile=False)
+    assert opt.found
+    assert opt.certificate.accepted
+    kernels = [kernel for kernel in opt.graph.kernels() if kernel.op not in ("slice", "reshape")]
+    assert [kernel.op for kernel in kernels] == ["graph_defined"]
+    error = relative(opt(*inputs), unpacked_in_double(function, inputs))
+    assert error < {torch.float32: 1e-5, torch.bfloat16: 1e-2}[dtype]
+    opt.save(tmp_path / "result")
+    assert (check_folder(tmp_path / "result").error_bound or 1) < 1e-12
+    torch.testing.assert_close(mugraph.load(tmp_path / "result")(*inputs), opt(*inputs), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8])
+@pytest.mark.parametrize("columns", [256, 250])
+def test_bits_of_every_whole_number(dtype: torch.dtype, columns: int) -> None:
+    limits = torch.iinfo(dtype)
+    every = torch.arange(limits.min, limits.max + 1).to(dtype)[:columns]
+    x = torch.zeros(2, columns)
+    functions: list[Function] = [lambda x, w: x.exp() * (w & 15), lambda x, w: x.exp() * (w >> 4)]
+    for function in functions:
+        opt = mugraph.superoptimize(function, (x, every), profile=False)
+        graph = trace(function, (x, every)).graph
+        for result in (opt(x, every), build(graph)(x, every)[0], torch.from_numpy(evaluated(graph, (x, every))).float()):
+            assert torch.equal(result, function(x, every))
+    others: list[Function] = [lambda x, w: x * (w & 7), lambda x, w: x * (w >> 3)]
+    for wrong in others:
+        with pytest.raises(NotAProgram, match=rf"bits of a tensor \[{columns}\] of .*int8: use `w & 15` and `w >> 4`"):
+            trace(wrong, (x, every))
+
+
+def test_bits_of_what_is_no_whole_number_are_refused() -> None:
+    program = mugraph.Program()
+    with pytest.raises(UnsupportedOperator, match=r"low_nibble\(.*fp32.*\): bits are taken of int8 and uint8 alone"):
+        program.input("x", (4,)).apply("low_nibble")
+
+
+@pytest.mark.parametrize("mutant", [first_in_upper_bits, in_halves, without_unpacking])
+def test_a_wrong_order_of_bits_is_refused(mutant: Function) -> None:
+    refused(interleaved, mutant, of_4_bits(torch.float32))
+
+
+# --- PyTorch's own products --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_products_of_pytorch_with_weights_of_8_bits_are_programs(dtype: torch.dtype) -> None:
+    inputs = given(by_rows, dtype)
+    opt = mugraph.superoptimize(
+        lambda x, w, scale: torch.ops.aten._weight_int8pack_mm(x, w, scale).sigmoid(), inputs, profile=False
+    )
+    assert opt.found
+    assert len(opt.graph.kernels()) == 1
+    torch.testing.assert_close(opt(*inputs), torch.ops.aten._weight_int8pack_mm(*inputs).sigmoid(), rtol=1e-2, atol=1e-2)
+    refused(by_rows, lambda x, w, scale: torch.ops.aten._weight_int8pack_mm(x, w, 1 / scale), inputs)
+
+
+def test_what_only_pytorch_knows_how_to_unpack_stays_with_it() -> None:
+    """The layout that it packs numbers of 4 bits in depends on the processor, and stands nowhere."""
+    x = torch.randn(4, 64, dtype=torch.bfloat16)
+    weight = torch.ops.aten._convert_weight_to_int4pack_for_cpu(torch.randint(0, 16, (64, 64), dtype=torch.int32), 1)
+    scale_and_zero = torch.rand(2, 64, 2, dtype=torch.bfloat16)
+
+    def function(x: torch.Tensor, weight: torch.Tensor, scale_and_zero: torch.Tensor) -> torch.Tensor:
+        product: torch.Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(x, weight, 32, scale_and_zero)
+        return product / (product.float().square().mean(-1, keepdim=True) + 1e-5).sqrt()
+
+    with pytest.raises(NotAProgram, match=r"operator aten\._weight_int4pack_mm_for_cpu .*leaves such operators to PyTorch"):
+        trace(function, (x, weight, scale_and_zero))
+    opt = mugraph.superoptimize(function, (x, weight, scale_and_zero), profile=False)
+    torch.testing.assert_close(opt(x, weight, scale_and_zero), function(x, weight, scale_and_zero), rtol=1e-2, atol=1e-2)
+
+
+def saved(graph: Graph) -> dict[str, Any]:
+    """A graph as the checker reads it."""
+    return cast("dict[str, Any]", graph_to_json(graph)["graph"])
+
+
 # --- what is wrong is refused ------------------------------------------------------------------------------------------
 
 
@@ -161,11 +279,15 @@ def zero_point_of_another_group(x: torch.Tensor, weight: torch.Tensor, scale: to
     ],
 )
 def test_a_wrong_scale_or_zero_point_is_refused(function: Function, mutant: Function) -> None:
-    inputs = given(function, torch.float32)
+    refused(function, mutant, given(function, torch.float32))
+
+
+def refused(function: Function, mutant: Function, inputs: tuple[torch.Tensor, ...]) -> None:
+    """Neither the verifier nor the checker takes the mutant for the function."""
     program, other = (trace(f, inputs).graph for f in (function, mutant))
     assert verify_graphs(program, program).equivalent
     assert not verify_graphs(program, other).equivalent
-    left, right = (graph_to_json(graph)["graph"] for graph in (program, other))
+    left, right = map(saved, (program, other))
     certificate = {"difference": {}, "max_error": 2**-40}
     _tested(left, left, certificate, None, random.Random(0), lambda line: None)
     with pytest.raises(Rejected, match=r"is not what program\.json computes"):
@@ -177,12 +299,12 @@ def test_a_graph_that_makes_whole_numbers_of_others_is_rejected() -> None:
     program = mugraph.Program()
     x, w = program.input("x", (4, 8)), program.input("w", (8, 4), "int8")
     program.output((x.cast("bf16") + 1) @ w)
-    saved = graph_to_json(program.graph)["graph"]
-    check_shapes(saved, "program.json")
-    (cast,) = (node for node in saved["nodes"] if node["op"] == "cast")
-    cast["attributes"]["dtype"], cast["outputs"][0]["dtype"] = {"dtype": "int8"}, "int8"
+    written = saved(program.graph)
+    check_shapes(written, "program.json")
+    (conversion,) = (node for node in written["nodes"] if node["op"] == "cast")
+    conversion["attributes"]["dtype"], conversion["outputs"][0]["dtype"] = {"dtype": "int8"}, "int8"
     with pytest.raises(Rejected, match="nothing but inputs is int8"):
-        check_shapes(saved, "program.json")
+        check_shapes(written, "program.json")
 
 
 def test_nothing_but_inputs_is_a_whole_number() -> None:
@@ -204,8 +326,9 @@ def test_nothing_but_inputs_is_a_whole_number() -> None:
         lambda x, w: x * (w * 2),
         lambda x, w: x * w.view(torch.uint8),
         lambda x, w: x * w.to(torch.uint8),
-        lambda x, w: x * (w & 15),
-        lambda x, w: x * (w >> 4),
+        lambda x, w: x * (w ^ 15),
+        lambda x, w: x * ((w & 15) - 8),
+        lambda x, w: x * (w << 4),
         lambda x, w: x * x.to(torch.int8),
         lambda x, w: x * torch.maximum(w, w.flip(0)),
     ],
@@ -282,14 +405,26 @@ def test_layers_with_weights_of_8_bits_are_compiled() -> None:
 
 
 @pytest.mark.parametrize("target", ["cuda:sm_90", "triton:sm_90"])
-@pytest.mark.parametrize("function", [by_rows, from_zero_points])
+@pytest.mark.parametrize("function", [by_rows, from_zero_points, interleaved])
 def test_kernels_of_gpus_read_whole_numbers(target: str, function: Function) -> None:
     """The best muGraph, as its kernels compute it in the emulator or the interpreter."""
-    inputs = given(function, torch.float32)
+    inputs = of_4_bits(torch.float32) if function is interleaved else given(function, torch.float32)
     opt = mugraph.superoptimize(function, inputs, target=target, profile=False)
     assert opt.found
     machine = EmulatedCuda(Cuda("sm_90", 200_000)) if target.startswith("cuda") else InterpretedTriton(Triton("sm_90", 200_000))
     executable = Executable(construct(opt.graph), machine)
     (result,) = executable(*inputs)
-    np.testing.assert_allclose(result.numpy(), in_double(function, inputs).numpy(), rtol=1e-4, atol=1e-4)
+    exact = (unpacked_in_double if function is interleaved else in_double)(function, inputs)
+    np.testing.assert_allclose(result.numpy(), exact.numpy(), rtol=1e-4, atol=1e-4)
     assert machine.findings == []
+
+
+def test_operators_that_stay_with_pytorch_do_not_count_modulo_256() -> None:
+    program = mugraph.Program()
+    x, w = program.input("x", (4, 8), "int8"), program.input("w", (8, 4), "uint8")
+    program.output(x.square(), x + x, x @ w, x * x.transpose(0, 1).transpose(0, 1), x.sum(1), (x * 1.0) - 0.5)
+    high, low = torch.full((4, 8), -128, dtype=torch.int8), torch.full((8, 4), 255, dtype=torch.uint8)
+    for given in ((high, low), (high.numpy(), low.numpy())):
+        results = build(program.graph)(*given)
+        for result, wanted in zip(results, (16384, -256, -128 * 255 * 8, 16384, -1024, -128.5), strict=True):
+            np.testing.assert_array_equal(np.asarray(result), wanted)

@@ -239,8 +239,12 @@ Kind = tuple[Shape, str]
 """Shape and type of a tensor."""
 
 _BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8, "bool": 1, "int8": 1, "uint8": 1, "int32": 4, "int64": 8}
-_MOVING = ("index_select", "input_iterator", "output_saver", "reshape", "transpose", "repeat")
+_MOVING = ("index_select", "input_iterator", "output_saver", "reshape", "transpose", "repeat", "slice", "concat")
 """Operators that give booleans or whole numbers where they read such, as concatenating accumulators do."""
+
+
+_NIBBLES = ("high_nibble", "low_nibble")
+"""Operators that take whole numbers alone, and give such numbers."""
 
 
 def check_shapes(graph: Json, name: str) -> None:
@@ -283,13 +287,15 @@ def _inferred(graph: Json, node: Json, reads: list[Kind], operands: Sequence[Kin
     shape = OPERATORS[op].shape(graph, attributes, [shape for shape, _ in sources])
     if len(shape) > MOST_DIMS or math.prod(shape) > LARGEST:
         raise ValueError(f"no machine holds a tensor of shape {list(shape)}")
+    if op in _NIBBLES and sources[0][1] not in WHOLE:
+        raise ValueError(f"its operand is of {sources[0][1]}")
     if "dtype" in attributes:
         dtype = attributes["dtype"]["dtype"]
         if dtype in WHOLE and op != "input":
             raise ValueError(f"nothing but inputs is {dtype}")
         return shape, dtype
     promoted = _promoted([source for number, source in enumerate(sources) if number not in OPERATORS[op].integers])
-    moves = op in _MOVING or attributes.get("combine") == "concat"
+    moves = op in (*_MOVING, *_NIBBLES) or attributes.get("combine") == "concat"
     return shape, promoted if promoted not in ("bool", *WHOLE) or moves else "fp32"
 
 

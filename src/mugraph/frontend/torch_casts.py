@@ -52,16 +52,19 @@ _KEEPING = frozenset(
     }
 )  # fmt: skip
 """Those whose results are among these numbers as they are."""
+_OF_BITS = frozenset({"bitwise_and", "__and__", "bitwise_right_shift", "__rshift__"})
+"""Those that take bits of whole numbers, of which rows know those that count."""
 
 
 def wraps_around(node: fx.Node) -> bool:
-    """Whether a call gives whole numbers of 8 bits otherwise than by moving such numbers: it counts modulo 256."""
+    """Whether a call gives whole numbers of 8 bits otherwise than by moving such numbers or taking bits of them: it counts modulo
+    256."""
     given = node.meta.get("val")
     parts = [part for part in (given if isinstance(given, (tuple, list)) else [given]) if isinstance(part, torch.Tensor)]
     whole = {part.dtype for part in parts if part.dtype in DTYPES and DTYPES[part.dtype].is_whole}
     if not whole:
         return False
-    moved = getattr(node.target, "is_view", False) or name_of(node) in _KEEPING
+    moved = getattr(node.target, "is_view", False) or name_of(node) in _KEEPING | _OF_BITS
     read = [source.meta.get("val") for source in node.all_input_nodes]
     kinds = {tensor.dtype for tensor in read if isinstance(tensor, torch.Tensor)} - {torch.bool, *INTEGERS}
     return not moved or bool(kinds - whole) or any(isinstance(argument, torch.dtype) for argument in node.args)

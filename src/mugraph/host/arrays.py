@@ -410,8 +410,14 @@ class TorchArrays:
 
     def compute(self, call: Call, operands: Sequence[Any], tensor: Tensor) -> Any:
         with self.torch.no_grad():
-            result = operator(call.op).compute(TorchArithmetic(self.torch), call, [array.detach() for array in operands])
+            given = [self._computed_with(array.detach(), tensor.dtype) for array in operands]
+            result = operator(call.op).compute(TorchArithmetic(self.torch), call, given)
         return result.to(self.dtypes[tensor.dtype]).expand(tensor.shape).contiguous()
+
+    def _computed_with(self, array: Any, result: DType) -> Any:
+        """An operand of what gives a type: whole numbers of 8 bits, of which PyTorch computes modulo 256, in that type."""
+        whole = array.dtype in (self.torch.int8, self.torch.uint8)
+        return array.to(self.dtypes[result.of_arithmetic]) if whole and not result.is_whole else array
 
     def to_numpy(self, array: Any) -> Array:
         wide = array if array.dtype is self.torch.float64 else array.float()

@@ -239,6 +239,22 @@ INLINE vec add_products(vec sum, pairs a, pairs b)
 #endif
 }
 
+#if LANES == 16
+/* 16 columns of 32 rows of whole numbers, which are numbers of bf16, as rows of pairs. */
+#define WIDEN_ROWS(type)                                                                            \
+    INLINE void widen_rows_##type(bf16_t *to, const type##_t *from, long stride)                    \
+    {                                                                                               \
+        for (int r = 0; r < 16; ++r) {                                                              \
+            bits first = (bits)load_##type(from + 2 * r * stride);                                  \
+            bits second = (bits)load_##type(from + (2 * r + 1) * stride);                           \
+            bits pair = (first >> 16) | (second & 0xffff0000u);                                     \
+            __builtin_memcpy(to + 32 * r, &pair, sizeof pair);                                      \
+        }                                                                                           \
+    }
+WIDEN_ROWS(int8)
+WIDEN_ROWS(uint8)
+#endif
+
 /* Registers of a matrix unit, 16 rows of 64 bytes, whose numbers are written in the text. Where there is no such unit, or
    EMULATED_TILES is defined, they are arrays. */
 typedef struct {
