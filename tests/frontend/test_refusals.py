@@ -108,7 +108,7 @@ def test_a_module_with_an_integer_buffer() -> None:
 @pytest.mark.parametrize(
     ("inputs", "words"),
     [
-        (torch.arange(4).byte(), "argument x has dtype torch.uint8; use float16"),
+        (torch.arange(4).short(), "argument x has dtype torch.int16; use float16"),
         (torch.ones(4, dtype=torch.complex64), "argument x has dtype torch.complex64"),
         (torch.ones(4, 0), r"argument x has shape \[4, 0\] without elements"),
         (torch.ones(4, 4).to_sparse(), "argument x is torch.sparse_coo; use a dense tensor"),

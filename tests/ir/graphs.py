@@ -16,7 +16,7 @@ NAMES = ("X", "layer.weight", "_0", "two words", "return", 'quo"te', "größe", 
 SIZES = (1, 2, 3, 4, 6, 8)
 BOUNDARIES = {"input", "constant", "input_iterator", "output_saver", "accumulate", "accumulate_rescaled"}
 
-NUMBERS = [dtype for dtype in DType if not dtype.is_index]
+NUMBERS = [dtype for dtype in DType if not (dtype.is_index or dtype.is_whole)]
 
 
 def rmsnorm_mugraph(thread_graph: bool = True) -> Graph:
@@ -98,7 +98,8 @@ def _values(builder: GraphBuilder) -> list[Value]:
 
 def _grow(draw: st.DrawFn, builder: GraphBuilder, values: list[Value], steps: int, bodies: Level | None) -> None:
     """Apply random operators to `values`, appending what they give; those whose operands do not match are skipped."""
-    names = sorted(name for name, row in OPERATORS.items() if builder.level in row.levels and name not in BOUNDARIES)
+    rows = [row for row in OPERATORS.values() if builder.level in row.levels and not row.whole]
+    names = sorted({row.name for row in rows} - BOUNDARIES)
     for _ in range(draw(st.integers(0, steps))):
         choice = draw(st.sampled_from([*names, "constant", "body"]))
         if choice == "body":

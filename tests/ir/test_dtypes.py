@@ -11,7 +11,7 @@ from mugraph.ir.dtypes import round_to
 
 
 def test_sizes_in_bytes() -> None:
-    sizes = {"fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8, "bool": 1, "int32": 4, "int64": 8}
+    sizes = {"fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8, "bool": 1, "int8": 1, "uint8": 1, "int32": 4, "int64": 8}
     assert {str(dtype): dtype.bytes for dtype in DType} == sizes
     assert Tensor((3, 5), DType.BF16).bytes == 30
     assert Tensor((), DType.FP64).elements == 1
@@ -25,6 +25,10 @@ def test_sizes_in_bytes() -> None:
         ("bf16", "fp32", "fp32"),
         ("fp64", "fp16", "fp64"),
         ("bool", "bf16", "bf16"),
+        ("int8", "bf16", "bf16"),
+        ("uint8", "fp32", "fp32"),
+        ("bool", "int8", "int8"),
+        ("int8", "uint8", "fp32"),
     ],
 )
 def test_promotion_is_symmetric_and_as_in_pytorch(x: str, y: str, result: str) -> None:
@@ -32,8 +36,8 @@ def test_promotion_is_symmetric_and_as_in_pytorch(x: str, y: str, result: str) -
 
 
 def test_an_unknown_dtype_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(InvalidInput, match="unknown dtype 'int8'; use one of fp16, bf16, fp32, fp64, bool"):
-        DType.parse("int8")
+    with pytest.raises(InvalidInput, match="unknown dtype 'int4'; use one of fp16, bf16, fp32, fp64, bool, int8"):
+        DType.parse("int4")
 
 
 @pytest.mark.parametrize(
@@ -56,6 +60,22 @@ def test_rounding_to_bf16_goes_to_the_nearest_and_ties_to_even(number: float, ro
 def test_whatever_is_not_zero_is_true() -> None:
     assert round_to(DType.BOOL, [0.0, -0.0, 0.5, -np.inf, np.nan]).tolist() == [0, 0, 1, 1, 1]
     assert DType.BOOL.of_arithmetic is DType.FP32
+
+
+def test_whole_numbers_of_8_bits_are_numbers_of_every_floating_point_type() -> None:
+    for dtype in (DType.INT8, DType.UINT8):
+        every = np.arange(dtype.least, dtype.largest + 1, dtype=np.float32)
+        assert len(every) == 256
+        assert dtype.of_arithmetic is DType.FP32
+        for wider in (DType.FP16, DType.BF16, DType.FP32):
+            assert wider.contains(dtype)
+            np.testing.assert_array_equal(round_to(wider, every), every)
+    assert round_to(DType.INT8, [-200.0, -128.4, -0.5, 1.5, 126.6, 300.0]).tolist() == [-128, -128, 0, 2, 127, 127]
+    assert round_to(DType.UINT8, [-3.0, 254.6, 256.0]).tolist() == [0, 255, 255]
+    assert DType.INT8.holds(np.array([-129.0, -128.0, 127.0, 128.0])).tolist() == [False, True, True, False]
+
+
+def test_floating_point_types_are_computed_with_as_they_are() -> None:
     assert DType.BF16.of_arithmetic is DType.BF16
 
 

@@ -253,7 +253,7 @@ def test_shape_dtype_and_repr_of_a_tensor() -> None:
             InvalidInput,
             r"input 'Y' of shape \[2, 0\]: every dimension must have at least",
         ),
-        (lambda x: x.program.input("Y", (2,), "int8"), InvalidInput, "unknown dtype 'int8'"),
+        (lambda x: x.program.input("Y", (2,), "int4"), InvalidInput, "unknown dtype 'int4'"),
     ],
 )
 def test_mistakes_are_named(function: Callable[[ProgramTensor], Any], error: type[Exception], text: str) -> None:

@@ -20,7 +20,7 @@ from mugraph.targets.cpu.products import inner_tile, outer_tile
 from runtime.block_graphs import many_kernels
 
 FP32 = DType.FP32
-UNARY = tuple(name for name, row in OPERATORS.items() if row.elementwise and row.arity == 1)
+UNARY = tuple(name for name, row in OPERATORS.items() if row.elementwise and row.arity == 1 and not row.whole)
 WIDTHS = (Vectors(16, 32), Vectors(8, 16), Vectors(4, 16))
 
 

@@ -22,6 +22,7 @@ from mugraph.targets.cpu.machine import SOURCE_NAME, Cpu
 from mugraph.targets.cpu.packer import pack
 
 DTYPES = {DType.FP32: torch.float32, DType.BF16: torch.bfloat16, DType.FP16: torch.float16}
+WHOLE = {DType.INT8: torch.int8, DType.UINT8: torch.uint8}
 ERRORS = {DType.FP32: 1e-5, DType.BF16: 2e-2, DType.FP16: 3e-3}
 HOSTS = [Vectors(16, 32), Vectors(8, 16), Vectors(4, 16), Vectors(16, 32, bf16_pairs=True)]
 TILED = Vectors(16, 32, bf16_pairs=True, tiles=True)
@@ -37,11 +38,15 @@ def linear(
     grid: int = 1,
     loop: int = 1,
     rounded: bool = True,
+    stored: DType | None = None,
 ) -> Graph:
-    """A product with a weight in one kernel: blocks of columns, iterations over k; the sum is stored in fp32 unless `rounded`."""
+    """A product with a weight in one kernel: blocks of columns, iterations over k; the sum is stored in fp32 unless `rounded`.
+
+    The weight is of the type `stored`, or of that of the left factor.
+    """
     kernel = GraphBuilder(Level.KERNEL)
     x = kernel.input("x", (rows, depth), dtype)
-    weight = kernel.input("weight", (columns, depth) if transposed else (depth, columns), dtype)
+    weight = kernel.input("weight", (columns, depth) if transposed else (depth, columns), stored or dtype)
     right = kernel.add("transpose", weight, permutation=(1, 0)) if transposed else weight
     block = GraphBuilder(Level.BLOCK, grid=(grid,), loop=loop)
     along = (1, 0) if loop > 1 else (None, None)
@@ -56,7 +61,13 @@ def linear(
 
 def given(graph: Graph, seed: int = 0) -> list[torch.Tensor]:
     torch.manual_seed(seed)
-    return [torch.randn(node.output.shape).to(DTYPES[node.output.dtype]) for node in graph.inputs()]
+    return [drawn(node.output.shape, node.output.dtype) for node in graph.inputs()]
+
+
+def drawn(shape: tuple[int, ...], dtype: DType) -> torch.Tensor:
+    if dtype.is_whole:
+        return torch.randint(int(dtype.least), int(dtype.largest) + 1, shape).to(WHOLE[dtype])
+    return torch.randn(shape).to(DTYPES[dtype])
 
 
 def exact(graph: Graph, inputs: list[torch.Tensor]) -> torch.Tensor:
@@ -88,6 +99,45 @@ def test_products_with_packed_weights_of_every_shape(vectors: Vectors, dtype: DT
         inputs = given(graph)
         (result,) = packed_for(graph, vectors)(*inputs)
         assert largest_error(result, exact(graph, inputs)) < ERRORS[dtype], (rows, depth, columns, transposed)
+
+
+@pytest.mark.parametrize("vectors", HOSTS, ids=lambda vectors: f"{vectors.lanes} lanes{' pairs' * vectors.bf16_pairs}")
+@pytest.mark.parametrize("stored", WHOLE, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_weights_of_8_bits_are_packed_as_they_are(vectors: Vectors, dtype: DType, stored: DType) -> None:
+    for (rows, depth, columns), transposed in product(SHAPES, (False, True)):
+        graph = linear(rows, depth, columns, dtype, transposed=transposed, stored=stored)
+        inputs = given(graph)
+        executable = packed_for(graph, vectors)
+        (result,) = executable(*inputs)
+        assert largest_error(result, exact(graph, inputs)) < ERRORS[dtype], (rows, depth, columns, transposed)
+        assert executable.packed_bytes == depth * columns
+
+
+@pytest.mark.parametrize("real", [False, True], ids=["emulated", "real"])
+@pytest.mark.parametrize("stored", WHOLE, ids=str)
+def test_matrix_units_multiply_packed_weights_of_8_bits(real: bool, stored: DType, monkeypatch: pytest.MonkeyPatch) -> None:
+    if real and not find_compiler().vectors.tiles:
+        pytest.skip("this host has no matrix unit, or does not let us use it")
+    for panel in (64, 1 << 20):  # panels that sums are kept between, and one
+        monkeypatch.setattr("mugraph.targets.cpu.matrix_tiles._PANEL_BYTES", panel)
+        monkeypatch.setattr("mugraph.targets.cpu.matrix_tiles._PANEL", 32)
+        for (rows, depth, columns), transposed in product(TILED_SHAPES, (False, True)):
+            graph = linear(rows, depth, columns, DType.BF16, transposed=transposed, stored=stored)
+            inputs = given(graph)
+            (result,) = (packed_for(graph, TILED) if real else emulated(graph))(*inputs)
+            assert largest_error(result, exact(graph, inputs)) < 1e-2, (rows, depth, columns, transposed, panel)
+
+
+def test_every_whole_number_is_widened_for_the_matrix_unit() -> None:
+    """Rows of one 1 each pick rows of the weight, bit for bit."""
+    for stored in WHOLE:
+        graph = linear(32, 32, 16, DType.BF16, stored=stored)
+        every = torch.arange(int(stored.least), int(stored.largest) + 1).to(WHOLE[stored])
+        for half in every.reshape(2, 128):
+            weight = half.repeat(4).reshape(32, 16)
+            (result,) = emulated(graph)(torch.eye(32, dtype=torch.bfloat16), weight)
+            assert torch.equal(result, weight.to(torch.bfloat16))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

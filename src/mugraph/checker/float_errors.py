@@ -20,7 +20,7 @@ from mugraph.checker.operators import OPERATORS, WHOLE_NUMBERS
 from mugraph.checker.saved_files import Json, Rejected
 from mugraph.checker.tensors import Array
 
-_TOLERANCES = {"fp64": 1e-10, "fp32": 1e-5, "fp16": 4e-3, "bf16": 2e-2, "bool": 1e-5}
+_TOLERANCES = {"fp64": 1e-10, "fp32": 1e-5, "fp16": 4e-3, "bf16": 2e-2, "bool": 1e-5, "int8": 1e-5, "uint8": 1e-5}
 _MULTIPLE = 10.0
 _SCALES = (1e-3, 1e-1, 1.0, 10.0, 1e3)
 _PATTERNS = ("rows of equal elements", "one huge element per row", "alternating signs")
@@ -231,25 +231,38 @@ def measure(left: Json, right: Json, shapes: Sequence[Sequence[int]], rng: rando
     inputs, or not finite where the left graph is.
     """
     numbers = np.random.default_rng(rng.getrandbits(64))
-    booleans = [node["attributes"]["dtype"]["dtype"] == "bool" for node in left["nodes"] if node["op"] == "input"]
+    dtypes = [node["attributes"]["dtype"]["dtype"] for node in left["nodes"] if node["op"] == "input"]
     standard = 0.0
     for kind, scale in ((f"input scale {scale:g}", scale) for scale in _SCALES):
-        slices = [_masks(_normal(shapes, scale, numbers), booleans, scale) for _ in range(_SLICES)]
+        slices = [_held(_normal(shapes, scale, numbers), dtypes, scale) for _ in range(_SLICES)]
         error = _stable_error(left, right, slices, kind)
         standard = error if scale == 1 else standard
     for pattern in _PATTERNS:
-        slices = [_masks([_patterned(pattern, x) for x in _normal(shapes, 1.0, numbers)], booleans, 1.0) for _ in range(_SLICES)]
+        slices = [_held([_patterned(pattern, x) for x in _normal(shapes, 1.0, numbers)], dtypes, 1.0) for _ in range(_SLICES)]
         _stable_error(left, right, slices, pattern)
     return standard
 
 
-def _masks(arrays: list[Array], booleans: Sequence[bool], scale: float) -> list[Array]:
-    """Booleans in the place of some tensors: 1 where numbers are positive, which are in order unless the scale is 1."""
+def _held(arrays: list[Array], dtypes: Sequence[str], scale: float) -> list[Array]:
+    """Tensors of numbers that their types have.
+
+    Booleans are 1 where numbers are positive, which are in order unless the scale is 1. Whole numbers of 8 bits, at every scale
+    over most of their range, come as they are.
+    """
     made = []
-    for array, boolean in zip(arrays, booleans, strict=True):
-        ordered = np.sort(array, axis=-1) if boolean and array.ndim and scale != 1 else array
-        made.append(np.asarray(ordered > 0, np.float32) if boolean else array)
+    for array, dtype in zip(arrays, dtypes, strict=True):
+        if dtype == "bool":
+            ordered = np.sort(array, axis=-1) if array.ndim and scale != 1 else array
+            array = np.asarray(ordered > 0, np.float32)
+        elif dtype in _RANGES:
+            low, high = _RANGES[dtype]
+            spread = np.tanh(array / np.float32(scale)) * ((high - low) / 2) + (low + high) / 2
+            array = np.asarray(np.clip(np.rint(spread), low, high), np.float32)
+        made.append(array)
     return made
+
+
+_RANGES = {"int8": (-128, 127), "uint8": (0, 255)}
 
 
 def _normal(shapes: Sequence[Sequence[int]], scale: float, numbers: np.random.Generator) -> list[Array]:

@@ -18,7 +18,9 @@ from mugraph.checker.operators import OPERATORS, Shape
 from mugraph.checker.saved_files import Json, Rejected
 from mugraph.checker.tensors import LEAST
 
-DTYPES = ("fp16", "bf16", "fp32", "fp64", "bool", *INTEGERS)
+WHOLE = ("int8", "uint8")
+"""Types of whole numbers that are computed with, exactly: each is a number of every floating-point type."""
+DTYPES = ("fp16", "bf16", "fp32", "fp64", "bool", *WHOLE, *INTEGERS)
 LARGEST = 2**48
 """Elements of a tensor: no machine holds more, and machine words count them."""
 MOST_DIMS = 32
@@ -236,9 +238,13 @@ def _expect(holds: bool, complaint: str) -> None:
 Kind = tuple[Shape, str]
 """Shape and type of a tensor."""
 
-_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8, "bool": 1, "int32": 4, "int64": 8}
-_MOVING = ("index_select", "input_iterator", "output_saver", "reshape", "transpose", "repeat")
-"""Operators that give booleans of booleans, as concatenating accumulators do; others give numbers."""
+_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8, "bool": 1, "int8": 1, "uint8": 1, "int32": 4, "int64": 8}
+_MOVING = ("index_select", "input_iterator", "output_saver", "reshape", "transpose", "repeat", "slice", "concat")
+"""Operators that give booleans or whole numbers where they read such, as concatenating accumulators do."""
+
+
+_NIBBLES = ("high_nibble", "low_nibble")
+"""Operators that take whole numbers alone, and give such numbers."""
 
 
 def check_shapes(graph: Json, name: str) -> None:
@@ -281,14 +287,21 @@ def _inferred(graph: Json, node: Json, reads: list[Kind], operands: Sequence[Kin
     shape = OPERATORS[op].shape(graph, attributes, [shape for shape, _ in sources])
     if len(shape) > MOST_DIMS or math.prod(shape) > LARGEST:
         raise ValueError(f"no machine holds a tensor of shape {list(shape)}")
+    if op in _NIBBLES and sources[0][1] not in WHOLE:
+        raise ValueError(f"its operand is of {sources[0][1]}")
     if "dtype" in attributes:
-        return shape, attributes["dtype"]["dtype"]
+        dtype = attributes["dtype"]["dtype"]
+        if dtype in WHOLE and op != "input":
+            raise ValueError(f"nothing but inputs is {dtype}")
+        return shape, dtype
     promoted = _promoted([source for number, source in enumerate(sources) if number not in OPERATORS[op].integers])
-    moves = op in _MOVING or attributes.get("combine") == "concat"
-    return shape, promoted if promoted != "bool" or moves else "fp32"
+    moves = op in (*_MOVING, *_NIBBLES) or attributes.get("combine") == "concat"
+    return shape, promoted if promoted not in ("bool", *WHOLE) or moves else "fp32"
 
 
 def _promoted(kinds: Sequence[Kind]) -> str:
     """The type of a result, as in PyTorch: numbers without dimensions do not count beside tensors."""
     types = {dtype for shape, dtype in kinds if shape} or {dtype for _, dtype in kinds}
-    return "fp32" if types == {"fp16", "bf16"} else max(types, key=lambda dtype: _BYTES[dtype])
+    if types in ({"fp16", "bf16"}, set(WHOLE)):
+        return "fp32"
+    return max(types, key=lambda dtype: (_BYTES[dtype], dtype in WHOLE))

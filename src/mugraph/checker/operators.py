@@ -332,6 +332,8 @@ _FUNCTIONS: dict[str, Callable[[Array], Any]] = {
     "erf": np.vectorize(math.erf, otypes=[float]),
     "erfc": np.vectorize(math.erfc, otypes=[float]),
     **{name: whole for name, (whole, _) in WHOLE_NUMBERS.items()},
+    "high_nibble": lambda x: (x - np.mod(x, 16)) / 16,
+    "low_nibble": lambda x: np.mod(x, 16),
     "truth": lambda x: np.where(x == 0, 0, 1),
     "infinity": lambda x: np.where(x == 0, np.nan, np.copysign(np.inf, x)),
     **ROUNDINGS,

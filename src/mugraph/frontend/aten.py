@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from mugraph.errors import UnsupportedOperator
-from mugraph.frontend import choices, elementary, lookups, scans, spelled, tensor_parts, windows
+from mugraph.frontend import choices, elementary, lookups, scans, spelled, tensor_parts, whole_numbers, windows
 from mugraph.frontend.attention import attention, attention_for_cpu
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Value
@@ -404,7 +404,7 @@ def _full_like(x: Tensor, number: float, **layout: Any) -> Tensor:
     number = float(number) if isinstance(number, bool) else number
     if not math.isfinite(number):
         return choices.infinite(number, x).expand(*x.shape)
-    return x.program.constant(number, x.dtype if x.dtype is not DType.BOOL else DType.FP32).expand(*x.shape)
+    return x.program.constant(number, x.dtype.of_arithmetic).expand(*x.shape)
 
 
 def _fill(x: Tensor, value: Operand) -> Tensor:
@@ -501,7 +501,10 @@ ROWS: dict[str, Rule] = {
     "ne": choices.not_equal,
     "where": choices.select,
     "masked_fill": choices.masked_fill,
-    **dict.fromkeys(("logical_and", "bitwise_and", "__and__"), choices.logical_and),
+    "logical_and": choices.logical_and,
+    **dict.fromkeys(("bitwise_and", "__and__"), whole_numbers.bitwise_and),
+    **dict.fromkeys(("bitwise_right_shift", "__rshift__"), whole_numbers.right_shift),
+    "_weight_int8pack_mm": whole_numbers.weight_int8pack_mm,
     **dict.fromkeys(("logical_or", "bitwise_or", "__or__"), choices.logical_or),
     **dict.fromkeys(("logical_xor", "bitwise_xor", "__xor__"), choices.logical_xor),
     **dict.fromkeys(("logical_not", "bitwise_not"), choices.logical_not),

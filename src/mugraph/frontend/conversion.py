@@ -27,6 +27,7 @@ from mugraph.frontend.torch_casts import (
     noted,
     rounded_operands,
     rounds,
+    wraps_around,
 )
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph
@@ -87,7 +88,7 @@ def _dtype(node: torch.fx.Node) -> DType:
     dtype = node.meta["val"].dtype
     if dtype not in DTYPES:
         raise UnsupportedOperator(
-            _at(node, f"it gives a tensor of {dtype}; only floating-point and boolean tensors are supported")
+            _at(node, f"it gives a tensor of {dtype}; only floating-point, boolean, int8 and uint8 tensors are supported")
         )
     return DTYPES[dtype]
 
@@ -125,10 +126,7 @@ def _lost_widths(values: Mapping[torch.fx.Node, Any]) -> set[int]:
     tensors = [
         (node, value)
         for node, value in values.items()
-        if isinstance(value, ProgramTensor)
-        and value.number is None
-        and value.dtype is not DType.BOOL
-        and not value.dtype.is_index
+        if isinstance(value, ProgramTensor) and value.number is None and value.dtype.is_floating
     ]
     return {_dtype(node).bytes for node, value in tensors if _dtype(node).bytes > value.dtype.bytes}
 
@@ -156,7 +154,10 @@ def _row_of(node: torch.fx.Node) -> str:
 
 
 def _check(node: torch.fx.Node, rows: Mapping[str, Rule]) -> None:
-    """Refuse operators without a row, in words that fit the reason it has none."""
+    """Refuse operators without a row, in words that fit the reason it has none, and numbers that wrap around."""
+    if wraps_around(node):
+        why = "it computes whole numbers of 8 bits, modulo 256; convert to a floating-point type before, as x.to(torch.float32)"
+        raise UnsupportedOperator(_at(node, why))
     if _row_of(node) in rows:
         return
     if draws_random_numbers(node):

@@ -19,6 +19,8 @@ DTYPES = {
     torch.float32: DType.FP32,
     torch.float64: DType.FP64,
     torch.bool: DType.BOOL,
+    torch.int8: DType.INT8,
+    torch.uint8: DType.UINT8,
 }
 
 INTEGERS = {torch.int32: DType.INT32, torch.int64: DType.INT64}
@@ -44,6 +46,29 @@ _MOVING = frozenset(
     }
 )  # fmt: skip
 """Operators besides views whose results are among the numbers they are given, up to sign."""
+_KEEPING = frozenset(
+    {
+        "_unsafe_view", "alias", "arranged", "cat", "clone", "detach", "embedding", "flip", "gather", "getitem", "index",
+        "index_select", "lift_fresh_copy", "repeat", "roll", "stack",
+    }
+)  # fmt: skip
+"""Those whose results are among these numbers as they are."""
+_OF_BITS = frozenset({"bitwise_and", "__and__", "bitwise_right_shift", "__rshift__"})
+"""Those that take bits of whole numbers, of which rows know those that count."""
+
+
+def wraps_around(node: fx.Node) -> bool:
+    """Whether a call gives whole numbers of 8 bits otherwise than by moving such numbers or taking bits of them: it counts modulo
+    256."""
+    given = node.meta.get("val")
+    parts = [part for part in (given if isinstance(given, (tuple, list)) else [given]) if isinstance(part, torch.Tensor)]
+    whole = {part.dtype for part in parts if part.dtype in DTYPES and DTYPES[part.dtype].is_whole}
+    if not whole:
+        return False
+    moved = getattr(node.target, "is_view", False) or name_of(node) in _KEEPING | _OF_BITS
+    read = [source.meta.get("val") for source in node.all_input_nodes]
+    kinds = {tensor.dtype for tensor in read if isinstance(tensor, torch.Tensor)} - {torch.bool, *INTEGERS}
+    return not moved or bool(kinds - whole) or any(isinstance(argument, torch.dtype) for argument in node.args)
 
 
 def draws_random_numbers(node: fx.Node) -> bool:

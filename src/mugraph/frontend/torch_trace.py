@@ -102,7 +102,7 @@ def _check_place(what: str, tensor: torch.Tensor) -> None:
 
 def _check_numbers(what: str, tensor: torch.Tensor) -> None:
     if tensor.dtype not in DTYPES | INTEGERS:
-        raise InvalidInput(f"{what} has dtype {tensor.dtype}; use float16, bfloat16, float32, float64 or bool")
+        raise InvalidInput(f"{what} has dtype {tensor.dtype}; use float16, bfloat16, float32, float64, bool, int8 or uint8")
     if tensor.numel() == 0:
         raise InvalidInput(f"{what} has shape {list(tensor.shape)} without elements; every dimension must be at least 1")
 

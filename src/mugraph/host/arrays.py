@@ -159,6 +159,8 @@ class NumpyArrays:
             DType.FP32: np.dtype(np.float32),
             DType.FP64: np.dtype(np.float64),
             DType.BOOL: np.dtype(np.bool_),
+            DType.INT8: np.dtype(np.int8),
+            DType.UINT8: np.dtype(np.uint8),
             DType.INT32: np.dtype(np.int32),
             DType.INT64: np.dtype(np.int64),
         }
@@ -269,6 +271,8 @@ class TorchArrays:
             DType.FP32: torch.float32,
             DType.FP64: torch.float64,
             DType.BOOL: torch.bool,
+            DType.INT8: torch.int8,
+            DType.UINT8: torch.uint8,
             DType.INT32: torch.int32,
             DType.INT64: torch.int64,
         }
@@ -423,8 +427,14 @@ class TorchArrays:
 
     def compute(self, call: Call, operands: Sequence[Any], tensor: Tensor) -> Any:
         with self.torch.no_grad():
-            result = operator(call.op).compute(TorchArithmetic(self.torch), call, [array.detach() for array in operands])
+            given = [self._computed_with(array.detach(), tensor.dtype) for array in operands]
+            result = operator(call.op).compute(TorchArithmetic(self.torch), call, given)
         return result.to(self.dtypes[tensor.dtype]).expand(tensor.shape).contiguous()
+
+    def _computed_with(self, array: Any, result: DType) -> Any:
+        """An operand of what gives a type: whole numbers of 8 bits, of which PyTorch computes modulo 256, in that type."""
+        whole = array.dtype in (self.torch.int8, self.torch.uint8)
+        return array.to(self.dtypes[result.of_arithmetic]) if whole and not result.is_whole else array
 
     def to_numpy(self, array: Any) -> Array:
         wide = array if array.dtype is self.torch.float64 else array.float()

@@ -58,6 +58,8 @@ class TorchArithmetic:
     def opaque(self, name: str, *xs: Any) -> Any:
         """The function of the same name in torch or torch.nn.functional; roundings are casts there and back."""
         x = xs[0]
+        if name in _OF_BITS:
+            return _OF_BITS[name](x)
         if name in _CHOICES:
             common = functools.reduce(self.torch.promote_types, (y.dtype for y in xs if y.dim()), self.torch.float16)
             return _CHOICES[name](self.torch, *self._together(xs)).to(common)
@@ -93,6 +95,10 @@ _CHOICES: Mapping[str, Callable[..., Any]] = {
     "infinity": lambda torch, x: x / 0,
 }
 """Functions that torch has in other words, as they are with booleans there."""
+
+
+_OF_BITS: Mapping[str, Callable[[Any], Any]] = {"high_nibble": lambda x: x >> 4, "low_nibble": lambda x: x & 15}
+"""Functions of whole numbers, which are tensors of integers there."""
 
 
 class _Moving:

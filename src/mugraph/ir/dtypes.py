@@ -14,8 +14,9 @@ from mugraph.errors import InvalidInput
 class DType(StrEnum):
     """Element type of a tensor; the value is its name in text, JSON and on the command line.
 
-    Booleans are bytes of 0 or 1, which kernels read and write as these numbers. Integers are inputs that say where a lookup
-    reads its table (`mugraph.ir.lookups`): nothing is computed with them.
+    Booleans are bytes of 0 or 1, which kernels read and write as these numbers, and so are whole numbers of 8 bits, which weights
+    may be: each is a number of every floating-point type, and what is computed of them is of one. Wider integers are inputs that
+    say where a lookup reads its table (`mugraph.ir.lookups`): nothing is computed with them.
     """
 
     FP16 = "fp16"
@@ -23,6 +24,8 @@ class DType(StrEnum):
     FP32 = "fp32"
     FP64 = "fp64"
     BOOL = "bool"
+    INT8 = "int8"
+    UINT8 = "uint8"
     INT32 = "int32"
     INT64 = "int64"
 
@@ -33,8 +36,18 @@ class DType(StrEnum):
 
     @property
     def is_index(self) -> bool:
-        """Whether it is an integer type."""
+        """Whether it is an integer type that says where a lookup reads."""
         return self in (DType.INT32, DType.INT64)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is a type of whole numbers of 8 bits, which are computed with."""
+        return self in (DType.INT8, DType.UINT8)
+
+    @property
+    def is_floating(self) -> bool:
+        """Whether it is a floating-point type."""
+        return not (self is DType.BOOL or self.is_whole or self.is_index)
 
     @property
     def largest(self) -> float:
@@ -42,13 +55,18 @@ class DType(StrEnum):
         return _LARGEST[self]
 
     @property
+    def least(self) -> float:
+        """The least finite number."""
+        return _LEAST.get(self, -self.largest)
+
+    @property
     def of_arithmetic(self) -> DType:
-        """The type that is computed with where numbers of this one are: fp32 for booleans."""
-        return DType.FP32 if self is DType.BOOL else self
+        """The type that is computed with where numbers of this one are: fp32 for booleans and whole numbers."""
+        return DType.FP32 if self is DType.BOOL or self.is_whole else self
 
     def holds(self, values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
         """Where the numbers are within the range of the type; infinity and NaN are not."""
-        return np.asarray(np.abs(values) <= self.largest)
+        return np.asarray((values >= self.least) & (values <= self.largest))
 
     def contains(self, other: DType) -> bool:
         """Whether every number of `other` is one of this type; neither of the 16-bit types contains the other."""
@@ -64,30 +82,47 @@ class DType(StrEnum):
             raise InvalidInput(f"unknown dtype {text!r}; use one of {known}") from None
 
     def promote(self, other: DType) -> DType:
-        """The result type of an operator on both, as in PyTorch (fp16 with bf16 gives fp32)."""
+        """The result type of an operator on both, as in PyTorch (fp16 with bf16 gives fp32, and so does int8 with uint8 here)."""
         if self is other:
             return self
-        if {self, other} == {DType.FP16, DType.BF16}:
+        if {self, other} in ({DType.FP16, DType.BF16}, {DType.INT8, DType.UINT8}):
             return DType.FP32
+        if self is DType.BOOL and other.is_whole:
+            return other
         return max(self, other, key=lambda dtype: dtype.bytes)
 
 
-_BYTES = {DType.FP16: 2, DType.BF16: 2, DType.FP32: 4, DType.FP64: 8, DType.BOOL: 1, DType.INT32: 4, DType.INT64: 8}
+_BYTES = {
+    DType.FP16: 2,
+    DType.BF16: 2,
+    DType.FP32: 4,
+    DType.FP64: 8,
+    DType.BOOL: 1,
+    DType.INT8: 1,
+    DType.UINT8: 1,
+    DType.INT32: 4,
+    DType.INT64: 8,
+}
 _LARGEST = {
     DType.FP16: 65504.0,
     DType.BF16: float.fromhex("0x1.fep127"),
     DType.FP32: float(np.finfo(np.float32).max),
     DType.FP64: float(np.finfo(np.float64).max),
     DType.BOOL: 1.0,
+    DType.INT8: 127.0,
+    DType.UINT8: 255.0,
     DType.INT32: float(2**31 - 1),
     DType.INT64: float(2**63 - 1),
 }
+_LEAST = {DType.BOOL: 0.0, DType.INT8: -128.0, DType.UINT8: 0.0}
 _NUMPY = {
     DType.FP16: np.float16,
     DType.BF16: np.float32,
     DType.FP32: np.float32,
     DType.FP64: np.float64,
     DType.BOOL: np.float32,
+    DType.INT8: np.float32,
+    DType.UINT8: np.float32,
     DType.INT32: np.float64,
     DType.INT64: np.float64,
 }
@@ -97,10 +132,13 @@ def round_to(dtype: DType, array: npt.ArrayLike) -> npt.NDArray[Any]:
     """The values of `array` rounded to the nearest of `dtype` (ties to even), as a NumPy array of the same shape.
 
     NumPy has no bf16: its values come as float32 (where numbers of float64 are rounded twice). So do booleans: 1 for
-    what is not 0. Integers come as float64, which has those that any table has rows for.
+    what is not 0. Whole numbers do too, the nearest within the range of their type.
+    Integers that name places come as float64, which has those that any table has rows for.
     """
     if dtype is DType.BOOL:
         return np.not_equal(array, 0).astype(np.float32)
+    if dtype.is_whole:
+        return np.asarray(np.rint(np.clip(array, dtype.least, dtype.largest)), np.float32)
     with np.errstate(over="ignore"):
         rounded = np.asarray(array).astype(_NUMPY[dtype])
     if dtype is not DType.BF16:

@@ -151,6 +151,8 @@ class Operator:
     definition: Callable[[Call], Graph] | None = None
     indices: tuple[int, ...] = ()
     """Operands that are integers, and of which nothing but places is made."""
+    whole: bool = False
+    """Whether it takes whole numbers of 8 bits, and gives such numbers."""
 
     @property
     def elementwise(self) -> bool:
@@ -183,7 +185,14 @@ class Operator:
         for number, tensor in enumerate(inputs):
             if tensor.dtype.is_index != (number in self.indices):
                 raise UnsupportedOperator(self._mistyped(number, tensor))
+            if self.whole and not tensor.dtype.is_whole:
+                raise UnsupportedOperator(f"{self.name}({tensor}): bits are taken of int8 and uint8 alone; pass whole numbers")
         dtype = call.attributes.get("dtype")
+        if isinstance(dtype, DType) and dtype.is_whole and self.name != "input":
+            read = ", ".join(map(str, inputs))
+            raise UnsupportedOperator(
+                f"{self.name}({read}) to {dtype}: only inputs are {dtype}; convert before, and pass the result"
+            )
         if not isinstance(dtype, DType):
             if "dtype" in self.attributes:
                 raise ShapeMismatch(f"{self.name}: attribute 'dtype' must be a dtype, not {dtype!r}")
@@ -200,9 +209,9 @@ class Operator:
         return f"{what}; of integers only {LOOKUP} can read places; convert numbers to a floating-point type before"
 
     def _stored(self, call: Call, dtype: DType) -> DType:
-        """What is computed of booleans is no boolean; what only moves them is."""
+        """What is computed of booleans is no boolean, nor a whole number of whole numbers; what only moves them is."""
         moves = self.structure in (Structure.VIEW, Structure.BOUNDARY) and call.attributes.get("combine", "concat") == "concat"
-        return dtype if dtype is not DType.BOOL or moves else DType.FP32
+        return dtype if moves or self.whole else dtype.of_arithmetic
 
 
 TRUTH = "truth"
@@ -631,6 +640,15 @@ def _sigmoid(x: Array) -> Array:
         return np.asarray(1.0 / (1.0 + np.exp(-x)))
 
 
+def _nibble(name: str, scalar: str, reference: Callable[[Array], Array]) -> Operator:
+    """Half of the bits of whole numbers of 8 bits, in two's complement: exact in floating point."""
+    return replace(opaque(name, scalar, reference, cost=4), whole=True)
+
+
+_SIXTEENTHS = "(({0} * 0.0625f - 0.46875f + 12582912.0f) - 12582912.0f)"
+"""How many times 16 goes into a whole number: the nearest to its 16th less 15/32, as from 2^23 on there are no others."""
+
+
 def _rounding(dtype: DType) -> Operator:
     """Rounding to the numbers of a type, which stay in a wider one: to the nearest, ties to even, too large ones to infinity.
 
@@ -759,6 +777,9 @@ _ROWS = (
     _rounding(DType.FP16),
     _rounding(DType.BF16),
     _rounding(DType.FP32),
+    # elementwise, of whole numbers of 8 bits: what `w >> 4` and `w & 15` are
+    _nibble("high_nibble", _SIXTEENTHS, lambda x: np.floor(x / 16)),
+    _nibble("low_nibble", f"({{0}} - 16.0f * {_SIXTEENTHS})", lambda x: x - 16 * np.floor(x / 16)),
     # data movement
     _view(
         "reshape", "Reshape", _KERNEL_BLOCK, _reshape_shape,

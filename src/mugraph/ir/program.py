@@ -66,8 +66,9 @@ class Program:
         return None
 
     def constant(self, number: Number, dtype: DType | str = DType.FP32) -> ProgramTensor:
-        """An exact scalar of rank 0."""
-        return self.apply("constant", value=_exact(number), dtype=DType.parse(dtype))
+        """An exact scalar of rank 0; one beside whole numbers is of fp32."""
+        kind = DType.parse(dtype)
+        return self.apply("constant", value=_exact(number), dtype=kind.of_arithmetic if kind.is_whole else kind)
 
     def concat(self, tensors: Sequence[ProgramTensor], dim: int = 0) -> ProgramTensor:
         """Tensors one behind the other along a dimension; raises ShapeMismatch where they differ in another one."""

@@ -294,6 +294,8 @@ _NEVER = {1: np.uint8(0xFF), 2: np.uint16(0xFFFF), 4: np.uint32(0xFFFFFFFF)}
 """What outputs hold where nothing was written, by the bytes of an element: a NaN, or no boolean."""
 
 
+_BYTES = {DType.BOOL: np.uint8, DType.INT8: np.int8, DType.UINT8: np.uint8}
+"""How NumPy holds types of one byte."""
 _HIGH_HALF = int(np.array([1], np.uint32).view(np.uint16)[0])
 """Where the upper half of 32 bits lies: in the second 16 of them, unless the last byte comes first."""
 
@@ -304,8 +306,8 @@ def _unwritten(elements: int, dtype: DType) -> Memory:
 
 def _encoded(values: Array, dtype: DType) -> Memory:
     """The bits of numbers of a type, in one dimension."""
-    if dtype is DType.BOOL:
-        return np.asarray(values, np.uint8)
+    if dtype in _BYTES:
+        return np.asarray(values, _BYTES[dtype]).view(np.uint8)
     if dtype is DType.BF16:
         return np.ascontiguousarray(np.asarray(values, np.float32).view(np.uint16)[_HIGH_HALF::2])
     return (
@@ -315,8 +317,8 @@ def _encoded(values: Array, dtype: DType) -> Memory:
 
 def _decoded(memory: Memory, dtype: DType) -> Array:
     """Numbers of a type from their bits."""
-    if dtype is DType.BOOL:
-        return memory
+    if dtype in _BYTES:
+        return memory.view(_BYTES[dtype])
     if dtype is DType.BF16:
         return np.asarray((memory.astype(np.uint32) << 16).view(np.float32))
     return memory.view(np.float16 if dtype is DType.FP16 else np.float32)

@@ -29,7 +29,7 @@ _MAPS = (
 _NOT_IN_THREADS = frozenset({"product of concatenations", "repeat", "view"})
 
 FEATURES = (
-    *(f"{dtype} tensors" for dtype in DType if dtype not in (DType.FP64, DType.BOOL) and not dtype.is_index),
+    *(f"{dtype} tensors" for dtype in DType if dtype is not DType.FP64 and dtype.is_floating),
     "several types",
     *_of_level(Level.KERNEL, (*_COMPUTED, "several kernels", "a kernel reads a kernel", "a view between kernels")),
     *_of_level(Level.KERNEL, ("pre-defined between kernels", "memory between kernels", "several outputs", "an output twice")),

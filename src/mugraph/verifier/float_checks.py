@@ -108,8 +108,9 @@ def drawn(sizes: Sequence[int], seed: int) -> list[Array]:
 def fill(graph: Graph, arrays: Sequence[Array], kind: InputKind, seed: int, draw: Draw = drawn) -> None:
     """Fill contiguous arrays, one per input of a kernel graph, with numbers rounded to the inputs' dtypes.
 
-    Booleans are 0 or 1, one as often as the other; integers are places in the tables that are looked up at them. Numbers lose
-    their signs where roots and logarithms are taken of an input itself: it stands for a variance or a probability.
+    Booleans are 0 or 1, one as often as the other; whole numbers of 8 bits are spread over all there are; integers are places in
+    the tables that are looked up at them. Numbers lose their signs where roots and logarithms are taken of an input itself: it
+    stands for a variance or a probability.
     """
     positive, integers = positive_inputs(graph), ranges(graph)
     normals = draw([array.size for array in arrays], seed)
@@ -120,6 +121,9 @@ def fill(graph: Graph, arrays: Sequence[Array], kind: InputKind, seed: int, draw
             continue
         if node.output.dtype.is_index:
             array[...] = _integers(np.resize(unit, array.shape), *integers.get(number, (0, 1)))
+            continue
+        if node.output.dtype.is_whole:
+            array[...] = _whole_numbers(kind, np.resize(unit, array.shape), node.output.dtype)
             continue
         numbers = _rows(normal, array.shape, ADVERSARIAL[kind.pattern]) if kind.pattern else normal
         _repeat(round_to(node.output.dtype, numbers).reshape(-1), array.reshape(-1))
@@ -139,6 +143,19 @@ def _booleans(kind: InputKind, normal: Array) -> Array:
     share = np.mod(np.abs(normal[..., :1]) * (1 / kind.scale), 1)
     places = np.arange(normal.shape[-1]) / normal.shape[-1]
     return np.asarray(places < share if kind.scale < 1 else places >= share, np.float32)
+
+
+def _whole_numbers(kind: InputKind, normal: Array, dtype: DType) -> Array:
+    """Whole numbers of 8 bits: all there are alike often and the ends of their range for certain, or in the kind's pattern around
+    its middle."""
+    if not kind.pattern:
+        return _integers(normal, int(dtype.least), int(dtype.largest) + 1)
+    middle = (dtype.least + dtype.largest + 1) / 2
+    return round_to(dtype, middle + _DEVIATION * ADVERSARIAL[kind.pattern](normal))
+
+
+_DEVIATION = 32
+"""What whole numbers in patterns deviate by."""
 
 
 def _integers(normal: Array, least: int, rows: int) -> Array:

@@ -10,7 +10,15 @@ from typing import Any
 from mugraph.errors import InvalidInput
 from mugraph.ir.dtypes import DType
 
-TOLERANCES = {DType.FP64: 1e-10, DType.FP32: 1e-5, DType.FP16: 4e-3, DType.BF16: 2e-2, DType.BOOL: 1e-5}
+TOLERANCES = {
+    DType.FP64: 1e-10,
+    DType.FP32: 1e-5,
+    DType.FP16: 4e-3,
+    DType.BF16: 2e-2,
+    DType.BOOL: 1e-5,
+    DType.INT8: 1e-5,
+    DType.UINT8: 1e-5,
+}
 """Errors that are never called unstable, by the element type of the output."""
 
 MULTIPLE = 10.0

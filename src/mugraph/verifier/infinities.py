@@ -13,7 +13,7 @@ import numpy as np
 
 from mugraph.errors import BudgetExceeded
 from mugraph.ir.arithmetic import Array
-from mugraph.ir.dtypes import DType
+from mugraph.ir.dtypes import DType, round_to
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Graph
 from mugraph.verifier.certainty import SlicedPair
@@ -51,6 +51,13 @@ def infinities_apart(
     return ""
 
 
+def _held(array: Array, dtype: DType) -> Array:
+    """Numbers of a type without fractions or signs, made of others."""
+    if dtype is DType.BOOL:
+        return np.asarray(array > 0)
+    return round_to(dtype, array) if dtype.is_whole else array
+
+
 def _alike(x: Array, y: Array) -> Array:
     """Where two tensors are both no numbers, the same infinity, or both finite."""
     return np.asarray((np.isnan(x) & np.isnan(y)) | (np.isfinite(x) & np.isfinite(y)) | (x == y))
@@ -63,5 +70,5 @@ def _inputs(pair: SlicedPair, seed: int) -> Iterator[tuple[float, list[Array]]]:
     for scale in (scale for scale in _SCALES for _ in range(_POINTS)):
         drawn = [scale * rng.standard_normal(tensor.shape) for tensor in pair.inputs]
         made = [np.abs(array) if number in positive else array for number, array in enumerate(drawn)]
-        made = [array > 0 if tensor.dtype is DType.BOOL else array for array, tensor in zip(made, pair.inputs, strict=True)]
+        made = [_held(array, tensor.dtype) for array, tensor in zip(made, pair.inputs, strict=True)]
         yield scale, [pair.fixed.get(number, np.asarray(array, np.float64)) for number, array in enumerate(made)]

@@ -126,7 +126,7 @@ class Point:
 
 def _held(array: Array, dtype: DType) -> Array:
     """The numbers brought into the range of a type, and rounded to its nearest."""
-    return round_to(dtype, np.clip(array, -dtype.largest, dtype.largest)).astype(np.float64)
+    return round_to(dtype, np.clip(array, dtype.least, dtype.largest)).astype(np.float64)
 
 
 def points(graphs: Sequence[Graph], seed: int, rounds: int) -> list[Point]:

@@ -53,10 +53,9 @@ def form_of(writer: Writer, product: Matmul) -> Product:
     """The form that reads both factors along contiguous dimensions, where there is one."""
     depth, right = product.left.shape[-1], product.right
     if product.strips is not None:
-        if not product.strips.pairs:
-            return Packed(writer, product)
-        tiled = product.strips == strips_for(product, writer.vectors)
-        return (PackedTiles if tiled else PackedPairs)(writer, product)
+        if product.strips == strips_for(product, writer.dtype(right), writer.vectors):
+            return PackedTiles(writer, product)
+        return (PackedPairs if product.strips.pairs else Packed)(writer, product)
     pairs = multiplies_pairs(product, writer.dtype(right), writer.vectors)
     if product.left.strides[-1] == 1 and right.strides[-2] == 1 and right.strides[-1] != 1 and depth > 1:
         return InnerPairs(writer, product) if pairs else Inner(writer, product)

@@ -1,8 +1,9 @@
-"""Products of packed bf16 weights on the matrix unit of a CPU (AMX): registers of 16 rows of 64 bytes each.
+"""Products of packed weights of 16 or 8 bits on the matrix unit of a CPU (AMX): registers of 16 rows of 64 bytes each.
 
 One instruction adds to 16 x 16 sums the products of 16 rows of 32 numbers with 32 rows of 16, which lie as pairs. Of the eight
 registers four hold sums: four beside each other where the left factor has few rows, which is then read once, and two by two
 otherwise. The left factor is copied in bf16, the type that the muGraph gives it, in the order in which its registers are filled.
+Weights of 8 bits, all of which are numbers of bf16, lie row by row, and become pairs of bf16 on the way to the registers.
 """
 
 from __future__ import annotations
@@ -35,16 +36,18 @@ _COPIED_BYTES = 1 << 23
 _STACK_BYTES = 1 << 18
 
 
-def strips_for(product: Matmul, vectors: Vectors) -> Strips | None:
-    """How the right factor of a product of bf16 numbers lies for the matrix unit; None where that is not to multiply it."""
+def strips_for(product: Matmul, right: DType, vectors: Vectors) -> Strips | None:
+    """How the right factor of a product, which is of a type, lies for the matrix unit; None where that is not to multiply it."""
     rows, depth = product.left.shape[-2:]
     high = _rounded(rows)
+    if product.dtype is not DType.BF16 or not (right is DType.BF16 or (right.is_whole and vectors.lanes == SIDE)):
+        return None
     if not vectors.tiles or depth % STEP or product.right.shape[-1] % SIDE or rows < _FEW:
         return None
     if high * depth * DType.BF16.bytes > _COPIED_BYTES:
         return None
     panel = depth if high * depth * DType.BF16.bytes <= _PANEL_BYTES else min(depth, _PANEL)
-    return Strips(panel, (_SUMS if high == SIDE else _SUMS // 2) * SIDE, pairs=True)
+    return Strips(panel, (_SUMS if high == SIDE else _SUMS // 2) * SIDE, pairs=right is DType.BF16)
 
 
 def _rounded(rows: int) -> int:
@@ -68,6 +71,7 @@ class PackedTiles(Packed):
         self.holds = writer.dtype(product.target) is not DType.FP32
         """Whether sums are not the target's."""
         self.groups = -(-self.rows // self.group)
+        self.right = writer.dtype(product.right)
 
     def write(self) -> None:
         for rows in {run.size for run in runs(self.rows, self.group)}:
@@ -132,25 +136,35 @@ class PackedTiles(Packed):
         for number, place, stride in registers:
             write.line(self.start(depth, f"LOAD_TILE({number}, {place}, {stride});", f"CLEAR_TILE({number});"))
         self.print_ahead(columns, depth)
+        if self.right.is_whole:
+            write.line(f"bf16_t widened[{SIDE * STEP}] __attribute__((aligned(64)));")
         with write.block(f"for (long k = k0; k < k0 + {depth}; k += {STEP})"):
             self.prefetch(columns)
             for r in stacked:
                 place = f"tiles_a + {self.high} * k0 + {depth} * (i + {SIDE * r}) + {SIDE} * (k - k0)"
                 write.line(f"LOAD_TILE({_LEFT + r}, {place}, {STEP * DType.BF16.bytes});")
             for v in parts:
-                place = f"strip + {columns} * (k - k0) + {2 * SIDE * v}"
-                write.line(f"LOAD_TILE({_RIGHT + v % 2}, {place}, {2 * DType.BF16.bytes * columns});")
+                self.load_right(v, columns)
                 for r in stacked:
                     write.line(f"MULTIPLY_TILES({r * self.across + v}, {_LEFT + r}, {_RIGHT + v % 2});")
         for number, place, stride in registers:
             write.line(f"STORE_TILE({number}, {place}, {stride});")
+
+    def load_right(self, v: int, columns: int) -> None:
+        """Load the pairs of 16 columns of a strip into their register."""
+        if self.right.is_whole:
+            self.writer.line(f"widen_rows_{self.right}(widened, strip + {columns} * (k - k0) + {SIDE * v}, {columns});")
+            self.writer.line(f"LOAD_TILE({_RIGHT + v % 2}, widened, {STEP * DType.BF16.bytes});")
+            return
+        place = f"strip + {columns} * (k - k0) + {2 * SIDE * v}"
+        self.writer.line(f"LOAD_TILE({_RIGHT + v % 2}, {place}, {2 * DType.BF16.bytes * columns});")
 
     def prefetch(self, columns: int) -> None:
         """Ask for what is read later: each group of rows that meet a strip, for its part of the next one."""
         if self.groups == 1:
             super().prefetch(columns)
             return
-        line = CACHE_LINE // DType.BF16.bytes
+        line = CACHE_LINE // self.right.bytes
         count = -(-STEP * columns // (line * self.groups))
         for number in range(count):
             part = f"{line} * ({count} * (i / {self.group}) + {number})"

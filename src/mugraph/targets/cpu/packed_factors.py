@@ -15,7 +15,7 @@ from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
 from mugraph.lower.packing import Packing
 from mugraph.lower.tile_form import Index, Kernel, Matmul, Statement, Strips, Tile
-from mugraph.targets.cpu.matmul import are_bf16, multiplies_pairs, oriented
+from mugraph.targets.cpu.matmul import multiplies_pairs, oriented
 from mugraph.targets.cpu.matrix_tiles import strips_for
 from mugraph.targets.cpu.products import outer_tile
 from mugraph.targets.cpu.source import Vectors
@@ -80,7 +80,7 @@ def _strips(kernel: Kernel, product: Matmul, vectors: Vectors) -> Strips:
     rows, depth = product.left.shape[-2:]
     columns = product.right.shape[-1]
     right, target = (kernel.buffer(tile.buffer).dtype for tile in (product.right, product.target))
-    if are_bf16(product, right) and (tiled := strips_for(product, vectors)) is not None:
+    if (tiled := strips_for(product, right, vectors)) is not None:
         return tiled
     pairs = multiplies_pairs(product, right, vectors)
     tall, wide = outer_tile(rows, -(-columns // vectors.lanes), vectors, _WIDTHS)

@@ -4,6 +4,8 @@
 typedef float fp32_t;
 typedef unsigned short bf16_t;
 typedef unsigned char bool_t;
+typedef signed char int8_t;
+typedef unsigned char uint8_t;
 typedef int int32_t;
 typedef long long int64_t;
 #ifdef __FLT16_MANT_DIG__
@@ -15,6 +17,7 @@ typedef int ints __attribute__((vector_size(4 * LANES)));
 typedef unsigned bits __attribute__((vector_size(4 * LANES)));
 typedef unsigned short shorts __attribute__((vector_size(2 * LANES)));
 typedef unsigned char bytes __attribute__((vector_size(LANES)));
+typedef signed char signed_bytes __attribute__((vector_size(LANES)));
 
 extern void GOMP_parallel(void (*)(void *), void *, unsigned, unsigned) __attribute__((weak));
 extern int omp_get_thread_num(void) __attribute__((weak));
@@ -97,6 +100,22 @@ INLINE vec from_bool(bytes x) { return __builtin_convertvector(__builtin_convert
 INLINE float one_bool(const bool_t *p) { return (float)*p; }
 INLINE bytes to_bool(vec x) { return __builtin_convertvector((ints)(x != 0.0f) & 1, bytes); }
 
+/* Whole numbers of 8 bits. GCC widens bytes in several steps where one instruction does. */
+#if LANES == 16 && defined(__AVX512F__) && !defined(__clang__)
+typedef char chars __attribute__((vector_size(LANES)));
+#define WIDEN_SIGNED(x) ((ints)__builtin_ia32_pmovsxbd512_mask((chars)(x), (ints){0}, 0xffff))
+#define WIDEN_UNSIGNED(x) ((ints)__builtin_ia32_pmovzxbd512_mask((chars)(x), (ints){0}, 0xffff))
+#else
+#define WIDEN_SIGNED(x) __builtin_convertvector(x, ints)
+#define WIDEN_UNSIGNED(x) __builtin_convertvector(x, ints)
+#endif
+INLINE vec from_int8(signed_bytes x) { return __builtin_convertvector(WIDEN_SIGNED(x), vec); }
+INLINE vec from_uint8(bytes x) { return __builtin_convertvector(WIDEN_UNSIGNED(x), vec); }
+INLINE float one_int8(const int8_t *p) { return (float)*p; }
+INLINE float one_uint8(const uint8_t *p) { return (float)*p; }
+INLINE signed_bytes to_int8(vec x) { return __builtin_convertvector(__builtin_convertvector(x, ints), signed_bytes); }
+INLINE bytes to_uint8(vec x) { return __builtin_convertvector(__builtin_convertvector(x, ints), bytes); }
+
 #ifdef __FLT16_MANT_DIG__
 INLINE vec from_fp16(halfs x) { return __builtin_convertvector(x, vec); }
 INLINE halfs to_fp16(vec x) { return __builtin_convertvector(x, halfs); }
@@ -124,6 +143,8 @@ INLINE float one_fp16(const fp16_t *p) { return (float)*p; }
 #define WRITE_FIRST_shorts WRITE_SOME
 #define READ_FIRST_bytes READ_SOME
 #define WRITE_FIRST_bytes WRITE_SOME
+#define READ_FIRST_signed_bytes READ_SOME
+#define WRITE_FIRST_signed_bytes WRITE_SOME
 #define READ_FIRST_halfs READ_SOME
 #define WRITE_FIRST_halfs WRITE_SOME
 
@@ -173,6 +194,8 @@ INLINE float one_fp16(const fp16_t *p) { return (float)*p; }
 MEMORY(fp32, vec)
 MEMORY(bf16, shorts)
 MEMORY(bool, bytes)
+MEMORY(int8, signed_bytes)
+MEMORY(uint8, bytes)
 #ifdef __FLT16_MANT_DIG__
 MEMORY(fp16, halfs)
 #endif
@@ -215,6 +238,22 @@ INLINE vec add_products(vec sum, pairs a, pairs b)
     return sum + (vec)(x << 16) * (vec)(y << 16);
 #endif
 }
+
+#if LANES == 16
+/* 16 columns of 32 rows of whole numbers, which are numbers of bf16, as rows of pairs. */
+#define WIDEN_ROWS(type)                                                                            \
+    INLINE void widen_rows_##type(bf16_t *to, const type##_t *from, long stride)                    \
+    {                                                                                               \
+        for (int r = 0; r < 16; ++r) {                                                              \
+            bits first = (bits)load_##type(from + 2 * r * stride);                                  \
+            bits second = (bits)load_##type(from + (2 * r + 1) * stride);                           \
+            bits pair = (first >> 16) | (second & 0xffff0000u);                                     \
+            __builtin_memcpy(to + 32 * r, &pair, sizeof pair);                                      \
+        }                                                                                           \
+    }
+WIDEN_ROWS(int8)
+WIDEN_ROWS(uint8)
+#endif
 
 /* Registers of a matrix unit, 16 rows of 64 bytes, whose numbers are written in the text. Where there is no such unit, or
    EMULATED_TILES is defined, they are arrays. */

@@ -9,6 +9,14 @@ template <int BITS, int BASE, int SHIFT> struct Swizzle {
     template <class I> static INLINE I at(I place) { return place ^ (place >> SHIFT & ((1 << BITS) - 1) << BASE); }
 };
 
+/* The number that a byte is as an element of T. */
+template <class T> INLINE float of_byte(unsigned byte)
+{
+    T element;
+    element.bits = byte;
+    return to_float(element);
+}
+
 /* N consecutive elements from an address aligned to the run, or to 16 bytes where the run is longer. */
 template <class T, int N> INLINE void load_run(float (&to)[N], const T *from)
 {
@@ -20,7 +28,7 @@ template <class T, int N> INLINE void load_run(float (&to)[N], const T *from)
             const words<chunk> loaded = load_words<chunk>((const unsigned char *)from + 4 * start);
 #pragma unroll
             for (int i = 0; i < 4 * chunk; ++i)
-                to[4 * start + i] = (float)(loaded.word[i / 4] >> 8 * (i % 4) & 255);
+                to[4 * start + i] = of_byte<T>(loaded.word[i / 4] >> 8 * (i % 4) & 255);
         }
 #pragma unroll
         for (int i = N / 4 * 4; i < N; ++i)

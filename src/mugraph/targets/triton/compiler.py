@@ -37,7 +37,7 @@ from mugraph.targets.triton import TileKernel
 _log = logging.getLogger(__name__)
 _ALIGNMENT = [["tt.divisibility", 16]]
 """Of every address, in bytes: without it there are no asynchronous copies. Arrays that are not aligned so are copied first."""
-_OTHER_NAMES = {DType.BOOL: "i1"}
+_OTHER_NAMES = {DType.BOOL: "i1", DType.INT8: "i8", DType.UINT8: "u8"}
 """What Triton calls types that have another name here."""
 _compiling = threading.Lock()
 

@@ -15,7 +15,14 @@ from mugraph.lower.tile_form import Index, Tile
 from mugraph.lower.tiles import row_major
 from mugraph.targets.c_text import scaled, sum_of
 
-ELEMENT_TYPES = {DType.FP16: "float16", DType.BF16: "bfloat16", DType.FP32: "float32", DType.BOOL: "bool"}
+ELEMENT_TYPES = {
+    DType.FP16: "float16",
+    DType.BF16: "bfloat16",
+    DType.FP32: "float32",
+    DType.BOOL: "bool",
+    DType.INT8: "int8",
+    DType.UINT8: "uint8",
+}
 """What Triton and PyTorch call the element types."""
 
 

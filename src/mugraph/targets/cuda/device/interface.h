@@ -16,6 +16,8 @@ typedef float fp32_t;
 struct fp16_t { unsigned short bits; };
 struct bf16_t { unsigned short bits; };
 struct bool_t { unsigned char bits; };
+struct int8_t { signed char bits; };
+struct uint8_t { unsigned char bits; };
 
 /* N 32-bit registers: N floats, or 2 N 16-bit elements, the one at the lower address in the lower half of its word. */
 template <int N> struct words { unsigned word[N]; };
@@ -28,7 +30,9 @@ INLINE float to_float(fp32_t x);
 INLINE float to_float(fp16_t x);
 INLINE float to_float(bf16_t x);
 INLINE float to_float(bool_t x) { return (float)x.bits; }
-template <class T> INLINE T from_float(float x); /* T: fp32_t, fp16_t, bf16_t, bool_t */
+INLINE float to_float(int8_t x) { return (float)x.bits; }
+INLINE float to_float(uint8_t x) { return (float)x.bits; }
+template <class T> INLINE T from_float(float x); /* T: fp32_t, fp16_t, bf16_t, bool_t, int8_t, uint8_t */
 
 /* Two 16-bit elements in one word. T: fp16_t, bf16_t. */
 template <class T> INLINE unsigned pack(float low, float high);

@@ -28,6 +28,8 @@ INLINE float to_float(fp16_t x)
 
 template <> INLINE fp32_t from_float<fp32_t>(float x) { return x; }
 template <> INLINE bool_t from_float<bool_t>(float x) { return {(unsigned char)(x != 0.0f)}; }
+template <> INLINE int8_t from_float<int8_t>(float x) { return {(signed char)x}; }
+template <> INLINE uint8_t from_float<uint8_t>(float x) { return {(unsigned char)x}; }
 template <> INLINE fp16_t from_float<fp16_t>(float x)
 {
     fp16_t narrow;

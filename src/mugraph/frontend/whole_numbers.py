@@ -1,0 +1,43 @@
+"""What PyTorch's operators on whole numbers of 8 bits mean: two of 4 bits in each, and products with such weights."""
+
+from __future__ import annotations
+
+from mugraph.errors import ShapeMismatch, UnsupportedOperator
+from mugraph.frontend.choices import logical_and
+from mugraph.ir.program import ProgramTensor
+
+Tensor = ProgramTensor
+Operand = ProgramTensor | int | float | bool
+
+
+def _number(x: Operand) -> int | float | None:
+    """The number that an operand is; None for other tensors."""
+    if not isinstance(x, Tensor):
+        return x
+    return None if x.number is None or x.number.root else float(x.number.value)
+
+
+def bitwise_and(x: Operand, y: Operand) -> Operand:
+    """Of booleans whether both hold; of whole numbers of 8 bits the lower four bits, `x & 15`."""
+    for whole, mask in ((x, y), (y, x)):
+        if isinstance(whole, Tensor) and whole.dtype.is_whole:
+            if _number(mask) == 15:
+                return whole.apply("low_nibble")
+            raise UnsupportedOperator(f"bits of a tensor {list(whole.shape)} of {whole.dtype}: use `w & 15` and `w >> 4`")
+    return logical_and(x, y)
+
+
+def right_shift(x: Operand, y: Operand) -> Tensor:
+    """The upper four bits of whole numbers of 8 bits, `x >> 4`."""
+    if isinstance(x, Tensor) and x.dtype.is_whole and _number(y) == 4:
+        return x.apply("high_nibble")
+    what = f"a tensor {list(x.shape)} of {x.dtype}" if isinstance(x, Tensor) else str(x)
+    raise UnsupportedOperator(f"bits of {what}: use `w & 15` and `w >> 4` of int8 or uint8")
+
+
+def weight_int8pack_mm(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
+    """x[m, k] times the rows of a weight [n, k] of int8, each of which has a scale [n]: PyTorch's own product of such weights."""
+    if len(x.shape) != 2 or len(weight.shape) != 2 or scales.shape != weight.shape[:1]:
+        shapes = ", ".join(str(list(tensor.shape)) for tensor in (x, weight, scales))
+        raise ShapeMismatch(f"_weight_int8pack_mm({shapes}): it takes [m, k], [n, k] and a scale for each of the n rows")
+    return (x @ weight.transpose(0, 1)) * scales
