@@ -63,9 +63,10 @@ def _halved(result: Any) -> Any:
 
 def core() -> set[str]:
     """The names of the operators that torch tags as its core."""
+    names = {schema.name.removeprefix("aten::") for schema in torch._C._jit_get_all_schemas() if schema.name.startswith("aten::")}
     found = set()
-    for name in dir(torch.ops.aten):
-        packet = getattr(torch.ops.aten, name)
+    for name in names:
+        packet = getattr(torch.ops.aten, name, None)
         if isinstance(packet, torch._ops.OpOverloadPacket):
             overloads = packet.overloads()  # type: ignore[no-untyped-call]  # torch's
             if any(torch.Tag.core in getattr(packet, each).tags for each in overloads):

@@ -18,7 +18,7 @@ from mugraph.checker.checks import _tested
 from mugraph.checker.form import check_shapes
 from mugraph.errors import MugraphError, NotAProgram, ShapeMismatch, UnsupportedOperator
 from mugraph.frontend import trace
-from mugraph.ir import DType, Graph
+from mugraph.ir import DType, Graph, GraphBuilder, Level, Tensor
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.serialize import graph_to_json
@@ -315,6 +315,12 @@ def test_nothing_but_inputs_is_a_whole_number() -> None:
     assert (weight * 2).dtype is DType.FP32
     assert weight.transpose(0, 1).dtype is DType.INT8
     assert (weight @ weight.transpose(0, 1)).dtype is DType.FP32
+    block = GraphBuilder(Level.BLOCK, grid=(1,), loop=2)
+    tile = block.iterator(0, Tensor((4, 8), DType.INT8), (None,), 1)
+    kept = {combine: block.add("accumulate", tile, combine=combine) for combine in ("sum", "max")}
+    kept |= {"concat": block.add("accumulate", tile, combine="concat", dim=1)}
+    kept |= {"rescaled": block.add("accumulate_rescaled", tile, tile)}
+    assert [name for name, value in kept.items() if block.tensor(value).dtype.is_whole] == ["concat"]
 
 
 @pytest.mark.parametrize(
@@ -404,6 +410,30 @@ def test_layers_with_weights_of_8_bits_are_compiled() -> None:
         torch.testing.assert_close(compiled(x), layer(x), rtol=1e-5, atol=1e-5)
 
 
+class LinearOf4Bits(nn.Module):
+    """A layer that keeps two weights in a byte, with scales and zero points of groups."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.randint(0, 256, (COLUMNS, DEPTH // 2), dtype=torch.uint8))
+        self.register_buffer("scale", torch.rand(COLUMNS, GROUPS) * 0.01 + 0.001)
+        self.register_buffer("zero", torch.randint(0, 16, (COLUMNS, GROUPS), dtype=torch.uint8))
+        self.weight: torch.Tensor
+        self.scale: torch.Tensor
+        self.zero: torch.Tensor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.gelu(interleaved(x, self.weight, self.scale, self.zero))
+
+
+def test_layers_with_weights_of_4_bits_are_compiled() -> None:
+    torch.manual_seed(0)
+    layer, x = LinearOf4Bits(), torch.randn(ROWS, DEPTH)
+    with torch.no_grad():
+        compiled = torch.compile(layer, backend="mugraph")
+        torch.testing.assert_close(compiled(x), layer(x), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("target", ["cuda:sm_90", "triton:sm_90"])
 @pytest.mark.parametrize("function", [by_rows, from_zero_points, interleaved])
 def test_kernels_of_gpus_read_whole_numbers(target: str, function: Function) -> None:
@@ -427,4 +457,14 @@ def test_operators_that_stay_with_pytorch_do_not_count_modulo_256() -> None:
     for given in ((high, low), (high.numpy(), low.numpy())):
         results = build(program.graph)(*given)
         for result, wanted in zip(results, (16384, -256, -128 * 255 * 8, 16384, -1024, -128.5), strict=True):
+            np.testing.assert_array_equal(np.asarray(result), wanted)
+
+
+def test_sums_of_booleans_that_stay_with_pytorch_are_numbers() -> None:
+    program = mugraph.Program()
+    x, y = (program.input(name, (4,), "bool") for name in "xy")
+    program.output(x + y, x * y, x.sum(0))
+    true = torch.ones(4, dtype=torch.bool)
+    for given in ((true, true), (true.numpy(), true.numpy())):
+        for result, wanted in zip(build(program.graph)(*given), (2, 1, 4), strict=True):
             np.testing.assert_array_equal(np.asarray(result), wanted)

@@ -432,9 +432,12 @@ class TorchArrays:
         return result.to(self.dtypes[tensor.dtype]).expand(tensor.shape).contiguous()
 
     def _computed_with(self, array: Any, result: DType) -> Any:
-        """An operand of what gives a type: whole numbers of 8 bits, of which PyTorch computes modulo 256, in that type."""
-        whole = array.dtype in (self.torch.int8, self.torch.uint8)
-        return array.to(self.dtypes[result.of_arithmetic]) if whole and not result.is_whole else array
+        """An operand of what gives a type: in a floating-point one, whole numbers of 8 bits and booleans as such numbers.
+
+        PyTorch computes of the former modulo 256, and 1 + 1 is 1 of the latter.
+        """
+        bytes_ = (self.torch.int8, self.torch.uint8, self.torch.bool)
+        return array.to(self.dtypes[result]) if result.is_floating and array.dtype in bytes_ else array
 
     def to_numpy(self, array: Any) -> Array:
         wide = array if array.dtype is self.torch.float64 else array.float()

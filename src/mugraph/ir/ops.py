@@ -210,7 +210,7 @@ class Operator:
 
     def _stored(self, call: Call, dtype: DType) -> DType:
         """What is computed of booleans is no boolean, nor a whole number of whole numbers; what only moves them is."""
-        moves = self.structure in (Structure.VIEW, Structure.BOUNDARY) and call.attributes.get("combine", "concat") == "concat"
+        moves = self.kind is Kind.DATA or call.attributes.get("combine") == "concat"
         return dtype if moves or self.whole else dtype.of_arithmetic
 
 
