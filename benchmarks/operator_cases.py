@@ -343,6 +343,8 @@ _OTHERS = {
     "sym_size": Call(lambda x: x / x.shape[0], (X,)),
     "sym_stride": Call(lambda x: x * x.stride(0), (X,)),
     "sym_numel": Call(lambda x: x * x.numel(), (X,)),
+    "sym_is_contiguous": Call(lambda x: x * (2 if x.is_contiguous() else 3), (X,)),
+    "resize_": Call(lambda x: x.clone().resize_(4, 48), (X,)),
     "sym_storage_offset": Call(lambda x: x + x.storage_offset(), (X,)),
     "mvlgamma": Call(_with(torch.mvlgamma, 2), (POSITIVE + 2,)),
     "polygamma": Call(lambda x: torch.polygamma(1, x), (POSITIVE,)),

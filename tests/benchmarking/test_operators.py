@@ -70,4 +70,5 @@ def test_crashes_and_refusals_are_told_apart(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(mugraph, "superoptimize", raising(mugraph.errors.UnsupportedOperator("there")))
     assert operators.outcome("add") == {"outcome": "refused", "why": "UnsupportedOperator: there"}
     record = {"name": "add", "outcome": "refused", "why": "UnsupportedOperator: there"}
-    assert operators.summary([record])["not_right"] == ["add: refused: UnsupportedOperator: there"]
+    said = operators.summary([record, record | {"name": "mul", "outcome": "crashed", "why": "calling: here"}])
+    assert (said["refused"], said["wrong"]) == (["add: UnsupportedOperator: there"], ["mul: calling: here"])

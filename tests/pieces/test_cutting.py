@@ -281,5 +281,11 @@ def test_what_cannot_be_recorded_names_the_line() -> None:
 
     with pytest.raises(mugraph.MugraphError, match=r"test_cutting\.py:\d+"):
         mugraph.superoptimize(branching, (torch.ones(3),))
+
+    def energy(x: torch.Tensor) -> torch.Tensor:
+        return x.tanh().square().sum()
+
+    with pytest.raises(InvalidInput, match="cannot be traced"):
+        mugraph.superoptimize(torch.func.grad(energy), (torch.ones(3),))
     with pytest.raises(InvalidInput, match="give example_inputs"):
         mugraph.superoptimize(branching)

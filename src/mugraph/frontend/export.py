@@ -107,13 +107,21 @@ class Recording:
 
     def in_rows(self) -> ExportedProgram:
         """The recorded calls, with everything that has no row decomposed as far as PyTorch can."""
-        return _decomposed(self.exported, _decompositions())
+        return self._decomposed(_decompositions())
 
     def in_calls(self) -> ExportedProgram:
         """The recorded calls, with only that decomposed which PyTorch has no kernel for, and which has no row."""
         table = _decompositions()
         composite = {op: table[op] for op in table if op.has_kernel_for_dispatch_key(_COMPOSITE) or op in _SPELLED}
-        return _decomposed(self.exported, composite)
+        return self._decomposed(composite)
+
+    def _decomposed(self, table: Mapping[Any, Callable[..., Any]]) -> ExportedProgram:
+        """The recorded calls but for those in `table`. Raises InvalidInput for what PyTorch records and cannot decompose."""
+        try:
+            return _decomposed(self.exported, table)
+        except RuntimeError as error:  # as for gradients inside the function
+            fn = self.recorder.fn
+            raise _explained(getattr(fn, "__name__", type(fn).__name__), error) from error
 
     @property
     def literals(self) -> frozenset[str]:
