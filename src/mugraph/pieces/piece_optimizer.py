@@ -160,7 +160,7 @@ class Optimizer:
         needy.sort(key=lambda key: -sum(node.output.bytes for node in distinct[key].program.inputs()))
         while needy:
             more = deadline.share(1 / len(needy))
-            if more is None or more > _WORTH_RETRYING * self._given[needy[0]]:
+            if more is not None and more > _WORTH_RETRYING * self._given[needy[0]]:
                 self._try(needy[0], distinct[needy[0]], more, graphs, again=True)
                 needy.pop(0)
             else:

@@ -90,7 +90,7 @@ def plans(
     first = Deadline(deadline.share(_FIRST if may_lose or ways.turn_images else 1.0))
     outcomes, tangled = optimizer.outcomes(whole.pieces, known, first, once=True), set[frozenset[fx.Node]]()
     for retried in (False, True):
-        while (more := _tangled(whole, outcomes, tangled, retried) - tangled) and not first.passed:
+        while (more := _tangled(whole, outcomes, tangled, retried) - tangled) and not (first.passed or optimizer.interrupted):
             tangled |= more
             whole = cut(images, tangled=tangled)
             outcomes = optimizer.outcomes(whole.pieces, known, first, once=True)
