@@ -75,7 +75,8 @@ def test_qknorms_default_norm_is_rms() -> None:
         (lambda: workload("qknorm").function("batch"), "unknown norm of workload qknorm 'batch'; use one of rms, layer"),
         (lambda: workload("gqa").function("rms"), "workload gqa has no norm to choose"),
         (lambda: workload("gqa").inputs(batch=0), "batch 0: use 1 or more"),
-        (lambda: workload("gqa").inputs(dtype="int8", size="small"), "unknown dtype 'int8'"),
+        (lambda: workload("gqa").inputs(dtype="int3", size="small"), "unknown dtype 'int3'"),
+        (lambda: workload("gqa").inputs(dtype="int8", size="small"), "no inputs of int8; use one of fp16, bf16, fp32, fp64"),
     ],
 )
 def test_unknown_requests_name_what_is_known(request_: Any, words: str) -> None:

@@ -70,13 +70,15 @@ class Workload:
 
         from mugraph.frontend.torch_casts import DTYPES
 
-        (element_type,) = (known for known, ours in DTYPES.items() if ours is DType.parse(dtype))
+        types = {ours: known for known, ours in DTYPES.items() if ours.is_floating}
+        if (kind := DType.parse(dtype)) not in types:
+            raise InvalidInput(f"workload {self.name} has no inputs of {kind}; use one of {', '.join(map(str, types))}")
         generator = torch.Generator().manual_seed(seed)
         tensors = []
         for name, shape in self.shapes(batch, size).items():
             standard = torch.randn(shape, generator=generator)
             filled = self.fill[name](standard) if name in self.fill else standard
-            tensors.append(filled.to(element_type))
+            tensors.append(filled.to(types[kind]))
         return tuple(tensors)
 
     def shapes(self, batch: int | None = None, size: str = "full") -> Mapping[str, Shape]:
