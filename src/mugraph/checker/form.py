@@ -302,6 +302,7 @@ def _inferred(graph: Json, node: Json, reads: list[Kind], operands: Sequence[Kin
 def _promoted(kinds: Sequence[Kind]) -> str:
     """The type of a result, as in PyTorch: numbers without dimensions do not count beside tensors."""
     types = {dtype for shape, dtype in kinds if shape} or {dtype for _, dtype in kinds}
-    if types in ({"fp16", "bf16"}, set(WHOLE)):
+    types = types - {"bool", *WHOLE} or types
+    if types == {"fp16", "bf16"} or types >= set(WHOLE):
         return "fp32"
     return max(types, key=lambda dtype: (_BYTES[dtype], dtype in WHOLE))

@@ -366,6 +366,8 @@ def _fused_rms_norm(x: Tensor, normalized_shape: Sequence[int], weight: Tensor |
 
 
 def _reshape(x: Tensor, shape: Sequence[int]) -> Tensor:
+    if not isinstance(shape, Sequence):
+        return _unsupported(f"a view of the bits of {x.dtype} as {shape}")
     return x.reshape(*shape)
 
 

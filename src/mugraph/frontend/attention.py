@@ -102,6 +102,12 @@ def mask_of(node: fx.Node) -> fx.Node | None:
     return None
 
 
+def is_boolean_mask(mask: fx.Node | None) -> bool:
+    """Whether a mask says which keys are not hidden, and is not added."""
+    value = None if mask is None else mask.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.dtype is torch.bool
+
+
 @functools.lru_cache(maxsize=8)
 def causal_mask(shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """The mask [queries, keys] that hides from query i the keys after key i; the layers of a model share one."""
@@ -110,4 +116,6 @@ def causal_mask(shape: tuple[int, int], dtype: torch.dtype, device: torch.device
 
 def hides_a_row(mask: torch.Tensor) -> bool:
     """Whether a mask [..., queries, keys] hides every key of some query."""
+    if mask.dtype is torch.bool:
+        return not bool(mask.any(-1).all())
     return bool((mask.amax(-1) == -math.inf).any())

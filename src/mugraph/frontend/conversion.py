@@ -17,6 +17,7 @@ import torch
 from mugraph.errors import MugraphError, UnsupportedOperator
 from mugraph.frontend.aten import ROWS, Rule
 from mugraph.frontend.choices import truth
+from mugraph.frontend.operand_types import as_compared, misread
 from mugraph.frontend.source_lines import line_of_node
 from mugraph.frontend.torch_casts import (
     DTYPES,
@@ -133,7 +134,7 @@ def _lost_widths(values: Mapping[torch.fx.Node, Any]) -> set[int]:
 
 def _apply(node: torch.fx.Node, values: Mapping[torch.fx.Node, Any], rows: Mapping[str, Rule]) -> Any:
     _check(node, rows)
-    arguments: Any = torch.fx.map_arg(node.args, values.__getitem__)
+    arguments: Any = torch.fx.map_arg(as_compared(node, node.args), values.__getitem__)
     options: Any = torch.fx.map_arg(node.kwargs, values.__getitem__)
     try:
         value = rows[_row_of(node)](*arguments, **options)
@@ -157,6 +158,8 @@ def _check(node: torch.fx.Node, rows: Mapping[str, Rule]) -> None:
     """Refuse operators without a row, in words that fit the reason it has none, and numbers that wrap around."""
     if wraps_around(node):
         why = "it computes whole numbers of 8 bits, modulo 256; convert to a floating-point type before, as x.to(torch.float32)"
+        raise UnsupportedOperator(_at(node, why))
+    if why := misread(node):
         raise UnsupportedOperator(_at(node, why))
     if _row_of(node) in rows:
         return

@@ -2,7 +2,7 @@
 
 `concrete` makes of a graph with symbolic sizes the one it is at sizes that are known. `ready_to_cut` applies all others:
 `without_empty_parts` leaves out what concatenations have nothing of, `with_padding_in_convolutions` zeros around images,
-`without_copies` copies of which nobody can tell;
+`without_copies` copies of which nobody can tell; `with_masks_of_numbers` makes attention's boolean masks numbers;
 `with_views_of_results` makes results that share memory views, which nothing else reads, of one tensor; `with_slices` makes each
 part of a tensor that is split a call of its own; `with_arrangements` makes concatenations of equal blocks of one tensor calls of
 `mugraph.frontend.permuted_blocks`.
@@ -11,6 +11,7 @@ part of a tensor that is split a call of its own; `with_arrangements` makes conc
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
+from mugraph.frontend.attention import is_boolean_mask, mask_of
 from mugraph.frontend.node_traits import SPLITS, mutates
 from mugraph.frontend.permuted_blocks import TINY_MATRIX, Blocks, arranged
 
@@ -31,7 +33,7 @@ Number = int | float | bool
 
 def ready_to_cut(module: fx.GraphModule) -> fx.GraphModule:
     """A graph of ATen calls as it is cut into pieces."""
-    module = with_padding_in_convolutions(without_empty_parts(module))
+    module = with_masks_of_numbers(with_padding_in_convolutions(without_empty_parts(module)))
     return with_arrangements(with_slices(with_views_of_results(without_copies(module))))
 
 
@@ -216,6 +218,27 @@ def _is_empty(node: fx.Node) -> bool:
     """Whether a tensor is known to have no elements."""
     shape = node.meta["val"].shape
     return any(isinstance(size, int) and size == 0 for size in shape)
+
+
+def with_masks_of_numbers(module: fx.GraphModule) -> fx.GraphModule:
+    """A graph of ATen calls in which masks of attention are added to scores: 0, or -inf where a boolean hides a key."""
+    masked = [node for node in module.graph.nodes if is_boolean_mask(mask_of(node))]
+    if not masked:
+        return module
+    graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
+    for node in module.graph.nodes:
+        mask = mask_of(node) if node in masked else None
+        if mask is not None:
+            shown, query = mask.meta["val"], node.args[0].meta["val"]
+            numbers = graph.call_function(_aten.where.Scalar, (copies[mask], 0.0, -math.inf))
+            numbers.meta["val"] = query.new_empty(shown.shape, dtype=torch.get_default_dtype())
+            if query.dtype is not torch.get_default_dtype():
+                numbers = graph.call_function(_aten._to_copy.default, (numbers,), {"dtype": query.dtype})
+                numbers.meta["val"] = query.new_empty(shown.shape)
+            copies[node] = graph.node_copy(node, {**copies, mask: numbers}.__getitem__)
+        else:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    return fx.GraphModule(module, graph)
 
 
 def with_padding_in_convolutions(module: fx.GraphModule) -> fx.GraphModule:

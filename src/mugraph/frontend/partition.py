@@ -293,8 +293,9 @@ class _Splitter:
     def _around_parts(self, nodes: list[fx.Node], why: str) -> list[Piece]:
         """Pieces of a group without the calls that put tensors together or take them apart, which stay where they are; if there
         are none, calls that compute something of parts are pieces of their own."""
-        moving = _with_results({node for node in nodes if self.traits[node].moves})
-        apart = moving or _with_results({node for node in nodes if self.traits[node].parts})
+        inside = set(nodes)
+        moving = _with_results({node for node in nodes if self.traits[node].moves}) & inside
+        apart = moving or _with_results({node for node in nodes if self.traits[node].parts}) & inside
         if len(nodes) == 1 or not apart:
             self._leave(nodes, why)
             return []

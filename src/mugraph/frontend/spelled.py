@@ -105,6 +105,8 @@ def slice_scatter(
     x: Tensor, source: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Tensor:
     """The tensor with another one in the place of a slice; without steps between its elements."""
+    if source.dtype is not x.dtype:
+        raise UnsupportedOperator(f"writing {source.dtype} into {x.dtype}; convert it before")
     written = range(x.shape[dim])[slice(start, end, step)]
     if not written or step != 1:
         raise UnsupportedOperator(f"writing to {len(written)} positions {step} apart; write to neighbours")
@@ -144,7 +146,9 @@ def upsample_nearest2d(x: Tensor, output_size: Sequence[int] | None, *scales: An
     sides = x.shape[-2:]
     given = scales[0] if output_size is None and scales and isinstance(scales[0], Sequence) else None
     wanted = output_size or [int(side * factor) for side, factor in zip(sides, given or (), strict=True)]
-    if any(size % side for size, side in zip(wanted, sides, strict=True)):
+    factors = [*given] if given is not None else [scale for scale in scales if isinstance(scale, float)]
+    exact = all(factor == size / side for factor, size, side in zip(factors, wanted, sides, strict=False))
+    if not exact or any(size % side for size, side in zip(wanted, sides, strict=True)):
         raise UnsupportedOperator(f"images of {list(sides)} made {list(wanted)}, which are no multiples")
     for dim, side, size in zip((2, 3), sides, wanted, strict=True):
         x = x.unsqueeze(dim + 1).repeat(dim + 1, size // side).reshape(*x.shape[:dim], size, *x.shape[dim + 1 :])

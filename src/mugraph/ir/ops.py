@@ -198,7 +198,8 @@ class Operator:
                 raise ShapeMismatch(f"{self.name}: attribute 'dtype' must be a dtype, not {dtype!r}")
             numbers = [tensor for number, tensor in enumerate(inputs) if number not in self.indices]
             dtypes = [tensor.dtype for tensor in numbers if tensor.shape] or [tensor.dtype for tensor in numbers]
-            dtype = self._stored(call, functools.reduce(DType.promote, dtypes))
+            counting = [dtype for dtype in dtypes if dtype.is_floating] or dtypes
+            dtype = self._stored(call, functools.reduce(DType.promote, counting))
         return Tensor(self.shape(call), dtype, level)
 
     def _mistyped(self, number: int, tensor: Tensor) -> str:
