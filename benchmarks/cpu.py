@@ -18,12 +18,10 @@ import json
 import math
 import os
 import platform
-import random
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -37,14 +35,13 @@ import torch
 from torch import nn
 
 import mugraph
+from contestants import by_inductor, in_bursts
 from mugraph.devices import device_for
 from mugraph.devices.host import available_cores
 from mugraph.frontend.workloads import WORKLOADS, workload
 
 RESULT = Path(__file__).parent / "results" / "cpu-rivals.json"
-CALLS, BURSTS, PAUSE = 25, 12, 0.05
-BURST_SECONDS = 0.5
-"""A burst of calls that take long has fewer of them, at least three."""
+BURSTS = 12
 GIVEN = {"x", "h", "q", "k", "v"}
 """Names of what changes with every call; the other inputs of a workload are weights."""
 BATCHES = {"gqa": (1, 8), "qknorm": (1, 8), "ntrans": (8, 64, 512)}
@@ -207,18 +204,14 @@ def eager(case: Case, threads: int, budget: float) -> Call:
 
 def inductor(case: Case, threads: int, budget: float) -> Call:
     """`torch.compile` by default."""
-    torch._dynamo.reset()
-    compiled = torch.compile(case.module, dynamic=False)
-    return _called(compiled, case)
+    call: Call = by_inductor(case.module, case.inputs)
+    return call
 
 
 def frozen(case: Case, threads: int, budget: float) -> Call:
     """`torch.compile` with frozen weights, which it packs, and its most thorough search."""
-    torch._dynamo.reset()
-    with torch._inductor.config.patch(freezing=True):
-        compiled = torch.compile(case.module, dynamic=False, mode="max-autotune-no-cudagraphs")
-        compiled(*case.inputs)
-    return _called(compiled, case)
+    call: Call = by_inductor(case.module, case.inputs, freezing=True)
+    return call
 
 
 def openvino(case: Case, threads: int, budget: float) -> Call:
@@ -293,42 +286,15 @@ def timed(name: str, batch: int, dtype: str, threads: int, budget: float) -> dic
             continue
         errors[title] = float((result.double() - exact).abs().max() / exact.abs().max())
         calls[title] = call
-    bursts: dict[str, list[float]] = {title: [] for title in calls}
-    count = {title: _count(call) for title, call in calls.items()}
-    for _ in range(BURSTS):
-        for title in random.sample(list(calls), len(calls)):
-            time.sleep(PAUSE)
-            bursts[title].append(_burst(calls[title], count[title]))
-    seconds = {title: statistics.median(medians) for title, medians in bursts.items()}
     return {
         "case": name,
         "batch": batch,
         "dtype": dtype,
         "threads": threads,
-        "seconds": seconds,
+        "seconds": in_bursts(calls, BURSTS),
         "errors": errors,
         "missing": missing,
     }
-
-
-def _count(call: Call) -> int:
-    """Calls of a burst."""
-    before = time.perf_counter()
-    call()
-    return max(3, min(CALLS, int(BURST_SECONDS / max(time.perf_counter() - before, 1e-9))))
-
-
-def _burst(call: Call, count: int) -> float:
-    """The median seconds of consecutive calls."""
-    seconds: list[float] = []
-    for _ in range(count):
-        before = time.perf_counter()
-        call()
-        seconds.append(time.perf_counter() - before)
-    return statistics.median(seconds)
-
-
-# the command --------------------------------------------------------------------------------------------------------------
 
 
 def ratio(row: Mapping[str, Any]) -> float | None:

@@ -15,9 +15,7 @@ import argparse
 import json
 import math
 import os
-import random
 import resource
-import statistics
 import subprocess
 import sys
 import time
@@ -33,14 +31,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import mugraph
+from contestants import Call, by_inductor, in_bursts
 from mugraph.devices import device_for
 from mugraph.results.data import Report
 
 RESULT = Path(__file__).parent / "results" / "layers.json"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 CACHED = 4096
-CALLS, BURSTS, PAUSE, BURST_SECONDS = 25, 9, 0.05, 0.5
-Call = Callable[[], Any]
+BURSTS = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,10 +243,10 @@ def measured(name: str, dtype: str, scale: int, budget: float, rivals: bool) -> 
     with torch.no_grad():
         calls: dict[str, Call] = {"mugraph": lambda: optimized(*case.inputs), "eager": lambda: case.layer(*case.inputs)}
         if rivals:
-            calls["inductor"] = _compiled(case, freezing=False)
-            calls["inductor frozen"] = _compiled(case, freezing=True)
+            calls["inductor"] = by_inductor(case.layer, case.inputs)
+            calls["inductor frozen"] = by_inductor(case.layer, case.inputs, freezing=True)
         outputs = {title: _tensors(call()) for title, call in calls.items()}
-        record["seconds_of_a_call"] = _bursts(calls)
+        record["seconds_of_a_call"] = in_bursts(calls, BURSTS)
         exact = _tensors(case.layer.double()(*(each.double() for each in case.inputs)))
     record["errors"] = {title: _error(given, exact) for title, given in outputs.items()}
     return record
@@ -281,15 +279,6 @@ def _total(report: Report, optimized: Any, name: str) -> float:
     return float(sum(getattr(each, name) for each in reports))
 
 
-def _compiled(case: Case, freezing: bool) -> Call:
-    torch._dynamo.reset()
-    mode = "max-autotune-no-cudagraphs" if freezing else None
-    with torch._inductor.config.patch(freezing=freezing):
-        function = torch.compile(case.layer, dynamic=False, mode=mode)
-        function(*case.inputs)
-    return lambda: function(*case.inputs)
-
-
 def _tensors(result: Any) -> list[Tensor]:
     return [result] if isinstance(result, Tensor) else list(result)
 
@@ -298,26 +287,6 @@ def _error(given: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
     """The largest difference over the largest element."""
     pairs = zip(given, exact, strict=True)
     return max(float((one.double() - other).abs().max() / other.abs().max()) for one, other in pairs)
-
-
-def _bursts(calls: dict[str, Call]) -> dict[str, float]:
-    """The median of the bursts' medians for each contestant."""
-    bursts: dict[str, list[float]] = {title: [] for title in calls}
-    for _ in range(BURSTS):
-        for title in random.sample(list(calls), len(calls)):
-            time.sleep(PAUSE)
-            bursts[title].append(_burst(calls[title]))
-    return {title: statistics.median(each) for title, each in bursts.items()}
-
-
-def _burst(call: Call) -> float:
-    seconds: list[float] = []
-    start = time.perf_counter()
-    while len(seconds) < CALLS and (len(seconds) < 3 or time.perf_counter() - start < BURST_SECONDS):
-        before = time.perf_counter()
-        call()
-        seconds.append(time.perf_counter() - before)
-    return statistics.median(seconds)
 
 
 def main() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import product
+from typing import Any
 from unittest import mock
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from mugraph.ir import DType, Graph, GraphBuilder, Level, Value
 from mugraph.lower.check import check
@@ -117,16 +120,11 @@ def test_weights_of_8_bits_are_packed_as_they_are(vectors: Vectors, dtype: DType
 @pytest.mark.parametrize("real", [False, True], ids=["emulated", "real"])
 @pytest.mark.parametrize("stored", WHOLE, ids=str)
 def test_matrix_units_multiply_packed_weights_of_8_bits(real: bool, stored: DType, monkeypatch: pytest.MonkeyPatch) -> None:
-    if real and not find_compiler().vectors.tiles:
-        pytest.skip("this host has no matrix unit, or does not let us use it")
-    for panel in (64, 1 << 20):  # panels that sums are kept between, and one
-        monkeypatch.setattr("mugraph.targets.cpu.matrix_tiles._PANEL_BYTES", panel)
-        monkeypatch.setattr("mugraph.targets.cpu.matrix_tiles._PANEL", 32)
-        for (rows, depth, columns), transposed in product(TILED_SHAPES, (False, True)):
-            graph = linear(rows, depth, columns, DType.BF16, transposed=transposed, stored=stored)
-            inputs = given(graph)
-            (result,) = (packed_for(graph, TILED) if real else emulated(graph))(*inputs)
-            assert largest_error(result, exact(graph, inputs)) < 1e-2, (rows, depth, columns, transposed, panel)
+    for make, case in tiled(real, monkeypatch):
+        graph = linear(*case[:3], DType.BF16, transposed=case[3], stored=stored)
+        inputs = given(graph)
+        (result,) = make(graph)(*inputs)
+        assert largest_error(result, exact(graph, inputs)) < 1e-2, case
 
 
 def test_every_whole_number_is_widened_for_the_matrix_unit() -> None:
@@ -158,23 +156,32 @@ def emulated(graph: Graph) -> Executable:
     return Executable(marked, machine, {name: f"#define EMULATED_TILES\n{text}" for name, text in sources.items()})
 
 
+def tiled(
+    real: bool, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Callable[[Graph], Executable], tuple[int, int, int, bool, int]]]:
+    """What makes kernels for the matrix unit, emulated or of this host; and rows, depth, columns, whether the weight is
+    transposed, and the bytes of a panel: panels that sums are kept between, and one."""
+    if real and not find_compiler().vectors.tiles:
+        pytest.skip("this host has no matrix unit, or does not let us use it")
+    for panel in (64, 1 << 20):
+        monkeypatch.setattr("mugraph.targets.cpu.matrix_tiles._PANEL_BYTES", panel)
+        monkeypatch.setattr("mugraph.targets.cpu.matrix_tiles._PANEL", 32)
+        for shape, transposed in product(TILED_SHAPES, (False, True)):
+            yield (lambda graph: packed_for(graph, TILED)) if real else emulated, (*shape, transposed, panel)
+
+
 TILED_SHAPES = [(4, 32, 16), (16, 64, 80), (17, 96, 48), (31, 32, 112), (32, 608, 32), (40, 64, 16), (100, 96, 144)]
 
 
 @pytest.mark.parametrize("real", [False, True], ids=["emulated", "real"])
 @pytest.mark.parametrize("rounded", [False, True], ids=["in fp32", "rounded"])
 def test_matrix_units_multiply_packed_bf16_weights(real: bool, rounded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if real and not find_compiler().vectors.tiles:
-        pytest.skip("this host has no matrix unit, or does not let us use it")
-    for panel in (64, 1 << 20):  # panels that sums are kept between, and one
-        monkeypatch.setattr("mugraph.targets.cpu.matrix_tiles._PANEL_BYTES", panel)
-        monkeypatch.setattr("mugraph.targets.cpu.matrix_tiles._PANEL", 32)
-        for (rows, depth, columns), transposed in product(TILED_SHAPES, (False, True)):
-            graph = linear(rows, depth, columns, DType.BF16, transposed=transposed, rounded=rounded)
-            inputs = [tensor / 8 for tensor in given(graph)]
-            (result,) = (packed_for(graph, TILED) if real else emulated(graph))(*inputs)
-            wanted = exact(graph, inputs)
-            assert largest_error(result, wanted if rounded else wanted.exp()) < 2e-2, (rows, depth, columns, transposed, panel)
+    for make, case in tiled(real, monkeypatch):
+        graph = linear(*case[:3], DType.BF16, transposed=case[3], rounded=rounded)
+        inputs = [tensor / 8 for tensor in given(graph)]
+        (result,) = make(graph)(*inputs)
+        wanted = exact(graph, inputs)
+        assert largest_error(result, wanted if rounded else wanted.exp()) < 2e-2, case
 
 
 def test_sums_that_are_not_rounded_between_panels(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +202,7 @@ def test_packed_memory_is_what_the_words_say(rows: int, columns: int, strips: St
     memory = np.arange(1000, dtype=np.float32)
     packing = Packing(5, ((2, 300), (3, 100)), (rows, columns), (columns, 1), strips)
     packed = np.empty(packing.elements, np.float32)
-    packing.pack(memory, packed)
+    pack(packing, memory, packed)
     step = 2 if strips.pairs else 1
     expected = []
     for window in (0, 100, 200, 300, 400, 500):
@@ -207,6 +214,35 @@ def test_packed_memory_is_what_the_words_say(rows: int, columns: int, strips: St
     assert packed.tolist() == expected
 
 
+def packed_by_one(packing: Packing, memory: NDArray[Any], packed: NDArray[Any]) -> None:
+    """Write what lies in a tensor's memory as it is packed; both are given as arrays of one dimension."""
+    counts = tuple(count for count, _ in packing.windows)
+    rows, columns = packing.shape
+    steps = (*(stride for _, stride in packing.windows), *packing.strides)
+    windows = np.lib.stride_tricks.as_strided(
+        memory[packing.offset :], (*counts, rows, columns), [step * memory.itemsize for step in steps], writeable=False
+    )
+    result = packed.reshape(*counts, rows * columns)
+    pair = 2 if packing.strips.pairs else 1
+    for top in range(0, rows, packing.strips.depth):
+        depth = min(packing.strips.depth, rows - top)
+        for start, count, width in _pieces(columns, packing.strips.width):
+            part = windows[..., top : top + depth, start : start + count * width]
+            split = part.reshape(*counts, depth // pair, pair, count, width)
+            place = columns * top + depth * start
+            stored = result[..., place : place + depth * count * width].reshape(*counts, count, depth // pair, width, pair)
+            stored[...] = np.moveaxis(split, (-2, -4, -1, -3), (-4, -3, -2, -1))
+
+
+def _pieces(total: int, size: int) -> Iterator[tuple[int, int, int]]:
+    """(start, count, size) of the equal pieces of a dimension, and of what is left of it."""
+    whole = total // size
+    if whole:
+        yield 0, whole, size
+    if total % size:
+        yield whole * size, 1, total % size
+
+
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32, np.float64])
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (7, 10), (64, 48), (130, 33)])
 def test_all_threads_pack_what_one_would(dtype: type[np.generic], rows: int, columns: int) -> None:
@@ -216,7 +252,7 @@ def test_all_threads_pack_what_one_would(dtype: type[np.generic], rows: int, col
             continue
         packing = Packing(5, ((2, rows * columns), (1, 7)), (rows, columns), strides, Strips(depth, width, pairs))
         wanted, packed = (np.zeros(packing.elements, dtype) for _ in range(2))
-        packing.pack(memory, wanted)
+        packed_by_one(packing, memory, wanted)
         pack(packing, memory, packed)
         np.testing.assert_array_equal(packed, wanted)
 

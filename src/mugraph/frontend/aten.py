@@ -194,15 +194,15 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def _sum(x: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    return x.sum(_all_if_empty(dim), keepdim)
+    return x.sum(spelled.all_if_empty(dim), keepdim)
 
 
 def _mean(x: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    return x.mean(_all_if_empty(dim), keepdim)
+    return x.mean(spelled.all_if_empty(dim), keepdim)
 
 
 def _amax(x: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
-    return x.amax(_all_if_empty(dim), keepdim)
+    return x.amax(spelled.all_if_empty(dim), keepdim)
 
 
 def _max(x: Tensor, dim: int | Tensor | None = None, keepdim: bool = False) -> Tensor | tuple[Tensor, None]:
@@ -212,14 +212,10 @@ def _max(x: Tensor, dim: int | Tensor | None = None, keepdim: bool = False) -> T
     return largest if dim is None else (largest, None)
 
 
-def _amin(x: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
-    return -(-x).amax(_all_if_empty(dim), keepdim)
-
-
 def _min(x: Tensor, dim: int | Tensor | None = None, keepdim: bool = False) -> Tensor | tuple[Tensor, None]:
     if isinstance(dim, Tensor):
         return x.minimum(dim)
-    least = _amin(x, dim, keepdim)
+    least = spelled.amin(x, dim, keepdim)
     return least if dim is None else (least, None)
 
 
@@ -228,7 +224,7 @@ def _var(
 ) -> Tensor:
     if isinstance(dim, bool):  # the overload without dimensions
         return _var(x, None, dim)
-    dims = _all_if_empty(dim)
+    dims = spelled.all_if_empty(dim)
     spread = (x - x.mean(dims, keepdim=True)).square().sum(dims, keepdim)
     averaged = math.prod(x.shape) // math.prod(spread.shape)
     return spread / (averaged - (int(unbiased) if correction is None else correction))
@@ -416,10 +412,6 @@ def _fill(x: Tensor, value: Operand) -> Tensor:
 # --- inside ----------------------------------------------------------------------------------------------------------
 
 
-def _all_if_empty(dim: Dims) -> Dims:
-    return None if isinstance(dim, Sequence) and not dim else dim
-
-
 def _operands(tensor: Tensor, op: str) -> tuple[Value, ...]:
     """The operands of a tensor computed by `op`, nothing for a tensor of another origin."""
     node = tensor.program.node(tensor)
@@ -542,7 +534,7 @@ ROWS: dict[str, Rule] = {
     "mean": _mean,
     "amax": _amax,
     "max": _max,
-    "amin": _amin,
+    "amin": spelled.amin,
     "min": _min,
     "var": _var,
     "std": _std,

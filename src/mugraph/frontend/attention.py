@@ -17,6 +17,7 @@ import torch
 from torch import fx
 
 from mugraph.errors import UnsupportedOperator
+from mugraph.frontend.torch_casts import tensor_of
 from mugraph.ir.program import ProgramTensor as Tensor
 from mugraph.ir.scalar import Scalar
 
@@ -104,8 +105,8 @@ def mask_of(node: fx.Node) -> fx.Node | None:
 
 def is_boolean_mask(mask: fx.Node | None) -> bool:
     """Whether a mask says which keys are not hidden, and is not added."""
-    value = None if mask is None else mask.meta.get("val")
-    return isinstance(value, torch.Tensor) and value.dtype is torch.bool
+    value = None if mask is None else tensor_of(mask)
+    return value is not None and value.dtype is torch.bool
 
 
 @functools.lru_cache(maxsize=8)
@@ -116,6 +117,4 @@ def causal_mask(shape: tuple[int, int], dtype: torch.dtype, device: torch.device
 
 def hides_a_row(mask: torch.Tensor) -> bool:
     """Whether a mask [..., queries, keys] hides every key of some query."""
-    if mask.dtype is torch.bool:
-        return not bool(mask.any(-1).all())
     return bool((mask.amax(-1) == -math.inf).any())

@@ -13,10 +13,9 @@ from dataclasses import replace
 from torch import fx
 
 from mugraph.frontend.library import LibraryKernel
-from mugraph.frontend.node_traits import tensor_of
 from mugraph.frontend.partition import Left, Partition, Piece
 from mugraph.frontend.splice import ANY_STRIDES, in_order
-from mugraph.frontend.torch_casts import name_of
+from mugraph.frontend.torch_casts import name_of, tensor_of
 from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.graph import Graph, Level
 

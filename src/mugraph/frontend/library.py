@@ -16,8 +16,8 @@ import torch
 from torch import fx
 
 from mugraph.frontend.graph_passes import arguments_of_call, viewed
-from mugraph.frontend.node_traits import CallWork, bytes_of, tensor_of, work_of_call
-from mugraph.frontend.torch_casts import name_of
+from mugraph.frontend.node_traits import CallWork, bytes_of, work_of_call
+from mugraph.frontend.torch_casts import name_of, tensor_of
 
 _CONSTANT = "mugraph constant"
 _AFFINE = frozenset({"add", "sub", "rsub", "mul", "div"})

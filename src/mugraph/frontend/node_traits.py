@@ -25,7 +25,7 @@ from mugraph.frontend.attention import WATCHED_ROWS
 from mugraph.frontend.constants import KNOWN_MASKS
 from mugraph.frontend.conversion import Signature, convert
 from mugraph.frontend.permuted_blocks import ARRANGED_ROWS, TINY_MATRIX, arranged
-from mugraph.frontend.torch_casts import DTYPES, INTEGERS, rounds
+from mugraph.frontend.torch_casts import DTYPES, INTEGERS, rounds, tensor_of
 from mugraph.ir.cores import bytes_read, has_lookups
 from mugraph.ir.graph import Graph
 from mugraph.ir.index_maps import Structure
@@ -233,12 +233,6 @@ def described(graph: fx.Graph) -> str:
         f"{node.op} {node.target} {fx.map_arg((node.args, node.kwargs), names.__getitem__)} {node.meta.get('val')} {rounds(node)}"
         for node in graph.nodes
     )
-
-
-def tensor_of(node: fx.Node) -> torch.Tensor | None:
-    """The tensor without data that a node gives; None for what is no lone tensor."""
-    value = node.meta.get("val")
-    return value if isinstance(value, torch.Tensor) else None
 
 
 def alone(node: fx.Node) -> bool:

@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from mugraph.frontend.attention import is_boolean_mask, mask_of
-from mugraph.frontend.torch_casts import DTYPES, name_of
+from mugraph.frontend.torch_casts import DTYPES, name_of, tensor_of
 from mugraph.ir.dtypes import DType
 
 _COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
@@ -53,9 +53,4 @@ def _compared_in(node: fx.Node) -> torch.dtype | None:
 
 
 def _tensors(node: fx.Node) -> list[torch.Tensor]:
-    return [tensor for source in node.all_input_nodes if (tensor := _tensor(source)) is not None]
-
-
-def _tensor(node: fx.Node) -> torch.Tensor | None:
-    value = node.meta.get("val")
-    return value if isinstance(value, torch.Tensor) else None
+    return [tensor for source in node.all_input_nodes if (tensor := tensor_of(source)) is not None]

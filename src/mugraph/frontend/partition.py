@@ -34,11 +34,10 @@ from mugraph.frontend.node_traits import (
     mutates,
     program_of,
     share,
-    tensor_of,
     work_of_call,
     work_of_program,
 )
-from mugraph.frontend.torch_casts import draws_random_numbers, note_roundings
+from mugraph.frontend.torch_casts import draws_random_numbers, note_roundings, tensor_of
 from mugraph.ir.graph import Graph, Tensor
 from mugraph.ir.parts import objection
 

@@ -46,9 +46,19 @@ def addbmm(added: Tensor, x: Tensor, y: Tensor, *, beta: float = 1, alpha: float
 # --- sizes and distances ---------------------------------------------------------------------------------------------
 
 
+def all_if_empty(dim: Dims) -> Dims:
+    """The dimensions of a reduction: no list of them is all."""
+    return None if isinstance(dim, Sequence) and not dim else dim
+
+
+def amin(x: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
+    """The smallest element."""
+    return -(-x).amax(all_if_empty(dim), keepdim)
+
+
 def norm(x: Tensor, ord: float | None = 2, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The vector norm of any order: powers of sizes, added up; for order 0, how many elements are not 0."""
-    dims = None if isinstance(dim, Sequence) and not dim else dim
+    dims = all_if_empty(dim)
     if ord in (2, None):
         return x.square().sum(dims, keepdim).sqrt()
     size = x.apply("abs")
@@ -57,7 +67,7 @@ def norm(x: Tensor, ord: float | None = 2, dim: Dims = None, keepdim: bool = Fal
     if ord == math.inf:
         return size.amax(dims, keepdim)
     if ord == -math.inf:
-        return -(-size).amax(dims, keepdim)
+        return amin(size, dims, keepdim)
     if ord == 0:
         return not_equal(x, 0).sum(dims, keepdim)
     assert ord is not None
@@ -84,12 +94,12 @@ def cdist(x: Tensor, y: Tensor, p: float, compute_mode: int | None = None) -> Te
 
 def nansum(x: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The sum of what is not NaN."""
-    return select(isnan(x), 0, x).sum(None if isinstance(dim, Sequence) and not dim else dim, keepdim)
+    return select(isnan(x), 0, x).sum(all_if_empty(dim), keepdim)
 
 
 def aminmax(x: Tensor, *, dim: int | None = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     """The smallest and the largest element."""
-    return -(-x).amax(dim, keepdim), x.amax(dim, keepdim)
+    return amin(x, dim, keepdim), x.amax(dim, keepdim)
 
 
 # --- parts -----------------------------------------------------------------------------------------------------------
@@ -160,7 +170,7 @@ def upsample_nearest2d(x: Tensor, output_size: Sequence[int] | None, *scales: An
 
 def binary_cross_entropy_of_logits(x: Tensor, target: Tensor, weight: Tensor | None, pos_weight: Tensor | None) -> Tensor:
     """(1 - target) x + log(1 + exp(-x)), the latter times 1 + (pos_weight - 1) target, all of it times `weight`."""
-    unlikely = (-x).relu() + (-x.apply("abs")).exp().apply("log1p")
+    unlikely = _softplus(-x)
     scaled = unlikely if pos_weight is None else unlikely * ((pos_weight - 1) * target + 1)
     loss = (1 - target) * x + scaled
     return loss if weight is None else loss * weight
@@ -168,8 +178,12 @@ def binary_cross_entropy_of_logits(x: Tensor, target: Tensor, weight: Tensor | N
 
 def soft_margin(x: Tensor, target: Tensor) -> Tensor:
     """log(1 + exp(-target x)) without overflow."""
-    margin = x * target
-    return (-margin).relu() + (-margin.apply("abs")).exp().apply("log1p")
+    return _softplus(-(x * target))
+
+
+def _softplus(x: Tensor) -> Tensor:
+    """log(1 + exp(x)) without overflow."""
+    return x.relu() + (-x.apply("abs")).exp().apply("log1p")
 
 
 def tanh_backward(grad: Tensor, output: Tensor) -> Tensor:

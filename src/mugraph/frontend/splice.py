@@ -17,10 +17,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 from mugraph.frontend.attention import causal_mask, hides_a_row
 from mugraph.frontend.graph_passes import arguments_of_call
 from mugraph.frontend.library import LibraryKernel
-from mugraph.frontend.node_traits import tensor_of
 from mugraph.frontend.partition import Left, Partition, Piece
 from mugraph.frontend.pytree import lies_alike
-from mugraph.frontend.torch_casts import TORCH_DTYPES, name_of
+from mugraph.frontend.torch_casts import TORCH_DTYPES, name_of, tensor_of
 
 STEP = "mugraph step"
 """Where a call of a spliced graph says which piece or which call of the original graph it belongs to."""

@@ -57,6 +57,12 @@ _OF_BITS = frozenset({"bitwise_and", "__and__", "bitwise_right_shift", "__rshift
 """Those that take bits of whole numbers, of which rows know those that count."""
 
 
+def tensor_of(node: fx.Node) -> torch.Tensor | None:
+    """The tensor without data that a node gives; None for what is no lone tensor."""
+    value = node.meta.get("val")
+    return value if isinstance(value, torch.Tensor) else None
+
+
 def wraps_around(node: fx.Node) -> bool:
     """Whether a call gives whole numbers of 8 bits otherwise than by moving such numbers or taking bits of them: it counts modulo
     256."""

@@ -120,7 +120,8 @@ class Arrays(Protocol):
     def from_numpy(self, array: Array, tensor: Tensor) -> Any: ...
 
     def refilled(self, held: Any | None, array: Array, tensor: Tensor) -> Any:
-        """As `from_numpy`, but in other memory than the array's: that of what came of an earlier call, if there is any."""
+        """As `from_numpy`, so that it is seen that values are others than before: in the memory of what came of an earlier call,
+        or in new memory, where something is kept of what does not change."""
         ...
 
 
@@ -252,9 +253,7 @@ class NumpyArrays:
         return np.require(np.broadcast_to(array, tensor.shape), self.dtype(tensor.dtype), "C")
 
     def refilled(self, held: Array | None, array: Array, tensor: Tensor) -> Array:
-        made = np.empty(tensor.shape, self.dtype(tensor.dtype)) if held is None else held
-        np.copyto(made, array, casting="unsafe")
-        return made
+        return self.from_numpy(array, tensor)  # of which nothing is kept
 
 
 class TorchArrays:

@@ -32,8 +32,9 @@ from mugraph.errors import InvalidInput
 from mugraph.frontend.capture import captured
 from mugraph.frontend.graph_passes import concrete, numbers_of, owner_of, ready_to_cut
 from mugraph.frontend.library import mark_constant
-from mugraph.frontend.node_traits import bytes_of, tensor_of
+from mugraph.frontend.node_traits import bytes_of
 from mugraph.frontend.partition import Partition, Piece
+from mugraph.frontend.torch_casts import tensor_of
 from mugraph.pieces.library_ways import example_of
 from mugraph.pieces.piece_optimizer import GraphsByForm, PieceOptions, optimizer
 from mugraph.pieces.plan import Plan, plans

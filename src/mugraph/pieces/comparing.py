@@ -22,12 +22,12 @@ from mugraph.frontend.calling import arguments_of
 from mugraph.frontend.comparison import Captured, Values, as_stored, classes_of_equal
 from mugraph.frontend.constants import UNWRITTEN
 from mugraph.frontend.graph_passes import arguments_of_call
-from mugraph.frontend.node_traits import Inspector, Traits, program_of, tensor_of
+from mugraph.frontend.node_traits import Inspector, Traits, program_of
 from mugraph.frontend.partition import unknown_mask
 from mugraph.frontend.pytree import FunctionCalling, places_of_tensors, same_value
 from mugraph.frontend.recorded_graph import RecordedGraph, recorded_graph
 from mugraph.frontend.returned import Structure, difference, structure_from
-from mugraph.frontend.torch_casts import DTYPES, FLOATS, draws_random_numbers, name_of, note_roundings
+from mugraph.frontend.torch_casts import DTYPES, FLOATS, draws_random_numbers, name_of, note_roundings, tensor_of
 from mugraph.ir.graph import Graph
 from mugraph.ir.readings import readings
 from mugraph.support.deadline import Deadline

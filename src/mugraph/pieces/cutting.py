@@ -34,7 +34,7 @@ from mugraph.pieces.partitioned import Partitioned, with_report
 from mugraph.pieces.piece_optimizer import Optimizer, PieceOptions
 from mugraph.pieces.plan import plans
 from mugraph.results.coverage import Amount, Coverage, LeftCalls, divided, ranked
-from mugraph.results.data import Report
+from mugraph.results.data import Report, stage_seconds
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.baselines import EAGER
 from mugraph.runtime.benchmarking import quickest
@@ -209,9 +209,7 @@ def _report(cut: CutGraph, optimizer: Optimizer, deadline: Deadline, seed: int) 
         search=search,
         proposed=sum(report.proposed for report in reports),
         rejected=tuple(rejection for report in reports for rejection in report.rejected),
-        compile_seconds=sum(report.compile_seconds for report in reports),
-        measure_seconds=sum(report.measure_seconds for report in reports),
-        verify_seconds=sum(report.verify_seconds for report in reports),
+        **stage_seconds(reports),
         total_seconds=deadline.elapsed,
         original_latency=None,
         seed=seed,

@@ -17,9 +17,9 @@ from mugraph.devices import device_for
 from mugraph.devices.host import is_busy
 from mugraph.frontend.graph_passes import arguments_of_call, owner_of
 from mugraph.frontend.library import LibraryKernel, is_constant, linear_layers
-from mugraph.frontend.node_traits import tensor_of
 from mugraph.frontend.partition import Left, Partition, Piece
 from mugraph.frontend.splice import as_torch, spliced
+from mugraph.frontend.torch_casts import tensor_of
 from mugraph.pieces.image_layouts import Layout
 from mugraph.pieces.other_ways import Way
 from mugraph.pieces.packed_weights import packed

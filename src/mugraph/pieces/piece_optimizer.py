@@ -18,9 +18,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 from mugraph.devices import device_for, resolved
 from mugraph.devices.host import is_busy
 from mugraph.errors import InvalidInput, LeftToPyTorch, MugraphError, TargetUnavailable
-from mugraph.frontend.node_traits import tensor_of
 from mugraph.frontend.partition import Piece
 from mugraph.frontend.splice import as_torch, runnable
+from mugraph.frontend.torch_casts import tensor_of
 from mugraph.ir.graph import Graph
 from mugraph.pieces.image_layouts import Layout
 from mugraph.pieces.library_ways import Library, example_of, layers_of, weights_of, with_packed_weights

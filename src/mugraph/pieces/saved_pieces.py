@@ -24,7 +24,7 @@ from mugraph.pieces.data import CutGraph, PartitionedResult
 from mugraph.pieces.image_layouts import Layout
 from mugraph.pieces.plan import Plan
 from mugraph.pieces.saved_graph import cut_from_json, cut_to_json
-from mugraph.results.data import Report
+from mugraph.results.data import Report, stage_seconds
 from mugraph.results.places import check_replaceable
 from mugraph.results.serialization import (
     documents,
@@ -83,12 +83,9 @@ def rebuilt_pieces(
     if not saved.report.found:
         raise InvalidInput(f"{folder} runs the original, as no muGraph was faster; optimize the function for {target}")
     results = [rebuilt_program(place) for place in saved.programs]
-    reports = [result.report for result in results]
     report = replace(
         saved.report,
-        compile_seconds=sum(report.compile_seconds for report in reports),
-        measure_seconds=sum(report.measure_seconds for report in reports),
-        verify_seconds=sum(report.verify_seconds for report in reports),
+        **stage_seconds([result.report for result in results]),
         total_seconds=deadline.elapsed,
         original_latency=None,
         comparison=None,

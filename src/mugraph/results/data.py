@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, NoReturn, Self, TypedDict, TypeVar
 
 from mugraph.errors import StorageError
 from mugraph.frontend.calling import Calling
@@ -336,3 +336,20 @@ class Result(Shared):
     def sources(self) -> dict[str, str]:
         """Generated source by file name."""
         return dict(self.executable.sources)
+
+
+class StageSeconds(TypedDict):
+    """Seconds of the stages behind the search, by the names they have in a report."""
+
+    compile_seconds: float
+    measure_seconds: float
+    verify_seconds: float
+
+
+def stage_seconds(reports: Sequence[Report]) -> StageSeconds:
+    """The seconds of several reports together."""
+    return {
+        "compile_seconds": sum(report.compile_seconds for report in reports),
+        "measure_seconds": sum(report.measure_seconds for report in reports),
+        "verify_seconds": sum(report.verify_seconds for report in reports),
+    }

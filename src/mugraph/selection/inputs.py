@@ -41,9 +41,8 @@ def runner(executable: Executable) -> Runner:
     held: list[Any] = [None] * len(tensors)
 
     def run(*arrays: Array) -> Sequence[Array]:
-        if library is not NUMPY:  # of what is written into tensors PyTorch knows: it is packed again
-            held[:] = map(library.refilled, held, arrays, tensors)
-        operands = machine.moved(_converted(executable.graph, arrays, library) if library is NUMPY else held)
+        held[:] = map(library.refilled, held, arrays, tensors)
+        operands = machine.moved(held)
         return [machine.arrays(operands).to_numpy(output) for output in executable(*operands)]
 
     return run

@@ -171,11 +171,11 @@ class Qualifier:
                     break
                 begun = self.deadline.elapsed
                 rough += _measured([entry], inputs, _ROUGH_ROUNDS)
-                for earlier in rough[-2:-1]:  # not before: what both have packed alike was packed once
-                    earlier.executable.forget_weights()
+                if len(rough) > 1:  # now: what both have packed alike was packed once
+                    rough[-2].executable.forget_weights()
                 longest = max(longest, self.deadline.elapsed - begun)
-            for entry in rough[-1:]:
-                entry.executable.forget_weights()
+            if rough:
+                rough[-1].executable.forget_weights()
             best = _fastest_first(rough)[:_FINALISTS]
             timed = self._carefully([*best, *(self._unpacked(entry) for entry in best if entry.executable.packs)], inputs)
             finalists = _one_of_each(_fastest_first(timed))

@@ -1,0 +1,58 @@
+"""PyTorch's compiler as a contestant, and calls of several contestants in bursts, one after the other in random order.
+
+A burst has up to 25 calls, and fewer, at least three, of those that take long; between bursts there is a pause of 50 ms, since
+pools of threads that spin disturb the next. The median of the bursts' medians counts.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+Call = Callable[[], Any]
+
+_CALLS, _PAUSE, _SECONDS = 25, 0.05, 0.5
+
+
+def by_inductor(module: nn.Module, inputs: Sequence[torch.Tensor], *, freezing: bool = False) -> Call:
+    """`torch.compile` by default, or with frozen weights, which it packs, and its most thorough search; called once."""
+    torch._dynamo.reset()
+    mode = "max-autotune-no-cudagraphs" if freezing else None
+    with torch._inductor.config.patch(freezing=freezing):
+        compiled = torch.compile(module, dynamic=False, mode=mode)
+        compiled(*inputs)
+    return lambda: compiled(*inputs)
+
+
+def in_bursts(calls: Mapping[str, Call], rounds: int) -> dict[str, float]:
+    """The seconds of a call of each contestant, over so many bursts of each."""
+    bursts: dict[str, list[float]] = {title: [] for title in calls}
+    counts = {title: _count(call) for title, call in calls.items()}
+    for _ in range(rounds):
+        for title in random.sample(list(calls), len(calls)):
+            time.sleep(_PAUSE)
+            bursts[title].append(_burst(calls[title], counts[title]))
+    return {title: statistics.median(medians) for title, medians in bursts.items()}
+
+
+def _count(call: Call) -> int:
+    """Calls of a burst."""
+    before = time.perf_counter()
+    call()
+    return max(3, min(_CALLS, int(_SECONDS / max(time.perf_counter() - before, 1e-9))))
+
+
+def _burst(call: Call, count: int) -> float:
+    """The median seconds of consecutive calls."""
+    seconds: list[float] = []
+    for _ in range(count):
+        before = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - before)
+    return statistics.median(seconds)
