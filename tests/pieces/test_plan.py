@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import fx
@@ -26,11 +26,18 @@ def decode(
     return (q @ keys.transpose(2, 3)).softmax(-1) @ values
 
 
-def recorded() -> fx.GraphModule:
-    """Its ATen graph with shapes."""
+def after_a_chain(q: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+    """The same after a chain of more operators."""
+    for _ in range(12):
+        q = torch.tanh(q * q + 1)
+    return decode(q, *others)
+
+
+def recorded(function: Callable[..., object] = decode) -> fx.GraphModule:
+    """The ATen graph of a function of what a query is decoded with, with shapes."""
     one, many = (torch.randn(1, 2, rows, WIDTH) for rows in (1, CACHED))
     with torch.no_grad():
-        module: fx.GraphModule = make_fx(decode, tracing_mode="fake")(one, one, one, many, many, torch.randn(WIDTH))
+        module: fx.GraphModule = make_fx(function, tracing_mode="fake")(one, one, one, many, many, torch.randn(WIDTH))
     return module
 
 
@@ -46,17 +53,19 @@ class Choosy(Optimizer):
         super().__init__(PieceOptions(profile=False, cache="off", seed=3, pack=False))
         self.refused, self.hurry = refused, hurry
         self.asked: list[set[str]] = []
+        self.given: list[float] = []
 
     def _tried(self, piece: Piece, budget: float | None, graphs: Mapping[tuple[object, ...], Graph]) -> PieceOutcome:
         self.asked.append(names(piece))
+        self.given.append(budget or 0.0)
         if self.refused <= names(piece):
             return PieceOutcome(None, "there is nothing")
         return super()._tried(piece, 0.0 if (budget or 0.0) < self.hurry else budget, graphs)
 
 
-def planned(optimizer: Optimizer, budget: float = 120.0) -> Plan:
-    """The plan of it."""
-    (plan,) = plans(recorded(), "cpu", optimizer, Deadline(budget))
+def planned(optimizer: Optimizer, budget: float = 120.0, function: Callable[..., object] = decode) -> Plan:
+    """The plan of a function."""
+    (plan,) = plans(recorded(function), "cpu", optimizer, Deadline(budget))
     return plan
 
 
@@ -84,9 +93,22 @@ def test_calls_that_move_parts_stay_if_nothing_else_helps() -> None:
 
 
 def test_a_part_that_only_lacked_time_gets_more_before_it_is_taken_apart() -> None:
-    whole = {"rsqrt", "cat"}
-    optimizer = Choosy(whole, hurry=45.0)
-    plan = planned(optimizer, 80.0)
-    attention = {"cat", "_softmax"}
-    assert [asked & (attention | whole) for asked in optimizer.asked].count(attention) == 2
+    whole, attention = {"rsqrt", "cat"}, {"cat", "_softmax"}
+    optimizer = Choosy(whole, hurry=25.0)
+    plan = planned(optimizer, 60.0, after_a_chain)
+    given = [
+        seconds
+        for asked, seconds in zip(optimizer.asked, optimizer.given, strict=True)
+        if asked & (attention | whole) == attention
+    ]
+    assert given[0] < 25.0 < given[1]
     assert any(attention <= names(piece) for piece in plan.partition.pieces)
+
+
+def test_what_small_pieces_leave_is_for_larger_ones() -> None:
+    optimizer = Choosy({"rsqrt", "cat"})
+    planned(optimizer, 100.0)
+    whole, norms, attention = optimizer.given[0], optimizer.given[1], optimizer.given[-1]
+    assert "rsqrt" in optimizer.asked[1]
+    assert "cat" in optimizer.asked[-1]
+    assert norms < 0.5 * whole < 0.9 * whole < attention

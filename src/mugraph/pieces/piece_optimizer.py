@@ -29,7 +29,7 @@ from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.benchmarking import Duel, duel
 from mugraph.search.constraints import SearchSpace
 from mugraph.search.executors import Workers, check_workers
-from mugraph.selection.qualification import Evidence
+from mugraph.selection.qualification import KEPT, Evidence
 from mugraph.selection.structure_key import form_of
 from mugraph.selection.whole_programs import check_evidence, superoptimize_program
 from mugraph.support.deadline import Deadline
@@ -54,12 +54,12 @@ _Known = Mapping[tuple[object, ...], Graph]
 class PieceOptions:
     """What `torch.compile(..., backend="mugraph", options={...})` may say.
 
-    `budget` is in seconds for the pieces of one graph together (None: no limit): the distinct ones have equal shares of it, and
-    what these leave is for those whose time ran out. `keep` is "faster" to run a piece by its kernels only where they were
-    measured to beat torch, "all" to do so wherever there are any. Of a graph with symbolic sizes, up to `sizes` sizes that keep
-    coming get kernels. With `strict` a piece that cannot be optimized is an error instead of a line in the log. With `pack`,
-    weights of convolutions and linear layers that the library runs are kept in its own layout too, which takes their memory once
-    more. `cache` is one of `mugraph.support.store.Mode` (None: as $MUGRAPH_CACHE says). The others are as in
+    `budget` is in seconds for the pieces of one graph together (None: no limit): the distinct ones have shares of it by their
+    operators, and what these leave is for those whose time ran out. `keep` is "faster" to run a piece by its kernels only where
+    they were measured to beat torch, "all" to do so wherever there are any. Of a graph with symbolic sizes, up to `sizes` sizes
+    that keep coming get kernels. With `strict` a piece that cannot be optimized is an error instead of a line in the log. With
+    `pack`, weights of convolutions and linear layers that the library runs are kept in its own layout too, which takes their
+    memory once more. `cache` is one of `mugraph.support.store.Mode` (None: as $MUGRAPH_CACHE says). The others are as in
     `mugraph.superoptimize`.
     """
 
@@ -152,10 +152,10 @@ class Optimizer:
         """
         keys = [digest_of(digest(piece.program), *self._rivals(piece), *self._weights(piece)) for piece in pieces]
         distinct = dict(zip(keys, pieces, strict=True))
-        unknown = sum(key not in self._outcomes for key in distinct)
-        share = deadline.share(1 / max(unknown, 1))
-        for key, piece in distinct.items():
-            self._try(key, piece, share, graphs)
+        unknown = sorted((key for key in distinct if key not in self._outcomes), key=lambda key: _size(distinct[key]))
+        for number, key in enumerate(unknown):  # what small ones leave is for large ones
+            left = sum(_size(distinct[other]) for other in unknown[number:])
+            self._try(key, distinct[key], deadline.share(_size(distinct[key]) / left), graphs)
         needy = [key for key in distinct if self._outcomes[key].ran_out and not once]
         needy.sort(key=lambda key: -sum(node.output.bytes for node in distinct[key].program.inputs()))
         while needy:
@@ -197,7 +197,7 @@ class Optimizer:
             return PieceOutcome(None, f"{type(error).__name__}: {error}")
 
     def _optimized(self, piece: Piece, budget: float | None, like: Graph | None) -> Superoptimized:
-        options = self.options
+        options, profile = self.options, self.options.profile and like is None
         return superoptimize_program(
             piece.program,
             budget=budget,
@@ -205,7 +205,8 @@ class Optimizer:
             target=options.target,
             seed=options.seed,
             evidence=options.evidence,
-            profile=options.profile and like is None,
+            profile=profile,
+            candidates=KEPT if profile else 1,
             max_error=options.max_error,
             cache=options.cache,
             like=like,
@@ -256,6 +257,11 @@ class Optimizer:
         if not is_busy():
             store.put(KIND, key, outcome.to_json())
         return outcome
+
+
+def _size(piece: Piece) -> int:
+    """The operators of a piece, about proportional to which is the time that it takes."""
+    return max(len(piece.program.kernels()), 1)
 
 
 def ran_out(report: Report, proved: int) -> bool:

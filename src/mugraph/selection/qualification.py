@@ -42,7 +42,7 @@ _COMPILED = 16
 """Proposals that are compiled and timed roughly, best predicted cost first."""
 _FINALISTS = 5
 """Proposals that are timed carefully before proving."""
-_KEPT = 3
+KEPT = 3
 """Proposals that are proved, fastest first."""
 _PROVING_SECONDS = 10.0
 """No further proof starts after this time once one candidate is kept: big programs do not wait for the runners-up."""
@@ -108,6 +108,8 @@ class Qualifier:
     """The user's own function, whose rounding errors and range are the measure for candidates."""
     constants: Collection[str] = ()
     """Names of the inputs that do not change between calls, which kernels have packed where that was measured to be faster."""
+    most: int = KEPT
+    """How many proposals are proved."""
     sampling_seed: int = field(init=False)
     """Of everything that is random but proofs, whose certificates record their own."""
     seconds: dict[_Stage, float] = field(default_factory=lambda: {"compile": 0.0, "measure": 0.0, "verify": 0.0})
@@ -133,8 +135,8 @@ class Qualifier:
         kept: list[Proved] = []
         enough = Deadline(_PROVING_SECONDS)
         tried = itertools.islice(self._defined(proposals), _COMPILED)
-        while some := list(itertools.islice(tried, _KEPT - len(kept))):
-            kept += self.prove(self._compiled(some, unpacked=True), _KEPT - len(kept))
+        while some := list(itertools.islice(tried, self.most - len(kept))):
+            kept += self.prove(self._compiled(some, unpacked=True))
             if self.interrupted or self.deadline.passed or (kept and enough.passed):
                 break
         return kept
@@ -188,13 +190,13 @@ class Qualifier:
         graph = entry.graph.with_constants(())
         return Contestant(graph, entry.cost, build(graph, self.target))
 
-    def prove(self, ranked: Sequence[Contestant], most: int = _KEPT) -> list[Proved]:
+    def prove(self, ranked: Sequence[Contestant]) -> list[Proved]:
         """The first few, at `most`, that agree with float64 and are equivalent to the program, in the order given.
 
         Once there is one, no proof is begun that the deadline would cut off if it takes as long as those before.
         """
         kept: list[Proved] = []
-        most = 1 if self.interrupted else most
+        most = 1 if self.interrupted else self.most
         enough, longest = Deadline(_PROVING_SECONDS), 0.0
         with self._stage("verify"):
             for entry in ranked:

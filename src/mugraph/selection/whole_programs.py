@@ -28,7 +28,7 @@ from mugraph.search.executors import Workers, check_workers
 from mugraph.selection.inputs import random_tensors, torch_runner, traceable
 from mugraph.selection.own_function import OwnCall
 from mugraph.selection.proposals import Engine, Found, Inquiry, engine_of
-from mugraph.selection.qualification import Contestant, Evidence, Proved, Qualifier
+from mugraph.selection.qualification import KEPT, Contestant, Evidence, Proved, Qualifier
 from mugraph.selection.result_cache import ResultCache
 from mugraph.selection.structure_key import of_form
 from mugraph.support.deadline import Deadline
@@ -66,6 +66,8 @@ class OptimizationSettings:
     baselines: bool = False
     pack: bool = True
     constants: tuple[str, ...] = ()
+    candidates: int = KEPT
+    """How many muGraphs are proved."""
 
     def __post_init__(self) -> None:
         check_evidence(self.seed, self.max_error, self.evidence)
@@ -91,6 +93,7 @@ class OptimizationSettings:
             "like": None if self.like is None else graph_digest(self.like),
             "space": space.to_json(),
             "constants": sorted(problem.constants),
+            "candidates": self.candidates,
             "rival": "the program" if problem.own is None else "the function",
         }
 
@@ -152,7 +155,7 @@ def superoptimized(
     problem = replace(problem, constants=constants, inputs=inputs)
     device, store = device_for(wanted.target), Store.of(wanted.cache)
     checks = (wanted.seed, wanted.max_error, wanted.evidence, problem.baseline)
-    qualifier = Qualifier(problem.program, wanted.target, deadline, tell, *checks, problem.constants)
+    qualifier = Qualifier(problem.program, wanted.target, deadline, tell, *checks, problem.constants, wanted.candidates)
     memory = ResultCache(store, problem.program, device, wanted.key(problem, space), deadline.budget, problem.name)
     recalled = memory.recalled(qualifier, problem.calling, None if problem.own is None else problem.own.fn)
     if recalled is not None:
