@@ -11,7 +11,9 @@ under fresh axes.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -392,7 +394,7 @@ class _Analysis:
                 f"the program has dimensions of {len(sizes)} kinds, more than the {_MOST_AXES} that can be told apart; search it "
                 "in parts"
             )
-        return AxisProgram(tuple(terms), finished, tuple(sizes))
+        return maxima_together(AxisProgram(tuple(terms), finished, tuple(sizes)))
 
     def axis_size(self, number: dict[int, int], axis: int) -> int:
         return next(self.unifier.sizes[factor] for factor, index in number.items() if index == axis)
@@ -427,6 +429,22 @@ def axis_program(graph: Graph) -> AxisProgram:
     again under other axes, and where there are too many axes.
     """
     return _Analysis(spelled_out(graph)).run()
+
+
+def maxima_together(program: AxisProgram) -> AxisProgram:
+    """The program with a maximum over all axes at once where nobody reads the maxima over some of them.
+
+    No algebra needs these, and they can be taken in as many orders as there are axes: a pool's are three.
+    """
+    readers = Counter(itertools.chain((term for term, _ in program.outputs), *(term.inputs for term in program.terms)))
+    terms: list[Term] = []
+    for term in program.terms:
+        # by name: sums over some axes at once are what products with the others are found from
+        if term.op == "max" and terms[term.inputs[0]].op == "max" and readers[term.inputs[0]] == 1:
+            inner = terms[term.inputs[0]]
+            term = replace(term, inputs=inner.inputs, reduced=term.reduced | inner.reduced)
+        terms.append(term)
+    return pruned(replace(program, terms=tuple(terms)))
 
 
 def pruned(program: AxisProgram) -> AxisProgram:
