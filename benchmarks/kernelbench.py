@@ -248,7 +248,7 @@ def summary(found: Sequence[Record]) -> dict[str, Any]:
 
 
 def _with_library(entry: Record) -> float:
-    """The share of bytes in kernels, ours or a library's: also those that PyTorch calls, with which nothing goes into one kernel."""
+    """The share of bytes in kernels, ours or a library's, also those that PyTorch calls since nothing joins them in a kernel."""
     sizes = [(calls["operator"] in LIBRARY, calls["bytes"]) for calls in entry["left"]]
     whole = sum(size for _, size in sizes) or 1
     lone = sum(size for library, size in sizes if library)
