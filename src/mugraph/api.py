@@ -146,13 +146,12 @@ def superoptimize(
             if not divisible:
                 raise
             return _in_pieces(call, given, settings, deadline, tell, refusal)
-        if not divisible or not has_parts(problem.program):
+        if not divisible or not _may_be_divided(problem.program):
             return superoptimized(problem, settings, deadline, tell)
-        whole = superoptimized(problem, settings, Deadline(deadline.share(_FOR_THE_WHOLE)), tell)
+        whole = superoptimized(problem, settings, Deadline(deadline.share(_share_of_whole(problem.program))), tell)
         if whole.found or whole.report.interrupted or deadline.passed:
             return whole
-        nothing = BudgetExceeded("of which nothing clearly faster was found as a whole")
-        pieces = _in_pieces(call, given, settings, deadline, tell, nothing)
+        pieces = _in_pieces(call, given, settings, deadline, tell, whole)
         return pieces if pieces.found else whole
 
 
@@ -162,12 +161,12 @@ def _in_pieces(
     settings: OptimizationSettings,
     deadline: Deadline,
     tell: ProgressCallback,
-    refusal: MugraphError,
+    whole: MugraphError | Superoptimized,
 ) -> Superoptimized:
-    """The function with kernels for the programs in it; `refusal` says why it is not searched as a whole."""
+    """The function with kernels for the programs in it: as a `whole` it is not searched, or nothing was found of it."""
     from mugraph.pieces.cutting import superoptimized_in_pieces
 
-    return superoptimized_in_pieces(call, given, settings, deadline, tell, refusal)
+    return superoptimized_in_pieces(call, given, settings, deadline, tell, whole)
 
 
 def optimize_graph(
@@ -363,7 +362,9 @@ def _problem_of(fn: Subject, example_inputs: ExampleInputs | None) -> Problem:
 
 
 _FOR_THE_WHOLE = 0.6
-"""The part of a budget for a program with parts of tensors as a whole: its pieces have the rest where nothing is found."""
+"""The part of a budget for a program with parts of tensors, or of more than _SHORT operators, as a whole: where nothing is found,
+its pieces have the rest."""
+_SHORT = 24
 _WHOLE = 4
 """Contractions of a program with parts of tensors, beyond which its pieces are searched one by one."""
 
@@ -380,6 +381,16 @@ def _better_divided(program: Graph, target: str) -> str:
     if has_parts(program) and contractions > _WHOLE:
         return f"it has parts of tensors, and {contractions} contractions"
     return objection(program)
+
+
+def _may_be_divided(program: Graph) -> bool:
+    """Whether there may be kernels for pieces of a program where there are none for the whole: around products, which a library
+    may be faster at, and around parts of tensors."""
+    return has_parts(program) or any(is_contraction(node.op) for node in program.nodes)
+
+
+def _share_of_whole(program: Graph) -> float:
+    return _FOR_THE_WHOLE if has_parts(program) or len(program.kernels()) > _SHORT else 1.0
 
 
 def _recorded(fn: Subject, example_inputs: ExampleInputs | None) -> tuple[RecordedCall, ExampleInputs]:

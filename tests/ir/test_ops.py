@@ -13,6 +13,7 @@ import pytest
 
 from mugraph.errors import ShapeMismatch, UnsupportedOperator
 from mugraph.ir import DType, Level, Scalar, Tensor
+from mugraph.ir.arithmetic import broadcast_shape
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import AttributeValue, Shape
 from mugraph.ir.ops import OPERATORS, Kind, Scope, apply_call, operator
@@ -336,3 +337,10 @@ def test_what_is_computed_of_booleans_is_none(op: str, attributes: dict[str, Att
 def test_booleans_do_not_widen_what_they_are_combined_with() -> None:
     operands = [Tensor((2, 3), DType.BOOL), Tensor((2, 3), DType.FP16)]
     assert operator("mul").infer(apply_call("mul", operands, {}), operands, Level.KERNEL).dtype is DType.FP16
+
+
+def test_arrays_of_more_dimensions_than_numpy_broadcasts() -> None:
+    x, y = np.zeros((1,) * 40 + (3,)), np.zeros((2,) + (1,) * 40)
+    assert broadcast_shape(x.shape, y.shape, (), (3,)) == (x + y).shape
+    with pytest.raises(ValueError, match=r"\(3,\), \(2,\) do not broadcast"):
+        broadcast_shape((3,), (2,))

@@ -12,10 +12,13 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 import mugraph
+from mugraph import api
 from mugraph.errors import InvalidInput, SeveralPrograms, ShapeMismatch
 from mugraph.frontend.files import load_function
+from mugraph.pieces import piece_optimizer
 from mugraph.pieces.cutting import difference
 from mugraph.pieces.partitioned import Partitioned
+from mugraph.support.deadline import Deadline
 from pieces.programs import EXAMPLES, Example, Layer
 
 EXAMPLE_FILE = Path(__file__).parents[2] / "examples" / "decoder_layer.py"
@@ -289,3 +292,35 @@ def test_what_cannot_be_recorded_names_the_line() -> None:
         mugraph.superoptimize(torch.func.grad(energy), (torch.ones(3),))
     with pytest.raises(InvalidInput, match="give example_inputs"):
         mugraph.superoptimize(branching)
+
+
+def test_a_program_of_which_nothing_was_found_is_divided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no parts of tensors: what refuses it as a whole, here the time, may not refuse its pieces."""
+
+    def block(x: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        for weight in (one, other):
+            x = torch.tanh(x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1) @ weight)
+        return x
+
+    superoptimized = api.superoptimized
+    monkeypatch.setattr(api, "superoptimized", lambda *given: superoptimized(*given[:2], Deadline(0.0), *given[3:]))
+    inputs = (torch.randn(8, 16), torch.randn(16, 16), torch.randn(16, 16))
+    opt = mugraph.superoptimize(block, inputs, budget=60.0, profile=False, cache="off")
+    assert opt.found
+    assert not opt.is_one_program
+    torch.testing.assert_close(opt(*inputs), block(*inputs), rtol=1e-4, atol=1e-5)
+
+
+def test_a_piece_that_is_the_whole_is_not_searched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def once(*given: Any) -> Any:
+        return superoptimized(*given[:2], Deadline(0.0), *given[3:])
+
+    def never(*given: Any, **settings: Any) -> Any:
+        raise AssertionError("it was searched before")
+
+    superoptimized = api.superoptimized
+    monkeypatch.setattr(api, "superoptimized", once)
+    monkeypatch.setattr(piece_optimizer, "superoptimize_program", never)
+    inputs = (torch.randn(8, 16), torch.randn(16, 16))
+    opt = mugraph.superoptimize(lambda x, w: torch.tanh(x @ w), inputs, budget=30.0, profile=False, cache="off")
+    assert not opt.found

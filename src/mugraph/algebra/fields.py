@@ -41,7 +41,7 @@ from mugraph.algebra.modular import (
     uniform,
 )
 from mugraph.errors import InvalidInput, UndefinedInField
-from mugraph.ir.arithmetic import Array
+from mugraph.ir.arithmetic import Array, broadcast_shape
 from mugraph.ir.scalar import Scalar
 
 Hashes = npt.NDArray[np.uint64]
@@ -214,7 +214,7 @@ class FieldArithmetic:
         words = _hash(xs[0], key).reshape(xs[0].shape)
         for x in xs[1:]:
             words = _mix(np.atleast_1d(words) * _ODD + _hash(x, key).reshape(x.shape)).reshape(
-                np.broadcast_shapes(words.shape, x.shape)
+                broadcast_shape(words.shape, x.shape)
             )
         return words
 

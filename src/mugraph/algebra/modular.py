@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mugraph.errors import UndefinedInField
+from mugraph.ir.arithmetic import broadcast_shape
 
 Residues = npt.NDArray[np.int64]
 Reals = npt.NDArray[np.float64]
@@ -67,7 +68,7 @@ def multiply(x: Residues, y: Residues, modulus: Residues) -> Residues:
         return reduce(x * y, modulus)
     if x.size + y.size <= _WIDE_BLOCK // 2:  # small ones pay for their shape
         return _wide_products(x, y, modulus)
-    shape = np.broadcast_shapes(x.shape, y.shape)
+    shape = broadcast_shape(x.shape, y.shape)
     result = np.empty(shape, np.int64)
     x, y = np.broadcast_to(x, shape), np.broadcast_to(y, shape)
     for block in blocks(shape, _WIDE_BLOCK):
@@ -96,7 +97,7 @@ def combine(operation: np.ufunc, x: Residues, y: Residues, modulus: Residues) ->
     """The sum, difference or product of residues, broadcast together."""
     if x.size + y.size < _BLOCK:
         return _combined(operation, x, y, modulus)
-    result = np.empty(np.broadcast_shapes(x.shape, y.shape), np.int64)
+    result = np.empty(broadcast_shape(x.shape, y.shape), np.int64)
     x, y = np.broadcast_to(x, result.shape), np.broadcast_to(y, result.shape)
     for block in blocks(result.shape):
         result[block] = _combined(operation, x[block], y[block], modulus)
@@ -174,7 +175,7 @@ def matmul(x: Residues, y: Residues, modulus: Residues) -> Residues:
     if max(x.size * y.shape[-1], y.size * x.shape[-2]) <= _SMALL_MATMUL:
         products = reduce(x[..., :, :, None] * y[..., None, :, :], modulus)
         return reduce(np.add.reduce(products, axis=-2), modulus)
-    batch = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    batch = broadcast_shape(x.shape[:-2], y.shape[:-2])
     x, y = (operand.reshape((1,) * (len(batch) + 2 - operand.ndim) + operand.shape) for operand in (x, y))
     result = np.empty((*batch, x.shape[-2], y.shape[-1]), np.int64)
     _matmul_parts(x[..., :_EXACT_INNER], y[..., :_EXACT_INNER, :], modulus, result)

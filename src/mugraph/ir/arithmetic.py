@@ -18,6 +18,19 @@ V = TypeVar("V")
 E = TypeVar("E")
 
 
+def broadcast_shape(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape that arrays of these shapes broadcast to, of however many dimensions: NumPy's own function takes 32.
+
+    Raises ValueError where they do not broadcast.
+    """
+    rank = max(map(len, shapes), default=0)
+    aligned = [(1,) * (rank - len(shape)) + shape for shape in shapes]
+    sizes = [set(column) - {1} or {1} for column in zip(*aligned, strict=True)]
+    if any(len(different) > 1 for different in sizes):
+        raise ValueError(f"shapes {', '.join(map(str, shapes))} do not broadcast")
+    return tuple(size for (size,) in sizes)
+
+
 class Arithmetic(Protocol[V]):
     """Operations on tensors of values `V`; binary operations broadcast as in NumPy, reductions keep the axis with size 1."""
 

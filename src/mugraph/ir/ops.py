@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from mugraph.errors import ShapeMismatch, UnsupportedOperator
-from mugraph.ir.arithmetic import Abstraction, Arithmetic, Array
+from mugraph.ir.arithmetic import Abstraction, Arithmetic, Array, broadcast_shape
 from mugraph.ir.dtypes import DType, round_to
 from mugraph.ir.elementary import FUNCTIONS as ELEMENTARY
 from mugraph.ir.elementary import erf
@@ -478,7 +478,7 @@ def _stack(parts: Sequence[Array]) -> Array:
 
 def _beside(parts: Sequence[Array]) -> Array:
     """Tensors that broadcast with each other, one behind the other along a first axis."""
-    shape = np.broadcast_shapes(*(part.shape for part in parts))
+    shape = broadcast_shape(*(part.shape for part in parts))
     return np.stack([np.broadcast_to(part, shape) for part in parts], axis=0)
 
 

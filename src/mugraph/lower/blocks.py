@@ -511,7 +511,7 @@ class _BlockLowering:
             names = [StatementLabel(name, shift.node) for name in ("largest", "raised", "old_factor", "new_factor")]
             largest = self.filled(shape, LOWEST, names[0])
             raised, old_factor, new_factor = (self.temporary(shape) for _ in range(3))
-            decay = Apply("exp({0} - {1})", (Source(0), Source(1)))
+            decay = apply_row("exp", [apply_row("sub", [Source(0), Source(1)])])
             for target, sources, expression, name in (
                 (raised, (largest, now), Apply(MAXIMUM, (Source(0), Source(1))), names[1]),
                 (old_factor, (largest, raised), decay, names[2]),

@@ -42,6 +42,10 @@ TF32 = "tf32({0})"
 """Rounding to the numbers of TF32, where no unit does it."""
 
 
+ROUNDED = "rounded({0})"
+"""A product or quotient as it is rounded, which no compiler puts into one instruction with the sum that reads it."""
+
+
 def apply_row(op: str, arguments: Sequence[Expression]) -> Expression:
     """The expression of an elementwise row of the operator table; a cast is its argument."""
     # by name: numbers are fp32 in an expression, and buffers convert what they hold
@@ -98,6 +102,27 @@ def renumbered(expression: Expression, sources: Sequence[Expression]) -> Express
         case Apply(template, arguments):
             return Apply(template, tuple(renumbered(argument, sources) for argument in arguments))
     return expression
+
+
+_SUMS = frozenset(operator(name).scalar for name in ("add", "sub"))
+_PRODUCTS = frozenset(operator(name).scalar for name in ("mul", "square", "div"))
+
+
+def as_written(expression: Expression, read_elsewhere: bool = False) -> Expression:
+    """The expression with products and quotients rounded before they are added or subtracted, as operators one by one do it;
+    `read_elsewhere` if that may be in another statement.
+
+    The maximum that exponents are shifted by was rounded in another statement. A product that is not rounded is up to half a
+    unit in the last place larger: of exponents of 10^9 and more, exp makes infinity of that.
+    """
+    if isinstance(expression, Apply):
+        summed = expression.template in _SUMS
+        expression = Apply(expression.template, tuple(as_written(each, summed) for each in expression.arguments))
+    return Apply(ROUNDED, (expression,)) if read_elsewhere and _is_product(expression) else expression
+
+
+def _is_product(expression: Expression) -> bool:
+    return isinstance(expression, Apply) and expression.template in _PRODUCTS
 
 
 def subexpressions(expression: Expression) -> Iterator[Expression]:

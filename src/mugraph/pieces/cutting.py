@@ -20,7 +20,7 @@ import torch
 from torch import fx
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from mugraph.errors import BudgetExceeded, MugraphError
+from mugraph.errors import MugraphError
 from mugraph.frontend.calling import arguments_of
 from mugraph.frontend.graph_passes import ready_to_cut
 from mugraph.frontend.partition import Partition, Piece
@@ -57,10 +57,9 @@ def superoptimized_in_pieces(
     settings: OptimizationSettings,
     deadline: Deadline,
     tell: ProgressCallback,
-    refusal: MugraphError,
+    whole: MugraphError | Superoptimized,
 ) -> Partitioned:
-    """The recorded call with kernels for its programs; `refusal` says why it is none as a whole, or was not found to be faster
-    as one (BudgetExceeded)."""
+    """The recorded call with kernels for its programs. As a `whole` it is none, or nothing clearly faster was found of it."""
     recorded = prepared(recorded_graph(call, settings.constants))
     machine = machine_for(settings.target)
     here = machine.available and _lies_on(machine, example_inputs)
@@ -77,9 +76,15 @@ def superoptimized_in_pieces(
         pack=settings.pack and here,
     )
     optimizer = Optimizer(options, tell)
-    searched = isinstance(refusal, BudgetExceeded)
-    why = f" in the function, {'' if searched else 'which is none as a whole: '}{str(refusal).split(';')[0]}"
-    choices = [CutGraph(recorded, plan) for plan in plans(recorded.module, recorded.device, optimizer, deadline, why=why)]
+    if isinstance(whole, Superoptimized):
+        optimizer.refuse(whole)
+        why = "of which nothing clearly faster was found as a whole"
+    else:
+        why = f"which is none as a whole: {str(whole).split(';')[0]}"
+    choices = [
+        CutGraph(recorded, plan)
+        for plan in plans(recorded.module, recorded.device, optimizer, deadline, why=f" in the function, {why}")
+    ]
     report = _report(choices[0], optimizer, deadline, seed_or_fresh(settings.seed))
     results = [Partitioned(each, _covered(report, each), settings.target) for each in choices]
     if not settings.profile or not here:

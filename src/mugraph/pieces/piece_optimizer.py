@@ -135,6 +135,7 @@ class Optimizer:
         self.library = Library(options.target, Store.of(options.cache)) if packs else None
         """What library kernels take here; None where weights are not packed."""
         self._outcomes: dict[str, PieceOutcome] = {}
+        self._refused: dict[tuple[object, ...], Superoptimized] = {}
         self._given: dict[str, float] = {}
         """The most seconds that a piece was given."""
         self._one_at_a_time = threading.Lock()
@@ -143,6 +144,10 @@ class Optimizer:
     def results(self) -> tuple[Superoptimized, ...]:
         """The results of the distinct programs so far, also of those that torch runs all the same."""
         return tuple(outcome.result for outcome in self._outcomes.values() if outcome.result is not None)
+
+    def refuse(self, whole: Superoptimized) -> None:
+        """Leave a program to PyTorch that was searched as a whole, with as much time as there is here."""
+        self._refused[_nameless(whole.program)] = whole
 
     def outcomes(self, pieces: Sequence[Piece], graphs: _Known, deadline: Deadline, *, once: bool = False) -> list[PieceOutcome]:
         """What becomes of each of a graph's pieces; raises MugraphError in strict mode where one cannot be optimized.
@@ -181,6 +186,8 @@ class Optimizer:
 
     def _tried(self, piece: Piece, budget: float | None, graphs: _Known) -> PieceOutcome:
         try:
+            if (refused := self._refused.get(_nameless(piece.program))) is not None:
+                return PieceOutcome(None, why_nothing(refused.report, len(refused.candidates)))
             result = self._optimized(piece, budget, graphs.get(form_of(piece.program)))
             if result.report.interrupted:
                 if self.tell is None:  # who presses Ctrl-C while a model compiles wants his program to end
@@ -257,6 +264,15 @@ class Optimizer:
         if not is_busy():
             store.put(KIND, key, outcome.to_json())
         return outcome
+
+
+def _nameless(program: Graph) -> tuple[object, ...]:
+    """What programs share that are the same but for the names of their inputs."""
+    nodes = [
+        (node.op, node.inputs, node.outputs, [item for item in node.attributes if item[0] not in ("name", "constant")])
+        for node in program.nodes
+    ]
+    return (str(nodes), program.outputs)
 
 
 def _size(piece: Piece) -> int:

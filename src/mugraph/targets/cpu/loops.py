@@ -10,7 +10,7 @@ from collections.abc import Container, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from mugraph.ir.ops import operator
-from mugraph.lower.scalar_expressions import Apply, Constant, Expression, Source, subexpressions
+from mugraph.lower.scalar_expressions import ROUNDED, Apply, Constant, Expression, Source, as_written, subexpressions
 from mugraph.lower.thread_mapping import LoopDim, loops_of
 from mugraph.lower.tile_form import Combine, Elementwise, Reduce, Scan, Tile
 from mugraph.targets.c_text import literal, scaled, sum_of
@@ -75,7 +75,7 @@ class Nest(Generic[Loops]):
         self.turned: frozenset[int] = frozenset()
         """Sources whose rows lie along the loop around the vector loop."""
         self.loops, self.vector = self.arranged()
-        self.expression = self.with_reciprocals(statement.expression)
+        self.expression = self.with_reciprocals(as_written(statement.expression))
         self.names: dict[Expression | int, str] = {}
         """Of values, and of the places at which a source with that number is looked up."""
 
@@ -275,9 +275,14 @@ class Nest(Generic[Loops]):
         return 0
 
     def with_reciprocals(self, expression: Expression) -> Expression:
-        """Divisions by what an outer loop knows as multiplications by its reciprocal, computed there."""
+        """Divisions by what an outer loop knows as multiplications by its reciprocal, computed there; but for those whose
+        quotients must be as they are rounded."""
         if not isinstance(expression, Apply):
             return expression
+        if expression.template == ROUNDED:
+            (inner,) = expression.arguments
+            assert isinstance(inner, Apply)
+            return Apply(ROUNDED, (Apply(inner.template, tuple(map(self.with_reciprocals, inner.arguments))),))
         arguments = tuple(self.with_reciprocals(argument) for argument in expression.arguments)
         if expression.template == _DIVISION and self.depth(arguments[1]) < self.depth(arguments[0]):
             return Apply(_PRODUCT, (arguments[0], Apply(_RECIPROCAL, arguments[1:])))

@@ -419,6 +419,20 @@ INLINE vec vec_sqrt(vec x)
 #endif
 }
 
+/* A number as it is: what compilers put into one instruction with a sum is not rounded before. */
+#if defined(__x86_64__)
+#define IN_REGISTER "+x"
+#elif defined(__aarch64__)
+#define IN_REGISTER "+w"
+#else
+#define IN_REGISTER "+m"
+#endif
+INLINE vec rounded(vec x)
+{
+    __asm__("" : IN_REGISTER(x));
+    return x;
+}
+
 /* The nearest number of TF32, 10 bits behind the point, as matrix units are given it; NaN stays NaN. */
 INLINE vec vec_tf32(vec x) { return choose(x == x, (vec)(((bits)x + 0x1000u) & ~0x1fffu), x); }
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mugraph.ir.dtypes import DType
-from mugraph.lower.scalar_expressions import Apply, Constant, Expression, Source, subexpressions
+from mugraph.lower.scalar_expressions import Apply, Constant, Expression, Source, as_written, subexpressions
 from mugraph.lower.staging import slots
 from mugraph.lower.tile_form import Buffer, Kernel, Tile
 from mugraph.targets.c_text import Text, index_terms, literal, sum_of
@@ -72,8 +72,10 @@ def number(value: float) -> str:
 
 
 def write_expression(text: Text, expression: Expression, sources: Sequence[str]) -> str:
-    """Declare every subexpression once, given the text of each source's element; the text of the whole."""
+    """Declare every subexpression once, given the text of each source's element; the text of the whole, which other statements
+    may read in a register."""
     names: dict[Expression, str] = {}
+    expression = as_written(expression, read_elsewhere=True)
     for node in subexpressions(expression):
         match node:
             case Source(index):

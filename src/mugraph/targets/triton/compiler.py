@@ -117,7 +117,7 @@ def compile_kernel(kernel: TileKernel, source: str, architecture: str, shared_by
     signature = {pointer: f"*{_OTHER_NAMES.get(dtype, str(dtype))}" for pointer, dtype in types}
     attributes = {(position,): _ALIGNMENT for position in range(len(signature))}
     target = GPUTarget("cuda", int(architecture.removeprefix("sm_")), 32)
-    options = {"num_warps": kernel.warps, "enable_fp_fusion": True}
+    options = {"num_warps": kernel.warps, "enable_fp_fusion": kernel.fuses}
     try:
         with _compiling, kept_by_hash():  # Triton's caches are not made for threads
             function = getattr(module_of(source), kernel.name)

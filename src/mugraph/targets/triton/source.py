@@ -91,7 +91,8 @@ def _launch(kernel: TileKernel, device: str, workspace: Workspace, allocated: se
     allocated.update(result.value for result in kernel.outputs)
     allocations = [f"{result.name} = {_memory(result.tensor, device, offset)}" for result, offset in results]
     arguments = ", ".join(parameter.name for parameter in kernel.parameters)
-    return [*allocations, f"{kernel.name}[({kernel.blocks},)]({arguments}, num_warps={kernel.warps})"]
+    options = f"num_warps={kernel.warps}" + ", enable_fp_fusion=False" * (not kernel.fuses)
+    return [*allocations, f"{kernel.name}[({kernel.blocks},)]({arguments}, {options})"]
 
 
 def _memory(tensor: Tensor, device: str, offset: int | None) -> str:

@@ -41,6 +41,9 @@ template <class T> INLINE float high_half(unsigned pair);
 INLINE float as_float(unsigned bits);
 INLINE unsigned as_bits(float x);
 
+/* x, which is not put into one instruction with a sum that reads it: a product is rounded before. */
+INLINE float rounded(float x);
+
 /* The bits of x rounded to TF32: those of a float of which 10 bits behind the point are kept, to nearest, halves away from 0. */
 INLINE unsigned to_tf32(float x);
 

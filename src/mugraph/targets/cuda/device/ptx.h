@@ -10,6 +10,11 @@ INLINE unsigned char *shared_memory()
 
 INLINE float as_float(unsigned bits) { return __uint_as_float(bits); }
 INLINE unsigned as_bits(float x) { return __float_as_uint(x); }
+INLINE float rounded(float x)
+{
+    asm("" : "+f"(x));
+    return x;
+}
 INLINE unsigned to_tf32(float x)
 {
     unsigned rounded;

@@ -15,6 +15,11 @@ INLINE unsigned as_bits(float x)
     return bits;
 }
 
+INLINE float rounded(float x)
+{
+    __asm__("" : "+m"(x));
+    return x;
+}
 INLINE unsigned to_tf32(float x)
 {
     const unsigned rounded = as_bits(x) + 0x1000 & ~0x1fffu;
