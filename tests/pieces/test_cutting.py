@@ -18,7 +18,10 @@ from mugraph.frontend.files import load_function
 from mugraph.pieces import piece_optimizer
 from mugraph.pieces.cutting import difference
 from mugraph.pieces.partitioned import Partitioned
+from mugraph.results.superoptimized import Superoptimized
+from mugraph.selection.whole_programs import OptimizationSettings, Problem, superoptimized
 from mugraph.support.deadline import Deadline
+from mugraph.support.progress import ProgressCallback
 from pieces.programs import EXAMPLES, Example, Layer
 
 EXAMPLE_FILE = Path(__file__).parents[2] / "examples" / "decoder_layer.py"
@@ -294,6 +297,11 @@ def test_what_cannot_be_recorded_names_the_line() -> None:
         mugraph.superoptimize(branching)
 
 
+def without_time(problem: Problem, settings: OptimizationSettings, deadline: Deadline, tell: ProgressCallback) -> Superoptimized:
+    """What is found of a problem in no time."""
+    return superoptimized(problem, settings, Deadline(0.0), tell)
+
+
 def test_a_program_of_which_nothing_was_found_is_divided(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has no parts of tensors: what refuses it as a whole, here the time, may not refuse its pieces."""
 
@@ -302,8 +310,7 @@ def test_a_program_of_which_nothing_was_found_is_divided(monkeypatch: pytest.Mon
             x = torch.tanh(x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1) @ weight)
         return x
 
-    superoptimized = api.superoptimized
-    monkeypatch.setattr(api, "superoptimized", lambda *given: superoptimized(*given[:2], Deadline(0.0), *given[3:]))
+    monkeypatch.setattr(api, "superoptimized", without_time)
     inputs = (torch.randn(8, 16), torch.randn(16, 16), torch.randn(16, 16))
     opt = mugraph.superoptimize(block, inputs, budget=60.0, profile=False, cache="off")
     assert opt.found
@@ -312,14 +319,10 @@ def test_a_program_of_which_nothing_was_found_is_divided(monkeypatch: pytest.Mon
 
 
 def test_a_piece_that_is_the_whole_is_not_searched_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    def once(*given: Any) -> Any:
-        return superoptimized(*given[:2], Deadline(0.0), *given[3:])
-
     def never(*given: Any, **settings: Any) -> Any:
         raise AssertionError("it was searched before")
 
-    superoptimized = api.superoptimized
-    monkeypatch.setattr(api, "superoptimized", once)
+    monkeypatch.setattr(api, "superoptimized", without_time)
     monkeypatch.setattr(piece_optimizer, "superoptimize_program", never)
     inputs = (torch.randn(8, 16), torch.randn(16, 16))
     opt = mugraph.superoptimize(lambda x, w: torch.tanh(x @ w), inputs, budget=30.0, profile=False, cache="off")

@@ -9,7 +9,7 @@ import pytest
 
 from mugraph.algebra.fields import FieldArithmetic, NestingArithmetic
 from mugraph.devices import device_for
-from mugraph.ir import Graph, GraphBuilder, Level
+from mugraph.ir import DType, Graph, GraphBuilder, Level
 from mugraph.ir.axes import axis_program
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
@@ -137,7 +137,7 @@ def test_both_of_two_nested_exponentials_are_shifted() -> None:
 def test_maxima_over_some_axes_that_nobody_reads_are_one() -> None:
     def maxima(kept: bool) -> list[frozenset[int]]:
         builder = GraphBuilder(Level.KERNEL)
-        rows = builder.add("max", builder.input("x", (4, 6, 8)), dim=2, size=8)
+        rows = builder.add("max", builder.input("x", (4, 6, 8), DType.FP32), dim=2, size=8)
         both = builder.add("max", rows, dim=1, size=6)
         program = axis_program(builder.build([both, rows] if kept else [both]))
         return [term.reduced for term in program.terms if term.op == "max"]

@@ -23,7 +23,7 @@ from mugraph.ir.graph import Graph, Level, Tensor, Value
 from mugraph.ir.liveness import peak_bytes
 from mugraph.search.closure.context import Context, TinyInputs
 from mugraph.search.closure.hoisting import hoisted
-from mugraph.search.closure.safe_softmax import must_shift, without_neutral_maxima
+from mugraph.search.closure.safe_softmax import without_neutral_maxima
 from mugraph.search.closure.tiers import Tier, distinct_tiers
 from mugraph.search.constraints import EVERYTHING, SearchSpace
 from mugraph.search.executors import Workers, executor_for
@@ -113,7 +113,6 @@ class Search:
         self.bodies: dict[tuple[ScheduledSketch, tuple[Tensor, ...]], Graph] = {}
         self.produces = tuple(-1 - index for index in range(len(self.axes.outputs)))
         share = _CLOSURE_SHARE * self.budget if self.budget is not None else float("inf")
-        self.must_shift = must_shift(whole, plain)
         self.kernels = self._kernels(min(self.options.closure_seconds, share))
         self.plans = PlanSearch(self.kernels, len(self.input_tensors))
 
@@ -130,7 +129,7 @@ class Search:
             self.space,
             self.program.input_names,
         )
-        kernels.closure_seconds, kernels.must_shift = closure_seconds, self.must_shift
+        kernels.closure_seconds = closure_seconds
         return kernels
 
     def run(self) -> SearchResult:

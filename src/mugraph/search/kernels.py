@@ -14,7 +14,6 @@ from mugraph.devices import Device
 from mugraph.ir.axes import AxisProgram, AxisSet, Slots
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Tensor
-from mugraph.search.closure.safe_softmax import exponentials
 from mugraph.search.closure.sketch import Sketch
 from mugraph.search.closure.tiers import Tier, distinct_tiers, seen_in
 from mugraph.search.constraints import ANY_SCHEDULE, EVERYTHING, OUTPUT, Frame, SearchSpace
@@ -70,9 +69,6 @@ class KernelSearch:
     inputs: Sequence[str] = ()
     reports: dict[Tier, TierReport] = field(default_factory=dict)
     closure_seconds: float = math.inf
-    must_shift: bool = False
-    """Whether kernels have no exponentials without a maximum subtracted before: those of the program all have, and would not
-    agree with it in floating point."""
     pruned: Counter[Pruning] = field(default_factory=Counter)
     first_tier: dict[tuple[tuple[int, ...], Sketch], Tier] = field(default_factory=dict)
     known: StructureCache = KNOWN
@@ -118,10 +114,7 @@ class KernelSearch:
                 return
             if loop_axis is None:
                 self.announce(program, tier, loop_axes)
-            sketches = structure.safe_sketches
-            if self.must_shift:
-                sketches = tuple(sketch for sketch in sketches if not exponentials(sketch))
-            cheapest = self.cheapest_first(program, sketches)
+            cheapest = self.cheapest_first(program, structure.safe_sketches)
             if self.space:
                 cheapest = [sketch for sketch in cheapest if self.space.admits(sketch, self.inputs)]
             dominated = len(cheapest[self.options.scheduled_sketches :])

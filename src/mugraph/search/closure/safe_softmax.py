@@ -36,17 +36,6 @@ def without_neutral_maxima(program: AxisProgram, arith: FieldArithmetic, inputs:
     return pruned(program)
 
 
-# by name: exp alone overflows, and a maximum alone bounds what it is subtracted from
-def must_shift(program: AxisProgram, plain: AxisProgram) -> bool:
-    """Whether a program shifts all its exponents by maxima of theirs, none of which is left in its `plain` form."""
-
-    def shifted(terms: Sequence[Term]) -> list[bool]:
-        exponents = [terms[term.inputs[0]] for term in terms if term.op == "exp"]
-        return [any(_subtracts(exponent, i) and terms[i].op == "max" for i in exponent.inputs) for exponent in exponents]
-
-    return all(shifted(program.terms)) and any(shifted(program.terms)) and not any(shifted(plain.terms))
-
-
 # by name: exp alone turns a difference into a factor
 def _neutral(program: AxisProgram, index: int, context: Context, arith: FieldArithmetic, inputs: TinyInputs) -> bool:
     """Whether the outputs are the same with an unrelated random row value in place of a maximum.
