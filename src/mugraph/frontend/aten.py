@@ -226,8 +226,10 @@ def _var(
         return _var(x, None, dim)
     dims = spelled.all_if_empty(dim)
     spread = (x - x.mean(dims, keepdim=True)).square().sum(dims, keepdim)
-    averaged = math.prod(x.shape) // math.prod(spread.shape)
-    return spread / (averaged - (int(unbiased) if correction is None else correction))
+    freedom = math.prod(x.shape) // math.prod(spread.shape) - (int(unbiased) if correction is None else correction)
+    if freedom <= 0:
+        _unsupported(f"the variance of tensor {list(x.shape)} with {freedom:g} degrees of freedom, which is no number")
+    return spread / freedom
 
 
 def _std(x: Tensor, *arguments: Any, **options: Any) -> Tensor:
@@ -400,8 +402,8 @@ def _repeat_interleave(x: Tensor, repeats: int, dim: int | None = None, *, outpu
 
 def _full_like(x: Tensor, number: float, **layout: Any) -> Tensor:
     number = float(number) if isinstance(number, bool) else number
-    if not math.isfinite(number):
-        return choices.infinite(number, x).expand(*x.shape)
+    if not math.isfinite(number) or choices.is_negative_zero(number):
+        return choices.tensor_of(number, x).expand(*x.shape)
     return x.program.constant(number, x.dtype.of_arithmetic).expand(*x.shape)
 
 

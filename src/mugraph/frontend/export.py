@@ -19,11 +19,11 @@ from torch.export import ExportedProgram, default_decompositions
 from torch.export.graph_signature import OutputKind
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_flatten, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 from mugraph.errors import InvalidInput, MugraphError, ShapeMismatch, UnsupportedOperator
 from mugraph.frontend.aten import ROWS
-from mugraph.frontend.pytree import Arguments
+from mugraph.frontend.pytree import Arguments, flat_results
 from mugraph.frontend.source_lines import line_of_error, with_recorded_lines
 
 _NOISY_LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
@@ -56,7 +56,7 @@ class Recorder(torch.nn.Module):
         with self.watch.instead(tensors[own:]):
             returned = self.arguments.call(self.fn, tensors[:own])
         self.watch.returned = returned
-        return [leaf for leaf in tree_flatten(returned)[0] if is_computed(leaf)]
+        return [leaf for leaf in flat_results(returned)[0] if is_computed(leaf)]
 
 
 def is_computed(leaf: Any) -> bool:

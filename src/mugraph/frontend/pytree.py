@@ -432,6 +432,13 @@ def lies_alike(tensor: torch.Tensor, strides: Sequence[int]) -> bool:
     return all(size == 1 or own == wanted for size, own, wanted in zip(tensor.shape, have, strides, strict=True))
 
 
+def flat_results(returned: Any) -> tuple[list[Any], TreeSpec]:
+    """What a function returned as leaves and their structure; sizes are leaves, of which PyTorch would make tuples again."""
+    return tree_flatten(
+        returned, is_leaf=lambda value: isinstance(value, torch.Size) and all(type(size) is int for size in value)
+    )
+
+
 def check_value(what: str, value: object) -> None:
     """Raise InvalidInput for a value that may hold tensors where PyTorch's pytree does not find them, or may change."""
     if not isinstance(value, _VALUES):
