@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_map_only
 
 from mugraph.errors import InvalidInput, MugraphError, ShapeMismatch, UnsupportedOperator
 from mugraph.frontend.aten import ROWS
+from mugraph.frontend.kept_tensors import Held
 from mugraph.frontend.pytree import Arguments, flat_results
 from mugraph.frontend.source_lines import line_of_error, with_recorded_lines
 
@@ -49,12 +50,20 @@ class Recorder(torch.nn.Module):
         self.fn = with_recorded_lines(fn)
         self.arguments = arguments
         self.watch = watch
+        self.held = Held([fn, *(leaf.constant for leaf in arguments.leaves if not leaf.is_tensor)])
 
     def forward(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         """Call the function, and keep what it returned for its structure."""
         own = len(self.arguments.tensors)
-        with self.watch.instead(tensors[own:]):
-            returned = self.arguments.call(self.fn, tensors[:own])
+        kept: list[str] = []
+        try:
+            with self.watch.instead(tensors[own:]):
+                returned = self.arguments.call(self.fn, tensors[:own])
+        finally:
+            kept = self.held.taken_back()
+        if kept:
+            remedy = "return it instead; where it only fills a cache, call the function once before"
+            raise InvalidInput(f"{self.watch.name} keeps a tensor in {kept[0]}, which no result would do: {remedy}")
         self.watch.returned = returned
         return [leaf for leaf in flat_results(returned)[0] if is_computed(leaf)]
 
@@ -71,8 +80,9 @@ class Watch(TorchFunctionMode):
     Captured tensors that have a stand-in are replaced by it, so that nothing can depend on the values they have now.
     """
 
-    def __init__(self, captured: Sequence[torch.Tensor]) -> None:
+    def __init__(self, name: str, captured: Sequence[torch.Tensor]) -> None:
         super().__init__()
+        self.name = name
         self.captured = list(captured)
         self.asks_for_strides = False
         self.returned: Any = None
@@ -140,10 +150,10 @@ def record(name: str, fn: Callable[..., Any], arguments: Arguments, examples: Se
     the function captures. Raises the error that says what of it cannot be a program."""
     with _ONE_AT_A_TIME, torch.no_grad(), _quiet():
         try:
-            recorder = Recorder(fn, arguments, Watch(()))
+            recorder = Recorder(fn, arguments, Watch(name, ()))
             program = _exported(recorder, examples)
             if captured := tuple(recorder.watch.captured):
-                recorder = Recorder(fn, arguments, Watch(captured))
+                recorder = Recorder(fn, arguments, Watch(name, captured))
                 program = _exported(recorder, [*examples, *captured])
             return Recording(program, recorder, captured)
         except (Exception, SystemExit) as error:  # whatever the function raises is a fact about the function
