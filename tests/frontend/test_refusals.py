@@ -174,8 +174,9 @@ class Turning(torch.nn.Module):
 
     def __init__(self, keeps: bool) -> None:
         super().__init__()
-        self.keeps, self.last = keeps, None
+        self.keeps = keeps
         self.table: torch.Tensor | None = None
+        self.last: torch.Tensor | None = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.table is None or len(self.table) < len(x):

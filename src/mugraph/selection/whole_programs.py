@@ -97,11 +97,8 @@ class OptimizationSettings:
 
 def names_of(constants: Sequence[str]) -> tuple[str, ...]:
     """Names of inputs that do not change between calls; raises InvalidInput for what is none."""
-    if (
-        not isinstance(constants, Collection)
-        or isinstance(constants, str)
-        or not all(isinstance(name, str) for name in constants)
-    ):
+    names = isinstance(constants, Collection) and not isinstance(constants, str)
+    if not names or not all(isinstance(name, str) for name in constants):
         raise InvalidInput(f"constants={constants!r}: give names of inputs, such as ('weight',)")
     return tuple(constants)
 
