@@ -59,6 +59,8 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "a variance of less than one number": (lambda x: x.var(-1, correction=7) + 1, (HALVES,)),
     "statistics of a norm": (lambda x: torch.native_layer_norm(x, (4,), None, None, 1e-5)[1] * 2, (HALVES,)),
     "a tensor of one complex number": (lambda x: (x * torch.tensor(1j)).abs() * 2, (HALVES,)),
+    "softplus that is small": (lambda x: F.softplus(-20 * x.abs()).log(), (HALVES,)),
+    "log-sigmoid that is small": (lambda x: F.logsigmoid(20 * x.abs()).neg().log(), (HALVES,)),
     "a boolean mask": (lambda q, m: F.scaled_dot_product_attention(q, q, q, attn_mask=m), (Q, SHOWN)),
     "a boolean mask that hides a row": (lambda q, m: F.scaled_dot_product_attention(q, q, q, attn_mask=m), (Q, HIDING)),
     "a boolean mask in bf16": (lambda q, m: F.scaled_dot_product_attention(q, q, q, attn_mask=m), (Q.bfloat16(), SHOWN)),
