@@ -86,7 +86,7 @@ _ran: ContextVar[dict[Path, ModuleType] | None] = ContextVar("ran", default=None
 
 @contextlib.contextmanager
 def each_file_once() -> Iterator[None]:
-    """Functions of one file that are loaded inside share the tensors and classes of that file, as they do where it is imported."""
+    """Functions of one file that are loaded inside share its tensors and classes, as they do where it is imported."""
     token = _ran.set({})
     try:
         yield
