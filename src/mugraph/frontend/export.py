@@ -45,12 +45,12 @@ class Recorder(torch.nn.Module):
     The tensors are those of the arguments and then, in the place of the `captured` ones that no module owns, tensors like them.
     """
 
-    def __init__(self, fn: Callable[..., Any], arguments: Arguments, watch: Watch) -> None:
+    def __init__(self, fn: Callable[..., Any], arguments: Arguments, watch: Watch, held: Held) -> None:
         super().__init__()
         self.fn = with_recorded_lines(fn)
         self.arguments = arguments
         self.watch = watch
-        self.held = Held([fn, *(leaf.constant for leaf in arguments.leaves if not leaf.is_tensor)])
+        self.held = held
 
     def forward(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         """Call the function, and keep what it returned for its structure."""
@@ -150,10 +150,11 @@ def record(name: str, fn: Callable[..., Any], arguments: Arguments, examples: Se
     the function captures. Raises the error that says what of it cannot be a program."""
     with _ONE_AT_A_TIME, torch.no_grad(), _quiet():
         try:
-            recorder = Recorder(fn, arguments, Watch(name, ()))
+            held = Held([fn, *(leaf.constant for leaf in arguments.leaves if not leaf.is_tensor)])
+            recorder = Recorder(fn, arguments, Watch(name, ()), held)
             program = _exported(recorder, examples)
             if captured := tuple(recorder.watch.captured):
-                recorder = Recorder(fn, arguments, Watch(name, captured))
+                recorder = Recorder(fn, arguments, Watch(name, captured), held)
                 program = _exported(recorder, [*examples, *captured])
             return Recording(program, recorder, captured)
         except (Exception, SystemExit) as error:  # whatever the function raises is a fact about the function
