@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
+import mugraph
 from mugraph.errors import InvalidInput, ShapeMismatch
 from mugraph.frontend import trace
 from mugraph.frontend.calling import Positional, structure_of
@@ -34,6 +35,7 @@ RESULTS: list[Any] = [
     lambda x, y: (x + y, None, 3, "text"),
     lambda x, y: Pair(x * y, x + 1),
     lambda x, y: (x + y, x + y, y + x),
+    lambda x, y: (x + y, x.shape, {"size": y.size()}),
 ]
 
 
@@ -52,9 +54,15 @@ def test_a_result_that_occurs_twice_is_computed_once() -> None:
 
 
 def test_a_structure_can_be_saved() -> None:
-    traced = trace(lambda x, y: {"a": x + y, "b": [x * y, None]}, (X, Y))
+    traced = trace(lambda x, y: {"a": x + y, "b": [x * y, None, x.shape]}, (X, Y))
     restored = Positional(traced.graph, structure_of(traced, 2))
-    assert restored.unflatten(["sum", "product"]) == traced.unflatten(["sum", "product"]) == {"a": "sum", "b": ["product", None]}
+    given = {"a": "sum", "b": ["product", None, tuple(X.shape)]}
+    assert restored.unflatten(["sum", "product"]) == traced.unflatten(["sum", "product"]) == given
+
+
+def test_sizes_are_returned_as_sizes() -> None:
+    optimized = mugraph.superoptimize(lambda x: (x.shape, x * 2), (X,), budget=5.0, profile=False, cache="off")
+    assert type(optimized(X)[0]) is torch.Size
 
 
 @pytest.mark.parametrize(

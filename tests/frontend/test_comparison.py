@@ -463,3 +463,19 @@ def test_a_mask_that_both_functions_have_stands_for_real_numbers() -> None:
     question = compared(lambda x: (x + MASK) - MASK, lambda x: x + 0 * MASK, (X,)).question
     assert question.endswith("MASK, which both functions have (real numbers, not the infinities or NaN that MASK holds now)")
     assert "infinities" not in compared(lambda x: x + W, lambda x: W + x, (W,)).question
+
+
+def test_the_sign_of_a_zero_that_only_one_function_has_is_in_no_proof() -> None:
+    def signed(zero: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+        return lambda x: torch.copysign(x, zero)
+
+    with pytest.raises(InvalidInput, match=r"tensor zero holds -0\.0, whose sign is no part of proofs"):
+        compared(signed(MINUS_ZERO), signed(ZERO), (X,))
+    assert verify(signed(MINUS_ZERO), signed(ZERO), (X,), seed=1).outcome == "different"
+    assert verify(signed(MINUS_ZERO), signed(MINUS_ZERO.clone()), (X,), seed=1).outcome == "equivalent"
+    assert verify(lambda x: x + MINUS_ZERO, lambda x: x * 1, (X,), seed=1).outcome == "equivalent"
+
+
+def test_sums_of_exponentials_are_not_shown_to_differ_from_themselves() -> None:
+    direct = verify(torch.logaddexp, lambda x, y: (x.exp() + y.exp()).log(), (X, Y), seed=1)
+    assert direct.outcome != "different", "they are equal, also where both operands are"

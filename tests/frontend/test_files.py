@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from mugraph.cli import main
 from mugraph.errors import InvalidInput
-from mugraph.frontend.files import is_file_function, load_function
+from mugraph.frontend.files import each_file_once, is_file_function, load_function
 from mugraph.ir.program import Program
 
 Write = Callable[[str], str]
@@ -30,6 +31,20 @@ def test_a_function_and_its_inputs(write: Write) -> None:
     loaded = load_function(f"{file}:add")
     assert loaded.function(*loaded.example_inputs()) == 5  # type: ignore[operator]  # a Program cannot be called
     assert loaded.name == "add"
+
+
+def test_functions_of_one_file_share_what_is_in_it(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write(
+        "from typing import NamedTuple\nimport torch\nW = torch.randn(8, 4)\nclass Pair(NamedTuple):\n    first: torch.Tensor\n"
+        "def f(x):\n    return Pair((x @ W).relu())\ndef g(x):\n    return Pair((x @ W).clamp(min=0))\n"
+        "def example_inputs():\n    return (torch.randn(2, 8),)\n"
+    )
+    with each_file_once():
+        first, second = load_function(f"{file}:f"), load_function(f"{file}:g")
+    assert first.module is second.module
+    assert load_function(f"{file}:f").module is not first.module, "the file may have been changed"
+    assert main(["verify", f"{file}:f", f"{file}:g", "--seed", "1"]) == 0
+    assert "equivalent" in capsys.readouterr().out
 
 
 def test_a_lone_tensor_is_one_argument(write: Write) -> None:

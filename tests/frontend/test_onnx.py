@@ -507,3 +507,18 @@ def test_fp32_between_fp16_tensors_is_free() -> None:
     ]
     program = from_onnx(cast_model(*nodes, kind=half))
     assert not any(node.op.startswith("round") for node in program.graph.nodes)
+
+
+def test_a_cast_to_the_type_of_one_number_rounds() -> None:
+    nodes = [
+        helper.make_node("CastLike", ["x", "like"], ["half"]),
+        helper.make_node("Cast", ["half"], ["y"], to=onnx.TensorProto.FLOAT),
+    ]
+    x = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
+    for like in (np.float16(1), np.float32(1)):
+        program = from_onnx(model(nodes, {"x": (3, 4)}, {"like": like}, output=(3, 4)))
+        (rounded,) = evaluate(program.graph, [x.astype(np.float64)], FloatArithmetic())
+        np.testing.assert_array_equal(rounded, x.astype(like.dtype).astype(np.float64))
+    computed = [helper.make_node("Neg", ["one"], ["like"]), *nodes]
+    with pytest.raises(UnsupportedOperator, match="a constant which other nodes compute; use Cast"):
+        from_onnx(model(computed, {"x": (3, 4)}, {"one": np.float16(1)}, output=(3, 4)))

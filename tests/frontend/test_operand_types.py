@@ -34,6 +34,33 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "fp16 and a number": (lambda x: (x >= 0.1).float() + (x <= 0.3).float() * 2, (HALVES.half(),)),
     "bf16 and a number": (lambda x: (x == 0.1).float() + (x != 0.7).float() * 2, (HALVES.bfloat16(),)),
     "fp16 and a tensor of one number": (lambda x, y: (x == y).float() * 2, (HALVES.half(), torch.tensor(0.1))),
+    "fp16 raised to a number": (lambda x: (x.clamp(0.1, 0.7) > 0.1).float() * 2, (HALVES.half(),)),
+    "bf16 lowered to a number": (lambda x: (x.clamp_max(0.7) == 0.7).float() * 2, (HALVES.bfloat16(),)),
+    "fp16 between two numbers": (lambda x: (F.hardtanh(x, -0.3, 0.3) == 0.3).float() * 2, (HALVES.half(),)),
+    "fp16 with a number in places": (lambda x: (x.masked_fill(x > 1, 0.3) >= 0.3).float() * 2, (HALVES.half(),)),
+    "fp16 or a number": (lambda x: (torch.where(x > 1, x, 0.3) >= 0.3).float() * 2, (HALVES.half(),)),
+    "bf16 all of one number": (lambda x: (torch.full_like(x, 0.3) >= x).float() * 2, (HALVES.bfloat16(),)),
+    "fp16 with a border": (lambda x: (F.pad(x, (1, 1), value=0.3) == 0.3).float() * 2, (HALVES.half(),)),
+    "fp16 for NaN": (lambda x: (torch.nan_to_num(x / x.relu(), nan=0.3) == 0.3).float() * 2, (HALVES.half(),)),
+    "fp16 that is small": (lambda x: F.hardshrink(x, 0.3).float() * 2, (HALVES.half(),)),
+    "bf16 and its multiples": (lambda x: (x % 0.1).float() * 2, (HALVES.bfloat16(),)),
+    "fp16 and its multiples": (lambda x: torch.fmod(x, 0.3).float() * 2, (HALVES.half(),)),
+    "bf16 and a whole number it lacks": (lambda x: (x >= 257).float() * 2, (HALVES.bfloat16() + torch.tensor(256.0),)),
+    "fp16 or a tensor of one number": (
+        lambda x, y: (torch.where(x > 1, x, y) == 0.3).float() * 2,
+        (HALVES.half(), torch.tensor(0.3)),
+    ),
+    "a boolean that is no number": (lambda x, y: torch.full_like(x, 2).float() + y, (torch.tensor(True), HALVES)),
+    "the sign of -0.0": (lambda x: torch.copysign(x, -0.0) * 2, (HALVES,)),
+    "the sign of a tensor of -0.0": (lambda x: torch.copysign(x, torch.tensor(-0.0)) * 2, (HALVES,)),
+    "zeros of both signs": (lambda x: torch.copysign(x, torch.zeros(4)) * torch.copysign(x.exp(), -torch.zeros(4)), (HALVES,)),
+    "the angle beside -0.0": (lambda x: torch.atan2(x, torch.full_like(x, -0.0)) * 2, (HALVES,)),
+    "-0.0 in places": (lambda x: 1 / x.masked_fill(x > 0, -0.0), (HALVES,)),
+    "a variance of less than one number": (lambda x: x.var(-1, correction=7) + 1, (HALVES,)),
+    "statistics of a norm": (lambda x: torch.native_layer_norm(x, (4,), None, None, 1e-5)[1] * 2, (HALVES,)),
+    "a tensor of one complex number": (lambda x: (x * torch.tensor(1j)).abs() * 2, (HALVES,)),
+    "softplus that is small": (lambda x: F.softplus(-20 * x.abs()).log(), (HALVES,)),
+    "log-sigmoid that is small": (lambda x: F.logsigmoid(20 * x.abs()).neg().log(), (HALVES,)),
     "a boolean mask": (lambda q, m: F.scaled_dot_product_attention(q, q, q, attn_mask=m), (Q, SHOWN)),
     "a boolean mask that hides a row": (lambda q, m: F.scaled_dot_product_attention(q, q, q, attn_mask=m), (Q, HIDING)),
     "a boolean mask in bf16": (lambda q, m: F.scaled_dot_product_attention(q, q, q, attn_mask=m), (Q.bfloat16(), SHOWN)),
@@ -53,6 +80,7 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:var")
 @pytest.mark.parametrize("name", CALLS)
 def test_results_are_those_of_pytorch(name: str) -> None:
     function, inputs = CALLS[name]

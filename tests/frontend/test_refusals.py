@@ -156,3 +156,67 @@ def test_the_table_of_workloads_does_not_import_torch() -> None:
 def test_what_kernels_cannot_do_names_the_way_that_leaves_it_to_pytorch() -> None:
     with pytest.raises(UnsupportedOperator, match="superoptimize leaves such operators to PyTorch"):
         trace(lambda x: torch.logcumsumexp(x, 0), torch.ones(4, 4))
+
+
+class Keys:
+    """As caches of keys are: objects that a function is given, or has."""
+
+    def __init__(self) -> None:
+        self.rows: list[torch.Tensor] = []
+
+    def update(self, row: torch.Tensor) -> torch.Tensor:
+        self.rows.append(row)
+        return torch.cat(self.rows)
+
+
+class Turning(torch.nn.Module):
+    """As rotary embeddings are: a table that grows when it is too short, and what was computed last for somebody to look at."""
+
+    def __init__(self, keeps: bool) -> None:
+        super().__init__()
+        self.keeps = keeps
+        self.table: torch.Tensor | None = None
+        self.last: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.table is None or len(self.table) < len(x):
+            self.table = torch.arange(len(x)).float().cos()[:, None]
+        turned = x * self.table[: len(x)]
+        self.last = turned if self.keeps else None
+        return turned
+
+
+def test_tensors_that_a_function_keeps_are_taken_back() -> None:
+    keys = Keys()
+    assert "f keeps a tensor in rows.0" in str(refusal(named("f", lambda x, keys: keys.update(x) * 2), (X, keys)))
+    assert "g keeps a tensor in keys.rows.0" in str(refusal(named("g", lambda x: keys.update(x) * 2), (X,)))
+    assert keys.rows == []
+    module, watching = Turning(False), Turning(True)
+    assert "Turning keeps a tensor in table" in str(refusal(module, (X,)))
+    assert module.table is None, "the function runs as ever"
+    module(X), watching(X)
+    before = watching.last
+    trace(module, (X,))
+    assert "Turning keeps a tensor in last" in str(refusal(watching, (X,)))
+    assert watching.last is before
+
+
+def named(name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
+    fn.__name__ = name
+    return fn
+
+
+@pytest.mark.parametrize(
+    ("fn", "argument"),
+    [
+        (lambda x, rows: torch.cat((rows.append(x * 2), rows)[1]), [X]),
+        (lambda x, rows: rows.pop("y") + x, {"y": X}),
+        (lambda x, rows: (rows.update(z=x * 2), rows["z"] + rows["y"])[1], {"y": X}),
+        (lambda x, rows: (rows.__setitem__(0, x * 2), rows[0] + x)[1], [X]),
+    ],
+)
+def test_lists_and_dicts_of_the_caller_stay_as_they_are(fn: Callable[..., Any], argument: Any) -> None:
+    words = str(refusal(named("f", fn), (X, argument)))
+    assert words.startswith("f changes ")
+    assert words.endswith("copy it first, and return what is new")
+    trace(lambda x, rows: fn(x, type(rows)(rows)), (X, argument))

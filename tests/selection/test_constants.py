@@ -111,7 +111,7 @@ def test_programs_say_what_is_constant_or_are_told() -> None:
         assert not mugraph.superoptimize(given, cache="off", constants=names, pack=False).executable.packs
 
 
-@pytest.mark.parametrize("names", [("wieght",), "weight", (3,)])
+@pytest.mark.parametrize("names", [("wieght",), "weight", (3,), 3])
 def test_what_is_no_name_of_an_input_is_refused(names: Any) -> None:
     with pytest.raises(InvalidInput, match="constants"):
         mugraph.superoptimize(product, (torch.randn(4, 64), torch.randn(64, 48)), constants=names)

@@ -118,3 +118,18 @@ def test_numbers_among_the_operands(target: str) -> None:
         wanted += [rows[name](np.float64(np.float32(abs(number))), wide) for name, number in numbers]
         for result, exact in zip(results, wanted, strict=True):
             np.testing.assert_allclose(result, np.broadcast_to(exact, x.shape).astype(np.float32), rtol=6e-7, atol=2e-38)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_whole_quotients_are_whole_where_functions_jump(target: str) -> None:
+    """41 times the reciprocal of 41 is less than 1 in fp32, and 41 / 41 is not."""
+    whole = np.arange(-60, 60, dtype=np.float32).reshape(6, 20)
+    divisors = np.array([[3.0], [7.0], [41.0], [47.0], [55.0], [82.0]], np.float32)
+    program = Program()
+    x, y, times = program.input("x", whole.shape), program.input("y", (6, 1)), program.input("times", whole.shape)
+    program.output((x / 41).apply("floor") * 2, (x * y / y).apply("floor") * 2, times.apply("equal", x / 41) * 2)
+    given = (whole * 41, divisors, whole)
+    results = kernels_of(program.graph, target)[1](*map(torch.from_numpy, given))
+    np.testing.assert_array_equal(results[0], whole * 2)
+    np.testing.assert_array_equal(results[1], whole * 41 * 2)
+    np.testing.assert_array_equal(results[2], np.full_like(whole, 2))

@@ -440,6 +440,9 @@ FAMILIES: dict[str, Family] = {
         ROWS,
         [
             softplus,
+            F.softplus,
+            lambda x: torch.log1p(torch.exp(x)),
+            lambda x: torch.log(2 + torch.expm1(x)),
             lambda x: x.relu() + torch.log(1 + torch.exp(-x.abs())),
             lambda x: -torch.log(torch.sigmoid(-x)),
             lambda x: x + softplus(-x),
@@ -450,6 +453,8 @@ FAMILIES: dict[str, Family] = {
             lambda x: x / 2 + torch.log(torch.exp(x / 2) + torch.exp(-x / 2)),
         ],
         [
+            lambda x: torch.log1p(torch.exp(-x)),
+            lambda x: torch.log(1 + torch.expm1(x)),
             lambda x: torch.log(1 + torch.exp(-x)),
             lambda x: x.relu() + torch.log(1 + torch.exp(x.abs())),
             lambda x: x.relu() - torch.log(1 + torch.exp(-x.abs())),

@@ -72,6 +72,8 @@ class Precise(FloatArithmetic):
             "tanh": mp.tanh,
             "gelu": lambda v: v * (1 + mp.erf(v / mp.sqrt(2))) / 2,
             "log": mp.log,
+            "log1p": lambda v: mp.log(1 + v),
+            "expm1": lambda v: mp.exp(v) - 1,
         }
         return self.each(functions[name], x)
 

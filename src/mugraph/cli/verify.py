@@ -94,10 +94,12 @@ def _compare(first: str, second: str, asked: _Question, json_output: bool) -> in
     """Compare two functions; the exit code is that of the answer."""
     from mugraph.api import verify as decide
     from mugraph.cli.arguments import resolve
+    from mugraph.frontend.files import each_file_once
     from mugraph.results.summary import verdict_lines
 
     with contextlib.redirect_stdout(sys.stderr):  # what the user's code prints is no part of the answer
-        left, right = resolve(first), resolve(second)
+        with each_file_once():
+            left, right = resolve(first), resolve(second)
         verdict = decide(left.function, right.function, left.inputs, **asdict(asked))
     if json_output:
         print(json.dumps(verdict_json(verdict)))

@@ -114,11 +114,10 @@ def _selu(x: Tensor) -> Tensor:
 
 
 def _softplus(x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
-    """log(1 + exp(beta x)) / beta without overflow; beyond PyTorch's threshold of 20 the two differ by 2e-9 at most."""
+    """log(1 + exp(beta x)) / beta; beyond PyTorch's threshold of 20 the two differ by 2e-9 at most."""
     if threshold < 16:
         _unsupported(f"a threshold of {threshold}, from which on it is another function; use 20")
-    scaled = x * beta
-    return (scaled.relu() + ((-scaled.apply("abs")).exp() + 1).apply("log")) / beta
+    return spelled.softplus(x * beta) / beta
 
 
 def _log_sigmoid(x: Tensor) -> Tensor:
@@ -226,8 +225,10 @@ def _var(
         return _var(x, None, dim)
     dims = spelled.all_if_empty(dim)
     spread = (x - x.mean(dims, keepdim=True)).square().sum(dims, keepdim)
-    averaged = math.prod(x.shape) // math.prod(spread.shape)
-    return spread / (averaged - (int(unbiased) if correction is None else correction))
+    freedom = math.prod(x.shape) // math.prod(spread.shape) - (int(unbiased) if correction is None else correction)
+    if freedom <= 0:
+        _unsupported(f"the variance of tensor {list(x.shape)} with {freedom:g} degrees of freedom, which is no number")
+    return spread / freedom
 
 
 def _std(x: Tensor, *arguments: Any, **options: Any) -> Tensor:
@@ -400,8 +401,8 @@ def _repeat_interleave(x: Tensor, repeats: int, dim: int | None = None, *, outpu
 
 def _full_like(x: Tensor, number: float, **layout: Any) -> Tensor:
     number = float(number) if isinstance(number, bool) else number
-    if not math.isfinite(number):
-        return choices.infinite(number, x).expand(*x.shape)
+    if not math.isfinite(number) or choices.is_negative_zero(number):
+        return choices.tensor_of(number, x).expand(*x.shape)
     return x.program.constant(number, x.dtype.of_arithmetic).expand(*x.shape)
 
 

@@ -155,7 +155,7 @@ def _describe(value: Any) -> Any:
         return {"copy" if value.copied else "output": value.number}
     if value is None or type(value) in (bool, int, float, str):
         return {"constant": value}
-    if type(value) is tuple:
+    if type(value) is tuple or (isinstance(value, tuple) and all(type(size) is int for size in value)):  # as torch.Size is
         return {"tuple": [_describe(item) for item in value]}
     if type(value) is list:
         return {"list": [_describe(item) for item in value]}

@@ -17,12 +17,20 @@ Operand = ProgramTensor | int | float
 
 
 def tensor_of(x: Operand, beside: Tensor) -> Tensor:
-    """An operand as a tensor of the program of another one. Infinities and NaN are the quotients 1 / 0, -1 / 0 and 0 / 0."""
+    """An operand as a tensor of the program of another one. Infinities and NaN are the quotients 1 / 0, -1 / 0 and 0 / 0, and
+    -0.0 is 0 with the sign of -1."""
     if isinstance(x, Tensor):
         return x
+    if is_negative_zero(x):
+        return beside.program.constant(0).apply("copysign", beside.program.constant(-1))
     if math.isfinite(x):
         return beside.program.constant(float(x) if isinstance(x, bool) else x)
     return infinite(x, beside)
+
+
+def is_negative_zero(number: float) -> bool:
+    """Whether a number is -0.0, which no exact constant is."""
+    return number == 0 and math.copysign(1, number) < 0
 
 
 def infinite(number: float, beside: Tensor) -> Tensor:

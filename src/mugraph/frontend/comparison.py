@@ -323,7 +323,23 @@ def _by_value(left: _Side, right: _Side) -> list[_Group]:
         if group.how == "alone" and not group.is_finite:
             what = f"tensor {group.match} holds infinities or NaN, of which nothing can be proved, and only one function has it"
             raise InvalidInput(f"{what}; give it to both, or use for_all_weights=True")
+        if group.how == "alone" and has_negative_zeros(group.tensor) and any(map(_reads_signs, (left.graph, right.graph))):
+            what = f"tensor {group.match} holds -0.0, whose sign is no part of proofs, and only one function has it"
+            raise InvalidInput(f"{what}; give it to both, or use for_all_weights=True")
     return groups
+
+
+SIGN_READERS = frozenset({"atan2", "copysign", "signbit"})
+"""Operators that tell -0.0 from 0."""
+
+
+def _reads_signs(graph: Graph) -> bool:
+    return any(node.op in SIGN_READERS for _, node in graph.walk())
+
+
+def has_negative_zeros(tensor: Any) -> bool:
+    """Whether a tensor holds -0.0."""
+    return bool(tensor.is_floating_point() and ((tensor == 0) & tensor.signbit()).any())
 
 
 def classes_of_equal(left: Sequence[Captured], right: Sequence[Captured]) -> list[tuple[list[Captured], list[Captured]]]:

@@ -73,7 +73,7 @@ class _Placeholders:
 
     def of(self, value: torch.Tensor) -> fx.Node:
         for name, other in self.values.items():
-            if other is value or (other.dtype is value.dtype and torch.equal(other, value)):
+            if other is value or _same_bits(other, value):
                 return self._known[name]
         first = next(iter(self.graph.nodes))
         with self.graph.inserting_before(first):
@@ -82,6 +82,13 @@ class _Placeholders:
         self.values[node.name] = value
         self._known[node.name] = node
         return node
+
+
+def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors are of one type and hold the same numbers, 0.0 and -0.0 being two."""
+    if one.dtype is not other.dtype or not torch.equal(one, other):
+        return False
+    return not one.dtype.is_floating_point or torch.equal(one.signbit(), other.signbit())
 
 
 def _computed(graph: fx.Graph) -> dict[fx.Node, torch.Tensor]:

@@ -17,7 +17,7 @@ import torch
 from mugraph.errors import MugraphError, UnsupportedOperator
 from mugraph.frontend.aten import ROWS, Rule
 from mugraph.frontend.choices import truth
-from mugraph.frontend.operand_types import as_compared, misread
+from mugraph.frontend.operand_types import as_converted, misread
 from mugraph.frontend.source_lines import line_of_node
 from mugraph.frontend.torch_casts import (
     DTYPES,
@@ -41,6 +41,7 @@ CHECKS = frozenset({"_assert_tensor_metadata"})
 """Operators that only check what the trace knows."""
 _CHOOSING = frozenset({"where", "masked_fill", "lt", "le", "gt", "ge", "eq", "ne"})
 """Operators that take numbers that are not finite."""
+_NOT_COMPUTED = "this part of the operator's result is not computed; use the others"
 _VALUES_OUT_OF_TENSORS = frozenset({"item", "_local_scalar_dense", "nonzero"})
 
 
@@ -118,7 +119,7 @@ def _program(
 
 def _computed(node: torch.fx.Node, value: Any) -> ProgramTensor:
     if not isinstance(value, ProgramTensor):
-        raise UnsupportedOperator(_at(node, "this part of the operator's result is not computed; use the others"))
+        raise UnsupportedOperator(_at(node, _NOT_COMPUTED))
     return value
 
 
@@ -134,15 +135,17 @@ def _lost_widths(values: Mapping[torch.fx.Node, Any]) -> set[int]:
 
 def _apply(node: torch.fx.Node, values: Mapping[torch.fx.Node, Any], rows: Mapping[str, Rule]) -> Any:
     _check(node, rows)
-    arguments: Any = torch.fx.map_arg(as_compared(node, node.args), values.__getitem__)
-    options: Any = torch.fx.map_arg(node.kwargs, values.__getitem__)
+    if any(values[source] is None for source in node.all_input_nodes):
+        raise UnsupportedOperator(_at(node, _NOT_COMPUTED))
+    arguments: Any = torch.fx.map_arg(as_converted(node, node.args), values.__getitem__)
+    options: Any = torch.fx.map_arg(as_converted(node, node.kwargs), values.__getitem__)
     try:
         value = rows[_row_of(node)](*arguments, **options)
     except MugraphError as error:
         raise type(error)(_at(node, str(error))) from None
-    if isinstance(value, ProgramTensor) and value.number is None and _dtype(node) is DType.BOOL:
-        return truth(value)
-    return value
+    if isinstance(value, ProgramTensor) and value.number is None:  # of numbers the type does not count, but where it is boolean
+        return truth(value) if _dtype(node) is DType.BOOL else value
+    return truth(value) if isinstance(value, ProgramTensor) and node.meta["val"].dtype is torch.bool else value
 
 
 def only_chosen_or_compared(node: torch.fx.Node) -> bool:

@@ -104,13 +104,13 @@ def logaddexp(x: Operand, y: Operand) -> Tensor:
     """log(exp(x) + exp(y)): the larger, and what the other adds to it."""
     x, y = _tensors(x, y)
     added = (-(x - y).apply("abs")).exp().apply("log1p")
-    return select(equal(x, y), x + math.log(2), x.maximum(y) + added)
+    return select(equal(x, y), x + x.program.constant(2).apply("log"), x.maximum(y) + added)
 
 
 def logaddexp2(x: Operand, y: Operand) -> Tensor:
     """log2(2^x + 2^y)"""
     x, y = _tensors(x, y)
-    added = (-(x - y).apply("abs")).apply("exp2").apply("log1p") * (1 / math.log(2))
+    added = (-(x - y).apply("abs")).apply("exp2").apply("log1p") / x.program.constant(2).apply("log")
     return select(equal(x, y), x + 1, x.maximum(y) + added)
 
 

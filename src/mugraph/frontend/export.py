@@ -19,11 +19,12 @@ from torch.export import ExportedProgram, default_decompositions
 from torch.export.graph_signature import OutputKind
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_flatten, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 from mugraph.errors import InvalidInput, MugraphError, ShapeMismatch, UnsupportedOperator
 from mugraph.frontend.aten import ROWS
-from mugraph.frontend.pytree import Arguments
+from mugraph.frontend.kept_tensors import Held
+from mugraph.frontend.pytree import Arguments, flat_results
 from mugraph.frontend.source_lines import line_of_error, with_recorded_lines
 
 _NOISY_LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
@@ -44,19 +45,27 @@ class Recorder(torch.nn.Module):
     The tensors are those of the arguments and then, in the place of the `captured` ones that no module owns, tensors like them.
     """
 
-    def __init__(self, fn: Callable[..., Any], arguments: Arguments, watch: Watch) -> None:
+    def __init__(self, fn: Callable[..., Any], arguments: Arguments, watch: Watch, held: Held) -> None:
         super().__init__()
         self.fn = with_recorded_lines(fn)
         self.arguments = arguments
         self.watch = watch
+        self.held = held
 
     def forward(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         """Call the function, and keep what it returned for its structure."""
         own = len(self.arguments.tensors)
-        with self.watch.instead(tensors[own:]):
-            returned = self.arguments.call(self.fn, tensors[:own])
+        kept: list[str] = []
+        try:
+            with self.watch.instead(tensors[own:]):
+                returned = self.arguments.call(self.fn, tensors[:own])
+        finally:
+            kept = self.held.taken_back()
+        if kept:
+            remedy = "return it instead; where it only fills a cache, call the function once before"
+            raise InvalidInput(f"{self.watch.name} keeps a tensor in {kept[0]}, which no result would do: {remedy}")
         self.watch.returned = returned
-        return [leaf for leaf in tree_flatten(returned)[0] if is_computed(leaf)]
+        return [leaf for leaf in flat_results(returned)[0] if is_computed(leaf)]
 
 
 def is_computed(leaf: Any) -> bool:
@@ -71,8 +80,9 @@ class Watch(TorchFunctionMode):
     Captured tensors that have a stand-in are replaced by it, so that nothing can depend on the values they have now.
     """
 
-    def __init__(self, captured: Sequence[torch.Tensor]) -> None:
+    def __init__(self, name: str, captured: Sequence[torch.Tensor]) -> None:
         super().__init__()
+        self.name = name
         self.captured = list(captured)
         self.asks_for_strides = False
         self.returned: Any = None
@@ -140,10 +150,11 @@ def record(name: str, fn: Callable[..., Any], arguments: Arguments, examples: Se
     the function captures. Raises the error that says what of it cannot be a program."""
     with _ONE_AT_A_TIME, torch.no_grad(), _quiet():
         try:
-            recorder = Recorder(fn, arguments, Watch(()))
+            held = Held([fn, *(leaf.constant for leaf in arguments.leaves if not leaf.is_tensor)])
+            recorder = Recorder(fn, arguments, Watch(name, ()), held)
             program = _exported(recorder, examples)
             if captured := tuple(recorder.watch.captured):
-                recorder = Recorder(fn, arguments, Watch(captured))
+                recorder = Recorder(fn, arguments, Watch(name, captured), held)
                 program = _exported(recorder, [*examples, *captured])
             return Recording(program, recorder, captured)
         except (Exception, SystemExit) as error:  # whatever the function raises is a fact about the function

@@ -10,6 +10,7 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -79,8 +80,25 @@ def load_function(text: str) -> FileFunction:
     return FileFunction(path, name, function, module)
 
 
+_ran: ContextVar[dict[Path, ModuleType] | None] = ContextVar("ran", default=None)
+"""Files that `each_file_once` has seen, as modules."""
+
+
+@contextlib.contextmanager
+def each_file_once() -> Iterator[None]:
+    """Functions of one file that are loaded inside share its tensors and classes, as they do where it is imported."""
+    token = _ran.set({})
+    try:
+        yield
+    finally:
+        _ran.reset(token)
+
+
 def _run(path: Path) -> ModuleType:
     """The file as a module; like a script, it can import what stands beside it, and what it prints goes to stderr."""
+    ran = _ran.get()
+    if ran is not None and path.resolve() in ran:
+        return ran[path.resolve()]
     spec = spec_from_file_location(f"mugraph_file_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise InvalidInput(f"{path} cannot be loaded as Python")
@@ -93,6 +111,8 @@ def _run(path: Path) -> ModuleType:
             spec.loader.exec_module(module)
     finally:
         sys.path.remove(beside)
+    if ran is not None:
+        ran[path.resolve()] = module
     return module
 
 

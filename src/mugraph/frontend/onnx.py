@@ -7,7 +7,7 @@ change an output's dtype otherwise, as in `mugraph.frontend.conversion`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,19 +34,26 @@ _MOVING = frozenset(
 """Operators whose results are among the numbers they are given, up to sign."""
 
 
-def cast_roundings(graph: onnx.GraphProto, given: Mapping[str, DType]) -> Mapping[str, DType]:
-    """The results of casts that round, by name, and the type they round to; `given` are the types of inputs and weights.
+def cast_roundings(
+    graph: onnx.GraphProto, given: Mapping[str, DType], numbers: Mapping[str, DType] | None = None
+) -> Mapping[str, DType]:
+    """The results of casts that round, by name, and the type they round to; `given` are the types of inputs and weights,
+    `numbers` those of the constants of one number that the model brings along.
 
     A result that only the caller gets is left out: it is stored rounded anyway. ONNX promotes no types: unless it is a cast, a
     node gives what its first operand of a floating-point type is.
     """
     names = list(given)
     steps = [PrecisionStep(dtype, PrecisionOrigin.GIVEN) for dtype in given.values()]
+
+    def type_of(name: str) -> DType | None:
+        return steps[names.index(name)].dtype if name in names else (numbers or {}).get(name)
+
     for node in graph.node:
         operands = tuple(names.index(name) for name in node.input if name in names)
         types = [steps[operand].dtype for operand in operands]
         cast = node.op_type in ("Cast", "CastLike")
-        dtype = _target(node, types) if cast else next(iter(filter(None, types)), None)
+        dtype = _target(node, type_of) if cast else next(iter(filter(None, types)), None)
         for name in node.output:
             names.append(name)
             steps.append(PrecisionStep(dtype, _origin(node, cast, operands), operands[:1] if cast else operands))
@@ -55,10 +62,10 @@ def cast_roundings(graph: onnx.GraphProto, given: Mapping[str, DType]) -> Mappin
     return {name: dtype for name, dtype in rounding.items() if dtype is not None and name in read}
 
 
-def _target(node: onnx.NodeProto, types: list[DType | None]) -> DType | None:
+def _target(node: onnx.NodeProto, type_of: Callable[[str], DType | None]) -> DType | None:
     """The floating-point type that a cast gives, None for others."""
     if node.op_type == "CastLike":
-        return types[1] if len(types) > 1 else None
+        return type_of(node.input[1])
     return next((FLOATS.get(attribute.i) for attribute in node.attribute if attribute.name == "to"), None)
 
 
@@ -109,6 +116,7 @@ class _Reader:
         self.program = Program()
         self.values: dict[str, Operand] = {"": None}
         self.rounding: Mapping[str, DType] = {}
+        self.numbers: Mapping[str, DType] = {}
 
     def read(self) -> None:
         """Everything: inputs, weights, nodes, outputs."""
@@ -127,7 +135,9 @@ class _Reader:
             self.values[name] = self.program.input(name, array.shape, _dtype_of(array)) if weight else _widened(array)
         tensors = [(name, value) for name, value in self.values.items() if isinstance(value, ProgramTensor)]
         given = {name: value.dtype for name, value in tensors if not value.dtype.is_index}
-        self.rounding = cast_roundings(self.model.graph, given)
+        known = {**constants, **self.fixed}
+        self.numbers = {name: _dtype_of(array) for name, array in known.items() if str(array.dtype) in _FLOATING}
+        self.rounding = cast_roundings(self.model.graph, given, self.numbers)
         for node in self.model.graph.node:
             if node.op_type != "Constant":
                 self._node(node)
@@ -196,6 +206,9 @@ class _Reader:
                 raise UnsupportedOperator(f"it reads {name}, a part of a result that is not computed")
         if not any(isinstance(operand, ProgramTensor) for operand in operands):
             return self._folded(node)
+        like = operands[1] if node.op_type == "CastLike" else None
+        if isinstance(like, np.ndarray) and str(like.dtype) in _FLOATING and node.input[1] not in self.numbers:
+            raise UnsupportedOperator("the type it casts to is that of a constant which other nodes compute; use Cast")
         if node.op_type not in ROWS:
             raise UnsupportedOperator("no such operator in the table; cut it out of the model")
         result = ROWS[node.op_type](NodeCall(tuple(operands), attributes, self.opset, len(node.output)))
@@ -307,9 +320,12 @@ def _constants(model: onnx.ModelProto) -> Iterator[tuple[str, Constant]]:
             yield node.output[0], np.asarray(array)
 
 
+_FLOATING = ("float16", "bfloat16", "float32", "float64")
+
+
 def _is_weight(array: Constant) -> bool:
     """Whether a constant is an input of the program, rather than a number or a list of integers that it is written with."""
-    return array.size > 1 and str(array.dtype) in ("float16", "bfloat16", "float32", "float64", "bool")
+    return array.size > 1 and str(array.dtype) in (*_FLOATING, "bool")
 
 
 def _widened(array: Constant) -> Constant:

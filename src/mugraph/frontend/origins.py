@@ -79,18 +79,39 @@ _Step = tuple[str, Any, Callable[[Any], Any]]
 def origins(fn: Callable[..., Any]) -> dict[int, list[Origin]]:
     """By the identity (`id`) of each tensor that `fn` reaches, the ways to it, shortest first."""
     found: dict[int, list[Origin]] = {}
+    for value, origin in _reached(fn):
+        if isinstance(value, torch.Tensor):
+            found.setdefault(id(value), []).append(origin)
+    return found
+
+
+def holders(value: Any) -> list[tuple[str, Any]]:
+    """The lists, dicts and objects with attributes that a value leads to, each once, with the name of a way there."""
+    found = {id(each): (origin.name, each) for each, origin in _reached(value) if _holds(each)}
+    return list(found.values())
+
+
+def _holds(value: Any) -> bool:
+    if isinstance(value, (list, dict, torch.nn.Module)):
+        return True
+    plain = isinstance(value, (torch.Tensor, type, ModuleType, FunctionType, MethodType, functools.partial))
+    return not plain and hasattr(value, "__dict__") and _is_users(type(value).__module__)
+
+
+def _reached(fn: Any) -> Iterator[tuple[Any, Origin]]:
+    """What `fn` reaches, with the way there, shortest first."""
     visits: Counter[int] = Counter()
     alive: list[Any] = []  # methods are made whenever they are asked for: no other object may take their identity
     waiting: deque[tuple[Any, Origin]] = deque([(fn, Origin.at("", fn))])
     while waiting and visits.total() < _MOST:
         value, origin = waiting.popleft()
         if isinstance(value, torch.Tensor):
-            found.setdefault(id(value), []).append(origin)
+            yield value, origin
         elif id(value) not in origin.through and visits[id(value)] < _WAYS:
             visits[id(value)] += 1
             alive.append(value)
+            yield value, origin
             waiting.extend(_parts(value, origin))
-    return found
 
 
 def _parts(value: Any, origin: Origin) -> Iterator[tuple[Any, Origin]]:

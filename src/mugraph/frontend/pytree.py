@@ -225,11 +225,20 @@ class Arguments:
         return len(now) == len(self.defaults) and all(map(operator.is_, now, self.defaults))
 
     def call(self, fn: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> Any:
-        """`fn` with `tensors`, of the leaves' shapes and dtypes, at the places of tensors, and the constants everywhere else."""
+        """`fn` with `tensors`, of the leaves' shapes and dtypes, at the places of tensors, and the constants everywhere else.
+
+        Raises InvalidInput where it puts something into a list or dict that it is given, or takes something out of one.
+        """
         remaining = iter(tensors)
         values = [next(remaining) if leaf.is_tensor else leaf.constant for leaf in self.leaves]
         bound = inspect.BoundArguments(self.signature, tree_unflatten(values, self.structure))
-        return fn(*bound.args, **bound.kwargs)
+        returned = fn(*bound.args, **bound.kwargs)
+        left, structure = tree_flatten(dict(bound.arguments))
+        if structure != self.structure or any(map(operator.is_not, left, values)):
+            name = next((leaf.name for leaf, *pair in zip(self.leaves, left, values, strict=False) if operator.is_not(*pair)), "")
+            what = f"the list or dict that {name} is in" if name else "a list or dict among its arguments"
+            raise InvalidInput(f"{getattr(fn, '__name__', 'the function')} changes {what}; copy it first, and return what is new")
+        return returned
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,6 +439,13 @@ def lies_alike(tensor: torch.Tensor, strides: Sequence[int]) -> bool:
     if have == strides:  # which takes a fraction of the time
         return True
     return all(size == 1 or own == wanted for size, own, wanted in zip(tensor.shape, have, strides, strict=True))
+
+
+def flat_results(returned: Any) -> tuple[list[Any], TreeSpec]:
+    """What a function returned as leaves and their structure; sizes are leaves, of which PyTorch would make tuples again."""
+    return tree_flatten(
+        returned, is_leaf=lambda value: isinstance(value, torch.Size) and all(type(size) is int for size in value)
+    )
 
 
 def check_value(what: str, value: object) -> None:

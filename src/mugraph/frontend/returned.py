@@ -13,11 +13,10 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils._pytree import tree_flatten
 
 from mugraph.errors import InvalidInput
 from mugraph.frontend.graph_passes import viewed
-from mugraph.frontend.pytree import Place, Results, View, check_value
+from mugraph.frontend.pytree import Place, Results, View, check_value, flat_results
 from mugraph.ir.graph import Tensor
 
 Structure = Any
@@ -116,7 +115,7 @@ def results_of(
 
     Raises InvalidInput for two views of a tensor that is neither returned nor an argument, and for objects that may hide tensors.
     """
-    leaves, structure = tree_flatten(returned)
+    leaves, structure = flat_results(returned)
     tensors = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     first: dict[fx.Node, int] = {}
     for place, node in zip(tensors, nodes, strict=True):

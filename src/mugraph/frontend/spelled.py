@@ -170,7 +170,7 @@ def upsample_nearest2d(x: Tensor, output_size: Sequence[int] | None, *scales: An
 
 def binary_cross_entropy_of_logits(x: Tensor, target: Tensor, weight: Tensor | None, pos_weight: Tensor | None) -> Tensor:
     """(1 - target) x + log(1 + exp(-x)), the latter times 1 + (pos_weight - 1) target, all of it times `weight`."""
-    unlikely = _softplus(-x)
+    unlikely = softplus(-x)
     scaled = unlikely if pos_weight is None else unlikely * ((pos_weight - 1) * target + 1)
     loss = (1 - target) * x + scaled
     return loss if weight is None else loss * weight
@@ -178,11 +178,11 @@ def binary_cross_entropy_of_logits(x: Tensor, target: Tensor, weight: Tensor | N
 
 def soft_margin(x: Tensor, target: Tensor) -> Tensor:
     """log(1 + exp(-target x)) without overflow."""
-    return _softplus(-(x * target))
+    return softplus(-(x * target))
 
 
-def _softplus(x: Tensor) -> Tensor:
-    """log(1 + exp(x)) without overflow."""
+def softplus(x: Tensor) -> Tensor:
+    """log(1 + exp(x)) without overflow, and with all digits where it is small."""
     return x.relu() + (-x.apply("abs")).exp().apply("log1p")
 
 

@@ -12,7 +12,7 @@ import math
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from torch.export.graph_signature import InputKind, InputSpec, OutputKind
 from mugraph.errors import InvalidInput, NotAProgram, UnsupportedOperator
 from mugraph.frontend.aten import ROWS
 from mugraph.frontend.calling import unused_name
+from mugraph.frontend.choices import is_negative_zero
 from mugraph.frontend.constants import KNOWN_MASKS, Constants, with_constants
 from mugraph.frontend.conversion import Signature, convert, only_chosen_or_compared
 from mugraph.frontend.export import Recording, record
@@ -166,7 +167,7 @@ def _signature(call: RecordedCall, program: ExportedProgram) -> tuple[Signature,
     read = {node.name for node in program.graph.nodes if node.op == "placeholder" and node.users}
     literals = call.recording.literals
     for placeholder, (source, tensor) in captured_sources(call, program, read, inputs.values()).items():
-        if placeholder in literals and tensor.dim() == 0:
+        if placeholder in literals and tensor.dim() == 0 and _is_exact(tensor.item()):
             numbers[placeholder] = Scalar.of(tensor.item())
             continue
         _check_place(f"tensor {source.name} of the function", tensor)
@@ -177,15 +178,21 @@ def _signature(call: RecordedCall, program: ExportedProgram) -> tuple[Signature,
     chosen = {node.name for node in program.graph.nodes if node.op == "placeholder" and only_chosen_or_compared(node)}
     for placeholder, source in constant_sources(constants, inputs.values()).items():
         tensor = constants[placeholder]
-        if tensor.dim() == 0 and math.isfinite(number := float(tensor)):
+        number = tensor.item() if tensor.dim() == 0 else None
+        if _is_exact(number):
             numbers[placeholder] = Scalar.of(number)
             continue
-        if tensor.dim() == 0 and placeholder in chosen:
+        if isinstance(number, float) and placeholder in chosen:
             numbers[placeholder] = number
             continue
         inputs[placeholder] = source.name
         sources.append(source)
     return Signature(inputs, numbers), tuple(sources)
+
+
+def _is_exact(number: Any) -> TypeGuard[int | float]:
+    """Whether a number is an exact constant: real, finite, and not -0.0."""
+    return isinstance(number, int | float) and math.isfinite(number) and not is_negative_zero(number)
 
 
 def _captured(recording: Recording, program: ExportedProgram) -> Iterator[tuple[str, str, torch.Tensor]]:

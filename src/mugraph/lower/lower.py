@@ -16,6 +16,7 @@ from mugraph.ir.graph import LOOKUP, VIEWS, Graph, Level, Node, Shape, Tensor, V
 from mugraph.ir.ops import GRAPH_DEFINED
 from mugraph.lower import tiles
 from mugraph.lower.blocks import lower_block, view
+from mugraph.lower.exact_quotients import with_exact_quotients
 from mugraph.lower.flattening import flattened
 from mugraph.lower.memory import with_places
 from mugraph.lower.packing import Packing
@@ -221,7 +222,7 @@ def _launch(graph: Graph, index: int, node: Node, body: Graph, windows: Mapping[
     names = {root: buffer.name for root, buffer in zip(roots, inputs, strict=True)}
     operands = [_named(tile, names[root], names[indices.get(value, root)]) for value, root, tile in read]
     results = [replace(tile, buffer=outputs[memories.index(root)].name) for root, tile in written]
-    kernel = lower_block(f"kernel_{index}", body, operands, inputs, outputs, results)
+    kernel = with_exact_quotients(lower_block(f"kernel_{index}", body, operands, inputs, outputs, results))
     return Launch(kernel, body, roots, memories, tuple((memories.index(root), tile) for root, tile in written))
 
 

@@ -19,7 +19,7 @@ from torch import fx
 from mugraph.errors import InvalidInput, MugraphError
 from mugraph.frontend import record
 from mugraph.frontend.calling import arguments_of
-from mugraph.frontend.comparison import Captured, Values, as_stored, classes_of_equal
+from mugraph.frontend.comparison import SIGN_READERS, Captured, Values, as_stored, classes_of_equal, has_negative_zeros
 from mugraph.frontend.constants import UNWRITTEN
 from mugraph.frontend.graph_passes import arguments_of_call
 from mugraph.frontend.node_traits import Inspector, Traits, program_of
@@ -278,11 +278,13 @@ class _Comparison:
             for side in self.sides
         ]
         nodes = [list(side.captured) for side in self.sides]
+        signs_count = any(name_of(node) in SIGN_READERS for side in self.sides for node in side.nodes)
         for members in classes_of_equal(*captured):
             bound = [(side, own[each.input]) for side, own, some in zip(self.sides, nodes, members, strict=True) for each in some]
             variable = self._bind(bound)
             tensor = next(each.tensor for some in members for each in some)
-            if not all(members) and tensor.dtype in DTYPES and bool(tensor.isfinite().all()):
+            exact = tensor.dtype in DTYPES and bool(tensor.isfinite().all()) and not (signs_count and has_negative_zeros(tensor))
+            if exact and not all(members):
                 self.known[variable] = tensor
 
     def _bind_calls(self) -> None:

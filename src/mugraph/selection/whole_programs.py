@@ -7,7 +7,7 @@ here part by part (`mugraph.pieces`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast, get_args
 
@@ -100,7 +100,8 @@ class OptimizationSettings:
 
 def names_of(constants: Sequence[str]) -> tuple[str, ...]:
     """Names of inputs that do not change between calls; raises InvalidInput for what is none."""
-    if isinstance(constants, str) or not all(isinstance(name, str) for name in constants):
+    names = isinstance(constants, Collection) and not isinstance(constants, str)
+    if not names or not all(isinstance(name, str) for name in constants):
         raise InvalidInput(f"constants={constants!r}: give names of inputs, such as ('weight',)")
     return tuple(constants)
 

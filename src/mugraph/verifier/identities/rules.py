@@ -62,6 +62,14 @@ def _tanh(algebra: IdentityAlgebra, x: Polynomial, axes: Axes) -> Polynomial:
     return subtract(scale(algebra.apply("sigmoid", scale(x, 2)), 2), ONE)
 
 
+def _log1p(algebra: IdentityAlgebra, x: Polynomial, axes: Axes) -> Polynomial:
+    return algebra.apply("log", add(ONE, x))
+
+
+def _expm1(algebra: IdentityAlgebra, x: Polynomial, axes: Axes) -> Polynomial:
+    return subtract(algebra.apply("exp", x), ONE)
+
+
 def _gelu(algebra: IdentityAlgebra, x: Polynomial, axes: Axes) -> Polynomial | None:
     return add(x, algebra.apply("gelu", scale(x, -1))) if expanded(x).leading < 0 else None
 
@@ -351,6 +359,8 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
     "sigmoid": (Rule("sigmoid(x) = exp(x)/(1 + exp(x))", _sigmoid),),
     "silu": (Rule("silu(x) = x sigmoid(x)", _silu),),
     "tanh": (Rule("tanh(x) = 2 sigmoid(2x) - 1", _tanh),),
+    "log1p": (Rule("log1p(x) = log(1 + x)", _log1p),),
+    "expm1": (Rule("expm1(x) = exp(x) - 1", _expm1),),
     "gelu": (Rule("gelu(-x) = gelu(x) - x", _gelu),),
     "abs": (Rule("|x y| = |x| |y|, |x| = x for x >= 0, |x| = -x for x <= 0", _abs),),
     "sqrt": (Rule("sqrt(x^2 y) = |x| sqrt(y) for y >= 0, sqrt(exp(x) y) = exp(x/2) sqrt(y)", _sqrt),),
