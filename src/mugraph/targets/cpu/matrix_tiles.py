@@ -38,16 +38,25 @@ _STACK_BYTES = 1 << 18
 
 def strips_for(product: Matmul, right: DType, vectors: Vectors) -> Strips | None:
     """How the right factor of a product, which is of a type, lies for the matrix unit; None where that is not to multiply it."""
+    if not (right is DType.BF16 or (right.is_whole and vectors.lanes == SIDE)) or not suits_tiles(product, vectors):
+        return None
+    wide = _SUMS if product.left.shape[-2] <= SIDE else _SUMS // 2
+    return Strips(panel_rows(product), wide * SIDE, pairs=right is DType.BF16)
+
+
+def suits_tiles(product: Matmul, vectors: Vectors) -> bool:
+    """Whether the matrix unit is to multiply factors that are bf16, or made so."""
     rows, depth = product.left.shape[-2:]
-    high = _rounded(rows)
-    if product.dtype is not DType.BF16 or not (right is DType.BF16 or (right.is_whole and vectors.lanes == SIDE)):
-        return None
-    if not vectors.tiles or depth % STEP or product.right.shape[-1] % SIDE or rows < _FEW:
-        return None
-    if high * depth * DType.BF16.bytes > _COPIED_BYTES:
-        return None
-    panel = depth if high * depth * DType.BF16.bytes <= _PANEL_BYTES else min(depth, _PANEL)
-    return Strips(panel, (_SUMS if high == SIDE else _SUMS // 2) * SIDE, pairs=right is DType.BF16)
+    if product.dtype is not DType.BF16 or not vectors.tiles or vectors.lanes != SIDE:
+        return False
+    whole = depth % STEP == product.right.shape[-1] % SIDE == 0
+    return whole and rows >= _FEW and _rounded(rows) * depth * DType.BF16.bytes <= _COPIED_BYTES
+
+
+def panel_rows(product: Matmul) -> int:
+    """Rows of a panel of the right factor."""
+    rows, depth = product.left.shape[-2:]
+    return depth if _rounded(rows) * depth * DType.BF16.bytes <= _PANEL_BYTES else min(depth, _PANEL)
 
 
 def _rounded(rows: int) -> int:
@@ -146,7 +155,7 @@ class PackedTiles(Packed):
             for v in parts:
                 self.load_right(v, columns)
                 for r in stacked:
-                    write.line(f"MULTIPLY_TILES({r * self.across + v}, {_LEFT + r}, {_RIGHT + v % 2});")
+                    write.line(f"MULTIPLY_TILES({r * self.across + v}, {_LEFT + r}, {self.register(v)});")
         for number, place, stride in registers:
             write.line(f"STORE_TILE({number}, {place}, {stride});")
 
@@ -154,10 +163,14 @@ class PackedTiles(Packed):
         """Load the pairs of 16 columns of a strip into their register."""
         if self.right.is_whole:
             self.writer.line(f"widen_rows_{self.right}(widened, strip + {columns} * (k - k0) + {SIDE * v}, {columns});")
-            self.writer.line(f"LOAD_TILE({_RIGHT + v % 2}, widened, {STEP * DType.BF16.bytes});")
+            self.writer.line(f"LOAD_TILE({self.register(v)}, widened, {STEP * DType.BF16.bytes});")
             return
         place = f"strip + {columns} * (k - k0) + {2 * SIDE * v}"
-        self.writer.line(f"LOAD_TILE({_RIGHT + v % 2}, {place}, {2 * DType.BF16.bytes * columns});")
+        self.writer.line(f"LOAD_TILE({self.register(v)}, {place}, {2 * DType.BF16.bytes * columns});")
+
+    def register(self, v: int) -> int:
+        """The register of 16 columns of the right factor: the next ones are loaded into another."""
+        return _RIGHT + v % 2
 
     def prefetch(self, columns: int) -> None:
         """Ask for what is read later: each group of rows that meet a strip, for its part of the next one."""

@@ -1,0 +1,363 @@
+"""Products that make their right factor of packed whole numbers: `slope * number + offset`, both for a group of k in each column.
+
+For few rows of the left factor, slopes and offsets are applied to what is summed up for a group, slope * sum(a * number) + offset *
+sum(a): each number is then widened and multiplied, and nothing else. Where the left factor is in fp32 and there are offsets, to which
+such sums may nearly cancel, they are applied to each number instead. On the matrix unit they are applied to each number, which is
+rounded to bf16 afterwards, the type that the muGraph gives the factor.
+
+Functions of four bits, as half a byte less 8, are read from a table in a register, in fp32 or as pairs of bf16 numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mugraph.ir.dtypes import DType, round_to
+from mugraph.ir.float_arithmetic import FloatArithmetic
+from mugraph.ir.ops import OPERATORS, Call
+from mugraph.lower.scalar_expressions import Apply, Constant, Expression, Source
+from mugraph.lower.tile_form import Matmul, Strips
+from mugraph.targets.c_text import literal, scaled, sum_of
+from mugraph.targets.cpu.matrix_tiles import SIDE, STEP, PackedTiles, panel_rows, suits_tiles
+from mugraph.targets.cpu.pairs import PACKED_BYTES, left_stride, print_left_pairs
+from mugraph.targets.cpu.products import CACHE_LINE, STREAM_AHEAD, Packed, Product, outer_tile, runs
+from mugraph.targets.cpu.source import Vectors, Writer
+
+ZERO, ONE = Constant(0.0), Constant(1.0)
+_WIDTHS = (1, 2, 3, 4, 6)
+"""Vectors that a strip may be wide."""
+_LONGEST = 512
+"""Rows of a panel, which is summed by itself."""
+_SUMS = 8
+"""Sums side by side that hide the latency of an addition."""
+_SUMMED_BYTES = 1 << 16
+"""Largest sums of groups of the left factor, which are on the stack."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nibble:
+    """A function of four bits of a byte, those from `shift` on, as the numbers that it gives."""
+
+    shift: int
+    table: tuple[float, ...]
+
+    @property
+    def is_bf16(self) -> bool:
+        """Whether all of them are numbers of bf16."""
+        numbers = np.array(self.table)
+        return bool((round_to(DType.BF16, numbers) == numbers).all())
+
+
+def nibble_of(number: Expression, dtype: DType) -> Nibble | None:
+    """The function of four bits that a number is of an element of a type; None for others."""
+    given = np.arange(256.0)
+    values = _value(number, np.where(given > dtype.largest, given - 256, given))
+    if values is None or values.shape != given.shape:
+        return None
+    by_bits = values.reshape(16, 16)
+    if (by_bits == by_bits[0]).all():
+        return Nibble(0, tuple(by_bits[0].tolist()))
+    if (by_bits == by_bits[:, :1]).all():
+        return Nibble(4, tuple(by_bits[:, 0].tolist()))
+    return None
+
+
+def _value(expression: Expression, source: NDArray[np.float64]) -> NDArray[np.float64] | None:
+    """What an expression is of a source; None where a template is no row's."""
+    match expression:
+        case Source():
+            return source
+        case Constant(value):
+            return np.asarray(value)
+        case Apply(template, arguments):
+            row = next((row for row in OPERATORS.values() if row.scalar == template), None)
+            values = [_value(argument, source) for argument in arguments]
+            known = [value for value in values if value is not None]
+            if row is None or len(known) < len(values):
+                return None
+            return np.asarray(row.compute(FloatArithmetic(), Call(row.name, (), {}), known))
+
+
+def strips_of(product: Matmul, dtypes: Mapping[str, DType], vectors: Vectors) -> Strips | None:
+    """How the numbers lie for a product; None where it had better not make its right factor itself."""
+    made = product.dequantized
+    assert made is not None, "the right factor is made of numbers"
+    (rows, depth), columns = product.left.shape[-2:], product.right.shape[-1]
+    if columns < vectors.lanes or (rows > 1 and made.group % 2):
+        return None
+    if suits_tiles(product, vectors) and made.group % STEP == 0:
+        panel = _panel(panel_rows(product), made.group)
+        return None if panel is None else Strips(panel, SIDE * (4 if rows <= SIDE else 2), pairs=True)
+    left, target = (dtypes[tile.buffer] for tile in (product.left, product.target))
+    nibble = nibble_of(made.number, dtypes[product.right.buffer])
+    exact = DType.BF16 in (product.dtype, left) and nibble is not None and nibble.is_bf16
+    small = rows * depth * DType.BF16.bytes <= PACKED_BYTES
+    pairs = vectors.bf16_pairs and exact and small and depth % 2 == 0 and made.group % 2 == 0
+    behind = applied_behind(product)
+    if behind and made.offset != ZERO and rows * (depth // made.group) * DType.FP32.bytes > _SUMMED_BYTES:
+        return None
+    panel = _panel(depth if target is not DType.FP32 else min(depth, _LONGEST), made.group)
+    _, wide = outer_tile(rows, -(-columns // vectors.lanes), vectors, _WIDTHS, 2 if behind else 1)
+    return None if panel is None else Strips(panel, wide * vectors.lanes, pairs)
+
+
+def _panel(rows: int, group: int) -> int | None:
+    """At most so many rows: whole groups, or a part of one with as many others; None where there is no such part."""
+    if rows >= group:
+        return rows // group * group
+    return next((panel for panel in range(rows // 32 * 32, 31, -32) if group % panel == 0), None)
+
+
+def applied_behind(product: Matmul) -> bool:
+    """Whether slopes and offsets of a group are applied to what was summed up for it."""
+    assert product.dequantized is not None, "the right factor is made of numbers"
+    return product.dequantized.offset == ZERO or product.dtype is not DType.FP32
+
+
+def dequantizing(writer: Writer, product: Matmul) -> Product:
+    """The form of a product whose right factor is made of numbers."""
+    assert product.dequantized is not None, "the right factor is made of numbers"
+    tiled = suits_tiles(product, writer.vectors) and product.dequantized.group % STEP == 0
+    return DequantizingTiles(writer, product) if tiled else Dequantizing(writer, product)
+
+
+class _Made:
+    """What both forms write of numbers, slopes and offsets."""
+
+    def __init__(self, writer: Writer, product: Matmul) -> None:
+        assert product.dequantized is not None, "the right factor is made of numbers"
+        self.writer, self.made, self.product = writer, product.dequantized, product
+        self.dtype = writer.dtype(product.right)
+        self.columns = product.right.shape[-1]
+        self.strip_columns = 0
+        """Columns of the strip that is read."""
+        self.nibble = nibble_of(self.made.number, self.dtype) if writer.vectors.lanes == SIDE else None
+
+    def print_sources(self) -> None:
+        """Declare pointers to the sources of slopes and offsets."""
+        for number, tile in enumerate(self.made.sources):
+            self.writer.pointer(f"source{number}", tile)
+
+    def print_table(self, pairs: bool) -> None:
+        """Declare the table of a function of four bits."""
+        if self.nibble is None:
+            return
+        numbers = self.nibble.table
+        if pairs:
+            halves = [int(np.float32(number).view(np.uint32)) >> 16 for number in numbers]
+            words = ", ".join(map(str, [*halves, *halves]))
+            self.writer.line(f"static const bf16_t numbers[32] = {{{words}}};")
+            self.writer.line("const pairs table = load_pairs(numbers);")
+        else:
+            self.writer.line(f"static const float numbers[16] = {{{', '.join(map(literal, numbers))}}};")
+            self.writer.line("const vec table = load_fp32(numbers);")
+
+    def pairs_at(self, place: str, count: int) -> str:
+        """Pairs of bf16 numbers of `count` bytes."""
+        assert self.nibble is not None, "pairs are looked up"
+        whole = count == 2 * self.writer.vectors.lanes
+        read = f"bytes_as_pairs({_bytes(place)})" if whole else f"first_bytes_as_pairs({_bytes(place)}, {count})"
+        return f"look_up_pairs(table, {read}{self.shift})"
+
+    def numbers_at(self, place: str, count: int) -> str:
+        """A vector of the numbers of `count` elements."""
+        whole = count == self.writer.vectors.lanes
+        if self.nibble is not None:
+            read = f"bytes_as_ints({_bytes(place)})" if whole else f"first_bytes_as_ints({_bytes(place)}, {count})"
+            return f"look_up(table, {read}{self.shift})"
+        read = f"load_{self.dtype}({place})" if whole else f"load_first_{self.dtype}({place}, {count})"
+        return _text(self.made.number, [read])
+
+    @property
+    def shift(self) -> str:
+        """What brings the four bits that count to the end."""
+        return f" >> {self.nibble.shift}" if self.nibble is not None and self.nibble.shift else ""
+
+    def print_lines(self, number: str, k: str, depth: int, v: int, width: int) -> None:
+        """Declare `slope` and `offset` of column vector v, `number` behind their names, at k in a strip of a panel."""
+        lanes, group = self.writer.vectors.lanes, self.made.group
+        reads: list[str] = []
+        for source, tile in enumerate(self.made.sources):
+            dtype = self.writer.dtype(tile)
+            row = sum_of([f"source{source}", f"{self.columns} * (k0 / {group})", f"{max(1, depth // group)} * j"])
+            place = sum_of([row, f"{self.strip_columns} * (({k} - k0) / {group})", scaled(1, str(v * lanes))])
+            reads.append(f"load_{dtype}({place})" if width == lanes else f"load_first_{dtype}({place}, {width})")
+        for name, line in (("slope", self.made.slope), ("offset", self.made.offset)):
+            if line not in (ZERO, ONE):
+                self.writer.line(f"const vec {name}{number} = WIDE({_text(line, reads)});")
+
+    def applied(self, line: int, number: str) -> str:
+        """The factor that a number stands for, by the slope and the offset with a number behind their names."""
+        text = number if self.made.slope == ONE else f"slope{line} * {number}"
+        return text if self.made.offset == ZERO else f"{text} + offset{line}"
+
+
+def _bytes(place: str) -> str:
+    return f"(const uint8_t *)({place})"
+
+
+def _text(expression: Expression, sources: Sequence[str]) -> str:
+    """An expression of C over the texts of its sources."""
+    match expression:
+        case Source(index):
+            return sources[index]
+        case Constant(value):
+            return literal(value)
+        case Apply(template, arguments):
+            return template.format(*(_text(argument, sources) for argument in arguments))
+
+
+class Dequantizing(Packed):
+    """Column vectors in registers, beside which those of one group are summed."""
+
+    def __init__(self, writer: Writer, product: Matmul) -> None:
+        super().__init__(writer, product)
+        self.of = _Made(writer, product)
+        self.pairs, self.behind, self.made = self.strips.pairs, applied_behind(product), self.of.made
+        self.steps = 2 if self.pairs else 1
+        self.span = min(self.made.group, self.panel_rows)
+        """Values of k that are summed with one slope."""
+        self.adds = self.behind and self.made.offset != ZERO
+
+    def write(self) -> None:
+        if self.pairs:
+            print_left_pairs(self)
+        self.of.print_sources()
+        self.of.print_table(self.pairs)
+        if self.adds:
+            self.print_sums()
+        widths, sums = (self.strips.width // self.lanes,), 2 if self.behind else 1
+        rows, _ = outer_tile(self.rows, 0, self.writer.vectors, widths, sums)
+        for panel in runs(self.depth, self.panel_rows):
+            with self.loop("k0", panel):
+                self.tiles(rows, self.strips.width, partial(self.tile, panel.size))
+
+    def print_sums(self) -> None:
+        """Sum the left factor up for each span of k."""
+        write, spans = self.writer, self.depth // self.span
+        write.line(f"float sums_a[{self.rows * spans}];")
+        with write.block(f"for (long i = 0; i < {self.rows}; ++i)"), write.block(f"for (long q = 0; q < {spans}; ++q)"):
+            write.line("vec total = {0};")
+            for run in runs(self.span, self.lanes):
+                with self.loop("k", run):
+                    place = f"{self.span} * q + k"
+                    if self.pairs:
+                        first = "" if run.size == self.lanes else "first_"
+                        count = f", {run.size}" if first else ""
+                        value = f"load_{first}bf16(pairs_a + {left_stride(self)} * i + {place}{count})"
+                    else:
+                        value = self.load("a", self.product.left, "i", place, run.size)
+                    write.line(f"total += {value};")
+            write.line(f"sums_a[{spans} * i + q] = total_sum(total);")
+
+    def tile(self, depth: int, rows: int, columns: int) -> None:
+        write, lanes = self.writer, self.lanes
+        widths = [min(lanes, columns - start) for start in range(0, columns, lanes)]
+        cells = [(r, v) for r in range(rows) for v in range(len(widths))]
+        self.of.strip_columns = columns
+        for r, v in cells:
+            write.line(f"vec c{r}_{v} = {{0}};")
+        self.print_ahead(columns, depth)
+        turns = next(
+            turns for turns in (8, 4, 2, 1) if turns * len(cells) <= _SUMS and self.span % (turns * self.steps) == 0 or turns == 1
+        )
+        parts = [[f"p{r}_{v}_{turn}" if self.behind else f"c{r}_{v}" for turn in range(turns)] for r, v in cells]
+        with write.block(f"for (long q = k0; q < k0 + {depth}; q += {self.span})"):
+            if self.behind:
+                for names in parts:
+                    write.line(f"vec {', '.join(f'{name} = {{0}}' for name in names)};")
+            else:
+                self.print_lines(depth, widths)
+            with write.block(f"for (long k = q; k < q + {self.span}; k += {self.steps * turns})"):
+                self.print_ahead_of(columns, turns)
+                for turn in range(turns):
+                    with write.block():
+                        self.step_at(f"k + {turn * self.steps}", widths, rows, [names[turn] for names in parts])
+            if self.behind:
+                self.print_lines(depth, widths)
+                for (r, v), names in zip(cells, parts, strict=True):
+                    write.line(f"c{r}_{v} += {self.scaled_sum(r, v, ' + '.join(names))};")
+        for r, v in cells:
+            self.store(r, v * lanes, widths[v], f"c{r}_{v}")
+
+    def print_lines(self, depth: int, widths: Sequence[int]) -> None:
+        for v, width in enumerate(widths):
+            self.of.print_lines(str(v), "q", depth, v, width)
+
+    def scaled_sum(self, r: int, v: int, total: str) -> str:
+        """What a group's sum adds to column vector v of row r."""
+        text = f"({total})" if self.made.slope == ONE else f"slope{v} * ({total})"
+        spans = self.depth // self.span
+        return f"{text} + offset{v} * sums_a[{spans} * (i + {r}) + q / {self.span}]" if self.adds else text
+
+    def print_ahead_of(self, columns: int, turns: int) -> None:
+        """Ask for what the strip has further on, or the strips behind it."""
+        for line in range(0, self.steps * turns * columns, CACHE_LINE):
+            self.writer.line(f"__builtin_prefetch(strip + {columns} * (k - k0) + {line + STREAM_AHEAD}, 0, 2);")
+
+    def step_at(self, k: str, widths: Sequence[int], rows: int, sums: Sequence[str]) -> None:
+        """Multiply-adds at k; `sums` are those of each row and column vector."""
+        write, columns, left = self.writer, sum(widths), self.product.left
+        for v, width in enumerate(widths):
+            place = f"strip + {columns} * ({k} - k0) + {self.steps * v * self.lanes}"
+            if self.pairs:
+                write.line(f"const pairs b{v} = {self.of.pairs_at(place, 2 * width)};")
+            else:
+                value = self.of.numbers_at(place, width)
+                write.line(f"const vec b{v} = {value if self.behind else self.of.applied(v, value)};")
+        for r in range(rows):
+            if self.pairs:
+                write.line(f"const pairs a{r} = spread_pair(pairs_a + {left_stride(self)} * (i + {r}) + {k});")
+            else:
+                write.line(f"const vec a{r} = spread_{write.dtype(left)}({self.address('a', left, f'i + {r}', k)});")
+            for v in range(len(widths)):
+                total = sums[r * len(widths) + v]
+                write.line(f"{total} = add_products({total}, a{r}, b{v});" if self.pairs else f"{total} += a{r} * b{v};")
+
+
+class DequantizingTiles(PackedTiles):
+    """On the matrix unit: 32 rows of 16 columns become pairs of bf16 in the first-level cache on the way to it."""
+
+    def __init__(self, writer: Writer, product: Matmul) -> None:
+        super().__init__(writer, product)
+        self.of = _Made(writer, product)
+        self.panel = self.panel_rows
+        """Rows of the panel that is written."""
+
+    def write(self) -> None:
+        self.of.print_sources()
+        self.of.print_table(self.looks_up)
+        super().write()
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether pairs are looked up as they are multiplied."""
+        made, nibble = self.of.made, self.of.nibble
+        return nibble is not None and nibble.is_bf16 and (made.slope, made.offset) == (ONE, ZERO)
+
+    def tile(self, depth: int, rows: int, columns: int) -> None:
+        self.panel, self.of.strip_columns = depth, columns
+        super().tile(depth, rows, columns)
+
+    def load_right(self, v: int, columns: int) -> None:
+        write, made = self.writer, self.of.made
+        with write.block():
+            if not self.looks_up:
+                self.of.print_lines("", "k", self.panel, v, SIDE)
+                for name, line in (("slope", made.slope), ("offset", made.offset)):
+                    if line not in (ZERO, ONE):
+                        write.line(f"const vec {name}0 = FIRST_TWICE({name}), {name}1 = LAST_TWICE({name});")
+            with write.block(f"for (long r = 0; r < {STEP // 2}; ++r)"):
+                place = f"strip + {columns} * (k - k0 + 2 * r) + {2 * SIDE * v}"
+                if self.looks_up:
+                    write.line(f"const pairs x = {self.of.pairs_at(place, 2 * SIDE)};")
+                    write.line(f"__builtin_memcpy(widened + {2 * SIDE} * r, &x, sizeof x);")
+                else:
+                    halves = [self.of.applied(half, self.of.numbers_at(f"{place} + {SIDE * half}", SIDE)) for half in (0, 1)]
+                    write.line(f"store_pairs(widened + {2 * SIDE} * r, {halves[0]}, {halves[1]});")
+        write.line(f"LOAD_TILE({self.register(v)}, widened, {STEP * DType.BF16.bytes});")
