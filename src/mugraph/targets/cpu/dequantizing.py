@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 
 import numpy as np
@@ -46,18 +47,18 @@ class Nibble:
     shift: int
     table: tuple[float, ...]
 
-    @property
-    def is_bf16(self) -> bool:
-        """Whether all of them are numbers of bf16."""
-        numbers = np.array(self.table)
-        return bool((round_to(DType.BF16, numbers) == numbers).all())
+
+def numbers_of(number: Expression, dtype: DType) -> NDArray[np.float64] | None:
+    """What a number is of every element of a type, in the order of their bytes; None where that is not known."""
+    given = np.arange(256.0)
+    values = _value(number, np.where(given > dtype.largest, given - 256, given))
+    return None if values is None or values.shape != given.shape else values
 
 
 def nibble_of(number: Expression, dtype: DType) -> Nibble | None:
     """The function of four bits that a number is of an element of a type; None for others."""
-    given = np.arange(256.0)
-    values = _value(number, np.where(given > dtype.largest, given - 256, given))
-    if values is None or values.shape != given.shape:
+    values = numbers_of(number, dtype)
+    if values is None:
         return None
     by_bits = values.reshape(16, 16)
     if (by_bits == by_bits[0]).all():
@@ -65,6 +66,12 @@ def nibble_of(number: Expression, dtype: DType) -> Nibble | None:
     if (by_bits == by_bits[:, :1]).all():
         return Nibble(4, tuple(by_bits[:, 0].tolist()))
     return None
+
+
+def _are_bf16(number: Expression, dtype: DType) -> bool:
+    """Whether numbers of every element of a type are numbers of bf16."""
+    values = numbers_of(number, dtype)
+    return values is not None and bool((round_to(DType.BF16, values) == values).all())
 
 
 def _value(expression: Expression, source: NDArray[np.float64]) -> NDArray[np.float64] | None:
@@ -83,24 +90,44 @@ def _value(expression: Expression, source: NDArray[np.float64]) -> NDArray[np.fl
             return np.asarray(row.compute(FloatArithmetic(), Call(row.name, (), {}), known))
 
 
+class _Unit(StrEnum):
+    """What multiplies numbers, and where slopes and offsets are applied: behind the sums of a group, or to each number."""
+
+    VECTORS = "vectors"
+    TILES_BEHIND = "tiles, sums scaled"
+    TILES = "tiles, numbers scaled"
+
+
+def _unit(product: Matmul, left: DType, right: DType, vectors: Vectors) -> _Unit:
+    """What multiplies the numbers of a product whose factors lie as these types."""
+    made = product.dequantized
+    assert made is not None, "the right factor is made of numbers"
+    if not suits_tiles(product, vectors) or made.group % STEP:
+        return _Unit.VECTORS
+    rounded = product.dtype is DType.BF16
+    if rounded and product.left.shape[-2] > SIDE:
+        return _Unit.TILES
+    exact = (rounded or left is DType.BF16) and _are_bf16(made.number, right)
+    return _Unit.TILES_BEHIND if exact else _Unit.TILES if rounded else _Unit.VECTORS
+
+
 def strips_of(product: Matmul, dtypes: Mapping[str, DType], vectors: Vectors) -> Strips | None:
     """How the numbers lie for a product; None where it had better not make its right factor itself."""
     made = product.dequantized
     assert made is not None, "the right factor is made of numbers"
     (rows, depth), columns = product.left.shape[-2:], product.right.shape[-1]
-    if columns < vectors.lanes or (rows > 1 and made.group % 2):
+    left, right, target = (dtypes[tile.buffer] for tile in (product.left, product.right, product.target))
+    summed = rows * (depth // made.group) * DType.FP32.bytes
+    unit = _unit(product, left, right, vectors)
+    behind = unit is _Unit.TILES_BEHIND or (unit is _Unit.VECTORS and applied_behind(product, left))
+    if columns < vectors.lanes or (behind and made.offset != ZERO and summed > _SUMMED_BYTES):
         return None
-    if suits_tiles(product, vectors) and made.group % STEP == 0:
+    if unit is not _Unit.VECTORS:
         panel = _panel(panel_rows(product), made.group)
         return None if panel is None else Strips(panel, SIDE * (4 if rows <= SIDE else 2), pairs=True)
-    left, target = (dtypes[tile.buffer] for tile in (product.left, product.target))
-    nibble = nibble_of(made.number, dtypes[product.right.buffer])
-    exact = DType.BF16 in (product.dtype, left) and nibble is not None and nibble.is_bf16
+    exact = DType.BF16 in (product.dtype, left) and nibble_of(made.number, right) is not None and _are_bf16(made.number, right)
     small = rows * depth * DType.BF16.bytes <= PACKED_BYTES
-    pairs = vectors.bf16_pairs and exact and small and depth % 2 == 0 and made.group % 2 == 0
-    behind = applied_behind(product)
-    if behind and made.offset != ZERO and rows * (depth // made.group) * DType.FP32.bytes > _SUMMED_BYTES:
-        return None
+    pairs = vectors.bf16_pairs and exact and behind and small and depth % 2 == made.group % 2 == 0
     panel = _panel(depth if target is not DType.FP32 else min(depth, _LONGEST), made.group)
     _, wide = outer_tile(rows, -(-columns // vectors.lanes), vectors, _WIDTHS, 2 if behind else 1)
     return None if panel is None else Strips(panel, wide * vectors.lanes, pairs)
@@ -110,20 +137,20 @@ def _panel(rows: int, group: int) -> int | None:
     """At most so many rows: whole groups, or a part of one with as many others; None where there is no such part."""
     if rows >= group:
         return rows // group * group
-    return next((panel for panel in range(rows // 32 * 32, 31, -32) if group % panel == 0), None)
+    return next((panel for panel in range(rows // STEP * STEP, 0, -STEP) if group % panel == 0), None)
 
 
-def applied_behind(product: Matmul) -> bool:
-    """Whether slopes and offsets of a group are applied to what was summed up for it."""
+def applied_behind(product: Matmul, left: DType) -> bool:
+    """Whether vectors have slopes and offsets of a group applied to what was summed up for it, of a left factor of a type."""
     assert product.dequantized is not None, "the right factor is made of numbers"
-    return product.dequantized.offset == ZERO or product.dtype is not DType.FP32
+    return product.dequantized.offset == ZERO or product.dtype is not DType.FP32 or left is not DType.FP32
 
 
 def dequantizing(writer: Writer, product: Matmul) -> Product:
     """The form of a product whose right factor is made of numbers."""
-    assert product.dequantized is not None, "the right factor is made of numbers"
-    tiled = suits_tiles(product, writer.vectors) and product.dequantized.group % STEP == 0
-    return DequantizingTiles(writer, product) if tiled else Dequantizing(writer, product)
+    unit = _unit(product, writer.dtype(product.left), writer.dtype(product.right), writer.vectors)
+    forms = {_Unit.VECTORS: Dequantizing, _Unit.TILES: DequantizingTiles, _Unit.TILES_BEHIND: ScaledTiles}
+    return forms[unit](writer, product)
 
 
 class _Made:
@@ -218,7 +245,7 @@ class Dequantizing(Packed):
     def __init__(self, writer: Writer, product: Matmul) -> None:
         super().__init__(writer, product)
         self.of = _Made(writer, product)
-        self.pairs, self.behind, self.made = self.strips.pairs, applied_behind(product), self.of.made
+        self.pairs, self.behind, self.made = self.strips.pairs, applied_behind(product, writer.dtype(product.left)), self.of.made
         self.steps = 2 if self.pairs else 1
         self.span = min(self.made.group, self.panel_rows)
         """Values of k that are summed with one slope."""
@@ -263,9 +290,8 @@ class Dequantizing(Packed):
         for r, v in cells:
             write.line(f"vec c{r}_{v} = {{0}};")
         self.print_ahead(columns, depth)
-        turns = next(
-            turns for turns in (8, 4, 2, 1) if turns * len(cells) <= _SUMS and self.span % (turns * self.steps) == 0 or turns == 1
-        )
+        fitting = (turns for turns in (8, 4, 2) if turns * len(cells) <= _SUMS and self.span % (turns * self.steps) == 0)
+        turns = next(fitting, 1)
         parts = [[f"p{r}_{v}_{turn}" if self.behind else f"c{r}_{v}" for turn in range(turns)] for r, v in cells]
         with write.block(f"for (long q = k0; q < k0 + {depth}; q += {self.span})"):
             if self.behind:
@@ -335,29 +361,97 @@ class DequantizingTiles(PackedTiles):
         super().write()
 
     @property
+    def lines(self) -> tuple[tuple[str, Expression], ...]:
+        """What is applied to each number, by name."""
+        made = self.of.made
+        return tuple((name, line) for name, line in (("slope", made.slope), ("offset", made.offset)) if line not in (ZERO, ONE))
+
+    @property
     def looks_up(self) -> bool:
         """Whether pairs are looked up as they are multiplied."""
-        made, nibble = self.of.made, self.of.nibble
-        return nibble is not None and nibble.is_bf16 and (made.slope, made.offset) == (ONE, ZERO)
+        return self.of.nibble is not None and not self.lines and _are_bf16(self.of.made.number, self.of.dtype)
 
     def tile(self, depth: int, rows: int, columns: int) -> None:
         self.panel, self.of.strip_columns = depth, columns
         super().tile(depth, rows, columns)
 
     def load_right(self, v: int, columns: int) -> None:
-        write, made = self.writer, self.of.made
+        write = self.writer
         with write.block():
-            if not self.looks_up:
+            if self.lines:
                 self.of.print_lines("", "k", self.panel, v, SIDE)
-                for name, line in (("slope", made.slope), ("offset", made.offset)):
-                    if line not in (ZERO, ONE):
-                        write.line(f"const vec {name}0 = FIRST_TWICE({name}), {name}1 = LAST_TWICE({name});")
+                for name, _ in self.lines:
+                    write.line(f"const vec {name}0 = FIRST_TWICE({name}), {name}1 = LAST_TWICE({name});")
             with write.block(f"for (long r = 0; r < {STEP // 2}; ++r)"):
                 place = f"strip + {columns} * (k - k0 + 2 * r) + {2 * SIDE * v}"
                 if self.looks_up:
                     write.line(f"const pairs x = {self.of.pairs_at(place, 2 * SIDE)};")
                     write.line(f"__builtin_memcpy(widened + {2 * SIDE} * r, &x, sizeof x);")
                 else:
-                    halves = [self.of.applied(half, self.of.numbers_at(f"{place} + {SIDE * half}", SIDE)) for half in (0, 1)]
-                    write.line(f"store_pairs(widened + {2 * SIDE} * r, {halves[0]}, {halves[1]});")
+                    halves = [self.of.numbers_at(f"{place} + {SIDE * half}", SIDE) for half in (0, 1)]
+                    values = [self.of.applied(half, number) if self.lines else number for half, number in enumerate(halves)]
+                    write.line(f"store_pairs(widened + {2 * SIDE} * r, {', '.join(values)});")
         write.line(f"LOAD_TILE({self.register(v)}, widened, {STEP * DType.BF16.bytes});")
+
+
+class ScaledTiles(DequantizingTiles):
+    """The same with numbers as they are, which are exact: sums of a group leave the registers, and are scaled."""
+
+    lines = ()
+
+    def __init__(self, writer: Writer, product: Matmul) -> None:
+        super().__init__(writer, product)
+        self.span = min(self.of.made.group, self.panel_rows)
+        """Values of k that are summed with one slope."""
+        self.adds = self.of.made.offset != ZERO
+
+    def print_left(self) -> None:
+        super().print_left()
+        if not self.adds:
+            return
+        write, spans = self.writer, self.depth // self.span
+        write.line(f"float sums_a[{self.rows * spans}];")
+        for panel in runs(self.depth, self.panel_rows):
+            with self.loop("k0", panel), write.block(f"for (long i = 0; i < {self.rows}; ++i)"):
+                with write.block(f"for (long q = 0; q < {panel.size}; q += {self.span})"):
+                    write.line("vec total = {0};")
+                    write.line(f"const bf16_t *from = tiles_a + {self.high} * k0 + i / {SIDE} * {SIDE * panel.size} + i % {SIDE} * {STEP};")
+                    with write.block(f"for (long k = q; k < q + {self.span}; k += {STEP})"):
+                        write.line(f"total += load_bf16(from + {SIDE} * k) + load_bf16(from + {SIDE} * k + {SIDE});")
+                    write.line(f"sums_a[{spans} * i + (k0 + q) / {self.span}] = total_sum(total);")
+
+    def tile(self, depth: int, rows: int, columns: int) -> None:
+        self.panel, self.of.strip_columns = depth, columns
+        write, parts, stacked = self.writer, range(columns // SIDE), range(-(-rows // SIDE))
+        write.line(f"SHAPE_TILES(shapes_{rows})")
+        self.print_ahead(columns, depth)
+        write.line(f"bf16_t widened[{SIDE * STEP}] __attribute__((aligned(64)));")
+        write.line(f"float group[{SIDE * SIDE * len(stacked) * len(parts)}] __attribute__((aligned(64)));")
+        with write.block(f"for (long q = k0; q < k0 + {depth}; q += {self.span})"):
+            for number in (r * self.across + v for r in stacked for v in parts):
+                write.line(f"CLEAR_TILE({number});")
+            with write.block(f"for (long k = q; k < q + {self.span}; k += {STEP})"):
+                self.multiply(depth, stacked, columns)
+            for r in stacked:
+                for v in parts:
+                    place = f"group + {SIDE * SIDE * (len(parts) * r + v)}"
+                    write.line(f"STORE_TILE({r * self.across + v}, {place}, {SIDE * DType.FP32.bytes});")
+            for v in parts:
+                self.of.print_lines(str(v), "q", depth, v, SIDE)
+            for r in stacked:
+                with write.block(f"for (long m = 0; m < {min(SIDE, rows - SIDE * r)}; ++m)"):
+                    for v in parts:
+                        self.print_scaled(r, v, len(parts))
+
+    def print_scaled(self, r: int, v: int, parts: int) -> None:
+        """Add what was summed up for a group, scaled, to 16 columns of a row."""
+        place, stride = self.sums_at(r, v)
+        there = f"{place} + {stride // DType.FP32.bytes} * m"
+        adds = self.product.accumulate and not self.holds
+        old = f"load_fp32({there})" if adds else f"(q ? load_fp32({there}) : (vec){{0}})"
+        spans = self.depth // self.span
+        total = f"load_fp32(group + {SIDE * SIDE * (parts * r + v)} + {SIDE} * m)"
+        new = total if self.of.made.slope == ONE else f"slope{v} * {total}"
+        if self.adds:
+            new = f"{new} + offset{v} * sums_a[{spans} * (i + {SIDE * r} + m) + q / {self.span}]"
+        self.writer.line(f"store_fp32({there}, {old} + {new});")
