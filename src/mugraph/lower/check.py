@@ -19,8 +19,8 @@ from mugraph.lower import tiles
 from mugraph.lower.bulk_copies import COPY_BYTES, MOST_BYTES, places, row_elements
 from mugraph.lower.fragments import COLUMNS
 from mugraph.lower.layouts import swizzle_of
-from mugraph.lower.scalar_expressions import Source, subexpressions
 from mugraph.lower.order import first_conflict
+from mugraph.lower.scalar_expressions import Source, subexpressions
 from mugraph.lower.staging import arrival, panels_of_iteration, slots
 from mugraph.lower.tile_form import (
     Buffer,

@@ -8,7 +8,7 @@ stored: the numbers are packed as the product reads them, and so are scales and 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from mugraph.ir.ops import operator

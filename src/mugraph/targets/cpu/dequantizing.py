@@ -415,7 +415,9 @@ class ScaledTiles(DequantizingTiles):
             with self.loop("k0", panel), write.block(f"for (long i = 0; i < {self.rows}; ++i)"):
                 with write.block(f"for (long q = 0; q < {panel.size}; q += {self.span})"):
                     write.line("vec total = {0};")
-                    write.line(f"const bf16_t *from = tiles_a + {self.high} * k0 + i / {SIDE} * {SIDE * panel.size} + i % {SIDE} * {STEP};")
+                    write.line(
+                        f"const bf16_t *from = tiles_a + {self.high} * k0 + i / {SIDE} * {SIDE * panel.size} + i % {SIDE} * {STEP};"
+                    )
                     with write.block(f"for (long k = q; k < q + {self.span}; k += {STEP})"):
                         write.line(f"total += load_bf16(from + {SIDE} * k) + load_bf16(from + {SIDE} * k + {SIDE});")
                     write.line(f"sums_a[{spans} * i + (k0 + q) / {self.span}] = total_sum(total);")
