@@ -144,7 +144,7 @@ class Qualifier:
         return _LOOKED_AT if any(n.output.dtype.is_whole and n["name"] in self.constants for n in inputs) else _COMPILED
 
     def _dequantizing(self, proposals: Sequence[tuple[Graph, float]]) -> list[int]:
-        """The numbers of proposals that read whole numbers packed: the first of every kind of tile, then the second, and so on."""
+        """The numbers of proposals that read whole numbers packed: the first of each kind of tile, then the second, and so on."""
         machine, kinds = machine_for(self.target), dict[object, list[int]]()
         for number, (graph, _) in enumerate(proposals):
             with suppress(MugraphError):

@@ -146,8 +146,8 @@ def _booleans(kind: InputKind, normal: Array) -> Array:
 
 
 def _whole_numbers(kind: InputKind, normal: Array, shape: Shape, dtype: DType) -> Array:
-    """Whole numbers of 8 bits: all there are alike often and the ends of their range for certain, or rows of a shape in the kind's
-    pattern around its middle."""
+    """Whole numbers of 8 bits: all there are alike often and the ends of their range for certain, or in the kind's pattern around
+    its middle, as rows of a shape."""
     if not kind.pattern:
         return _integers(normal, int(dtype.least), int(dtype.largest) + 1)
     middle = (dtype.least + dtype.largest + 1) / 2

@@ -1,14 +1,15 @@
 """Right factors that a kernel computes of constant whole numbers, packed as these numbers: products apply what is computed.
 
-Of `(number - zero) * scale`, with a scale and a zero point for groups of k in each column, memory is to be read for the number
-alone. Where a product is the only reader of such a factor, and everything is linear in one tile of whole numbers, the factor is not
-stored: the numbers are packed as the product reads them, and so are scales and zero points, in strips beside theirs.
+Of `(number - zero) * scale`, with a scale and a zero point for groups of k in each column, memory is to be read for the
+number alone. Where a product is the only reader of such a factor, and everything is linear in one tile of whole numbers, the
+factor is not stored: numbers are packed as the product reads them, and so are scales and zero points, in strips beside theirs.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from mugraph.ir.ops import operator
@@ -33,27 +34,63 @@ def with_dequantized_factors(kernel: Kernel, constants: Collection[str], vectors
         if isinstance(statement, Matmul) and (made := _dequantizing(kernel, statement, constants, vectors)) is not None
     }
     while found:
-        changed, packings = _applied(kernel, found)
-        clashing = {name for made in found.values() for name, packing in made.packings.items() if packings[name] != packing}
+        packings, clashing = _joined(found.values())
+        products = {number: made.product_in(packings) for number, made in found.items()} if not clashing else {}
+        changed = _without_unread(with_products(kernel, products, packings))
         clashing |= {tile.buffer for statement in changed.statements for tile in _read_in_place(statement)} & packings.keys()
         if not clashing:
             return with_places(changed), packings
-        found = {number: made for number, made in found.items() if clashing.isdisjoint(made.packings)}
+        found = {number: made for number, made in found.items() if clashing.isdisjoint(made.buffers)}
     return kernel, {}
 
 
 @dataclass(frozen=True, slots=True)
 class _Dequantizing:
-    """A product that makes its right factor of numbers, and how the inputs are packed that it makes it of."""
+    """A product that makes its right factor of numbers, and how its tiles are packed: the factor's, and the sources'."""
 
     product: Matmul
-    packings: Mapping[str, Packing]
+    packings: tuple[Packing, ...]
+
+    @property
+    def tiles(self) -> tuple[Tile, ...]:
+        """The tiles that are packed."""
+        assert self.product.dequantized is not None, "the factor is dequantized"
+        return (self.product.right, *self.product.dequantized.sources)
+
+    @property
+    def buffers(self) -> frozenset[str]:
+        """The inputs that are packed."""
+        return frozenset(tile.buffer for tile in self.tiles)
+
+    def product_in(self, packings: Mapping[str, Packing]) -> Matmul:
+        """The product where several of its tiles, or of others', lie in one packed input."""
+        assert self.product.dequantized is not None, "the factor is dequantized"
+        right, *sources = (_behind(tile, own, packings[tile.buffer]) for tile, own in zip(self.tiles, self.packings, strict=True))
+        return replace(self.product, right=right, dequantized=replace(self.product.dequantized, sources=tuple(sources)))
 
 
-def _applied(kernel: Kernel, found: Mapping[int, _Dequantizing]) -> tuple[Kernel, dict[str, Packing]]:
-    """The kernel with these products, without what computed their factors; and all packings."""
-    packings = {name: packing for made in found.values() for name, packing in made.packings.items()}
-    return _without_unread(with_products(kernel, {number: made.product for number, made in found.items()}, packings)), packings
+def _behind(tile: Tile, own: Packing, whole: Packing) -> Tile:
+    """A packed tile in what is packed with others before it."""
+    if own == whole:
+        return tile
+    before = (own.offset - whole.offset) // whole.windows[0][1]
+    return replace(tile, start=replace(tile.start, constant=before * own.elements))
+
+
+def _joined(found: Iterable[_Dequantizing]) -> tuple[dict[str, Packing], set[str]]:
+    """How each input is packed: parts of it that lie alike one behind the other. And the inputs of which there are others."""
+    by_buffer: dict[str, dict[Packing, None]] = {}
+    for made in found:
+        for tile, packing in zip(made.tiles, made.packings, strict=True):
+            by_buffer.setdefault(tile.buffer, {})[packing] = None
+    packings, clashing = dict[str, Packing](), set[str]()
+    for name, parts in by_buffer.items():
+        first, *others = sorted(parts, key=lambda packing: packing.offset)
+        steps = {after.offset - before.offset for before, after in itertools.pairwise((first, *others))}
+        if any(replace(other, offset=first.offset) != first for other in others) or len(steps) > 1:
+            clashing.add(name)
+        packings[name] = replace(first, windows=((len(parts), steps.pop()), *first.windows)) if others else first
+    return packings, clashing
 
 
 def _read_in_place(statement: Statement) -> Iterator[Tile]:
@@ -145,18 +182,14 @@ def _with_packings(kernel: Kernel, product: Matmul, strips: Strips) -> _Dequanti
     made = product.dequantized
     assert made is not None, "the factor is dequantized"
     beside = Strips(max(1, strips.depth // made.group), strips.width)
-    packings: dict[str, Packing] = {}
-    for tile, lies in ((product.right, strips), *((tile, beside) for tile in made.sources)):
-        packing = packing_of(kernel, tile, lies)
-        if packing is None or packings.get(tile.buffer, packing) != packing:
-            return None
-        packings[tile.buffer] = packing
-    right = product.right
-    if packings[right.buffer].elements > kernel.buffer(right.buffer).elements:
+    tiles = (product.right, *made.sources)
+    found = [packing_of(kernel, tile, strips if number == 0 else beside) for number, tile in enumerate(tiles)]
+    packings = tuple(packing for packing in found if packing is not None)
+    if len(packings) < len(found) or packings[0].elements > kernel.buffer(product.right.buffer).elements:
         return None  # windows overlap
-    sources = tuple(packed_tile(kernel, tile, packings[tile.buffer]) for tile in made.sources)
-    right = packed_tile(kernel, right, packings[right.buffer])
-    return _Dequantizing(replace(product, right=right, strips=strips, dequantized=replace(made, sources=sources)), packings)
+    right, *sources = (packed_tile(kernel, tile, packing) for tile, packing in zip(tiles, packings, strict=True))
+    applied = replace(product, right=right, strips=strips, dequantized=replace(made, sources=tuple(sources)))
+    return _Dequantizing(applied, packings)
 
 
 def _window(tile: Tile, rows: int, columns: int, step: int, across: int) -> Tile:
@@ -185,7 +218,8 @@ class _Rows:
 
 
 def _seen(factor: Tile, made: Tile, source: Tile) -> tuple[tuple[tuple[int, int], ...], int] | None:
-    """How a source of what is made lies along the rows and the columns of a factor that is read of it; None where no strides say."""
+    """How a source of what is made lies along the rows and the columns of a factor that is read of it; None where strides cannot
+    say it."""
     *_, rows, columns = zip(factor.shape, factor.strides, strict=True)
     along, across = (_digits(made, source, *each) for each in (rows, columns))
     if along is None or across is None or len(across) > 1:

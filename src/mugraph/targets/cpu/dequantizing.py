@@ -1,9 +1,10 @@
 """Products that make their right factor of packed whole numbers: `slope * number + offset`, both for a group of k in each column.
 
-For few rows of the left factor, slopes and offsets are applied to what is summed up for a group, slope * sum(a * number) + offset *
-sum(a): each number is then widened and multiplied, and nothing else. Where the left factor is in fp32 and there are offsets, to which
-such sums may nearly cancel, they are applied to each number instead. On the matrix unit they are applied to each number, which is
-rounded to bf16 afterwards, the type that the muGraph gives the factor.
+For few rows of the left factor, slopes and offsets are applied to what is summed up for a group, slope * sum(a * number) +
+offset * sum(a): each number is then widened and multiplied, and nothing else. Where the left factor is in fp32 and there are
+offsets, to which such sums may nearly cancel, they are applied to each number instead. The matrix unit multiplies numbers that
+bf16 holds in either way: of many rows, slopes and offsets are applied before, and what is made is rounded to bf16, if the
+muGraph gives the factor that type.
 
 Functions of four bits, as half a byte less 8, are read from a table in a register, in fp32 or as pairs of bf16 numbers.
 """
@@ -412,15 +413,17 @@ class ScaledTiles(DequantizingTiles):
         write, spans = self.writer, self.depth // self.span
         write.line(f"float sums_a[{self.rows * spans}];")
         for panel in runs(self.depth, self.panel_rows):
-            with self.loop("k0", panel), write.block(f"for (long i = 0; i < {self.rows}; ++i)"):
-                with write.block(f"for (long q = 0; q < {panel.size}; q += {self.span})"):
-                    write.line("vec total = {0};")
-                    write.line(
-                        f"const bf16_t *from = tiles_a + {self.high} * k0 + i / {SIDE} * {SIDE * panel.size} + i % {SIDE} * {STEP};"
-                    )
-                    with write.block(f"for (long k = q; k < q + {self.span}; k += {STEP})"):
-                        write.line(f"total += load_bf16(from + {SIDE} * k) + load_bf16(from + {SIDE} * k + {SIDE});")
-                    write.line(f"sums_a[{spans} * i + (k0 + q) / {self.span}] = total_sum(total);")
+            with (
+                self.loop("k0", panel),
+                write.block(f"for (long i = 0; i < {self.rows}; ++i)"),
+                write.block(f"for (long q = 0; q < {panel.size}; q += {self.span})"),
+            ):
+                write.line("vec total = {0};")
+                row = f"i / {SIDE} * {SIDE * panel.size} + i % {SIDE} * {STEP}"
+                write.line(f"const bf16_t *from = tiles_a + {self.high} * k0 + {row};")
+                with write.block(f"for (long k = q; k < q + {self.span}; k += {STEP})"):
+                    write.line(f"total += load_bf16(from + {SIDE} * k) + load_bf16(from + {SIDE} * k + {SIDE});")
+                write.line(f"sums_a[{spans} * i + (k0 + q) / {self.span}] = total_sum(total);")
 
     def tile(self, depth: int, rows: int, columns: int) -> None:
         self.panel, self.of.strip_columns = depth, columns
