@@ -280,7 +280,10 @@ INLINE ints first_bytes_as_ints(const uint8_t *p, const int n)
     return WIDEN_UNSIGNED(x);
 }
 #if LANES == 16
-#if !defined(__clang__)
+#if defined(__AVX512BW__) && !defined(__clang__)
+#define look_up_pairs(table, places) __builtin_ia32_permvarhi512_mask(table, places, (pairs){0}, -1)
+#define look_up(table, places) __builtin_ia32_permvarsf512_mask(table, places, (vec){0}, -1)
+#elif !defined(__clang__)
 #define look_up_pairs(table, places) __builtin_shuffle(table, places)
 #define look_up(table, places) __builtin_shuffle(table, places)
 #elif defined(__AVX512BW__)
