@@ -222,12 +222,18 @@ class Panels:
 class Strips:
     """How a right factor lies that was packed for its product: `depth` rows of it after another, each such panel in strips of
     `width` columns, a strip row by row. The last panel may have fewer rows, the last strip of a panel fewer columns. With `pairs`
-    two rows are one, in which every number of the first stands before that of the second.
+    two rows are one, in which every number of the first stands before that of the second, and with `fours` four rows are.
     """
 
     depth: int
     width: int
     pairs: bool = False
+    fours: bool = False
+
+    @property
+    def together(self) -> int:
+        """Rows that are one."""
+        return 4 if self.fours else 2 if self.pairs else 1
 
 
 @dataclass(frozen=True, slots=True)

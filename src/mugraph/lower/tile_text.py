@@ -158,7 +158,7 @@ def _panels(panels: Panels) -> str:
 
 
 def _strips(strips: Strips) -> str:
-    return f"strips({strips.depth}, {strips.width}){' pairs' if strips.pairs else ''}"
+    return f"strips({strips.depth}, {strips.width}){' pairs' if strips.pairs else ''}{' fours' if strips.fours else ''}"
 
 
 def _dequantization(made: Dequantization) -> str:
@@ -397,7 +397,7 @@ class _Parser(Cursor):
         if len(numbers) != 2:
             raise opening.fail("strips have two numbers: rows of a panel, columns of a strip")
         depth, width = numbers
-        return Strips(depth, width, self.accept("pairs"))
+        return Strips(depth, width, self.accept("pairs"), self.accept("fours"))
 
     def _sources(self) -> tuple[Tile, ...]:
         return tuple(self.listed("(", self._tile, ")"))

@@ -23,7 +23,7 @@ from mugraph.ir.dtypes import DType, round_to
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.ops import OPERATORS, Call
 from mugraph.lower.scalar_expressions import Apply, Constant, Expression, Source
-from mugraph.lower.tile_form import Matmul, Strips
+from mugraph.lower.tile_form import Dequantization, Matmul, Strips
 from mugraph.targets.c_text import literal, scaled, sum_of
 from mugraph.targets.cpu.matrix_tiles import SIDE, STEP, PackedTiles, panel_rows, suits_tiles
 from mugraph.targets.cpu.pairs import PACKED_BYTES, left_stride, print_left_pairs
@@ -91,6 +91,11 @@ def _value(expression: Expression, source: NDArray[np.float64]) -> NDArray[np.fl
             return np.asarray(row.compute(FloatArithmetic(), Call(row.name, (), {}), known))
 
 
+def _lines(made: Dequantization) -> tuple[tuple[str, Expression], ...]:
+    """The slope and the offset, by name, where they change numbers."""
+    return tuple((name, line) for name, line in (("slope", made.slope), ("offset", made.offset)) if line not in (ZERO, ONE))
+
+
 class _Unit(StrEnum):
     """What multiplies numbers, and where slopes and offsets are applied: behind the sums of a group, or to each number."""
 
@@ -125,13 +130,14 @@ def strips_of(product: Matmul, dtypes: Mapping[str, DType], vectors: Vectors) ->
         return None
     if unit is not _Unit.VECTORS:
         panel = _panel(panel_rows(product), made.group)
-        return None if panel is None else Strips(panel, SIDE * (4 if rows <= SIDE else 2), pairs=True)
+        looks_up = nibble_of(made.number, right) is not None and (unit is _Unit.TILES_BEHIND or not _lines(made))
+        return None if panel is None else Strips(panel, SIDE * (4 if rows <= SIDE else 2), pairs=not looks_up, fours=looks_up)
     exact = DType.BF16 in (product.dtype, left) and nibble_of(made.number, right) is not None and _are_bf16(made.number, right)
     small = rows * depth * DType.BF16.bytes <= PACKED_BYTES
-    pairs = vectors.bf16_pairs and exact and behind and small and depth % 2 == made.group % 2 == 0
+    fours = vectors.bf16_pairs and exact and behind and small and made.group % 4 == 0
     panel = _panel(depth if target is not DType.FP32 else min(depth, _LONGEST), made.group)
     _, wide = outer_tile(rows, -(-columns // vectors.lanes), vectors, _WIDTHS, 2 if behind else 1)
-    return None if panel is None else Strips(panel, wide * vectors.lanes, pairs)
+    return None if panel is None else Strips(panel, wide * vectors.lanes, fours=fours)
 
 
 def _panel(rows: int, group: int) -> int | None:
@@ -185,12 +191,16 @@ class _Made:
             self.writer.line(f"static const float numbers[16] = {{{', '.join(map(literal, numbers))}}};")
             self.writer.line("const vec table = load_fp32(numbers);")
 
-    def pairs_at(self, place: str, count: int) -> str:
-        """Pairs of bf16 numbers of `count` bytes."""
+    def fours_at(self, place: str, columns: int) -> str:
+        """What lies in four rows of a vector's columns."""
+        whole = columns == self.writer.vectors.lanes
+        return f"load_fours({_bytes(place)})" if whole else f"load_first_fours({_bytes(place)}, {4 * columns})"
+
+    def pairs_of(self, fours: str, turn: int) -> str:
+        """The pairs of bf16 numbers of the first and the third row of four, or in the second turn of the others."""
         assert self.nibble is not None, "pairs are looked up"
-        whole = count == 2 * self.writer.vectors.lanes
-        read = f"bytes_as_pairs({_bytes(place)})" if whole else f"first_bytes_as_pairs({_bytes(place)}, {count})"
-        return f"look_up_pairs(table, {read}{self.shift})"
+        shift = self.nibble.shift + 8 * turn
+        return f"look_up_pairs(table, {fours} >> {shift})" if shift else f"look_up_pairs(table, {fours})"
 
     def numbers_at(self, place: str, count: int) -> str:
         """A vector of the numbers of `count` elements."""
@@ -215,9 +225,8 @@ class _Made:
             row = sum_of([f"source{source}", f"{self.columns} * (k0 / {group})", f"{max(1, depth // group)} * j"])
             place = sum_of([row, f"{self.strip_columns} * (({k} - k0) / {group})", scaled(1, str(v * lanes))])
             reads.append(f"load_{dtype}({place})" if width == lanes else f"load_first_{dtype}({place}, {width})")
-        for name, line in (("slope", self.made.slope), ("offset", self.made.offset)):
-            if line not in (ZERO, ONE):
-                self.writer.line(f"const vec {name}{number} = WIDE({_text(line, reads)});")
+        for name, line in _lines(self.made):
+            self.writer.line(f"const vec {name}{number} = WIDE({_text(line, reads)});")
 
     def applied(self, line: int, number: str) -> str:
         """The factor that a number stands for, by the slope and the offset with a number behind their names."""
@@ -246,17 +255,17 @@ class Dequantizing(Packed):
     def __init__(self, writer: Writer, product: Matmul) -> None:
         super().__init__(writer, product)
         self.of = _Made(writer, product)
-        self.pairs, self.behind, self.made = self.strips.pairs, applied_behind(product, writer.dtype(product.left)), self.of.made
-        self.steps = 2 if self.pairs else 1
+        self.fours, self.behind, self.made = self.strips.fours, applied_behind(product, writer.dtype(product.left)), self.of.made
+        self.steps = 4 if self.fours else 1
         self.span = min(self.made.group, self.panel_rows)
         """Values of k that are summed with one slope."""
         self.adds = self.behind and self.made.offset != ZERO
 
     def write(self) -> None:
-        if self.pairs:
-            print_left_pairs(self)
+        if self.fours:
+            self.print_left()
         self.of.print_sources()
-        self.of.print_table(self.pairs)
+        self.of.print_table(self.fours)
         if self.adds:
             self.print_sums()
         widths, sums = (self.strips.width // self.lanes,), 2 if self.behind else 1
@@ -264,6 +273,15 @@ class Dequantizing(Packed):
         for panel in runs(self.depth, self.panel_rows):
             with self.loop("k0", panel):
                 self.tiles(rows, self.strips.width, partial(self.tile, panel.size))
+
+    def print_left(self) -> None:
+        """Declare `fours_a`, the left factor in bf16, every other one of four numbers first."""
+        print_left_pairs(self)
+        size = self.rows * self.depth
+        self.writer.line(f"bf16_t fours_a[{size}] __attribute__((aligned(64)));")
+        rows, steps = f"for (long i = 0; i < {self.rows}; ++i)", f"for (long k = 0; k < {self.depth}; k += 4)"
+        with self.writer.block(rows), self.writer.block(steps):
+            self.writer.line(f"exchange_middle(fours_a + {self.depth} * i + k, pairs_a + {left_stride(self)} * i + k);")
 
     def print_sums(self) -> None:
         """Sum the left factor up for each span of k."""
@@ -274,7 +292,7 @@ class Dequantizing(Packed):
             for run in runs(self.span, self.lanes):
                 with self.loop("k", run):
                     place = f"{self.span} * q + k"
-                    if self.pairs:
+                    if self.fours:
                         first = "" if run.size == self.lanes else "first_"
                         count = f", {run.size}" if first else ""
                         value = f"load_{first}bf16(pairs_a + {left_stride(self)} * i + {place}{count})"
@@ -330,21 +348,26 @@ class Dequantizing(Packed):
     def step_at(self, k: str, widths: Sequence[int], rows: int, sums: Sequence[str]) -> None:
         """Multiply-adds at k; `sums` are those of each row and column vector."""
         write, columns, left = self.writer, sum(widths), self.product.left
-        for v, width in enumerate(widths):
-            place = f"strip + {columns} * ({k} - k0) + {self.steps * v * self.lanes}"
-            if self.pairs:
-                write.line(f"const pairs b{v} = {self.of.pairs_at(place, 2 * width)};")
-            else:
-                value = self.of.numbers_at(place, width)
-                write.line(f"const vec b{v} = {value if self.behind else self.of.applied(v, value)};")
+        places = [f"strip + {columns} * ({k} - k0) + {self.steps * v * self.lanes}" for v in range(len(widths))]
+        if self.fours:
+            for v, (place, width) in enumerate(zip(places, widths, strict=True)):
+                write.line(f"const pairs w{v} = {self.of.fours_at(place, width)};")
+            for turn in (0, 1):
+                with write.block():
+                    for v in range(len(widths)):
+                        write.line(f"const pairs b{v} = {self.of.pairs_of(f'w{v}', turn)};")
+                    for r in range(rows):
+                        write.line(f"const pairs a{r} = spread_pair(fours_a + {self.depth} * (i + {r}) + {k} + {2 * turn});")
+                        for v, total in enumerate(sums[r * len(widths) : (r + 1) * len(widths)]):
+                            write.line(f"{total} = add_products({total}, a{r}, b{v});")
+            return
+        for v, (place, width) in enumerate(zip(places, widths, strict=True)):
+            value = self.of.numbers_at(place, width)
+            write.line(f"const vec b{v} = {value if self.behind else self.of.applied(v, value)};")
         for r in range(rows):
-            if self.pairs:
-                write.line(f"const pairs a{r} = spread_pair(pairs_a + {left_stride(self)} * (i + {r}) + {k});")
-            else:
-                write.line(f"const vec a{r} = spread_{write.dtype(left)}({self.address('a', left, f'i + {r}', k)});")
-            for v in range(len(widths)):
-                total = sums[r * len(widths) + v]
-                write.line(f"{total} = add_products({total}, a{r}, b{v});" if self.pairs else f"{total} += a{r} * b{v};")
+            write.line(f"const vec a{r} = spread_{write.dtype(left)}({self.address('a', left, f'i + {r}', k)});")
+            for v, total in enumerate(sums[r * len(widths) : (r + 1) * len(widths)]):
+                write.line(f"{total} += a{r} * b{v};")
 
 
 class DequantizingTiles(PackedTiles):
@@ -358,19 +381,19 @@ class DequantizingTiles(PackedTiles):
 
     def write(self) -> None:
         self.of.print_sources()
-        self.of.print_table(self.looks_up)
+        self.of.print_table(self.strips.fours)
         super().write()
 
     @property
     def lines(self) -> tuple[tuple[str, Expression], ...]:
         """What is applied to each number, by name."""
-        made = self.of.made
-        return tuple((name, line) for name, line in (("slope", made.slope), ("offset", made.offset)) if line not in (ZERO, ONE))
+        return _lines(self.of.made)
 
-    @property
-    def looks_up(self) -> bool:
-        """Whether pairs are looked up as they are multiplied."""
-        return self.of.nibble is not None and not self.lines and _are_bf16(self.of.made.number, self.of.dtype)
+    def print_left(self) -> None:
+        super().print_left()
+        if self.strips.fours:
+            with self.writer.block(f"for (long k = 0; k < {self.high * self.depth}; k += 4)"):
+                self.writer.line("exchange_middle(tiles_a + k, tiles_a + k);")
 
     def tile(self, depth: int, rows: int, columns: int) -> None:
         self.panel, self.of.strip_columns = depth, columns
@@ -383,11 +406,13 @@ class DequantizingTiles(PackedTiles):
                 self.of.print_lines("", "k", self.panel, v, SIDE)
                 for name, _ in self.lines:
                     write.line(f"const vec {name}0 = FIRST_TWICE({name}), {name}1 = LAST_TWICE({name});")
-            with write.block(f"for (long r = 0; r < {STEP // 2}; ++r)"):
-                place = f"strip + {columns} * (k - k0 + 2 * r) + {2 * SIDE * v}"
-                if self.looks_up:
-                    write.line(f"const pairs x = {self.of.pairs_at(place, 2 * SIDE)};")
-                    write.line(f"__builtin_memcpy(widened + {2 * SIDE} * r, &x, sizeof x);")
+            step, columns_of = self.strips.together, f"strip + {columns} * (k - k0 + {self.strips.together} * r)"
+            with write.block(f"for (long r = 0; r < {STEP // step}; ++r)"):
+                place = f"{columns_of} + {step * SIDE * v}"
+                if self.strips.fours:
+                    write.line(f"const pairs w = {self.of.fours_at(place, SIDE)};")
+                    write.line(f"const pairs x[2] = {{{self.of.pairs_of('w', 0)}, {self.of.pairs_of('w', 1)}}};")
+                    write.line(f"__builtin_memcpy(widened + {4 * SIDE} * r, x, sizeof x);")
                 else:
                     halves = [self.of.numbers_at(f"{place} + {SIDE * half}", SIDE) for half in (0, 1)]
                     values = [self.of.applied(half, number) if self.lines else number for half, number in enumerate(halves)]

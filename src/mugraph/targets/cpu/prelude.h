@@ -248,24 +248,25 @@ INLINE vec add_products(vec sum, pairs a, pairs b)
 }
 
 /* Functions of four bits as tables of 16 numbers, those of pairs twice: the bits beyond are not looked at. */
-typedef unsigned char many_bytes __attribute__((vector_size(2 * LANES)));
-#if LANES == 16 && defined(__AVX512BW__) && !defined(__clang__)
-typedef char many_chars __attribute__((vector_size(2 * LANES)));
-#define WIDEN_TO_PAIRS(x) ((pairs)__builtin_ia32_pmovzxbw512_mask((many_chars)(x), (pairs){0}, -1))
-#else
-#define WIDEN_TO_PAIRS(x) ((pairs)__builtin_convertvector(x, unsigned short __attribute__((vector_size(4 * LANES)))))
-#endif
-INLINE pairs bytes_as_pairs(const uint8_t *p)
+INLINE pairs load_fours(const uint8_t *p)
 {
-    many_bytes x;
+    pairs x;
     __builtin_memcpy(&x, p, sizeof x);
-    return WIDEN_TO_PAIRS(x);
+    return x;
 }
-INLINE pairs first_bytes_as_pairs(const uint8_t *p, const int n)
+INLINE pairs load_first_fours(const uint8_t *p, const int n)
 {
-    many_bytes x = {0};
+    pairs x = {0};
     __builtin_memcpy(&x, p, n);
-    return WIDEN_TO_PAIRS(x);
+    return x;
+}
+/* The second and the third of four numbers exchanged, as those of fours are read: every other one first. */
+INLINE void exchange_middle(bf16_t *to, const bf16_t *from)
+{
+    unsigned long long x;
+    __builtin_memcpy(&x, from, sizeof x);
+    x = (x & 0xffff00000000ffffull) | (x >> 16 & 0xffff0000ull) | (x & 0xffff0000ull) << 16;
+    __builtin_memcpy(to, &x, sizeof x);
 }
 INLINE ints bytes_as_ints(const uint8_t *p)
 {
