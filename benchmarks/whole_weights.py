@@ -15,6 +15,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -125,8 +126,10 @@ def contestants(outputs: int, inputs: int, rows: int, budget: float) -> tuple[di
     calls: dict[str, Call] = {}
     told: dict[str, Any] = {}
     for name, layer in layers.items():
+        begun = time.monotonic()
         found = mugraph.superoptimize(layer, (x,), budget=budget, cache="off")
-        told[f"{name}, ours"] = {"found": found.found, "seconds": found.report.seconds, "packed": found.executable.packed_bytes}
+        seconds, packed = time.monotonic() - begun, found.executable.packed_bytes
+        told[f"{name}, ours"] = {"found": found.found, "seconds": seconds, "packed": packed}
         calls[f"{name}, ours"] = functools.partial(found, x)
     bf16, of_8_bits, of_4_bits = layers["bf16"], layers["8 bits"], layers["4 bits"]
     assert isinstance(of_8_bits, Of8Bits)

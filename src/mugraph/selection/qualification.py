@@ -205,7 +205,9 @@ class Qualifier:
             if rough:
                 rough[-1].executable.forget_weights()
             best = _fastest_first(rough)[:_FINALISTS]
-            timed = self._carefully([*best, *(self._unpacked(entry) for entry in best if entry.executable.packs)], inputs)
+            with ThreadPoolExecutor(available_cores()) as threads:
+                unpacked = [*threads.map(self._unpacked, (entry for entry in best if entry.executable.packs))]
+            timed = self._carefully([*best, *unpacked], inputs)
             finalists = _one_of_each(_fastest_first(timed))
         measured = {entry.graph.with_constants(()) for entry in finalists}
         others = [entry for entry in _fastest_first(rough) if entry.graph.with_constants(()) not in measured]
