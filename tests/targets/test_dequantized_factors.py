@@ -182,6 +182,20 @@ def test_every_number_is_multiplied(bits: int, rows: int) -> None:
         assert torch.equal(result.double(), exact(case, [x, weight, scale])), (bits, rows, start)
 
 
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("rows", [1, 16, 32])
+def test_the_left_factor_keeps_all_its_bits(bits: int, rows: int) -> None:
+    """The number after 1 in bf16 times powers of two is exact, wherever it stands."""
+    powers = torch.tensor([(1 << low) | (1 << high) if bits == 4 else 1 << high for low, high in product(range(4), range(4, 8))])
+    case = Case(rows, 32, 64, 32, bits, zeros=False)
+    weight = powers.repeat(64 * 32 * bits // 8 // 16).reshape(64, -1).to(torch.uint8)
+    scale = torch.ones(64, 1, dtype=torch.bfloat16)
+    for start in range(0, 32, rows):
+        x = (torch.eye(32) * (1 + 2**-7)).bfloat16()[start : start + rows]
+        (result,) = dequantizing(case.graph())(x, weight, scale)
+        assert torch.equal(result.double(), exact(case, [x, weight, scale])), start
+
+
 def test_signed_numbers() -> None:
     for vectors, rows in product((HOSTS[0], HOSTS[1], None), (1, 8)):
         case = Case(rows, 128, 64, 32, zeros=False, stored=DType.INT8)
