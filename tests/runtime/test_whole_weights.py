@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +18,7 @@ import mugraph
 from mugraph.checker import Rejected, check_folder
 from mugraph.checker.checks import _tested
 from mugraph.checker.form import check_shapes
+from mugraph.devices import device_for
 from mugraph.errors import MugraphError, NotAProgram, ShapeMismatch, UnsupportedOperator
 from mugraph.frontend import trace
 from mugraph.ir import DType, Graph, GraphBuilder, Level, Tensor
@@ -24,6 +27,7 @@ from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.serialize import graph_to_json
 from mugraph.lower.thread_graphs import construct
 from mugraph.runtime import Executable, build
+from mugraph.search import search
 from mugraph.targets.cuda.emulated import EmulatedCuda
 from mugraph.targets.cuda.machine import Cuda
 from mugraph.targets.triton.interpreted import InterpretedTriton
@@ -195,6 +199,138 @@ def test_a_wrong_order_of_bits_is_refused(mutant: Function) -> None:
     refused(interleaved, mutant, of_4_bits(torch.float32))
 
 
+# --- packed, and dequantized as they are multiplied ---------------------------------------------------------------------
+
+
+OUTPUTS, INPUTS = 128, 256
+Spelling = Callable[..., torch.Tensor]
+
+
+def as_views(numbers: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor | None, group: int) -> torch.Tensor:
+    grouped = numbers.view(OUTPUTS, -1, group).to(scale.dtype)
+    return ((grouped if zero is None else grouped - zero[..., None]) * scale[..., None]).view(OUTPUTS, INPUTS)
+
+
+def with_repeated_scales(numbers: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor | None, group: int) -> torch.Tensor:
+    centred = numbers.to(scale.dtype)
+    return (centred if zero is None else centred - zero.repeat_interleave(group, 1)) * scale.repeat_interleave(group, 1)
+
+
+def with_expanded_scales(numbers: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor | None, group: int) -> torch.Tensor:
+    def spread(line: torch.Tensor) -> torch.Tensor:
+        return line.unsqueeze(-1).expand(*line.shape, group).reshape(OUTPUTS, INPUTS)
+
+    centred = numbers.to(scale.dtype)
+    return (centred if zero is None else centred - spread(zero)) * spread(scale)
+
+
+def affine(numbers: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor | None, group: int) -> torch.Tensor:
+    """Zero points in the units of the weight."""
+    scaled = numbers.view(OUTPUTS, -1, group).to(scale.dtype) * scale[..., None]
+    return (scaled if zero is None else scaled - (zero * scale)[..., None]).view(OUTPUTS, INPUTS)
+
+
+def transposed(numbers: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor | None, group: int) -> torch.Tensor:
+    """Inputs first."""
+    grouped = numbers.T.reshape(-1, group, OUTPUTS).to(scale.dtype)
+    centred = grouped if zero is None else grouped - zero.T[:, None, :]
+    return (centred * scale.T[:, None, :]).reshape(INPUTS, OUTPUTS).T
+
+
+def low_first(weight: torch.Tensor) -> torch.Tensor:
+    return torch.stack((weight & 15, weight >> 4), -1).reshape(OUTPUTS, INPUTS)
+
+
+def high_first(weight: torch.Tensor) -> torch.Tensor:
+    return torch.stack((weight >> 4, weight & 15), -1).reshape(OUTPUTS, INPUTS)
+
+
+def halves(weight: torch.Tensor) -> torch.Tensor:
+    return torch.cat((weight & 15, weight >> 4), -1)
+
+
+def bytes_of(weight: torch.Tensor) -> torch.Tensor:
+    return weight
+
+
+def _without_bits(unpack: Spelling, weight: torch.Tensor) -> torch.Tensor:
+    """What is unpacked, by integer division."""
+    low, high = (weight.long() % 16).double(), (weight.long() // 16).double()
+    parts = {low_first: (low, high), high_first: (high, low)}
+    if unpack is bytes_of:
+        return weight.double()
+    if unpack is halves:
+        return torch.cat((low, high), -1)
+    return torch.stack(parts[unpack], -1).reshape(OUTPUTS, INPUTS)
+
+
+def packed_and_right(unpack: Spelling, spelled: Spelling, zeros: bool, group: int, rows: int, dtype: torch.dtype) -> Graph:
+    """The first muGraph found of one kernel that reads the weight packed, which takes its bytes and agrees with float64."""
+    torch.manual_seed(0)
+    bits = 8 if unpack is bytes_of else 4
+    x = torch.randn(rows, INPUTS).to(dtype)
+    weight = torch.randint(0, 256, (OUTPUTS, INPUTS * bits // 8), dtype=torch.uint8)
+    weight = weight.view(torch.int8) if bits == 8 and not zeros else weight
+    scale = (torch.rand(OUTPUTS, INPUTS // group) * 0.01 + 0.001).to(dtype)
+    zero = torch.randint(0, 1 << bits, scale.shape, dtype=torch.uint8) if zeros else None
+
+    def function(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor | None) -> torch.Tensor:
+        numbers = unpack(weight)
+        if bits == 4 and zero is None:
+            numbers = numbers.to(x.dtype) - 8
+        return x @ spelled(numbers, scale, zero if zero is None else zero.to(x.dtype), group).T
+
+    given = (x, weight, scale, zero) if zeros else (x, weight, scale)
+    called = function if zeros else lambda x, weight, scale: function(x, weight, scale, None)
+    program = trace(called, given).graph
+    middle = 8 if bits == 4 and not zeros else 0
+    made = spelled(_without_bits(unpack, weight) - middle, scale.double(), zero if zero is None else zero.double(), group)
+    exact = x.double() @ made.T
+    for candidate in search(program, device_for("cpu")).candidates:
+        kernels = [node for node in candidate.graph.kernels() if node.op not in ("slice", "reshape")]
+        graph = construct(candidate.graph).with_constants(["weight", "scale", "zero"])
+        if [node.op for node in kernels] != ["graph_defined"]:
+            continue
+        executable = build(graph)
+        (launch,) = executable.launches.values()
+        packed = {graph.nodes[value.node]["name"]: packing.elements for value, packing in launch.packings.items()}
+        if packed.get("weight") == OUTPUTS * INPUTS * bits // 8:
+            assert packed.get("scale", scale.numel() if group == INPUTS else 0) == scale.numel()  # of columns it moves behind
+            assert relative(executable(*given)[0], exact) < {torch.float32: 3e-6, torch.bfloat16: 1e-2}[dtype]
+            return candidate.graph
+    raise AssertionError("no muGraph of one kernel reads the weight packed")
+
+
+@pytest.mark.parametrize("rows", [1, 8, 64])
+@pytest.mark.parametrize("group", [32, 64, 128, INPUTS])
+@pytest.mark.parametrize("zeros", [False, True], ids=["symmetric", "zeros"])
+@pytest.mark.parametrize("unpack", [bytes_of, low_first])
+def test_groups_of_any_size_are_dequantized_in_registers(unpack: Spelling, zeros: bool, group: int, rows: int) -> None:
+    packed_and_right(unpack, as_views, zeros, group, rows, torch.bfloat16)
+
+
+SPELLINGS = [as_views, with_repeated_scales, with_expanded_scales, affine, transposed]
+
+
+@pytest.mark.parametrize("rows", [1, 8, 64])
+@pytest.mark.parametrize("zeros", [False, True], ids=["symmetric", "zeros"])
+@pytest.mark.parametrize("unpack", [bytes_of, low_first, high_first, halves])
+@pytest.mark.parametrize("spelled", SPELLINGS)
+def test_spellings_are_dequantized_in_registers(spelled: Spelling, unpack: Spelling, zeros: bool, rows: int) -> None:
+    packed_and_right(unpack, spelled, zeros, 64, rows, torch.float32 if rows == 8 else torch.bfloat16)
+
+
+@pytest.mark.parametrize("unpack", [bytes_of, low_first])
+def test_what_reads_packed_numbers_is_proved_and_checked(unpack: Spelling) -> None:
+    torch.manual_seed(0)
+    found = packed_and_right(unpack, as_views, True, 64, 1, torch.bfloat16)
+    weight = torch.randint(0, 256, (OUTPUTS, INPUTS // (1 if unpack is bytes_of else 2)), dtype=torch.uint8)
+    given = torch.randn(1, INPUTS).bfloat16(), weight, torch.rand(OUTPUTS, 4).bfloat16(), weight[:, :4].contiguous()
+    program = trace(lambda x, weight, scale, zero: x @ as_views(unpack(weight), scale, zero.to(x.dtype), 64).T, given).graph
+    assert verify_graphs(program, found).equivalent
+    _tested(saved(program), saved(found), {"difference": {}, "max_error": 2**-40}, None, random.Random(0), lambda line: None)
+
+
 # --- PyTorch's own products --------------------------------------------------------------------------------------------
 
 
@@ -208,6 +344,40 @@ def test_products_of_pytorch_with_weights_of_8_bits_are_programs(dtype: torch.dt
     assert len(opt.graph.kernels()) == 1
     torch.testing.assert_close(opt(*inputs), torch.ops.aten._weight_int8pack_mm(*inputs).sigmoid(), rtol=1e-2, atol=1e-2)
     refused(by_rows, lambda x, w, scale: torch.ops.aten._weight_int8pack_mm(x, w, 1 / scale), inputs)
+
+
+def test_dequantization_of_quantized_decomposed_is_a_program() -> None:
+    """Per channel and per group, with zero points of a floating-point type or without."""
+    importlib.import_module("torch.ao.quantization.fx._decomposed")  # which registers the operators
+    operators = torch.ops.quantized_decomposed
+    x, weight = torch.randn(ROWS, DEPTH), torch.randint(-128, 128, (COLUMNS, DEPTH), dtype=torch.int8)
+    scale, zero = torch.rand(COLUMNS, GROUPS) * 0.01, torch.randint(-5, 6, (COLUMNS, GROUPS)).float()
+    limits = (-128, 127, torch.int8)
+
+    def by_channels(x: torch.Tensor, w: torch.Tensor, s: torch.Tensor, z: torch.Tensor | None) -> torch.Tensor:
+        made: torch.Tensor = operators.dequantize_per_channel(w, s, z, 0, *limits)
+        return x @ made.T
+
+    def by_channel_groups(x: torch.Tensor, w: torch.Tensor, s: torch.Tensor, z: torch.Tensor | None) -> torch.Tensor:
+        made: torch.Tensor = operators.dequantize_per_channel_group(w, s, z, *limits, GROUP, torch.float32)
+        return x @ made.T
+
+    for function, s, z in ((by_channels, scale[:, 0].clone(), zero[:, 0].clone()), (by_channel_groups, scale, zero)):
+        graph = trace(function, (x, weight, s, z)).graph
+        torch.testing.assert_close(build(graph)(x, weight, s, z)[0], function(x, weight, s, z))
+        centred = functools.partial(function, z=None)
+        graph = trace(centred, (x, weight, s)).graph
+        torch.testing.assert_close(build(graph)(x, weight, s)[0], centred(x, weight, s))
+        with pytest.raises(
+            NotAProgram, match=r"dequantize_per_channel\w* counts zero points \[48.*\] of int8 modulo 256; convert"
+        ):
+            trace(function, (x, weight, s, z.to(torch.int8)))
+    assert weight.shape[1] % 48
+    with pytest.raises(MugraphError, match="divisible"):
+        trace(
+            lambda x, w, s: x @ operators.dequantize_per_channel_group(w, s, None, *limits, 48, torch.float32).T,
+            (x, weight, scale),
+        )
 
 
 def test_what_only_pytorch_knows_how_to_unpack_stays_with_it() -> None:

@@ -17,8 +17,8 @@ from mugraph.search.closure.tiers import Tier
 from mugraph.search.driver import Search
 from mugraph.search.partition.cuts import CutSpace, in_normal_order
 from mugraph.search.partition.plans import CUT_GAIN
-from mugraph.search.partition.selection import CANDIDATES
 from mugraph.search.partition.variants import Parts, Variants
+from mugraph.search.tasks import CANDIDATES
 from mugraph.verifier import verify_graphs
 
 from .programs import PAPER, chain, finished, outputs, rmsnorm

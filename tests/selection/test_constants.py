@@ -15,10 +15,12 @@ import torch
 from torch import nn
 
 import mugraph
+from mugraph.checker import check_folder
 from mugraph.errors import InvalidInput, UntrustedSources
 from mugraph.integrations import torch_compile
 from mugraph.selection import qualification
 from mugraph.selection.qualification import Contestant
+from mugraph.targets.cpu.packer import pack
 
 
 class Layer(nn.Module):
@@ -47,8 +49,57 @@ def packed_first() -> Iterator[None]:
         yield
 
 
+class LinearOf4Bits(nn.Module):
+    """A linear layer that keeps two numbers in a byte, with scales and zero points of groups."""
+
+    def __init__(self, weight: torch.Tensor | None = None) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.randint(0, 256, (64, 64), dtype=torch.uint8) if weight is None else weight)
+        self.register_buffer("scale", (torch.rand(64, 4) * 0.01 + 0.001).bfloat16())
+        self.register_buffer("zero", torch.randint(0, 16, (64, 4), dtype=torch.uint8))
+        self.weight: torch.Tensor
+        self.scale: torch.Tensor
+        self.zero: torch.Tensor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        numbers = torch.stack((self.weight & 15, self.weight >> 4), -1).reshape(64, 4, 32).to(x.dtype)
+        made = (numbers - self.zero.to(x.dtype)[..., None]) * self.scale.to(x.dtype)[..., None]
+        return torch.nn.functional.linear(x, made.reshape(64, 128))
+
+
 def product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return torch.relu(x @ weight)
+
+
+@pytest.mark.usefixtures("packed_first")
+def test_weights_of_4_bits_are_packed_saved_and_checked(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    layer, x = LinearOf4Bits(), torch.randn(4, 128).bfloat16()
+
+    def right(result: torch.Tensor, of: LinearOf4Bits = layer) -> bool:
+        wanted = of(x.double())
+        return bool((result.double() - wanted).abs().max() < 1e-2 * wanted.abs().max())
+
+    with torch.no_grad():
+        opt = mugraph.superoptimize(layer, (x,), cache="off", budget=60.0)
+        assert opt.executable.packed_bytes == 64 * 128 // 2 + 64 * 4 * (2 + 1)
+        assert opt.certificate.accepted
+        assert right(opt(x))
+        for tensor, change in ((layer.weight, 17), (layer.scale, 0.1), (layer.zero, 3)):
+            tensor[5, 2] += change
+            assert right(opt(x))
+        loaded = mugraph.load(opt.save(tmp_path / "saved"))
+        assert loaded.executable.packed_bytes == opt.executable.packed_bytes
+        assert right(loaded(x, layer.weight, layer.scale, layer.zero))
+        assert (check_folder(tmp_path / "saved").error_bound or 1) < 1e-12
+        unpacked = mugraph.superoptimize(layer, (x,), cache="off", budget=60.0, pack=False)
+        assert not unpacked.executable.packs
+        assert right(unpacked(x))
+        tied = LinearOf4Bits(layer.weight)
+        with mock.patch("mugraph.runtime.packed_operands.pack", side_effect=pack) as packs:
+            for _ in range(2):
+                assert right(loaded(x, tied.weight, tied.scale, tied.zero), tied)
+        assert packs.call_count == 2  # its scales and zero points: its weight is the other's
 
 
 @pytest.mark.usefixtures("packed_first")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mugraph.errors import ShapeMismatch, UnsupportedOperator
 from mugraph.frontend.choices import logical_and
+from mugraph.ir.graph import Shape
 from mugraph.ir.program import ProgramTensor
 
 Tensor = ProgramTensor
@@ -41,3 +42,48 @@ def weight_int8pack_mm(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
         shapes = ", ".join(str(list(tensor.shape)) for tensor in (x, weight, scales))
         raise ShapeMismatch(f"_weight_int8pack_mm({shapes}): it takes [m, k], [n, k] and a scale for each of the n rows")
     return (x @ weight.transpose(0, 1)) * scales
+
+
+def dequantize_per_channel(
+    weight: Tensor,
+    scales: Tensor,
+    zero_points: Tensor | None,
+    axis: int,
+    quant_min: int,
+    quant_max: int,
+    dtype: object,
+    out_dtype: object = None,
+) -> Tensor:
+    """Whole numbers less a zero point, times a scale, for each index of a dimension: both of shape [n] where that has n."""
+    shape = tuple(size if dim == axis % len(weight.shape) else 1 for dim, size in enumerate(weight.shape))
+    return _dequantized("dequantize_per_channel", weight, scales, zero_points, shape)
+
+
+def dequantize_per_channel_group(
+    weight: Tensor,
+    scales: Tensor,
+    zero_points: Tensor | None,
+    quant_min: int,
+    quant_max: int,
+    dtype: object,
+    group_size: int = 128,
+    output_dtype: object = None,
+) -> Tensor:
+    """The same for groups of neighbours in each row of a weight [n, k]: scales and zero points are [n, k / group_size]."""
+    rows, depth = weight.shape
+    size = depth if group_size > depth and scales.shape[-1] == 1 else group_size
+    if depth % size:
+        raise ShapeMismatch(f"dequantize_per_channel_group({list(weight.shape)}): rows do not divide into groups of {size}")
+    grouped = weight.reshape(rows, depth // size, size)
+    made = _dequantized("dequantize_per_channel_group", grouped, scales, zero_points, (rows, depth // size, 1))
+    return made.reshape(rows, depth)
+
+
+def _dequantized(name: str, weight: Tensor, scales: Tensor, zero_points: Tensor | None, shape: Shape) -> Tensor:
+    """(weight - zero point) * scale, both reshaped; PyTorch would subtract whole numbers of 8 bits modulo 256."""
+    if zero_points is None:
+        return weight * scales.reshape(*shape)
+    if zero_points.dtype.is_whole:
+        given = f"zero points {list(zero_points.shape)} of {zero_points.dtype}"
+        raise UnsupportedOperator(f"{name} counts {given} modulo 256; convert them to a floating-point type")
+    return (weight - zero_points.reshape(*shape)) * scales.reshape(*shape)

@@ -20,9 +20,11 @@ from mugraph.lower.bulk_copies import COPY_BYTES, MOST_BYTES, places, row_elemen
 from mugraph.lower.fragments import COLUMNS
 from mugraph.lower.layouts import swizzle_of
 from mugraph.lower.order import first_conflict
+from mugraph.lower.scalar_expressions import Source, subexpressions
 from mugraph.lower.staging import arrival, panels_of_iteration, slots
 from mugraph.lower.tile_form import (
     Buffer,
+    Dequantization,
     Elementwise,
     Index,
     Kernel,
@@ -69,6 +71,11 @@ def _statement_rules(kernel: Kernel, statement: Statement) -> Iterator[tuple[str
         yield f"{tile.buffer} is swizzled, which only whole buffers in shared memory are", not _may_be_swizzled(kernel, tile)
         held = kernel.buffer(tile.buffer).memory is Memory.REGISTERS
         yield f"{tile.buffer} is a sum in registers, which only products add to", held and not _may_hold(statement)
+    if isinstance(statement, Matmul) and statement.dequantized is not None:
+        yield (
+            "its factor is not made of packed rows for groups of k",
+            not _made_of_groups(kernel, statement, statement.dequantized),
+        )
     if isinstance(statement, Matmul) and statement.panels is not None:
         yield "its panels are not what warp groups read", not _read_by_groups(kernel, statement, statement.panels)
         bulk = kernel.ring is not None and kernel.ring.bulk
@@ -90,12 +97,29 @@ def _shapes_agree(statement: Statement) -> bool:
             return inner == depth and target[-2:] == (rows, columns) and _batches_agree(statement)
 
 
+def _made_of_groups(kernel: Kernel, product: Matmul, made: Dequantization) -> bool:
+    """Whether slopes and offsets have a row for each group of k, and panels are of whole groups or groups of whole panels."""
+    depth, columns = product.right.shape[-2:]
+    if product.strips is None or made.group < 1 or depth % made.group or kernel.buffer(product.right.buffer).dtype.bytes != 1:
+        return False
+    panel = product.strips.depth
+    read = {number.index for each in (made.slope, made.offset) for number in subexpressions(each) if isinstance(number, Source)}
+    rows = all(tile.shape[-2:] == (depth // made.group, columns) for tile in made.sources)
+    inputs = all(tile.buffer in kernel.inputs for tile in (product.right, *made.sources))
+    return (
+        rows
+        and inputs
+        and read <= {*range(len(made.sources))}
+        and (panel >= depth or not (panel % made.group and made.group % panel))
+    )
+
+
 def _same_last(sources: tuple[Tile, ...]) -> bool:
     return len({source.shape[-1] for source in sources}) <= 1
 
 
 def _batches_agree(product: Matmul) -> bool:
-    return all(_broadcasts(factor.shape[:-2], product.target.shape[:-2]) for factor in product.sources)
+    return all(_broadcasts(factor.shape[:-2], product.target.shape[:-2]) for factor in (product.left, product.right))
 
 
 def _broadcasts(shape: Shape, target: Shape) -> bool:

@@ -102,9 +102,9 @@ def _inlined_once(kernel: Kernel, part: Sequence[Statement]) -> tuple[Statement,
         readers = _readers(part, statement.target)
         if not readers or not _is_cheap(kernel, statement) or not _is_still_there(statement, part[number + 1 : readers[-1]]):
             continue
-        inlined = {reader: _inlined(statement, part[reader]) for reader in readers}
-        if all(each is not None for each in inlined.values()):
-            rest = ((place, inlined.get(place) or other) for place, other in enumerate(part) if place != number)
+        changed = {reader: inlined(statement, part[reader]) for reader in readers}
+        if all(each is not None for each in changed.values()):
+            rest = ((place, changed.get(place) or other) for place, other in enumerate(part) if place != number)
             return tuple(each for _, each in rest)
     return None
 
@@ -131,8 +131,8 @@ def _fastest(tile: Tile) -> list[int]:
     return [dim for dim, (size, stride) in enumerate(zip(tile.shape, tile.strides, strict=True)) if size > 1 and stride == 1]
 
 
-def _inlined(made: Elementwise, reader: Statement) -> Statement | None:
-    """A statement that computes what it would read."""
+def inlined(made: Elementwise, reader: Statement) -> Statement | None:
+    """A statement that computes what it would read; None where strides cannot say what."""
     if not isinstance(reader, Elementwise | Reduce):
         return None
     sources: list[Tile] = []

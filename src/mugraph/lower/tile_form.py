@@ -222,12 +222,33 @@ class Panels:
 class Strips:
     """How a right factor lies that was packed for its product: `depth` rows of it after another, each such panel in strips of
     `width` columns, a strip row by row. The last panel may have fewer rows, the last strip of a panel fewer columns. With `pairs`
-    two rows are one, in which every number of the first stands before that of the second.
+    two rows are one, in which every number of the first stands before that of the second, and with `fours` four rows are.
     """
 
     depth: int
     width: int
     pairs: bool = False
+    fours: bool = False
+
+    @property
+    def together(self) -> int:
+        """Rows that are one."""
+        return 4 if self.fours else 2 if self.pairs else 1
+
+
+@dataclass(frozen=True, slots=True)
+class Dequantization:
+    """What the numbers of a packed right factor stand for: each for `slope * number + offset`.
+
+    `number` is an expression of Source(0), the element that lies there; `slope` and `offset` are of `sources`, every row of which
+    counts for `group` values of k. These lie in strips like the factor's, of as many columns.
+    """
+
+    number: Expression
+    slope: Expression
+    offset: Expression
+    sources: tuple[Tile, ...]
+    group: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +258,7 @@ class Matmul:
     `dtype` is the type of both factors in the muGraph: they may be rounded to it, but with `tf32` no further than to TF32, which
     keeps as many bits as fp16 and has the range of fp32. With `panels`, factors stream through the kernel's ring, and the
     block's threads meet at a barrier before each panel is used. With `strips`, the right factor's last two dimensions are no
-    strides, but as many elements in that order.
+    strides, but as many elements in that order, and with `dequantized` these are not the factor's own.
     """
 
     target: Tile
@@ -248,12 +269,13 @@ class Matmul:
     panels: Panels | None = None
     tf32: bool = False
     strips: Strips | None = None
+    dequantized: Dequantization | None = None
     label: StatementLabel | None = field(default=None, compare=False)
 
     @property
     def sources(self) -> tuple[Tile, ...]:
-        """The two factors."""
-        return (self.left, self.right)
+        """The two factors, and what the right one's slopes and offsets are computed of."""
+        return (self.left, self.right, *(self.dequantized.sources if self.dequantized is not None else ()))
 
 
 Statement = Elementwise | Reduce | Scan | Matmul
@@ -282,7 +304,10 @@ def reads_target(statement: Statement) -> bool:
 def with_tiles(statement: Statement, change: Callable[[Tile], Tile]) -> Statement:
     """The statement with every tile changed; places of panels stay."""
     if isinstance(statement, Matmul):
-        return replace(statement, target=change(statement.target), left=change(statement.left), right=change(statement.right))
+        made = statement.dequantized
+        made = None if made is None else replace(made, sources=tuple(map(change, made.sources)))
+        target, left, right = map(change, (statement.target, statement.left, statement.right))
+        return replace(statement, target=target, left=left, right=right, dequantized=made)
     return replace(statement, target=change(statement.target), sources=tuple(map(change, statement.sources)))
 
 

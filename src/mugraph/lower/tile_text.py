@@ -42,6 +42,7 @@ from mugraph.lower.scalar_expressions import Apply, Constant, Expression, Source
 from mugraph.lower.tile_form import (
     Buffer,
     Combine,
+    Dequantization,
     Elementwise,
     Index,
     Kernel,
@@ -146,7 +147,9 @@ def _unlabelled(statement: Statement) -> str:
             tf32 = " tf32" if statement.tf32 else ""
             panels = "" if statement.panels is None else f" {_panels(statement.panels)}"
             strips = "" if statement.strips is None else f" {_strips(statement.strips)}"
-            return f"{target} {store} matmul {statement.dtype}{tf32} {sources}{panels}{strips}"
+            made = "" if statement.dequantized is None else f" {_dequantization(statement.dequantized)}"
+            factors = f"({_tile(statement.left)}, {_tile(statement.right)})"
+            return f"{target} {store} matmul {statement.dtype}{tf32} {factors}{panels}{strips}{made}"
 
 
 def _panels(panels: Panels) -> str:
@@ -155,7 +158,13 @@ def _panels(panels: Panels) -> str:
 
 
 def _strips(strips: Strips) -> str:
-    return f"strips({strips.depth}, {strips.width}){' pairs' if strips.pairs else ''}"
+    return f"strips({strips.depth}, {strips.width}){' pairs' if strips.pairs else ''}{' fours' if strips.fours else ''}"
+
+
+def _dequantization(made: Dequantization) -> str:
+    sources = f"({', '.join(map(_tile, made.sources))})"
+    number, slope, offset = map(_expression, (made.number, made.slope, made.offset))
+    return f"dequantized({made.group}) {number} slope {slope} offset {offset} {sources}"
 
 
 def _expression(expression: Expression) -> str:
@@ -367,7 +376,20 @@ class _Parser(Cursor):
             left, right = (None if self.accept("none") else self._tile() for _ in range(2))
             panels = Panels(depth, left, right, self.accept("grouped"))
         strips = self._strips() if self.accept("strips") else None
-        return Matmul(target, *sources, dtype, combine is not None, panels, tf32, strips)
+        made = self._dequantization() if self.accept("dequantized") else None
+        return Matmul(target, *sources, dtype, combine is not None, panels, tf32, strips, made)
+
+    def _dequantization(self) -> Dequantization:
+        opening = self.peek()
+        groups = self._listed_numbers()
+        if len(groups) != 1:
+            raise opening.fail("a dequantization has one number: the values of k of a group")
+        number = self._expression()
+        self._word("slope")
+        slope = self._expression()
+        self._word("offset")
+        offset = self._expression()
+        return Dequantization(number, slope, offset, self._sources(), groups[0])
 
     def _strips(self) -> Strips:
         opening = self.peek()
@@ -375,7 +397,7 @@ class _Parser(Cursor):
         if len(numbers) != 2:
             raise opening.fail("strips have two numbers: rows of a panel, columns of a strip")
         depth, width = numbers
-        return Strips(depth, width, self.accept("pairs"))
+        return Strips(depth, width, self.accept("pairs"), self.accept("fours"))
 
     def _sources(self) -> tuple[Tile, ...]:
         return tuple(self.listed("(", self._tile, ")"))

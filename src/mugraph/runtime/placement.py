@@ -124,7 +124,7 @@ class DevicePlace:
 
 
 def _strips_text(strips: Strips) -> str:
-    rows = " of pairs of rows" if strips.pairs else ""
+    rows = {1: "", 2: " of pairs of rows", 4: " of fours of rows"}[strips.together]
     return f"packed in panels of {strips.depth} rows and strips{rows} of {strips.width} columns"
 
 

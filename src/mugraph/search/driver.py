@@ -232,11 +232,12 @@ class Search:
     def _candidates(self) -> list[Proposal]:
         """The most promising plans as graphs, each graph once; others take the place of what fits neither memory nor space."""
         graphs: dict[Plan, Graph] = {}
+        count = self.options.candidates
         rehearsal = Rehearsal(self.axes, len(self.input_tensors), self.plans.read_as)
-        refinements = refined(most_promising(self.best, rehearsal.errors), rehearsal, self.kernels)
+        refinements = refined(most_promising(self.best, rehearsal.errors, count), rehearsal, self.kernels)
         left = dict.fromkeys(itertools.chain(self.best, refinements))
         while True:
-            chosen = most_promising(left, rehearsal.errors)
+            chosen = most_promising(left, rehearsal.errors, count)
             new = [plan for plan in chosen if plan not in graphs]
             if not new:
                 orders = orders_lost([rehearsal.errors(plan) for plan in left])

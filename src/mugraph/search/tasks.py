@@ -33,6 +33,10 @@ _MOST_AS_WRITTEN = 200
 """Block operators of the program's own derivation, where no other is known; longer ones are cut into several kernels."""
 
 
+CANDIDATES = 16
+"""As many as are compiled and measured (`mugraph.selection.qualification`)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """Limits of a search (paper, section 8: 5 kernel and 11 block operators).
@@ -56,6 +60,8 @@ class Options:
     scheduled_sketches: int = 24
     schedules_per_sketch: int = 4
     seed: int = 0
+    candidates: int = field(default=CANDIDATES, compare=False)
+    """As many as are proposed."""
     closure_seconds: float = field(default=4.0, compare=False)
     """Of one context."""
     cut_seconds: float = field(default=10.0, compare=False)

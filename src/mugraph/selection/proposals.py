@@ -9,13 +9,14 @@ from typing import Literal, cast, get_args
 from mugraph.devices import Device
 from mugraph.errors import BudgetExceeded, InvalidInput, UndefinedInField, UnsupportedOperator
 from mugraph.ir.graph import Graph
-from mugraph.search import Progress, SearchReport, SearchResult, SearchSpace
+from mugraph.search import Options, Progress, SearchReport, SearchResult, SearchSpace
 from mugraph.search import search as closure_search
 from mugraph.search.algorithm1 import EnumerationOptions, EnumerationResult, enumerate_graphs
 from mugraph.search.executors import Workers, local_processes
 from mugraph.search.long_programs import LONG
 from mugraph.search.report import Pruning
 from mugraph.search.structure_cache import Shelf
+from mugraph.search.tasks import CANDIDATES
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import Event, ProgressCallback, silent
 
@@ -50,6 +51,8 @@ class Inquiry:
     space: SearchSpace
     workers: Workers
     shelf: Shelf
+    candidates: int = CANDIDATES
+    """As many as are wanted of a closure search."""
 
     def found(self, deadline: Deadline, tell: ProgressCallback) -> Found:
         """What is found in this part of what is left of a budget; raises InvalidInput where a space was searched in vain."""
@@ -78,6 +81,7 @@ class Inquiry:
                 self.device,
                 budget=budget,
                 progress=report,
+                options=Options(candidates=self.candidates),
                 workers=self.workers,
                 shelf=self.shelf,
                 space=self.space,

@@ -11,7 +11,7 @@ import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -40,6 +40,8 @@ from mugraph.verifier.float_checks import Runner
 
 _COMPILED = 16
 """Proposals that are compiled and timed roughly, best predicted cost first."""
+_LOOKED_AT = 48
+"""Proposals among which those are looked for that read weights of few bits packed, of which predictions know nothing."""
 _FINALISTS = 5
 """Proposals that are timed carefully before proving."""
 KEPT = 3
@@ -127,8 +129,34 @@ class Qualifier:
             return Contestant(self.program, None, build(self.program, self.target))
 
     def compile(self, proposals: Sequence[tuple[Graph, float]]) -> list[Contestant]:
-        """Thread graphs and kernels for the first of the proposals: (muGraph, predicted seconds), best first."""
-        return self._compiled(list(itertools.islice(self._defined(proposals), _COMPILED)))
+        """Thread graphs and kernels for the first of the proposals: (muGraph, predicted seconds), best first.
+
+        With weights of few bits those that read them packed have half of the places, and are compiled and measured first.
+        """
+        packing = self._dequantizing(proposals) if self.looked_at > _COMPILED else []
+        chosen = packing[: _COMPILED // 2]
+        others = (proposal for number, proposal in enumerate(proposals) if number not in chosen)
+        first = self._defined([proposals[number] for number in chosen])
+        return self._compiled(list(itertools.islice(itertools.chain(first, self._defined(others)), _COMPILED)))
+
+    @property
+    def looked_at(self) -> int:
+        """As many proposals as are worth looking at."""
+        inputs = self.program.inputs()
+        return _LOOKED_AT if any(n.output.dtype.is_whole and n["name"] in self.constants for n in inputs) else _COMPILED
+
+    def _dequantizing(self, proposals: Sequence[tuple[Graph, float]]) -> list[int]:
+        """The numbers of proposals that read whole numbers packed: the first of each kind of tile, then the second, and so on."""
+        machine, kinds = machine_for(self.target), dict[object, list[int]]()
+        for number, (graph, _) in enumerate(proposals):
+            with suppress(MugraphError):
+                marked = construct(graph).with_constants(self.constants)
+                packings = [
+                    (marked.tensor(v).dtype, p) for each in machine.lower(marked).values() for v, p in each.packings.items()
+                ]
+                if tiles := frozenset(packing.shape for dtype, packing in packings if dtype.is_whole):
+                    kinds.setdefault(tiles, []).append(number)
+        return [number for turn in itertools.zip_longest(*kinds.values()) for number in turn if number is not None]
 
     def compile_and_prove(self, proposals: Sequence[tuple[Graph, float]]) -> list[Proved]:
         """The first few proposals that compile and are proved: where nothing is measured, those behind them are not needed."""
@@ -179,7 +207,9 @@ class Qualifier:
             if rough:
                 rough[-1].executable.forget_weights()
             best = _fastest_first(rough)[:_FINALISTS]
-            timed = self._carefully([*best, *(self._unpacked(entry) for entry in best if entry.executable.packs)], inputs)
+            with ThreadPoolExecutor(available_cores()) as threads:
+                unpacked = [*threads.map(self._unpacked, (entry for entry in best if entry.executable.packs))]
+            timed = self._carefully([*best, *unpacked], inputs)
             finalists = _one_of_each(_fastest_first(timed))
         measured = {entry.graph.with_constants(()) for entry in finalists}
         others = [entry for entry in _fastest_first(rough) if entry.graph.with_constants(()) not in measured]
@@ -258,7 +288,7 @@ class Qualifier:
         verdict = self._verdict(entry, seconds)
         return "" if verdict.certificate.tests in (Tests.AGREED, Tests.UNFINISHED) else verdict.reason
 
-    def _defined(self, proposals: Sequence[tuple[Graph, float]]) -> Iterator[tuple[Graph, float]]:
+    def _defined(self, proposals: Iterable[tuple[Graph, float]]) -> Iterator[tuple[Graph, float]]:
         """The proposals that have a result where the program has one; of each form of the others, the first is reported."""
         seen: dict[object, str] = {}
         for graph, cost in proposals:

@@ -164,7 +164,8 @@ def superoptimized(
             recalled.report = replace(recalled.report, comparison=qualifier.compared(recalled, own, compiled=True))
         return recalled
     original = qualifier.original()  # first, so that a target that cannot be compiled for costs no search
-    found = Inquiry(problem.program, device, wanted.search, space, wanted.workers, store).found(deadline, tell)
+    asked = (problem.program, device, wanted.search, space, wanted.workers, store)
+    found = Inquiry(*asked, candidates=qualifier.looked_at).found(deadline, tell)
     if found.report.interrupted:
         qualifier.answer_interruption()
     candidates = found.candidates if wanted.like is None else of_form(found.candidates, wanted.like, problem.program)

@@ -123,7 +123,7 @@ def fill(graph: Graph, arrays: Sequence[Array], kind: InputKind, seed: int, draw
             array[...] = _integers(np.resize(unit, array.shape), *integers.get(number, (0, 1)))
             continue
         if node.output.dtype.is_whole:
-            array[...] = _whole_numbers(kind, np.resize(unit, array.shape), node.output.dtype)
+            _repeat(_whole_numbers(kind, unit, array.shape, node.output.dtype).reshape(-1), array.reshape(-1))
             continue
         numbers = _rows(normal, array.shape, ADVERSARIAL[kind.pattern]) if kind.pattern else normal
         _repeat(round_to(node.output.dtype, numbers).reshape(-1), array.reshape(-1))
@@ -145,13 +145,13 @@ def _booleans(kind: InputKind, normal: Array) -> Array:
     return np.asarray(places < share if kind.scale < 1 else places >= share, np.float32)
 
 
-def _whole_numbers(kind: InputKind, normal: Array, dtype: DType) -> Array:
+def _whole_numbers(kind: InputKind, normal: Array, shape: Shape, dtype: DType) -> Array:
     """Whole numbers of 8 bits: all there are alike often and the ends of their range for certain, or in the kind's pattern around
-    its middle."""
+    its middle, as rows of a shape."""
     if not kind.pattern:
         return _integers(normal, int(dtype.least), int(dtype.largest) + 1)
     middle = (dtype.least + dtype.largest + 1) / 2
-    return round_to(dtype, middle + _DEVIATION * ADVERSARIAL[kind.pattern](normal))
+    return round_to(dtype, middle + _DEVIATION * _rows(normal, shape, ADVERSARIAL[kind.pattern]))
 
 
 _DEVIATION = 32

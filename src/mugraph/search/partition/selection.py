@@ -20,6 +20,7 @@ from mugraph.search.kernels import KernelSearch, ScheduledSketch
 from mugraph.search.partition.plans import WORTH_MEASURING, Library, Plan, Stage
 from mugraph.search.partition.rounding_model import NO_ERROR, Errors, Rehearsal
 from mugraph.search.scheduling.cost import SketchCost
+from mugraph.search.tasks import CANDIDATES
 
 
 def refined(plans: Iterable[Plan], rehearsal: Rehearsal, kernels: KernelSearch) -> Iterator[Plan]:
@@ -61,11 +62,8 @@ def _scheduled(
         yield Plan(tuple(stages))
 
 
-CANDIDATES = 16
-"""As many as are compiled and measured (`mugraph.selection.qualification`)."""
-
 _PER_STRUCTURE = 4
-"""Schedules of one structure, which predictions rank well."""
+"""One of so many places is for a schedule of one structure, which predictions rank well."""
 _SHARE_OF_KINDS = 2
 """One of so many places is for the leaders of kinds."""
 _FEWEST_LAUNCHES = 10
@@ -101,7 +99,7 @@ def most_promising(plans: Iterable[Plan], errors: Callable[[Plan], Errors], coun
         if len(chosen) == count:
             break
         structure = _structure(known[number])
-        if number not in chosen and schedules[structure] < _PER_STRUCTURE:
+        if number not in chosen and schedules[structure] * _PER_STRUCTURE < count:
             schedules[structure] += 1
             chosen.add(number)
     return [known[number] for _, number in ranked if number in chosen]

@@ -23,6 +23,7 @@ from mugraph.lower.tile_form import Kernel, Matmul
 from mugraph.lower.tile_text import format_kernel
 from mugraph.targets.cpu import Vectors, print_program
 from mugraph.targets.cpu.compiler import find_compiler, load_shared
+from mugraph.targets.cpu.dequantized_factors import with_dequantized_factors
 from mugraph.targets.cpu.packed_factors import with_packed_factors
 from mugraph.targets.machine import LOWERED, Functions, Timed
 
@@ -91,8 +92,11 @@ class Cpu:
         weights = {
             name: value for name, value in zip(launch.kernel.inputs, launch.inputs, strict=True) if value.node in graph.constants
         }
-        kernel, packings = with_packed_factors(launch.kernel, [*weights], self.vectors or find_compiler().vectors)
-        return replace(launch, kernel=kernel, packings={weights[name]: packing for name, packing in packings.items()})
+        vectors = self.vectors or find_compiler().vectors
+        kernel, packings = with_dequantized_factors(launch.kernel, weights.keys(), vectors)
+        kernel, others = with_packed_factors(kernel, [name for name in weights if name not in packings], vectors)
+        packed = {weights[name]: packing for name, packing in (packings | others).items()}
+        return replace(launch, kernel=kernel, packings=packed)
 
     def explain(self, graph: Graph) -> Iterator[tuple[str, str, str]]:
         """Each kernel as it is lowered: a block is one thread, and takes no passes."""

@@ -1,30 +1,26 @@
-"""Matrix products: which form suits the strides of the factors, and the forms that multiply pairs of bf16 numbers.
+"""Matrix products: which form suits the strides of the factors.
 
 *Outer*: the right factor's rows are contiguous. *Inner*: both factors are contiguous along k. A product whose rows, not columns,
-are contiguous is computed transposed. Where the host can, either form multiplies bf16 weights by an instruction that takes pairs,
-c += a0 * b0 + a1 * b1 in every lane; then the left factor is rounded to bf16, the type that the muGraph gives it, unless it is.
+are contiguous is computed transposed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
 from mugraph.lower.tile_form import Matmul
+from mugraph.targets.cpu.dequantizing import dequantizing
 from mugraph.targets.cpu.matrix_tiles import PackedTiles, strips_for
-from mugraph.targets.cpu.products import Inner, Outer, Packed, Product, runs
-from mugraph.targets.cpu.source import Vectors, Writer
-
-_PACKED_BYTES = 1 << 16
-"""Largest left factor that is converted to bf16 pairs on the stack."""
+from mugraph.targets.cpu.pairs import InnerPairs, OuterPairs, PackedPairs, multiplies_pairs
+from mugraph.targets.cpu.products import Inner, Outer, Packed, Product
+from mugraph.targets.cpu.source import Writer
 
 
 def print_matmul(writer: Writer, statement: Matmul) -> None:
     """Write a (batched) product."""
     batch = statement.target.shape[:-2]
-    left, right = (tiles.broadcast(tile, (*batch, *tile.shape[-2:])) for tile in statement.sources)
+    left, right = (tiles.broadcast(tile, (*batch, *tile.shape[-2:])) for tile in (statement.left, statement.right))
     product = oriented(replace(statement, left=left, right=right))
     with writer.block():
         writer.pointer("c", product.target, written=True)
@@ -52,6 +48,8 @@ def _batched(writer: Writer, product: Matmul, dim: int) -> None:
 def form_of(writer: Writer, product: Matmul) -> Product:
     """The form that reads both factors along contiguous dimensions, where there is one."""
     depth, right = product.left.shape[-1], product.right
+    if product.dequantized is not None:
+        return dequantizing(writer, product)
     if product.strips is not None:
         if product.strips == strips_for(product, writer.dtype(right), writer.vectors):
             return PackedTiles(writer, product)
@@ -60,120 +58,3 @@ def form_of(writer: Writer, product: Matmul) -> Product:
     if product.left.strides[-1] == 1 and right.strides[-2] == 1 and right.strides[-1] != 1 and depth > 1:
         return InnerPairs(writer, product) if pairs else Inner(writer, product)
     return OuterPairs(writer, product) if pairs and right.strides[-1] == 1 else Outer(writer, product)
-
-
-def multiplies_pairs(product: Matmul, right: DType, vectors: Vectors) -> bool:
-    """Whether a product whose right factor has a type multiplies pairs of bf16 numbers."""
-    rows, depth = product.left.shape[-2:]
-    small = rows * depth * DType.BF16.bytes <= _PACKED_BYTES
-    return vectors.bf16_pairs and are_bf16(product, right) and depth % 2 == 0 and small
-
-
-def are_bf16(product: Matmul, right: DType) -> bool:
-    """Whether the factors of a product, the right one of which lies as a type, are both bf16."""
-    return product.dtype is right is DType.BF16
-
-
-def left_stride(product: Product) -> int:
-    """Elements between rows of the left factor as pairs."""
-    return product.product.left.strides[-2] if _is_packed(product) else product.depth
-
-
-def print_left_pairs(product: Product) -> None:
-    """Declare `pairs_a`, the left factor in bf16 with k contiguous: in place where it is so, else a copy on the stack."""
-    write, left = product.writer, product.product.left
-    if _is_packed(product):
-        write.line(f"const bf16_t *pairs_a = {product.address('a', left, '0', '0')};")
-        return
-    write.line(f"bf16_t pairs_a[{product.rows * product.depth}] __attribute__((aligned(64)));")
-    with write.block(f"for (long i = 0; i < {product.rows}; ++i)"):
-        for run in runs(product.depth, product.lanes):
-            with product.loop("k", run):
-                value = product.load("a", left, "i", "k", run.size)
-                write.line(f"store_first_bf16(pairs_a + {product.depth} * i + k, {value}, {run.size});")
-
-
-def _is_packed(product: Product) -> bool:
-    left = product.product.left
-    return product.writer.dtype(left) is DType.BF16 and left.strides[-1] == 1
-
-
-def print_pair_products(product: Product, rows: int, vectors: int) -> None:
-    """Multiply-adds of pairs of the left factor from k on, for each row, and column vectors b0, b1, ..."""
-    for r in range(rows):
-        product.writer.line(f"const pairs a{r} = spread_pair(pairs_a + {left_stride(product)} * (i + {r}) + k);")
-        for v in range(vectors):
-            product.writer.line(f"c{r}_{v} = add_products(c{r}_{v}, a{r}, b{v});")
-
-
-class OuterPairs(Outer):
-    """Two rows of the right factor, interleaved, per step."""
-
-    steps = 2
-    widths = (2, 4, 6, 8)
-    streamed_widths = (2,)
-
-    def write(self) -> None:
-        print_left_pairs(self)
-        super().write()
-
-    def step(self, rows: int, widths: Sequence[int]) -> None:
-        for v in range(0, len(widths), 2):
-            self.print_interleaved(v, widths[v : v + 2])
-        print_pair_products(self, rows, len(widths))
-
-    def print_interleaved(self, v: int, widths: Sequence[int]) -> None:
-        """Declare column vectors v and, if `widths` has two, v + 1: pairs of two rows."""
-        right = self.product.right
-        first, second = (self.address("b", right, row, f"j + {v * self.lanes}") for row in ("k", "k + 1"))
-        if list(widths) == [self.lanes] * 2:
-            self.writer.line(f"const pairs p{v} = load_pairs({first}), q{v} = load_pairs({second});")
-            self.writer.line(f"const pairs b{v} = INTERLEAVE_LOW(p{v}, q{v}), b{v + 1} = INTERLEAVE_HIGH(p{v}, q{v});")
-            return
-        for number, width in enumerate(widths):
-            offset = number * self.lanes
-            loads = [f"load_first_pairs({row} + {offset}, {width})" for row in (first, second)]
-            self.writer.line(f"const pairs b{v + number} = INTERLEAVE_LOW({', '.join(loads)});")
-
-
-class PackedPairs(Packed):
-    """Rows of the right factor that lie as pairs."""
-
-    steps = 2
-
-    def write(self) -> None:
-        print_left_pairs(self)
-        super().write()
-
-    def step(self, rows: int, widths: Sequence[int]) -> None:
-        columns = sum(widths)
-        for v, width in enumerate(widths):
-            address = f"strip + {columns} * (k - k0) + {2 * v * self.lanes}"
-            load = f"load_pairs({address})" if width == self.lanes else f"load_first_pairs({address}, {2 * width})"
-            self.writer.line(f"const pairs b{v} = {load};")
-        print_pair_products(self, rows, len(widths))
-
-
-class InnerPairs(Inner):
-    """Both factors as they lie: neighbours along k are the pairs."""
-
-    numbers_per_lane = 2
-
-    def write(self) -> None:
-        print_left_pairs(self)
-        super().write()
-
-    def step(self, rows: int, columns: int, width: int) -> None:
-        right = tiles.transposed(self.product.right)
-        for s in range(columns):
-            self.prefetch(s)
-            self.writer.line(f"const pairs b{s} = {self.load_pairs(self.address('b', right, f'j + {s}', 'k'), width)};")
-        for r in range(rows):
-            address = f"pairs_a + {left_stride(self)} * (i + {r}) + k"
-            self.writer.line(f"const pairs a{r} = {self.load_pairs(address, width)};")
-            for s in range(columns):
-                self.writer.line(f"c{r}_{s} = add_products(c{r}_{s}, a{r}, b{s});")
-
-    def load_pairs(self, address: str, width: int) -> str:
-        """`width` neighbouring numbers, the rest zero."""
-        return f"load_pairs({address})" if width == 2 * self.lanes else f"load_first_pairs({address}, {width})"

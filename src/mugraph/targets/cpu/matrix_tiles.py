@@ -8,7 +8,7 @@ Weights of 8 bits, all of which are numbers of bf16, lie row by row, and become 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from mugraph.ir.dtypes import DType
@@ -38,16 +38,25 @@ _STACK_BYTES = 1 << 18
 
 def strips_for(product: Matmul, right: DType, vectors: Vectors) -> Strips | None:
     """How the right factor of a product, which is of a type, lies for the matrix unit; None where that is not to multiply it."""
+    if product.dtype is not DType.BF16 or not (right is DType.BF16 or right.is_whole) or not suits_tiles(product, vectors):
+        return None
+    wide = _SUMS if product.left.shape[-2] <= SIDE else _SUMS // 2
+    return Strips(panel_rows(product), wide * SIDE, pairs=right is DType.BF16)
+
+
+def suits_tiles(product: Matmul, vectors: Vectors) -> bool:
+    """Whether the matrix unit is to multiply factors of these shapes, if they are bf16 or made so."""
     rows, depth = product.left.shape[-2:]
-    high = _rounded(rows)
-    if product.dtype is not DType.BF16 or not (right is DType.BF16 or (right.is_whole and vectors.lanes == SIDE)):
-        return None
-    if not vectors.tiles or depth % STEP or product.right.shape[-1] % SIDE or rows < _FEW:
-        return None
-    if high * depth * DType.BF16.bytes > _COPIED_BYTES:
-        return None
-    panel = depth if high * depth * DType.BF16.bytes <= _PANEL_BYTES else min(depth, _PANEL)
-    return Strips(panel, (_SUMS if high == SIDE else _SUMS // 2) * SIDE, pairs=right is DType.BF16)
+    if not vectors.tiles or vectors.lanes != SIDE:
+        return False
+    whole = depth % STEP == product.right.shape[-1] % SIDE == 0
+    return whole and rows >= _FEW and _rounded(rows) * depth * DType.BF16.bytes <= _COPIED_BYTES
+
+
+def panel_rows(product: Matmul) -> int:
+    """Rows of a panel of the right factor."""
+    rows, depth = product.left.shape[-2:]
+    return depth if _rounded(rows) * depth * DType.BF16.bytes <= _PANEL_BYTES else min(depth, _PANEL)
 
 
 def _rounded(rows: int) -> int:
@@ -108,6 +117,7 @@ class PackedTiles(Packed):
     def print_left(self) -> None:
         """Copy the left factor, panel by panel and register by register."""
         left, dtype, write = self.product.left, self.writer.dtype(self.product.left), self.writer
+        alternate = dtype is DType.BF16 and left.strides[-1] == 2
         for panel in runs(self.depth, self.panel_rows):
             with self.loop("k0", panel), write.block(f"for (long i = 0; i < {self.rows}; ++i)"):
                 place = f"tiles_a + {self.high} * k0 + i / {SIDE} * {SIDE * panel.size} + i % {SIDE} * {STEP}"
@@ -118,6 +128,9 @@ class PackedTiles(Packed):
                         continue
                     for start in range(0, STEP, self.lanes):
                         value = self.load("a", left, "i", f"k0 + k + {start}", self.lanes)
+                        if alternate:
+                            other = f"load_alternate_bf16({self.address('a', left, 'i', f'k0 + k + {start}')})"
+                            value = f"k0 + k + {start + self.lanes} < {self.depth} ? {other} : {value}"
                         write.line(f"store_bf16({place} + {SIDE} * k + {start}, {value});")
 
     def print_block(self, columns: int, depth: int) -> None:
@@ -139,25 +152,33 @@ class PackedTiles(Packed):
         if self.right.is_whole:
             write.line(f"bf16_t widened[{SIDE * STEP}] __attribute__((aligned(64)));")
         with write.block(f"for (long k = k0; k < k0 + {depth}; k += {STEP})"):
-            self.prefetch(columns)
-            for r in stacked:
-                place = f"tiles_a + {self.high} * k0 + {depth} * (i + {SIDE * r}) + {SIDE} * (k - k0)"
-                write.line(f"LOAD_TILE({_LEFT + r}, {place}, {STEP * DType.BF16.bytes});")
-            for v in parts:
-                self.load_right(v, columns)
-                for r in stacked:
-                    write.line(f"MULTIPLY_TILES({r * self.across + v}, {_LEFT + r}, {_RIGHT + v % 2});")
+            self.multiply(depth, stacked, columns)
         for number, place, stride in registers:
             write.line(f"STORE_TILE({number}, {place}, {stride});")
+
+    def multiply(self, depth: int, stacked: Sequence[int], columns: int) -> None:
+        """One step of k: products of registers of rows with those of a strip's columns."""
+        self.prefetch(columns)
+        for r in stacked:
+            place = f"tiles_a + {self.high} * k0 + {depth} * (i + {SIDE * r}) + {SIDE} * (k - k0)"
+            self.writer.line(f"LOAD_TILE({_LEFT + r}, {place}, {STEP * DType.BF16.bytes});")
+        for v in range(columns // SIDE):
+            self.load_right(v, columns)
+            for r in stacked:
+                self.writer.line(f"MULTIPLY_TILES({r * self.across + v}, {_LEFT + r}, {self.register(v)});")
 
     def load_right(self, v: int, columns: int) -> None:
         """Load the pairs of 16 columns of a strip into their register."""
         if self.right.is_whole:
             self.writer.line(f"widen_rows_{self.right}(widened, strip + {columns} * (k - k0) + {SIDE * v}, {columns});")
-            self.writer.line(f"LOAD_TILE({_RIGHT + v % 2}, widened, {STEP * DType.BF16.bytes});")
+            self.writer.line(f"LOAD_TILE({self.register(v)}, widened, {STEP * DType.BF16.bytes});")
             return
         place = f"strip + {columns} * (k - k0) + {2 * SIDE * v}"
-        self.writer.line(f"LOAD_TILE({_RIGHT + v % 2}, {place}, {2 * DType.BF16.bytes * columns});")
+        self.writer.line(f"LOAD_TILE({self.register(v)}, {place}, {2 * DType.BF16.bytes * columns});")
+
+    def register(self, v: int) -> int:
+        """The register of 16 columns of the right factor: the next ones are loaded into another."""
+        return _RIGHT + v % 2
 
     def prefetch(self, columns: int) -> None:
         """Ask for what is read later: each group of rows that meet a strip, for its part of the next one."""

@@ -7,16 +7,18 @@ follows one stream, and each page is read from its start to its end.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
 from mugraph.lower.packing import Packing
 from mugraph.lower.tile_form import Index, Kernel, Matmul, Statement, Strips, Tile
-from mugraph.targets.cpu.matmul import multiplies_pairs, oriented
+from mugraph.targets.cpu.matmul import oriented
 from mugraph.targets.cpu.matrix_tiles import strips_for
+from mugraph.targets.cpu.pairs import multiplies_pairs
 from mugraph.targets.cpu.products import outer_tile
 from mugraph.targets.cpu.source import Vectors
 
@@ -35,18 +37,20 @@ def with_packed_factors(kernel: Kernel, constants: Collection[str], vectors: Vec
         readers = [s for s in kernel.statements if any(tile.buffer == name for tile in s.sources)]
         if len(readers) != 1 or not isinstance(readers[0], Matmul) or readers[0].strips is not None:
             continue
-        product = _with_right(readers[0], name)
+        product = with_right(readers[0], name)
         packing = None if product is None else _packing(kernel, product, vectors)
         if product is not None and packing is not None:
-            kernel = _reading(kernel, readers[0], product, packing)
+            packed = replace(product, right=packed_tile(kernel, product.right, packing), strips=packing.strips)
+            number = next(number for number, statement in enumerate(kernel.statements) if statement is readers[0])
+            kernel = with_products(kernel, {number: packed}, {name: packing})
             packings[name] = packing
     return kernel, packings
 
 
-def _with_right(statement: Matmul, name: str) -> Matmul | None:
+def with_right(statement: Matmul, name: str) -> Matmul | None:
     """The product, or the transposed one, with an input as its right factor; None where its target would not be contiguous."""
     batch = statement.target.shape[:-2]
-    left, right = (tiles.broadcast(tile, (*batch, *tile.shape[-2:])) for tile in statement.sources)
+    left, right = (tiles.broadcast(tile, (*batch, *tile.shape[-2:])) for tile in (statement.left, statement.right))
     product = oriented(replace(statement, left=left, right=right))
     if product.right.buffer != name:
         target, left, right = map(tiles.transposed, (product.target, product.right, product.left))
@@ -55,18 +59,21 @@ def _with_right(statement: Matmul, name: str) -> Matmul | None:
     return product if whole and product.target.strides[-1] == 1 else None
 
 
-def _packing(kernel: Kernel, product: Matmul, vectors: Vectors) -> Packing | None:
-    """How the right factor of a product is packed; None where windows of it overlap."""
-    right = product.right
-    windows = [(count, step) for count, step in _steps(kernel, right) if step]
-    *batch, rows, columns = (*zip(right.shape, right.strides, strict=True),)
+def packing_of(kernel: Kernel, tile: Tile, strips: Strips) -> Packing | None:
+    """How the windows of a constant tile are packed, as blocks and iterations take them; None where one goes backwards."""
+    windows = [(count, step) for count, step in _steps(kernel, tile) if step]
+    *batch, rows, columns = (*zip(tile.shape, tile.strides, strict=True),)
     windows += [(count, step) for count, step in batch if count > 1 and step]
     shape, strides = (rows[0], columns[0]), (rows[1], columns[1])
-    offset = right.start.constant
     if min((step for _, step in (*windows, rows, columns)), default=0) < 0 or min(shape) < 1:
         return None
-    packing = Packing(offset, tuple(windows), shape, strides, _strips(kernel, product, vectors))
-    return packing if packing.elements <= kernel.buffer(right.buffer).elements else None
+    return Packing(tile.start.constant, tuple(windows), shape, strides, strips)
+
+
+def _packing(kernel: Kernel, product: Matmul, vectors: Vectors) -> Packing | None:
+    """How the right factor of a product is packed; None where windows of it overlap."""
+    packing = packing_of(kernel, product.right, _strips(kernel, product, vectors))
+    return packing if packing is not None and packing.elements <= kernel.buffer(product.right.buffer).elements else None
 
 
 def _steps(kernel: Kernel, tile: Tile) -> list[tuple[int, int]]:
@@ -91,33 +98,36 @@ def _strips(kernel: Kernel, product: Matmul, vectors: Vectors) -> Strips:
     return Strips(min(depth, fitting, _LONGEST), wide * vectors.lanes, pairs)
 
 
-def _reading(kernel: Kernel, statement: Matmul, product: Matmul, packing: Packing) -> Kernel:
-    """The kernel with a product in the place of a statement, whose right factor is packed."""
-    right = product.right
+def packed_tile(kernel: Kernel, tile: Tile, packing: Packing) -> Tile:
+    """A tile where it lies packed."""
     step = math.prod(packing.shape)
     batch: list[int] = []
-    for count, stride in reversed((*zip(right.shape[:-2], right.strides[:-2], strict=True),)):
+    for count, stride in reversed((*zip(tile.shape[:-2], tile.strides[:-2], strict=True),)):
         moves = count > 1 and stride != 0
         batch.append(step if moves else 0)
         step *= count if moves else 1
     coefficients: list[int] = []
-    for count, stride in reversed(_steps(kernel, right)):
+    for count, stride in reversed(_steps(kernel, tile)):
         coefficients.append(step if stride else 0)
         step *= count if stride else 1
     loop, *grid = coefficients
-    start = Index(0, tuple(reversed(grid)), loop)
     strides = (*reversed(batch), packing.shape[1], 1)
-    packed = replace(product, right=replace(right, strides=strides, start=start), strips=packing.strips)
+    return replace(tile, strides=strides, start=Index(0, tuple(reversed(grid)), loop))
+
+
+def with_products(kernel: Kernel, products: Mapping[int, Matmul], packings: Mapping[str, Packing]) -> Kernel:
+    """The kernel with other products in the place of statements, by their numbers, whose inputs are packed."""
+    numbers = itertools.count()
 
     def part(statements: Sequence[Statement]) -> tuple[Statement, ...]:
-        return tuple(packed if each is statement else each for each in statements)
+        return tuple(products.get(next(numbers), each) for each in statements)
 
     return replace(
         kernel,
-        buffers=tuple(replace(b, elements=packing.elements) if b.name == right.buffer else b for b in kernel.buffers),
         before=part(kernel.before),
         body=part(kernel.body),
         after=part(kernel.after),
-        loads=tuple(load for load in kernel.loads if load.tile.buffer != right.buffer),
-        tensors=tuple((value, tile) for value, tile in kernel.tensors if tile.buffer != right.buffer),
+        buffers=tuple(replace(b, elements=packings[b.name].elements) if b.name in packings else b for b in kernel.buffers),
+        loads=tuple(load for load in kernel.loads if load.tile.buffer not in packings),
+        tensors=tuple((value, tile) for value, tile in kernel.tensors if tile.buffer not in packings),
     )

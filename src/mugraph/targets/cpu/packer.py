@@ -33,7 +33,7 @@ def pack(packing: Packing, memory: NDArray[Any], packed: NDArray[Any]) -> None:
     """Write what lies in a tensor's memory as it is packed; both are given as contiguous arrays of one dimension."""
     size, strips = memory.itemsize, packing.strips
     (rows, columns), (row_step, column_step) = packing.shape, (step * size for step in packing.strides)
-    depth, width, group = strips.depth, strips.width, 2 if strips.pairs else 1
+    depth, width, group = strips.depth, strips.width, strips.together
     if row_step == size and group > 1 and size * group <= _LARGEST and rows % group == depth % group == 0:
         rows, depth, row_step, size, group = rows // group, depth // group, size * group, size * group, 1  # a group is one number
     counts, steps = zip(*packing.windows, strict=True) if packing.windows else ((), ())

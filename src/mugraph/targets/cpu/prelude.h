@@ -200,6 +200,14 @@ MEMORY(uint8, bytes)
 MEMORY(fp16, halfs)
 #endif
 
+/* Every other number from p on; reads one behind the last. */
+INLINE vec load_alternate_bf16(const bf16_t *p)
+{
+    bits x;
+    __builtin_memcpy(&x, p, sizeof x);
+    return (vec)(x << 16);
+}
+
 /* Pairs of bf16 numbers, two in each lane of a float vector. */
 typedef short pairs __attribute__((vector_size(4 * LANES)));
 
@@ -239,7 +247,84 @@ INLINE vec add_products(vec sum, pairs a, pairs b)
 #endif
 }
 
+/* Functions of four bits as tables of 16 numbers, those of pairs twice: the bits beyond are not looked at. */
+INLINE pairs load_fours(const uint8_t *p)
+{
+    pairs x;
+    __builtin_memcpy(&x, p, sizeof x);
+    return x;
+}
+INLINE pairs load_first_fours(const uint8_t *p, const int n)
+{
+    pairs x = {0};
+    __builtin_memcpy(&x, p, n);
+    return x;
+}
+/* The second and the third of four numbers exchanged, as those of fours are read: every other one first. */
+INLINE void exchange_middle(bf16_t *to, const bf16_t *from)
+{
+    unsigned long long x;
+    __builtin_memcpy(&x, from, sizeof x);
+    x = (x & 0xffff00000000ffffull) | (x >> 16 & 0xffff0000ull) | (x & 0xffff0000ull) << 16;
+    __builtin_memcpy(to, &x, sizeof x);
+}
+INLINE ints bytes_as_ints(const uint8_t *p)
+{
+    bytes x;
+    __builtin_memcpy(&x, p, sizeof x);
+    return WIDEN_UNSIGNED(x);
+}
+INLINE ints first_bytes_as_ints(const uint8_t *p, const int n)
+{
+    bytes x = {0};
+    __builtin_memcpy(&x, p, n);
+    return WIDEN_UNSIGNED(x);
+}
 #if LANES == 16
+#if defined(__AVX512BW__) && !defined(__clang__)
+#define look_up_pairs(table, places) __builtin_ia32_permvarhi512_mask(table, places, (pairs){0}, -1)
+#define look_up(table, places) __builtin_ia32_permvarsf512_mask(table, places, (vec){0}, -1)
+#elif !defined(__clang__)
+#define look_up_pairs(table, places) __builtin_shuffle(table, places)
+#define look_up(table, places) __builtin_shuffle(table, places)
+#elif defined(__AVX512BW__)
+#define look_up_pairs(table, places) ((pairs)__builtin_ia32_permvarhi512(table, places))
+#define look_up(table, places) ((vec)__builtin_ia32_permvarsf512(table, places))
+#else
+INLINE pairs look_up_pairs(pairs table, pairs places)
+{
+    pairs x;
+    for (int i = 0; i < 2 * LANES; ++i)
+        x[i] = table[places[i] & 31];
+    return x;
+}
+INLINE vec look_up(vec table, ints places)
+{
+    vec x;
+    for (int i = 0; i < LANES; ++i)
+        x[i] = table[places[i] & 15];
+    return x;
+}
+#endif
+
+/* The first, and the last eight numbers, each twice. */
+#define FIRST_TWICE(x) __builtin_shufflevector(x, x, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7)
+#define LAST_TWICE(x) __builtin_shufflevector(x, x, 8, 8, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13, 14, 14, 15, 15)
+#endif
+
+#if LANES == 16
+/* Two vectors as 32 numbers of bf16, subnormal ones as zero where the matrix unit takes them for it. */
+INLINE void store_pairs(bf16_t *p, vec first, vec second)
+{
+#if defined(__AVX512BF16__) && defined(__AMX_BF16__) && !defined(__clang__) && __GNUC__ < 13
+    pairs x = __builtin_ia32_cvtne2ps2bf16_v32hi(second, first);
+    __builtin_memcpy(p, &x, sizeof x);
+#else
+    store_bf16(p, first);
+    store_bf16(p + LANES, second);
+#endif
+}
+
 /* 16 columns of 32 rows of whole numbers, which are numbers of bf16, as rows of pairs. */
 #define WIDEN_ROWS(type)                                                                            \
     INLINE void widen_rows_##type(bf16_t *to, const type##_t *from, long stride)                    \

@@ -42,11 +42,12 @@ def runs(total: int, size: int) -> Iterator[Run]:
         yield Run(whole * size, 1, total % size)
 
 
-def outer_tile(rows: int, vectors: int, unit: Vectors, widths: Sequence[int]) -> tuple[int, int]:
-    """Rows and column vectors (one of `widths`) of a register tile: those with the least work per element of the product."""
+def outer_tile(rows: int, vectors: int, unit: Vectors, widths: Sequence[int], sums: int = 1) -> tuple[int, int]:
+    """Rows and column vectors (one of `widths`) of a register tile: those with the least work per element of the product, each of
+    which has so many `sums`."""
     best = (float("inf"), 1, 1)
     for wide in widths:
-        tallest = min(rows, (unit.registers - 1 - wide) // wide)
+        tallest = min(rows, (unit.registers - 1 - wide) // (sums * wide))
         if tallest < 1:
             continue
         tall = -(-rows // -(-rows // tallest))
@@ -72,7 +73,7 @@ _FORESEEN = 2048
 _PANEL_ROWS = 16
 """Rows of a streamed panel: rows a power of two apart compete for the same few ways of the first-level cache."""
 CACHE_LINE = 64
-_STREAM_AHEAD = 8192
+STREAM_AHEAD = 8192
 """Bytes that products ask for ahead of where they read packed factors: beyond the page that the hardware prefetches in."""
 _DOTS_AHEAD = 16
 """Columns of a product that dot products prefetch ahead."""
@@ -247,7 +248,7 @@ class Packed(Outer):
         """Ask for what the strip has further on, or the strips behind it."""
         size = self.writer.dtype(self.product.right).bytes
         for line in range(0, self.steps * columns, CACHE_LINE // size):
-            self.writer.line(f"__builtin_prefetch(strip + {columns} * (k - k0) + {line + _STREAM_AHEAD // size}, 0, 2);")
+            self.writer.line(f"__builtin_prefetch(strip + {columns} * (k - k0) + {line + STREAM_AHEAD // size}, 0, 2);")
 
     def row_vector(self, v: int, widths: Sequence[int]) -> str:
         dtype = self.writer.dtype(self.product.right)
