@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from mugraph.errors import InvalidInput, ShapeMismatch
-from mugraph.frontend.pytree import FunctionCalling
 from mugraph.frontend.torch_casts import TORCH_DTYPES
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime import Executable
 from mugraph.sizes.chunk_plans import Chunk
-from mugraph.sizes.sliced_functions import SlicedFunction
+from mugraph.sizes.sliced_programs import Places, SlicedProgram
+
+
+class CallingAtSize(Protocol):
+    """What `mugraph.frontend.calling.Calling` has for calls."""
+
+    def plain(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any] | None: ...
+    def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]: ...
+    def unflatten(self, outputs: Sequence[Any], inputs: Sequence[Any] = ()) -> Any: ...
 
 
 class Covering:
@@ -25,11 +31,18 @@ class Covering:
     is defined, and integers are places of tables, where they are for the function. Its results are left out.
     """
 
-    def __init__(self, sliced: SlicedFunction, size: int, chunks: Sequence[Chunk], results: Mapping[int, Superoptimized]) -> None:
-        self.size = size
-        self.calling = _at_size(sliced, size)
-        self._axes = [(number, dim) for number, dim in enumerate(sliced.inputs) if dim is not None]
-        self._places = list(zip(sliced.slice.outputs, sliced.slice.widths, strict=True))
+    def __init__(
+        self,
+        calling: CallingAtSize,
+        inputs: Places,
+        program: SlicedProgram,
+        size: int,
+        chunks: Sequence[Chunk],
+        results: Mapping[int, Superoptimized],
+    ) -> None:
+        self.size, self.calling = size, calling
+        self._axes = [(number, dim) for number, dim in enumerate(inputs) if dim is not None]
+        self._places = list(zip(program.outputs, program.widths, strict=True))
         self._chunks = [self._chunk(chunk, results[chunk.size]) for chunk in chunks]
         reached = max(chunk.start + chunk.size for chunk in chunks)
         self._rows = None if reached == size else torch.arange(reached).clamp_(max=size - 1)
@@ -93,17 +106,5 @@ def _slice(dim: int, start: int, size: int) -> _Part:
     return (*[slice(None)] * dim, slice(start, start + size))
 
 
-def _at_size(sliced: SlicedFunction, size: int) -> FunctionCalling:
-    """How the function is called at another size."""
-    calling = sliced.calling
-    dims = iter(sliced.inputs)
-    leaves = tuple(
-        replace(leaf, shape=_with_size(leaf.shape, next(dims), size)) if leaf.is_tensor else leaf
-        for leaf in calling.arguments.leaves
-    )
-    parts = (calling.sources, calling.results, calling.strides, calling.inputs)
-    return FunctionCalling(calling.name, replace(calling.arguments, leaves=leaves), *parts)
-
-
-def _with_size(shape: tuple[int, ...], dim: int | None, size: int) -> tuple[int, ...]:
-    return shape if dim is None else (*shape[:dim], size, *shape[dim + 1 :])
+def _with_size(shape: tuple[int, ...], dim: int, size: int) -> tuple[int, ...]:
+    return (*shape[:dim], size, *shape[dim + 1 :])

@@ -13,7 +13,8 @@ import math
 import statistics
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from mugraph.errors import InvalidInput, ShapeMismatch, StorageError
@@ -29,6 +30,7 @@ from mugraph.support.deadline import Deadline
 if TYPE_CHECKING:
     from mugraph.ir.graph import Graph
     from mugraph.sizes.covering import Covering
+    from mugraph.sizes.saved_sizes import LoadedSizes
     from mugraph.sizes.sliced_functions import SlicedFunction
 
 Optimize = Callable[..., Superoptimized]
@@ -139,6 +141,30 @@ class DynamicSuperoptimized(Shared):
         """The sizes of the table that differ by the smallest factors."""
         return min(self.table, key=lambda known: (sum(abs(math.log(n / m)) for n, m in zip(known, sizes, strict=True)), known))
 
+    def save(self, path: str | Path) -> Path:
+        """Write the table as a folder, which `DynamicSuperoptimized.load` reads (`mugraph.sizes.saved_sizes`).
+
+        Raises StorageError where each size has kernels of its own, and what saving a result raises.
+        """
+        from mugraph.sizes.saved_sizes import save  # loads PyTorch
+
+        if self.sliced is None:
+            raise StorageError(f"each size has kernels of its own ({self.reason}); save the results of its `table`")
+        table = {size: result for (size,), result in self.table.items()}
+        costs = replace(self.costs, kernels={size: _seconds(result) for size, result in table.items()}, own={})
+        return save(Path(path), self.sliced, self.declared.dynamic, table, costs, self.claim)
+
+    @staticmethod
+    def load(path: str | Path, trust_sources: bool = False) -> LoadedSizes:
+        """What `save` wrote, compiled for this machine; it is called with one tensor per input of the program, in order.
+
+        Raises InvalidInput and UntrustedSources as `mugraph.load` does, which says what `trust_sources` is.
+        """
+        require_torch(f"to run {path}")
+        from mugraph.sizes.saved_sizes import load  # loads PyTorch
+
+        return load(Path(path), trust_sources)
+
     def _run(self, sizes: Sizes, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
         """What answers calls with these sizes."""
         if sizes in self.specializations:
@@ -154,7 +180,8 @@ class DynamicSuperoptimized(Shared):
         from mugraph.sizes.covering import Covering  # loads PyTorch
 
         assert self.sliced is not None
-        return Covering(self.sliced, size, chunks, {size: result for (size,), result in self.table.items()})
+        table = {size: result for (size,), result in self.table.items()}
+        return Covering(self.sliced.calling_at(size), self.sliced.inputs, self.sliced.slice, size, chunks, table)
 
     def _optimized(self, args: Sequence[Any], kwargs: Mapping[str, Any], **settings: Any) -> Superoptimized:
         if args and kwargs:

@@ -20,70 +20,12 @@ from mugraph.frontend import trace
 from mugraph.frontend.export import recorded_at_all_sizes
 from mugraph.frontend.pytree import Arguments, FunctionCalling, same_value
 from mugraph.frontend.symbolic_axis import SizeMatters, check_slices
-from mugraph.ir.cores import Lookup, cores_of
 from mugraph.ir.graph import Graph
 from mugraph.sizes.dims import Declared, Dim
-from mugraph.verifier import verify_graphs
-from mugraph.verifier.certificate import digest
-from mugraph.verifier.parallel_axes import Cut
-
-Places = tuple[int | None, ...]
-"""For each of several tensors the dimension that it has of the axis, or None."""
+from mugraph.sizes.sliced_programs import Places, SlicedProgram
 
 _GENERIC = 64
 """Programs are compared at sizes up to this one: larger tensors tell nothing more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sliced:
-    """A program, or its core where it looks something up, at size 1 of the axis, and where the outputs have that."""
-
-    graph: Graph
-    outputs: Places
-    widths: tuple[int, ...]
-    lookups: tuple[Lookup, ...]
-
-    @classmethod
-    def of(cls, program: Graph, places: Places) -> Sliced:
-        """Raises MugraphError, which says why, unless the program acts on slices."""
-        core, inputs, lookups = _core(program, places)
-        cut = Cut.of(core, inputs)
-        if cut.sums:
-            raise SizeMatters("it adds slices up")
-        return cls(cut.graph, cut.dims, cut.widths, lookups)
-
-    def is_computed_by(self, program: Graph, places: Places) -> bool:
-        """Whether a program computes this of each slice: of one slice in whatever way, of several by the same operators."""
-        try:
-            core, _, lookups = _core(program, places)
-            if _signature(core) == _signature(self.graph):
-                same = digest(core) == digest(self.graph) or bool(verify_graphs(core, self.graph).equivalent)
-                return same and lookups == self.lookups
-            other = Sliced.of(program, places)
-        except MugraphError:
-            return False
-        return digest(self.graph) == digest(other.graph) and self.stands_like(other)
-
-    def stands_like(self, other: Sliced) -> bool:
-        """Whether the axis stands in the same dimensions of the outputs, and of what is looked up."""
-        return (self.outputs, self.widths, self.lookups) == (other.outputs, other.widths, other.lookups)
-
-
-def _core(program: Graph, places: Places) -> tuple[Graph, Places, tuple[Lookup, ...]]:
-    """A program without lookups, and where its inputs have the axis: what is looked up has it where the integers do."""
-    program = program.with_constants(())
-    cores = cores_of(program)
-    if cores is None:
-        return program, places, ()
-    if any(places[lookup.table] is not None for lookup in cores.lookups):
-        raise SizeMatters("something is looked up in a table that has the axis")
-    found = [place if (place := places[each.integers]) is None else each.dim + place for each in cores.lookups]
-    return cores.cores[0], (*(places[number] for number in cores.kept), *found), cores.lookups
-
-
-def _signature(graph: Graph) -> list[object]:
-    """Shapes and types of inputs and outputs."""
-    return [[node.output for node in graph.inputs()], list(graph.output_tensors)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +37,7 @@ class SlicedFunction:
 
     dim: Dim
     inputs: Places
-    slice: Sliced
+    slice: SlicedProgram
     calling: FunctionCalling
     """How it was called at one of the `sizes`."""
     sizes: tuple[int, ...]
@@ -116,10 +58,21 @@ class SlicedFunction:
 
     def is_acted_on_by(self, graph: Graph) -> bool:
         """Whether a muGraph of the function acts on slices, too."""
-        try:
-            return self.slice.stands_like(Sliced.of(graph, self.inputs))
-        except MugraphError:
-            return False
+        return self.slice.is_acted_on_by(graph, self.inputs)
+
+    def calling_at(self, size: int) -> FunctionCalling:
+        """How the function is called at a size."""
+        calling, dims = self.calling, iter(self.inputs)
+        leaves = tuple(
+            replace(leaf, shape=_with_size(leaf.shape, next(dims), size)) if leaf.is_tensor else leaf
+            for leaf in calling.arguments.leaves
+        )
+        parts = (calling.sources, calling.results, calling.strides, calling.inputs)
+        return FunctionCalling(calling.name, replace(calling.arguments, leaves=leaves), *parts)
+
+
+def _with_size(shape: tuple[int, ...], dim: int | None, size: int) -> tuple[int, ...]:
+    return shape if dim is None else (*shape[:dim], size, *shape[dim + 1 :])
 
 
 def sliced_function(fn: Callable[..., Any], declared: Declared, args: Sequence[Any], kwargs: Mapping[str, Any]) -> SlicedFunction:
@@ -142,7 +95,7 @@ def sliced_function(fn: Callable[..., Any], declared: Declared, args: Sequence[A
             raise SizeMatters("it returns views of tensors, or asks how they lie in memory")
         places = _places(first, declared, *declared.resized((generic,), args, kwargs))
         try:
-            cut = Sliced.of(first.graph, places)
+            cut = SlicedProgram.of(first.graph, places)
         except MugraphError as error:
             raise SizeMatters(f"its program at size {generic} does not act on slices: {error}") from None
         found = SlicedFunction(dim, places, cut, first, (generic, *sizes))
