@@ -54,6 +54,19 @@ def check_slices(graph: fx.Graph) -> None:
             raise SizeMatters(f"{node.op} {node.target}: nothing is known of it")
 
 
+def with_sizes(graph: fx.Graph) -> fx.Graph:
+    """A copy of a graph in which calls that compute sizes of sizes have them in `meta["val"]`, too."""
+    copies: dict[fx.Node, fx.Node] = {}
+    copy = fx.Graph()
+    for node in graph.nodes:
+        made = copies[node] = copy.node_copy(node, copies.__getitem__)
+        if node.op == "call_function" and node.meta.get("val") is None and not isinstance(node.target, torch._ops.OpOverload):
+            arguments = fx.map_arg(made.args, lambda source: source.meta.get("val"))
+            if not made.kwargs and any(isinstance(leaf, torch.SymInt) for leaf in tree_leaves(arguments)):
+                made.meta["val"] = node.target(*arguments)
+    return copy
+
+
 def axis_of(tensor: torch.Tensor) -> Axis:
     """The dimension of a tensor whose size is a multiple of the symbol; raises SizeMatters for two of them, or other sizes."""
     dims = [dim for dim, size in enumerate(tensor.shape) if _symbols(size)]
@@ -115,7 +128,9 @@ class _Call:
         """Raise SizeMatters where a number depends on the size that is none of a shape, or no multiple of the symbol."""
         for name, argument in self.arguments.items():
             for leaf in tree_leaves(argument):
-                number = leaf.meta.get("val") if isinstance(leaf, fx.Node) else leaf
+                if isinstance(leaf, fx.Node) and leaf.meta.get("val") is None:
+                    raise SizeMatters(f"nothing is known of its argument {name}")
+                number = leaf.meta["val"] if isinstance(leaf, fx.Node) else leaf
                 if isinstance(number, torch.Tensor | list | tuple) or not _symbols(number):
                     continue
                 if name not in _SIZES or not _is_multiple(number):

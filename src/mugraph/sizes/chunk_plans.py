@@ -90,13 +90,17 @@ _NEVER = float("inf")
 
 
 def between(known: Mapping[int, float], size: int) -> float:
-    """What is known at some sizes, linearly in between; infinite outside of them."""
+    """What is known at some sizes, linearly in between; below them as at the smallest, beyond them in proportion to the largest.
+    Infinite where nothing is known."""
+    if not known:
+        return _NEVER
     if size in known:
         return known[size]
     sizes = sorted(known)
     place = bisect.bisect(sizes, size)
     if place in (0, len(sizes)):
-        return _NEVER
+        end = sizes[0] if place == 0 else sizes[-1]
+        return known[end] * max(size / end, 1)
     low, high = sizes[place - 1], sizes[place]
     return known[low] + (known[high] - known[low]) * (size - low) / (high - low)
 
