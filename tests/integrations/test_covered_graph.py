@@ -15,7 +15,7 @@ from torch import nn
 from mugraph.integrations.covered_graph import CoveredGraph, GraphAxis, Run
 from mugraph.integrations.torch_compile import compilations
 
-ALL = {"budget": 20.0, "keep": "all", "strict": True}
+ALL: dict[str, Any] = {"budget": 20.0, "keep": "all", "strict": True}
 
 
 class Block(nn.Module):

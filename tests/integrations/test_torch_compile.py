@@ -173,7 +173,8 @@ def test_symbolic_sizes_that_keep_coming_are_run_by_kernels(monkeypatch: pytest.
     mlp = Mlp().eval()
 
     def model(x: torch.Tensor) -> torch.Tensor:
-        return mlp(x) / x.shape[0]  # which no other size's results give
+        y: torch.Tensor = mlp(x)
+        return y / x.shape[0]  # which no other size's results give
 
     fast: Any = torch.compile(model, backend="mugraph", dynamic=True, options={**ALL, "strict": True})
 

@@ -104,7 +104,8 @@ def _place(result: Any) -> tuple[int, int] | None:
         return None
     if not result.is_contiguous():
         raise SizeMatters("a result is not contiguous")
-    return dim, int(result.shape[dim].node.expr.as_coeff_Mul()[0])
+    size: Any = result.shape[dim]
+    return dim, int(size.node.expr.as_coeff_Mul()[0])
 
 
 class CoveredGraph:
@@ -162,7 +163,7 @@ class CoveredGraph:
             calls = {"ours": lambda: run(*arguments), "general": lambda: self.general(*arguments)}
             seconds = {name: statistics.median(each) for name, each in measure(calls, _ROUNDS, budget=_SECONDS).items()}
         self.table[size] = run
-        kernels = self.costs.kernels | {size: seconds["ours"]}
+        kernels = {**self.costs.kernels, size: seconds["ours"]}
         self.costs = Costs(kernels, {**self.costs.own, size: seconds["general"]})
         self.runs.clear()  # there may be better plans
 

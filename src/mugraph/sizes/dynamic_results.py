@@ -46,7 +46,8 @@ _ANCHORS = 0.6
 """The part of the budget for the sizes that are searched freely; the others take over what was found there."""
 _LOOKED_AT = 512
 """Sizes of a range that are looked at for the slowest."""
-_ROUNDS = 30
+_ROUNDS, _SECONDS = 30, 1.0
+"""In which all sizes of a table are timed beside each other, and how long at most."""
 
 
 class DynamicSuperoptimized(Shared):
@@ -270,19 +271,30 @@ class _Table:
         """Compute the costs of what may be a part of others; without anything of that kind each size is by itself."""
         result, sliced = self.result, self.result.sliced
         assert sliced is not None
-        kernels, own = {}, {}
+        kernels: dict[int, Superoptimized] = {}
         for (size,), made in result.table.items():
             if not made.is_one_program or not sliced.is_program_of(made.program):
                 result.sliced, result.reason = None, f"its program at size {size} is another one than was proved to act on slices"
                 return
-            if made.report.original_latency is not None:
-                own[size] = _own_seconds(made)
             if made.found and sliced.is_acted_on_by(made.graph):
-                kernels[size] = _seconds(made)
-        chunk, padding = (result.costs.chunk, result.costs.padding) if result.costs.kernels else self._of_chunks(kernels)
-        result.costs = Costs(kernels, own, chunk, padding)
-        if not kernels and len(own) < len(result.table):
+                kernels[size] = made
+        measured = any(made.report.original_latency is not None for made in result.table.values())
+        if not kernels and not measured:
             result.sliced, result.reason = None, "no kernels were found for any size of the table"
+            return
+        chunk, padding = (result.costs.chunk, result.costs.padding) if result.costs.kernels else self._of_chunks(kernels)
+        seconds, own = self._together(kernels) if measured else ({size: _seconds(made) for size, made in kernels.items()}, {})
+        result.costs = Costs(seconds, own, chunk, padding)
+
+    def _together(self, kernels: Mapping[int, Superoptimized]) -> tuple[dict[int, float], dict[int, float]]:
+        """Seconds of kernels and of the function at the sizes of the table, all in turns: what other programs do meanwhile slows
+        down all of them."""
+        machine = next(iter(self.result.table.values())).executable.machine
+        sizes = [size for (size,) in self.result.table]
+        calls = {f"{size}": machine.timed(self._call(size, made)).run for size, made in kernels.items()}
+        calls |= {f"own {size}": machine.timed(self._call(size, self.result.fn)).run for size in sizes}
+        seconds = {name: statistics.median(each) for name, each in measure(calls, _ROUNDS, budget=_SECONDS).items()}
+        return {size: seconds[f"{size}"] for size in kernels}, {size: seconds[f"own {size}"] for size in sizes}
 
     def _missing(self) -> int | None:
         """The size to add to the table: in the middle between two that are far apart, or between which most sizes would be slow,
@@ -318,12 +330,12 @@ class _Table:
             made = [self.result.fill((size,), self.args, self.kwargs, budget=self.deadline.remaining)]
         self.result.table[size,] = self.result.specializations[size,] = made[0]
 
-    def _of_chunks(self, kernels: Mapping[int, float]) -> tuple[float, float]:
+    def _of_chunks(self, kernels: Mapping[int, Superoptimized]) -> tuple[float, float]:
         """Seconds that a chunk costs beside its kernels, and that padding does, as measured at the smallest size."""
-        if not kernels or not self.result.table[min(kernels),].executable.machine.available:
+        if not kernels or not kernels[min(kernels)].executable.machine.available:
             return 0.0, 0.0
         size = min(kernels)
-        result = self.result.table[size,]
+        result = kernels[size]
         runs: dict[str, tuple[int, Callable[..., Any]]] = {"alone": (size, result)}
         runs["two"] = 2 * size, self.result.covering(2 * size, [Chunk(0, size), Chunk(size, size)])
         if size > 1:
@@ -335,9 +347,16 @@ class _Table:
         return chunk, max(seconds.get("padded", seconds["alone"] + 2 * chunk) - seconds["alone"], 0.0)
 
     def _call(self, size: int, run: Callable[..., Any]) -> Callable[[], object]:
-        """A call with the example arguments at a size."""
+        """A call with the example arguments at a size, of which nobody wants gradients."""
+        import torch
+
         args, kwargs = self.result.declared.resized((size,), self.args, self.kwargs)
-        return lambda: run(*args, **kwargs)
+
+        def call() -> object:
+            with torch.inference_mode():
+                return run(*args, **kwargs)
+
+        return call
 
 
 def _seconds(result: Superoptimized) -> float:
@@ -346,15 +365,6 @@ def _seconds(result: Superoptimized) -> float:
     if duel is not None and duel.ours is not None:
         return duel.ours.median
     return next((each for each in (result.best.latency, result.best.cost) if each is not None), 0.0)
-
-
-def _own_seconds(result: Superoptimized) -> float:
-    """Seconds of a call of the function."""
-    duel = result.report.baselines.get(EAGER)
-    if duel is not None and duel.theirs is not None:
-        return duel.theirs.median
-    assert result.report.original_latency is not None
-    return result.report.original_latency
 
 
 def _middle(low: int, high: int) -> int | None:
