@@ -68,6 +68,8 @@ class GraphAxis:
         )
         if any(placeholders[number].shape[dim].node.expr != placeholders[numbers[0]].node.expr for number, dim in inputs):
             raise SizeMatters("an argument has several elements for each slice")
+        if not all(placeholders[number].is_contiguous() for number, _ in inputs):
+            raise SizeMatters("an argument is not contiguous")
         (output,) = (node for node in graph.nodes if node.op == "output")
         if not isinstance(output.args[0], (tuple, list)):
             raise SizeMatters("it does not return a tuple")

@@ -120,9 +120,10 @@ class DynamicSuperoptimized(Shared):
         """For which sizes results hold, and why, in words."""
         if self.sliced is None:
             return f"for each size by a certificate of its own, made at its first call ({self.reason})"
-        sizes = ", ".join(str(size) for (size,) in sorted(self.table))
-        bound = self.error_bound
-        wrong = "no error bound is claimed" if bound is None else f"all of it is wrong with probability at most {bound:.3g}"
+        if not self.costs.kernels:
+            return f"{self.sliced.claim}. No kernels are faster at any size of the table, and the function itself answers"
+        sizes, bound = ", ".join(map(str, sorted(self.costs.kernels))), self.error_bound
+        wrong = "no error bound is claimed" if bound is None else f"one of them is wrong with probability at most {bound:.3g}"
         return (
             f"{self.sliced.claim}. The muGraphs for {sizes} are proved to compute it there and act on slices, too, so that any "
             f"size is slices of their results; {wrong}"
@@ -130,8 +131,8 @@ class DynamicSuperoptimized(Shared):
 
     @property
     def error_bound(self) -> float | None:
-        """The probability that some muGraph of the table is wrong; None where one has no bound."""
-        bounds = [result.certificate.error_bound for result in self.table.values()]
+        """The probability that some muGraph which others are put together of is wrong; None where one has no bound."""
+        bounds = [self.table[size,].certificate.error_bound for size in self.costs.kernels]
         return None if None in bounds else sum(bound for bound in bounds if bound is not None)
 
     def sizes_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sizes:
@@ -151,7 +152,7 @@ class DynamicSuperoptimized(Shared):
 
         if self.sliced is None:
             raise StorageError(f"each size has kernels of its own ({self.reason}); save the results of its `table`")
-        table = {size: result for (size,), result in self.table.items()}
+        table = {size: result for (size,), result in self.table.items() if self.sliced.is_acted_on_by(result.graph)}
         costs = replace(self.costs, kernels={size: _seconds(result) for size, result in table.items()}, own={})
         return save(Path(path), self.sliced, self.declared.dynamic, table, costs, self.claim)
 
