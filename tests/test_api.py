@@ -405,7 +405,7 @@ def test_kernels_without_a_bound_are_kept_only_if_that_was_asked_for(tmp_path: P
 
 def test_a_kind_of_evidence_that_does_not_exist_is_refused() -> None:
     with pytest.raises(InvalidInput, match="unknown kind of evidence 'hearsay'; use one of bounded, tested"):
-        mugraph.superoptimize(normalised_product, inputs(), evidence="hearsay")  # type: ignore[arg-type]
+        mugraph.superoptimize(normalised_product, inputs(), evidence="hearsay")  # type: ignore[call-overload]
 
 
 def test_a_function_that_can_be_traced_and_not_run_is_refused() -> None:

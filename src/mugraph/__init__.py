@@ -21,15 +21,18 @@ if TYPE_CHECKING:
     from mugraph.errors import MugraphError
     from mugraph.frontend.onnx import from_onnx
     from mugraph.integrations.decorator import optimize
-    from mugraph.integrations.dynamic_shapes import Dim, superoptimize_dynamic
+    from mugraph.integrations.dynamic_shapes import superoptimize_dynamic
     from mugraph.integrations.torch_operator import torch_operator
     from mugraph.ir.graph import Graph
     from mugraph.ir.program import Program
     from mugraph.results.superoptimized import Superoptimized
     from mugraph.search import SearchSpace
+    from mugraph.sizes.dims import Dim
+    from mugraph.sizes.dynamic_results import DynamicSuperoptimized
 
 __all__ = [
     "Dim",
+    "DynamicSuperoptimized",
     "Graph",
     "MugraphError",
     "Program",
@@ -48,7 +51,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Dim": "mugraph.integrations.dynamic_shapes",
+    "Dim": "mugraph.sizes.dims",
+    "DynamicSuperoptimized": "mugraph.sizes.dynamic_results",
     "Graph": "mugraph.ir.graph",
     "MugraphError": "mugraph.errors",
     "Program": "mugraph.ir.program",

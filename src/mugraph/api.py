@@ -5,15 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 from mugraph.devices import device_for, resolved
 from mugraph.errors import BudgetExceeded, InvalidInput, MugraphError, NotEquivalent, UnsupportedOperator
 from mugraph.frontend import record, require_torch
+from mugraph.frontend.calling import arguments_of
 from mugraph.frontend.comparison import compared
 from mugraph.frontend.handwritten import in_place_of
 from mugraph.ir.cores import has_lookups
@@ -22,7 +23,7 @@ from mugraph.ir.ops import is_contraction, is_scan
 from mugraph.ir.parts import has_parts, objection
 from mugraph.ir.program import Program
 from mugraph.ir.readings import readings
-from mugraph.results.serialization import ONE_PROGRAM, SavedProgram, kind_of, read_manifest
+from mugraph.results.serialization import ONE_PROGRAM, RANGE, SavedProgram, kind_of, read_manifest
 from mugraph.results.superoptimized import Superoptimized, load_program
 from mugraph.search import Proposal, SearchReport, SearchResult, SearchSpace
 from mugraph.search.algorithm1.candidates import predicted_seconds
@@ -42,6 +43,8 @@ from mugraph.selection.whole_programs import (
     result_of,
     superoptimized,
 )
+from mugraph.sizes.dims import Dynamic
+from mugraph.sizes.dynamic_results import DynamicSuperoptimized, superoptimized_for_sizes
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import ProgressCallback, Reporter, silent
 from mugraph.support.store import Mode, Store
@@ -52,12 +55,53 @@ if TYPE_CHECKING:
     from mugraph.frontend.torch_trace import RecordedCall
 
 
+class _Asked(TypedDict, total=False):
+    seed: int | None
+    profile: bool
+    progress: ProgressCallback | bool | None
+    max_error: float
+    evidence: Evidence
+    search: Engine
+    space: SearchSpace | None
+    workers: Workers
+    cache: Store | Mode | str | None
+    like: Graph | None
+    baselines: bool
+    pack: bool
+    constants: Sequence[str]
+
+
+@overload
 def superoptimize(
     fn: Subject,
     example_inputs: ExampleInputs | None = None,
     target: str = "cpu",
     budget: float | None = None,
     *,
+    dynamic: None = None,
+    **asked: Unpack[_Asked],
+) -> Superoptimized: ...
+
+
+@overload
+def superoptimize(
+    fn: Subject,
+    example_inputs: ExampleInputs | None = None,
+    target: str = "cpu",
+    budget: float | None = None,
+    *,
+    dynamic: Dynamic,
+    **asked: Unpack[_Asked],
+) -> DynamicSuperoptimized: ...
+
+
+def superoptimize(
+    fn: Subject,
+    example_inputs: ExampleInputs | None = None,
+    target: str = "cpu",
+    budget: float | None = None,
+    *,
+    dynamic: Dynamic | None = None,
     seed: int | None = None,
     profile: bool = True,
     progress: ProgressCallback | bool | None = None,
@@ -71,7 +115,7 @@ def superoptimize(
     baselines: bool = False,
     pack: bool = True,
     constants: Sequence[str] = (),
-) -> Superoptimized:
+) -> Superoptimized | DynamicSuperoptimized:
     """Discover the fastest muGraph equivalent to `fn`, and return it as a callable.
 
     `fn` is a callable on PyTorch tensors, an nn.Module, or a `mugraph.Program`, which needs no example inputs.
@@ -96,8 +140,12 @@ def superoptimize(
     store of yours, or a mode of the user's: "on", "off", "read-only", "force" to search again; None means what
     $MUGRAPH_CACHE says.
 
+    `dynamic` declares dimensions of arguments whose sizes vary, as in `{0: {0: mugraph.Dim("batch", 1, 64)}}` or
+    `{"x": {0: ...}}`: the result takes all of these sizes (`mugraph.sizes.dynamic_results.DynamicSuperoptimized`), and `budget`
+    is for the sizes that are searched together.
+
     `like` is a muGraph that was fastest at other sizes: only proposals of its form are compiled and proved, and with
-    `profile` measured (`mugraph.integrations.dynamic_shapes`).
+    `profile` measured.
 
     Every candidate was proved equivalent at full size and agrees with float64 arithmetic. With `profile`, whole calls of the
     fastest are then timed beside some dozens of `fn` itself, warm and in turns: unless it is clearly the faster, `found` is
@@ -115,6 +163,23 @@ def superoptimize(
     for a space that holds no muGraph of the program, naming the limit at fault; with `like` or another engine also for what is no
     program; TargetUnavailable for targets that are unknown or cannot be compiled for here.
     """
+    if dynamic is not None:
+        asked: _Asked = {
+            "seed": seed,
+            "profile": profile,
+            "progress": progress,
+            "max_error": max_error,
+            "evidence": evidence,
+            "search": search,
+            "space": space,
+            "workers": workers,
+            "cache": cache,
+            "like": like,
+            "baselines": baselines,
+            "pack": pack,
+            "constants": constants,
+        }
+        return _at_all_sizes(fn, example_inputs, dynamic, budget, {"target": target, **asked})
     deadline = Deadline(budget)
     settings = OptimizationSettings(
         target,
@@ -153,6 +218,18 @@ def superoptimize(
             return whole
         pieces = _in_pieces(call, given, settings, deadline, tell, whole)
         return pieces if pieces.found else whole
+
+
+def _at_all_sizes(
+    fn: Subject, example_inputs: ExampleInputs | None, dynamic: Dynamic, budget: float | None, settings: Mapping[str, Any]
+) -> DynamicSuperoptimized:
+    """The function for ranges of sizes; raises InvalidInput for what has no sizes that vary."""
+    if not callable(fn) or isinstance(fn, Program | Graph) or example_inputs is None:
+        raise InvalidInput("dynamic dimensions are those of a PyTorch function's example_inputs; a program has fixed sizes")
+    if settings["like"] is not None:
+        raise InvalidInput("like= is for one size; leave it out with dynamic=")
+    chosen = {name: value for name, value in settings.items() if name != "like"}
+    return superoptimized_for_sizes(superoptimize, fn, arguments_of(example_inputs), dynamic, None, budget, chosen)
 
 
 def _in_pieces(
@@ -263,8 +340,11 @@ def rebuild(
         result.origin.update(saved.manifest["origin"])
         return result
 
-    if kind_of(read_manifest(folder)) == ONE_PROGRAM:
+    kind = kind_of(read_manifest(folder))
+    if kind == ONE_PROGRAM:
         return rebuilt_program(folder)
+    if kind == RANGE:
+        raise InvalidInput(f"{folder} holds a range of sizes; rebuild the results in its folder {RANGE}, or optimize again")
     require_torch(f"to run parts of {folder}")
     from mugraph.pieces.partitioned import rebuilt
 
@@ -347,8 +427,11 @@ def load(path: str | Path, trust_sources: bool = False) -> Superoptimized:
     UntrustedSources for sources that are not those of the muGraph; StorageError when a file cannot be read.
     """
     folder = Path(path)
-    if kind_of(read_manifest(folder)) == ONE_PROGRAM:
+    kind = kind_of(read_manifest(folder))
+    if kind == ONE_PROGRAM:
         return load_program(folder, trust_sources)
+    if kind == RANGE:
+        raise InvalidInput(f"{folder} holds a range of sizes; read it with mugraph.DynamicSuperoptimized.load")
     require_torch(f"to run parts of {folder}")
     from mugraph.pieces.partitioned import load as load_pieces
 

@@ -327,7 +327,7 @@ def test_results_of_a_space_are_kept_apart(engine: Any, tmp_path: Path) -> None:
 
 def test_a_space_is_a_space() -> None:
     with pytest.raises(InvalidInput, match=r"space is a mugraph\.SearchSpace, not a dict"):
-        mugraph.superoptimize(normalised, tensors(), space={"kernels": 1})  # type: ignore[arg-type]  # that is the point
+        mugraph.superoptimize(normalised, tensors(), space={"kernels": 1})  # type: ignore[call-overload]  # that is the point
 
 
 def test_long_programs_cannot_be_limited_in_what_only_the_whole_has() -> None:

@@ -1,4 +1,7 @@
-"""Functions optimized for ranges of sizes: right at every size, searched at those of the table alone."""
+"""Functions optimized for ranges of sizes: right at every size, searched at those of the table alone.
+
+What is put together of other sizes is in `tests/integrations/test_any_size.py`.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,11 @@ import mugraph
 from mugraph import Dim
 from mugraph.devices import device_for
 from mugraph.errors import InvalidInput, ShapeMismatch, StorageError
-from mugraph.integrations.dynamic_shapes import DynamicSuperoptimized
 from mugraph.ir.program import Program
 from mugraph.lower.thread_graphs import construct
 from mugraph.search import search
 from mugraph.selection.structure_key import form_of, of_form
+from mugraph.sizes.dynamic_results import DynamicSuperoptimized
 
 BATCH = Dim("batch", 2, 12)
 
@@ -46,7 +49,7 @@ def test_every_declared_size_is_right(opt: DynamicSuperoptimized, batch: int) ->
 
 def test_a_size_is_compiled_for_once(opt: DynamicSuperoptimized, monkeypatch: pytest.MonkeyPatch) -> None:
     first = opt.at(*example(5))
-    monkeypatch.setattr("mugraph.integrations.dynamic_shapes.superoptimize", None)
+    monkeypatch.setattr(opt, "_optimize", None)
     assert opt.at(*example(5)) is first
 
 
@@ -108,7 +111,7 @@ def test_other_dimensions_are_as_they_were(opt: DynamicSuperoptimized) -> None:
 
 
 def test_a_name_means_one_size() -> None:
-    result = DynamicSuperoptimized(torch.add, {0: {0: BATCH}, 1: {0: BATCH}}, {})
+    result = DynamicSuperoptimized(torch.add, {0: {0: BATCH}, 1: {0: BATCH}}, {}, mugraph.superoptimize)
     with pytest.raises(ShapeMismatch, match="batch is 4 in argument 1 and 3 before it"):
         result.sizes_of((torch.ones(3), torch.ones(4)), {})
 

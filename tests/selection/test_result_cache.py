@@ -54,7 +54,8 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def optimized(p: Program | None = None, **options: Any) -> Superoptimized:
-    return superoptimize(p or program(), profile=False, **options)
+    result: Superoptimized = superoptimize(p or program(), profile=False, **options)
+    return result
 
 
 def test_an_equal_question_gets_the_kept_answer(store: Store, searches: list[Any]) -> None:

@@ -37,6 +37,19 @@ def with_inputs_for_lookups(left: Json, right: Json) -> tuple[Json, Json]:
     return changed[0], changed[1]
 
 
+def places_with_lookups(left: Json, right: Json, places: Sequence[int | None]) -> list[int | None]:
+    """Where the inputs of `with_inputs_for_lookups` have the axis that is dimension `places[i]` of input i: what is looked up has
+    it where the integers do. Raises Rejected where a table has it."""
+    graphs = (left, right)
+    found = sorted({lookup for graph in graphs for _, lookup in _lookups(graph)})
+    read = {number for graph in graphs for number in _read(graph)}
+    replaced = {number for table, integers, _, _ in found for number in (table, integers)}
+    if any(places[table] is not None for table, _, _, _ in found):
+        raise Rejected("something is looked up in a table that has the axis")
+    kept = [place for number, place in enumerate(places) if number in read or number not in replaced]
+    return kept + [None if (place := places[integers]) is None else dim + place for _, integers, dim, _ in found]
+
+
 def _inputs(graph: Json) -> dict[int, int]:
     """The number of each node that is an input."""
     nodes = [index for index, node in enumerate(graph["nodes"]) if node["op"] == "input"]

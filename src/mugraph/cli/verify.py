@@ -66,14 +66,19 @@ def verify(
 def _checked(folder: Path, word: str | None, rounds: int | None, json_output: bool) -> int:
     """Check a saved result; raises InvalidInput for what is none, or is one of another format."""
     from mugraph.errors import InvalidInput
-    from mugraph.results.serialization import ONE_PROGRAM, kind_of, read_manifest
+    from mugraph.results.serialization import ONE_PROGRAM, RANGE, kind_of, read_manifest
 
     if not folder.is_dir():
         raise InvalidInput(f"{folder} is not a folder; give one that opt.save or -o wrote")
-    if kind_of(read_manifest(folder)) == ONE_PROGRAM:
+    kind = kind_of(read_manifest(folder))
+    if kind == ONE_PROGRAM:
         from mugraph.cli.certificate_check import check
 
         return check(folder, word, rounds, json_output)
+    if kind == RANGE:
+        from mugraph.cli.sizes_check import check_range
+
+        return check_range(folder, word, rounds, json_output)
     from mugraph.cli.pieces_check import check_pieces
 
     return check_pieces(folder, word, rounds, json_output)

@@ -161,6 +161,45 @@ def record(name: str, fn: Callable[..., Any], arguments: Arguments, examples: Se
             raise _explained(name, error) from error
 
 
+def recorded_at_all_sizes(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    dims: Mapping[int | str, Mapping[int, torch.export.Dim]],
+) -> torch.fx.Graph:
+    """The calls of `fn` with symbols for the sizes of `dims`, by argument and position: those at every size in the ranges.
+
+    Arguments are all positional or all named. Dynamo reads the function's bytecode here, so that whatever Python asks of a size
+    becomes a condition. Raises what PyTorch raises where not all sizes in the ranges meet all conditions, or where it cannot read
+    the function.
+    """
+    positional = tuple(dims.get(number) for number in range(len(args)))
+    named = {name: dims.get(name) for name in kwargs}
+    with _ONE_AT_A_TIME, torch.no_grad(), _quiet():
+        stand_ins = tree_map_only(torch.Tensor, _stand_in, (tuple(args), dict(kwargs)))
+        capture = torch._dynamo.export(
+            _Called(fn),
+            dynamic_shapes={"args": positional} if args else named,
+            assume_static_by_default=True,
+            tracing_mode="symbolic",
+        )
+        calls = capture(*stand_ins[0], **stand_ins[1]).graph_module
+        program = torch.export.export(calls, *stand_ins, dynamic_shapes=positional if args else named, strict=False)
+    graph: torch.fx.Graph = program.graph
+    return graph
+
+
+class _Called(torch.nn.Module):
+    """A function as a module that is called like it."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        super().__init__()
+        self.fn = fn
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.fn(*args, **kwargs)
+
+
 def _decomposed(program: ExportedProgram, table: Mapping[Any, Callable[..., Any]]) -> ExportedProgram:
     with _ONE_AT_A_TIME, torch.no_grad(), _quiet():
         decomposed: ExportedProgram = program.run_decompositions(dict(table))

@@ -27,8 +27,10 @@ Recognizer = Callable[[Sequence[Any]], "list[int] | None"]
 """Gives the addresses of the arrays of a call, or None where they must be read one by one."""
 
 
-RunInputs = Callable[[Sequence[Any], Sequence[int]], list[Any]]
-"""Gives the outputs for inputs and their addresses."""
+class RunInputs(Protocol):
+    """Gives the outputs for inputs and their addresses, in the arrays of a caller where these are given."""
+
+    def __call__(self, inputs: Sequence[Any], addresses: Sequence[int], into: Sequence[Any] = ()) -> list[Any]: ...
 
 
 class GpuFunction(Protocol):
@@ -55,6 +57,10 @@ class Arrays(Protocol):
 
     def allocator(self, tensor: Tensor) -> Callable[[], Any]:
         """What makes arrays for `tensor`, without values."""
+        ...
+
+    def fitting(self, tensor: Tensor) -> Callable[[Any], bool]:
+        """Whether kernels may write `tensor` to an array: of its shape and type, contiguous, where they can reach it."""
         ...
 
     def workspace(self, size: int) -> Callable[[], Any]:
@@ -179,6 +185,10 @@ class NumpyArrays:
 
     def allocator(self, tensor: Tensor) -> Callable[[], Array]:
         return functools.partial(np.empty, tensor.shape, self.dtype(tensor.dtype))
+
+    def fitting(self, tensor: Tensor) -> Callable[[Array], bool]:
+        shape, dtype = tensor.shape, self.dtype(tensor.dtype)
+        return lambda array: array.shape == shape and array.dtype == dtype and array.flags.c_contiguous and array.flags.writeable
 
     def workspace(self, size: int) -> Callable[[], Array]:
         return functools.partial(np.empty, size, np.uint8)
@@ -309,11 +319,11 @@ class TorchArrays:
             return run
         index, current, switched = self.index, self.torch._C._cuda_getDevice, self.torch.cuda.device
 
-        def on_this_device(inputs: Sequence[Any], addresses: Sequence[int]) -> list[Any]:
+        def on_this_device(inputs: Sequence[Any], addresses: Sequence[int], into: Sequence[Any] = ()) -> list[Any]:
             if current() == index:
-                return run(inputs, addresses)
+                return run(inputs, addresses, into)
             with switched(index):
-                return run(inputs, addresses)
+                return run(inputs, addresses, into)
 
         return on_this_device
 
@@ -341,6 +351,16 @@ class TorchArrays:
 
     def allocator(self, tensor: Tensor) -> Callable[[], Any]:
         return self._empty(tensor.shape, self.dtypes[tensor.dtype])
+
+    def fitting(self, tensor: Tensor) -> Callable[[Any], bool]:
+        shape, dtype, alignment = tensor.shape, self.dtypes[tensor.dtype], self.alignment
+        here = -1 if self.index is None else self.index
+
+        def fits(array: Any) -> bool:
+            alike = array.shape == shape and array.dtype is dtype and array.get_device() == here and array.is_contiguous()
+            return bool(alike and (alignment == 1 or array.data_ptr() % alignment == 0))
+
+        return fits
 
     def workspace(self, size: int) -> Callable[[], Any]:
         return self._empty((size,), self.torch.uint8)

@@ -26,7 +26,7 @@ from mugraph.devices import device_for, resolved
 from mugraph.errors import InvalidInput, LeftToPyTorch, MugraphError, NotAProgram, ShapeMismatch, TargetUnavailable
 from mugraph.frontend import trace
 from mugraph.frontend.pytree import FunctionCalling
-from mugraph.integrations.dynamic_shapes import Dynamic, DynamicSuperoptimized, superoptimize_dynamic
+from mugraph.integrations.dynamic_shapes import superoptimize_dynamic
 from mugraph.pieces.piece_optimizer import PieceOptions, why_nothing
 from mugraph.results.data import Shared
 from mugraph.results.superoptimized import Superoptimized
@@ -35,6 +35,8 @@ from mugraph.runtime.benchmarking import Duel, duel
 from mugraph.search.constraints import SearchSpace
 from mugraph.selection.qualification import Evidence
 from mugraph.selection.whole_programs import names_of
+from mugraph.sizes.dims import Dynamic
+from mugraph.sizes.dynamic_results import DynamicSuperoptimized
 from mugraph.support.progress import ProgressCallback
 from mugraph.support.store import Mode, Store
 from mugraph.support.user_warnings import warn_user

@@ -5,9 +5,10 @@ such as those of a model's layers, are optimized once; a piece whose kernels do 
 cannot be optimized, stays with torch, and the log `mugraph.torch_compile` says why. Nothing here has gradients: graphs that
 need them are run by torch as they are.
 
-Kernels are compiled for sizes, and a size costs seconds. Of a graph with symbolic sizes (`SizedGraph`), those of a growing cache
-of keys and values come once each; batches come in few sizes, thousands of times each. So a size gets kernels when it comes the
-third time, and only so many sizes do.
+Kernels are compiled for sizes, and a size costs seconds. Of a graph with one symbolic size along which slices are independent,
+as batches are, a few sizes are optimized and cover all others from their first call on (`mugraph.integrations.covered_graph`). Of
+other graphs with symbolic sizes (`SizedGraph`), those of a growing cache of keys and values come once each. So a size gets
+kernels when it comes the third time, and only so many sizes do.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ from mugraph.frontend.graph_passes import concrete, numbers_of, owner_of, ready_
 from mugraph.frontend.library import mark_constant
 from mugraph.frontend.node_traits import bytes_of
 from mugraph.frontend.partition import Partition, Piece
+from mugraph.frontend.symbolic_axis import SizeMatters
 from mugraph.frontend.torch_casts import tensor_of
+from mugraph.integrations.covered_graph import CoveredGraph, GraphAxis
 from mugraph.pieces.library_ways import example_of
 from mugraph.pieces.piece_optimizer import GraphsByForm, PieceOptions, optimizer
 from mugraph.pieces.plan import Plan, plans
@@ -216,6 +219,10 @@ def _at_all_sizes(options: PieceOptions, module: fx.GraphModule) -> Callable[...
         with _disable_current_modes():
             return _optimized(options, concrete(module, arguments), graphs).forward
 
+    try:
+        return CoveredGraph(general, specialized, GraphAxis.of(module, numbers), options.sizes, options.strict)
+    except SizeMatters as reason:
+        _log.info("sizes of a graph are optimized one by one, when they come the third time: %s", reason)
     return SizedGraph(general, specialized, numbers, options.sizes, options.strict)
 
 

@@ -44,6 +44,8 @@ _OLD = "old"
 """What a result is called that is being replaced, until the newer one is in its place."""
 ONE_PROGRAM = "program"
 """The kind of folders that hold a program and its muGraph."""
+RANGE = "sizes"
+"""The kind of those that hold programs at several sizes (`mugraph.sizes.saved_sizes`)."""
 _LARGEST = 2**28
 """Bytes of a file: far more than any result has."""
 

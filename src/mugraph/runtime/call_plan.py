@@ -18,6 +18,16 @@ from mugraph.runtime.packed_operands import Kept, packer
 from mugraph.support.picking import picked
 from mugraph.targets.machine import Launched
 
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Where in the slots of a call the array and the address of an output stand, and which arrays kernels can write it to."""
+
+    number: int
+    address: int
+    fits: Callable[[Any], bool]
+
+
 Slots = list[Any]
 """The arrays of a call, the inputs first, with a place for every other value and what else there is; then all their addresses in
 the same order, of those that kernels read or write."""
@@ -35,6 +45,8 @@ class Run:
     outputs: Callable[[Slots], Sequence[Any]]
     blank: tuple[None, ...]
     """Places for what is no input."""
+    written: tuple[Written | None, ...] = ()
+    """By output, where its array is put that kernels are to write to; None for those that no kernel writes."""
 
     def read(self, arrays: Sequence[Any]) -> list[Any]:
         """The inputs as kernels read them; raises InvalidInput and ShapeMismatch for arrays that do not fit."""
@@ -42,9 +54,12 @@ class Run:
             raise InvalidInput(f"expected {len(self.names)} inputs ({', '.join(self.names)}), got {len(arrays)}")
         return [read(array) for read, array in zip(self.readers, arrays, strict=True)]
 
-    def __call__(self, inputs: Sequence[Any], addresses: Sequence[int]) -> list[Any]:
-        """The outputs for inputs that were read, and their addresses."""
+    def __call__(self, inputs: Sequence[Any], addresses: Sequence[int], into: Sequence[Any] = ()) -> list[Any]:
+        """The outputs for inputs that were read, and their addresses, written `into` the arrays that are given and fit."""
         slots = [*inputs, *self.blank, *addresses, *self.blank]
+        for place, array in zip(self.written, into, strict=False):
+            if place is not None and array is not None and place.fits(array):
+                slots[place.number], slots[place.address] = array, self.pointer(array)
         for step in self.steps:
             step(slots)
         return [*self.outputs(slots)]
@@ -81,7 +96,9 @@ def planned(graph: Graph, launches: Mapping[int, Launched], functions: Mapping[s
         _reader(library.reader(name, graph.nodes[index].output), index in graph.constants)
         for name, index in zip(names, inputs, strict=True)
     )
-    return Run(names, readers, library.pointer, tuple(steps), picked(outputs), (None,) * (slots.count - len(inputs)))
+    blank = (None,) * (slots.count - len(inputs))
+    written = _written(graph, outputs, launches, library, slots)
+    return Run(names, readers, library.pointer, tuple(steps), picked(outputs), blank, written)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +117,19 @@ class Places:
     def address(self, value: Value) -> int:
         """Where the address of a value's array stands."""
         return self.count + self.numbers[value]
+
+
+def _written(
+    graph: Graph, outputs: Sequence[int], launches: Mapping[int, Launched], library: Arrays, slots: Places
+) -> tuple[Written | None, ...]:
+    """The outputs that kernels write as they are returned."""
+    made = {value for launch in launches.values() for value in launch.outputs}
+    return tuple(
+        Written(number, slots.address(value), library.fitting(graph.tensor(value)))
+        if value in made and number == slots.numbers[value]
+        else None
+        for value, number in zip(graph.outputs, outputs, strict=True)
+    )
 
 
 def _reader(read: Callable[[Any], Any], constant: bool) -> Callable[[Any], Any]:
@@ -138,7 +168,8 @@ def _kernels(
     slots: Places,
     allocated: set[Value],
 ) -> Step:
-    """Run compiled kernels one after another. Outputs that are not yet are `allocated`, and then are; kernels need addresses."""
+    """Run compiled kernels one after another. Outputs that are not yet are `allocated`, and then are, unless a call gives their
+    arrays; kernels need addresses."""
     pointer = library.pointer
     made = [value for value in dict.fromkeys(value for launch in launches for value in launch.outputs) if value not in allocated]
     allocated.update(made)
@@ -154,8 +185,9 @@ def _kernels(
 
     def step(arrays: Slots) -> None:
         for number, address, allocate in outputs:
-            arrays[number] = array = allocate()
-            arrays[address] = pointer(array)
+            if arrays[number] is None:
+                arrays[number] = array = allocate()
+                arrays[address] = pointer(array)
         weights = [kept.of(arrays[number]) for number, kept in packed]
         run(*addresses(arrays), *[weight.address for weight in weights])
 

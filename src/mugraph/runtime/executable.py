@@ -121,12 +121,18 @@ class Executable:
         outputs = self.recognized(arrays)
         return self._read(arrays) if outputs is None else outputs
 
-    def recognized(self, arrays: Sequence[Any]) -> list[Any] | None:
+    def into(self, arrays: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
+        """The outputs for these arrays: kernels write those of `outputs` that are given (others are None) and of the right shape
+        and type, contiguous on the right device. The list has them where they were written, and new arrays otherwise."""
+        made = self.recognized(arrays, outputs)
+        return self._read(arrays, outputs) if made is None else made
+
+    def recognized(self, arrays: Sequence[Any], into: Sequence[Any] = ()) -> list[Any] | None:
         """The outputs for arrays that cannot be told from those of an earlier call, where these were read in place; else None."""
         for recognize, run in self._recognized:
             addresses = recognize(arrays)
             if addresses is not None:
-                return run(arrays, addresses)
+                return run(arrays, addresses, into)
         return None
 
     def load(self, device: int | None = None) -> None:
@@ -137,13 +143,13 @@ class Executable:
         if isinstance(self.machine, NvidiaGpu):
             self._run(torch_arrays(f"cuda:{gpu_index(device)}"))
 
-    def _read(self, arrays: Sequence[Any]) -> list[Any]:
+    def _read(self, arrays: Sequence[Any], into: Sequence[Any] = ()) -> list[Any]:
         """The outputs, each input read with all that may be wrong with it; later calls with such inputs are recognized."""
         library = self.machine.arrays(arrays)
         library.expect_values(arrays)
         run = self._run(library)
         inputs = run.read(arrays)
-        outputs = library.on_device(run)(inputs, [*map(library.pointer, inputs)])
+        outputs = library.on_device(run)(inputs, [*map(library.pointer, inputs)], into)
         if all(read is given for read, given in zip(inputs, arrays, strict=True)):
             self._recognize(library, run, inputs)
         return outputs

@@ -1,0 +1,61 @@
+"""Saved ranges of sizes: whether their programs, and the muGraphs for them, are one and the same slice by slice.
+
+Then the results at all sizes are slices of those of the graphs that are saved, for every function that is this program of each
+slice (docs/theory.md, "Any size from slices"). That a function is one, nothing in a folder can say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from mugraph.checker.form import check_shapes, graph_of
+from mugraph.checker.lookups import places_with_lookups, with_inputs_for_lookups
+from mugraph.checker.saved_files import Json, Rejected, Undecided, read, read_sizes
+from mugraph.checker.slice_axes import cut_axis
+
+
+def check_sizes(folder: Path) -> tuple[int, ...]:
+    """The sizes of a saved range, of which each program is cut to one slice again, and each muGraph along the same dimensions.
+
+    Raises Rejected, naming what is wrong, and Undecided where the slices are not one graph as they are written.
+    """
+    try:
+        document, places = read_sizes(folder)
+        dims = document["inputs"]
+        low, high = document["dimension"]["low"], document["dimension"]["high"]
+        if not all(low <= size <= high for size in places):
+            raise Rejected("sizes.json: a size of the table is outside of its range")
+        slices = {size: _slice(place, dims, size) for size, place in places.items()}
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise Rejected(f"the saved range is malformed ({type(error).__name__}: {error})") from None
+    _compare(slices)
+    return tuple(slices)
+
+
+def _slice(folder: Path, dims: list[int | None], size: int) -> tuple[Json, list[int | None]]:
+    """The program of a result at size 1 of the axis, and the axis in its outputs, which is where its muGraph has it."""
+    saved = read(folder)
+    graphs = []
+    for name in ("program.json", "graph.json"):
+        graph = graph_of(saved.document(name), name)
+        check_shapes(graph, name)
+        graphs.append(graph)
+    program, graph = graphs
+    inputs = [node["outputs"][0]["shape"] for node in program["nodes"] if node["op"] == "input"]
+    if len(inputs) != len(dims) or any(dim is not None and shape[dim] != size for shape, dim in zip(inputs, dims, strict=True)):
+        raise Rejected(f"sizes/{size}: its program does not take inputs of that size where sizes.json says")
+    places = places_with_lookups(program, graph, dims)
+    (ours, outputs), (_, theirs) = (cut_axis(each, places) for each in with_inputs_for_lookups(program, graph))
+    if outputs != theirs:
+        raise Rejected(f"sizes/{size}: the muGraph has the axis in other dimensions of its outputs than the program")
+    return ours, outputs
+
+
+def _compare(slices: Mapping[int, tuple[Json, list[int | None]]]) -> None:
+    """Raise Undecided unless all sizes have one program of a slice."""
+    largest = max(slices)
+    for size, (program, outputs) in slices.items():
+        ours, others = slices[largest]
+        if (program, outputs) != (ours, others) and not (size == 1 and program == ours):
+            raise Undecided(f"the programs of a slice at sizes {size} and {largest} are not written alike, and are not compared")

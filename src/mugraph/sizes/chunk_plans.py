@@ -1,0 +1,116 @@
+"""Which kernels cover a size: the cheapest way to put it together of sizes that there are kernels for."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import NamedTuple
+
+
+class Chunk(NamedTuple):
+    """Kernels for `size` slices run on those from `start` on."""
+
+    start: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkPlan:
+    """Chunks that cover a size, in order: the last overlaps the one before where sizes do not add up, and a lone one that is
+    larger is padded. No chunks are the function itself, which takes any size."""
+
+    chunks: tuple[Chunk, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Seconds of what a size is covered by: of `kernels` by size, of the function itself (`own`) at some sizes, and besides of
+    each `chunk` that is one of several, and of `padding`."""
+
+    kernels: Mapping[int, float]
+    own: Mapping[int, float] = field(default_factory=dict)
+    chunk: float = 0.0
+    padding: float = 0.0
+
+    def plan(self, size: int) -> ChunkPlan:
+        """The cheapest plan for a size: among those with sizes in descending order, each of them as often as fits, once less
+        often, or not at all."""
+        plans = [self._by_itself(size), *self._padded(size)]
+        if size in self.kernels:
+            plans.append(ChunkPlan((Chunk(0, size),), self.kernels[size]))
+        sizes = sorted((known for known in self.kernels if known < size), reverse=True)
+        if sizes:
+            seconds, chosen = self._covered(size, sizes, 0, {})
+            plans.append(ChunkPlan(_placed(size, chosen), seconds))
+        return min(plans, key=_seconds)
+
+    def special(self, size: int) -> float:
+        """Seconds that kernels for this very size would take, between what is known of its neighbours; the function, if that is
+        faster."""
+        known = {each: min(self.kernels.get(each, _NEVER), self.own.get(each, _NEVER)) for each in {*self.kernels, *self.own}}
+        return between(known, size)
+
+    def ratio(self, size: int) -> float:
+        """The speed of a size's plan beside that of kernels for this very size, as far as costs say."""
+        return self.special(size) / self.plan(size).seconds
+
+    def _by_itself(self, size: int) -> ChunkPlan:
+        return ChunkPlan((), between(self.own, size))
+
+    def _padded(self, size: int) -> list[ChunkPlan]:
+        larger = {known: seconds for known, seconds in self.kernels.items() if known > size}
+        if not larger:
+            return []
+        chosen = min(larger, key=larger.__getitem__)
+        return [ChunkPlan((Chunk(0, chosen),), larger[chosen] + self.padding)]
+
+    def _covered(
+        self, rest: int, sizes: Sequence[int], first: int, known: dict[tuple[int, int], tuple[float, tuple[int, ...]]]
+    ) -> tuple[float, tuple[int, ...]]:
+        """Seconds and sizes of chunks that cover what is left, of sizes from the `first` on."""
+        if (rest, first) in known:
+            return known[rest, first]
+        size = sizes[first]
+        cost, fitting = self.kernels[size] + self.chunk, rest // size
+        often = -(-rest // size)
+        best = (often * cost, (size,) * often)
+        if first + 1 < len(sizes):
+            for count in {fitting, max(fitting - 1, 0), 0}:
+                if rest > count * size:
+                    seconds, others = self._covered(rest - count * size, sizes, first + 1, known)
+                    best = min(best, (count * cost + seconds, (size,) * count + others))
+        known[rest, first] = best
+        return best
+
+
+_NEVER = float("inf")
+
+
+def between(known: Mapping[int, float], size: int) -> float:
+    """What is known at some sizes, linearly in between; below them as at the smallest, beyond them in proportion to the largest.
+    Infinite where nothing is known."""
+    if not known:
+        return _NEVER
+    if size in known:
+        return known[size]
+    sizes = sorted(known)
+    place = bisect.bisect(sizes, size)
+    if place in (0, len(sizes)):
+        end = sizes[0] if place == 0 else sizes[-1]
+        return known[end] * max(size / end, 1)
+    low, high = sizes[place - 1], sizes[place]
+    return known[low] + (known[high] - known[low]) * (size - low) / (high - low)
+
+
+def _seconds(plan: ChunkPlan) -> float:
+    return plan.seconds
+
+
+def _placed(size: int, chosen: Sequence[int]) -> tuple[Chunk, ...]:
+    """Chunks one after another, the last so that it ends where the whole does."""
+    starts = [0, *accumulate(chosen[:-1])]
+    starts[-1] = size - chosen[-1]
+    return tuple(map(Chunk, starts, chosen))

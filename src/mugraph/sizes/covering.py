@@ -1,0 +1,110 @@
+"""A call at one size, put together of kernels for others: each runs on a chunk of the slices and writes its part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from mugraph.errors import InvalidInput, ShapeMismatch
+from mugraph.frontend.torch_casts import TORCH_DTYPES
+from mugraph.results.superoptimized import Superoptimized
+from mugraph.runtime import Executable
+from mugraph.sizes.chunk_plans import Chunk
+from mugraph.sizes.sliced_programs import Places, SlicedProgram
+
+
+class CallingAtSize(Protocol):
+    """What `mugraph.frontend.calling.Calling` has for calls."""
+
+    def plain(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any] | None: ...
+    def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]: ...
+    def unflatten(self, outputs: Sequence[Any], inputs: Sequence[Any] = ()) -> Any: ...
+
+
+class Covering:
+    """What runs a function at `size` by kernels for the sizes of `chunks`. Safe to call from several threads.
+
+    Chunks are views of the inputs where the dimension is their first. Kernels write their parts of the outputs in place there;
+    elsewhere these are copied. A lone chunk that is larger than the size gets its last slice repeated: what is computed besides
+    is defined, and integers are places of tables, where they are for the function. Its results are left out.
+    """
+
+    def __init__(
+        self,
+        calling: CallingAtSize,
+        inputs: Places,
+        program: SlicedProgram,
+        size: int,
+        chunks: Sequence[Chunk],
+        results: Mapping[int, Superoptimized],
+    ) -> None:
+        self.size, self.calling = size, calling
+        self._axes = [(number, dim) for number, dim in enumerate(inputs) if dim is not None]
+        self._places = list(zip(program.outputs, program.widths, strict=True))
+        self._chunks = [self._chunk(chunk, results[chunk.size]) for chunk in chunks]
+        reached = max(chunk.start + chunk.size for chunk in chunks)
+        self._rows = None if reached == size else torch.arange(reached).clamp_(max=size - 1)
+        self._whole = [None if dim is None else _slice(dim, 0, size * width) for dim, width in self._places]
+        self._made = [
+            None if dim is None else (_with_size(tensor.shape, dim, size * width), TORCH_DTYPES[tensor.dtype])
+            for tensor, (dim, width) in zip(results[chunks[0].size].program.output_tensors, self._places, strict=True)
+        ]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the function returns; raises ShapeMismatch and InvalidInput as its results do."""
+        given = self.calling.plain(args, kwargs)
+        inputs = self.calling.flatten(args, kwargs) if given is None else given
+        try:
+            for number, dim in self._axes:
+                if inputs[number].shape[dim] != self.size:
+                    raise ShapeMismatch(f"an input has size {inputs[number].shape[dim]} where others have {self.size}")
+            outputs = self._outputs(inputs) if self._rows is None else self._padded(inputs, self._rows)
+        except (InvalidInput, ShapeMismatch):
+            self.calling.flatten(args, kwargs)  # which says what of the whole arguments does not fit
+            raise
+        return self.calling.unflatten(outputs, inputs)
+
+    def _outputs(self, inputs: Sequence[Any]) -> list[Any]:
+        """The outputs of the program for its inputs at this size."""
+        device = inputs[0].device
+        outputs: list[Any] = [None if made is None else torch.empty(made[0], dtype=made[1], device=device) for made in self._made]
+        for executable, read, written in self._chunks:
+            parts = list(inputs)
+            for number, place in read:
+                parts[number] = inputs[number][place]
+            wanted = [None if place is None else output[place] for output, place in zip(outputs, written, strict=True)]
+            for number, (part, made) in enumerate(zip(wanted, executable.into(parts, wanted), strict=True)):
+                if part is None:
+                    outputs[number] = made  # of no slice, and the same in each chunk
+                elif made is not part:
+                    part.copy_(made)
+        return outputs
+
+    def _padded(self, inputs: Sequence[Any], rows: torch.Tensor) -> list[Any]:
+        """The outputs by one chunk that is larger than this size."""
+        parts, rows = list(inputs), rows.to(inputs[0].device)
+        for number, dim in self._axes:
+            parts[number] = inputs[number].index_select(dim, rows)
+        ((executable, _, _),) = self._chunks
+        made = executable(*parts)
+        return [output if place is None else output[place].contiguous() for output, place in zip(made, self._whole, strict=True)]
+
+    def _chunk(self, chunk: Chunk, result: Superoptimized) -> tuple[Executable, list[tuple[int, _Part]], list[_Part | None]]:
+        """What computes a chunk, which parts of the inputs it reads, and which of the outputs it writes."""
+        start, size = chunk
+        read = [(number, _slice(dim, start, size)) for number, dim in self._axes]
+        written = [None if dim is None else _slice(dim, start * width, size * width) for dim, width in self._places]
+        return result.executable, read, written
+
+
+_Part = tuple[slice, ...]
+
+
+def _slice(dim: int, start: int, size: int) -> _Part:
+    return (*[slice(None)] * dim, slice(start, start + size))
+
+
+def _with_size(shape: tuple[int, ...], dim: int, size: int) -> tuple[int, ...]:
+    return (*shape[:dim], size, *shape[dim + 1 :])

@@ -1,0 +1,397 @@
+"""One result for a range of sizes of a function's dimensions.
+
+Where the function acts on slices along its dynamic dimension (`mugraph.sizes.sliced_functions`), a table of sizes is searched,
+proved and measured, and every other size is put together of these at once. Elsewhere kernels are made for each size at its first
+call, by the muGraph that won at the nearest size of the table: its structure is known, so it is scheduled, compiled, proved and
+compared with float64 at the new size, and neither searched nor measured again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from mugraph.errors import InvalidInput, ShapeMismatch, StorageError
+from mugraph.frontend import require_torch
+from mugraph.results.data import Shared
+from mugraph.results.superoptimized import Superoptimized
+from mugraph.runtime.baselines import EAGER
+from mugraph.runtime.benchmarking import measure
+from mugraph.sizes.chunk_plans import Chunk, ChunkPlan, Costs
+from mugraph.sizes.dims import Declared, Dynamic, Sizes
+from mugraph.support.deadline import Deadline
+
+if TYPE_CHECKING:
+    from mugraph.ir.graph import Graph
+    from mugraph.sizes.covering import Covering
+    from mugraph.sizes.saved_sizes import LoadedSizes
+    from mugraph.sizes.sliced_functions import SlicedFunction
+
+Optimize = Callable[..., Superoptimized]
+"""`mugraph.superoptimize`."""
+
+_WANTED = 0.85
+"""The speed that every size is to have beside kernels made for it."""
+_APART = 4
+"""Neighbours in a table differ by this factor at most: what is not measured is known from them."""
+_MOST = 16
+"""Sizes of a table at most."""
+_ANCHORS = 0.6
+"""The part of the budget for the sizes that are searched freely; the others take over what was found there."""
+_LOOKED_AT = 512
+"""Sizes of a range that are looked at for the slowest."""
+_ROUNDS, _SECONDS = 30, 1.0
+"""In which all sizes of a table are timed beside each other, and how long at most."""
+
+
+class DynamicSuperoptimized(Shared):
+    """The result of `mugraph.superoptimize(..., dynamic=...)`: call it like the function it replaces, with any declared sizes.
+
+    `sliced` says why sizes are put together of those in `table`; where it is None, `reason` says why not, and the first call with
+    new sizes compiles for them, which takes about a second; threads that need them wait for it.
+    """
+
+    def __init__(self, fn: Callable[..., Any], dynamic: Dynamic, settings: Mapping[str, Any], optimize: Optimize) -> None:
+        self.fn, self.settings = fn, dict(settings)
+        self.declared = Declared.of(dynamic)
+        self.dims = self.declared.dims
+        self.sliced: SlicedFunction | None = None
+        self.reason = ""
+        self.table: dict[Sizes, Superoptimized] = {}
+        """The sizes that were searched and measured."""
+        self.specializations: dict[Sizes, Superoptimized] = {}
+        """All sizes that were compiled for so far."""
+        self.costs = Costs({})
+        """Of a function that acts on slices."""
+        self._optimize = optimize
+        self._first = next((argument, position) for argument, dims in dynamic.items() for position in dims)
+        self._runs: dict[Sizes, Callable[..., Any]] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the function returns for these arguments; raises ShapeMismatch for sizes outside the declared ranges."""
+        sizes = self._sizes_at_once(args)
+        run = self._runs.get(sizes)
+        if run is None or kwargs:
+            sizes = self.declared.sizes_of(args, kwargs)
+            run = self._runs.get(sizes)
+        if run is None:
+            run = self._runs[sizes] = self._run(sizes, args, kwargs)
+        try:
+            return run(*args, **kwargs)
+        except ShapeMismatch:
+            self.declared.sizes_of(args, kwargs)  # which says where sizes disagree
+            raise
+
+    def _sizes_at_once(self, args: Sequence[Any]) -> Sizes:
+        """The size that the first argument says, where there is one dimension: what runs then looks at the others."""
+        argument, position = self._first
+        if isinstance(argument, str) or argument >= len(args) or self.sliced is None:
+            return ()
+        shape = getattr(args[argument], "shape", ())
+        return (shape[position],) if -len(shape) <= position < len(shape) else ()
+
+    def at(self, *args: Any, **kwargs: Any) -> Superoptimized:
+        """The result for these very sizes of arguments, made now if they are new."""
+        sizes = self.declared.sizes_of(args, kwargs)
+        if sizes not in self.specializations:
+            with self._lock:
+                if sizes not in self.specializations:
+                    nearest = self.table[self.nearest(sizes)]
+                    like = nearest.graph if nearest.is_one_program else None  # programs in a function are searched for each size
+                    self.specializations[sizes] = self._optimized(args, kwargs, profile=False, like=like)
+        return self.specializations[sizes]
+
+    def plan(self, size: int) -> ChunkPlan:
+        """How a size of the one dimension of a function that acts on slices is covered; raises InvalidInput for others."""
+        if self.sliced is None:
+            raise InvalidInput(f"each size has kernels of its own: {self.reason}")
+        self.sliced.dim.check(size)
+        return self.costs.plan(size)
+
+    @property
+    def claim(self) -> str:
+        """For which sizes results hold, and why, in words."""
+        if self.sliced is None:
+            return f"for each size by a certificate of its own, made at its first call ({self.reason})"
+        if not self.costs.kernels:
+            return f"{self.sliced.claim}. No kernels are faster at any size of the table, and the function itself answers"
+        sizes, bound = ", ".join(map(str, sorted(self.costs.kernels))), self.error_bound
+        wrong = "no error bound is claimed" if bound is None else f"one of them is wrong with probability at most {bound:.3g}"
+        return (
+            f"{self.sliced.claim}. The muGraphs for {sizes} are proved to compute it there and act on slices, too, so that any "
+            f"size is slices of their results; {wrong}"
+        )
+
+    @property
+    def error_bound(self) -> float | None:
+        """The probability that some muGraph which others are put together of is wrong; None where one has no bound."""
+        bounds = [self.table[size,].certificate.error_bound for size in self.costs.kernels]
+        return None if None in bounds else sum(bound for bound in bounds if bound is not None)
+
+    def sizes_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sizes:
+        """The sizes of the declared dimensions; raises ShapeMismatch where they are out of range or disagree."""
+        return self.declared.sizes_of(args, kwargs)
+
+    def nearest(self, sizes: Sizes) -> Sizes:
+        """The sizes of the table that differ by the smallest factors."""
+        return min(self.table, key=lambda known: (sum(abs(math.log(n / m)) for n, m in zip(known, sizes, strict=True)), known))
+
+    def save(self, path: str | Path) -> Path:
+        """Write the table as a folder, which `DynamicSuperoptimized.load` reads (`mugraph.sizes.saved_sizes`).
+
+        Raises StorageError where each size has kernels of its own, and what saving a result raises.
+        """
+        from mugraph.sizes.saved_sizes import save  # loads PyTorch
+
+        if self.sliced is None:
+            raise StorageError(f"each size has kernels of its own ({self.reason}); save the results of its `table`")
+        table = {size: result for (size,), result in self.table.items() if self.sliced.is_acted_on_by(result.graph)}
+        costs = replace(self.costs, kernels={size: _seconds(result) for size, result in table.items()}, own={})
+        return save(Path(path), self.sliced, self.declared.dynamic, table, costs, self.claim)
+
+    @staticmethod
+    def load(path: str | Path, trust_sources: bool = False) -> LoadedSizes:
+        """What `save` wrote, compiled for this machine; it is called with one tensor per input of the program, in order.
+
+        Raises InvalidInput and UntrustedSources as `mugraph.load` does, which says what `trust_sources` is.
+        """
+        require_torch(f"to run {path}")
+        from mugraph.sizes.saved_sizes import load  # loads PyTorch
+
+        return load(Path(path), trust_sources)
+
+    def _run(self, sizes: Sizes, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
+        """What answers calls with these sizes."""
+        if sizes in self.specializations:
+            return self.specializations[sizes]
+        if self.sliced is None:
+            return self.at(*args, **kwargs)
+        (size,) = sizes
+        plan = self.costs.plan(size)
+        return self.covering(size, plan.chunks) if plan.chunks else self.fn
+
+    def covering(self, size: int, chunks: Sequence[Chunk]) -> Covering:
+        """What runs a size by kernels of the table, of a function that acts on slices."""
+        from mugraph.sizes.covering import Covering  # loads PyTorch
+
+        assert self.sliced is not None
+        table = {size: result for (size,), result in self.table.items()}
+        return Covering(self.sliced.calling_at(size), self.sliced.inputs, self.sliced.slice, size, chunks, table)
+
+    def _optimized(self, args: Sequence[Any], kwargs: Mapping[str, Any], **settings: Any) -> Superoptimized:
+        if args and kwargs:
+            raise InvalidInput("call with positional or with keyword arguments, not with both")
+        return self._optimize(self.fn, kwargs or tuple(args), **{**self.settings, **settings})
+
+    def fill(self, sizes: Sizes, args: Sequence[Any], kwargs: Mapping[str, Any], **settings: Any) -> Superoptimized:
+        """Search and measure at some sizes, on the example arguments repeated or cut to them."""
+        made = self._optimized(*self.declared.resized(sizes, args, kwargs), **settings)
+        self.table[sizes] = self.specializations[sizes] = made
+        return made
+
+    def __reduce__(self) -> NoReturn:
+        raise StorageError("functions optimized for ranges of sizes cannot be pickled; save the results of its `table`")
+
+    def __repr__(self) -> str:
+        ranges = ", ".join(f"{dim.name} {dim.low}..{dim.high}" for dim in self.dims.values())
+        how = f"{len(self.specializations)} compiled" if self.sliced is None else "which cover all others"
+        return f"<DynamicSuperoptimized for {ranges}: {len(self.table)} sizes measured, {how}>"
+
+
+def superoptimized_for_sizes(
+    optimize: Optimize,
+    fn: Callable[..., Any],
+    arguments: tuple[Sequence[Any], Mapping[str, Any]],
+    dynamic: Dynamic,
+    table: Sequence[Mapping[str, int]] | None,
+    budget: float | None,
+    settings: Mapping[str, Any],
+) -> DynamicSuperoptimized:
+    """What `mugraph.superoptimize` makes for ranges of sizes, which `optimize` is."""
+    args, kwargs = arguments
+    result = DynamicSuperoptimized(fn, dynamic, settings, optimize)
+    result.declared.sizes_of(args, kwargs)
+    listed = None if table is None else result.declared.listed(table)
+    require_torch("to optimize PyTorch functions")
+    from mugraph.frontend.symbolic_axis import SizeMatters
+    from mugraph.sizes.sliced_functions import sliced_function
+
+    try:
+        result.sliced = sliced_function(fn, result.declared, args, kwargs)
+    except SizeMatters as error:
+        result.reason = str(error)
+    if result.sliced is None or listed is not None:
+        entries = _ends(result.declared) if listed is None else listed
+        share = None if budget is None else budget / len(entries)
+        result.settings["budget"] = share
+        for sizes in entries:
+            result.fill(sizes, args, kwargs)
+        if result.sliced is not None:
+            _Table(result, args, kwargs, Deadline(None)).settle()
+        return result
+    _Table(result, args, kwargs, Deadline(budget)).fill()
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """The table of a function that acts on slices, while it is filled."""
+
+    result: DynamicSuperoptimized
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    deadline: Deadline
+
+    def fill(self) -> None:
+        """Search at the ends and in the middle of the range, then add sizes where others would be slow as far as costs say."""
+        assert self.result.sliced is not None
+        dim = self.result.sliced.dim
+        middle = min(dim.high, max(dim.low, 2 ** round(math.log2(dim.low * dim.high) / 2)))
+        anchors = list(dict.fromkeys([dim.high, dim.low, middle]))
+        for number, size in enumerate(anchors):
+            if not number or not self.deadline.passed:
+                share = self.deadline.share(_ANCHORS / len(anchors))
+                self.result.fill((size,), self.args, self.kwargs, budget=share)
+        self.result.settings["budget"] = None
+        self.settle()
+        while self.result.sliced is not None and len(self.result.table) < _MOST and not self.deadline.passed:
+            size = self._missing()
+            if size is None:
+                return
+            self._take_over(size)
+            self.settle()
+
+    def settle(self) -> None:
+        """Compute the costs of what may be a part of others; without anything of that kind each size is by itself."""
+        result, sliced = self.result, self.result.sliced
+        assert sliced is not None
+        kernels: dict[int, Superoptimized] = {}
+        for (size,), made in result.table.items():
+            if not made.is_one_program or not sliced.is_program_of(made.program):
+                result.sliced, result.reason = None, f"its program at size {size} is another one than was proved to act on slices"
+                return
+            if made.found and sliced.is_acted_on_by(made.graph):
+                kernels[size] = made
+        measured = any(made.report.original_latency is not None for made in result.table.values())
+        if not kernels and not measured:
+            result.sliced, result.reason = None, "no kernels were found for any size of the table"
+            return
+        chunk, padding = (result.costs.chunk, result.costs.padding) if result.costs.kernels else self._of_chunks(kernels)
+        seconds, own = self._together(kernels) if measured else ({size: _seconds(made) for size, made in kernels.items()}, {})
+        result.costs = Costs(seconds, own, chunk, padding)
+
+    def _together(self, kernels: Mapping[int, Superoptimized]) -> tuple[dict[int, float], dict[int, float]]:
+        """Seconds of kernels and of the function at the sizes of the table, all in turns: what other programs do meanwhile slows
+        down all of them."""
+        machine = next(iter(self.result.table.values())).executable.machine
+        sizes = [size for (size,) in self.result.table]
+        calls = {f"{size}": machine.timed(self._call(size, made)).run for size, made in kernels.items()}
+        calls |= {f"own {size}": machine.timed(self._call(size, self.result.fn)).run for size in sizes}
+        seconds = {name: statistics.median(each) for name, each in measure(calls, _ROUNDS, budget=_SECONDS).items()}
+        return {size: seconds[f"{size}"] for size in kernels}, {size: seconds[f"own {size}"] for size in sizes}
+
+    def _missing(self) -> int | None:
+        """The size to add to the table: in the middle between two that are far apart, or between which most sizes would be slow,
+        on a logarithmic scale; None if none would be."""
+        assert self.result.sliced is not None
+        dim, costs = self.result.sliced.dim, self.result.costs
+        known = sorted(size for (size,) in self.result.table)
+        for low, high in itertools.pairwise(known):
+            if high > _APART * low:
+                return _middle(low, high)
+        step = max((dim.high - dim.low) / _LOOKED_AT, 1)
+        looked_at = {round(dim.low + step * number) for number in range(int((dim.high - dim.low) / step) + 1)}
+        looked_at |= {size + 1 for size in known if size < dim.high} | {2**power for power in range(dim.high.bit_length())}
+        ratios = {size: costs.ratio(size) for size in looked_at if known[0] < size < known[-1] and size not in known}
+        slow: dict[tuple[int, int], float] = {}
+        for size, ratio in ratios.items():
+            if ratio < _WANTED:
+                around = max(each for each in known if each < size), min(each for each in known if each > size)
+                slow[around] = slow.get(around, 0.0) + 1 / size
+        return _middle(*max(slow, key=slow.__getitem__)) if slow else None
+
+    def _take_over(self, size: int) -> None:
+        """Fill in a size with the forms of muGraphs that won at its neighbours: the faster of both."""
+        known = sorted(each for (each,) in self.result.table)
+        around = [max(each for each in known if each < size), min(each for each in known if each > size)]
+        found = [self.result.table[each,] for each in around if self.result.table[each,].found]
+        made = [
+            self.result.fill((size,), self.args, self.kwargs, like=graph, budget=self.deadline.remaining)
+            for graph in _different([each.graph for each in found])
+        ]
+        made.sort(key=lambda each: _seconds(each) if each.found else math.inf)
+        if not made:
+            made = [self.result.fill((size,), self.args, self.kwargs, budget=self.deadline.remaining)]
+        self.result.table[size,] = self.result.specializations[size,] = made[0]
+
+    def _of_chunks(self, kernels: Mapping[int, Superoptimized]) -> tuple[float, float]:
+        """Seconds that a chunk costs beside its kernels, and that padding does, as measured at the smallest size."""
+        if not kernels or not kernels[min(kernels)].executable.machine.available:
+            return 0.0, 0.0
+        size = min(kernels)
+        result = kernels[size]
+        runs: dict[str, tuple[int, Callable[..., Any]]] = {"alone": (size, result)}
+        runs["two"] = 2 * size, self.result.covering(2 * size, [Chunk(0, size), Chunk(size, size)])
+        if size > 1:
+            runs["padded"] = size - 1, self.result.covering(size - 1, [Chunk(0, size)])
+        calls = {name: self._call(*run) for name, run in runs.items()}
+        timed = {name: result.executable.machine.timed(call).run for name, call in calls.items()}
+        seconds = {name: statistics.median(each) for name, each in measure(timed, _ROUNDS).items()}
+        chunk = max(seconds["two"] / 2 - seconds["alone"], 0.0)
+        return chunk, max(seconds.get("padded", seconds["alone"] + 2 * chunk) - seconds["alone"], 0.0)
+
+    def _call(self, size: int, run: Callable[..., Any]) -> Callable[[], object]:
+        """A call with the example arguments at a size, of which nobody wants gradients."""
+        import torch
+
+        args, kwargs = self.result.declared.resized((size,), self.args, self.kwargs)
+
+        def call() -> object:
+            with torch.inference_mode():
+                return run(*args, **kwargs)
+
+        return call
+
+
+def _seconds(result: Superoptimized) -> float:
+    """Seconds of a call: measured beside the function, alone, or predicted."""
+    duel = result.report.baselines.get(EAGER)
+    if duel is not None and duel.ours is not None:
+        return duel.ours.median
+    return next((each for each in (result.best.latency, result.best.cost) if each is not None), 0.0)
+
+
+def _middle(low: int, high: int) -> int | None:
+    """A size between two, a power of two where there is one, or one with as few digits in base two as there can be."""
+    if high - low < 2:
+        return None
+    aim = math.sqrt(low * high)
+    for power in range(high.bit_length(), -1, -1):
+        step = 1 << power
+        inside = [size for size in (int(aim) // step * step, (int(aim) // step + 1) * step) if low < size < high]
+        if inside:
+            return min(inside, key=lambda size: abs(math.log(size / aim)))
+    return None
+
+
+def _different(graphs: Sequence[Graph]) -> list[Graph]:
+    """Graphs, one of each form."""
+    from mugraph.selection.structure_key import form_of
+
+    return list({form_of(graph): graph for graph in graphs}.values())
+
+
+def _ends(declared: Declared) -> list[Sizes]:
+    """The ends of each range, and of a single one its geometric middle."""
+    ends = [[dim.low, dim.high] for dim in declared.dims.values()]
+    if len(declared.dims) == 1:
+        (dim,) = declared.dims.values()
+        ends[0].append(min(dim.high, 2 ** round(math.log2(dim.low * dim.high) / 2)))
+    return sorted(set(itertools.product(*ends)))

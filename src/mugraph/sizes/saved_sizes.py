@@ -1,0 +1,187 @@
+"""A range of sizes on disk: what a saved program is (`mugraph.results.serialization`), for each size of the table, and how they
+cover the others.
+
+mugraph.json      the manifest, of the kind `sizes`
+sizes.json        the dimension and its range, where it stands in inputs and outputs, what sizes cost, the claim in words
+sizes/M/...       the saved result for size M
+
+That the programs are one program of each slice is proved again when the folder is read. Whose function they are, and that it is
+this at every other size, is not in it: `mugraph verify --certificate DIR FILE.py:f` asks PyTorch again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from mugraph.errors import InvalidInput, ShapeMismatch
+from mugraph.frontend.calling import filled, structure_of
+from mugraph.results.data import Shared
+from mugraph.results.places import check_replaceable
+from mugraph.results.serialization import (
+    RANGE,
+    documents,
+    json_text,
+    kind_of,
+    parsed,
+    read_files,
+    read_manifest,
+    with_manifest,
+    write_folder,
+)
+from mugraph.results.superoptimized import Superoptimized, load_program
+from mugraph.sizes.chunk_plans import Chunk, ChunkPlan, Costs
+from mugraph.sizes.covering import Covering
+from mugraph.sizes.dims import Dim, Dynamic
+from mugraph.sizes.sliced_functions import SlicedFunction
+from mugraph.sizes.sliced_programs import SlicedProgram
+
+DOCUMENT = "sizes.json"
+
+
+def save(
+    path: Path,
+    sliced: SlicedFunction,
+    dynamic: Dynamic,
+    table: Mapping[int, Superoptimized],
+    costs: Costs,
+    claim: str,
+) -> Path:
+    """Write the results of a table to the folder `path`, as `mugraph.results.serialization.save` does, with their `costs`."""
+    check_replaceable(path)
+    some = next(iter(table.values()))
+    record = {
+        "dimension": {"name": sliced.dim.name, "low": sliced.dim.low, "high": sliced.dim.high},
+        "dynamic": [[argument, position] for argument, dims in dynamic.items() for position in dims],
+        "claim": claim,
+        "compared": list(sliced.sizes),
+        "inputs": list(sliced.inputs),
+        "structure": structure_of(sliced.calling, len(some.program.outputs)),
+        "seconds": {str(size): costs.kernels[size] for size in sorted(table)},
+        "chunk": costs.chunk,
+        "padding": costs.padding,
+    }
+    files = {DOCUMENT: json_text(record)}
+    for size, made in sorted(table.items()):
+        files |= {f"{RANGE}/{size}/{name}": text for name, text in documents(made).items()}
+    return write_folder(path, with_manifest(files, some.target, {}, kind=RANGE))
+
+
+@dataclass(frozen=True, slots=True)
+class SavedSizes:
+    """What a folder says, of which no program was compiled again."""
+
+    manifest: Mapping[str, Any]
+    dim: Dim
+    dynamic: tuple[tuple[int | str, int], ...]
+    """Arguments of the function, and their dimensions of varying size."""
+    claim: str
+    inputs: tuple[int | None, ...]
+    structure: Any
+    costs: Costs
+    programs: Mapping[int, Path]
+    """The folders of the results, by size."""
+
+    @classmethod
+    def of(cls, folder: Path) -> SavedSizes:
+        """What the folder says; raises InvalidInput for a file that was changed or is malformed."""
+        manifest = read_manifest(folder)
+        if kind_of(manifest) != RANGE:
+            raise InvalidInput(f"{folder} holds no range of sizes; read it with mugraph.load")
+        files = read_files(folder, manifest, _is_of_sizes)
+        record = parsed(folder, files, DOCUMENT)
+        try:
+            dim = Dim(str(record["dimension"]["name"]), record["dimension"]["low"], record["dimension"]["high"])
+            seconds = {int(size): float(each) for size, each in record["seconds"].items()}
+            costs = Costs(seconds, {}, float(record["chunk"]), float(record["padding"]))
+            inputs = tuple(None if place is None else int(place) for place in record["inputs"])
+            dynamic = tuple((argument, int(position)) for argument, position in record["dynamic"])
+            programs = {size: folder / RANGE / str(size) for size in sorted(seconds)}
+            return cls(manifest, dim, dynamic, str(record["claim"]), inputs, record["structure"], costs, programs)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InvalidInput(f"{folder / DOCUMENT} is malformed ({error}); optimize and save again") from None
+
+
+class LoadedSizes(Shared):
+    """What `DynamicSuperoptimized.load` reads: call it with one tensor per input, in order, of any size in the range."""
+
+    def __init__(self, saved: SavedSizes, table: Mapping[int, Superoptimized], places: SlicedProgram) -> None:
+        self.dim, self.claim, self.costs = saved.dim, saved.claim, saved.costs
+        self.table = dict(table)
+        self._structure, self._inputs, self._places = saved.structure, saved.inputs, places
+        self._runs: dict[int, Callable[..., Any]] = {}
+
+    def __call__(self, *tensors: Any) -> Any:
+        """The outputs in the structure that the function returned them; raises ShapeMismatch and InvalidInput."""
+        number, place = next((number, place) for number, place in enumerate(self._inputs) if place is not None)
+        if number >= len(tensors):
+            raise InvalidInput(f"call with {len(self._inputs)} tensors")
+        shape = getattr(tensors[number], "shape", ())
+        if place >= len(shape):
+            raise ShapeMismatch(f"input {number} has no dimension {place}, which is {self.dim.name}")
+        size = int(shape[place])
+        if size not in self._runs:
+            self.dim.check(size)
+            self._runs[size] = self._run(size)
+        return self._runs[size](*tensors)
+
+    def plan(self, size: int) -> ChunkPlan:
+        """How a size is covered."""
+        self.dim.check(size)
+        return self.costs.plan(size)
+
+    def _run(self, size: int) -> Callable[..., Any]:
+        chunks: Sequence[Chunk] = self.costs.plan(size).chunks
+        shapes = [node.output.shape for node in self.table[chunks[0].size].program.inputs()]
+        wanted = [
+            shape if place is None else (*shape[:place], size, *shape[place + 1 :])
+            for shape, place in zip(shapes, self._inputs, strict=True)
+        ]
+        calling = _AtSize(tuple(wanted), self._structure)
+        return Covering(calling, self._inputs, self._places, size, chunks, self.table)
+
+    def __repr__(self) -> str:
+        return (
+            f"<LoadedSizes for {self.dim.name} {self.dim.low}..{self.dim.high}: {len(self.table)} sizes, which cover all others>"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _AtSize:
+    """One tensor per input, of these shapes; outputs in a structure that is known as JSON."""
+
+    shapes: tuple[tuple[int, ...], ...]
+    structure: Any
+
+    def plain(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Shapes are looked at in every call."""
+
+    def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The tensors; raises InvalidInput and ShapeMismatch where they do not fit."""
+        if kwargs or len(args) != len(self.shapes):
+            raise InvalidInput(f"call with {len(self.shapes)} tensors, in order")
+        for number, (tensor, shape) in enumerate(zip(args, self.shapes, strict=True)):
+            if tuple(getattr(tensor, "shape", ())) != shape:
+                raise ShapeMismatch(f"input {number} has shape {list(getattr(tensor, 'shape', ()))}, wanted is {list(shape)}")
+        return list(args)
+
+    def unflatten(self, outputs: Sequence[Any], inputs: Sequence[Any] = ()) -> Any:
+        """The outputs in their structure."""
+        return filled(self.structure, outputs)
+
+
+def load(folder: Path, trust_sources: bool = False) -> LoadedSizes:
+    """The range of sizes in a folder; raises what `mugraph.load` raises, also unless its programs are one of a slice."""
+    saved = SavedSizes.of(folder)
+    table = {size: load_program(place, trust_sources) for size, place in saved.programs.items()}
+    largest = SlicedProgram.of(table[max(table)].program, saved.inputs)
+    for size, result in table.items():
+        if not (largest.is_computed_by(result.program, saved.inputs) and largest.is_acted_on_by(result.graph, saved.inputs)):
+            raise InvalidInput(f"{folder}: the program of size {size} is not that of the others, slice by slice; do not use it")
+    return LoadedSizes(saved, table, largest)
+
+
+def _is_of_sizes(name: str, place: PurePosixPath) -> bool:
+    return name == DOCUMENT or place.parts[:1] == (RANGE,)

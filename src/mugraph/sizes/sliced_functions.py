@@ -1,0 +1,178 @@
+"""Whether a PyTorch function acts on slices along a dimension at every size, with the same program for a slice.
+
+Then the rows of its result at any size are rows of its results at other sizes (docs/theory.md, "Any size from slices"). Two
+proofs must agree. The calls that PyTorch records with a symbol for the size treat slices alike, by rules of their own
+(`mugraph.frontend.symbolic_axis`): that speaks of every size from 2 on. And the programs at a few sizes, 1 among them, act on
+slices by the index maps of their operators (`mugraph.verifier.parallel_axes`), and are one and the same program when they are cut
+to size 1. What depends on the size in any other way is refused, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from mugraph.errors import MugraphError
+from mugraph.frontend import trace
+from mugraph.frontend.export import recorded_at_all_sizes
+from mugraph.frontend.pytree import Arguments, FunctionCalling, same_value
+from mugraph.frontend.symbolic_axis import SizeMatters, check_slices
+from mugraph.ir.graph import Graph
+from mugraph.sizes.dims import Declared, Dim
+from mugraph.sizes.sliced_programs import Places, SlicedProgram
+
+_GENERIC = 64
+"""Programs are compared at sizes up to this one: larger tensors tell nothing more."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlicedFunction:
+    """A function whose results are the same function of each slice of its inputs, at every size of a dimension.
+
+    `inputs` says where those of the program have the dimension, `slice` what it is of one slice.
+    """
+
+    dim: Dim
+    inputs: Places
+    slice: SlicedProgram
+    calling: FunctionCalling
+    """How it was called at one of the `sizes`."""
+    sizes: tuple[int, ...]
+    """At these the programs were compared."""
+
+    @property
+    def claim(self) -> str:
+        """For which sizes results are put together of others, and why, in a sentence."""
+        sizes = ", ".join(map(str, self.sizes))
+        return (
+            f"for every size from {self.dim.low} to {self.dim.high} of {self.dim.name}: the function, as PyTorch records it with "
+            f"a symbol for the size, acts on slices, and its programs at sizes {sizes} are one program of a slice"
+        )
+
+    def is_program_of(self, program: Graph) -> bool:
+        """Whether a program, at some size of the dimension, computes the slice of each slice."""
+        return self.slice.is_computed_by(program, self.inputs)
+
+    def is_acted_on_by(self, graph: Graph) -> bool:
+        """Whether a muGraph of the function acts on slices, too."""
+        return self.slice.is_acted_on_by(graph, self.inputs)
+
+    def calling_at(self, size: int) -> FunctionCalling:
+        """How the function is called at a size."""
+        calling, dims = self.calling, iter(self.inputs)
+        leaves = tuple(
+            replace(leaf, shape=_with_size(leaf.shape, next(dims), size)) if leaf.is_tensor else leaf
+            for leaf in calling.arguments.leaves
+        )
+        parts = (calling.sources, calling.results, calling.strides, calling.inputs)
+        return FunctionCalling(calling.name, replace(calling.arguments, leaves=leaves), *parts)
+
+
+def _with_size(shape: tuple[int, ...], dim: int | None, size: int) -> tuple[int, ...]:
+    return shape if dim is None else (*shape[:dim], size, *shape[dim + 1 :])
+
+
+def sliced_function(fn: Callable[..., Any], declared: Declared, args: Sequence[Any], kwargs: Mapping[str, Any]) -> SlicedFunction:
+    """The function as one that acts on slices along its one dynamic dimension; raises SizeMatters, which says why, for others.
+
+    Arguments are those of an example call, of any declared size.
+    """
+    if len(declared.dims) > 1:
+        raise SizeMatters(f"{len(declared.dims)} dimensions are dynamic, and only along one results are put together")
+    (dim,) = declared.dims.values()
+    if dim.low == dim.high:
+        raise SizeMatters(f"dimension {dim.name} has one size")
+    generic, *sizes = _compared_sizes(dim)
+    try:
+        _check_recording(fn, declared, dim, *declared.resized((generic,), args, kwargs))
+        first = _traced(fn, declared, generic, args, kwargs)
+        if any(first.strides) or any(
+            (place.input, place.base, place.view) != (None, None, None) for place in first.results.places
+        ):
+            raise SizeMatters("it returns views of tensors, or asks how they lie in memory")
+        places = _places(first, declared, *declared.resized((generic,), args, kwargs))
+        try:
+            cut = SlicedProgram.of(first.graph, places)
+        except MugraphError as error:
+            raise SizeMatters(f"its program at size {generic} does not act on slices: {error}") from None
+        found = SlicedFunction(dim, places, cut, first, (generic, *sizes))
+        for size in sizes:
+            other = _traced(fn, declared, size, args, kwargs)
+            if not found.is_program_of(other.graph):
+                raise SizeMatters(f"its program of a slice is another one at size {size} than at {generic}")
+            if not _called_alike(first, other):
+                raise SizeMatters(f"it returns something else beside tensors at size {size} than at {generic}")
+    except SizeMatters:
+        raise
+    except MugraphError as error:  # whatever keeps it from being one program
+        raise SizeMatters(str(error)) from None
+    return found
+
+
+def _compared_sizes(dim: Dim) -> list[int]:
+    """Sizes whose programs are compared: the smallest, and two primes, beside which nothing is a multiple or a divisor."""
+    sizes = range(max(dim.low, 2), max(min(dim.high, _GENERIC), min(dim.high, dim.low + _GENERIC)) + 1)
+    primes = [size for size in sizes if all(size % divisor for divisor in range(2, size))]
+    return list(dict.fromkeys([*(primes[::-1] + list(sizes)[::-1])[:2], dim.low]))
+
+
+def _check_recording(
+    fn: Callable[..., Any], declared: Declared, dim: Dim, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> None:
+    """Raise SizeMatters unless PyTorch records the function at all sizes at once, in calls that treat slices alike."""
+    symbol = torch.export.Dim(dim.name if dim.name.isidentifier() else "size", min=dim.low, max=dim.high)
+    symbols = {
+        argument: {place % tensor.dim(): symbol for _, tensor, place, _ in Declared.of({argument: dims}).places(args, kwargs)}
+        for argument, dims in declared.dynamic.items()
+    }
+    try:
+        graph = recorded_at_all_sizes(fn, args, kwargs, symbols)
+    except (Exception, SystemExit) as error:  # whatever the function raises, or keeps PyTorch from reading it
+        raise SizeMatters(_reason(error)) from None
+    check_slices(graph)
+
+
+def _traced(fn: Callable[..., Any], declared: Declared, size: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The program at a size."""
+    positional, named = declared.resized((size,), args, kwargs)
+    return trace(fn, named or positional)
+
+
+def _dims_of_leaves(arguments: Arguments, declared: Declared, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[int | None]:
+    """For each tensor among the arguments, its dynamic dimension. Those that have one stand in one place each."""
+    values = [value for leaf, value in zip(arguments.leaves, arguments.placed(args, kwargs), strict=True) if leaf.is_tensor]
+    places: list[int | None] = [None] * len(values)
+    for _, tensor, position, _ in declared.places(args, kwargs):
+        (number,) = (number for number, value in enumerate(values) if value is tensor)
+        if places[number] is not None:
+            raise SizeMatters("an argument has the dimension twice")
+        places[number] = position % tensor.dim()
+    return places
+
+
+def _places(traced: Any, declared: Declared, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Places:
+    """For each input of a program its dynamic dimension; none of a tensor that the function brings along."""
+    given = _dims_of_leaves(Arguments.of(traced.arguments.fn, args, kwargs), declared, args, kwargs)
+    return (*given, *[None] * (len(traced.inputs) - len(given)))
+
+
+def _called_alike(one: FunctionCalling, other: FunctionCalling) -> bool:
+    """Whether results stand in the same places of one structure, beside the same constants."""
+    ours, theirs = one.results, other.results
+    if one.strides != other.strides or ours.structure != theirs.structure or len(ours.places) != len(theirs.places):
+        return False
+    return all(
+        replace(mine, constant=None) == replace(its, constant=None) and same_value(mine.constant, its.constant)
+        for mine, its in zip(ours.places, theirs.places, strict=True)
+    )
+
+
+def _reason(error: BaseException) -> str:
+    """What PyTorch found out about sizes, or else the beginning of what it says."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    conditions = [line.removeprefix("- ") for line in lines if line.startswith("- ")]
+    said = next(iter(conditions or lines), "no message")
+    return f"it cannot be recorded with a symbol for the size: {said}"

@@ -1,0 +1,184 @@
+"""Graphs of `torch.compile` at any size: in chunks from the first call on, where slices are independent, and right."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from mugraph.integrations.covered_graph import CoveredGraph, GraphAxis, Run
+from mugraph.integrations.torch_compile import compilations
+
+ALL: dict[str, Any] = {"budget": 20.0, "keep": "all", "strict": True}
+
+
+class Block(nn.Module):
+    """A norm, a perceptron, and attention between the positions of each sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.qkv, self.out = nn.LayerNorm(16), nn.Linear(16, 48), nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (part.view(x.shape[0], 3, 2, 8).transpose(1, 2) for part in self.qkv(self.norm(x)).chunk(3, -1))
+        attended = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(x.shape[0], 3, 16)
+        return x + F.gelu(self.out(attended))
+
+
+def compiled(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    torch._dynamo.reset()
+    compilations.clear()
+    run: Callable[..., Any] = torch.compile(fn, backend="mugraph", options={**ALL, **options})
+    return run
+
+
+def batch(*shape: int) -> torch.Tensor:
+    x = torch.randn(*shape)
+    torch._dynamo.mark_dynamic(x, 0)
+    return x
+
+
+def test_a_model_runs_at_any_size_without_being_compiled_again() -> None:
+    model = Block().eval()
+    fast = compiled(model)
+    with torch.inference_mode():
+        x = batch(20, 3, 16)
+        torch.testing.assert_close(fast(x), model(x), rtol=1e-5, atol=1e-5)
+        first = len(compilations)
+        assert first == 4, "the graph, and sizes 2, 8 and 32"
+        assert [bool(done.partition.pieces) for done in compilations][1:] == [True] * 3
+        for size in random.Random(0).choices(range(2, 65), k=60):
+            x = torch.randn(size, 3, 16)
+            torch.testing.assert_close(fast(x), model(x), rtol=1e-5, atol=1e-5)
+        assert len(compilations) == first
+        x = torch.randn(300, 3, 16)
+        torch.testing.assert_close(fast(x), model(x), rtol=1e-5, atol=1e-5)
+        assert len(compilations) == first + 2, "128 and 512 as well"
+
+
+def test_a_size_gets_kernels_at_its_first_call_and_none_does_at_its_third(caplog: pytest.LogCaptureFixture) -> None:
+    w = torch.randn(16, 24)
+
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = torch.softmax(x @ w, -1)
+        return y, y.sum(-1)
+
+    fast = compiled(fn)
+    with torch.inference_mode(), caplog.at_level(logging.INFO, logger="mugraph.torch_compile"):
+        for size in (8, 5, 5, 5, 5, 3):
+            x = batch(size, 16) if size == 8 else torch.randn(size, 16)
+            for ours, theirs in zip(fast(x), fn(x), strict=True):
+                torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+    assert "keep coming" not in caplog.text
+    assert len(compilations) == 3
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: (x - x.mean(0)).exp(),
+        lambda x: x.exp() / x.shape[0],
+        lambda x: x.exp().cumsum(0),
+        lambda x: x.flip(0).exp(),
+        lambda x: torch.softmax(x, 0),
+        lambda x: (x @ x.T).exp(),
+        lambda x: x.exp() + torch.arange(x.shape[0])[:, None],
+        lambda x: x.exp()[: x.shape[0] // 2],
+        lambda x: F.batch_norm(x, None, None, training=True).exp(),
+    ],
+)
+def test_what_is_not_independent_runs_as_before(fn: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:
+    fast = compiled(fn, sizes=2)
+    with torch.inference_mode(), caplog.at_level(logging.INFO, logger="mugraph.torch_compile"):
+        for size in (6, 9, 4, 6, 7, 6, 6):
+            x = batch(size, 8) if size == 9 else torch.randn(size, 8)
+            torch.testing.assert_close(fast(x), fn(x), rtol=1e-4, atol=1e-5)
+    assert "to cover others" not in caplog.text
+
+
+def test_conditions_on_the_size_are_those_of_other_graphs() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x, -1) * (2 if x.shape[0] == 7 else 3 if x.shape[0] % 5 == 0 else 1)
+
+    torch._dynamo.reset()
+    fast: Any = torch.compile(fn, backend="mugraph", dynamic=True, options=ALL)
+    with torch.inference_mode():
+        for size in (4, 7, 10, 6, 9, 7, 15, 8, 7):
+            x = torch.randn(size, 16)
+            torch.testing.assert_close(fast(x), fn(x), rtol=1e-5, atol=1e-5)
+
+
+# --- plans, without torch.compile ------------------------------------------------------------------------------------
+
+AXIS = GraphAxis(1, ((0, 0),), ((0, 2), None))
+
+
+def general(x: torch.Tensor, size: int) -> list[torch.Tensor]:
+    return [x.repeat_interleave(2, 0), torch.ones(3)]
+
+
+class Specializer:
+    """Makes runs for one size, and remembers for which and with how many slices they are called."""
+
+    def __init__(self) -> None:
+        self.made: list[int] = []
+        self.called: list[int] = []
+
+    def __call__(self, arguments: Sequence[Any]) -> Run:
+        size = arguments[1]
+        self.made.append(size)
+
+        def run(x: torch.Tensor, given: int) -> list[torch.Tensor]:
+            assert x.shape[0] == given == size
+            self.called.append(size)
+            return general(x, given)
+
+        return run
+
+
+def test_chunks_are_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "mugraph.integrations.covered_graph.measure", lambda calls, *rest, **more: {"ours": [1], "general": [1e9]}
+    )
+    make = Specializer()
+    graph = CoveredGraph(general, make, AXIS, limit=4)
+    for size in range(2, 40):
+        x = torch.randn(size, 3)
+        make.called.clear()
+        doubled, ones = graph(x, size)
+        assert torch.equal(doubled, x.repeat_interleave(2, 0))
+        assert torch.equal(ones, torch.ones(3))
+        assert make.called
+    assert make.made == [2, 8, 32]
+
+
+def test_only_so_many_sizes_are_optimized_and_failures_do_no_harm(caplog: pytest.LogCaptureFixture) -> None:
+    make = Specializer()
+    graph = CoveredGraph(general, make, AXIS, limit=2)
+    x = torch.randn(500, 3)
+    assert torch.equal(graph(x, 500)[0], general(x, 500)[0])
+    assert make.made == [2, 8]
+
+    def fail(arguments: Sequence[Any]) -> Run:
+        raise ZeroDivisionError("a defect")
+
+    broken = CoveredGraph(general, fail, AXIS, limit=2)
+    for _ in range(3):
+        assert torch.equal(broken(x, 500)[0], general(x, 500)[0])
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    with pytest.raises(ZeroDivisionError):
+        CoveredGraph(general, fail, AXIS, limit=2, strict=True)(x, 500)
+
+
+def test_what_is_slower_than_the_general_graph_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mugraph.integrations.covered_graph.measure", lambda calls, *rest, **more: {"ours": [9], "general": [1]})
+    make = Specializer()
+    graph = CoveredGraph(general, make, AXIS, limit=4)
+    graph(torch.randn(5, 3), 5)
+    assert make.called == []

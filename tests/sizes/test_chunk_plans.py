@@ -1,0 +1,80 @@
+"""Plans of chunks: they cover what they are for, and cost as little as any."""
+
+from __future__ import annotations
+
+import functools
+import random
+
+import pytest
+
+from mugraph.sizes.chunk_plans import Chunk, ChunkPlan, Costs, between
+
+POWERS = {2**power: 20e-6 + 2**power * 1e-6 for power in range(8)}
+
+
+def cheapest(size: int, costs: Costs) -> float:
+    """Of all multisets of sizes that cover one, each needed; of the next larger ones alone; and of the function."""
+
+    @functools.cache
+    def covered(rest: int) -> float:
+        if rest <= 0:
+            return 0.0
+        return min(costs.kernels[known] + costs.chunk + covered(rest - known) for known in costs.kernels if known < size)
+
+    found = [between(costs.own, size)]
+    found += [seconds + costs.padding for known, seconds in costs.kernels.items() if known > size]
+    found += [seconds for known, seconds in costs.kernels.items() if known == size]
+    if any(known < size for known in costs.kernels):
+        found.append(covered(size))
+    return min(found)
+
+
+def is_cover(plan: ChunkPlan, size: int) -> bool:
+    """Whether all slices are computed, and only lone chunks reach beyond them."""
+    ends = [chunk.start + chunk.size for chunk in plan.chunks]
+    reached = 0
+    for chunk, end in zip(plan.chunks, ends, strict=True):
+        if not 0 <= chunk.start <= reached:
+            return False
+        reached = end
+    return reached == size or (len(ends) == 1 and reached > size)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_plans_cover_and_are_the_cheapest(seed: int) -> None:
+    rng = random.Random(seed)
+    sizes = sorted(rng.sample(range(1, 60), rng.randint(1, 6)))
+    kernels = {size: rng.uniform(5, 10) + size * rng.uniform(0.2, 1.5) for size in sizes}
+    own = {1: rng.uniform(10, 40), 64: rng.uniform(40, 200)} if rng.random() < 0.5 else {}
+    costs = Costs(kernels, own, chunk=rng.uniform(0, 3), padding=rng.uniform(0, 5))
+    for size in range(1, 64):
+        if size < sizes[-1] or own or any(known < size for known in sizes):
+            plan = costs.plan(size)
+            assert plan.seconds <= cheapest(size, costs) * 1.1
+            assert plan.seconds >= cheapest(size, costs) * (1 - 1e-9)
+            assert not plan.chunks or is_cover(plan, size)
+
+
+def test_what_there_are_kernels_for_is_one_chunk() -> None:
+    assert Costs(POWERS, chunk=1e-6).plan(64) == ChunkPlan((Chunk(0, 64),), POWERS[64])
+
+
+def test_the_last_of_several_chunks_overlaps_and_a_lone_one_is_padded() -> None:
+    costs = Costs({1: 10.0, 8: 12.0, 16: 14.0})
+    assert costs.plan(5).chunks == (Chunk(0, 8),)
+    assert costs.plan(31).chunks == (Chunk(0, 16), Chunk(15, 16))
+    assert Costs({1: 10.0, 8: 12.0, 16: 14.0}, padding=100.0).plan(2).chunks == (Chunk(0, 1), Chunk(1, 1))
+
+
+def test_the_function_answers_where_it_is_faster() -> None:
+    assert Costs({4: 5.0}, own={1: 1.0, 8: 8.0}).plan(2).chunks == ()
+    assert Costs({4: 5.0}, own={1: 1.0, 8: 8.0}).plan(7).chunks == ()
+    assert Costs({4: 1.0}, own={1: 1.0, 8: 8.0}).plan(7).chunks == (Chunk(0, 4), Chunk(3, 4))
+
+
+def test_many_sizes_and_large_ones_take_no_time() -> None:
+    kernels = {known: 1e-5 + known * 1e-7 for power in range(11) for known in (4**power, 3 * 4**power)}
+    costs = Costs(kernels, chunk=1e-6)
+    for size in (2**20 - 1, 987_654, 3):
+        assert is_cover(costs.plan(size), size)
+    assert costs.ratio(2**20 - 1) > 0.9

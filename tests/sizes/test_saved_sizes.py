@@ -1,0 +1,172 @@
+"""Ranges of sizes on disk: they are read, run at every size and checked by code of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import mugraph
+from mugraph import Dim, DynamicSuperoptimized
+from mugraph.checker import Rejected, Undecided
+from mugraph.checker.size_ranges import check_sizes
+from mugraph.cli.sizes_check import check_range
+from mugraph.errors import InvalidInput, ShapeMismatch, StorageError
+from mugraph.sizes.dynamic_results import superoptimized_for_sizes
+
+BATCH = Dim("batch", 1, 20)
+
+
+def made(fn: Callable[..., Any], inputs: tuple[torch.Tensor, ...], *sizes: int) -> DynamicSuperoptimized:
+    table = [{"batch": size} for size in sizes]
+    return superoptimized_for_sizes(mugraph.superoptimize, fn, (inputs, {}), {0: {0: BATCH}}, table, None, {"profile": False})
+
+
+FUNCTIONS = """
+import torch
+from mugraph import Dim
+
+
+def example_inputs():
+    return torch.randn(4, 16), torch.randn(16, 24)
+
+
+def scores(x, w):
+    return {"y": torch.softmax(x @ w, -1), "n": 2}
+
+
+def others(x, w):
+    return {"y": torch.softmax(x @ w + 1, -1) + 1, "n": 2}
+
+
+def at_seven(x, w):
+    return {"y": torch.softmax(x @ w, -1) * (2 if x.shape[0] == 7 else 1), "n": 2}
+"""
+
+
+def scores(x: torch.Tensor, w: torch.Tensor) -> dict[str, Any]:
+    return {"y": torch.softmax(x @ w, -1), "n": 2}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    opt = made(scores, (torch.randn(4, 16), torch.randn(16, 24)), 2, 8, 20)
+    assert any(result.found for result in opt.table.values())
+    return opt.save(tmp_path_factory.mktemp("sizes") / "scores")
+
+
+def test_what_is_read_back_runs_at_every_size(folder: Path) -> None:
+    loaded = DynamicSuperoptimized.load(folder)
+    assert loaded.claim.startswith("for every size from 1 to 20 of batch")
+    w = torch.randn(16, 24)
+    for size in range(1, 21):
+        x = torch.randn(size, 16)
+        found, reference = loaded(x, w), scores(x.double(), w.double())
+        torch.testing.assert_close(found["y"], reference["y"].float(), rtol=1e-4, atol=1e-5)
+        assert found["n"] == 2
+    with pytest.raises(ShapeMismatch, match="declared from 1 to 20"):
+        loaded(torch.randn(21, 16), w)
+    with pytest.raises(ShapeMismatch, match="input 1 has shape"):
+        loaded(torch.randn(3, 16), torch.randn(16, 25))
+    with pytest.raises(InvalidInput, match="call with 2 tensors"):
+        loaded()
+
+
+def test_the_checker_repeats_the_premise(folder: Path) -> None:
+    assert check_sizes(folder) == (2, 8, 20)
+
+
+def test_the_command_asks_whose_function_it_is(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "functions.py"
+    file.write_text(FUNCTIONS)
+    assert check_range(folder, None, None, json_output=True) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["outcome"], told["parts"]["slices"]["status"], len(told["programs"])) == ("accepted", "checked", 3)
+    assert told["parts"]["function"]["status"] == "not checked"
+    assert check_range(folder, f"{file}:scores", None, json_output=False) == 0
+    assert "acts on slices for every size from 1 to 20 of batch" in capsys.readouterr().out
+    for other in ("others", "at_seven"):
+        assert check_range(folder, f"{file}:{other}", None, json_output=False) == 1
+        assert "function  refused" in capsys.readouterr().out
+
+
+def changed(folder: Path, to: Path, name: str, change: Callable[[Any], None]) -> Path:
+    """A copy with another document, and the hashes that it has."""
+    shutil.copytree(folder, to)
+    file = to / name
+    document = json.loads(file.read_text())
+    change(document)
+    file.write_text(json.dumps(document))
+    manifest = to / "mugraph.json"
+    listed = json.loads(manifest.read_text())
+    listed["files"][name] = hashlib.sha256(file.read_bytes()).hexdigest()
+    manifest.write_text(json.dumps(listed))
+    return to
+
+
+def test_another_axis_is_rejected(folder: Path, tmp_path: Path) -> None:
+    wrong = changed(folder, tmp_path / "w", "sizes.json", lambda document: document.update(inputs=[None, 0]))
+    with pytest.raises(Rejected, match="does not take inputs of that size where"):
+        check_sizes(wrong)
+    narrow = changed(folder, tmp_path / "n", "sizes.json", lambda document: document["dimension"].update(high=9))
+    with pytest.raises(Rejected, match="outside of its range"):
+        check_sizes(narrow)
+
+
+def test_a_program_of_another_function_is_rejected(folder: Path, tmp_path: Path) -> None:
+    """At one size of the table there is a result of its own right, of another function."""
+    other = made(lambda x, w: {"y": torch.softmax(x @ w, -1) * 2, "n": 2}, (torch.randn(4, 16), torch.randn(16, 24)), 8)
+    mixed = tmp_path / "mixed"
+    shutil.copytree(folder, mixed)
+    shutil.rmtree(mixed / "sizes" / "8")
+    other.table[8,].save(mixed / "sizes" / "8")
+    listed = json.loads((mixed / "mugraph.json").read_text())
+    listed["files"] = {
+        file.relative_to(mixed).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in mixed.rglob("*")
+        if file.is_file() and file != mixed / "mugraph.json"
+    }
+    (mixed / "mugraph.json").write_text(json.dumps(listed))
+    with pytest.raises(Undecided, match=r"sizes (2|8) and 20"):
+        check_sizes(mixed)
+    with pytest.raises(InvalidInput, match="size 8 is not that of the others"):
+        DynamicSuperoptimized.load(mixed)
+
+
+def test_files_that_were_changed_are_refused(folder: Path, tmp_path: Path) -> None:
+    for name in ("sizes.json", "sizes/8/program.json"):
+        copy = tmp_path / name.replace("/", "_")
+        shutil.copytree(folder, copy)
+        (copy / name).write_text((copy / name).read_text() + " ")
+        with pytest.raises(Rejected, match="changed"):
+            check_sizes(copy)
+        with pytest.raises(InvalidInput, match="was changed"):
+            DynamicSuperoptimized.load(copy)
+
+
+def test_lookups_and_wide_slices_are_saved_too(tmp_path: Path) -> None:
+    table = torch.randn(9, 16)
+    found = made(lambda i, t: F.embedding(i, t).softmax(-1), (torch.randint(0, 9, (4, 3)), table), 2, 16)
+    place = found.save(tmp_path / "lookups")
+    assert check_sizes(place) == (2, 16)
+    index = torch.randint(0, 9, (7, 3))
+    torch.testing.assert_close(DynamicSuperoptimized.load(place)(index, table), F.embedding(index, table).softmax(-1))
+
+
+def test_other_readers_say_which_one_to_take(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"mugraph\.DynamicSuperoptimized\.load"):
+        mugraph.load(folder)
+    with pytest.raises(InvalidInput, match="holds a range of sizes"):
+        mugraph.rebuild(folder, "cpu")
+    divided = made(lambda x: x.exp() / x.shape[0], (torch.randn(4, 16),), 4)
+    with pytest.raises(StorageError, match="each size has kernels of its own"):
+        divided.save(tmp_path / "divided")
+    with pytest.raises(InvalidInput, match=r"holds no range of sizes"):
+        DynamicSuperoptimized.load(divided.table[4,].save(tmp_path / "one"))
