@@ -196,6 +196,15 @@ def test_the_sizes_that_a_call_asks_for_share_one_budget(monkeypatch: pytest.Mon
     assert spent == pytest.approx([4000, 2000, 1000, 1000], abs=30)
 
 
+def test_only_so_many_sizes_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mugraph.integrations.covered_graph._REMEMBERED", 5)
+    graph = CoveredGraph(general, Specializer(), AXIS, limit=2)
+    for size in [*range(2, 20), 3]:
+        x = torch.randn(size, 3)
+        assert torch.equal(graph(x, size)[0], x.repeat_interleave(2, 0))
+        assert len(graph.runs) <= 5
+
+
 def test_what_is_slower_than_the_general_graph_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mugraph.integrations.covered_graph.measure", lambda calls, *rest, **more: {"ours": [9], "general": [1]})
     make = Specializer()

@@ -18,21 +18,12 @@ from torch._dynamo import eval_frame
 from torch.fx import _symbolic_trace
 from torch.fx.experimental import symbolic_shapes
 
-_OF_SIZES = [
-    "statically_known_true",
-    "statically_known_false",
-    "has_static_value",
-    "is_symbolic",
-    "is_concrete_int",
-    "is_concrete_bool",
-    "is_concrete_float",
-    "has_guarding_hint",
-    "guarding_hint_or_throw",
-    "optimization_hint",
-    "guard_or_true",
-    "guard_or_false",
-    "guard_size_oblivious",
-]
+_OF_SIZES = (
+    *("statically_known_true", "statically_known_false", "has_static_value", "is_symbolic"),
+    *("is_concrete_int", "is_concrete_bool", "is_concrete_float"),
+    *("has_guarding_hint", "guarding_hint_or_throw", "optimization_hint"),
+    *("guard_or_true", "guard_or_false", "guard_size_oblivious"),
+)
 _ASKED = (
     *(torch.compiler.is_dynamo_compiling, _symbolic_trace.is_fx_tracing, eval_frame._is_in_optimized_module),
     *(vars(symbolic_shapes)[name] for name in _OF_SIZES if name in vars(symbolic_shapes)),

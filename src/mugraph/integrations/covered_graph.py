@@ -32,6 +32,8 @@ _APART = 4
 """Sizes of the table are powers of this, but for the smallest."""
 _SMALLEST = 2
 """PyTorch makes graphs of their own for sizes 0 and 1."""
+_REMEMBERED = 4096
+"""Sizes of which it is known what runs them, before that is found anew."""
 _ROUNDS, _SECONDS = 9, 0.3
 """Calls of a size of the table that are timed, and the most seconds that this takes."""
 
@@ -152,6 +154,8 @@ class CoveredGraph:
         try:
             self._fill(size, arguments)
             if size not in self.runs:
+                if len(self.runs) >= _REMEMBERED:
+                    self.runs.clear()
                 self.runs[size] = self._run(size)
             return self.runs[size]
         except Exception:  # a model must run whatever goes wrong in here
