@@ -64,6 +64,27 @@ def test_a_model_runs_at_any_size_without_being_compiled_again() -> None:
         assert len(compilations) == first + 2, "128 and 512 as well"
 
 
+class Gated(nn.Module):
+    """A gated perceptron, whose left factor may be computed of two products in shared memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.gate, self.up = nn.RMSNorm(64), nn.Linear(64, 160, bias=False), nn.Linear(64, 160, bias=False)
+        self.down = nn.Linear(160, 64, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(x)
+        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+
+
+def test_a_factor_of_several_computed_tiles_is_no_error() -> None:
+    model = nn.Sequential(Gated(), Gated()).eval()
+    fast = compiled(model, budget=10.0)
+    with torch.inference_mode():
+        x = torch.randn(8, 64)
+        torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-4)
+
+
 def test_a_size_gets_kernels_at_its_first_call_and_none_does_at_its_third(caplog: pytest.LogCaptureFixture) -> None:
     w = torch.randn(16, 24)
 
