@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import random
+import time
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -62,6 +64,27 @@ def test_a_model_runs_at_any_size_without_being_compiled_again() -> None:
         assert len(compilations) == first + 2, "128 and 512 as well"
 
 
+class Gated(nn.Module):
+    """A gated perceptron, whose left factor may be computed of two products in shared memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.gate, self.up = nn.RMSNorm(64), nn.Linear(64, 160, bias=False), nn.Linear(64, 160, bias=False)
+        self.down = nn.Linear(160, 64, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(x)
+        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+
+
+def test_a_factor_of_several_computed_tiles_is_no_error() -> None:
+    model = nn.Sequential(Gated(), Gated()).eval()
+    fast = compiled(model, budget=10.0)
+    with torch.inference_mode():
+        x = torch.randn(8, 64)
+        torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-4)
+
+
 def test_a_size_gets_kernels_at_its_first_call_and_none_does_at_its_third(caplog: pytest.LogCaptureFixture) -> None:
     w = torch.randn(16, 24)
 
@@ -91,6 +114,8 @@ def test_a_size_gets_kernels_at_its_first_call_and_none_does_at_its_third(caplog
         lambda x: x.exp() + torch.arange(x.shape[0])[:, None],
         lambda x: x.exp()[: x.shape[0] // 2],
         lambda x: F.batch_norm(x, None, None, training=True).exp(),
+        lambda x: x.exp() + (torch.rand(8) < 2),
+        lambda x: (y := x.exp(), y.view(-1, 4)),
     ],
 )
 def test_what_is_not_independent_runs_as_before(fn: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:
@@ -130,7 +155,7 @@ class Specializer:
         self.made: list[int] = []
         self.called: list[int] = []
 
-    def __call__(self, arguments: Sequence[Any]) -> Run:
+    def __call__(self, arguments: Sequence[Any], budget: float | None) -> Run:
         size = arguments[1]
         self.made.append(size)
 
@@ -165,7 +190,7 @@ def test_only_so_many_sizes_are_optimized_and_failures_do_no_harm(caplog: pytest
     assert torch.equal(graph(x, 500)[0], general(x, 500)[0])
     assert make.made == [2, 8]
 
-    def fail(arguments: Sequence[Any]) -> Run:
+    def fail(arguments: Sequence[Any], budget: float | None) -> Run:
         raise ZeroDivisionError("a defect")
 
     broken = CoveredGraph(general, fail, AXIS, limit=2)
@@ -174,6 +199,31 @@ def test_only_so_many_sizes_are_optimized_and_failures_do_no_harm(caplog: pytest
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     with pytest.raises(ZeroDivisionError):
         CoveredGraph(general, fail, AXIS, limit=2, strict=True)(x, 500)
+
+
+def test_the_sizes_that_a_call_asks_for_share_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    spent: list[float] = []
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + sum(spent))
+    monkeypatch.setattr("mugraph.support.deadline.time", clock)
+    make = Specializer()
+
+    def spend(arguments: Sequence[Any], budget: float | None) -> Run:
+        assert budget is not None
+        spent.append(budget)
+        return make(arguments, budget)
+
+    CoveredGraph(general, spend, AXIS, limit=4, budget=8000.0)(torch.randn(100, 3), 100)
+    assert make.made == [2, 8, 32, 128]
+    assert spent == pytest.approx([4000, 2000, 1000, 1000], abs=30)
+
+
+def test_only_so_many_sizes_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mugraph.integrations.covered_graph._REMEMBERED", 5)
+    graph = CoveredGraph(general, Specializer(), AXIS, limit=2)
+    for size in [*range(2, 20), 3]:
+        x = torch.randn(size, 3)
+        assert torch.equal(graph(x, size)[0], x.repeat_interleave(2, 0))
+        assert len(graph.runs) <= 5
 
 
 def test_what_is_slower_than_the_general_graph_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:

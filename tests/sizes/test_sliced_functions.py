@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.fx.experimental.symbolic_shapes import optimization_hint, statically_known_true
 
 from mugraph.frontend.symbolic_axis import SizeMatters
 from mugraph.sizes.dims import Declared, Dim
@@ -88,6 +89,11 @@ def tried(x: torch.Tensor) -> torch.Tensor:
         return x.exp()
 
 
+@torch._dynamo.allow_in_graph  # type: ignore[untyped-decorator]
+def unread(x: torch.Tensor) -> torch.Tensor:
+    return x * SPECIAL.get(str(x.shape[0]), 1.0)
+
+
 PLANTED: dict[str, Callable[..., Any]] = {
     "at 7": branches(lambda size: size == 7),
     "at 1": branches(lambda size: size == 1),
@@ -144,6 +150,10 @@ PLANTED: dict[str, Callable[..., Any]] = {
     "a number of Python": branches(lambda size: isinstance(size, int) and size == 7),
     "a number of that very type": branches(lambda size: type(size) is int and size % 3 == 0),
     "its digits": lambda x: x * SPECIAL.get(f"{x.shape[0]}", 1.0),
+    "in Python that Dynamo does not read": lambda x: unread(x),
+    "where Dynamo does not look": branches(lambda size: not torch.compiler.is_dynamo_compiling() and size == 7),
+    "known of a number only": branches(lambda size: statically_known_true(size == 7)),
+    "a hint": branches(lambda size: optimization_hint(size) == 7),
     "its text": branches(lambda size: str(size) == "7"),
     "a key": lambda x: x * {7: 2.0}.get(x.shape[0], 1.0),
     "one of several": branches(lambda size: size in (7, 9)),
@@ -184,3 +194,9 @@ def test_several_dimensions_are_refused() -> None:
     declared = Declared.of({0: {0: BATCH, 1: Dim("width", 1, 8)}})
     with pytest.raises(SizeMatters, match="2 dimensions"):
         sliced_function(lambda x: x.exp(), declared, (rows(8),), {})
+
+
+def test_what_pytorch_says_of_refused_functions_is_not_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SizeMatters):
+        sliced(PLANTED["at 7"], rows(8))
+    assert not capfd.readouterr().err

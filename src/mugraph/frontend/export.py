@@ -27,7 +27,7 @@ from mugraph.frontend.kept_tensors import Held
 from mugraph.frontend.pytree import Arguments, flat_results
 from mugraph.frontend.source_lines import line_of_error, with_recorded_lines
 
-_NOISY_LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
+_NOISY_LOGGERS = ("torch._guards", "torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
 _ONE_AT_A_TIME = threading.RLock()
 """torch.export changes the state of the process while it runs, as silencing it does: threads take turns."""
 _QUESTIONS_OF_STRIDES = frozenset({torch.Tensor.is_contiguous, torch.Tensor.stride, torch.Tensor.storage_offset})
@@ -35,6 +35,8 @@ _SPELLED = frozenset({torch.ops.aten.tril.default, torch.ops.aten.triu.default, 
 """Calls that are choices by a mask that depends on no tensor, or casts that are spread."""
 _CHECKED = "aten::linalg_"
 """Operators, by the beginning of their names, some of which become calls for results and for errors, which are done in order."""
+_READ = frozenset({"", "_operator", "builtins", "math", "torch"})
+"""Modules whose functions are called in the graphs that Dynamo makes of what it reads."""
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _SHAPE_COMPLAINT = re.compile(r"shape|size|dim|broadcast|expand", re.IGNORECASE)
 
@@ -184,9 +186,19 @@ def recorded_at_all_sizes(
             tracing_mode="symbolic",
         )
         calls = capture(*stand_ins[0], **stand_ins[1]).graph_module
+        _check_read(calls)
         program = torch.export.export(calls, *stand_ins, dynamic_shapes=positional if args else named, strict=False)
     graph: torch.fx.Graph = program.graph
     return graph
+
+
+def _check_read(calls: torch.fx.GraphModule) -> None:
+    """Raise UnsupportedOperator where Dynamo left a call of the user's Python as it is (`torch._dynamo.allow_in_graph`)."""
+    for node in calls.graph.nodes:
+        if node.op in ("call_function", "call_module"):
+            called = type(calls.get_submodule(node.target)) if node.op == "call_module" else node.target
+            if (getattr(called, "__module__", None) or "").partition(".")[0] not in _READ:
+                raise UnsupportedOperator(f"{node.name} is Python that Dynamo does not read; leave allow_in_graph out")
 
 
 class _Called(torch.nn.Module):

@@ -87,12 +87,15 @@ def _check_call(node: fx.Node) -> None:
         return  # its readers say whether they may read it
     if not isinstance(node.target, torch._ops.OpOverload):
         raise SizeMatters("it is no operator of ATen")
+    if node.target.namespace != "aten":
+        raise SizeMatters("it is no operator of ATen")
     call = _Call.of(node)
     call.check_numbers()
     results = _tensors(value)
-    if not any(_symbols(tensor) for tensor in (*call.operands, *results)) and not node.target._schema.is_mutable:
+    varies = node.target._schema.is_mutable or torch.Tag.nondeterministic_seeded in node.target.tags  # from call to call
+    if not varies and not any(_symbols(tensor) for tensor in (*call.operands, *results)):
         return
-    if value is None and not node.users:  # a check of types
+    if value is None and not varies and not node.users:  # a check of types
         return
     rule = _rule(node.target)
     if not results:
@@ -437,12 +440,12 @@ _RULES = {name: rule for rule, names in _BY_RULE for name in names.split()}
 def _rule(target: torch._ops.OpOverload) -> Rule:
     """The rule of an operator; raises SizeMatters where there is none."""
     name, tags = target.overloadpacket.__name__, target.tags
-    if target.namespace != "aten":
-        raise SizeMatters("it is no operator of ATen")
     if name in _RULES and not target._schema.is_mutable:
         return _RULES[name]
     elementwise = torch.Tag.pointwise in tags and (torch.Tag.inplace in tags or not target._schema.is_mutable)
-    if elementwise and torch.Tag.nondeterministic_seeded not in tags:
+    if torch.Tag.nondeterministic_seeded in tags:
+        raise SizeMatters("it draws random numbers")
+    if elementwise:
         return _pointwise
     raise SizeMatters("it is not known to do the same to every slice")
 

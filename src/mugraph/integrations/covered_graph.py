@@ -19,10 +19,12 @@ import torch
 from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
+from mugraph.frontend.graph_passes import owner_of
 from mugraph.frontend.node_traits import mutates
 from mugraph.frontend.symbolic_axis import SizeMatters, axis_of, check_slices, with_sizes
 from mugraph.runtime.benchmarking import measure
 from mugraph.sizes.chunk_plans import Chunk, Costs
+from mugraph.support.deadline import Deadline
 
 Run = Callable[..., Any]
 
@@ -30,6 +32,8 @@ _APART = 4
 """Sizes of the table are powers of this, but for the smallest."""
 _SMALLEST = 2
 """PyTorch makes graphs of their own for sizes 0 and 1."""
+_REMEMBERED = 4096
+"""Sizes of which it is known what runs them, before that is found anew."""
 _ROUNDS, _SECONDS = 9, 0.3
 """Calls of a size of the table that are timed, and the most seconds that this takes."""
 
@@ -73,6 +77,9 @@ class GraphAxis:
         (output,) = (node for node in graph.nodes if node.op == "output")
         if not isinstance(output.args[0], (tuple, list)):
             raise SizeMatters("it does not return a tuple")
+        owners = [owner_of(node) for node in output.args[0] if isinstance(node, fx.Node)]
+        if len({*owners}) < len(owners):
+            raise SizeMatters("results share memory")
         results = [node.meta.get("val") if isinstance(node, fx.Node) else node for node in output.args[0]]
         return cls(numbers[0], inputs, tuple(_place(result) for result in results))
 
@@ -113,14 +120,22 @@ def _place(result: Any) -> tuple[int, int] | None:
 class CoveredGraph:
     """A graph as it runs at any size (`general`), and in chunks by what `specialized` makes of its arguments for a few sizes.
 
-    At most `limit` sizes are optimized. Safe to call from several threads: while one waits for kernels, the others run the
+    At most `limit` sizes are optimized, those that one call asks for within `budget` seconds together (None: no limit), of which
+    `specialized` is told its share. Safe to call from several threads: while one waits for kernels, the others run the
     general graph. What `specialized` raises is reported, and the general graph runs; with `strict` it is raised.
     """
 
     def __init__(
-        self, general: Run, specialized: Callable[[Sequence[Any]], Run], axis: GraphAxis, limit: int, strict: bool = False
+        self,
+        general: Run,
+        specialized: Callable[[Sequence[Any], float | None], Run],
+        axis: GraphAxis,
+        limit: int,
+        budget: float | None = None,
+        strict: bool = False,
     ) -> None:
         self.general, self.specialized, self.axis, self.limit, self.strict = general, specialized, axis, limit, strict
+        self.budget = budget
         self.table: dict[int, Run] = {}
         self.runs: dict[int, Run] = {}
         """By size, what runs it."""
@@ -139,6 +154,8 @@ class CoveredGraph:
         try:
             self._fill(size, arguments)
             if size not in self.runs:
+                if len(self.runs) >= _REMEMBERED:
+                    self.runs.clear()
                 self.runs[size] = self._run(size)
             return self.runs[size]
         except Exception:  # a model must run whatever goes wrong in here
@@ -151,16 +168,24 @@ class CoveredGraph:
             self._one_at_a_time.release()
 
     def _fill(self, size: int, arguments: Sequence[Any]) -> None:
-        """Optimize for sizes that cover this one well."""
-        wanted = _SMALLEST
-        while len(self.table) < self.limit and (wanted <= size or size > 2 * wanted // _APART):
-            if wanted not in self.table:
-                _log.info("a graph is optimized for size %d, to cover others (%d of %d)", wanted, len(self.table) + 1, self.limit)
-                self._measure(wanted, self.axis.resized(arguments, wanted))
-            wanted *= _APART
+        """Optimize for sizes that cover this one well; those after the first take over what was found for it."""
+        missing, deadline = self._missing(size), Deadline(self.budget)
+        for left, wanted in zip(range(len(missing), 0, -1), missing, strict=True):
+            _log.info("a graph is optimized for size %d, to cover others (%d of %d)", wanted, len(self.table) + 1, self.limit)
+            self._measure(wanted, self.axis.resized(arguments, wanted), deadline.share(1 / min(left, 2)))
 
-    def _measure(self, size: int, arguments: Sequence[Any]) -> None:
-        run = self.specialized(arguments)
+    def _missing(self, size: int) -> list[int]:
+        """The sizes that are to be optimized for this one."""
+        missing: list[int] = []
+        wanted = _SMALLEST
+        while len(self.table) + len(missing) < self.limit and (wanted <= size or size > 2 * wanted // _APART):
+            if wanted not in self.table:
+                missing.append(wanted)
+            wanted *= _APART
+        return missing
+
+    def _measure(self, size: int, arguments: Sequence[Any], seconds_left: float | None) -> None:
+        run = self.specialized(arguments, seconds_left)
         with _disable_current_modes(), torch.no_grad():
             calls = {"ours": lambda: run(*arguments), "general": lambda: self.general(*arguments)}
             seconds = {name: statistics.median(each) for name, each in measure(calls, _ROUNDS, budget=_SECONDS).items()}

@@ -18,7 +18,7 @@ import logging
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -215,12 +215,15 @@ def _at_all_sizes(options: PieceOptions, module: fx.GraphModule) -> Callable[...
     if not numbers or not options.sizes:
         return general
 
-    def specialized(arguments: Sequence[Any]) -> Callable[..., Any]:
+    def within(arguments: Sequence[Any], budget: float | None) -> Callable[..., Any]:
         with _disable_current_modes():
-            return _optimized(options, concrete(module, arguments), graphs).forward
+            return _optimized(replace(options, budget=budget), concrete(module, arguments), graphs).forward
+
+    def specialized(arguments: Sequence[Any]) -> Callable[..., Any]:
+        return within(arguments, options.budget)
 
     try:
-        return CoveredGraph(general, specialized, GraphAxis.of(module, numbers), options.sizes, options.strict)
+        return CoveredGraph(general, within, GraphAxis.of(module, numbers), options.sizes, options.budget, options.strict)
     except SizeMatters as reason:
         _log.info("sizes of a graph are optimized one by one, when they come the third time: %s", reason)
     return SizedGraph(general, specialized, numbers, options.sizes, options.strict)

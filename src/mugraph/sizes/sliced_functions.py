@@ -17,6 +17,7 @@ import torch
 
 from mugraph.errors import MugraphError
 from mugraph.frontend import trace
+from mugraph.frontend.compiler_questions import asked_outside_torch
 from mugraph.frontend.export import recorded_at_all_sizes
 from mugraph.frontend.pytree import Arguments, FunctionCalling, same_value
 from mugraph.frontend.symbolic_axis import SizeMatters, check_slices
@@ -88,7 +89,12 @@ def sliced_function(fn: Callable[..., Any], declared: Declared, args: Sequence[A
     generic, *sizes = _compared_sizes(dim)
     try:
         _check_recording(fn, declared, dim, *declared.resized((generic,), args, kwargs))
-        first = _traced(fn, declared, generic, args, kwargs)
+        with asked_outside_torch() as asked:
+            first = _traced(fn, declared, generic, args, kwargs)
+        if asked:
+            raise SizeMatters(
+                f"it asks {asked[0]}, which is answered in one way where it is recorded and in another where it runs"
+            )
         if any(first.strides) or any(
             (place.input, place.base, place.view) != (None, None, None) for place in first.results.places
         ):

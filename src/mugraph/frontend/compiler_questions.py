@@ -1,0 +1,52 @@
+"""Whether a function asks how it is being run: what Dynamo reads of it may then be something else than what runs.
+
+Dynamo answers such questions without a condition on sizes (`torch.compiler.is_dynamo_compiling()`, and functions of
+`torch.fx.experimental.symbolic_shapes`, of which some answer for a symbol and others for one size).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import sys
+from collections.abc import Iterator
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch._dynamo import eval_frame
+from torch.fx import _symbolic_trace
+from torch.fx.experimental import symbolic_shapes
+
+_OF_SIZES = (
+    *("statically_known_true", "statically_known_false", "has_static_value", "is_symbolic"),
+    *("is_concrete_int", "is_concrete_bool", "is_concrete_float"),
+    *("has_guarding_hint", "guarding_hint_or_throw", "optimization_hint"),
+    *("guard_or_true", "guard_or_false", "guard_size_oblivious"),
+)
+_ASKED = (
+    *(torch.compiler.is_dynamo_compiling, _symbolic_trace.is_fx_tracing, eval_frame._is_in_optimized_module),
+    *(vars(symbolic_shapes)[name] for name in _OF_SIZES if name in vars(symbolic_shapes)),
+)
+_QUESTIONS: frozenset[CodeType] = frozenset(inspect.unwrap(asked).__code__ for asked in _ASKED)
+"""Questions that Dynamo and torch.export answer in different ways, or one way for all sizes and another for one."""
+
+
+@contextlib.contextmanager
+def asked_outside_torch() -> Iterator[list[str]]:
+    """The names of those questions that this thread asks meanwhile, from anywhere but PyTorch's own code."""
+    asked: list[str] = []
+    before = sys.getprofile()
+
+    def look(frame: FrameType, event: str, value: Any) -> None:
+        code, caller = frame.f_code, frame.f_back
+        if event == "call" and code in _QUESTIONS and caller is not None:
+            home: str = caller.f_globals.get("__name__") or ""
+            if home.partition(".")[0] != "torch":
+                asked.append(code.co_name)
+
+    sys.setprofile(look)
+    try:
+        yield asked
+    finally:
+        sys.setprofile(before)
