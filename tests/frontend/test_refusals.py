@@ -212,6 +212,9 @@ def remembered(size: int) -> torch.Tensor:
 class Keeping(torch.nn.Module):
     """`keep` may put tensors into the module before its weight is read."""
 
+    weight: torch.Tensor
+    table: torch.Tensor
+
     def __init__(self, keep: Callable[[Any, torch.Tensor], None]) -> None:
         super().__init__()
         self.register_buffer("weight", torch.rand(X.shape[-1]), persistent=False)
