@@ -147,7 +147,7 @@ def _maker(kernel: Kernel, reader: Statement, tile: Tile) -> Elementwise | None:
         return None
     for source in made.sources:
         if source.buffer not in kernel.inputs:
-            inner = _maker(kernel, made, source)
+            inner = _maker(kernel, writers[0], source)
             outer = None if inner is None else inlined(inner, made)
             if not isinstance(outer, Elementwise):
                 return None
