@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, NamedTuple
 
 import pytest
@@ -137,3 +138,37 @@ def test_positional_calls_of_tensors_are_checked_too() -> None:
         traced.flatten((X, 2.0), {})
     with pytest.raises(InvalidInput, match="too many positional"):
         traced.flatten((X, Y, X), {})
+
+
+class Merging(torch.nn.Module):
+    """As models of transformers are: a name that is not given is set by what calls `forward`, which takes any arguments."""
+
+    def inner(self, x: torch.Tensor, y: torch.Tensor | None = None, scale: float | None = None) -> torch.Tensor:
+        return x
+
+    def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return scaled_sum(*args, **{**kwargs, "scale": kwargs.get("scale") or 3.0})
+
+    forward.__signature__ = inspect.signature(inner)  # type: ignore[attr-defined]
+
+
+def scaled_sum(x: torch.Tensor, y: torch.Tensor | None = None, scale: float = 1.0) -> torch.Tensor:
+    return x * scale if y is None else (x + y) * scale
+
+
+def test_arguments_are_positional_where_the_call_gives_them_so() -> None:
+    assert_agrees(Merging(), X)
+    assert_agrees(Merging(), x=X)
+    assert_agrees(Merging(), X, y=Y)
+    assert_agrees(Merging(), y=Y, x=X)
+
+
+def before_others(x: torch.Tensor, y: torch.Tensor = Y, /, z: float = 2.0, *more: torch.Tensor, w: float = 1.0) -> torch.Tensor:
+    return sum(more, start=x * z + y * w)
+
+
+def test_defaults_of_all_kinds_of_parameters_are_given() -> None:
+    assert_agrees(before_others, X)
+    assert_agrees(before_others, X, w=3.0)
+    assert_agrees(before_others, X, Y, z=3.0)
+    assert_agrees(before_others, X, Y, 3.0, X, Y)

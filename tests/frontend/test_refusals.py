@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,8 @@ import mugraph.frontend
 from mugraph.errors import InvalidInput, MugraphError, ShapeMismatch, UnsupportedOperator
 from mugraph.frontend import trace
 from mugraph.frontend.workloads import WORKLOADS
+
+from .agreement import assert_agrees
 
 X = torch.randn(3, 4)
 WEIGHT = torch.randn(4, 4)
@@ -192,13 +195,96 @@ def test_tensors_that_a_function_keeps_are_taken_back() -> None:
     assert "g keeps a tensor in keys.rows.0" in str(refusal(named("g", lambda x: keys.update(x) * 2), (X,)))
     assert keys.rows == []
     module, watching = Turning(False), Turning(True)
-    assert "Turning keeps a tensor in table" in str(refusal(module, (X,)))
+    trace(module, (X,))
     assert module.table is None, "the function runs as ever"
     module(X), watching(X)
     before = watching.last
     trace(module, (X,))
     assert "Turning keeps a tensor in last" in str(refusal(watching, (X,)))
     assert watching.last is before
+
+
+@functools.lru_cache
+def remembered(size: int) -> torch.Tensor:
+    return torch.arange(size, dtype=torch.float64).cos()
+
+
+class Keeping(torch.nn.Module):
+    """`keep` may put tensors into the module before its weight is read."""
+
+    weight: torch.Tensor
+    table: torch.Tensor
+
+    def __init__(self, keep: Callable[[Any, torch.Tensor], None]) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.rand(X.shape[-1]), persistent=False)
+        self.register_buffer("table", torch.rand(X.shape[-1]))
+        self.original, self.length, self.keep = self.weight, 0, keep
+
+    @functools.cached_property
+    def turns(self) -> torch.Tensor:
+        return torch.arange(X.shape[-1], dtype=torch.float64).sin()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.keep(self, x)
+        return x * self.weight + self.table
+
+
+def grown(module: Any, x: torch.Tensor) -> None:
+    if module.length < x.shape[-1]:
+        module.length, module.table = x.shape[-1], torch.zeros_like(x[0]) + remembered(x.shape[-1]).to(x)
+
+
+def scaled(module: Any, x: torch.Tensor) -> None:
+    module.table = module.weight * module.turns
+
+
+def the_same(module: Any, x: torch.Tensor) -> None:
+    module.register_buffer("weight", module.original.to(x.device), persistent=False)
+    module.original = module.original.to(x.device)
+
+
+@pytest.mark.parametrize("keep", [grown, scaled, the_same])
+def test_what_is_made_of_no_argument_may_be_kept(keep: Callable[[Any, torch.Tensor], None]) -> None:
+    """A table that grows, a weight that is made of others before each call, a weight that is moved where it is."""
+    remembered.cache_clear()
+    module = Keeping(keep).double()
+    before, held = dict(module.named_buffers()), dict(vars(module))
+    trace(module, (X.double(),))
+    assert all(each is before[name] for name, each in module.named_buffers()), "the function runs as ever"
+    assert vars(module) == held
+    assert_agrees(module, X.double())
+
+
+def lowered(module: Any, x: torch.Tensor) -> None:
+    module.table = module.table * 0.5
+
+
+def written(module: Any, x: torch.Tensor) -> None:
+    table = torch.zeros(x.shape[-1])
+    table[:1].copy_(x[0, :1])
+    module.table = table
+
+
+def mapped(module: Any, x: torch.Tensor) -> None:
+    module.table = torch.vmap(lambda row: row * 2)(x)[0]
+
+
+def filled(module: Any, x: torch.Tensor) -> None:
+    module.table = torch.add(x[0], 1, out=torch.zeros(x.shape[-1]))
+
+
+def swapped(module: Any, x: torch.Tensor) -> None:
+    module.weight, module.table = module.table, module.weight
+
+
+@pytest.mark.parametrize("keep", [lowered, written, mapped, filled, swapped])
+def test_what_the_next_call_would_read_is_not_kept(keep: Callable[[Any, torch.Tensor], None]) -> None:
+    """A buffer that is made of what it was, of the argument in several ways, and two that change places."""
+    module = Keeping(keep)
+    before = dict(module.named_buffers())
+    assert "Keeping keeps a tensor in" in str(refusal(module, (X,)))
+    assert all(each is before[name] for name, each in module.named_buffers())
 
 
 def named(name: str, fn: Callable[..., Any]) -> Callable[..., Any]:

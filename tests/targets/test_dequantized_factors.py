@@ -9,11 +9,15 @@ from itertools import product
 import pytest
 import torch
 
+from mugraph.devices import device_for
+from mugraph.frontend import trace
 from mugraph.ir import DType, Graph, GraphBuilder, Level, Value
 from mugraph.lower.check import check
+from mugraph.lower.thread_graphs import construct
 from mugraph.lower.tile_form import Dequantization, Matmul
 from mugraph.lower.tile_text import format_kernel, parse_kernel
 from mugraph.runtime import Executable, build
+from mugraph.search import search
 from mugraph.targets.cpu import Vectors
 from mugraph.targets.cpu.compiler import find_compiler
 from mugraph.targets.cpu.machine import SOURCE_NAME, Cpu
@@ -280,3 +284,22 @@ def test_a_dequantization_that_does_not_fit_is_no_valid_kernel(change: str) -> N
     part = tuple(wrong if statement is product_ else statement for statement in kernel.after)
     with pytest.raises(InvalidGraph, match="its factor is not made of packed rows for groups of k"):
         check(replace(kernel, after=part))
+
+
+def test_two_products_of_one_weight_have_scales_of_their_own() -> None:
+    """Numbers less zero points, which both read, and what each makes of them may be statements of their own."""
+    weight = torch.randint(0, 256, (16, 96), dtype=torch.uint8)
+    zero, *scales = ((torch.rand(16, 3, 1) + 0.1).bfloat16() for _ in range(3))
+
+    def both(x: torch.Tensor, weight: torch.Tensor, zero: torch.Tensor, *scales: torch.Tensor) -> torch.Tensor:
+        numbers = torch.stack((weight & 15, weight >> 4), -1).reshape(16, 3, 64).to(x.dtype)
+        first, second = (((numbers - zero) * scale).reshape(16, 192) for scale in scales)
+        return x @ first.T + x @ second.T
+
+    inputs = [torch.randn(16, 192).bfloat16(), weight, zero, *scales]
+    program = trace(both, inputs).graph
+    wanted = both(inputs[0].double(), weight, *(line.double() for line in (zero, *scales)))
+    for candidate in search(program, device_for("cpu"), budget=5.0).candidates:
+        graph = construct(candidate.graph).with_constants(program.input_names[1:])
+        (found,) = Executable(graph, Cpu())(*inputs)
+        assert largest_error(found, wanted) < ERRORS[DType.BF16]

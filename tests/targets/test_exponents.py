@@ -30,11 +30,16 @@ def divided(x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     return torch.softmax(x / x.abs().mean(-1, keepdim=True) * 7e11, -1) @ values
 
 
+def quotients(x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    scores = x / values.square().mean(-1, keepdim=True)
+    return (scores - scores.amax(-1, keepdim=True)).exp()
+
+
 def masked(x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     return torch.softmax(x * 0.2041 + x.mT, -1) @ values
 
 
-FUNCTIONS = [scaled, divided, masked]
+FUNCTIONS = [scaled, divided, quotients, masked]
 INPUTS = (LARGE * torch.randn(24, 24, generator=torch.Generator().manual_seed(1)), torch.randn(24, 16))
 
 

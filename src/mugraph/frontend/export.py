@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_map_only
 
 from mugraph.errors import InvalidInput, MugraphError, ShapeMismatch, UnsupportedOperator
 from mugraph.frontend.aten import ROWS
-from mugraph.frontend.kept_tensors import Held
+from mugraph.frontend.kept_tensors import Held, Made
 from mugraph.frontend.pytree import Arguments, flat_results
 from mugraph.frontend.source_lines import line_of_error, with_recorded_lines
 
@@ -58,11 +58,13 @@ class Recorder(torch.nn.Module):
         """Call the function, and keep what it returned for its structure."""
         own = len(self.arguments.tensors)
         kept: list[str] = []
+        made = Made(tensors[:own], [*self.parameters(), *self.buffers(), *tensors[own:]])
+        self.held.looked_at_again()
         try:
-            with self.watch.instead(tensors[own:]):
+            with self.watch.instead(tensors[own:], made):
                 returned = self.arguments.call(self.fn, tensors[:own])
         finally:
-            kept = self.held.taken_back()
+            kept = self.held.taken_back(made, self.watch.instead_of)
         if kept:
             remedy = "return it instead; where it only fills a cache, call the function once before"
             raise InvalidInput(f"{self.watch.name} keeps a tensor in {kept[0]}, which no result would do: {remedy}")
@@ -89,16 +91,24 @@ class Watch(TorchFunctionMode):
         self.asks_for_strides = False
         self.returned: Any = None
         self._stand_ins: dict[int, torch.Tensor] = {}
+        self._made = Made((), ())
 
-    def instead(self, stand_ins: Sequence[torch.Tensor]) -> Self:
-        """The mode with these in the place of the captured tensors."""
+    def instead(self, stand_ins: Sequence[torch.Tensor], made: Made) -> Self:
+        """The mode with these in the place of the captured tensors; `made` is told of every call."""
+        self._made = made
         self._stand_ins = {id(real): other for real, other in zip(self.captured, stand_ins, strict=False)}
         return self
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.asks_for_strides |= func in _QUESTIONS_OF_STRIDES
         args, kwargs = tree_map_only(torch.Tensor, self._instead_of, (args, kwargs or {}))
-        return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        self._made.note(func, args, kwargs, result)
+        return result
+
+    def instead_of(self, value: Any) -> Any:
+        """What stands for a captured tensor; anything else itself."""
+        return self._stand_ins.get(id(value), value)
 
     def _instead_of(self, tensor: torch.Tensor) -> torch.Tensor:
         if id(tensor) in self._stand_ins:

@@ -25,6 +25,8 @@ _WAYS = 4
 """Ways to one object that are followed."""
 _LIBRARIES = frozenset({"builtins", "torch", "numpy"})
 """Packages whose modules, functions and objects are not looked into: no program's constants lie there."""
+CACHE = functools._lru_cache_wrapper
+"""Functions that remember what they returned."""
 _PLAIN = (str, bytes, int, float, complex, type(None), torch.dtype, torch.device)
 
 
@@ -86,13 +88,14 @@ def origins(fn: Callable[..., Any]) -> dict[int, list[Origin]]:
 
 
 def holders(value: Any) -> list[tuple[str, Any]]:
-    """The lists, dicts and objects with attributes that a value leads to, each once, with the name of a way there."""
+    """The lists, dicts, objects with attributes and caches of functions that a value leads to, each once, with the name of a way
+    there."""
     found = {id(each): (origin.name, each) for each, origin in _reached(value) if _holds(each)}
     return list(found.values())
 
 
 def _holds(value: Any) -> bool:
-    if isinstance(value, (list, dict, torch.nn.Module)):
+    if isinstance(value, (list, dict, torch.nn.Module, CACHE)):
         return True
     plain = isinstance(value, (torch.Tensor, type, ModuleType, FunctionType, MethodType, functools.partial))
     return not plain and hasattr(value, "__dict__") and _is_users(type(value).__module__)

@@ -168,6 +168,8 @@ class Arguments:
     binding."""
     defaults: tuple[Any, ...] = field(repr=False, compare=False)
     """The default arguments that `signature` tells of."""
+    count: int = 0
+    """Arguments that the example call gave by position; functions may treat what is named differently."""
 
     @classmethod
     def of(cls, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
@@ -182,7 +184,7 @@ class Arguments:
         tensors = len(args) <= len(leaves) and all(leaf.is_tensor for leaf in leaves[: len(args)])
         flat = all(isinstance(arg, torch.Tensor) for arg in args) and not any(leaf.is_tensor for leaf in leaves[len(args) :])
         positional = not kwargs and tensors and flat
-        return cls(fn, signature, structure, leaves, positional, _defaults(fn))
+        return cls(fn, signature, structure, leaves, positional, _defaults(fn), len(args))
 
     @property
     def tensors(self) -> tuple[ArgumentLeaf, ...]:
@@ -232,7 +234,8 @@ class Arguments:
         remaining = iter(tensors)
         values = [next(remaining) if leaf.is_tensor else leaf.constant for leaf in self.leaves]
         bound = inspect.BoundArguments(self.signature, tree_unflatten(values, self.structure))
-        returned = fn(*bound.args, **bound.kwargs)
+        args, kwargs = _as_given(bound, self.count)
+        returned = fn(*args, **kwargs)
         left, structure = tree_flatten(dict(bound.arguments))
         if structure != self.structure or any(map(operator.is_not, left, values)):
             name = next((leaf.name for leaf, *pair in zip(self.leaves, left, values, strict=False) if operator.is_not(*pair)), "")
@@ -496,6 +499,16 @@ def _bind(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str
         raise InvalidInput(f"the function takes {signature}: {error}") from None
     bound.apply_defaults()
     return bound
+
+
+def _as_given(bound: inspect.BoundArguments, count: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and named arguments of a call that gives the first `count` by position, and those that have no other way."""
+    named = [
+        name
+        for position, (name, parameter) in enumerate(bound.signature.parameters.items())
+        if position >= count and parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+    ]
+    return bound.args[: len(bound.args) - len(named)], {name: bound.arguments[name] for name in named} | bound.kwargs
 
 
 def _leaf_name(path: Any) -> str:

@@ -75,7 +75,8 @@ class Nest(Generic[Loops]):
         self.turned: frozenset[int] = frozenset()
         """Sources whose rows lie along the loop around the vector loop."""
         self.loops, self.vector = self.arranged()
-        self.expression = self.with_reciprocals(as_written(statement.expression))
+        compared = not isinstance(statement, Scan) and statement.combine is Combine.MAX  # and subtracted by another statement
+        self.expression = self.with_reciprocals(as_written(statement.expression, read_elsewhere=compared))
         self.names: dict[Expression | int, str] = {}
         """Of values, and of the places at which a source with that number is looked up."""
 
