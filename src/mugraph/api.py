@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
@@ -216,8 +216,10 @@ def superoptimize(
         whole = superoptimized(problem, settings, Deadline(deadline.share(_share_of_whole(problem.program))), tell)
         if whole.found or whole.report.interrupted or deadline.passed:
             return whole
-        pieces = _in_pieces(call, given, settings, deadline, tell, whole)
-        return pieces if pieces.found else whole
+        with suppress(InvalidInput, UnsupportedOperator):  # what is no reason to lose the whole: it calls the function
+            if (pieces := _in_pieces(call, given, settings, deadline, tell, whole)).found:
+                return pieces
+        return whole
 
 
 def _at_all_sizes(

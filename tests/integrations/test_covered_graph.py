@@ -74,7 +74,8 @@ class Gated(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.norm(x)
-        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+        changed: torch.Tensor = self.down(F.silu(self.gate(y)) * self.up(y))
+        return x + changed
 
 
 def test_a_factor_of_several_computed_tiles_is_no_error() -> None:
