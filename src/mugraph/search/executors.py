@@ -258,9 +258,10 @@ class Processes(Pool[R]):
 
     def __init__(self, count: int, until: float = math.inf) -> None:
         from loky import BrokenProcessPool, ProcessPoolExecutor  # most searches need no other process
+        from loky.process_executor import ShutdownExecutorError
 
         super().__init__(until)
-        self.lost_worker = (BrokenProcessPool,)
+        self.lost_worker = (BrokenProcessPool, ShutdownExecutorError)  # as `restart` may find an item before loky does
         self._count = count
         self._started = partial(ProcessPoolExecutor, count, timeout=_IDLE_SECONDS, initializer=_begin)
         self._workers: ProcessPoolExecutor | None = None
