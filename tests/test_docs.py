@@ -31,7 +31,7 @@ def names(page: Path) -> str:
 @pytest.mark.parametrize("page", [page for page in PAGES if BLOCK.search(page.read_text())], ids=names)
 def test_python_blocks_run_in_order(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    module = ModuleType("documentation")
+    module = ModuleType(f"documentation_{page.stem.replace('-', '_')}")  # Dynamo remembers modules by name
     monkeypatch.setitem(sys.modules, module.__name__, module)  # torch.compile looks functions' globals up by name
     text = page.read_text()
     with mock.patch.dict(OPERATORS), mock.patch.dict(CHECKED), mock.patch.dict(TARGETS):  # a page may add rows to tables
