@@ -135,7 +135,7 @@ class Optimizer:
         self.library = Library(options.target, Store.of(options.cache)) if packs else None
         """What library kernels take here; None where weights are not packed."""
         self._outcomes: dict[str, PieceOutcome] = {}
-        self._refused: dict[tuple[object, ...], Superoptimized] = {}
+        self._refused: Superoptimized | None = None
         self._given: dict[str, float] = {}
         """The most seconds that a piece was given."""
         self._one_at_a_time = threading.Lock()
@@ -147,7 +147,7 @@ class Optimizer:
 
     def refuse(self, whole: Superoptimized) -> None:
         """Leave a program to PyTorch that was searched as a whole, with as much time as there is here."""
-        self._refused[_nameless(whole.program)] = whole
+        self._refused = whole
 
     def outcomes(self, pieces: Sequence[Piece], graphs: _Known, deadline: Deadline, *, once: bool = False) -> list[PieceOutcome]:
         """What becomes of each of a graph's pieces; raises MugraphError in strict mode where one cannot be optimized.
@@ -186,7 +186,8 @@ class Optimizer:
 
     def _tried(self, piece: Piece, budget: float | None, graphs: _Known) -> PieceOutcome:
         try:
-            if (refused := self._refused.get(_nameless(piece.program))) is not None:
+            refused = self._refused
+            if refused is not None and _nameless(piece.program) == _nameless(refused.program):
                 return PieceOutcome(None, why_nothing(refused.report, len(refused.candidates)))
             result = self._optimized(piece, budget, graphs.get(form_of(piece.program)))
             if result.report.interrupted:
@@ -266,13 +267,10 @@ class Optimizer:
         return outcome
 
 
-def _nameless(program: Graph) -> tuple[object, ...]:
+def _nameless(program: Graph) -> list[tuple[object, ...]]:
     """What programs share that are the same but for the names of their inputs."""
-    nodes = [
-        (node.op, node.inputs, node.outputs, [item for item in node.attributes if item[0] not in ("name", "constant")])
-        for node in program.nodes
-    ]
-    return (str(nodes), program.outputs)
+    nodes = [(node.op, node.inputs, node.outputs, dict(node.attributes) | {"name": "", "constant": 0}) for node in program.nodes]
+    return [*nodes, program.outputs]
 
 
 def _size(piece: Piece) -> int:
