@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 from mugraph.checker import Part, Status
 from mugraph.cli.arguments import resolve
-from mugraph.cli.certificate_check import EXIT_CODES, CheckedProgram
+from mugraph.cli.certificate_check import CheckedProgram
+from mugraph.cli.folder_answers import answered
 from mugraph.errors import InvalidInput, MugraphError
 from mugraph.frontend import record, require_torch
 from mugraph.ir.graph import Graph
@@ -35,16 +35,8 @@ def check_pieces(folder: Path, word: str | None, rounds: int | None, json_output
         parts["function"] = _NOBODYS if word is None else _function(word, saved.document)
     except MugraphError as error:
         parts = {"calls": Part(Status.REFUSED, str(error))}
-    outcome = _outcome([each.outcome for each in programs.values()], parts, word)
-    if json_output:
-        print(json.dumps(_record(outcome, folder, programs, parts)))
-        return EXIT_CODES[outcome]
-    print(f"{outcome}: {folder}: {len(programs)} programs, with calls of PyTorch between them")
-    for name, part in parts.items():
-        print(f"  {name:<9} {part.status}: {part.reason}")
-    for place, each in programs.items():
-        print("\n".join(each.lines(place)))
-    return EXIT_CODES[outcome]
+    what = f"{len(programs)} programs, with calls of PyTorch between them"
+    return answered(folder, what, programs, parts, word is not None, json_output)
 
 
 def _program(checked: CheckedProgram) -> Graph:
@@ -52,13 +44,6 @@ def _program(checked: CheckedProgram) -> Graph:
     if checked.examination.saved is None:
         raise InvalidInput(checked.refusal or "a program cannot be read")
     return graph_from_json(checked.examination.saved.document("program.json"))
-
-
-def _outcome(programs: list[str], parts: dict[str, Part], word: str | None) -> str:
-    if "rejected" in programs or any(part.status is Status.REFUSED for part in parts.values()):
-        return "rejected"
-    asked = [part.status for name, part in parts.items() if name != "function" or word is not None]
-    return "accepted" if {*programs} <= {"accepted"} and {*asked} <= {Status.CHECKED} else "undecided"
 
 
 def _function(word: str, document: dict[str, Any]) -> Part:
@@ -76,12 +61,3 @@ def _function(word: str, document: dict[str, Any]) -> Part:
     if differing:
         return Part(Status.REFUSED, f"PyTorch records other {', '.join(differing)} of {word} than torch.json has")
     return Part(Status.CHECKED, f"PyTorch records the same calls of {word}")
-
-
-def _record(outcome: str, folder: Path, programs: dict[Path, CheckedProgram], parts: dict[str, Part]) -> dict[str, Any]:
-    return {
-        "outcome": outcome,
-        "accepted": outcome == "accepted",
-        "parts": {name: {"status": part.status, "reason": part.reason} for name, part in parts.items()},
-        "programs": {str(place.relative_to(folder)): each.record() for place, each in programs.items()},
-    }

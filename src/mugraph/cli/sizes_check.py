@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 from pathlib import Path
 
 from mugraph.checker import Part, Rejected, Status, Undecided
 from mugraph.checker.size_ranges import check_sizes
 from mugraph.cli.arguments import resolve
-from mugraph.cli.certificate_check import EXIT_CODES, CheckedProgram
+from mugraph.cli.certificate_check import CheckedProgram
+from mugraph.cli.folder_answers import answered
 from mugraph.errors import InvalidInput, MugraphError
 from mugraph.frontend import require_torch
 from mugraph.frontend.calling import arguments_of
@@ -40,27 +40,8 @@ def check_range(folder: Path, word: str | None, rounds: int | None, json_output:
         parts = {"slices": Part(status, str(error)), "function": _NOBODYS}
     except MugraphError as error:
         parts = {"slices": Part(Status.REFUSED, str(error))}
-    outcomes = [each.outcome for each in programs.values()]
-    statuses = [part.status for name, part in parts.items() if name != "function" or word is not None]
-    if "rejected" in outcomes or Status.REFUSED in statuses:
-        outcome = "rejected"
-    else:
-        outcome = "accepted" if {*outcomes} <= {"accepted"} and {*statuses} <= {Status.CHECKED} else "undecided"
-    if json_output:
-        record = {
-            "outcome": outcome,
-            "accepted": outcome == "accepted",
-            "parts": {name: {"status": part.status, "reason": part.reason} for name, part in parts.items()},
-            "programs": {str(place.relative_to(folder)): each.record() for place, each in programs.items()},
-        }
-        print(json.dumps(record))
-        return EXIT_CODES[outcome]
-    print(f"{outcome}: {folder}: results at {len(programs)} sizes, which cover all others")
-    for name, part in parts.items():
-        print(f"  {name:<9} {part.status}: {part.reason}")
-    for place, each in programs.items():
-        print("\n".join(each.lines(place)))
-    return EXIT_CODES[outcome]
+    what = f"results at {len(programs)} sizes, which cover all others"
+    return answered(folder, what, programs, parts, word is not None, json_output)
 
 
 def _function(word: str, saved: object, programs: dict[Path, CheckedProgram]) -> Part:
