@@ -25,6 +25,7 @@ from mugraph.checker.form import check_shapes, graph_of
 from mugraph.checker.function_properties import outputs
 from mugraph.checker.interpreter import run
 from mugraph.checker.lookups import with_inputs_for_lookups
+from mugraph.checker.proof_pieces import pieces_of
 from mugraph.checker.residue_fields import RootedFields, RootSigns, is_prime
 from mugraph.checker.saved_files import Json, Rejected, SavedFiles, Undecided, graph_digest, read, require_format
 from mugraph.checker.slice_axes import cut_axis
@@ -160,7 +161,25 @@ class _Check:
         if program == graph:
             self.tell("graphs: the muGraph is the program")
             return 0, 0.0
+        if "pieces" in certificate:
+            return self._by_pieces(*with_inputs_for_lookups(program, graph), certificate)
         return _tested(left, right, certificate, self.rounds, self.rng, self.tell)
+
+    def _by_pieces(self, program: Json, graph: Json, certificate: Json) -> tuple[int, float]:
+        """The same of a proof in pieces, whose bounds add up."""
+        tests, error = 0, 0.0
+        total = len(certificate["pieces"])
+        for number, (left, right, piece) in enumerate(pieces_of(program, graph, certificate), 1):
+            if _nameless(left) == _nameless(right):
+                continue
+            self.tell(f"piece {number} of {total}")
+            try:
+                sides = _slice(left, right, list(piece["axes"]))[:2]
+                rounds, bound = _tested(*sides, piece, self.rounds, self.rng, self.tell)
+            except Rejected as refusal:
+                raise type(refusal)(f"piece {number} of the proof: {refusal}") from None
+            tests, error = tests + rounds, error + bound
+        return tests, error
 
     def _settle(self, report: CheckReport) -> None:
         """What the tests say of the graph."""
@@ -266,6 +285,12 @@ def _slice(left: Json, right: Json, axes: list[Json]) -> tuple[Json, Json, int]:
     return left, right, cut
 
 
+def _nameless(graph: Json) -> tuple[Any, ...]:
+    """A graph but for what its inputs are called."""
+    nodes = [node if node["op"] != "input" else {**node, "attributes": node["attributes"]["shape"]} for node in graph["nodes"]]
+    return nodes, graph["outputs"]
+
+
 def _shapes(graph: Json) -> list[list[int]]:
     return [node["attributes"]["shape"] for node in graph["nodes"] if node["op"] == "input"]
 
@@ -343,25 +368,31 @@ def _differs(x: residue_fields.Residues, y: residue_fields.Residues) -> bool:
 
 # --- the record of the verifier's own tests ----------------------------------------------------------------------------
 
-_FORMAT = 6
+_FORMAT, _FORMAT_IN_PIECES = 6, 7
 _ENTRIES = {
     "format": int, "claim": str, "left": str, "right": str, "seed": int, "max_error": float, "rounds": list, "redraws": int,
     "axes": list, "difference": dict, "semantics": dict, "error_bound": float, "accepted": bool, "outcome": str, "tests": str,
     "reason": str, "readings": list, "version": str,
 }  # fmt: skip
 """The entries of a certificate with an error bound, and their types; `floats` and `theorem_2` may be null."""
-_OF_ITSELF = {"difference": type(None)}
-"""What differs in the certificate of a graph and itself."""
+_NO_TESTS = {"difference": type(None)}
+"""What differs in the certificate of a graph and itself, ..."""
+_IN_PIECES = {**_NO_TESTS, "pieces": list, "passed_over": int}
+"""... and in that of a proof in pieces, each with a certificate of its own."""
+_PIECE = {"left", "right", "cuts", "certificate"}
 
 
 def check_record(certificate: Json) -> None:
     """Raise Rejected, naming the first entry of a certificate that is missing, superfluous, or contradicts another."""
-    require_format("certificate.json", certificate.get("format"), _FORMAT)
+    in_pieces = "pieces" in certificate
+    require_format("certificate.json", certificate.get("format"), _FORMAT_IN_PIECES if in_pieces else _FORMAT)
     untested = certificate.get("left") == certificate.get("right") and certificate.get("rounds") == []
-    for name, kind in (_ENTRIES | (_OF_ITSELF if untested else {})).items():
+    special: dict[str, Any] = _IN_PIECES if in_pieces else _NO_TESTS if untested else {}
+    entries = {**_ENTRIES, **special}
+    for name, kind in entries.items():
         if type(certificate.get(name)) is not kind:
             raise Rejected(f"certificate.json: {name} is missing or no {kind.__name__}")
-    if unknown := certificate.keys() - _ENTRIES.keys() - {"floats", "theorem_2"}:
+    if unknown := certificate.keys() - entries.keys() - {"floats", "theorem_2"}:
         raise Rejected(f"certificate.json: {min(unknown)} is no entry of a certificate")
     if (certificate["outcome"], certificate["tests"]) != ("equivalent", "agreed"):
         raise Rejected("certificate.json: outcome or tests are not those of an accepted certificate")
@@ -372,8 +403,22 @@ def check_record(certificate: Json) -> None:
         raise Rejected("certificate.json: claim or reason is not what an accepted certificate with this error_bound says")
     if not all(isinstance(text, str) for text in certificate["semantics"].values()):
         raise Rejected("certificate.json: semantics are not given in words")
-    if not untested:
+    if in_pieces:
+        _check_pieces(certificate)
+    elif not untested:
         _check_rounds(certificate["rounds"])
+
+
+def _check_pieces(certificate: Json) -> None:
+    """Each piece has a record of its own, and there are no other tests."""
+    if certificate["rounds"] or certificate["passed_over"] < 0:
+        raise Rejected("certificate.json: a proof in pieces has tests of its own, or passed over less than nothing")
+    for number, piece in enumerate(certificate["pieces"]):
+        if not isinstance(piece, dict) or piece.keys() != _PIECE:
+            raise Rejected(f"certificate.json: piece {number} is no pair of tensors with cuts and a certificate")
+        if "pieces" in piece["certificate"]:
+            raise Rejected(f"certificate.json: piece {number} is in pieces itself")
+        check_record(piece["certificate"])
 
 
 def _check_rounds(rounds: list[Any]) -> None:

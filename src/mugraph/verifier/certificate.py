@@ -13,14 +13,15 @@ from typing import Any
 from mugraph.algebra.families import FieldFamily
 from mugraph.algebra.fields import FieldPair
 from mugraph.errors import InvalidInput
-from mugraph.ir.graph import Graph
+from mugraph.ir.graph import Graph, Value
 from mugraph.ir.serialize import graph_to_json
 from mugraph.verifier.bounds import Difference, Function, Terms
 from mugraph.verifier.float_report import FloatReport
 from mugraph.verifier.parallel_axes import ParallelAxis
 from mugraph.version import __version__
 
-FORMAT = 6
+FORMATS = (6, 7)
+"""Certificates that are read and written: in 7 there are pieces."""
 
 
 class Outcome(StrEnum):
@@ -65,6 +66,9 @@ class Certificate:
     and itself need no rounds. `tests` says how they ended, whether there is a bound or not. `readings`
     are the constants that were read as another number than the float that was written: the number, and the float. `floats` is
     what comparing the kernels with float64 found, None where none were run.
+
+    A proof in `pieces` has its tests in those, and none of its own: pairs of tensors of the two graphs, each with a certificate,
+    the graphs' outputs among them. `passed_over` pairs were tried, and are no part of it.
     """
 
     left: str
@@ -83,16 +87,21 @@ class Certificate:
     readings: tuple[tuple[str, float], ...] = ()
     version: str = __version__
     floats: FloatReport | None = None
+    pieces: tuple[ProvedPiece, ...] = ()
+    passed_over: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object that `from_json` reads back."""
-        record = asdict(replace(self, floats=None))
+        record = asdict(replace(self, floats=None, pieces=()))
         record["semantics"] = dict(self.semantics)
         record["readings"] = [{"constant": constant, "written": written.hex()} for constant, written in self.readings]
         record["floats"] = None if self.floats is None else self.floats.to_json()
         if self.difference is not None:
             record["theorem_2"] = _finite(self.difference.theorem_2())
-        return {"format": FORMAT, "claim": self.claim, "accepted": self.accepted, **record}
+        del record["pieces"], record["passed_over"]
+        if self.pieces:
+            record |= {"pieces": [piece.to_json() for piece in self.pieces], "passed_over": self.passed_over}
+        return {"format": FORMATS[bool(self.pieces)], "claim": self.claim, "accepted": self.accepted, **record}
 
     @property
     def accepted(self) -> bool:
@@ -115,11 +124,13 @@ class Certificate:
             return f"{len(self.rounds)} random tests agreed at full size of all axes but parallel ones; no error is claimed"
         if not self.accepted:
             return "nothing: the graphs were not found equivalent"
-        functions = [] if self.difference is None else [function.name for function in self.difference.functions]
-        kind = "function with the properties in `semantics`" if self.difference and self.difference.properties else "function"
+        functions = list(dict.fromkeys(function.name for each in self.differences for function in each.functions))
+        properties = any(each.properties for each in self.differences)
+        kind = "function with the properties in `semantics`" if properties else "function"
         whatever = f", whatever {kind} stands for {', '.join(functions)}" if functions else ""
         sizes = ", at any size of the parallel axes" if any(not axis.sums for axis in self.axes) else ""
-        equal = f"every output element is the same function of real inputs wherever both are defined{whatever}{sizes}"
+        pieces = f", by {len(self.pieces)} pieces proved one from the other" if self.pieces else ""
+        equal = f"every output element is the same function of real inputs wherever both are defined{whatever}{sizes}{pieces}"
         return f"{equal}; a pair that is not passes with probability at most {self.error_bound:.3g} over the recorded draw"
 
     @property
@@ -127,15 +138,36 @@ class Certificate:
         """Whether the two graphs are one, so that no test was needed."""
         return self.left == self.right and not self.rounds
 
+    @property
+    def tests_run(self) -> int:
+        """How many random tests there were, those of pieces included."""
+        return len(self.rounds) + sum(len(piece.certificate.rounds) for piece in self.pieces)
+
+    @property
+    def differences(self) -> tuple[Difference, ...]:
+        """What bounds the differences of the graphs, or of the pieces that the proof has."""
+        certificates = (self, *(piece.certificate for piece in self.pieces))
+        return tuple(each.difference for each in certificates if each.difference is not None)
+
+    @property
+    def bound_of_entries(self) -> float | None:
+        """The bound on the error that the rounds give, or the pieces; None where there is none."""
+        if self.untested:
+            return 0.0
+        if not self.pieces:
+            return None if self.difference is None else self.difference.error_bound(len(self.rounds))
+        tried = self.passed_over * self.pieces[0].certificate.max_error
+        return tried + sum(piece.certificate.error_bound or 0.0 for piece in self.pieces)
+
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Certificate:
         """Read a certificate; raises InvalidInput, naming the entry, when it is malformed or contradicts itself."""
         if not isinstance(record, Mapping):
             raise InvalidInput(f"certificate: expected an object, found {type(record).__name__}")
-        if type(number := record.get("format")) is int and number > FORMAT:
-            raise InvalidInput(f"certificate: written by a newer mugraph (format {number}, here {FORMAT}); use that")
-        if number != FORMAT:
-            raise InvalidInput(f"certificate: format {number!r} is not {FORMAT}; use the mugraph that wrote it")
+        if type(number := record.get("format")) is int and number > FORMATS[-1]:
+            raise InvalidInput(f"certificate: written by a newer mugraph (format {number}, here {FORMATS[-1]}); use that")
+        if number not in FORMATS:
+            raise InvalidInput(f"certificate: format {number!r} is not {FORMATS[-1]}; use the mugraph that wrote it")
         if record.get("accepted") is not (record.get("outcome") == Outcome.EQUIVALENT):
             raise InvalidInput(f"certificate: accepted is {record.get('accepted')!r}, and its outcome {record.get('outcome')!r}")
         try:
@@ -156,6 +188,8 @@ class Certificate:
                 readings=tuple((str(entry["constant"]), float.fromhex(entry["written"])) for entry in record["readings"]),
                 version=str(record["version"]),
                 floats=None if record["floats"] is None else FloatReport.from_json(record["floats"]),
+                pieces=tuple(map(ProvedPiece.from_json, record.get("pieces", ()))),
+                passed_over=int(record.get("passed_over", 0)),
             )
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
             raise InvalidInput(f"certificate: entry missing or of the wrong type ({error})") from None
@@ -172,16 +206,53 @@ class Certificate:
         most = len(draws) + self.difference.redraws if self.error_bound is not None and self.difference else math.inf
         if draws != sorted(set(draws)) or (draws and draws[-1] >= most):
             raise InvalidInput(f"certificate: rounds of the draws {draws} are not distinct tests in order")
-        bound = None if self.difference is None else self.difference.error_bound(len(self.rounds))
-        if self.untested:
-            bound = 0.0
+        bound = self.bound_of_entries
         if self.error_bound is not None and (bound is None or not math.isclose(self.error_bound, bound, rel_tol=1e-9)):
             raise InvalidInput(f"certificate: error_bound {self.error_bound} does not follow from its entries ({bound} does)")
-        evidence = self.rounds or self.untested
+        evidence = self.rounds or self.untested or self.pieces
         if self.accepted and (not evidence or self.error_bound is None or self.error_bound > self.max_error):
             raise InvalidInput("certificate: accepted, though its rounds do not reach max_error")
         if self.agreed and not evidence:
             raise InvalidInput("certificate: agreed, though no test was run")
+        for number, piece in enumerate(self.pieces):
+            piece.check(number, self.pieces[0].certificate.max_error)
+
+
+@dataclass(frozen=True, slots=True)
+class ProvedPiece:
+    """Two tensors that are equal, one of each graph, with the certificate of it.
+
+    `cuts` are what both are computed of beside inputs: for each the numbers of earlier pieces, all of whose tensors are equal.
+    The certificate is of graphs that take the inputs which either tensor needs, in order, and then the cuts.
+    """
+
+    left: Value
+    right: Value
+    cuts: tuple[tuple[int, ...], ...]
+    certificate: Certificate
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object that `from_json` reads back."""
+        return {
+            "left": list(self.left),
+            "right": list(self.right),
+            "cuts": list(map(list, self.cuts)),
+            "certificate": self.certificate.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> ProvedPiece:
+        """Read a piece; raises what reading a certificate raises."""
+        left, right = (Value(*map(int, record[side])) for side in ("left", "right"))
+        cuts = tuple(tuple(map(int, members)) for members in record["cuts"])
+        return cls(left, right, cuts, Certificate.from_json(record["certificate"]))
+
+    def check(self, number: int, max_error: float) -> None:
+        """Whether the piece of this number is proved, and cut at earlier ones only; raises InvalidInput."""
+        if not self.certificate.accepted or self.certificate.max_error != max_error:
+            raise InvalidInput(f"certificate: piece {number} is not proved, or up to another error than the others")
+        if any(not members or not all(0 <= earlier < number for earlier in members) for members in self.cuts):
+            raise InvalidInput(f"certificate: piece {number} is cut where nothing is proved before it")
 
 
 def digest(graph: Graph) -> str:

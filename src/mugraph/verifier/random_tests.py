@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from mugraph.algebra.families import Q_BITS, FieldFamily
@@ -13,8 +14,9 @@ from mugraph.ir.definitions import spelled_out
 from mugraph.ir.graph import Graph
 from mugraph.support.seeds import seed_or_fresh
 from mugraph.verifier.bounds import Difference, difference_of
-from mugraph.verifier.certificate import Certificate, Outcome, Tests, digest
+from mugraph.verifier.certificate import Certificate, Outcome, ProvedPiece, Tests, digest
 from mugraph.verifier.counterexamples import Counterexample, find_witness, signature_mismatch
+from mugraph.verifier.cut_points import check_pieces, composed, graphs_of, of_inputs
 from mugraph.verifier.known_values import NOTHING, Known, check_known
 from mugraph.verifier.parallel_axes import ParallelAxis, Slice, shared_slice
 from mugraph.verifier.root_semantics import TooManyRadicands
@@ -26,6 +28,8 @@ _LAWS_ELEMENTS = 1 << 26
 """Tests for which no bound can be stated are repeated until this many elements of inputs were drawn, ..."""
 _LAWS_ROUNDS = (2, 32)
 """... but at least and at most so many times."""
+_PIECES_FIRST = 1 << 16
+"""Elements of the inputs of a test beyond which a proof in pieces is tried first."""
 _ROOTS_ROUNDS = 40
 """Tests without a bound where there are roots: with one root of each number, each hides a wrong sign in every second draw."""
 _LAWS_FAMILY = FieldFamily(Q_BITS[0], 840)
@@ -136,6 +140,7 @@ def by_random_tests(
 
     Both are evaluated on independent random inputs over random fields, at full size but for axes that are proved parallel,
     until the bound on the error is at most `max_error`, or the `budget` in seconds is spent (one test is always run).
+    Where that shows nothing, a proof is put together of those of pieces (`mugraph.verifier.cut_points`).
     Where no bound can be had, a fixed number of tests is run for what that is worth. The inputs in `known` have the values
     given there, and no others. A pair whose slices agreed before, because it is another size of its parallel axes, is not tested
     again unless a `seed` is given (by default it is drawn from the operating system), and a graph is not tested against itself.
@@ -149,8 +154,15 @@ def by_random_tests(
     if digest(a) == digest(b):
         return Verdict(_of_itself(a, max_error, seed_or_fresh(seed)))
     deadline = None if budget is None else time.monotonic() + budget
-    left, right, values = _sides(a, b, known)
-    verdict = _Verification(left, right, max_error, seed, deadline, values).run()
+    verification = _Verification(*_sides(a, b, known), max_error, seed, deadline)
+    in_pieces = functools.partial(_in_pieces, a, b, known, max_error, seed, deadline)
+    attempts: list[Callable[[], Verdict | None]] = [verification.with_bound, in_pieces]
+    verdict: Verdict | None = None
+    for attempt in reversed(attempts) if verification.is_large else attempts:
+        verdict = attempt() or verdict
+        if verdict is not None and verdict.equivalent:
+            break
+    verdict = verdict or verification.by_laws()
     return replace(verdict, certificate=replace(verdict.certificate, left=digest(a), right=digest(b)))
 
 
@@ -168,21 +180,69 @@ def recheck(certificate: Certificate, a: Graph, b: Graph, known: Known = NOTHING
     mismatch = signature_mismatch(a, b)
     if mismatch is not None:
         raise InvalidInput(f"certificate: {mismatch}")
+    if certificate.pieces:
+        _recheck_pieces(certificate, *_cores(a, b, known))
+        return
     if certificate.untested:
         again = _of_itself(a, certificate.max_error, certificate.seed)
     else:
-        left, right, values = _sides(a, b, known)
-        again = _Verification(left, right, certificate.max_error, certificate.seed, None, values).tested().certificate
+        again = _Verification(*_sides(a, b, known), certificate.max_error, certificate.seed, None).tested().certificate
     for name in ("axes", "difference", "semantics", "rounds", "error_bound", "outcome"):
         if getattr(again, name) != getattr(certificate, name):
             raise InvalidInput(f"certificate: {name!r} is not what repeating the verification gives")
 
 
+def _recheck_pieces(certificate: Certificate, left: Graph, right: Graph, known: Known) -> None:
+    check_pieces(left, right, certificate.pieces)
+    if certificate.axes and certificate.axes != shared_slice(left, right).axes:
+        raise InvalidInput("certificate: 'axes' is not what repeating the verification gives")
+    for piece, (ours, theirs, inputs) in zip(certificate.pieces, graphs_of(left, right, certificate.pieces), strict=True):
+        recheck(piece.certificate, ours, theirs, of_inputs(known, inputs))
+
+
+def _in_pieces(a: Graph, b: Graph, known: Known, max_error: float, seed: int | None, deadline: float | None) -> Verdict | None:
+    """The verdict of a proof that is put together of those of pieces; None where there is none."""
+
+    def prove(left: Graph, right: Graph, error: float, fixed: Known) -> Certificate | None:
+        if late(deadline):
+            return None
+        if digest(left) == digest(right):
+            return _of_itself(left, error, seed_or_fresh(seed))
+        verdict = _Verification(*_sides(left, right, fixed), error, seed, deadline).with_bound()
+        return None if verdict is None else replace(verdict.certificate, left=digest(left), right=digest(right))
+
+    left, right, values = _cores(a, b, known)
+    found = None if late(deadline) else composed(left, right, values, max_error, prove)
+    if found is None:
+        return None
+    pieces, passed_over = found
+    axes = () if values else shared_slice(left, right).axes
+    whole = Certificate(digest(a), digest(b), seed_or_fresh(seed), max_error, (), 0, axes, None, (), None, *_AGREED)
+    whole = replace(whole, pieces=pieces, passed_over=passed_over, semantics=_semantics(pieces))
+    return Verdict(replace(whole, error_bound=whole.bound_of_entries))
+
+
+_AGREED = (Outcome.EQUIVALENT, Tests.AGREED, "")
+
+
+def _semantics(pieces: Sequence[ProvedPiece]) -> tuple[tuple[str, str], ...]:
+    """What operators mean in the tests of pieces."""
+    meant: dict[str, list[str]] = {}
+    for piece in pieces:
+        for name, text in piece.certificate.semantics:
+            meant.setdefault(name, []).append(text)
+    return tuple((name, "; elsewhere: ".join(dict.fromkeys(texts))) for name, texts in sorted(meant.items()))
+
+
+def _cores(a: Graph, b: Graph, known: Known) -> tuple[Graph, Graph, Known]:
+    """Two graphs, or the cores of those that look something up, and the known values of their inputs."""
+    cores = core_pair(a, b, known)
+    return (a, b, known) if cores is None else (cores.left, cores.right, cores.known)
+
+
 def _sides(a: Graph, b: Graph, known: Known) -> tuple[Graph, Graph, Known]:
-    """What is tested of two graphs, the cores of those that look something up, and the known values of its inputs."""
-    left, right = spelled_out(a), spelled_out(b)
-    cores = core_pair(left, right, known)
-    return (left, right, known) if cores is None else (cores.left, cores.right, cores.known)
+    """The same of two graphs whose operators are spelled out, which is what is tested."""
+    return _cores(spelled_out(a), spelled_out(b), known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,10 +266,10 @@ class _Verification:
 
     left: Graph
     right: Graph
+    known: Known
     max_error: float
     seed: int | None
     deadline: float | None
-    known: Known = field(default_factory=dict)
     slice: Slice = field(init=False)
     difference: Difference | None = field(init=False)
     trials: Trials = field(init=False)
@@ -225,22 +285,26 @@ class _Verification:
         """Whether no known value stands along an axis: one slice of it would not stand for all."""
         return all(axis.inputs[number] is None for number in self.known)
 
-    def run(self) -> Verdict:
-        """What is known of the slices, or else what tests say."""
+    def with_bound(self) -> Verdict | None:
+        """What is known of the slices, or else what tests say for which there are bounds; None where no such test decides."""
         if self.known:
-            return self.tested()
+            return self.bounded()
         before = _agreements(self.slice.left, self.slice.right, self.max_error, self.seed)
         if before:
             self.trials, self.difference = before[0].trials, before[0].difference
             return Verdict(self.certificate(Outcome.EQUIVALENT, Tests.AGREED, "", before[0].error_bound))
-        verdict = self.tested()
-        if verdict.equivalent:
+        verdict = self.bounded()
+        if verdict is not None and verdict.equivalent:
             before.append(_Agreement(self.trials, self.difference, verdict.error_bound))
         return verdict
 
+    def bounded(self) -> Verdict | None:
+        """What tests say for which there are bounds."""
+        return self.freely() or self.by_properties() or self.by_roots()
+
     def tested(self) -> Verdict:
-        """What tests say."""
-        return self.freely() or self.by_properties() or self.by_roots() or self.by_laws()
+        """What tests say, also those without a bound."""
+        return self.bounded() or self.by_laws()
 
     def freely(self) -> Verdict | None:
         """The verdict of tests under free semantics, of which only square roots and properties may know better; None if so."""
@@ -310,6 +374,11 @@ class _Verification:
         return min(most, max(least, _LAWS_ELEMENTS // max(1, elements)))
 
     @property
+    def is_large(self) -> bool:
+        """Whether pieces are tried first, each of which may have slices of its own."""
+        return sum(math.prod(shape) for shape in input_shapes(self.slice.left)) > _PIECES_FIRST
+
+    @property
     def outside_lax(self) -> frozenset[str]:
         """Operators that are no rational functions."""
         return beyond_rational(self.left) | beyond_rational(self.right)
@@ -375,5 +444,5 @@ def mismatched(a: Graph, b: Graph, mismatch: str, max_error: float, seed: int | 
 
 def _of_itself(graph: Graph, max_error: float, seed: int) -> Certificate:
     """What there is to say of a graph and itself."""
-    same, outcome, tests = digest(graph), Outcome.EQUIVALENT, Tests.AGREED
-    return Certificate(same, same, seed, max_error, (), 0, (), None, (), 0.0, outcome, tests, "")
+    same = digest(graph)
+    return Certificate(same, same, seed, max_error, (), 0, (), None, (), 0.0, *_AGREED)

@@ -59,6 +59,8 @@ def _facts(candidate: Candidate, program: Graph) -> Iterator[Fact]:
     asked = f"asked for: at most {power_of_two(certificate.max_error)}"
     yield Fact("Error bound", f"{bound_text(certificate)} ({asked})")
     yield Fact("Tests", _tests_text(certificate))
+    if certificate.pieces:
+        yield Fact("Pieces", _pieces_text(certificate))
     if certificate.axes:
         yield Fact("Slices", _axes_text(certificate, program))
     if certificate.readings:
@@ -75,11 +77,20 @@ def _facts(candidate: Candidate, program: Graph) -> Iterator[Fact]:
 def _tests_text(certificate: Certificate) -> str:
     if certificate.untested:
         return "none: the muGraph is the program"
-    count = len(certificate.rounds)
+    count = certificate.tests_run
     thrown = f"; {certificate.redraws} draws were thrown away, where a denominator vanished or a radicand was no square"
     return (
         f"{count} test{'s' * (count != 1)} on random inputs over a random pair of prime fields, from seed {certificate.seed}"
         f"{thrown if certificate.redraws else ''}"
+    )
+
+
+def _pieces_text(certificate: Certificate) -> str:
+    tested = sum(not piece.certificate.untested for piece in certificate.pieces)
+    over = f"; {certificate.passed_over} more pairs were tried" if certificate.passed_over else ""
+    return (
+        f"{len(certificate.pieces)} pairs of tensors, one of each graph, each proved with those below it as inputs; "
+        f"{tested} took tests, the others are computed alike{over}"
     )
 
 
@@ -89,8 +100,9 @@ def _axes_text(certificate: Certificate, program: Graph) -> str:
         inputs = zip(program.input_names, axis.inputs, strict=False)
         places = [f"dimension {dim} of {name}" for name, dim in inputs if dim is not None]
         words.append(f"the axis of size {axis.size} ({', '.join(places)})")
+    ran = "" if certificate.pieces else "; the tests ran on one slice"
     added = ", which they add up in part," if any(axis.sums for axis in certificate.axes) else ""
-    return f"both graphs do the same to all slices along {' and '.join(words)}{added}; the tests ran on one slice"
+    return f"both graphs do the same to all slices along {' and '.join(words)}{added}{ran}"
 
 
 def _difference_facts(difference: Difference) -> Iterator[Fact]:

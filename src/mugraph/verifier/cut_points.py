@@ -1,0 +1,281 @@
+"""Proofs that compose: tensors that both programs compute cut them into pieces, which are proved from the inputs outwards.
+
+Tests of a whole program have a bound only while degrees and exponentials are few: one attention upon another has none. So float64
+looks for tensors of the two graphs that seem to be equal, and each pair is proved from those below it, which are fresh inputs by
+then. What is equal for every value of the fresh inputs is equal for those that the tensors have, so that the graphs are equal
+where both are defined, and a wrong answer takes one of the pieces to be wrong: their bounds add up (docs/theory.md, "Proofs that
+compose"). A cut that hides what a later piece needs to know is passed over, and costs an answer at most.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from mugraph.errors import InvalidInput
+from mugraph.ir.arithmetic import Array
+from mugraph.ir.builder import GraphBuilder
+from mugraph.ir.float_arithmetic import FloatArithmetic
+from mugraph.ir.graph import VIEWS, Graph, Level, Shape, Tensor, Value
+from mugraph.verifier.certificate import Certificate, ProvedPiece
+from mugraph.verifier.known_values import Known
+from mugraph.verifier.parallel_axes import shared_slice
+from mugraph.verifier.vectorized_eval import evaluate_batched
+
+_CLOSE = 1e-9
+_SCALES = (0.5, 2.0**-6)
+"""Standard deviations of the inputs at which tensors are compared: small ones, too, for exponentials that are not shifted."""
+_TRIES = 2
+"""How often a pair is tried: on the cuts below it, and then without the nearest of them."""
+
+Prove = Callable[[Graph, Graph, float, Known], Certificate | None]
+"""Tests of two graphs up to an error, with the values of some of their inputs; None where no time is left."""
+
+
+class Pair(NamedTuple):
+    """A tensor of the left graph, and one of the right that is equal to it or seems to be."""
+
+    left: Value
+    right: Value
+
+
+def composed(
+    left: Graph, right: Graph, known: Known, max_error: float, prove: Prove
+) -> tuple[tuple[ProvedPiece, ...], int] | None:
+    """The pieces of a proof that two kernel graphs on the same inputs are equal, and how many pairs were passed over.
+
+    The bounds on the error of all tries together are at most `max_error`. None where there is nothing to cut, or an output is
+    not proved.
+    """
+    proposed = list(_proposals(left, right, known))
+    outputs = list(map(Pair, left.outputs, right.outputs))
+    if not set(proposed) - set(outputs):
+        return None
+    goals = tuple(dict.fromkeys([*proposed, *outputs]))
+    share = max_error / 2 ** math.ceil(math.log2(_TRIES * len(goals)))
+    chain = _Chain(left, right, known, share, prove)
+    if all(chain.proves(goal) or goal not in outputs for goal in goals):
+        return tuple(chain.pieces), chain.passed_over
+    return None
+
+
+def graphs_of(left: Graph, right: Graph, pieces: Sequence[ProvedPiece]) -> Iterator[tuple[Graph, Graph, tuple[int, ...]]]:
+    """Both sides of each piece of a proof, and the numbers of the graphs' inputs that they take before the cuts."""
+    for piece in pieces:
+        cuts = [[Pair(pieces[number].left, pieces[number].right) for number in members] for members in piece.cuts]
+        yield _sides(left, right, Pair(piece.left, piece.right), cuts)
+
+
+def of_inputs(known: Known, inputs: Sequence[int]) -> Known:
+    """The known values of these inputs, by their places among them."""
+    return {place: known[number] for place, number in enumerate(inputs) if number in known}
+
+
+def check_pieces(left: Graph, right: Graph, pieces: Sequence[ProvedPiece]) -> None:
+    """Raise InvalidInput unless pieces are of tensors of the graphs, cut at what is equal, and the outputs are among them."""
+    pairs = [Pair(piece.left, piece.right) for piece in pieces]
+    for number, (pair, piece) in enumerate(zip(pairs, pieces, strict=True)):
+        for graph, value in zip((left, right), pair, strict=True):
+            if not (0 <= value.node < len(graph.nodes) and 0 <= value.output < len(graph.nodes[value.node].outputs)):
+                raise InvalidInput(f"certificate: piece {number} is of no tensors of the graphs")
+        if left.tensor(pair.left).shape != right.tensor(pair.right).shape:
+            raise InvalidInput(f"certificate: piece {number} is of tensors of different shapes")
+        if not all(_are_linked([pairs[earlier] for earlier in members]) for members in piece.cuts):
+            raise InvalidInput(f"certificate: piece {number} has a cut whose tensors are not shown to be equal")
+    if not {*map(Pair, left.outputs, right.outputs)} <= {*pairs}:
+        raise InvalidInput("certificate: there is no piece for some of the outputs")
+
+
+def _are_linked(pairs: Sequence[Pair]) -> bool:
+    """Whether each pair has a tensor of one before it."""
+    return all(
+        any(pair.left == other.left or pair.right == other.right for other in pairs[:n]) for n, pair in enumerate(pairs) if n
+    )
+
+
+def _sides(left: Graph, right: Graph, goal: Pair, cuts: Sequence[Sequence[Pair]]) -> tuple[Graph, Graph, tuple[int, ...]]:
+    """Both sides of a pair on cuts, each a list of pairs that are all equal."""
+    stops = [{pair[side]: number for number, cut in enumerate(cuts) for pair in cut} for side in (0, 1)]
+    cones = [_Cone.of(graph, value, stop) for graph, value, stop in zip((left, right), goal, stops, strict=True)]
+    inputs = tuple(sorted(cones[0].inputs | cones[1].inputs))
+    fresh = [left.tensor(cut[0].left) for cut in cuts]
+    sides = zip((left, right), goal, cones, stops, strict=True)
+    ours, theirs = (_side(graph, value, cone, inputs, stop, fresh) for graph, value, cone, stop in sides)
+    return ours, theirs, inputs
+
+
+@dataclass(frozen=True, slots=True)
+class _Cone:
+    """What a value is computed of: nodes, inputs by number, and the values at which the walk stopped."""
+
+    nodes: frozenset[int]
+    inputs: frozenset[int]
+    met: frozenset[Value]
+
+    @classmethod
+    def of(cls, graph: Graph, goal: Value, stops: Collection[Value]) -> _Cone:
+        """The cone of a value, above the `stops` but for the value itself."""
+        numbers = {index: number for number, index in enumerate(_inputs(graph))}
+        nodes: set[int] = set()
+        inputs: set[int] = set()
+        met: set[Value] = set()
+        waiting = [goal]
+        while waiting:
+            value = waiting.pop()
+            if value in stops and value != goal:
+                met.add(value)
+            elif value.node in numbers:
+                inputs.add(numbers[value.node])
+            elif value.node not in nodes:
+                nodes.add(value.node)
+                waiting += graph.nodes[value.node].inputs
+        return cls(frozenset(nodes), frozenset(inputs), frozenset(met))
+
+
+def _inputs(graph: Graph) -> list[int]:
+    """The nodes that are inputs, in order."""
+    return [index for index, node in enumerate(graph.nodes) if node.is_input]
+
+
+def _side(
+    graph: Graph, goal: Value, cone: _Cone, inputs: Sequence[int], stops: Mapping[Value, int], fresh: Sequence[Tensor]
+) -> Graph:
+    """One side of a piece. Inputs are named by their places, so that equal pieces are equal graphs."""
+    builder, places = GraphBuilder(Level.KERNEL), _inputs(graph)
+    given = [graph.nodes[places[number]].output for number in inputs]
+    variables = [builder.input(f"x{number}", tensor.shape, tensor.dtype) for number, tensor in enumerate([*given, *fresh])]
+    moved = {Value(places[number]): variable for number, variable in zip(inputs, variables, strict=False)}
+    moved |= {value: variables[len(inputs) + number] for value, number in stops.items() if value in cone.met}
+    for index in sorted(cone.nodes):
+        node = graph.nodes[index]
+        copy = builder.append(replace(node, inputs=tuple(moved[value] for value in node.inputs)))
+        for output in range(len(node.outputs)):
+            moved.setdefault(Value(index, output), Value(copy.node, output))
+    return builder.build([moved[goal]])
+
+
+@dataclass(slots=True)
+class _Chain:
+    """A proof on its way: pieces, each proved from those before it."""
+
+    left: Graph
+    right: Graph
+    known: Known
+    share: float
+    """The error that each try may have."""
+    prove: Prove
+    pieces: list[ProvedPiece] = field(default_factory=list)
+    passed_over: int = 0
+    _equal: list[list[int]] = field(default_factory=list)
+    """Numbers of pieces whose tensors are all equal."""
+    _places: tuple[dict[Value, int], dict[Value, int]] = field(default_factory=lambda: ({}, {}))
+    """Where tensors of either graph stand among those."""
+
+    def proves(self, goal: Pair) -> bool:
+        """Try to prove a pair from what is proved."""
+        cuts: Sequence[int] = range(len(self._equal))
+        for _ in range(_TRIES):
+            used = self._shared(goal, cuts)
+            if self._proved(goal, used):
+                return True
+            if not used:
+                return False
+            cuts = [number for number in cuts if number not in used]
+        return False
+
+    def _shared(self, goal: Pair, cuts: Iterable[int]) -> list[int]:
+        """Of the cuts those that both sides of a pair are computed of, when what only one is computed of is no cut."""
+        allowed = set(cuts)
+        while True:
+            met = []
+            for graph, value, places in zip((self.left, self.right), goal, self._places, strict=True):
+                stops = {stop for stop, number in places.items() if number in allowed}
+                met.append({places[stop] for stop in _Cone.of(graph, value, stops).met})
+            if met[0] == met[1]:
+                return sorted(met[0])
+            allowed -= met[0] ^ met[1]
+
+    def _proved(self, goal: Pair, used: Sequence[int]) -> bool:
+        cuts = tuple(tuple(self._equal[number]) for number in used)
+        pairs = [[Pair(self.pieces[number].left, self.pieces[number].right) for number in members] for members in cuts]
+        left, right, inputs = _sides(self.left, self.right, goal, pairs)
+        certificate = self.prove(left, right, self.share, of_inputs(self.known, inputs))
+        if certificate is None or not certificate.accepted:
+            self.passed_over += 1
+            return False
+        self._keep(ProvedPiece(goal.left, goal.right, cuts, certificate))
+        return True
+
+    def _keep(self, piece: ProvedPiece) -> None:
+        """Make a pair a cut, or join it to one that has a tensor of it; two cuts stay two."""
+        self.pieces.append(piece)
+        ours, theirs = (places.get(value) for places, value in zip(self._places, (piece.left, piece.right), strict=True))
+        if ours is not None and theirs is not None:
+            return
+        number = ours if ours is not None else theirs
+        if number is None:
+            number = len(self._equal)
+            self._equal.append([])
+        self._equal[number].append(len(self.pieces) - 1)
+        for places, value in zip(self._places, (piece.left, piece.right), strict=True):
+            places[value] = number
+
+
+def _proposals(left: Graph, right: Graph, known: Known) -> Iterator[Pair]:
+    """Tensors that float64 takes to be equal, in the order of the right graph."""
+    if len(right.kernels()) < 2:
+        return
+    ours, theirs = (_values(graph, known) for graph in _small(left, right, known))
+    by_shape: dict[Shape, list[tuple[Value, list[Array]]]] = {}
+    for value, arrays in ours.items():
+        by_shape.setdefault(left.tensor(value).shape, []).append((value, arrays))
+    for value, arrays in theirs.items():
+        for other, candidates in by_shape.get(right.tensor(value).shape, []):
+            if _agree(arrays, candidates):
+                yield Pair(other, value)
+
+
+def _small(left: Graph, right: Graph, known: Known) -> tuple[Graph, Graph]:
+    """Slices of the graphs that have the same nodes, or the graphs themselves."""
+    if known:
+        return left, right
+    found = shared_slice(left, right)
+    kept = all(
+        [node.op for node in graph.nodes] == [node.op for node in cut.nodes]
+        for graph, cut in ((left, found.left), (right, found.right))
+    )
+    return (found.left, found.right) if kept else (left, right)
+
+
+def _values(graph: Graph, known: Known) -> dict[Value, list[Array]]:
+    """The tensors that may be cuts, at some points."""
+    wanted = [
+        Value(index, output)
+        for index, node in enumerate(graph.nodes)
+        if not (node.is_input or node.is_constant or node.op in VIEWS)
+        for output, tensor in enumerate(node.outputs)
+        if tensor.dtype.is_floating
+    ]
+    asked = graph.with_nodes(graph.nodes, tuple(wanted))
+    found: list[list[Array]] = []
+    for number, scale in enumerate(_SCALES):
+        rng = np.random.default_rng(number)
+        drawn = [scale * rng.standard_normal(node.output.shape) for node in graph.inputs()]
+        inputs = [known.get(place, array) for place, array in enumerate(drawn)]
+        with np.errstate(all="ignore"):
+            found.append(evaluate_batched(asked, inputs, FloatArithmetic()))
+    return {value: arrays for value, *arrays in zip(wanted, *found, strict=True)}
+
+
+def _agree(ours: Sequence[Array], theirs: Sequence[Array]) -> bool:
+    """Whether two tensors are close at every point where all their elements are finite, and there is such a point."""
+    finite = [(x, y) for x, y in zip(ours, theirs, strict=True) if np.isfinite(x).all() and np.isfinite(y).all()]
+    return bool(finite) and all(_close(x, y) for x, y in finite)
+
+
+def _close(x: Array, y: Array) -> bool:
+    return x.shape == y.shape and bool(np.allclose(x, y, rtol=_CLOSE, atol=_CLOSE * float(np.abs(x).max(initial=0.0))))

@@ -1,0 +1,127 @@
+"""Proofs that compose: stacked programs have a bound, and a wrong piece at any depth is no proof."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mugraph.errors import InvalidInput
+from mugraph.ir import Graph
+from mugraph.ir.graph import Value
+from mugraph.ir.program import ProgramTensor
+from mugraph.testing import agree
+from mugraph.testing.mutants import mutants
+from mugraph.verifier import Certificate, recheck, verify_graphs
+from mugraph.verifier.cut_points import graphs_of
+
+from .graphs import program
+from .stacks import as_written, halved, rewritten, stacked
+
+DEPTH = 3
+
+
+@pytest.mark.parametrize("depth", [2, DEPTH, 12])
+def test_a_bound_at_every_depth(depth: int) -> None:
+    verdict = verify_graphs(stacked(*[as_written] * depth), stacked(*[rewritten] * depth))
+    assert verdict.equivalent, verdict.reason
+    certificate = verdict.certificate
+    assert certificate.pieces
+    assert verdict.error_bound is not None
+    assert 0 < verdict.error_bound <= 2**-40
+    bounds = [piece.certificate.error_bound or 0.0 for piece in certificate.pieces]
+    failed = certificate.passed_over * certificate.pieces[0].certificate.max_error
+    assert verdict.error_bound == pytest.approx(sum(bounds) + failed)
+
+
+@pytest.mark.parametrize("depth", range(DEPTH))
+def test_a_wrong_layer_is_found_at_every_depth(depth: int) -> None:
+    layers = [rewritten] * DEPTH
+    layers[depth] = halved
+    verdict = verify_graphs(stacked(*[as_written] * DEPTH), stacked(*layers))
+    assert verdict.equivalent is False
+    assert verdict.counterexample is not None
+
+
+def test_no_mutant_is_accepted_that_differs() -> None:
+    left, right = stacked(*[as_written] * 2), stacked(*[rewritten] * 2)
+    found = list(mutants(right))
+    rng = np.random.default_rng(0)
+    accepted = 0
+    for number in rng.permutation(len(found))[:60]:
+        mutant = found[number].graph
+        if verify_graphs(left, mutant, budget=20.0).equivalent:
+            accepted += 1
+            assert agree(left, mutant), found[number]
+    assert accepted < 60
+
+
+def test_a_cut_that_hides_what_is_needed_is_passed_over() -> None:
+    """Both multiply the sum of x by one number, of which each knows what it is only below the cut."""
+
+    def left(x: ProgramTensor, y: ProgramTensor) -> ProgramTensor:
+        e = (x @ y).exp()
+        return (e / (e.sum(-1, keepdim=True))).exp() * x.sum(-1, keepdim=True)
+
+    def right(x: ProgramTensor, y: ProgramTensor) -> ProgramTensor:
+        e = ((x * 2) @ (y / 2)).exp()
+        return (e / ((x @ y).exp().sum(-1, keepdim=True))).exp() * x.sum(-1, keepdim=True)
+
+    shapes = ((3, 4), (4, 4))
+    assert verify_graphs(program(left, *shapes), program(right, *shapes)).equivalent
+
+
+def certificate_of_layers() -> tuple[Graph, Graph, Certificate]:
+    left, right = stacked(*[as_written] * 2), stacked(*[rewritten] * 2)
+    return left, right, verify_graphs(left, right, seed=5).certificate
+
+
+def test_it_survives_json_and_can_be_repeated() -> None:
+    left, right, certificate = certificate_of_layers()
+    read = Certificate.from_json(json.loads(json.dumps(certificate.to_json())))
+    assert read == certificate
+    recheck(read, left, right)
+
+
+def test_pieces_are_about_what_they_say() -> None:
+    left, right, certificate = certificate_of_layers()
+    for piece, (ours, theirs, _) in zip(certificate.pieces, graphs_of(left, right, certificate.pieces), strict=True):
+        assert ours.output_tensors[0].shape == left.tensor(piece.left).shape
+        assert [node.output.shape for node in ours.inputs()] == [node.output.shape for node in theirs.inputs()]
+        assert agree(ours, theirs)
+
+
+def _without_outputs(certificate: Certificate, left: Graph) -> Certificate:
+    kept = tuple(piece for piece in certificate.pieces if piece.left not in left.outputs)
+    return replace(certificate, pieces=kept)
+
+
+def _changed(certificate: Certificate, **entries: Any) -> Certificate:
+    """The last piece, which has cuts, with other entries."""
+    *others, last = certificate.pieces
+    return replace(certificate, pieces=(*others, replace(last, **entries)))
+
+
+def test_what_is_no_proof_is_refused() -> None:
+    left, right, certificate = certificate_of_layers()
+    last = len(certificate.pieces) - 1
+    with pytest.raises(InvalidInput, match="no piece for some of the outputs"):
+        recheck(_bounded(_without_outputs(certificate, left)), left, right)
+    with pytest.raises(InvalidInput, match="nothing is proved before it"):
+        recheck(_changed(certificate, cuts=((last,),)), left, right)
+    with pytest.raises(InvalidInput, match="not shown to be equal"):
+        recheck(_changed(certificate, cuts=((0, 1),)), left, right)
+    with pytest.raises(InvalidInput, match="no tensors of the graphs"):
+        recheck(_changed(certificate, left=Value(len(left.nodes))), left, right)
+    with pytest.raises(InvalidInput, match="does not follow"):
+        recheck(replace(certificate, error_bound=2.0**-200), left, right)
+    wrong = stacked(rewritten, halved)
+    with pytest.raises(InvalidInput, match="is not the one"):
+        recheck(certificate, left, wrong)
+
+
+def _bounded(certificate: Certificate) -> Certificate:
+    return replace(certificate, error_bound=certificate.bound_of_entries)
