@@ -9,6 +9,7 @@ compose"). A cut that hides what a later piece needs to know is passed over, and
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,8 +28,8 @@ from mugraph.verifier.parallel_axes import shared_slice
 from mugraph.verifier.vectorized_eval import evaluate_batched
 
 _CLOSE = 1e-9
-_SCALES = (0.5, 2.0**-6)
-"""Standard deviations of the inputs at which tensors are compared: small ones, too, for exponentials that are not shifted."""
+_POINTS: tuple[Callable[[Array], Array], ...] = (lambda x: x / 2, lambda x: x / 64, lambda x: np.abs(x) / 4)
+"""Inputs at which tensors are compared, of normal ones: small, too, for exponentials that are not shifted, and positive."""
 _TRIES = 2
 """How often a pair is tried: on the cuts below it, and then without the nearest of them."""
 
@@ -51,8 +52,8 @@ def composed(
     The bounds on the error of all tries together are at most `max_error`. None where there is nothing to cut, or an output is
     not proved.
     """
-    proposed = list(_proposals(left, right, known))
     outputs = list(map(Pair, left.outputs, right.outputs))
+    proposed = _proposals(left, right, outputs, known)
     if not set(proposed) - set(outputs):
         return None
     goals = tuple(dict.fromkeys([*proposed, *outputs]))
@@ -225,18 +226,28 @@ class _Chain:
             places[value] = number
 
 
-def _proposals(left: Graph, right: Graph, known: Known) -> Iterator[Pair]:
-    """Tensors that float64 takes to be equal, in the order of the right graph."""
+def _proposals(left: Graph, right: Graph, outputs: Sequence[Pair], known: Known) -> list[Pair]:
+    """Tensors that float64 takes to be equal, in the order of the right graph; none where it tells outputs apart."""
     if len(right.kernels()) < 2:
-        return
+        return []
     ours, theirs = (_values(graph, known) for graph in _small(left, right, known))
-    by_shape: dict[Shape, list[tuple[Value, list[Array]]]] = {}
-    for value, arrays in ours.items():
-        by_shape.setdefault(left.tensor(value).shape, []).append((value, arrays))
-    for value, arrays in theirs.items():
-        for other, candidates in by_shape.get(right.tensor(value).shape, []):
-            if _agree(arrays, candidates):
-                yield Pair(other, value)
+    if not all(_agree(ours[pair.left], theirs[pair.right]) for pair in outputs):
+        return []
+    by_shape: dict[Shape, list[Value]] = {}
+    for value in filter(functools.partial(_may_be_cut, left), ours):
+        by_shape.setdefault(left.tensor(value).shape, []).append(value)
+    return [
+        Pair(other, value)
+        for value in filter(functools.partial(_may_be_cut, right), theirs)
+        for other in by_shape.get(right.tensor(value).shape, [])
+        if _agree(ours[other], theirs[value])
+    ]
+
+
+def _may_be_cut(graph: Graph, value: Value) -> bool:
+    node = graph.nodes[value.node]
+    computed = not (node.is_input or node.is_constant or node.op in VIEWS)
+    return computed and graph.tensor(value).dtype.is_floating
 
 
 def _small(left: Graph, right: Graph, known: Known) -> tuple[Graph, Graph]:
@@ -252,23 +263,17 @@ def _small(left: Graph, right: Graph, known: Known) -> tuple[Graph, Graph]:
 
 
 def _values(graph: Graph, known: Known) -> dict[Value, list[Array]]:
-    """The tensors that may be cuts, at some points."""
-    wanted = [
-        Value(index, output)
-        for index, node in enumerate(graph.nodes)
-        if not (node.is_input or node.is_constant or node.op in VIEWS)
-        for output, tensor in enumerate(node.outputs)
-        if tensor.dtype.is_floating
-    ]
-    asked = graph.with_nodes(graph.nodes, tuple(wanted))
+    """What each tensor is at some points."""
+    values = [Value(index, output) for index, node in enumerate(graph.nodes) for output in range(len(node.outputs))]
+    asked = graph.with_nodes(graph.nodes, tuple(values))
     found: list[list[Array]] = []
-    for number, scale in enumerate(_SCALES):
+    for number, point in enumerate(_POINTS):
         rng = np.random.default_rng(number)
-        drawn = [scale * rng.standard_normal(node.output.shape) for node in graph.inputs()]
+        drawn = [point(rng.standard_normal(node.output.shape)) for node in graph.inputs()]
         inputs = [known.get(place, array) for place, array in enumerate(drawn)]
         with np.errstate(all="ignore"):
             found.append(evaluate_batched(asked, inputs, FloatArithmetic()))
-    return {value: arrays for value, *arrays in zip(wanted, *found, strict=True)}
+    return {value: arrays for value, *arrays in zip(values, *found, strict=True)}
 
 
 def _agree(ours: Sequence[Array], theirs: Sequence[Array]) -> bool:
