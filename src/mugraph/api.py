@@ -49,6 +49,7 @@ from mugraph.support.deadline import Deadline
 from mugraph.support.progress import ProgressCallback, Reporter, silent
 from mugraph.support.store import Mode, Store
 from mugraph.verifier import Verdict, prover, verify_graphs
+from mugraph.verifier.counterexamples import Counterexample
 from mugraph.verifier.random_tests import mismatched
 
 if TYPE_CHECKING:
@@ -401,7 +402,7 @@ def verify(
         given = (fn_a, fn_b), example_inputs
         return verified_in_pieces(*given, properties=properties, max_error=max_error, seed=seed, deadline=deadline)
     if pair.mismatch is not None:
-        verdict = mismatched(pair.left, pair.right, pair.mismatch, max_error, seed)
+        verdict = mismatched(pair.left, pair.right, Counterexample(pair.mismatch), max_error, seed)
     else:
         verdict = prover.verify(
             pair.left,

@@ -16,10 +16,11 @@ from mugraph.ir.program import ProgramTensor
 from mugraph.testing import agree
 from mugraph.testing.mutants import mutants
 from mugraph.verifier import Certificate, recheck, verify_graphs
+from mugraph.verifier.prover import verify
 from mugraph.verifier.cut_points import graphs_of
 
 from .graphs import program
-from .stacks import as_written, halved, rewritten, stacked
+from .stacks import ROWS, WIDTH, as_written, halved, rewritten, stacked
 
 DEPTH = 3
 
@@ -125,3 +126,25 @@ def test_what_is_no_proof_is_refused() -> None:
 
 def _bounded(certificate: Certificate) -> Certificate:
     return replace(certificate, error_bound=certificate.bound_of_entries)
+
+
+def test_pieces_may_be_equal_by_identities_of_functions() -> None:
+    """Gates upon gates, written with exponentials on one side, and read from parts of one product."""
+
+    def left(x: ProgramTensor, w: ProgramTensor, v: ProgramTensor) -> ProgramTensor:
+        for _ in range(2):
+            x = x + (x @ w).silu() * (x @ v)
+        return x
+
+    def right(x: ProgramTensor, w: ProgramTensor, v: ProgramTensor) -> ProgramTensor:
+        for _ in range(2):
+            both = x @ x.program.concat([w, v], 1)
+            gate, up = (both.slice(1, start, WIDTH) for start in (0, WIDTH))
+            x = x + gate / (1 + (-gate).exp()) * up
+        return x
+
+    shapes = ((ROWS, WIDTH), (WIDTH, WIDTH), (WIDTH, WIDTH))
+    verdict = verify(program(left, *shapes), program(right, *shapes))
+    assert verdict.equivalent, verdict.reason
+    assert verdict.certificate.pieces
+    assert any("silu" in name for name in verdict.properties)

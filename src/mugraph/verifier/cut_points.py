@@ -234,20 +234,24 @@ def _proposals(left: Graph, right: Graph, outputs: Sequence[Pair], known: Known)
     if not all(_agree(ours[pair.left], theirs[pair.right]) for pair in outputs):
         return []
     by_shape: dict[Shape, list[Value]] = {}
-    for value in filter(functools.partial(_may_be_cut, left), ours):
+    for value in filter(functools.partial(_is_computed, left), ours):
         by_shape.setdefault(left.tensor(value).shape, []).append(value)
     return [
         Pair(other, value)
-        for value in filter(functools.partial(_may_be_cut, right), theirs)
+        for value in filter(functools.partial(_is_computed, right), theirs)
         for other in by_shape.get(right.tensor(value).shape, [])
-        if _agree(ours[other], theirs[value])
+        if not (_is_view(left, other) and _is_view(right, value)) and _agree(ours[other], theirs[value])
     ]
 
 
-def _may_be_cut(graph: Graph, value: Value) -> bool:
+def _is_computed(graph: Graph, value: Value) -> bool:
     node = graph.nodes[value.node]
-    computed = not (node.is_input or node.is_constant or node.op in VIEWS)
-    return computed and graph.tensor(value).dtype.is_floating
+    return not (node.is_input or node.is_constant) and graph.tensor(value).dtype.is_floating
+
+
+def _is_view(graph: Graph, value: Value) -> bool:
+    """Whether a tensor is another's memory: two such are what they are views of, which is the cut."""
+    return graph.nodes[value.node].op in VIEWS
 
 
 def _small(left: Graph, right: Graph, known: Known) -> tuple[Graph, Graph]:

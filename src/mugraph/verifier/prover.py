@@ -9,6 +9,7 @@ equivalent that was not proved or tested.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,13 +26,25 @@ from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Graph, Level, Node, Tensor, Value, attributes_of
 from mugraph.ir.ops import Kind, operator
-from mugraph.verifier.certificate import Outcome
+from mugraph.support.seeds import seed_or_fresh
+from mugraph.verifier.certificate import Certificate, Outcome
+from mugraph.verifier.counterexamples import find_witness
 from mugraph.verifier.domain import common_domain
 from mugraph.verifier.identities import simplified
 from mugraph.verifier.infinities import infinities_apart
 from mugraph.verifier.known_values import NOTHING, Known
 from mugraph.verifier.properties import Property, known_properties
-from mugraph.verifier.random_tests import Verdict, by_random_tests, late, looked_at, of_cores
+from mugraph.verifier.random_tests import (
+    Verdict,
+    are_large,
+    by_random_tests,
+    in_pieces,
+    late,
+    looked_at,
+    mismatched,
+    of_cores,
+    prove_piece,
+)
 from mugraph.verifier.theories import ARITHMETIC, by_properties, pointwise, z3_installed, z3_module
 from mugraph.verifier.through_cores import core_pair
 
@@ -119,7 +132,8 @@ def verify(
     given = [fact if isinstance(fact, Property) else Property.parse(fact) for fact in properties]
     deadline = None if budget is None else time.monotonic() + budget
     evidence = _Evidence(left, right, max_error, seed, deadline, known)
-    verdict = evidence.tested(left, right)
+    first = evidence.of_large_graphs() if are_large(left, right, known) else None
+    verdict = first or evidence.tested(left, right)
     if verdict.outcome is Outcome.UNDECIDED:
         verdict = evidence.by_identities() or looked_at(verdict, left, right, deadline, known)
     if verdict.outcome is Outcome.UNDECIDED and (given or z3_installed()) and not late(deadline):
@@ -149,19 +163,48 @@ class _Evidence:
         left_over = seconds_left(self.deadline)
         return by_random_tests(left, right, max_error=self.max_error, seed=self.seed, budget=left_over, known=known)
 
+    def of_large_graphs(self) -> Verdict | None:
+        """Equivalence in pieces, or inputs at which the graphs differ, for which no test of whole graphs is needed."""
+        verdict = self.by_identities_in_pieces(self.left, self.right)
+        if verdict is not None:
+            return verdict
+        seed = seed_or_fresh(self.seed)
+        witness = find_witness(self.left, self.right, seed=seed, fixed=self.known, deadline=self.deadline)
+        return None if witness is None else mismatched(self.left, self.right, witness, self.max_error, seed)
+
     def by_identities(self) -> Verdict | None:
-        """Equivalence of what identities make of the graphs; None where there is none, or no identity applies."""
+        """Equivalence of what identities make of the graphs, or of pieces of them; None where there is none, or no identity
+        applies."""
         try:
             spelled = (spelled_out(graph) for graph in (self.left, self.right))
             flat = [_single_tile(graph, self.max_error, self.seed, self.deadline) for graph in spelled]
-            sides = [simplified(graph) for graph in flat]
         except MugraphError:
             return None
+        sides = [simplified(graph) for graph in flat]
         used = tuple(dict.fromkeys(name for _, names in sides for name in names))
-        if not used or late(self.deadline):
-            return None
-        verdict = self.tested(sides[0][0], sides[1][0])
-        return replace(verdict, properties=used) if verdict.equivalent else None
+        if used and not late(self.deadline):
+            verdict = self.tested(sides[0][0], sides[1][0])
+            if verdict.equivalent:
+                return replace(verdict, properties=used)
+        return self.by_identities_in_pieces(*flat)
+
+    def by_identities_in_pieces(self, left: Graph, right: Graph) -> Verdict | None:
+        """The same piece by piece, where programs are too long to be simple, or move parts of tensors."""
+        used: set[str] = set()
+
+        def prove(ours: Graph, theirs: Graph, max_error: float, known: Known) -> Certificate | None:
+            tests = functools.partial(prove_piece, self.seed, self.deadline)
+            certificate = tests(ours, theirs, max_error, known)
+            if certificate is not None and certificate.accepted:
+                return certificate
+            (ours, names), (theirs, more) = simplified(ours), simplified(theirs)
+            certificate = tests(ours, theirs, max_error, known) if names or more else None
+            if certificate is not None and certificate.accepted:
+                used.update(names, more)
+            return certificate
+
+        verdict = in_pieces(left, right, self.known, self.max_error, self.seed, self.deadline, prove)
+        return None if verdict is None else replace(verdict, properties=tuple(sorted(used)))
 
     def by_properties(self, given: Sequence[Property]) -> Verdict | None:
         """Equivalence by properties that Z3 combines; None where it finds no proof."""

@@ -16,7 +16,7 @@ from mugraph.support.seeds import seed_or_fresh
 from mugraph.verifier.bounds import Difference, difference_of
 from mugraph.verifier.certificate import Certificate, Outcome, ProvedPiece, Tests, digest
 from mugraph.verifier.counterexamples import Counterexample, find_witness, signature_mismatch
-from mugraph.verifier.cut_points import check_pieces, composed, graphs_of, of_inputs
+from mugraph.verifier.cut_points import Prove, check_pieces, composed, graphs_of, of_inputs
 from mugraph.verifier.known_values import NOTHING, Known, check_known
 from mugraph.verifier.parallel_axes import ParallelAxis, Slice, shared_slice
 from mugraph.verifier.root_semantics import TooManyRadicands
@@ -150,13 +150,13 @@ def by_random_tests(
     check_known(known)
     mismatch = signature_mismatch(a, b)
     if mismatch is not None:
-        return mismatched(a, b, str(mismatch), max_error, seed)
+        return mismatched(a, b, mismatch, max_error, seed)
     if digest(a) == digest(b):
         return Verdict(_of_itself(a, max_error, seed_or_fresh(seed)))
     deadline = None if budget is None else time.monotonic() + budget
     verification = _Verification(*_sides(a, b, known), max_error, seed, deadline)
-    in_pieces = functools.partial(_in_pieces, a, b, known, max_error, seed, deadline)
-    attempts: list[Callable[[], Verdict | None]] = [verification.with_bound, in_pieces]
+    cut = functools.partial(in_pieces, a, b, known, max_error, seed, deadline)
+    attempts: list[Callable[[], Verdict | None]] = [verification.with_bound, cut]
     verdict: Verdict | None = None
     for attempt in reversed(attempts) if verification.is_large else attempts:
         verdict = attempt() or verdict
@@ -164,6 +164,11 @@ def by_random_tests(
             break
     verdict = verdict or verification.by_laws()
     return replace(verdict, certificate=replace(verdict.certificate, left=digest(a), right=digest(b)))
+
+
+def are_large(a: Graph, b: Graph, known: Known = NOTHING) -> bool:
+    """Whether tests of two kernel graphs on the same inputs are large, so that a proof in pieces is tried first."""
+    return signature_mismatch(a, b) is None and _Verification(*_sides(a, b, known), 0.5, None, None).is_large
 
 
 def late(deadline: float | None) -> bool:
@@ -200,17 +205,14 @@ def _recheck_pieces(certificate: Certificate, left: Graph, right: Graph, known: 
         recheck(piece.certificate, ours, theirs, of_inputs(known, inputs))
 
 
-def _in_pieces(a: Graph, b: Graph, known: Known, max_error: float, seed: int | None, deadline: float | None) -> Verdict | None:
-    """The verdict of a proof that is put together of those of pieces; None where there is none."""
+def in_pieces(
+    a: Graph, b: Graph, known: Known, max_error: float, seed: int | None, deadline: float | None, prove: Prove | None = None
+) -> Verdict | None:
+    """The verdict of a proof that is put together of those of pieces; None where there is none.
 
-    def prove(left: Graph, right: Graph, error: float, fixed: Known) -> Certificate | None:
-        if late(deadline):
-            return None
-        if digest(left) == digest(right):
-            return _of_itself(left, error, seed_or_fresh(seed))
-        verdict = _Verification(*_sides(left, right, fixed), error, seed, deadline).with_bound()
-        return None if verdict is None else replace(verdict.certificate, left=digest(left), right=digest(right))
-
+    `prove` says what shows that the sides of a piece are equal, by default tests with a bound.
+    """
+    prove = functools.partial(prove_piece, seed, deadline) if prove is None else prove
     left, right, values = _cores(a, b, known)
     found = None if late(deadline) else composed(left, right, values, max_error, prove)
     if found is None:
@@ -220,6 +222,18 @@ def _in_pieces(a: Graph, b: Graph, known: Known, max_error: float, seed: int | N
     whole = Certificate(digest(a), digest(b), seed_or_fresh(seed), max_error, (), 0, axes, None, (), None, *_AGREED)
     whole = replace(whole, pieces=pieces, passed_over=passed_over, semantics=_semantics(pieces))
     return Verdict(replace(whole, error_bound=whole.bound_of_entries))
+
+
+def prove_piece(
+    seed: int | None, deadline: float | None, a: Graph, b: Graph, max_error: float, known: Known
+) -> Certificate | None:
+    """What tests for which there are bounds say of two graphs; None where they say nothing, or no time is left."""
+    if late(deadline):
+        return None
+    if digest(a) == digest(b):
+        return _of_itself(a, max_error, seed_or_fresh(seed))
+    verdict = _Verification(*_sides(a, b, known), max_error, seed, deadline).with_bound()
+    return None if verdict is None else replace(verdict.certificate, left=digest(a), right=digest(b))
 
 
 _AGREED = (Outcome.EQUIVALENT, Tests.AGREED, "")
@@ -434,12 +448,11 @@ class _Verification:
         )
 
 
-def mismatched(a: Graph, b: Graph, mismatch: str, max_error: float, seed: int | None) -> Verdict:
-    """The verdict on programs that take or give other things than each other."""
+def mismatched(a: Graph, b: Graph, found: Counterexample, max_error: float, seed: int | None) -> Verdict:
+    """The verdict on programs that differ by what was found without tests."""
     left, right, drawn = digest(a), digest(b), seed_or_fresh(seed)
     outcome, tests = Outcome.DIFFERENT, Tests.IMPOSSIBLE
-    certificate = Certificate(left, right, drawn, max_error, (), 0, (), None, (), None, outcome, tests, mismatch)
-    return Verdict(certificate, Counterexample(mismatch))
+    return Verdict(Certificate(left, right, drawn, max_error, (), 0, (), None, (), None, outcome, tests, str(found)), found)
 
 
 def _of_itself(graph: Graph, max_error: float, seed: int) -> Certificate:
