@@ -16,8 +16,8 @@ from mugraph.ir.program import ProgramTensor
 from mugraph.testing import agree
 from mugraph.testing.mutants import mutants
 from mugraph.verifier import Certificate, recheck, verify_graphs
-from mugraph.verifier.prover import verify
 from mugraph.verifier.cut_points import graphs_of
+from mugraph.verifier.prover import verify
 
 from .graphs import program
 from .stacks import ROWS, WIDTH, as_written, halved, rewritten, stacked

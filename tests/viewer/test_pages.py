@@ -27,6 +27,8 @@ from mugraph.results.words import seconds_text
 from mugraph.runtime import build
 from mugraph.runtime.baselines import BaselineComparison
 from mugraph.runtime.benchmarking import Duel, Spread
+from mugraph.verifier import verify_graphs
+from verifier.stacks import as_written, rewritten, stacked
 
 from .results import NAMES, discovered, result, result_of
 
@@ -215,6 +217,16 @@ def test_nothing_is_said_of_printed_kernels_that_run_here() -> None:
     text = Outline(page(result("rmsnorm"))).text
     assert "Printed kernels" not in text
     assert "blocks run" not in text
+
+
+def test_proofs_in_pieces_are_shown_with_all_their_tests() -> None:
+    left, right = (stacked(layer, layer) for layer in (as_written, rewritten))
+    certificate = verify_graphs(left, right).certificate
+    opt = result("rmsnorm")
+    best = replace(opt.best, certificate=certificate)
+    text = Outline(page(mugraph.Superoptimized(left, best, (best,), opt.report, opt.executable, opt.calling, "cpu"))).text
+    assert f"Pieces {len(certificate.pieces)} pairs of tensors" in text
+    assert f"Tests {certificate.tests_run} tests on random inputs" in text
 
 
 SPLIT = """kernel_graph {
