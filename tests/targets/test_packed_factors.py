@@ -105,6 +105,33 @@ def test_products_with_packed_weights_of_every_shape(vectors: Vectors, dtype: DT
 
 
 @pytest.mark.parametrize("vectors", HOSTS, ids=lambda vectors: f"{vectors.lanes} lanes{' pairs' * vectors.bf16_pairs}")
+@pytest.mark.parametrize("rounded", [False, True], ids=["in fp32", "rounded"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_many_rows_meet_strips_of_panels(vectors: Vectors, dtype: DType, rounded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Panels of a few values of k, with a shorter last one, that add to sums of a few columns; also over iterations."""
+    monkeypatch.setattr("mugraph.targets.cpu.panels._STRIP_BYTES", 2048)
+    monkeypatch.setattr("mugraph.targets.cpu.panels.Panels.sums_bytes", 1 << 13)
+    for (rows, depth, columns), loop in product([(33, 210, 35), (40, 64, 160), (64, 100, 130)], (1, 2)):
+        graph = linear(rows, depth, columns, dtype, rounded=rounded, loop=loop)
+        inputs = [tensor / 8 for tensor in given(graph)]
+        executable = packed_for(graph, vectors)
+        assert "left_a" in executable.sources[SOURCE_NAME]
+        wanted = exact(graph, inputs)
+        (result,) = executable(*inputs)
+        assert largest_error(result, wanted if rounded else wanted.exp()) < ERRORS[dtype], (rows, depth, columns, loop)
+
+
+def test_few_rows_that_are_too_long_for_the_stack_are_pairs_in_panels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mugraph.targets.cpu.panels.PACKED_BYTES", 1024)
+    for dtype, rows in product((DType.BF16, DType.FP32), (2, 9)):
+        graph = linear(rows, 600, 40, dtype)
+        inputs = given(graph)
+        executable = packed_for(graph, HOSTS[-1])
+        assert ("left_a" in executable.sources[SOURCE_NAME]) == (dtype is DType.BF16)
+        assert largest_error(executable(*inputs)[0], exact(graph, inputs)) < ERRORS[dtype]
+
+
+@pytest.mark.parametrize("vectors", HOSTS, ids=lambda vectors: f"{vectors.lanes} lanes{' pairs' * vectors.bf16_pairs}")
 @pytest.mark.parametrize("stored", WHOLE, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_weights_of_8_bits_are_packed_as_they_are(vectors: Vectors, dtype: DType, stored: DType) -> None:

@@ -393,7 +393,7 @@ class DequantizingTiles(PackedTiles):
         super().print_left()
         if self.strips.fours:
             with self.writer.block(f"for (long k = 0; k < {self.high * self.depth}; k += 4)"):
-                self.writer.line("exchange_middle(tiles_a + k, tiles_a + k);")
+                self.writer.line("exchange_middle(left_a + k, left_a + k);")
 
     def tile(self, depth: int, rows: int, columns: int) -> None:
         self.panel, self.of.strip_columns = depth, columns
@@ -445,7 +445,7 @@ class ScaledTiles(DequantizingTiles):
             ):
                 write.line("vec total = {0};")
                 row = f"i / {SIDE} * {SIDE * panel.size} + i % {SIDE} * {STEP}"
-                write.line(f"const bf16_t *from = tiles_a + {self.high} * k0 + {row};")
+                write.line(f"const bf16_t *from = left_a + {self.high} * k0 + {row};")
                 with write.block(f"for (long k = q; k < q + {self.span}; k += {STEP})"):
                     write.line(f"total += load_bf16(from + {SIDE} * k) + load_bf16(from + {SIDE} * k + {SIDE});")
                 write.line(f"sums_a[{spans} * i + (k0 + q) / {self.span}] = total_sum(total);")
@@ -475,7 +475,7 @@ class ScaledTiles(DequantizingTiles):
 
     def print_scaled(self, r: int, v: int, parts: int) -> None:
         """Add what was summed up for a group, scaled, to 16 columns of a row."""
-        place, stride = self.sums_at(r, v)
+        place, stride = self.register_at(r, v)
         there = f"{place} + {stride // DType.FP32.bytes} * m"
         adds = self.product.accumulate and not self.holds
         old = f"load_fp32({there})" if adds else f"(q ? load_fp32({there}) : (vec){{0}})"

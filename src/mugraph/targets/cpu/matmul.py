@@ -13,6 +13,7 @@ from mugraph.lower.tile_form import Matmul
 from mugraph.targets.cpu.dequantizing import dequantizing
 from mugraph.targets.cpu.matrix_tiles import PackedTiles, strips_for
 from mugraph.targets.cpu.pairs import InnerPairs, OuterPairs, PackedPairs, multiplies_pairs
+from mugraph.targets.cpu.panels import PairPanels, VectorPanels, strips_in_panels
 from mugraph.targets.cpu.products import Inner, Outer, Packed, Product
 from mugraph.targets.cpu.source import Writer
 
@@ -53,6 +54,8 @@ def form_of(writer: Writer, product: Matmul) -> Product:
     if product.strips is not None:
         if product.strips == strips_for(product, writer.dtype(right), writer.vectors):
             return PackedTiles(writer, product)
+        if product.strips == strips_in_panels(product, writer.dtype(right), writer.vectors):
+            return (PairPanels if product.strips.pairs else VectorPanels)(writer, product)
         return (PackedPairs if product.strips.pairs else Packed)(writer, product)
     pairs = multiplies_pairs(product, writer.dtype(right), writer.vectors)
     if product.left.strides[-1] == 1 and right.strides[-2] == 1 and right.strides[-1] != 1 and depth > 1:

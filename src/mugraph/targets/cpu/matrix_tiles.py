@@ -8,13 +8,13 @@ Weights of 8 bits, all of which are numbers of bf16, lie row by row, and become 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from mugraph.ir.dtypes import DType
 from mugraph.lower.tile_form import Matmul, Strips
-from mugraph.targets.cpu.products import CACHE_LINE, Packed, runs
-from mugraph.targets.cpu.source import Vectors, Writer
+from mugraph.targets.cpu.panels import COPIED_BYTES, Panels
+from mugraph.targets.cpu.products import runs
+from mugraph.targets.cpu.source import Vectors
 
 SIDE = 16
 """Rows and columns of sums in a register."""
@@ -29,11 +29,6 @@ _PANEL_BYTES = 1 << 20
 """What the left factor may take of the second-level cache, if all of k is to be one panel."""
 _PANEL = 256
 """Rows of a panel otherwise: a strip of one stays in the first-level cache while further rows of the left factor meet it."""
-_SUMS_BYTES = 1 << 19
-"""What the sums of a block of columns may take of the second-level cache, where panels add to them."""
-_COPIED_BYTES = 1 << 23
-"""Largest left factor that is copied."""
-_STACK_BYTES = 1 << 18
 
 
 def strips_for(product: Matmul, right: DType, vectors: Vectors) -> Strips | None:
@@ -50,7 +45,7 @@ def suits_tiles(product: Matmul, vectors: Vectors) -> bool:
     if not vectors.tiles or vectors.lanes != SIDE:
         return False
     whole = depth % STEP == product.right.shape[-1] % SIDE == 0
-    return whole and rows >= _FEW and _rounded(rows) * depth * DType.BF16.bytes <= _COPIED_BYTES
+    return whole and rows >= _FEW and _rounded(rows) * depth * DType.BF16.bytes <= COPIED_BYTES
 
 
 def panel_rows(product: Matmul) -> int:
@@ -63,56 +58,36 @@ def _rounded(rows: int) -> int:
     return -(-rows // SIDE) * SIDE
 
 
-class PackedTiles(Packed):
-    """Registers of sums stay while k runs through a panel. Panels add to sums in fp32: the target, or memory of its own."""
+class PackedTiles(Panels):
+    """Sums are in registers of the matrix unit, four of them."""
 
     steps = STEP
+    copied = DType.BF16
+    sums_bytes = 1 << 19
 
-    def __init__(self, writer: Writer, product: Matmul) -> None:
-        super().__init__(writer, product)
-        self.across = self.strips.width // SIDE
-        self.group = _SUMS // self.across * SIDE
-        """Rows of the target that are in registers together."""
-        self.high = _rounded(self.rows)
-        fitting = _SUMS_BYTES // (DType.FP32.bytes * self.high * self.strips.width) * self.strips.width
-        self.block = min(max(fitting, self.strips.width), -(-self.columns // self.strips.width) * self.strips.width)
-        """Columns whose sums are held together."""
-        self.holds = writer.dtype(product.target) is not DType.FP32
-        """Whether sums are not the target's."""
-        self.groups = -(-self.rows // self.group)
-        self.right = writer.dtype(product.right)
+    @property
+    def across(self) -> int:
+        """Registers of sums beside each other."""
+        return self.strips.width // SIDE
+
+    @property
+    def group(self) -> int:
+        return _SUMS // self.across * SIDE
+
+    @property
+    def high(self) -> int:
+        return _rounded(self.rows)
+
+    @property
+    def holds(self) -> bool:
+        return self.writer.dtype(self.product.target) is not DType.FP32
 
     def write(self) -> None:
         for rows in {run.size for run in runs(self.rows, self.group)}:
             self.writer.line(f"static const tile_shapes shapes_{rows} = {_shapes(rows, self.across)};")
         self.writer.line("USE_TILES")
-        with self.memory("bf16_t", "tiles_a", self.high * self.depth), self.memory("float", "sums", self.held):
-            self.print_left()
-            for block in runs(self.columns, self.block):
-                with self.loop("j0", block):
-                    for panel in runs(self.depth, self.panel_rows):
-                        with self.loop("k0", panel):
-                            self.print_block(block.size, panel.size)
-                    if self.holds:
-                        self.print_rounded(block.size)
+        super().write()
         self.writer.line("RELEASE_TILES")
-
-    @property
-    def held(self) -> int:
-        """Sums that are held beside the target."""
-        return self.high * self.block if self.holds else 0
-
-    @contextmanager
-    def memory(self, kind: str, name: str, elements: int) -> Iterator[None]:
-        """Declare memory, on the stack where it is little."""
-        size = elements * {"bf16_t": 2, "float": 4}[kind]
-        if size > _STACK_BYTES:
-            self.writer.line(f"{kind} *const {name} = aligned_alloc(64, {-(-size // 64) * 64});")
-        elif size:
-            self.writer.line(f"{kind} {name}[{elements}] __attribute__((aligned(64)));")
-        yield
-        if size > _STACK_BYTES:
-            self.writer.line(f"free({name});")
 
     def print_left(self) -> None:
         """Copy the left factor, panel by panel and register by register."""
@@ -120,7 +95,7 @@ class PackedTiles(Packed):
         alternate = dtype is DType.BF16 and left.strides[-1] == 2
         for panel in runs(self.depth, self.panel_rows):
             with self.loop("k0", panel), write.block(f"for (long i = 0; i < {self.rows}; ++i)"):
-                place = f"tiles_a + {self.high} * k0 + i / {SIDE} * {SIDE * panel.size} + i % {SIDE} * {STEP}"
+                place = f"left_a + {self.high} * k0 + i / {SIDE} * {SIDE * panel.size} + i % {SIDE} * {STEP}"
                 with write.block(f"for (long k = 0; k < {panel.size}; k += {STEP})"):
                     if dtype is DType.BF16 and left.strides[-1] == 1:
                         source = self.address("a", left, "i", "k0 + k")
@@ -133,18 +108,9 @@ class PackedTiles(Packed):
                             value = f"k0 + k + {start + self.lanes} < {self.depth} ? {other} : {value}"
                         write.line(f"store_bf16({place} + {SIDE} * k + {start}, {value});")
 
-    def print_block(self, columns: int, depth: int) -> None:
-        """A panel times a block of columns: strips outside, so that one is read from cache for further rows."""
-        for across in runs(columns, self.strips.width):
-            start, end = across.start, across.start + across.count * across.size
-            with self.writer.block(f"for (long j = j0 + {start}; j < j0 + {end}; j += {across.size})"):
-                for down in runs(self.rows, self.group):
-                    with self.loop("i", down):
-                        self.tile(depth, down.size, across.size)
-
     def tile(self, depth: int, rows: int, columns: int) -> None:
         write, parts, stacked = self.writer, range(columns // SIDE), range(-(-rows // SIDE))
-        registers = [(r * self.across + v, *self.sums_at(r, v)) for r in stacked for v in parts]
+        registers = [(r * self.across + v, *self.register_at(r, v)) for r in stacked for v in parts]
         write.line(f"SHAPE_TILES(shapes_{rows})")
         for number, place, stride in registers:
             write.line(self.start(depth, f"LOAD_TILE({number}, {place}, {stride});", f"CLEAR_TILE({number});"))
@@ -160,7 +126,7 @@ class PackedTiles(Packed):
         """One step of k: products of registers of rows with those of a strip's columns."""
         self.prefetch(columns)
         for r in stacked:
-            place = f"tiles_a + {self.high} * k0 + {depth} * (i + {SIDE * r}) + {SIDE} * (k - k0)"
+            place = f"left_a + {self.high} * k0 + {depth} * (i + {SIDE * r}) + {SIDE} * (k - k0)"
             self.writer.line(f"LOAD_TILE({_LEFT + r}, {place}, {STEP * DType.BF16.bytes});")
         for v in range(columns // SIDE):
             self.load_right(v, columns)
@@ -180,41 +146,16 @@ class PackedTiles(Packed):
         """The register of 16 columns of the right factor: the next ones are loaded into another."""
         return _RIGHT + v % 2
 
-    def prefetch(self, columns: int) -> None:
-        """Ask for what is read later: each group of rows that meet a strip, for its part of the next one."""
-        if self.groups == 1:
-            super().prefetch(columns)
-            return
-        line = CACHE_LINE // self.right.bytes
-        count = -(-STEP * columns // (line * self.groups))
-        for number in range(count):
-            part = f"{line} * ({count} * (i / {self.group}) + {number})"
-            self.writer.line(f"__builtin_prefetch(strip + {columns} * ({self.panel_rows} + k - k0) + {part}, 0, 2);")
-
-    def sums_at(self, r: int, v: int) -> tuple[str, int]:
+    def register_at(self, r: int, v: int) -> tuple[str, int]:
         """Where the sums of a register are, and the bytes between their rows."""
-        row, column = f"i + {SIDE * r}", f"j + {SIDE * v}"
-        if self.holds:
-            return f"sums + {self.block} * ({row}) + {column} - j0", DType.FP32.bytes * self.block
-        target = self.product.target
-        return self.address("c", target, row, column), DType.FP32.bytes * target.strides[-2]
+        stride = self.block if self.holds else self.product.target.strides[-2]
+        return self.sums_at(f"i + {SIDE * r}", f"j + {SIDE * v}"), DType.FP32.bytes * stride
 
     def start(self, depth: int, load: str, clear: str) -> str:
         """What fills a register of sums: what was summed before, or nothing."""
         if self.product.accumulate and not self.holds:
             return load
         return f"if (k0) {load} else {clear}" if self.depth > depth else clear
-
-    def print_rounded(self, columns: int) -> None:
-        """Write the sums of a block of columns to the target in its type."""
-        target, dtype = self.product.target, self.writer.dtype(self.product.target)
-        with self.writer.block(f"for (long i = 0; i < {self.rows}; ++i)"):
-            for run in runs(columns, self.lanes):
-                with self.loop("j", run):
-                    there = self.address("c", target, "i", "j0 + j")
-                    old = f"load_{dtype}({there}) + " if self.product.accumulate else ""
-                    value = f"{old}load_fp32(sums + {self.block} * i + j)"
-                    self.writer.line(f"store_{dtype}({there}, {value});")
 
 
 def _shapes(rows: int, across: int) -> str:

@@ -19,11 +19,10 @@ from mugraph.lower.tile_form import Index, Kernel, Matmul, Statement, Strips, Ti
 from mugraph.targets.cpu.matmul import oriented
 from mugraph.targets.cpu.matrix_tiles import strips_for
 from mugraph.targets.cpu.pairs import multiplies_pairs
-from mugraph.targets.cpu.products import outer_tile
+from mugraph.targets.cpu.panels import strips_in_panels
+from mugraph.targets.cpu.products import STRIP_WIDTHS, outer_tile
 from mugraph.targets.cpu.source import Vectors
 
-_WIDTHS = (1, 2, 3, 4, 6, 8)
-"""Vectors that a strip may be wide."""
 _LONGEST = 512
 """Rows of a panel, which is summed by itself."""
 _PANEL_BYTES = 1 << 14
@@ -87,10 +86,10 @@ def _strips(kernel: Kernel, product: Matmul, vectors: Vectors) -> Strips:
     rows, depth = product.left.shape[-2:]
     columns = product.right.shape[-1]
     right, target = (kernel.buffer(tile.buffer).dtype for tile in (product.right, product.target))
-    if (tiled := strips_for(product, right, vectors)) is not None:
-        return tiled
+    if (paneled := strips_for(product, right, vectors) or strips_in_panels(product, right, vectors)) is not None:
+        return paneled
     pairs = multiplies_pairs(product, right, vectors)
-    tall, wide = outer_tile(rows, -(-columns // vectors.lanes), vectors, _WIDTHS)
+    tall, wide = outer_tile(rows, -(-columns // vectors.lanes), vectors, STRIP_WIDTHS)
     if target is not DType.FP32:
         return Strips(depth, wide * vectors.lanes, pairs)  # sums of panels would be rounded
     held = rows if rows <= tall else max(rows, wide * vectors.lanes)

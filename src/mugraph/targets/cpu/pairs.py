@@ -5,7 +5,8 @@ The left factor is rounded to bf16, the type that the muGraph gives it, unless i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
@@ -18,10 +19,14 @@ PACKED_BYTES = 1 << 16
 
 
 def multiplies_pairs(product: Matmul, right: DType, vectors: Vectors) -> bool:
-    """Whether a product whose right factor has a type multiplies pairs of bf16 numbers."""
+    """Whether a product whose right factor has a type multiplies pairs of bf16 numbers, of which the left factor is one copy."""
     rows, depth = product.left.shape[-2:]
-    small = rows * depth * DType.BF16.bytes <= PACKED_BYTES
-    return vectors.bf16_pairs and are_bf16(product, right) and depth % 2 == 0 and small
+    return takes_pairs(product, right, vectors) and rows * depth * DType.BF16.bytes <= PACKED_BYTES
+
+
+def takes_pairs(product: Matmul, right: DType, vectors: Vectors) -> bool:
+    """Whether the factors of a product, the right one of which has a type, could be multiplied as pairs of bf16 numbers."""
+    return vectors.bf16_pairs and are_bf16(product, right) and product.left.shape[-1] % 2 == 0
 
 
 def are_bf16(product: Matmul, right: DType) -> bool:
@@ -56,10 +61,15 @@ def is_packed(product: Product) -> bool:
     return product.writer.dtype(left) is DType.BF16 and left.strides[-1] == 1
 
 
-def print_pair_products(product: Product, rows: int, vectors: int) -> None:
-    """Multiply-adds of pairs of the left factor from k on, for each row, and column vectors b0, b1, ..."""
+def left_pair_at(product: Product, r: int) -> str:
+    """Address of the pair from k on of row r of a register tile."""
+    return f"pairs_a + {left_stride(product)} * (i + {r}) + k"
+
+
+def print_pair_products(product: Product, rows: int, vectors: int, place: Callable[[int], str]) -> None:
+    """Multiply-adds of pairs of the left factor, each row's at a place, and column vectors b0, b1, ..."""
     for r in range(rows):
-        product.writer.line(f"const pairs a{r} = spread_pair(pairs_a + {left_stride(product)} * (i + {r}) + k);")
+        product.writer.line(f"const pairs a{r} = spread_pair({place(r)});")
         for v in range(vectors):
             product.writer.line(f"c{r}_{v} = add_products(c{r}_{v}, a{r}, b{v});")
 
@@ -78,7 +88,7 @@ class OuterPairs(Outer):
     def step(self, rows: int, widths: Sequence[int]) -> None:
         for v in range(0, len(widths), 2):
             self.print_interleaved(v, widths[v : v + 2])
-        print_pair_products(self, rows, len(widths))
+        print_pair_products(self, rows, len(widths), partial(left_pair_at, self))
 
     def print_interleaved(self, v: int, widths: Sequence[int]) -> None:
         """Declare column vectors v and, if `widths` has two, v + 1: pairs of two rows."""
@@ -104,12 +114,17 @@ class PackedPairs(Packed):
         super().write()
 
     def step(self, rows: int, widths: Sequence[int]) -> None:
-        columns = sum(widths)
-        for v, width in enumerate(widths):
-            address = f"strip + {columns} * (k - k0) + {2 * v * self.lanes}"
-            load = f"load_pairs({address})" if width == self.lanes else f"load_first_pairs({address}, {2 * width})"
-            self.writer.line(f"const pairs b{v} = {load};")
-        print_pair_products(self, rows, len(widths))
+        print_strip_pairs(self, widths)
+        print_pair_products(self, rows, len(widths), partial(left_pair_at, self))
+
+
+def print_strip_pairs(product: Packed, widths: Sequence[int]) -> None:
+    """Declare column vectors b0, b1, ... of a strip's pairs from k on."""
+    columns = sum(widths)
+    for v, width in enumerate(widths):
+        address = f"strip + {columns} * (k - k0) + {2 * v * product.lanes}"
+        load = f"load_pairs({address})" if width == product.lanes else f"load_first_pairs({address}, {2 * width})"
+        product.writer.line(f"const pairs b{v} = {load};")
 
 
 class InnerPairs(Inner):

@@ -73,6 +73,8 @@ _FORESEEN = 2048
 _PANEL_ROWS = 16
 """Rows of a streamed panel: rows a power of two apart compete for the same few ways of the first-level cache."""
 CACHE_LINE = 64
+STRIP_WIDTHS = (1, 2, 3, 4, 6, 8)
+"""Vectors that a strip of a packed factor may be wide."""
 STREAM_AHEAD = 8192
 """Bytes that products ask for ahead of where they read packed factors: beyond the page that the hardware prefetches in."""
 _DOTS_AHEAD = 16
@@ -162,14 +164,17 @@ class Outer(Product):
 
     def step(self, rows: int, widths: Sequence[int]) -> None:
         """Multiply-adds of one step of k."""
-        left = self.product.left
         for v in range(len(widths)):
             self.writer.line(f"const vec b{v} = {self.row_vector(v, widths)};")
         for r in range(rows):
-            number = self.address("a", left, f"i + {r}", "k")
-            self.writer.line(f"const vec a{r} = spread_{self.writer.dtype(left)}({number});")
+            self.writer.line(f"const vec a{r} = {self.left_number(r)};")
             for v in range(len(widths)):
                 self.writer.line(f"c{r}_{v} += a{r} * b{v};")
+
+    def left_number(self, r: int) -> str:
+        """The left factor's number at k of row r of the tile, in every lane."""
+        left = self.product.left
+        return f"spread_{self.writer.dtype(left)}({self.address('a', left, f'i + {r}', 'k')})"
 
     def row_vector(self, v: int, widths: Sequence[int]) -> str:
         """Column vector v of the right factor's row at k; `widths` are those of all."""
