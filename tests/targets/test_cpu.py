@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.ops import OPERATORS
 from mugraph.runtime import Executable, build
 from mugraph.targets.cpu import Vectors
-from mugraph.targets.cpu.machine import Cpu
+from mugraph.targets.cpu.machine import SOURCE_NAME, Cpu
 from mugraph.targets.cpu.products import inner_tile, outer_tile
 from runtime.block_graphs import many_kernels
 
@@ -46,11 +47,17 @@ def test_every_vector_width_gives_the_same_results(vectors: Vectors) -> None:
         assert float(np.max(np.abs(result - expected))) / scale < 1e-5
 
 
-def products() -> Graph:
-    """Products with each factor plain or transposed, over sizes around the register tiles."""
+SIZES = ((1, 1, 1), (1, 40, 130), (3, 17, 5), (9, 64, 48), (15, 100, 67), (33, 7, 16), (20, 33, 100))
+"""Rows, values of k and columns around the register tiles."""
+MANY_ROWS = ((33, 40, 48), (40, 70, 35), (64, 130, 100))
+"""Those of which the right factor is copied."""
+
+
+def products(sizes: Sequence[tuple[int, int, int]] = SIZES, dtype: DType = FP32) -> Graph:
+    """Products with each factor plain or transposed."""
     kernel = GraphBuilder(Level.KERNEL)
     outputs: list[Value] = []
-    for rows, inner, columns in ((1, 1, 1), (1, 40, 130), (3, 17, 5), (9, 64, 48), (15, 100, 67), (33, 7, 16), (20, 33, 100)):
+    for rows, inner, columns in sizes:
         for left_transposed in (False, True):
             for right_transposed in (False, True):
                 shapes = [(2, rows, inner), (1, inner, columns)]
@@ -58,7 +65,7 @@ def products() -> Graph:
                     (batch, second, first) if transposed else (batch, first, second)
                     for (batch, first, second), transposed in zip(shapes, (left_transposed, right_transposed), strict=True)
                 ]
-                operands = [kernel.input(f"x{len(kernel.nodes)}", shape, FP32) for shape in stored]
+                operands = [kernel.input(f"x{len(kernel.nodes)}", shape, dtype) for shape in stored]
                 block = GraphBuilder(Level.BLOCK, grid=(1,))
                 factors = []
                 for number, transposed in enumerate((left_transposed, right_transposed)):
@@ -75,6 +82,44 @@ def test_products_of_every_orientation(vectors: Vectors) -> None:
     inputs = normal_inputs(graph)
     for result, expected in zip(executable_for(graph, vectors)(*inputs), reference(graph, inputs), strict=True):
         np.testing.assert_allclose(result, expected, rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("vectors", [*WIDTHS, Vectors(16, 32, bf16_pairs=True)], ids=lambda vectors: f"{vectors}")
+@pytest.mark.parametrize("dtype", [FP32, DType.BF16, DType.FP16], ids=str)
+def test_right_factors_are_copied_for_many_rows(vectors: Vectors, dtype: DType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plain and transposed, in one panel and several, the last one of which is shorter, as whole squares and parts of them."""
+    torch = pytest.importorskip("torch")
+    graph = products(MANY_ROWS, dtype)
+    types = {FP32: torch.float32, DType.BF16: torch.bfloat16, DType.FP16: torch.float16}
+    inputs = [torch.from_numpy(array).to(types[dtype]) for array in normal_inputs(graph)]
+    expected = reference(graph, [tensor.double().numpy() for tensor in inputs])
+    for strip_bytes in (1 << 20, 128 * vectors.lanes):
+        monkeypatch.setattr("mugraph.targets.cpu.panels._STRIP_BYTES", strip_bytes)
+        executable = executable_for(graph, vectors)
+        assert "right_b" in executable.sources[SOURCE_NAME]
+        for result, exact in zip(executable(*inputs), expected, strict=True):
+            error = np.abs(result.double().numpy() - exact).max() / np.abs(exact).max()
+            assert error < {FP32: 1e-6, DType.BF16: 5e-3, DType.FP16: 1e-3}[dtype]
+
+
+def test_functions_without_choices_of_vectors_are_the_same_bit_for_bit() -> None:
+    """Powers and maxima by instructions of AVX-512, and by vectors of half the width, which have no such."""
+    patterns = np.random.default_rng(0).integers(0, 1 << 32, (2, 1 << 16), dtype=np.uint32).view(np.float32)
+    patterns[:, :7] = [0.0, -0.0, np.inf, -np.inf, np.nan, 88.8, -103.9]
+    patterns[1, ::3], patterns[1, 1::3] = patterns[0, ::3], -patterns[0, 1::3]
+    kernel = GraphBuilder(Level.KERNEL)
+    inputs = [kernel.input(name, (1 << 16,), FP32) for name in "xy"]
+    block = GraphBuilder(Level.BLOCK, grid=(1,))
+    x, y = (block.iterator(number, kernel.tensor(value), (None,), None) for number, value in enumerate(inputs))
+    values = [block.add("maximum", x, y), *(block.add(name, x) for name in ("exp", "exp2", "expm1"))]
+    saved = [block.add("output_saver", value, omap=(0,)) for value in values]
+    graph = kernel.build(kernel.graph_defined(block.build(saved), inputs))
+    results = [executable_for(graph, vectors)(*patterns) for vectors in WIDTHS]
+    for others in results[1:]:
+        for one, other in zip(results[0], others, strict=True):
+            assert np.array_equal(np.isnan(one), np.isnan(other))
+            numbers = ~np.isnan(one)
+            assert np.array_equal(one.view(np.uint32)[numbers], other.view(np.uint32)[numbers])
 
 
 def mixed_product(left: DType) -> Graph:

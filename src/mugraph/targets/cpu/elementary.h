@@ -91,13 +91,10 @@ INLINE vec vec_cos(vec x)
 /* 2^x = 2^n 2^r, |r| <= 1/2, exact where x is an integer. */
 INLINE vec vec_exp2(vec x)
 {
-    x = choose(x > 130.0f, splat(130.0f), x);
-    x = choose(x < -152.0f, splat(-152.0f), x);
+    x = at_least(at_most(x, 130.0f), -152.0f);
     vec shifted = x + 12582912.0f;
     vec r = (x - (shifted - 12582912.0f)) * 0.693147181f;
-    ints power = (ints)shifted - 0x4b400000;
-    ints half = power >> 1;
-    return exp_near_zero(r) * (vec)((half + 127) << 23) * (vec)((power - half + 127) << 23);
+    return times_power(exp_near_zero(r), shifted);
 }
 
 /* log2(x) = e + log(1 + f) / log(2), exact for powers of two. */
@@ -110,8 +107,7 @@ INLINE vec vec_log2(vec x)
 /* exp(x) - 1 = (2^(n-1) (exp(r) - 1) + (2^(n-1) - 1/2)) 2, which cancels nothing near 0. */
 INLINE vec vec_expm1(vec x)
 {
-    vec inside = choose(x > 88.75f, splat(88.75f), x);
-    inside = choose(inside < -30.0f, splat(-30.0f), inside);
+    vec inside = at_least(at_most(x, 88.75f), -30.0f);
     vec shifted = inside * 1.44269504f + 12582912.0f;
     vec n = shifted - 12582912.0f;
     vec r = inside - n * 0.693359375f;

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from mugraph.lower import tiles
 from mugraph.lower.tile_form import Matmul
+from mugraph.targets.cpu.copied_factors import CopiedPairs, CopiedVectors, strips_copied
 from mugraph.targets.cpu.dequantizing import dequantizing
 from mugraph.targets.cpu.matrix_tiles import PackedTiles, strips_for
 from mugraph.targets.cpu.pairs import InnerPairs, OuterPairs, PackedPairs, multiplies_pairs
@@ -57,6 +58,8 @@ def form_of(writer: Writer, product: Matmul) -> Product:
         if product.strips == strips_in_panels(product, writer.dtype(right), writer.vectors):
             return (PairPanels if product.strips.pairs else VectorPanels)(writer, product)
         return (PackedPairs if product.strips.pairs else Packed)(writer, product)
+    if (strips := strips_copied(product, writer.dtype(right), writer.vectors)) is not None:
+        return (CopiedPairs if strips.pairs else CopiedVectors)(writer, replace(product, strips=strips))
     pairs = multiplies_pairs(product, writer.dtype(right), writer.vectors)
     if product.left.strides[-1] == 1 and right.strides[-2] == 1 and right.strides[-1] != 1 and depth > 1:
         return InnerPairs(writer, product) if pairs else Inner(writer, product)

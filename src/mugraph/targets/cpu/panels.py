@@ -1,7 +1,7 @@
 """Products of packed factors in panels: both factors are read from the caches, however many rows the left one has.
 
-A strip of one panel stays in the first-level cache while groups of rows meet it. The left factor is copied once, panel by panel:
-its rows lie pages apart otherwise, and compete for the same few ways of that cache.
+A strip of one panel stays in the first-level cache while groups of rows meet it. The left factor is converted once, panel by
+panel, unless it is of the type that is multiplied.
 """
 
 from __future__ import annotations
@@ -47,6 +47,11 @@ class Panels(Packed):
         """Whether sums are not the target's."""
 
     @property
+    def copies(self) -> bool:
+        """Whether the left factor is copied."""
+        return True
+
+    @property
     def groups(self) -> int:
         """How many groups of rows there are."""
         return -(-self.rows // self.group)
@@ -58,18 +63,14 @@ class Panels(Packed):
         fitting = self.sums_bytes // (DType.FP32.bytes * self.high * width) * width
         return min(max(fitting, width), -(-self.columns // width) * width)
 
-    @property
-    def right(self) -> DType:
-        """The type that the right factor lies in."""
-        return self.writer.dtype(self.product.right)
-
     def write(self) -> None:
         panels = -(-self.depth // self.panel_rows)
         with (
-            self.memory(self.copied, "left_a", self.high * panels * self.panel_rows),
+            self.memory(self.copied, "left_a", self.high * panels * self.panel_rows if self.copies else 0),
             self.memory(DType.FP32, "sums", self.high * self.block if self.holds else 0),
         ):
-            self.print_left()
+            if self.copies:
+                self.print_left()
             for block in runs(self.columns, self.block):
                 with self.loop("j0", block):
                     for panel in runs(self.depth, self.panel_rows):
@@ -158,6 +159,12 @@ class VectorPanels(Panels):
         return self.rows
 
     @property
+    def copies(self) -> bool:
+        """Not where it is what a copy would be."""
+        left = self.product.left
+        return self.writer.dtype(left) is not self.copied or left.strides[-1] != 1
+
+    @property
     def holds(self) -> bool:
         return self.writer.dtype(self.product.target) is not DType.FP32 and self.depth > self.panel_rows
 
@@ -177,6 +184,8 @@ class VectorPanels(Panels):
 
     def left_at(self, r: int) -> str:
         """Address of the number at k of row r of a register tile."""
+        if not self.copies:
+            return self.address("a", self.product.left, f"i + {r}", "k")
         return f"left_a + {self.high} * k0 + {self.panel_rows} * (i + {r}) + k - k0"
 
     def store(self, row: int, column: int, width: int, value: str) -> None:

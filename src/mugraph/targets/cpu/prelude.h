@@ -229,6 +229,8 @@ INLINE pairs spread_pair(const bf16_t *p)
     __builtin_memcpy(&word, p, sizeof word);
     return (pairs)(word - (ints){0});
 }
+/* Numbers of bf16 in fp32, of two rows, as pairs. */
+INLINE vec pair_up(vec first, vec second) { return (vec)((bits)first >> 16 | (bits)second); }
 /* sum + a0 * b0 + a1 * b1 in every lane. */
 INLINE vec add_products(vec sum, pairs a, pairs b)
 {
@@ -389,7 +391,32 @@ INLINE vec choose(ints condition, vec yes, vec no)
 {
     return (vec)((condition & (ints)yes) | (~condition & (ints)no));
 }
+/* The larger one, NaN if one is; and x where it is NaN, else the smaller or larger one. GCC has no choice of vectors in one instruction. */
+#if LANES == 16 && defined(__AVX512F__) && !defined(__clang__)
+INLINE vec vec_max(vec a, vec b)
+{
+    vec larger = __builtin_ia32_maxps512_mask(a, b, b, 0xffff, 4);
+    return __builtin_ia32_blendmps_512_mask(larger, a, __builtin_ia32_cmpps512_mask(a, a, 3, 0xffff, 4));
+}
+INLINE vec at_most(vec x, float most) { return __builtin_ia32_minps512_mask(splat(most), x, x, 0xffff, 4); }
+INLINE vec at_least(vec x, float least) { return __builtin_ia32_maxps512_mask(splat(least), x, x, 0xffff, 4); }
+#else
 INLINE vec vec_max(vec a, vec b) { return choose((a > b) | (a != a), a, b); }
+INLINE vec at_most(vec x, float most) { return choose(x > most, splat(most), x); }
+INLINE vec at_least(vec x, float least) { return choose(x < least, splat(least), x); }
+#endif
+
+/* x 2^n, rounded once: 1/4 < x < 4, n is a whole number of at most 152, 0x1.8p23f less than `shifted`. */
+INLINE vec times_power(vec x, vec shifted)
+{
+#if LANES == 16 && defined(__AVX512F__) && !defined(__clang__)
+    return __builtin_ia32_scalefps512_mask(x, shifted - 0x1.8p23f, x, 0xffff, 4);
+#else
+    ints power = (ints)shifted - 0x4b400000;
+    ints half = power >> 1; /* in two steps, as subnormal results need */
+    return x * (vec)((half + 127) << 23) * (vec)((power - half + 127) << 23);
+#endif
+}
 INLINE vec vec_abs(vec x) { return (vec)((ints)x & 0x7fffffff); }
 
 /* The first n lanes of x; the others become `neutral`. */
@@ -417,18 +444,15 @@ INLINE vec exp_tail(vec r)
 }
 INLINE vec exp_near_zero(vec r) { return exp_tail(r) + 1.0f; }
 
-/* exp(x) = 2^n exp(r), |r| <= ln(2)/2; scaling in two steps keeps subnormal results. */
+/* exp(x) = 2^n exp(r), |r| <= ln(2)/2. */
 INLINE vec vec_exp(vec x)
 {
-    x = choose(x > 89.0f, splat(89.0f), x);
-    x = choose(x < -104.0f, splat(-104.0f), x);
+    x = at_least(at_most(x, 89.0f), -104.0f);
     vec shifted = x * 1.44269504f + 12582912.0f;
     vec n = shifted - 12582912.0f;
     vec r = x - n * 0.693359375f;
     r = r + n * 2.12194440e-4f;
-    ints power = (ints)shifted - 0x4b400000;
-    ints half = power >> 1;
-    return exp_near_zero(r) * (vec)((half + 127) << 23) * (vec)((power - half + 127) << 23);
+    return times_power(exp_near_zero(r), shifted);
 }
 
 /* x = 2^e (1 + f), sqrt(1/2) <= 1 + f < sqrt(2). */

@@ -233,6 +233,11 @@ class Packed(Outer):
             with self.loop("k0", panel):
                 self.tiles(rows, self.strips.width, partial(self.tile, panel.size))
 
+    @property
+    def right(self) -> DType:
+        """The type that strips have."""
+        return self.writer.dtype(self.product.right)
+
     def initial(self, row: int, column: int, width: int, depth: int) -> str:
         return "{0}"
 
@@ -244,19 +249,21 @@ class Packed(Outer):
 
     def print_ahead(self, columns: int, depth: int) -> None:
         """The start of the strip."""
-        right = self.product.right
-        batch = [scaled(stride, f"n{dim}") for dim, stride in enumerate(right.strides[:-2])]
-        place = sum_of(["b", *batch, f"{self.columns} * k0", f"{depth} * j"])
-        self.writer.line(f"const {self.writer.dtype(right)}_t *const strip = {place};")
+        place = sum_of([*self.strips_at(), f"{self.columns} * k0", f"{depth} * j"])
+        self.writer.line(f"const {self.right}_t *const strip = {place};")
+
+    def strips_at(self) -> list[str]:
+        """The terms of the address of all strips."""
+        return ["b", *(scaled(stride, f"n{dim}") for dim, stride in enumerate(self.product.right.strides[:-2]))]
 
     def prefetch(self, columns: int) -> None:
         """Ask for what the strip has further on, or the strips behind it."""
-        size = self.writer.dtype(self.product.right).bytes
+        size = self.right.bytes
         for line in range(0, self.steps * columns, CACHE_LINE // size):
             self.writer.line(f"__builtin_prefetch(strip + {columns} * (k - k0) + {line + STREAM_AHEAD // size}, 0, 2);")
 
     def row_vector(self, v: int, widths: Sequence[int]) -> str:
-        dtype = self.writer.dtype(self.product.right)
+        dtype = self.right
         address = f"strip + {sum(widths)} * (k - k0) + {v * self.lanes}"
         return f"load_{dtype}({address})" if widths[v] == self.lanes else f"load_first_{dtype}({address}, {widths[v]})"
 
