@@ -178,7 +178,7 @@ def recorded_at_all_sizes(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     dims: Mapping[int | str, Mapping[int, torch.export.Dim]],
-) -> torch.fx.Graph:
+) -> ExportedProgram:
     """The calls of `fn` with symbols for the sizes of `dims`, by argument and position: those at every size in the ranges.
 
     Arguments are all positional or all named. Dynamo reads the function's bytecode here, so that whatever Python asks of a size
@@ -198,8 +198,7 @@ def recorded_at_all_sizes(
         calls = capture(*stand_ins[0], **stand_ins[1]).graph_module
         _check_read(calls)
         program = torch.export.export(calls, *stand_ins, dynamic_shapes=positional if args else named, strict=False)
-    graph: torch.fx.Graph = program.graph
-    return graph
+    return program
 
 
 def _check_read(calls: torch.fx.GraphModule) -> None:

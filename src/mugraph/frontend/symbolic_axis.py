@@ -35,7 +35,7 @@ def check_slices(graph: fx.Graph) -> None:
     Nodes have their tensors without data in `meta["val"]`. Sizes from 2 on are spoken of: PyTorch takes for granted that a
     symbol is neither 0 nor 1.
     """
-    symbols = {symbol for node in graph.nodes for symbol in _symbols(node.meta.get("val"))}
+    symbols = {symbol for node in graph.nodes for symbol in symbols_of(node.meta.get("val"))}
     if len(symbols) != 1:
         raise SizeMatters(f"the recorded calls have {len(symbols)} symbolic sizes, and one is wanted")
     for node in graph.nodes:
@@ -43,12 +43,9 @@ def check_slices(graph: fx.Graph) -> None:
             for tensor in _tensors(node.meta.get("val")):
                 axis_of(tensor)
         elif node.op == "call_function":
-            try:
-                _check_call(node)
-            except SizeMatters as error:
-                raise SizeMatters(f"{_name(node)}: {error}") from None
+            check_call(node, _is_multiple)
         elif node.op == "output":
-            if any(_symbols(source.meta.get("val")) and not _tensors(source.meta.get("val")) for source in node.all_input_nodes):
+            if any(symbols_of(source.meta.get("val")) and not _tensors(source.meta.get("val")) for source in node.all_input_nodes):
                 raise SizeMatters("a number that depends on the size is returned")
         else:
             raise SizeMatters(f"{node.op} {node.target}: nothing is known of it")
@@ -69,17 +66,32 @@ def with_sizes(graph: fx.Graph) -> fx.Graph:
 
 def axis_of(tensor: torch.Tensor) -> Axis:
     """The dimension of a tensor whose size is a multiple of the symbol; raises SizeMatters for two of them, or other sizes."""
-    dims = [dim for dim, size in enumerate(tensor.shape) if _symbols(size)]
-    if not dims:
-        return None
+    axis = dim_of(tensor)
+    if axis is not None and not _is_multiple(tensor.shape[axis]):
+        raise SizeMatters(f"a size of {_text(tensor)} is no multiple of the symbol")
+    return axis
+
+
+def dim_of(tensor: torch.Tensor) -> Axis:
+    """The dimension of a tensor whose size has a symbol; raises SizeMatters for two of them."""
+    dims = [dim for dim, size in enumerate(tensor.shape) if symbols_of(size)]
     if len(dims) > 1:
         raise SizeMatters(f"a tensor of shape {_text(tensor)} has the axis in {len(dims)} dimensions")
-    if not _is_multiple(tensor.shape[dims[0]]):
-        raise SizeMatters(f"a size of {_text(tensor)} is no multiple of the symbol")
-    return dims[0]
+    return dims[0] if dims else None
 
 
-def _check_call(node: fx.Node) -> None:
+def check_call(node: fx.Node, is_size: Callable[[Any], bool]) -> None:
+    """Raise SizeMatters, naming the call, unless it treats all slices along the axis alike.
+
+    `is_size` says which sizes with a symbol may stand in shapes. Of the operands' sizes it holds.
+    """
+    try:
+        _check_call(node, is_size)
+    except SizeMatters as error:
+        raise SizeMatters(f"{_name(node)}: {error}") from None
+
+
+def _check_call(node: fx.Node, is_size: Callable[[Any], bool]) -> None:
     value = node.meta.get("val")
     if node.target is operator.getitem:
         return
@@ -89,11 +101,11 @@ def _check_call(node: fx.Node) -> None:
         raise SizeMatters("it is no operator of ATen")
     if node.target.namespace != "aten":
         raise SizeMatters("it is no operator of ATen")
-    call = _Call.of(node)
-    call.check_numbers()
+    call = Call.of(node)
+    call.check_numbers(is_size)
     results = _tensors(value)
     varies = node.target._schema.is_mutable or torch.Tag.nondeterministic_seeded in node.target.tags  # from call to call
-    if not varies and not any(_symbols(tensor) for tensor in (*call.operands, *results)):
+    if not varies and not any(symbols_of(tensor) for tensor in (*call.operands, *results)):
         return
     if value is None and not varies and not node.users:  # a check of types
         return
@@ -102,8 +114,10 @@ def _check_call(node: fx.Node) -> None:
         raise SizeMatters("it gives no tensor")
     axis = rule(call)
     for tensor in results:
-        if axis_of(tensor) != axis:
+        if dim_of(tensor) != axis:
             raise SizeMatters(f"the axis comes out in another dimension of {_text(tensor)} than it should")
+        if axis is not None and not is_size(tensor.shape[axis]):
+            raise SizeMatters(f"a size of {_text(tensor)} is none that is followed")
 
 
 _SIZES = frozenset({"size", "shape", "sizes"})
@@ -111,14 +125,14 @@ _SIZES = frozenset({"size", "shape", "sizes"})
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class Call:
     """A call of an operator: its arguments by their names in the schema, defaults included."""
 
     node: fx.Node
     arguments: Mapping[str, Any]
 
     @classmethod
-    def of(cls, node: fx.Node) -> _Call:
+    def of(cls, node: fx.Node) -> Call:
         assert isinstance(node.target, torch._ops.OpOverload)
         parameters = node.target._schema.arguments
         given = dict(zip((parameter.name for parameter in parameters), node.args, strict=False)) | node.kwargs
@@ -127,16 +141,16 @@ class _Call:
     def __getitem__(self, name: str) -> Any:
         return self.arguments[name]
 
-    def check_numbers(self) -> None:
-        """Raise SizeMatters where a number depends on the size that is none of a shape, or no multiple of the symbol."""
+    def check_numbers(self, is_size: Callable[[Any], bool]) -> None:
+        """Raise SizeMatters where a number depends on the size that is none of a shape, or none that `is_size`."""
         for name, argument in self.arguments.items():
             for leaf in tree_leaves(argument):
                 if isinstance(leaf, fx.Node) and leaf.meta.get("val") is None:
                     raise SizeMatters(f"nothing is known of its argument {name}")
                 number = leaf.meta["val"] if isinstance(leaf, fx.Node) else leaf
-                if isinstance(number, torch.Tensor | list | tuple) or not _symbols(number):
+                if isinstance(number, torch.Tensor | list | tuple) or not symbols_of(number):
                     continue
-                if name not in _SIZES or not _is_multiple(number):
+                if name not in _SIZES or not is_size(number):
                     raise SizeMatters(f"its argument {name} depends on the size")
 
     def tensor(self, name: str) -> torch.Tensor | None:
@@ -148,7 +162,7 @@ class _Call:
     def axis(self, name: str) -> Axis:
         """The axis in an operand; None where there is no such operand, too."""
         tensor = self.tensor(name)
-        return None if tensor is None else axis_of(tensor)
+        return None if tensor is None else dim_of(tensor)
 
     def rank(self, name: str) -> int:
         tensor = self.tensor(name)
@@ -168,11 +182,11 @@ class _Call:
     def without(self, *names: str) -> None:
         """Raise SizeMatters where one of these operands has the axis."""
         for name in names:
-            if any(_symbols(tensor.shape) for leaf in tree_leaves(self.arguments.get(name)) for tensor in _tensors_of(leaf)):
+            if any(symbols_of(tensor.shape) for leaf in tree_leaves(self.arguments.get(name)) for tensor in _tensors_of(leaf)):
                 raise SizeMatters(f"its operand {name} has the axis")
 
 
-Rule = Callable[[_Call], Axis]
+Rule = Callable[[Call], Axis]
 """Where the results of a call have the axis; raises SizeMatters where it does something along it."""
 
 
@@ -186,23 +200,23 @@ def _one(axes: Iterable[Axis]) -> Axis:
 
 def _aligned(tensors: Iterable[torch.Tensor], rank: int) -> Axis:
     """The axis after broadcasting: the last dimensions fall on each other."""
-    return _one(rank - tensor.dim() + axis for tensor in tensors if (axis := axis_of(tensor)) is not None)
+    return _one(rank - tensor.dim() + axis for tensor in tensors if (axis := dim_of(tensor)) is not None)
 
 
-def _pointwise(call: _Call) -> Axis:
+def _pointwise(call: Call) -> Axis:
     return _aligned(call.operands, call.result.dim())
 
 
-def _constant(call: _Call) -> Axis:
+def _constant(call: Call) -> Axis:
     """Filled with one number: whatever shape it has, all slices are alike."""
-    return axis_of(call.result)
+    return dim_of(call.result)
 
 
-def _in_order(call: _Call) -> Axis:
+def _in_order(call: Call) -> Axis:
     """The elements in their order, in another shape: with as many elements before the axis it is the same one."""
     operand = call.tensor("self")
     assert operand is not None
-    axis, place = axis_of(operand), axis_of(call.result)
+    axis, place = dim_of(operand), dim_of(call.result)
     if axis is None:
         return None
     if place is None or math.prod(operand.shape[:axis]) != math.prod(call.result.shape[:place]):
@@ -210,30 +224,30 @@ def _in_order(call: _Call) -> Axis:
     return place
 
 
-def _expanded(call: _Call) -> Axis:
+def _expanded(call: Call) -> Axis:
     operand = call.tensor("self")
     assert operand is not None
-    return axis_of(call.result) if axis_of(operand) is None else _aligned([operand], call.result.dim())
+    return dim_of(call.result) if dim_of(operand) is None else _aligned([operand], call.result.dim())
 
 
-def _permuted(call: _Call) -> Axis:
+def _permuted(call: Call) -> Axis:
     axis, order = call.axis("self"), [dim % call.rank("self") for dim in call["dims"]]
     return None if axis is None else order.index(axis)
 
 
-def _transposed(call: _Call) -> Axis:
+def _transposed(call: Call) -> Axis:
     rank = call.rank("self")
     first, second = (dim % rank for dim in (call.arguments.get("dim0", 0), call.arguments.get("dim1", 1 if rank > 1 else 0)))
     axis = call.axis("self")
     return {first: second, second: first}.get(axis, axis) if axis is not None else None
 
 
-def _reversed(call: _Call) -> Axis:
+def _reversed(call: Call) -> Axis:
     axis = call.axis("self")
     return None if axis is None else call.rank("self") - 1 - axis
 
 
-def _along(call: _Call, name: str = "dim", removes: bool = False) -> Axis:
+def _along(call: Call, name: str = "dim", removes: bool = False) -> Axis:
     """Something done along dimensions that the call names; with none it is done along all."""
     axis, given = call.axis("self"), call.arguments.get(name)
     dims = [given] if isinstance(given, int) else list(given or ())
@@ -246,7 +260,7 @@ def _along(call: _Call, name: str = "dim", removes: bool = False) -> Axis:
     return axis - sum(dim < axis for dim in dims) if gone else axis
 
 
-def _last(call: _Call, operand: str, count: int, *others: str) -> Axis:
+def _last(call: Call, operand: str, count: int, *others: str) -> Axis:
     """Something done along the last dimensions, as many as `count`, with `others` that are the same for all slices."""
     call.without(*others)
     axis = call.axis(operand)
@@ -255,15 +269,15 @@ def _last(call: _Call, operand: str, count: int, *others: str) -> Axis:
     return axis
 
 
-def _normalized(call: _Call) -> Axis:
+def _normalized(call: Call) -> Axis:
     return _last(call, "input", len(call["normalized_shape"]), "weight", "bias")
 
 
-def _padded(call: _Call) -> Axis:
+def _padded(call: Call) -> Axis:
     return _last(call, "self", len(call["pad"]) // 2)
 
 
-def _sampled(call: _Call, operand: str, *others: str) -> Axis:
+def _sampled(call: Call, operand: str, *others: str) -> Axis:
     """Something done to each sample of a batch, which is dimension 0."""
     call.without(*others)
     if call.axis(operand) not in (None, 0):
@@ -271,31 +285,31 @@ def _sampled(call: _Call, operand: str, *others: str) -> Axis:
     return call.axis(operand)
 
 
-def _convolved(call: _Call) -> Axis:
+def _convolved(call: Call) -> Axis:
     if call.rank("input") != call.rank("weight"):
         raise SizeMatters("it has no dimension of samples")
     return _sampled(call, "input", "weight", "bias")
 
 
-def _group_normalized(call: _Call) -> Axis:
+def _group_normalized(call: Call) -> Axis:
     return _sampled(call, "input", "weight", "bias")
 
 
-def _batch_normalized(call: _Call) -> Axis:
+def _batch_normalized(call: Call) -> Axis:
     if call.arguments.get("training", False):
         raise SizeMatters("it normalizes over the axis")
     return _sampled(call, "input", "weight", "bias", "running_mean", "running_var")
 
 
-def _without_drops(call: _Call) -> Axis:
+def _without_drops(call: Call) -> Axis:
     if call["train"] and call["p"] != 0:
         raise SizeMatters("it draws random numbers")
     return call.axis("input")
 
 
-def _joined(call: _Call, stacked: bool) -> Axis:
+def _joined(call: Call, stacked: bool) -> Axis:
     tensors: list[fx.Node] = list(call["tensors"])
-    axes = [axis_of(tensor) for node in tensors for tensor in _tensors_of(node)]
+    axes = [dim_of(tensor) for node in tensors for tensor in _tensors_of(node)]
     if {*axes} == {None}:
         return None
     dim = call["dim"] % call.result.dim()
@@ -305,7 +319,7 @@ def _joined(call: _Call, stacked: bool) -> Axis:
     return axis + (stacked and dim <= axis)
 
 
-def _product(call: _Call, left: str, right: str, *added: str) -> Axis:
+def _product(call: Call, left: str, right: str, *added: str) -> Axis:
     """A matrix product of batches of matrices, a vector being a row on the left and a column on the right."""
     (ours, place), (theirs, other) = ((call.tensor(name), call.axis(name)) for name in (left, right))
     assert ours is not None
@@ -326,15 +340,15 @@ def _product(call: _Call, left: str, right: str, *added: str) -> Axis:
     return _one([*places, _aligned(more, rank)])
 
 
-def _added_product(call: _Call, left: str, right: str) -> Axis:
+def _added_product(call: Call, left: str, right: str) -> Axis:
     return _product(call, left, right, "self")
 
 
-def _linear(call: _Call) -> Axis:
+def _linear(call: Call) -> Axis:
     return _last(call, "input", 1, "weight", "bias")
 
 
-def _contracted(call: _Call) -> Axis:
+def _contracted(call: Call) -> Axis:
     """`einsum` with a letter for each dimension."""
     equation: str = call["equation"].replace(" ", "")
     read, arrow, made = equation.partition("->")
@@ -342,7 +356,7 @@ def _contracted(call: _Call) -> Axis:
         raise SizeMatters("its equation does not name the dimensions of its result")
     letters = set[str]()
     for names, node in zip(read.split(","), call["tensors"], strict=True):
-        letters |= {names[axis] for tensor in _tensors_of(node) if (axis := axis_of(tensor)) is not None}
+        letters |= {names[axis] for tensor in _tensors_of(node) if (axis := dim_of(tensor)) is not None}
     if not letters:
         return None
     if len(letters) > 1 or not letters <= {*made}:
@@ -353,7 +367,7 @@ def _contracted(call: _Call) -> Axis:
     return made.index(letter)
 
 
-def _attended(call: _Call) -> Axis:
+def _attended(call: Call) -> Axis:
     """Scaled dot-product attention: what stands before its last two dimensions are batches."""
     if call.arguments.get("dropout_p", 0) != 0:
         raise SizeMatters("it draws random numbers")
@@ -365,17 +379,17 @@ def _attended(call: _Call) -> Axis:
     return _aligned(tensors, call.result.dim())
 
 
-def _looked_up(call: _Call) -> Axis:
+def _looked_up(call: Call) -> Axis:
     call.without("weight")
     return call.axis("indices")
 
 
-def _selected(call: _Call) -> Axis:
+def _selected(call: Call) -> Axis:
     call.without("index")
     return _along(call)
 
 
-def _gathered(call: _Call) -> Axis:
+def _gathered(call: Call) -> Axis:
     (table, place), (index, other) = ((call.tensor(name), call.axis(name)) for name in ("self", "index"))
     assert table is not None
     assert index is not None
@@ -386,13 +400,13 @@ def _gathered(call: _Call) -> Axis:
     return _along(call)
 
 
-def _indexed(call: _Call) -> Axis:
+def _indexed(call: Call) -> Axis:
     """A table, at the places of one tensor of integers."""
     call.without("self")
     indices = call["indices"]
     if len(indices) != 1 or not (tensors := _tensors_of(indices[0])) or tensors[0].dtype in (torch.bool, torch.uint8):
         raise SizeMatters("it is no lookup in a table")
-    return axis_of(tensors[0])
+    return dim_of(tensors[0])
 
 
 _BY_RULE: Sequence[tuple[Rule, str]] = (
@@ -458,12 +472,12 @@ def _tensors_of(leaf: Any) -> list[torch.Tensor]:
     return _tensors(leaf.meta.get("val")) if isinstance(leaf, fx.Node) else []
 
 
-def _symbols(value: Any) -> frozenset[Any]:
+def symbols_of(value: Any) -> frozenset[Any]:
     """The symbols in a number, or in the sizes of tensors."""
     if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
         return frozenset(value.node.expr.free_symbols)
     sizes: Sequence[Any] = value.shape if isinstance(value, torch.Tensor) else value if isinstance(value, (tuple, list)) else ()
-    return frozenset(symbol for size in sizes for symbol in _symbols(size))
+    return frozenset(symbol for size in sizes for symbol in symbols_of(size))
 
 
 def _is_multiple(size: Any) -> bool:

@@ -1,7 +1,8 @@
 """One result for a range of sizes of a function's dimensions.
 
 Where the function acts on slices along its dynamic dimension (`mugraph.sizes.sliced_functions`), a table of sizes is searched,
-proved and measured, and every other size is put together of these at once. Elsewhere kernels are made for each size at its first
+proved and measured, and every other size is put together of these at once. Where the dimension is reduced by operators that can be
+masked (`mugraph.sizes.masked_functions`), kernels of a few capacities run every size that they hold. Elsewhere kernels are made for each size at its first
 call, by the muGraph that won at the nearest size of the table: its structure is known, so it is scheduled, compiled, proved and
 compared with float64 at the new size, and neither searched nor measured again.
 """
@@ -29,6 +30,7 @@ from mugraph.support.deadline import Deadline
 
 if TYPE_CHECKING:
     from mugraph.ir.graph import Graph
+    from mugraph.sizes.capacity_results import CapacityTable
     from mugraph.sizes.covering import Covering
     from mugraph.sizes.saved_sizes import LoadedSizes
     from mugraph.sizes.sliced_functions import SlicedFunction
@@ -53,8 +55,9 @@ _ROUNDS, _SECONDS = 30, 1.0
 class DynamicSuperoptimized(Shared):
     """The result of `mugraph.superoptimize(..., dynamic=...)`: call it like the function it replaces, with any declared sizes.
 
-    `sliced` says why sizes are put together of those in `table`; where it is None, `reason` says why not, and the first call with
-    new sizes compiles for them, which takes about a second; threads that need them wait for it.
+    `sliced` says why sizes are put together of those in `table`, `capacities` that they are run by kernels for larger ones. Where both
+    are None, `reason` says why, and the first call with new sizes compiles for them, which takes about a second; threads that
+    need them wait for it.
     """
 
     def __init__(self, fn: Callable[..., Any], dynamic: Dynamic, settings: Mapping[str, Any], optimize: Optimize) -> None:
@@ -62,6 +65,7 @@ class DynamicSuperoptimized(Shared):
         self.declared = Declared.of(dynamic)
         self.dims = self.declared.dims
         self.sliced: SlicedFunction | None = None
+        self.capacities: CapacityTable | None = None
         self.reason = ""
         self.table: dict[Sizes, Superoptimized] = {}
         """The sizes that were searched and measured."""
@@ -92,7 +96,7 @@ class DynamicSuperoptimized(Shared):
     def _sizes_at_once(self, args: Sequence[Any]) -> Sizes:
         """The size that the first argument says, where there is one dimension: what runs then looks at the others."""
         argument, position = self._first
-        if isinstance(argument, str) or argument >= len(args) or self.sliced is None:
+        if isinstance(argument, str) or argument >= len(args) or (self.sliced is None and self.capacities is None):
             return ()
         shape = getattr(args[argument], "shape", ())
         return (shape[position],) if -len(shape) <= position < len(shape) else ()
@@ -103,13 +107,18 @@ class DynamicSuperoptimized(Shared):
         if sizes not in self.specializations:
             with self._lock:
                 if sizes not in self.specializations:
-                    nearest = self.table[self.nearest(sizes)]
-                    like = nearest.graph if nearest.is_one_program else None  # programs in a function are searched for each size
-                    self.specializations[sizes] = self._optimized(args, kwargs, profile=False, like=like)
+                    self.specializations[sizes] = self._optimized(args, kwargs, profile=False, like=self._like(sizes))
         return self.specializations[sizes]
 
+    def _like(self, sizes: Sizes) -> Graph | None:
+        """The muGraph that was best at the nearest sizes; programs in a function are searched for each size."""
+        nearest = self.table[self.nearest(sizes)] if self.table else None
+        return nearest.graph if nearest is not None and nearest.is_one_program else None
+
     def plan(self, size: int) -> ChunkPlan:
-        """How a size of the one dimension of a function that acts on slices is covered; raises InvalidInput for others."""
+        """How a size of the one dimension is covered, by slices or by a capacity; raises InvalidInput for other functions."""
+        if self.capacities is not None:
+            return self.capacities.plan(size)
         if self.sliced is None:
             raise InvalidInput(f"each size has kernels of its own: {self.reason}")
         self.sliced.dim.check(size)
@@ -118,6 +127,8 @@ class DynamicSuperoptimized(Shared):
     @property
     def claim(self) -> str:
         """For which sizes results hold, and why, in words."""
+        if self.capacities is not None:
+            return self.capacities.claim
         if self.sliced is None:
             return f"for each size by a certificate of its own, made at its first call ({self.reason})"
         if not self.costs.kernels:
@@ -132,6 +143,8 @@ class DynamicSuperoptimized(Shared):
     @property
     def error_bound(self) -> float | None:
         """The probability that some muGraph which others are put together of is wrong; None where one has no bound."""
+        if self.capacities is not None:
+            return self.capacities.error_bound
         bounds = [self.table[size,].certificate.error_bound for size in self.costs.kernels]
         return None if None in bounds else sum(bound for bound in bounds if bound is not None)
 
@@ -171,9 +184,11 @@ class DynamicSuperoptimized(Shared):
         """What answers calls with these sizes."""
         if sizes in self.specializations:
             return self.specializations[sizes]
-        if self.sliced is None:
+        if self.sliced is None and self.capacities is None:
             return self.at(*args, **kwargs)
         (size,) = sizes
+        if self.capacities is not None:
+            return self.capacities.run(size)
         plan = self.costs.plan(size)
         return self.covering(size, plan.chunks) if plan.chunks else self.fn
 
@@ -201,6 +216,8 @@ class DynamicSuperoptimized(Shared):
 
     def __repr__(self) -> str:
         ranges = ", ".join(f"{dim.name} {dim.low}..{dim.high}" for dim in self.dims.values())
+        if self.capacities is not None:
+            return f"<DynamicSuperoptimized for {ranges}: {len(self.capacities.kernels)} capacities, which hold all sizes>"
         how = f"{len(self.specializations)} compiled" if self.sliced is None else "which cover all others"
         return f"<DynamicSuperoptimized for {ranges}: {len(self.table)} sizes measured, {how}>"
 
@@ -227,6 +244,9 @@ def superoptimized_for_sizes(
         result.sliced = sliced_function(fn, result.declared, args, kwargs)
     except SizeMatters as error:
         result.reason = str(error)
+        if listed is None and (capacities := _capacities(result, arguments, budget)) is not None:
+            result.capacities = capacities
+            return result
     if result.sliced is None or listed is not None:
         entries = _ends(result.declared) if listed is None else listed
         share = None if budget is None else budget / len(entries)
@@ -238,6 +258,25 @@ def superoptimized_for_sizes(
         return result
     _Table(result, args, kwargs, Deadline(budget)).fill()
     return result
+
+
+def _capacities(
+    result: DynamicSuperoptimized, arguments: tuple[Sequence[Any], Mapping[str, Any]], budget: float | None
+) -> CapacityTable | None:
+    """Kernels of a few capacities; None for a function that they cannot run, or of which none are found, and why in `reason`."""
+    from mugraph.frontend.symbolic_axis import SizeMatters
+    from mugraph.sizes.capacity_results import CapacityTable
+    from mugraph.sizes.masked_functions import masked_function
+
+    try:
+        table = CapacityTable(masked_function(result.fn, result.declared, *arguments), result.fn)
+    except SizeMatters as error:
+        result.reason += f"; nor can other slots be masked: {error}"
+        return None
+    table.fill(result._optimize, {**result.settings, "like": None}, Deadline(budget))
+    if not table.kernels:
+        result.reason += "; no kernels were found for any capacity"
+    return table if table.kernels else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ def sliced_function(fn: Callable[..., Any], declared: Declared, args: Sequence[A
     (dim,) = declared.dims.values()
     if dim.low == dim.high:
         raise SizeMatters(f"dimension {dim.name} has one size")
-    generic, *sizes = _compared_sizes(dim)
+    generic, *sizes = compared_sizes(dim)
     try:
         _check_recording(fn, declared, dim, *declared.resized((generic,), args, kwargs))
         with asked_outside_torch() as asked:
@@ -118,7 +118,7 @@ def sliced_function(fn: Callable[..., Any], declared: Declared, args: Sequence[A
     return found
 
 
-def _compared_sizes(dim: Dim) -> list[int]:
+def compared_sizes(dim: Dim) -> list[int]:
     """Sizes whose programs are compared: the smallest, and two primes, beside which nothing is a multiple or a divisor."""
     sizes = range(max(dim.low, 2), max(min(dim.high, _GENERIC), min(dim.high, dim.low + _GENERIC)) + 1)
     primes = [size for size in sizes if all(size % divisor for divisor in range(2, size))]
@@ -129,16 +129,22 @@ def _check_recording(
     fn: Callable[..., Any], declared: Declared, dim: Dim, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> None:
     """Raise SizeMatters unless PyTorch records the function at all sizes at once, in calls that treat slices alike."""
+    check_slices(recorded(fn, declared, dim, args, kwargs).graph)
+
+
+def recorded(
+    fn: Callable[..., Any], declared: Declared, dim: Dim, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> torch.export.ExportedProgram:
+    """The function at all sizes of its one dynamic dimension at once; raises SizeMatters where PyTorch does not record it so."""
     symbol = torch.export.Dim(dim.name if dim.name.isidentifier() else "size", min=dim.low, max=dim.high)
     symbols = {
         argument: {place % tensor.dim(): symbol for _, tensor, place, _ in Declared.of({argument: dims}).places(args, kwargs)}
         for argument, dims in declared.dynamic.items()
     }
     try:
-        graph = recorded_at_all_sizes(fn, args, kwargs, symbols)
+        return recorded_at_all_sizes(fn, args, kwargs, symbols)
     except (Exception, SystemExit) as error:  # whatever the function raises, or keeps PyTorch from reading it
         raise SizeMatters(_reason(error)) from None
-    check_slices(graph)
 
 
 def _traced(fn: Callable[..., Any], declared: Declared, size: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -1,0 +1,138 @@
+"""A masked graph at a capacity, called at any smaller size: inputs are put into slots, and outputs taken out of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from mugraph.frontend.masked_axis import MaskedGraph, Slots
+from mugraph.host.arrays import torch_arrays
+
+_NEAREST = 0.75
+"""A capacity is at most this part of the next."""
+_STEPS = 4
+"""Binary digits of the largest capacity that are not 0."""
+_GARBAGE = (torch.nan, torch.inf, -torch.inf)
+"""What is put into slots that are not held, to see that none of it reaches a result."""
+
+
+class AtCapacity:
+    """What runs a masked graph at every size from 1 to `capacity`, by `run`, which takes its inputs at that size.
+
+    Inputs are copied into slots, of which others than are held are 0, unless the size is the capacity. The memory for that is kept;
+    of several threads one has it, and the others take new memory. Safe to call from several threads if `run` is.
+    """
+
+    def __init__(self, graph: MaskedGraph, capacity: int, run: Callable[..., Sequence[Any]], device: torch.device) -> None:
+        self.graph, self.capacity, self.run, self.device = graph, capacity, run, device
+        self._lines = [_line(slots, capacity + slots.more, device) for slots in graph.slots]
+        self._kept: dict[int, _Kept] = {}
+        self._one_at_a_time = threading.Lock()
+
+    def __call__(self, size: int, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The outputs at a size for inputs of that size, which were checked; raises InvalidInput where gradients are asked for."""
+        torch_arrays(str(self.device)).expect_values(inputs)
+        alone = self._one_at_a_time.acquire(blocking=False)
+        try:
+            return self._held(size, self.run(*self.arguments(size, inputs, self._kept if alone else {})))
+        finally:
+            if alone:
+                self._one_at_a_time.release()
+
+    def arguments(
+        self, size: int, inputs: Sequence[torch.Tensor], kept: dict[int, _Kept] | None = None, behind: float = 0.0
+    ) -> list[torch.Tensor]:
+        """What `run` is called with: the inputs in slots, `behind` which other ones are that number, and what is held.
+
+        `kept` is memory of earlier calls with the same number behind, by input; it is added to.
+        """
+        memory = {} if kept is None else kept
+        padded = [self._padded(number, given, memory, behind) for number, given in enumerate(inputs)]
+        counts = [torch.full((1,), float(size + more), device=self.device) for more in self.graph.counts]
+        return [*padded, *map(partial(self._meant, size), self.graph.slots, self._lines), *counts]
+
+    def ignores_other_slots(self, size: int, inputs: Sequence[torch.Tensor]) -> bool:
+        """Whether the outputs at a size are the same, bit by bit, whatever floating-point numbers lie in slots that are not held."""
+        plain = self(size, inputs)
+        made = (self._held(size, self.run(*self.arguments(size, inputs, behind=garbage))) for garbage in _GARBAGE)
+        return all(_same_bits(one, other) for outputs in made for one, other in zip(plain, outputs, strict=True))
+
+    def _padded(self, number: int, given: torch.Tensor, kept: dict[int, _Kept], behind: float) -> torch.Tensor:
+        place = self.graph.inputs[number]
+        if place is None or given.shape[place.dim] == self.capacity + place.more:
+            return given
+        if number not in kept:
+            kept[number] = _Kept.of(given, place.dim, self.capacity + place.more, behind)
+        return kept[number].filled(given)
+
+    def _meant(self, size: int, slots: Slots, line: torch.Tensor) -> torch.Tensor:
+        """A vector that is true in the slots that are meant."""
+        length = self.capacity + slots.more
+        before = size + (slots.end if slots.first is None else slots.first)
+        return line[length - before : 2 * length - before]
+
+    def _held(self, size: int, outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """What is held of the outputs, in memory of its own."""
+        if size == self.capacity:
+            return list(outputs)
+        return [
+            output if place is None else output.narrow(place.dim, 0, size + place.more).clone(memory_format=torch.contiguous_format)
+            for output, place in zip(outputs, self.graph.outputs, strict=True)
+        ]
+
+
+@dataclass
+class _Kept:
+    """Memory for an input in slots: behind the first `reached` of dimension `dim` there is one number."""
+
+    memory: torch.Tensor
+    dim: int
+    behind: float
+    reached: int = 0
+
+    @classmethod
+    def of(cls, given: torch.Tensor, dim: int, slots: int, behind: float) -> _Kept:
+        number = behind if given.is_floating_point() else 0
+        shape = (*given.shape[:dim], slots, *given.shape[dim + 1 :])
+        with torch.inference_mode(False):  # what is made in it cannot be written to outside
+            return cls(torch.full(shape, number, dtype=given.dtype, device=given.device), dim, number)
+
+    def filled(self, given: torch.Tensor) -> torch.Tensor:
+        """The memory with a tensor in its first slots."""
+        size = given.shape[self.dim]
+        with torch.no_grad():
+            self.memory.narrow(self.dim, 0, size).copy_(given)
+            if self.reached > size:
+                self.memory.narrow(self.dim, size, self.reached - size).fill_(self.behind)
+        self.reached = size
+        return self.memory
+
+
+def _line(slots: Slots, length: int, device: torch.device) -> torch.Tensor:
+    """A line of booleans, any part of which is what a vector of that length says at some size."""
+    if slots.first is None:
+        return torch.arange(2 * length, device=device) < length
+    places = torch.arange(2 * length + slots.end - slots.first, device=device)
+    return (places >= length) & (places < length + slots.end - slots.first)
+
+
+def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
+
+
+def capacities(low: int, high: int, more: int, smallest: int) -> Iterator[int]:
+    """Capacities for sizes from `low` to `high`, the largest first, which holds `high`. With what the axis gets `more` they have
+    few prime factors but 2, so that loops can cut them; each holds about twice as much as the next."""
+    slots = high + more
+    step = 1 << max(slots.bit_length() - _STEPS, 0)
+    slots = -(-slots // step) * step
+    yield slots - more
+    slots = 1 << int(slots * _NEAREST).bit_length() - 1
+    while slots >= smallest and slots - more >= low:
+        yield slots - more
+        slots //= 2

@@ -1,0 +1,139 @@
+"""Results for a range of sizes of a dimension that is reduced: kernels of a few capacities, and any size by one that holds it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from mugraph.results.superoptimized import Superoptimized
+from mugraph.runtime.benchmarking import measure
+from mugraph.sizes.capacities import AtCapacity, capacities
+from mugraph.sizes.chunk_plans import Chunk, ChunkPlan, between
+from mugraph.sizes.masked_functions import MaskedFunction
+from mugraph.support.deadline import Deadline
+
+_SMALLEST = 32
+"""The smallest capacity: below it a call costs more than its kernels."""
+_ROUNDS, _SECONDS = 30, 1.0
+"""In which a capacity is timed beside the function, and how long at most."""
+
+Optimize = Callable[..., Superoptimized]
+
+
+@dataclass
+class CapacityTable:
+    """Kernels of a few capacities for a function that is one masked graph at every size.
+
+    `kernels` are those that nothing reaches but what is held; `seconds` what calls take that are just too large for the next smaller
+    capacity, `own` what the function takes at such sizes (empty where nothing is measured).
+    """
+
+    masked: MaskedFunction
+    fn: Callable[..., Any]
+    kernels: dict[int, Superoptimized] = field(default_factory=dict)
+    seconds: dict[int, float] = field(default_factory=dict)
+    own: dict[int, float] = field(default_factory=dict)
+
+    def fill(self, optimize: Optimize, settings: Mapping[str, Any], deadline: Deadline) -> None:
+        """Search at the largest capacity, and take its muGraph over to the others as long as there is time."""
+        dim, graph = self.masked.dim, self.masked.graph
+        wanted = list(capacities(dim.low, dim.high, graph.more, _SMALLEST))
+        like = None
+        for number, capacity in enumerate(wanted):
+            if number and deadline.passed:
+                return
+            share = deadline.share(0.5 if not number else 1 / (len(wanted) - number))
+            made = self._optimized(optimize, capacity, {**settings, "budget": share, "like": like})
+            if not made.found and like is not None:
+                made = self._optimized(optimize, capacity, {**settings, "budget": deadline.share(1 / (len(wanted) - number))})
+            if self._is_sound(capacity, made):
+                self.kernels[capacity] = made
+                like = made.graph
+                if settings.get("profile", True) and made.executable.machine.available:
+                    self._measure(capacity, max(dim.low, _least(wanted, number, dim.low)))
+
+    def plan(self, size: int) -> ChunkPlan:
+        """How a size is run: by the kernels of one capacity, or by the function itself."""
+        self.masked.dim.check(size)
+        own = ChunkPlan((), between(self.own, size))
+        holding = [capacity for capacity in self.kernels if capacity >= size]
+        if not holding:
+            return own
+        capacity = min(holding)
+        kernels = ChunkPlan((Chunk(0, capacity),), self.seconds.get(capacity, 0.0))
+        return min(kernels, own, key=lambda plan: plan.seconds)
+
+    def run(self, size: int) -> Callable[..., Any]:
+        """What answers calls of that size; raises ShapeMismatch and InvalidInput as the results do."""
+        chunks = self.plan(size).chunks
+        if not chunks:
+            return self.fn
+        return self.at(chunks[0].size)
+
+    def at(self, capacity: int) -> Callable[..., Any]:
+        """What runs calls of up to a capacity by its kernels."""
+        runner = self._runner(capacity, self.kernels[capacity])
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            size, inputs = self.masked.flatten(args, kwargs)
+            return self.masked.unflatten(runner(size, inputs))
+
+        return call
+
+    @property
+    def error_bound(self) -> float | None:
+        """The probability that the muGraph of some capacity is wrong; None where one has no bound."""
+        bounds = [made.certificate.error_bound for made in self.kernels.values()]
+        return None if None in bounds else sum(bound for bound in bounds if bound is not None)
+
+    @property
+    def claim(self) -> str:
+        """For which sizes results hold, and why, in words."""
+        if not self.kernels:
+            return f"{self.masked.claim}. No kernels were found at any capacity, and the function itself answers"
+        sizes, bound = ", ".join(map(str, sorted(self.kernels))), self.error_bound
+        wrong = "no error bound is claimed" if bound is None else f"one of them is wrong with probability at most {bound:.3g}"
+        return (
+            f"{self.masked.claim}. The muGraphs of capacities {sizes} are proved to compute the masked program there, and gave the "
+            f"same bits whatever number lay behind the elements; {wrong}"
+        )
+
+    def _optimized(self, optimize: Optimize, capacity: int, settings: Mapping[str, Any]) -> Superoptimized:
+        arguments = self._runner(capacity, None).arguments(capacity, self.masked.resized(capacity))
+        return optimize(self.masked.at_capacity(capacity), tuple(arguments), **settings)
+
+    def _runner(self, capacity: int, result: Superoptimized | None) -> AtCapacity:
+        run = self.masked.graph.module if result is None else result
+        return AtCapacity(self.masked.graph, capacity, run, self.masked.inputs[0].device)
+
+    def _is_sound(self, capacity: int, made: Superoptimized) -> bool:
+        """Whether there are kernels, to whose results other slots make no difference, as far as calls here tell."""
+        if not made.found or not made.is_one_program:
+            return False
+        if not made.executable.machine.available:
+            return True
+        runner, low = self._runner(capacity, made), self.masked.dim.low
+        with torch.inference_mode():
+            return all(
+                runner.ignores_other_slots(size, self.masked.resized(size))
+                for size in {low, (low + capacity) // 2, capacity - 1}
+                if low <= size <= capacity
+            )
+
+    def _measure(self, capacity: int, size: int) -> None:
+        """Time kernels beside the function, at a size that they are padded most for."""
+        args, kwargs = torch.utils._pytree.tree_unflatten(self.masked.resized(size), self.masked.structure)
+        run, machine = self.at(capacity), self.kernels[capacity].executable.machine
+        with torch.inference_mode():
+            calls = {name: machine.timed(lambda each=each: each(*args, **kwargs)).run for name, each in (("ours", run), ("own", self.fn))}
+            seconds = {name: statistics.median(each) for name, each in measure(calls, _ROUNDS, budget=_SECONDS).items()}
+        self.seconds[capacity], self.own[size] = seconds["ours"], seconds["own"]
+
+
+def _least(wanted: Sequence[int], number: int, low: int) -> int:
+    """The smallest size that the capacity with that number is there for."""
+    return wanted[number + 1] + 1 if number + 1 < len(wanted) else low
