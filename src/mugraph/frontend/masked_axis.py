@@ -19,6 +19,9 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves
 
 from mugraph.frontend.symbolic_axis import Axis, Call, SizeMatters, check_call, dim_of, symbols_of
 
@@ -75,8 +78,9 @@ def masked(graph: fx.Graph, tensors: Mapping[str, Any] | torch.nn.Module) -> Mas
     if len(symbols) != 1:
         raise SizeMatters(f"the recorded calls have {len(symbols)} symbolic sizes, and one is wanted")
     masking = _Masking(graph)
-    for node in graph.nodes:
-        masking.add(node)
+    with _disable_current_modes(), torch.no_grad():  # Dynamo's, whose tensors without data are others
+        for node in graph.nodes:
+            masking.add(node)
     if not masking.slots:
         raise SizeMatters("nothing is reduced along the axis")
     return masking.result(tensors)
@@ -189,7 +193,9 @@ class _Masking:
         """A further call, of nodes of this graph."""
         made = self.graph.call_function(target, arguments, options)
         values = fx.map_arg((arguments, options), lambda node: node.meta["val"])
-        made.meta["val"] = target(*values[0], **values[1])  # type: ignore[index]
+        mode = next(value.fake_mode for value in tree_leaves(values) if isinstance(value, FakeTensor))
+        with mode:
+            made.meta["val"] = target(*values[0], **values[1])  # type: ignore[index]
         return made
 
     def chosen(self, slots: Slots, x: fx.Node, dim: int, other: float | fx.Node) -> fx.Node:
@@ -294,7 +300,10 @@ def _averaged(masking: _Masking, call: Call) -> None:
     keep = bool(call.arguments.get("keepdim", False))
     wide = torch.float64 if torch.float64 in (tensor.dtype, result.dtype) else torch.float32
     total = masking.call(_aten.sum.dim_IntList, masking.held(source, 0.0), given, keep, dtype=wide)
-    mean = masking.call(_aten.div.Tensor, total, masking.count(source))
+    count = masking.count(source)
+    if wide is torch.float64:  # of a number and a vector, PyTorch takes the vector's type
+        count = masking.call(_aten._to_copy.default, count, dtype=wide)
+    mean = masking.call(_aten.div.Tensor, total, count)
     if others > 1:
         mean = masking.call(_aten.div.Tensor, mean, others)
     if mean.meta["val"].dim() != result.dim():  # a single number
@@ -404,7 +413,8 @@ def _spelled_out(masking: _Masking, call: Call) -> fx.Node:
     groups, width = _groups(call), shape[-1]
     if groups > 1:  # the queries of heads that share keys are simply more queries
         grouped = [*shape[:-3], shape[-3] // groups, groups * shape[-2], width]
-        copy = masking.call(_aten.reshape.default, copy, grouped)
+        contiguous = masking.call(_aten.clone.default, copy, memory_format=torch.contiguous_format)
+        copy = masking.call(_aten.view.default, contiguous, grouped)
     scale = call.arguments.get("scale")
     scaled = masking.call(_aten.mul.Tensor, copy, 1 / math.sqrt(width) if scale is None else scale)
     across = masking.call(_aten.transpose.int, masking.copies[key], -2, -1)
@@ -412,7 +422,7 @@ def _spelled_out(masking: _Masking, call: Call) -> fx.Node:
     shown = masking.only_held(scores, -math.inf)
     weights = masking.call(_aten.softmax.int, shown, -1)
     mixed = masking.call(_aten.matmul.default, weights, masking.held(value, 0.0))
-    return masking.call(_aten.reshape.default, mixed, [*shape[:-1], value.meta["val"].shape[-1]]) if groups > 1 else mixed
+    return masking.call(_aten.view.default, mixed, [*shape[:-1], value.meta["val"].shape[-1]]) if groups > 1 else mixed
 
 
 def _groups(call: Call) -> int:

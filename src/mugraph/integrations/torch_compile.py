@@ -6,9 +6,10 @@ cannot be optimized, stays with torch, and the log `mugraph.torch_compile` says 
 need them are run by torch as they are.
 
 Kernels are compiled for sizes, and a size costs seconds. Of a graph with one symbolic size along which slices are independent,
-as batches are, a few sizes are optimized and cover all others from their first call on (`mugraph.integrations.covered_graph`). Of
-other graphs with symbolic sizes (`SizedGraph`), those of a growing cache of keys and values come once each. So a size gets
-kernels when it comes the third time, and only so many sizes do.
+as batches are, a few sizes are optimized and cover all others from their first call on (`mugraph.integrations.covered_graph`). Parts
+that reduce a symbolic size, as attention does a growing cache of keys, run by kernels of a few capacities
+(`mugraph.integrations.masked_run`). Of other graphs with symbolic sizes (`SizedGraph`) a size gets kernels when it comes the third time,
+and only so many sizes do.
 """
 
 from __future__ import annotations
@@ -33,11 +34,13 @@ from mugraph.errors import InvalidInput
 from mugraph.frontend.capture import captured
 from mugraph.frontend.graph_passes import concrete, numbers_of, owner_of, ready_to_cut
 from mugraph.frontend.library import mark_constant
+from mugraph.frontend.masked_parts import MaskedPart, masked_parts, with_parts
 from mugraph.frontend.node_traits import bytes_of
 from mugraph.frontend.partition import Partition, Piece
 from mugraph.frontend.symbolic_axis import SizeMatters
 from mugraph.frontend.torch_casts import tensor_of
 from mugraph.integrations.covered_graph import CoveredGraph, GraphAxis
+from mugraph.integrations.masked_run import MaskedRun
 from mugraph.pieces.library_ways import example_of
 from mugraph.pieces.piece_optimizer import GraphsByForm, PieceOptions, optimizer
 from mugraph.pieces.plan import Plan, plans
@@ -208,6 +211,9 @@ def _run(options: PieceOptions, module: fx.GraphModule) -> Callable[..., Any]:
 def _at_all_sizes(options: PieceOptions, module: fx.GraphModule) -> Callable[..., Any]:
     """The optimized graph; with symbolic sizes, what has fixed ones in it, and at sizes that keep coming everything."""
     graphs: GraphsByForm = {}
+    parts = masked_parts(module) if options.sizes else []
+    if parts:
+        return _with_masked_parts(options, module, parts, graphs)
     general = _optimized(options, module, graphs).forward
     numbers = numbers_of(module)
     if numbers is None:
@@ -227,6 +233,23 @@ def _at_all_sizes(options: PieceOptions, module: fx.GraphModule) -> Callable[...
     except SizeMatters as reason:
         _log.info("sizes of a graph are optimized one by one, when they come the third time: %s", reason)
     return SizedGraph(general, specialized, numbers, options.sizes, options.strict)
+
+
+def _with_masked_parts(
+    options: PieceOptions, module: fx.GraphModule, parts: Sequence[MaskedPart], graphs: GraphsByForm
+) -> Callable[..., Any]:
+    """The optimized graph, whose parts that reduce a symbolic size run by kernels of a few capacities; equal ones share them."""
+
+    def specialized(at_capacity: fx.GraphModule) -> fx.GraphModule | None:
+        made = _optimized(replace(options, keep="all"), at_capacity, graphs)
+        return made if compilations[-1].partition.pieces else None
+
+    runs: dict[str, MaskedRun] = {}
+    for part in parts:
+        if part.form not in runs:
+            runs[part.form] = MaskedRun(part, specialized, options.sizes, options.keep == "faster", options.strict)
+    _log.info("%d parts of a graph reduce a symbolic size: kernels of a few capacities run them", len(parts))
+    return _optimized(options, with_parts(module, parts, [runs[part.form] for part in parts]), graphs).forward
 
 
 def _optimized(options: PieceOptions, module: fx.GraphModule, graphs: GraphsByForm) -> fx.GraphModule:

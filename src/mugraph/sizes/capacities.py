@@ -47,7 +47,7 @@ class AtCapacity:
     def arguments(
         self, size: int, inputs: Sequence[torch.Tensor], kept: dict[int, _Kept] | None = None, behind: float = 0.0
     ) -> list[torch.Tensor]:
-        """What `run` is called with: the inputs in slots, `behind` which other ones are that number, and what is held.
+        """What `run` is called with, contiguous: the inputs in slots, `behind` which other ones are that number, and what is held.
 
         `kept` is memory of earlier calls with the same number behind, by input; it is added to.
         """
@@ -65,7 +65,7 @@ class AtCapacity:
     def _padded(self, number: int, given: torch.Tensor, kept: dict[int, _Kept], behind: float) -> torch.Tensor:
         place = self.graph.inputs[number]
         if place is None or given.shape[place.dim] == self.capacity + place.more:
-            return given
+            return given.contiguous()
         if number not in kept:
             kept[number] = _Kept.of(given, place.dim, self.capacity + place.more, behind)
         return kept[number].filled(given)
@@ -122,7 +122,7 @@ def _line(slots: Slots, length: int, device: torch.device) -> torch.Tensor:
 
 
 def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
+    return torch.equal(one.flatten().view(torch.uint8), other.flatten().view(torch.uint8))
 
 
 def capacities(low: int, high: int, more: int, smallest: int) -> Iterator[int]:

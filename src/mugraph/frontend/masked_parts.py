@@ -1,0 +1,196 @@
+"""Parts of a graph with symbolic sizes that reduce one of them, each a graph of its own that can be masked.
+
+In a decoder whose cache of keys and values grows, these are the attentions. A part is connected calls on tensors with symbolic sizes;
+calls whose results of such a size the graph returns stay outside, for they are written at their size anyway. Sizes that PyTorch gave
+different symbols are one size in a part: whoever runs it looks whether they are.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dynamo.source import ConstantSource
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+from torch.utils._python_dispatch import _disable_current_modes
+
+from mugraph.frontend.masked_axis import MaskedGraph, masked
+from mugraph.frontend.node_traits import mutates
+from mugraph.frontend.symbolic_axis import SizeMatters, dim_of, symbols_of
+
+_HINT = 61
+"""The size at which a part is recorded with a symbol, no more common than others."""
+
+Run = Callable[..., Sequence[torch.Tensor]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MaskedPart:
+    """Calls of a graph, what they read, what others read of them, and them as graphs of one symbolic size."""
+
+    nodes: tuple[fx.Node, ...]
+    inputs: tuple[fx.Node, ...]
+    outputs: tuple[fx.Node, ...]
+    original: fx.GraphModule
+    masked: MaskedGraph
+
+    @property
+    def form(self) -> str:
+        """What parts share that do the same to tensors of the same shapes and types but for the size."""
+        kinds = [_kind(node) for node in self.original.graph.nodes if node.op == "placeholder"]
+        return "\n".join([self.original.code, *kinds])
+
+
+def masked_parts(module: fx.GraphModule) -> list[MaskedPart]:
+    """The parts of a graph of ATen calls that can be masked, in order; none of a graph that changes tensors."""
+    calls = [node for node in module.graph.nodes if node.op == "call_function"]
+    if any(mutates(node) for node in calls):
+        return []
+    (output,) = (node for node in module.graph.nodes if node.op == "output")
+    position = {node: number for number, node in enumerate(module.graph.nodes)}
+    parts: list[MaskedPart] = []
+    for nodes in _connected([node for node in calls if _is_followed(node, output)]):
+        try:
+            parts.append(_part(nodes, position))
+        except SizeMatters:
+            continue  # PyTorch runs these calls, as it did
+    return parts
+
+
+def with_parts(module: fx.GraphModule, parts: Sequence[MaskedPart], runs: Sequence[Run]) -> fx.GraphModule:
+    """A graph with calls of `runs`, from the inputs of each part to its outputs, in the place of the parts."""
+    graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
+    inside = {node for part in parts for node in part.nodes}
+    before: dict[fx.Node, list[int]] = {}
+    for number, part in enumerate(parts):
+        before.setdefault(_first_reader(part.nodes, module.graph.nodes), []).append(number)
+    for node in module.graph.nodes:
+        for number in before.get(node, ()):
+            _call(graph, copies, parts[number], runs[number])
+        if node not in inside:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    return fx.GraphModule(module, graph)
+
+
+def _call(graph: fx.Graph, copies: dict[fx.Node, fx.Node], part: MaskedPart, run: Run) -> None:
+    def masked_part(*tensors: torch.Tensor) -> Sequence[torch.Tensor]:  # whose name torch writes into the code of the graph
+        return run(*tensors)
+
+    results = graph.call_function(masked_part, tuple(copies[node] for node in part.inputs))
+    results.meta["val"] = tuple(node.meta["val"] for node in part.outputs)
+    for number, node in enumerate(part.outputs):
+        copies[node] = graph.call_function(operator.getitem, (results, number))
+        copies[node].meta = dict(node.meta)
+
+
+def _kind(node: fx.Node) -> str:
+    value = node.meta["val"]
+    return f"{value.dtype} {value.device} {['n' if symbols_of(size) else size for size in value.shape]}"
+
+
+def _tensors(node: fx.Node) -> list[torch.Tensor]:
+    value = node.meta.get("val")
+    return [part for part in (value if isinstance(value, (tuple, list)) else (value,)) if isinstance(part, torch.Tensor)]
+
+
+def _varies(node: fx.Node) -> bool:
+    return any(symbols_of(tensor.shape) for tensor in _tensors(node))
+
+
+def _is_followed(node: fx.Node, output: fx.Node) -> bool:
+    """Whether a call is on tensors of symbolic sizes, and gives none of these that the graph returns."""
+    if not isinstance(node.target, torch._ops.OpOverload) and node.target is not operator.getitem:
+        return False
+    if not _tensors(node) or (_varies(node) and output in node.users):
+        return False
+    return _varies(node) or any(map(_varies, node.all_input_nodes)) or _takes_out(node)
+
+
+def _takes_out(node: fx.Node) -> bool:
+    """Whether a call takes one of the results of a call on tensors of symbolic sizes."""
+    return node.target is operator.getitem and any(map(_varies, node.all_input_nodes[0].all_input_nodes))
+
+
+def _connected(nodes: Sequence[fx.Node]) -> list[list[fx.Node]]:
+    """Nodes grouped by who reads whom, each group in order."""
+    groups: dict[fx.Node, list[fx.Node]] = {}
+    for node in nodes:
+        joined = [node]
+        for group in {id(groups[source]): groups[source] for source in node.all_input_nodes if source in groups}.values():
+            joined = group + joined
+        groups |= dict.fromkeys(joined, joined)
+    order = {node: number for number, node in enumerate(nodes)}
+    return [sorted(group, key=order.__getitem__) for group in {id(group): group for group in groups.values()}.values()]
+
+
+def _first_reader(nodes: Iterable[fx.Node], graph: Iterable[fx.Node]) -> fx.Node:
+    """The first node outside that reads one of these."""
+    inside = set(nodes)
+    readers = {user for node in inside for user in node.users} - inside
+    return next(node for node in graph if node in readers)
+
+
+def _part(nodes: list[fx.Node], position: dict[fx.Node, int]) -> MaskedPart:
+    """Connected calls as a part; raises SizeMatters where they are none."""
+    inside = set(nodes)
+    inputs = [*dict.fromkeys(source for node in nodes for source in node.all_input_nodes if source not in inside)]
+    outputs = [node for node in nodes if not node.users.keys() <= inside]
+    tensors = [node for node in inputs if _tensors(node)]
+    if not outputs or max(map(position.__getitem__, inputs)) >= position[_first_reader(nodes, position)]:
+        raise SizeMatters("what is computed in between reads some of it")
+    if not all(len(_tensors(node)) == 1 and isinstance(node.meta["val"], torch.Tensor) for node in (*tensors, *outputs)):
+        raise SizeMatters("several results at once go in or out")
+    if any(_varies(node) and not node.meta["val"].is_contiguous() for node in outputs):
+        raise SizeMatters("a result of symbolic size is not contiguous")
+    original = _with_one_symbol(nodes, inputs, outputs)
+    return MaskedPart(tuple(nodes), tuple(tensors), tuple(outputs), original, masked(original.graph, original))
+
+
+def _with_one_symbol(nodes: Sequence[fx.Node], inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> fx.GraphModule:
+    """Calls as a graph of their own, recorded again with one symbol for all sizes that vary."""
+    graph, copies, environment = fx.Graph(), dict[fx.Node, fx.Node](), ShapeEnv()
+    with _disable_current_modes(), torch.no_grad(), FakeTensorMode(shape_env=environment) as mode:
+        for node in inputs:
+            if _tensors(node):
+                copies[node] = graph.placeholder(f"x{len(copies)}")
+                copies[node].meta["val"] = _recorded(node, mode, len(copies))
+        for node in inputs:
+            if not _tensors(node):
+                copies[node] = _size(node, graph, copies)
+        for node in nodes:
+            copies[node] = copy = graph.node_copy(node, copies.__getitem__)
+            values = fx.map_arg((copy.args, copy.kwargs), lambda source: source.meta["val"])
+            copy.meta["val"] = copy.target(*values[0], **values[1])  # type: ignore[operator]
+    graph.output(tuple(copies[node] for node in outputs))
+    if environment.guards:
+        raise SizeMatters("it asks about its size")
+    return fx.GraphModule({}, graph)
+
+
+def _recorded(node: fx.Node, mode: FakeTensorMode, number: int) -> torch.Tensor:
+    """A tensor without data of the one symbolic size where a node has one."""
+    value = node.meta["val"]
+    axis = dim_of(value)
+    shape = [_HINT if dim == axis else int(size) for dim, size in enumerate(value.shape)]
+    dims = [DimDynamic.DUCK if dim == axis else DimDynamic.STATIC for dim in range(value.dim())]
+    with torch.utils._python_dispatch._disable_current_modes():
+        real = torch.empty(shape, dtype=value.dtype, device=value.device)
+    return mode.from_tensor(real, source=ConstantSource(f"x{number}"), symbolic_context=StatelessSymbolicContext(dims))
+
+
+def _size(node: fx.Node, graph: fx.Graph, copies: dict[fx.Node, fx.Node]) -> fx.Node:
+    """A size that is computed outside, as one of an input; raises SizeMatters where none has it."""
+    value = node.meta.get("val")
+    for source, copy in copies.items():
+        tensors = _tensors(source)
+        axis = dim_of(tensors[0]) if tensors else None
+        if isinstance(value, torch.SymInt) and axis is not None and tensors[0].shape[axis].node.expr == value.node.expr:
+            size = graph.call_function(torch.ops.aten.sym_size.int, (copy, axis))
+            size.meta["val"] = copy.meta["val"].shape[axis]
+            return size
+    raise SizeMatters("a number that is computed outside goes in")

@@ -1,0 +1,131 @@
+"""Parts of graphs of `torch.compile` that reduce a symbolic size, run by kernels of a few capacities.
+
+The first call optimizes for capacities that hold it and some growth; a call beyond all of them adds larger ones. So a cache that grows
+by one with every token has kernels at every size, and they are made as often as the logarithm of its length. Where PyTorch is faster, or
+where sizes differ that are one in a part, PyTorch runs the calls.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from mugraph.frontend.graph_passes import concrete
+from mugraph.frontend.masked_parts import MaskedPart
+from mugraph.frontend.splice import laid_out
+from mugraph.frontend.symbolic_axis import symbols_of
+from mugraph.runtime.benchmarking import quickest
+from mugraph.sizes.capacities import AtCapacity
+
+_SMALLEST = 128
+"""The smallest number of slots: so few cost next to nothing."""
+_GROWTH = 4
+"""Capacities are made for sizes up to so many times that of the call that asks for them."""
+
+_log = logging.getLogger("mugraph.torch_compile")
+
+Specialize = Callable[[torch.fx.GraphModule], torch.fx.GraphModule | None]
+"""From a graph of fixed sizes to one with kernels; None where there are no kernels for it."""
+
+
+class MaskedRun:
+    """What runs a part of a graph at any size: kernels of the smallest capacity that holds it, or PyTorch.
+
+    Up to `limit` capacities are made, each by `specialized`. With `faster` kernels must be faster than PyTorch at sizes that just do
+    not fit the next smaller capacity. What is raised meanwhile is reported, and PyTorch runs the part; with `strict` it is raised. Safe
+    to call from several threads: while one waits for kernels, the others have PyTorch.
+    """
+
+    def __init__(
+        self, part: MaskedPart, specialized: Specialize, limit: int, faster: bool = True, strict: bool = False
+    ) -> None:
+        self.part, self.specialized, self.limit, self.faster, self.strict = part, specialized, limit, faster, strict
+        self.capacities: dict[int, AtCapacity | None] = {}
+        """In ascending order; None where PyTorch is to run the part."""
+        self._places = [(number, place.dim) for number, place in enumerate(part.masked.inputs) if place is not None]
+        self._strides = [_strides_of(node.meta["val"]) for node in part.outputs]
+        self._one_at_a_time = threading.Lock()
+
+    def __call__(self, *inputs: torch.Tensor) -> list[torch.Tensor]:
+        size = self._size(inputs)
+        runner = None if size is None else self._runner(size, inputs)
+        made = self.part.original(*inputs) if runner is None or size is None else runner(size, inputs)
+        return [
+            tensor if strides is None else laid_out(tensor, strides) for tensor, strides in zip(made, self._strides, strict=True)
+        ]
+
+    def _size(self, inputs: Sequence[torch.Tensor]) -> int | None:
+        """The size of all inputs that have the axis; None where they differ, or where there is nothing to hold."""
+        sizes = {inputs[number].shape[dim] for number, dim in self._places}
+        size = sizes.pop() if len(sizes) == 1 else 0
+        return size or None
+
+    def _runner(self, size: int, inputs: Sequence[torch.Tensor]) -> AtCapacity | None:
+        for capacity, runner in self.capacities.items():
+            if capacity >= size:
+                return runner
+        if len(self.capacities) >= self.limit or not self._one_at_a_time.acquire(blocking=False):
+            return None
+        try:
+            self._fill(size, inputs)
+        finally:
+            self._one_at_a_time.release()
+        return next((runner for capacity, runner in self.capacities.items() if capacity >= size), None)
+
+    def _fill(self, size: int, inputs: Sequence[torch.Tensor]) -> None:
+        """Make capacities for a size, and for those that it may grow to."""
+        more = self.part.masked.more
+        made, slots = dict(self.capacities), _SMALLEST
+        while len(made) < self.limit and (slots - more < size or slots < _GROWTH * size or not made):
+            if slots - more > max(made, default=0) and slots >= size / _GROWTH:
+                _log.info("a part of a graph is optimized for %d slots, for every size up to that", slots)
+                made[slots - more] = self._made(slots - more, inputs)
+            slots *= 2
+        self.capacities = made
+
+    def _made(self, capacity: int, inputs: Sequence[torch.Tensor]) -> AtCapacity | None:
+        try:
+            with _disable_current_modes(), torch.no_grad():
+                return self._compiled(capacity, inputs)
+        except Exception:  # a model must run whatever goes wrong in here
+            if self.strict:
+                raise
+            _log.warning("optimizing a part for any size failed, it runs without; please report this", exc_info=True)
+            return None
+
+    def _compiled(self, capacity: int, inputs: Sequence[torch.Tensor]) -> AtCapacity | None:
+        """Kernels at a capacity; None where there are none, they are slower, or what lies behind the elements reaches results."""
+        graph, device = self.part.masked, inputs[0].device
+        example = AtCapacity(graph, capacity, graph.module, device).arguments(capacity, self._resized(inputs, capacity))
+        module = self.specialized(concrete(graph.module, example))
+        if module is None:
+            return None
+        runner, least = AtCapacity(graph, capacity, module, device), capacity // 2 + 1
+        if not all(runner.ignores_other_slots(size, self._resized(inputs, size)) for size in (1, least, capacity - 1)):
+            _log.warning("what lies behind the elements reaches a result of kernels, which are not used; please report this")
+            return None
+        given = self._resized(inputs, least)
+        calls: list[Callable[[], Any]] = [
+            functools.partial(self.part.original, *given),
+            functools.partial(runner, least, given),
+        ]
+        return runner if not self.faster or quickest(calls) == 1 else None
+
+    def _resized(self, inputs: Sequence[torch.Tensor], size: int) -> list[torch.Tensor]:
+        """Random numbers of a size; integers are those of a call, repeated."""
+        made = list(inputs)
+        for number, dim in self._places:
+            rows = torch.arange(size, device=made[number].device) % made[number].shape[dim]
+            made[number] = made[number].index_select(dim, rows)
+        return [torch.randn_like(tensor) if tensor.is_floating_point() else tensor for tensor in made]
+
+
+def _strides_of(value: torch.Tensor) -> tuple[int, ...] | None:
+    """How a result lies; None where that depends on a size, and is contiguous."""
+    return None if symbols_of(value.shape) else tuple(int(stride) for stride in value.stride())

@@ -1,0 +1,174 @@
+"""Masked graphs: at every size up to their capacity the values of the original, whatever lies behind the elements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from mugraph.frontend.export import recorded_at_all_sizes
+from mugraph.frontend.masked_axis import MaskedGraph, Slots, masked
+from mugraph.frontend.symbolic_axis import SizeMatters
+from mugraph.sizes.capacities import AtCapacity
+
+KEYS = 6
+"""The size of the axis in examples: no other dimension has it."""
+CAPACITY = 16
+Fn = Callable[..., Any]
+
+
+def keys(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
+
+
+def masked_of(fn: Fn, *inputs: torch.Tensor) -> MaskedGraph:
+    """The masked graph of a function, whose inputs have the axis where their size is KEYS."""
+    dim = torch.export.Dim("keys", min=1, max=4096)
+    places = {number: {place: dim for place, size in enumerate(each.shape) if size == KEYS} for number, each in enumerate(inputs)}
+    program = recorded_at_all_sizes(fn, inputs, {}, {number: found for number, found in places.items() if found})
+    return masked(program.graph, {})
+
+
+def at(size: int, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return [keys(*(size if each == KEYS else each for each in x.shape), dtype=x.dtype) for x in inputs]
+
+
+Q, K, V, NEW = keys(1, 4, 1, 8), keys(1, 2, KEYS, 8), keys(1, 2, KEYS, 8), keys(1, 2, 1, 8)
+X, Y = keys(KEYS, 5), keys(KEYS, 5)
+
+
+def decode(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, new: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    k, v = torch.cat([k, new], 2), torch.cat([v, new * 2], 2)
+    return F.scaled_dot_product_attention(q, k, v, enable_gqa=True), k
+
+
+def rotated(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    first, second = k.chunk(2, -1)
+    turned = k * cos + torch.cat([-second, first], -1) * sin
+    return torch.softmax(q @ turned.transpose(-1, -2), -1) @ k
+
+
+CASES: dict[str, tuple[Fn, tuple[torch.Tensor, ...]]] = {
+    "sum": (lambda x: x.exp().sum(0), (X,)),
+    "sum of all": (lambda x: x.sum(), (X,)),
+    "mean": (lambda x: x - x.mean(0, keepdim=True), (X,)),
+    "mean of all": (lambda x: x.mean(), (X,)),
+    "mean of several": (lambda x: x.mean((0, 1)), (X,)),
+    "largest and least": (lambda x: x.amax(0) - x.amin(0), (X,)),
+    "logsumexp": (lambda x: x.logsumexp(0), (X,)),
+    "softmax": (lambda x: x.softmax(0), (X,)),
+    "log_softmax": (lambda x: x.log_softmax(0), (X,)),
+    "gram": (lambda x, y: x.T @ y.reciprocal(), (X, Y)),
+    "product with a vector": (lambda x, y: x.T @ y[:, 0], (X, Y)),
+    "added product": (lambda x, y: torch.addmm(torch.ones(5, 5, dtype=x.dtype), x.T, y), (X, Y)),
+    "einsum": (lambda x, y: torch.einsum("nd,ne->de", x.log(), y), (X, Y)),
+    "norm": (lambda x: x / x.pow(2).sum(0, keepdim=True).sqrt(), (X,)),
+    "decode": (decode, (Q, K, V, NEW)),
+    "attention of two queries": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v), (keys(2, 2, 8), K[0], V[0])),
+    "attention with a scale": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=0.5), (keys(2, 2, 8), K[0], V[0])),
+    "attention with a mask": (
+        lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, attn_mask=m), (keys(1, 2, 2, 8), K, V, keys(2, KEYS))
+    ),
+    "attention with a boolean mask": (
+        lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, attn_mask=m > 0.5), (keys(1, 2, 2, 8), K, V, keys(2, KEYS))
+    ),
+    "attention spelled out": (
+        lambda q, k, v: torch.softmax((q @ k.transpose(-1, -2)) / 3, -1) @ v, (keys(2, 1, 8), keys(2, KEYS, 8), keys(2, KEYS, 8))
+    ),
+    "rotated keys": (rotated, (keys(2, 1, 8), keys(2, KEYS, 8), keys(KEYS, 8), keys(KEYS, 8))),
+    "three appended": (lambda x, y: torch.cat([x, y]).softmax(0), (X, keys(3, 5))),
+    "appended twice": (lambda x, y: torch.cat([torch.cat([x, y]), y + 1]).softmax(0), (X, keys(1, 5))),
+    "in two steps": (lambda x, y: (x - x.amax(0)).exp().sum(0) + y.mean(0), (X, Y)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_values_are_the_function_s_at_every_size_whatever_lies_behind(name: str) -> None:
+    fn, inputs = CASES[name]
+    graph = masked_of(fn, *inputs)
+    runner = AtCapacity(graph, CAPACITY, graph.module, torch.device("cpu"))
+    for size in (1, 2, 3, 7, 13, CAPACITY - 1, CAPACITY):
+        given = at(size, inputs)
+        wanted = fn(*given)
+        assert runner.ignores_other_slots(size, given)
+        for ours, theirs in zip(runner(size, given), wanted if isinstance(wanted, tuple) else (wanted,), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9, equal_nan=True)  # logarithms of negative numbers
+
+
+@pytest.mark.parametrize("name", ["sum", "mean", "largest and least", "softmax", "gram", "decode", "attention spelled out"])
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_numbers_that_are_none_act_as_they_do_in_the_function(name: str, number: float) -> None:
+    fn, inputs = CASES[name]
+    graph = masked_of(fn, *inputs)
+    runner = AtCapacity(graph, CAPACITY, graph.module, torch.device("cpu"))
+    for place in (0, 4, 8):
+        given = at(9, inputs)
+        for each, held in zip(given, graph.inputs, strict=True):
+            if held is not None:
+                each.select(held.dim, place)[..., 0] = number
+        wanted = fn(*given)
+        for ours, theirs in zip(runner(9, given), wanted if isinstance(wanted, tuple) else (wanted,), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9, equal_nan=True)
+
+
+def test_a_mean_of_small_numbers_counts_them_exactly() -> None:
+    graph = masked_of(lambda x: x.mean(0), X.bfloat16())
+    runner = AtCapacity(graph, 400, graph.module, torch.device("cpu"))
+    (mean,) = runner(257, [torch.ones(257, 5, dtype=torch.bfloat16)])  # 257 is 256 in bf16
+    assert mean.dtype is torch.bfloat16
+    assert mean.tolist() == [1.0] * 5
+
+
+def test_slots_say_where_something_is_appended_and_what_is_held() -> None:
+    graph = masked_of(decode, Q, K, V, NEW)
+    assert graph.slots == (Slots(1, 0, 1), Slots(1, None, 1))
+    assert graph.more == 1
+    held = AtCapacity(graph, 4, graph.module, torch.device("cpu")).arguments(2, at(2, (Q, K, V, NEW)))[4:]
+    assert [each.tolist() for each in held] == [[False, False, True, False, False], [True, True, True, False, False]]
+
+
+REFUSED: dict[str, Fn] = {
+    "a size as a number": lambda x: x.sum(0) / x.shape[0],
+    "a root of a size": lambda x: x.sum(0) * x.shape[0] ** -0.5,
+    "a variance": lambda x: x.var(0),
+    "a deviation": lambda x: x.std(0, correction=0),
+    "a running sum": lambda x: x.cumsum(0).sum(0),
+    "a product of all": lambda x: x.prod(0),
+    "the other way round": lambda x: x.flip(0).softmax(0),
+    "rolled": lambda x: (x.roll(1, 0) * x).sum(0),
+    "the place of the largest": lambda x: x.argmax(0),
+    "the largest and its place": lambda x: x.max(0).values,
+    "sorted": lambda x: x.sort(0).values.sum(0),
+    "a median": lambda x: x.median(0).values,
+    "positions": lambda x: (x + torch.arange(x.shape[0])[:, None]).sum(0),
+    "the last": lambda x: (x * x[-1:]).sum(0),
+    "all but the first": lambda x: x[1:].sum(0),
+    "the first three": lambda x: x[:3].sum(0),
+    "every other": lambda x: x[::2].sum(0),
+    "pooled": lambda x: F.avg_pool1d(x.T, 3, 1, 1).sum(-1),
+    "padded": lambda x: F.pad(x, (0, 0, 0, 2), value=1.0).sum(0),
+    "something before": lambda x: torch.cat([torch.ones(1, 5, dtype=x.dtype), x]).sum(0),
+    "twice": lambda x: torch.cat([x, x]).sum(0),
+    "many behind": lambda x: torch.cat([x, torch.ones(9, 5, dtype=x.dtype)]).sum(0),
+    "in one dimension with another": lambda x: x.reshape(-1).softmax(0),
+    "a mask by position": lambda x: (x @ x.T).tril().sum(),
+    "the products of all pairs": lambda x: (x @ x.T).softmax(-1),
+    "a norm over it": lambda x: F.layer_norm(x.T, (x.shape[0],)),
+    "causal attention": lambda x: F.scaled_dot_product_attention(x[None, :1], x[None], x[None], is_causal=True),
+    "dropped keys": lambda x: F.scaled_dot_product_attention(x[None, :1], x[None], x[None], dropout_p=0.5),
+    "random numbers": lambda x: (x + torch.rand_like(x)).sum(0),
+    "whole numbers": lambda x: (x > 0).sum(0),
+    "a size returned": lambda x: (x.sum(0), x.shape[0]),
+    "nothing reduced": lambda x: x.exp(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_depends_on_the_size_otherwise_is_refused(name: str) -> None:
+    with pytest.raises(Exception) as refused:  # noqa: PT011 -- by PyTorch where a size is asked about, or by a rule
+        masked_of(REFUSED[name], X)
+    assert isinstance(refused.value, SizeMatters) or "keys" in str(refused.value) or "size" in str(refused.value)

@@ -1,0 +1,149 @@
+"""Parts of graphs of `torch.compile` that reduce a size that varies: kernels of a few capacities, right at every size."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from mugraph.frontend.masked_parts import masked_parts
+from mugraph.integrations.torch_compile import compilations
+
+ALL: dict[str, Any] = {"budget": 20.0, "keep": "all", "strict": True}
+
+
+def compiled(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    torch._dynamo.reset()
+    compilations.clear()
+    run: Callable[..., Any] = torch.compile(fn, backend="mugraph", options={**ALL, **options})
+    return run
+
+
+class Decoder(nn.Module):
+    """A layer that appends a key and a value to a cache, and attends to all of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(32, 64, bias=False), nn.Linear(32, 32, bias=False)
+
+    def forward(self, x: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        q, new, value = self.qkv(x).split([32, 16, 16], -1)
+        k = torch.cat([k, new.view(1, 1, 2, 8).transpose(1, 2)], 2)
+        v = torch.cat([v, value.view(1, 1, 2, 8).transpose(1, 2)], 2)
+        attended = F.scaled_dot_product_attention(q.view(1, 1, 4, 8).transpose(1, 2), k, v, enable_gqa=True)
+        return x + self.out(attended.transpose(1, 2).reshape(1, 1, 32)), k, v
+
+
+def cache(size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    pair = torch.randn(1, 2, size, 8), torch.randn(1, 2, size, 8)
+    for tensor in pair:
+        torch._dynamo.mark_dynamic(tensor, 2)
+    return pair
+
+
+def test_a_cache_grows_and_nothing_is_compiled_again(caplog: pytest.LogCaptureFixture) -> None:
+    model = Decoder().eval()
+    fast = compiled(model)
+    with torch.inference_mode(), caplog.at_level(logging.INFO, logger="mugraph.torch_compile"):
+        k, v = cache(5)
+        theirs = (k, v)
+        for step in range(100):
+            x = torch.randn(1, 1, 32)
+            y, k, v = fast(x, k, v)
+            wanted, *theirs = model(x, *theirs)
+            torch.testing.assert_close(y, wanted, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close((k, v), tuple(theirs))
+            if not step:
+                first = len(compilations)
+        assert len(compilations) == first == 2, "the graph, and its attention at 128 slots"
+        assert compilations[1].partition.byte_share == 1.0
+        assert caplog.text.count("is optimized for 128 slots") == 1
+
+
+def test_larger_capacities_are_made_when_a_call_needs_them() -> None:
+    fast = compiled(lambda x, y: torch.softmax(y @ x, 0) @ y)
+    with torch.inference_mode():
+        counts = []
+        for size in (7, 128, 129, 511, 512, 30):
+            x, y = torch.randn(16), torch.randn(size, 16)
+            torch._dynamo.mark_dynamic(y, 0)
+            torch.testing.assert_close(fast(x, y), torch.softmax(y @ x, 0) @ y, rtol=1e-4, atol=1e-5)
+            counts.append(len(compilations))
+    assert counts[1] == counts[0]
+    assert counts[2] > counts[1], "256 and 512"
+    assert counts[2:] == [counts[2]] * 4
+
+
+def test_means_and_products_over_the_size_have_kernels() -> None:
+    w = torch.randn(24, 24)
+
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        centred = x - x.mean(0, keepdim=True)
+        return (centred.T @ centred) @ w, centred.exp().sum(0)
+
+    fast = compiled(fn)
+    with torch.inference_mode():
+        for size in (9, 2, 3, 64, 127):
+            x = torch.randn(size, 24)
+            torch._dynamo.mark_dynamic(x, 0)
+            for ours, theirs in zip(fast(x), fn(x), strict=True):
+                torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_tensors_of_different_sizes_are_run_by_pytorch() -> None:
+    fast = compiled(lambda x, y: torch.softmax(x, 0).sum(-1).unsqueeze(-1) * y.sum(0))
+    with torch.inference_mode():
+        for one, other in ((5, 5), (6, 9), (17, 3)):
+            x, y = torch.randn(one, 8), torch.randn(other, 8)
+            torch._dynamo.mark_dynamic(x, 0)
+            torch._dynamo.mark_dynamic(y, 0)
+            torch.testing.assert_close(fast(x, y), torch.softmax(x, 0).sum(-1).unsqueeze(-1) * y.sum(0))
+
+
+def test_what_is_not_a_number_behaves_as_in_pytorch() -> None:
+    fast = compiled(lambda q, k, v: torch.softmax(k @ q, 0) @ v)
+    with torch.inference_mode():
+        for place, number in ((0, float("nan")), (4, float("inf")), (8, -float("inf"))):
+            q, k, v = torch.rand(16), torch.randn(9, 16), torch.randn(9, 16)
+            for tensor in (k, v):
+                torch._dynamo.mark_dynamic(tensor, 0)
+            v[place, 3] = number
+            torch.testing.assert_close(fast(q, k, v), torch.softmax(k @ q, 0) @ v, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+def test_kernels_that_are_slower_are_not_used() -> None:
+    fast = compiled(lambda x: x.sum(0), keep="faster")
+    with torch.inference_mode():
+        for size in (4, 5, 90):
+            x = torch.randn(size, 4)
+            torch._dynamo.mark_dynamic(x, 0)
+            torch.testing.assert_close(fast(x), x.sum(0))
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: x.cumsum(0).sum(0),
+        lambda x: x.flip(0).softmax(0),
+        lambda x: x.sum(0) / x.shape[0],
+        lambda x: (x + torch.arange(x.shape[0])[:, None]).sum(0),
+        lambda x: x[1:].sum(0),
+        lambda x: x.sort(0).values.amax(0),
+    ],
+)
+def test_what_else_depends_on_the_size_stays_with_pytorch(fn: Callable[..., Any]) -> None:
+    fast = compiled(fn)
+    with torch.inference_mode():
+        for size in (4, 5, 9):
+            x = torch.randn(size, 8)
+            torch._dynamo.mark_dynamic(x, 0)
+            torch.testing.assert_close(fast(x), fn(x))
+
+
+def test_no_part_is_made_of_a_graph_of_fixed_sizes() -> None:
+    assert masked_parts(torch.fx.symbolic_trace(lambda x: x + 1)) == []
