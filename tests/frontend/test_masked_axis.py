@@ -125,7 +125,7 @@ def test_a_mean_of_small_numbers_counts_them_exactly() -> None:
 
 def test_slots_say_where_something_is_appended_and_what_is_held() -> None:
     graph = masked_of(decode, Q, K, V, NEW)
-    assert graph.slots == (Slots(1, 0, 1), Slots(1, None, 1))
+    assert graph.slots == (Slots(0, 1), Slots(None, 1))
     assert graph.more == 1
     held = AtCapacity(graph, 4, graph.module, torch.device("cpu")).arguments(2, at(2, (Q, K, V, NEW)))[4:]
     assert [each.tolist() for each in held] == [[False, False, True, False, False], [True, True, True, False, False]]

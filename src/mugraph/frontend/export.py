@@ -197,8 +197,7 @@ def recorded_at_all_sizes(
         )
         calls = capture(*stand_ins[0], **stand_ins[1]).graph_module
         _check_read(calls)
-        program = torch.export.export(calls, *stand_ins, dynamic_shapes=positional if args else named, strict=False)
-    return program
+        return torch.export.export(calls, *stand_ins, dynamic_shapes=positional if args else named, strict=False)
 
 
 def _check_read(calls: torch.fx.GraphModule) -> None:

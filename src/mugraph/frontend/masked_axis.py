@@ -1,11 +1,11 @@
 """Graphs that sum and take maxima along an axis of symbolic size, as graphs of a capacity that hold any smaller size.
 
-A graph that PyTorch recorded with a symbol for one size is run at a larger one, its *capacity*: the axis has that many slots
-everywhere, of which the first hold the elements and the others hold anything. Calls that do the same to every slice
-(`mugraph.frontend.symbolic_axis`) need nothing for that. What reduces the axis reads `where(held, x, neutral)` instead of x, so that no
-other slot reaches a result, whatever it holds; a concatenation that appends to the axis chooses the place behind the last element.
-Which slots are held says an input of booleans, so that one graph serves every size up to its capacity. docs/theory.md has the
-theorem ("Any size from slots").
+A graph that PyTorch recorded with a symbol for one size is run at a larger one: the axis has one number of *slots* everywhere, of
+which the first hold the elements and the others hold anything. Calls that do the same to every slice
+(`mugraph.frontend.symbolic_axis`) need nothing for that. What reduces the axis reads `where(held, x, neutral)` instead of x, so
+that no other slot reaches a result, whatever it holds; a concatenation that appends to the axis chooses the places behind the
+last element. Which slots are held says an input of booleans, so that one graph serves every size up to its capacity.
+docs/theory.md has the theorem ("Any size from slots").
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
+from mugraph.frontend.node_traits import mutates
 from mugraph.frontend.symbolic_axis import Axis, Call, SizeMatters, check_call, dim_of, symbols_of
 
 _aten = torch.ops.aten
@@ -40,17 +41,16 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """Which slots are meant of an axis that is `more` larger than the symbol n: from n + `first` (None: from the beginning) to before
-    n + `end`."""
+    """Which slots are meant, where n is the symbol: from n + `first` (None: from the beginning) to before n + `end`."""
 
-    more: int
     first: int | None
     end: int
 
 
 @dataclass(frozen=True, slots=True)
 class MaskedGraph:
-    """A graph that reads, behind the inputs of the one it is made of, booleans that say which slots are meant, and sizes as numbers."""
+    """A graph that reads, behind the inputs of the one it is made of, booleans that say which slots are meant, and sizes as
+    numbers."""
 
     module: fx.GraphModule
     inputs: tuple[Place | None, ...]
@@ -65,10 +65,10 @@ class MaskedGraph:
     def more(self) -> int:
         """How much larger than the symbol the axis gets."""
         places = [place.more for place in (*self.inputs, *self.outputs) if place is not None]
-        return max([*places, *(slots.more for slots in self.slots)], default=0)
+        return max(*places, *(slots.end for slots in self.slots))
 
 
-def masked(graph: fx.Graph, tensors: Mapping[str, Any] | torch.nn.Module) -> MaskedGraph:
+def masked(graph: fx.Graph, tensors: dict[str, Any] | torch.nn.Module) -> MaskedGraph:
     """The graph of ATen calls as one of a capacity. `tensors` has what its `get_attr` nodes name.
 
     Nodes have their tensors without data in `meta["val"]`; sizes from 2 on are spoken of. Raises SizeMatters, naming the call,
@@ -145,7 +145,7 @@ class _Masking:
             case _:
                 raise SizeMatters(f"{node.op} {node.target}: nothing is known of it")
 
-    def result(self, tensors: Mapping[str, Any] | torch.nn.Module) -> MaskedGraph:
+    def result(self, tensors: dict[str, Any] | torch.nn.Module) -> MaskedGraph:
         """The graph, to which nothing is added any more."""
         module = fx.GraphModule(tensors, self._in_order())
         return MaskedGraph(module, tuple(self.inputs), tuple(self.slots), tuple(self.counts), tuple(self.outputs))
@@ -172,18 +172,21 @@ class _Masking:
         if node.target is operator.getitem and node.args[0] in self.first_results:
             self.copies[node] = self.copies[node.all_input_nodes[0]]
             return
+        name = _name_of(node)
         try:
             check_call(node, _is_extent)
         except SizeMatters:
-            rule = _RULES.get(node.target.overloadpacket.__name__) if isinstance(node.target, torch._ops.OpOverload) else None
-            if rule is None or node.target._schema.is_mutable:
+            rule = _RULES.get(name)
+            if rule is None or mutates(node):
                 raise
             call = Call.of(node)
             call.check_numbers(_is_extent)
             rule(self, call)
             return
+        if _is_extent(node.meta.get("val")):
+            self.copies[node] = self._count_of_slots()
+            return
         self.copies[node] = self.graph.node_copy(node, self.copies.__getitem__)
-        name = getattr(getattr(node.target, "overloadpacket", None), "__name__", "")
         if name in _KEEP_ZEROS and node.all_input_nodes[0] in self.zero_behind:
             self.zero_behind.add(node)
 
@@ -195,16 +198,14 @@ class _Masking:
         values = fx.map_arg((arguments, options), lambda node: node.meta["val"])
         mode = next(value.fake_mode for value in tree_leaves(values) if isinstance(value, FakeTensor))
         with mode:
-            made.meta["val"] = target(*values[0], **values[1])  # type: ignore[index]
+            made.meta["val"] = target(*values[0], **values[1])
         return made
 
-    def chosen(self, slots: Slots, x: fx.Node, dim: int, other: float | fx.Node) -> fx.Node:
-        """`x` in the slots, and what is `other` elsewhere."""
-        if isinstance(other, fx.Node):
-            mask = self._mask(slots, other.meta["val"], dim)
-            return self.call(_aten.where.self, mask, x, other)
-        mask = self._mask(slots, x.meta["val"], dim)
-        return self.call(_aten.where.ScalarOther, mask, x, other)
+    def appended(self, slots: Slots, added: fx.Node, before: fx.Node, whole: torch.Tensor, dim: int) -> fx.Node:
+        """A tensor like `whole`: what is `added` in the slots, and elsewhere what was there `before`, in as many slots."""
+        made = self.graph.call_function(_aten.where.self, (self._mask(slots, whole, dim), added, before))
+        made.meta["val"] = whole
+        return made
 
     def held(self, source: fx.Node, neutral: float) -> fx.Node:
         """An operand of a call, with a number in the place of whatever other slots hold; itself where it has no axis."""
@@ -219,7 +220,8 @@ class _Masking:
         """A tensor of this graph that has the axis, with a number in the place of whatever other slots hold."""
         place = _place(x.meta["val"])
         assert place is not None
-        return self.chosen(Slots(place.more, None, place.more), x, place.dim, neutral)
+        mask = self._mask(Slots(None, place.more), x.meta["val"], place.dim)
+        return self.call(_aten.where.ScalarOther, mask, x, neutral)
 
     def count(self, source: fx.Node) -> fx.Node:
         """The size of the axis in a tensor that has it, as a vector of one number of fp32."""
@@ -229,6 +231,13 @@ class _Masking:
         if place.more not in self.counts:
             self.counts[place.more] = self._input(f"count_{len(self.counts)}", value.new_empty((1,), dtype=torch.float32))
         return self.counts[place.more]
+
+    def _count_of_slots(self) -> fx.Node:
+        """How many slots there are, which is what every size of the axis is."""
+        for node, place in zip(self._placed, self.inputs, strict=True):
+            if place is not None:
+                return self.call(_aten.sym_size.int, node, place.dim)
+        raise SizeMatters("no input has the axis")
 
     def _mask(self, slots: Slots, like: torch.Tensor, dim: int) -> fx.Node:
         if slots not in self.slots:
@@ -247,15 +256,13 @@ class _Masking:
 
 _Rule = Callable[[_Masking, Call], None]
 """Puts what stands for a call that reduces the axis, or appends to it, into a graph; raises SizeMatters where it cannot."""
-_KEEP_ZEROS = frozenset(
-    "view reshape _unsafe_view unsqueeze squeeze clone contiguous alias detach _to_copy to expand permute t transpose".split()
-)
-"""Calls that move elements, or change their type: what is 0 stays it."""
+_MOVES = "view reshape _unsafe_view unsqueeze squeeze clone contiguous alias detach _to_copy to expand permute t transpose"
+_KEEP_ZEROS = frozenset(_MOVES.split())
+"""Calls that move elements, or change their type: what is 0 stays so."""
 
 
 def _refused(call: Call, why: str) -> SizeMatters:
-    assert isinstance(call.node.target, torch._ops.OpOverload)
-    return SizeMatters(f"{call.node.target.overloadpacket.__name__}: {why}")
+    return SizeMatters(f"{_name_of(call.node)}: {why}")
 
 
 def _node(call: Call, name: str) -> fx.Node:
@@ -319,13 +326,13 @@ def _normalized(masking: _Masking, call: Call) -> None:
     if not _is_along(call, call.axis("self"), call["dim"]):
         raise _refused(call, "it does not act along the axis")
     _replaced(masking, call, {source: masking.held(source, -math.inf)})
-    if "log" not in _name_of(call):
+    if "log" not in _name_of(call.node):
         masking.zero_behind.add(call.node)
 
 
-def _name_of(call: Call) -> str:
-    assert isinstance(call.node.target, torch._ops.OpOverload)
-    return call.node.target.overloadpacket.__name__
+def _name_of(node: fx.Node) -> str:
+    """The name of an operator of ATen, for all of its overloads; "" for other calls."""
+    return str(node.target.overloadpacket.__name__) if isinstance(node.target, torch._ops.OpOverload) else ""
 
 
 def _contracted(masking: _Masking, call: Call, left: str, right: str) -> None:
@@ -364,11 +371,10 @@ def _appended(masking: _Masking, call: Call) -> None:
     first, more = before.more, int(tensors[1].meta["val"].shape[dim])
     if more > _APPENDED:
         raise _refused(call, f"it appends {more} elements to the axis, and {_APPENDED} are followed at most")
-    whole, added = _replaced(masking, call, {}), masking.copies[tensors[1]]
+    whole, added = masking.copies[tensors[0]], masking.copies[tensors[1]]
     for number in range(more):
         one = added if more == 1 else masking.call(_aten.slice.Tensor, added, dim, number, number + 1)
-        slots = Slots(first + more, first + number, first + number + 1)
-        whole = masking.chosen(slots, one, dim, whole)
+        whole = masking.appended(Slots(first + number, first + number + 1), one, whole, call.result, dim)
     masking.copies[call.node] = whole
 
 

@@ -1,16 +1,16 @@
 """Parts of a graph with symbolic sizes that reduce one of them, each a graph of its own that can be masked.
 
-In a decoder whose cache of keys and values grows, these are the attentions. A part is connected calls on tensors with symbolic sizes;
-calls whose results of such a size the graph returns stay outside, for they are written at their size anyway. Sizes that PyTorch gave
-different symbols are one size in a part: whoever runs it looks whether they are.
+In a decoder whose cache of keys and values grows, these are the attentions. A part is connected calls on tensors with symbolic
+sizes; calls whose results of such a size the graph returns stay outside, for they are written at their size anyway. Sizes that
+PyTorch gave different symbols are one size in a part: whoever runs it looks whether they are.
 """
 
 from __future__ import annotations
 
+import logging
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import fx
@@ -19,12 +19,15 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.utils._python_dispatch import _disable_current_modes
 
+from mugraph.frontend.graph_passes import owner_of
 from mugraph.frontend.masked_axis import MaskedGraph, masked
 from mugraph.frontend.node_traits import mutates
 from mugraph.frontend.symbolic_axis import SizeMatters, dim_of, symbols_of
 
 _HINT = 61
 """The size at which a part is recorded with a symbol, no more common than others."""
+
+_log = logging.getLogger("mugraph.torch_compile")
 
 Run = Callable[..., Sequence[torch.Tensor]]
 
@@ -57,8 +60,8 @@ def masked_parts(module: fx.GraphModule) -> list[MaskedPart]:
     for nodes in _connected([node for node in calls if _is_followed(node, output)]):
         try:
             parts.append(_part(nodes, position))
-        except SizeMatters:
-            continue  # PyTorch runs these calls, as it did
+        except SizeMatters as reason:
+            _log.debug("%s stays with torch at sizes that vary: %s", nodes[0].name, reason)
     return parts
 
 
@@ -145,6 +148,8 @@ def _part(nodes: list[fx.Node], position: dict[fx.Node, int]) -> MaskedPart:
         raise SizeMatters("what is computed in between reads some of it")
     if not all(len(_tensors(node)) == 1 and isinstance(node.meta["val"], torch.Tensor) for node in (*tensors, *outputs)):
         raise SizeMatters("several results at once go in or out")
+    if any(owner_of(node) not in inside for node in outputs):
+        raise SizeMatters("a result shares memory with what is read")
     if any(_varies(node) and not node.meta["val"].is_contiguous() for node in outputs):
         raise SizeMatters("a result of symbolic size is not contiguous")
     original = _with_one_symbol(nodes, inputs, outputs)
@@ -178,7 +183,7 @@ def _recorded(node: fx.Node, mode: FakeTensorMode, number: int) -> torch.Tensor:
     axis = dim_of(value)
     shape = [_HINT if dim == axis else int(size) for dim, size in enumerate(value.shape)]
     dims = [DimDynamic.DUCK if dim == axis else DimDynamic.STATIC for dim in range(value.dim())]
-    with torch.utils._python_dispatch._disable_current_modes():
+    with _disable_current_modes():
         real = torch.empty(shape, dtype=value.dtype, device=value.device)
     return mode.from_tensor(real, source=ConstantSource(f"x{number}"), symbolic_context=StatelessSymbolicContext(dims))
 
@@ -189,7 +194,7 @@ def _size(node: fx.Node, graph: fx.Graph, copies: dict[fx.Node, fx.Node]) -> fx.
     for source, copy in copies.items():
         tensors = _tensors(source)
         axis = dim_of(tensors[0]) if tensors else None
-        if isinstance(value, torch.SymInt) and axis is not None and tensors[0].shape[axis].node.expr == value.node.expr:
+        if isinstance(value, torch.SymInt) and axis is not None and str(tensors[0].shape[axis]) == str(value):
             size = graph.call_function(torch.ops.aten.sym_size.int, (copy, axis))
             size.meta["val"] = copy.meta["val"].shape[axis]
             return size

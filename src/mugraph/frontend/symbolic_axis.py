@@ -45,7 +45,9 @@ def check_slices(graph: fx.Graph) -> None:
         elif node.op == "call_function":
             check_call(node, _is_multiple)
         elif node.op == "output":
-            if any(symbols_of(source.meta.get("val")) and not _tensors(source.meta.get("val")) for source in node.all_input_nodes):
+            if any(
+                symbols_of(source.meta.get("val")) and not _tensors(source.meta.get("val")) for source in node.all_input_nodes
+            ):
                 raise SizeMatters("a number that depends on the size is returned")
         else:
             raise SizeMatters(f"{node.op} {node.target}: nothing is known of it")

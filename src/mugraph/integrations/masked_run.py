@@ -1,8 +1,8 @@
 """Parts of graphs of `torch.compile` that reduce a symbolic size, run by kernels of a few capacities.
 
-The first call optimizes for capacities that hold it and some growth; a call beyond all of them adds larger ones. So a cache that grows
-by one with every token has kernels at every size, and they are made as often as the logarithm of its length. Where PyTorch is faster, or
-where sizes differ that are one in a part, PyTorch runs the calls.
+The first call optimizes for capacities that hold it and some growth; a call beyond all of them adds larger ones. So a cache that
+grows by one with every token has kernels at every size, and they are made as often as the logarithm of its length. Where PyTorch
+is faster, or where sizes differ that are one in a part, PyTorch runs the calls.
 """
 
 from __future__ import annotations
@@ -37,14 +37,12 @@ Specialize = Callable[[torch.fx.GraphModule], torch.fx.GraphModule | None]
 class MaskedRun:
     """What runs a part of a graph at any size: kernels of the smallest capacity that holds it, or PyTorch.
 
-    Up to `limit` capacities are made, each by `specialized`. With `faster` kernels must be faster than PyTorch at sizes that just do
-    not fit the next smaller capacity. What is raised meanwhile is reported, and PyTorch runs the part; with `strict` it is raised. Safe
-    to call from several threads: while one waits for kernels, the others have PyTorch.
+    Up to `limit` capacities are made, each by `specialized`. With `faster` kernels must be faster than PyTorch at sizes that just
+    do not fit the next smaller capacity. What is raised meanwhile is reported, and PyTorch runs the part; with `strict` it is
+    raised. Safe to call from several threads: while one waits for kernels, the others have PyTorch.
     """
 
-    def __init__(
-        self, part: MaskedPart, specialized: Specialize, limit: int, faster: bool = True, strict: bool = False
-    ) -> None:
+    def __init__(self, part: MaskedPart, specialized: Specialize, limit: int, faster: bool = True, strict: bool = False) -> None:
         self.part, self.specialized, self.limit, self.faster, self.strict = part, specialized, limit, faster, strict
         self.capacities: dict[int, AtCapacity | None] = {}
         """In ascending order; None where PyTorch is to run the part."""

@@ -5,11 +5,11 @@ such as those of a model's layers, are optimized once; a piece whose kernels do 
 cannot be optimized, stays with torch, and the log `mugraph.torch_compile` says why. Nothing here has gradients: graphs that
 need them are run by torch as they are.
 
-Kernels are compiled for sizes, and a size costs seconds. Of a graph with one symbolic size along which slices are independent,
-as batches are, a few sizes are optimized and cover all others from their first call on (`mugraph.integrations.covered_graph`). Parts
+Kernels are compiled for sizes, and a size costs seconds. Of a graph with one symbolic size along which slices are independent, as
+batches are, a few sizes are optimized and cover all others from their first call on (`mugraph.integrations.covered_graph`). Parts
 that reduce a symbolic size, as attention does a growing cache of keys, run by kernels of a few capacities
-(`mugraph.integrations.masked_run`). Of other graphs with symbolic sizes (`SizedGraph`) a size gets kernels when it comes the third time,
-and only so many sizes do.
+(`mugraph.integrations.masked_run`). Of other graphs with symbolic sizes (`SizedGraph`) a size gets kernels when it comes the
+third time, and only so many sizes do.
 """
 
 from __future__ import annotations

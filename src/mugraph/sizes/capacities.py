@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from mugraph.frontend.masked_axis import MaskedGraph, Slots
+from mugraph.frontend.masked_axis import MaskedGraph, Place, Slots
 from mugraph.host.arrays import torch_arrays
 
 _NEAREST = 0.75
@@ -24,18 +24,20 @@ _GARBAGE = (torch.nan, torch.inf, -torch.inf)
 class AtCapacity:
     """What runs a masked graph at every size from 1 to `capacity`, by `run`, which takes its inputs at that size.
 
-    Inputs are copied into slots, of which others than are held are 0, unless the size is the capacity. The memory for that is kept;
-    of several threads one has it, and the others take new memory. Safe to call from several threads if `run` is.
+    Inputs are copied into slots, of which others than are held are 0, unless the size is the capacity. The memory for that is
+    kept; of several threads one has it, and the others take new memory. Safe to call from several threads if `run` is.
     """
 
     def __init__(self, graph: MaskedGraph, capacity: int, run: Callable[..., Sequence[Any]], device: torch.device) -> None:
         self.graph, self.capacity, self.run, self.device = graph, capacity, run, device
-        self._lines = [_line(slots, capacity + slots.more, device) for slots in graph.slots]
+        self._slots = capacity + graph.more
+        self._lines = [_line(slots, self._slots, device) for slots in graph.slots]
         self._kept: dict[int, _Kept] = {}
         self._one_at_a_time = threading.Lock()
 
     def __call__(self, size: int, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The outputs at a size for inputs of that size, which were checked; raises InvalidInput where gradients are asked for."""
+        """The outputs at a size for inputs of that size, which were checked; raises InvalidInput where gradients are asked
+        for."""
         torch_arrays(str(self.device)).expect_values(inputs)
         alone = self._one_at_a_time.acquire(blocking=False)
         try:
@@ -47,7 +49,8 @@ class AtCapacity:
     def arguments(
         self, size: int, inputs: Sequence[torch.Tensor], kept: dict[int, _Kept] | None = None, behind: float = 0.0
     ) -> list[torch.Tensor]:
-        """What `run` is called with, contiguous: the inputs in slots, `behind` which other ones are that number, and what is held.
+        """What `run` is called with, contiguous: the inputs in slots, `behind` which other ones are that number, and what is
+        held.
 
         `kept` is memory of earlier calls with the same number behind, by input; it is added to.
         """
@@ -57,33 +60,28 @@ class AtCapacity:
         return [*padded, *map(partial(self._meant, size), self.graph.slots, self._lines), *counts]
 
     def ignores_other_slots(self, size: int, inputs: Sequence[torch.Tensor]) -> bool:
-        """Whether the outputs at a size are the same, bit by bit, whatever floating-point numbers lie in slots that are not held."""
+        """Whether the outputs at a size are the same, bit by bit, whatever floating-point numbers lie in slots that are not
+        held."""
         plain = self(size, inputs)
         made = (self._held(size, self.run(*self.arguments(size, inputs, behind=garbage))) for garbage in _GARBAGE)
         return all(_same_bits(one, other) for outputs in made for one, other in zip(plain, outputs, strict=True))
 
     def _padded(self, number: int, given: torch.Tensor, kept: dict[int, _Kept], behind: float) -> torch.Tensor:
         place = self.graph.inputs[number]
-        if place is None or given.shape[place.dim] == self.capacity + place.more:
+        if place is None or given.shape[place.dim] == self._slots:
             return given.contiguous()
         if number not in kept:
-            kept[number] = _Kept.of(given, place.dim, self.capacity + place.more, behind)
+            kept[number] = _Kept.of(given, place.dim, self._slots, behind)
         return kept[number].filled(given)
 
     def _meant(self, size: int, slots: Slots, line: torch.Tensor) -> torch.Tensor:
         """A vector that is true in the slots that are meant."""
-        length = self.capacity + slots.more
         before = size + (slots.end if slots.first is None else slots.first)
-        return line[length - before : 2 * length - before]
+        return line[self._slots - before : 2 * self._slots - before]
 
     def _held(self, size: int, outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """What is held of the outputs, in memory of its own."""
-        if size == self.capacity:
-            return list(outputs)
-        return [
-            output if place is None else output.narrow(place.dim, 0, size + place.more).clone(memory_format=torch.contiguous_format)
-            for output, place in zip(outputs, self.graph.outputs, strict=True)
-        ]
+        return [_first(output, place, size) for output, place in zip(outputs, self.graph.outputs, strict=True)]
 
 
 @dataclass
@@ -121,6 +119,13 @@ def _line(slots: Slots, length: int, device: torch.device) -> torch.Tensor:
     return (places >= length) & (places < length + slots.end - slots.first)
 
 
+def _first(output: torch.Tensor, place: Place | None, size: int) -> torch.Tensor:
+    """What is held of an output, in memory of its own if that is not all of it."""
+    if place is None or output.shape[place.dim] == size + place.more:
+        return output
+    return output.narrow(place.dim, 0, size + place.more).clone(memory_format=torch.contiguous_format)
+
+
 def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     return torch.equal(one.flatten().view(torch.uint8), other.flatten().view(torch.uint8))
 
@@ -132,7 +137,7 @@ def capacities(low: int, high: int, more: int, smallest: int) -> Iterator[int]:
     step = 1 << max(slots.bit_length() - _STEPS, 0)
     slots = -(-slots // step) * step
     yield slots - more
-    slots = 1 << int(slots * _NEAREST).bit_length() - 1
+    slots = 1 << max(int(slots * _NEAREST).bit_length() - 1, 0)
     while slots >= smallest and slots - more >= low:
         yield slots - more
         slots //= 2

@@ -5,9 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_unflatten
 
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.benchmarking import measure
@@ -28,8 +30,8 @@ Optimize = Callable[..., Superoptimized]
 class CapacityTable:
     """Kernels of a few capacities for a function that is one masked graph at every size.
 
-    `kernels` are those that nothing reaches but what is held; `seconds` what calls take that are just too large for the next smaller
-    capacity, `own` what the function takes at such sizes (empty where nothing is measured).
+    `kernels` are those that nothing reaches but what is held; `seconds` what calls take that are just too large for the next
+    smaller capacity, `own` what the function takes at such sizes (empty where nothing is measured).
     """
 
     masked: MaskedFunction
@@ -41,6 +43,7 @@ class CapacityTable:
     def fill(self, optimize: Optimize, settings: Mapping[str, Any], deadline: Deadline) -> None:
         """Search at the largest capacity, and take its muGraph over to the others as long as there is time."""
         dim, graph = self.masked.dim, self.masked.graph
+        settings = {**settings, "like": None, "constants": ()}  # whose names are those of the function's arguments
         wanted = list(capacities(dim.low, dim.high, graph.more, _SMALLEST))
         like = None
         for number, capacity in enumerate(wanted):
@@ -98,8 +101,8 @@ class CapacityTable:
         sizes, bound = ", ".join(map(str, sorted(self.kernels))), self.error_bound
         wrong = "no error bound is claimed" if bound is None else f"one of them is wrong with probability at most {bound:.3g}"
         return (
-            f"{self.masked.claim}. The muGraphs of capacities {sizes} are proved to compute the masked program there, and gave the "
-            f"same bits whatever number lay behind the elements; {wrong}"
+            f"{self.masked.claim}. The muGraphs of capacities {sizes} are proved to compute the masked program there, and gave "
+            f"the same bits whatever number lay behind the elements; {wrong}"
         )
 
     def _optimized(self, optimize: Optimize, capacity: int, settings: Mapping[str, Any]) -> Superoptimized:
@@ -126,10 +129,11 @@ class CapacityTable:
 
     def _measure(self, capacity: int, size: int) -> None:
         """Time kernels beside the function, at a size that they are padded most for."""
-        args, kwargs = torch.utils._pytree.tree_unflatten(self.masked.resized(size), self.masked.structure)
+        args, kwargs = tree_unflatten(self.masked.resized(size), self.masked.structure)
         run, machine = self.at(capacity), self.kernels[capacity].executable.machine
         with torch.inference_mode():
-            calls = {name: machine.timed(lambda each=each: each(*args, **kwargs)).run for name, each in (("ours", run), ("own", self.fn))}
+            rivals = {"ours": run, "own": self.fn}
+            calls = {name: machine.timed(partial(each, *args, **kwargs)).run for name, each in rivals.items()}
             seconds = {name: statistics.median(each) for name, each in measure(calls, _ROUNDS, budget=_SECONDS).items()}
         self.seconds[capacity], self.own[size] = seconds["ours"], seconds["own"]
 

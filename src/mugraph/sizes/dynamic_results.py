@@ -1,10 +1,10 @@
 """One result for a range of sizes of a function's dimensions.
 
 Where the function acts on slices along its dynamic dimension (`mugraph.sizes.sliced_functions`), a table of sizes is searched,
-proved and measured, and every other size is put together of these at once. Where the dimension is reduced by operators that can be
-masked (`mugraph.sizes.masked_functions`), kernels of a few capacities run every size that they hold. Elsewhere kernels are made for each size at its first
-call, by the muGraph that won at the nearest size of the table: its structure is known, so it is scheduled, compiled, proved and
-compared with float64 at the new size, and neither searched nor measured again.
+proved and measured, and every other size is put together of these at once. Where the dimension is reduced by operators that can
+be masked (`mugraph.sizes.masked_functions`), kernels of a few capacities run every size that they hold. Elsewhere kernels are
+made for each size at its first call, by the muGraph that won at the nearest size of the table: its structure is known, so it is
+scheduled, compiled, proved and compared with float64 at the new size, and neither searched nor measured again.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ _ROUNDS, _SECONDS = 30, 1.0
 class DynamicSuperoptimized(Shared):
     """The result of `mugraph.superoptimize(..., dynamic=...)`: call it like the function it replaces, with any declared sizes.
 
-    `sliced` says why sizes are put together of those in `table`, `capacities` that they are run by kernels for larger ones. Where both
-    are None, `reason` says why, and the first call with new sizes compiles for them, which takes about a second; threads that
-    need them wait for it.
+    `sliced` says why sizes are put together of those in `table`, `capacities` that they are run by kernels for larger ones. Where
+    both are None, `reason` says why, and the first call with new sizes compiles for them, which takes about a second; threads
+    that need them wait for it.
     """
 
     def __init__(self, fn: Callable[..., Any], dynamic: Dynamic, settings: Mapping[str, Any], optimize: Optimize) -> None:
@@ -159,10 +159,12 @@ class DynamicSuperoptimized(Shared):
     def save(self, path: str | Path) -> Path:
         """Write the table as a folder, which `DynamicSuperoptimized.load` reads (`mugraph.sizes.saved_sizes`).
 
-        Raises StorageError where each size has kernels of its own, and what saving a result raises.
+        Raises StorageError where each size has kernels of its own, or capacities, and what saving a result raises.
         """
         from mugraph.sizes.saved_sizes import save  # loads PyTorch
 
+        if self.capacities is not None:
+            raise StorageError("kernels of capacities are not saved together; save the results in its `capacities.kernels`")
         if self.sliced is None:
             raise StorageError(f"each size has kernels of its own ({self.reason}); save the results of its `table`")
         table = {size: result for (size,), result in self.table.items() if self.sliced.is_acted_on_by(result.graph)}
@@ -273,7 +275,7 @@ def _capacities(
     except SizeMatters as error:
         result.reason += f"; nor can other slots be masked: {error}"
         return None
-    table.fill(result._optimize, {**result.settings, "like": None}, Deadline(budget))
+    table.fill(result._optimize, result.settings, Deadline(budget))
     if not table.kernels:
         result.reason += "; no kernels were found for any capacity"
     return table if table.kernels else None

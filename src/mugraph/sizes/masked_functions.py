@@ -1,9 +1,10 @@
 """Whether a PyTorch function that reduces a dimension is one masked program at every size of it.
 
-Then kernels of one capacity run every smaller size (docs/theory.md, "Any size from slots"). PyTorch records the function with a symbol
-for the size, and rules for each operator (`mugraph.frontend.masked_axis`) put masks into that. Two further looks are taken at a few
-sizes, 1 among them: the function's program must be proved equal to that of the recorded calls, and the masked one must have its
-values in float64, whatever lies behind the elements. What depends on the size in any other way is refused, with the reason.
+Then kernels of one capacity run every smaller size (docs/theory.md, "Any size from slots"). PyTorch records the function with a
+symbol for the size, and rules for each operator (`mugraph.frontend.masked_axis`) put masks into that. Two further looks are taken
+at a few sizes, 1 among them: the function's program must be proved equal to that of the recorded calls, and the masked one must
+have its values in float64, whatever lies behind the elements. What depends on the size in any other way is refused, with the
+reason.
 """
 
 from __future__ import annotations
@@ -59,9 +60,9 @@ class MaskedFunction:
         """For which sizes results are those of larger ones, and why, in a sentence."""
         sizes = ", ".join(map(str, self.sizes))
         return (
-            f"for every size from {self.dim.low} to {self.dim.high} of {self.dim.name}: the function, as PyTorch records it with a "
-            f"symbol for the size, reduces it by operators that have a neutral element, which masks put behind it; its programs at "
-            f"sizes {sizes} are the recorded ones, and the masked ones have their values in float64"
+            f"for every size from {self.dim.low} to {self.dim.high} of {self.dim.name}: the function, as PyTorch records it with "
+            f"a symbol for the size, reduces it by operators that have a neutral element, which masks put behind it; its "
+            f"programs at sizes {sizes} are the recorded ones, and the masked ones have their values in float64"
         )
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, list[torch.Tensor]]:
@@ -115,9 +116,7 @@ def shape_at(shape: Sequence[int], place: Place | None, size: int) -> tuple[int,
     return tuple(shape) if place is None else (*shape[: place.dim], size + place.more, *shape[place.dim + 1 :])
 
 
-def masked_function(
-    fn: Callable[..., Any], declared: Declared, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> MaskedFunction:
+def masked_function(fn: Callable[..., Any], declared: Declared, args: Sequence[Any], kwargs: Mapping[str, Any]) -> MaskedFunction:
     """The function as a masked graph; raises SizeMatters, which says why, for others. Arguments are as in `sliced_function`."""
     if len(declared.dims) > 1:
         raise SizeMatters(f"{len(declared.dims)} dimensions are dynamic")
@@ -131,7 +130,9 @@ def masked_function(
             for size in sizes:
                 _check_program(fn, found, size, *declared.resized((size,), args, kwargs))
         if asked:
-            raise SizeMatters(f"it asks {asked[0]}, which is answered in one way where it is recorded and in another where it runs")
+            raise SizeMatters(
+                f"it asks {asked[0]}, which is answered in one way where it is recorded and in another where it runs"
+            )
         _check_values(found)
     except SizeMatters:
         raise
