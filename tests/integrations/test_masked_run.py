@@ -62,7 +62,7 @@ def test_a_cache_grows_and_nothing_is_compiled_again(caplog: pytest.LogCaptureFi
                 first = len(compilations)
         assert len(compilations) == first == 2, "the graph, and its attention at 128 slots"
         assert compilations[1].partition.byte_share == 1.0
-        assert caplog.text.count("is optimized for 128 slots") == 1
+        assert caplog.text.count("is optimized for 128 elements") == 1
 
 
 def test_larger_capacities_are_made_when_a_call_needs_them() -> None:

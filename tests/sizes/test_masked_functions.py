@@ -36,8 +36,12 @@ def decode(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, new: torch.Tensor)
 EXAMPLE = torch.randn(2, 1, 8), torch.randn(2, ROWS, 8), torch.randn(2, ROWS, 8), torch.randn(2, 1, 8)
 
 
-def test_calls_are_put_into_the_graph_and_taken_out() -> None:
-    found = made(decode, *EXAMPLE)
+@pytest.fixture(scope="module")
+def found() -> MaskedFunction:
+    return made(decode, *EXAMPLE)
+
+
+def test_calls_are_put_into_the_graph_and_taken_out(found: MaskedFunction) -> None:
     assert found.claim.startswith("for every size from 1 to 30 of keys: ")
     assert 1 in found.sizes
     runner = found.runner(32)
@@ -50,10 +54,10 @@ def test_calls_are_put_into_the_graph_and_taken_out() -> None:
 
 def test_what_a_function_brings_along_is_read_as_it_is_then() -> None:
     weight = torch.randn(8)
-    found = made(lambda x: (x * weight).sum(0), torch.randn(ROWS, 8))
+    scaled = made(lambda x: (x * weight).sum(0), torch.randn(ROWS, 8))
     x = torch.randn(4, 8)
     weight.mul_(2)
-    torch.testing.assert_close(found.unflatten(found.runner(9)(4, [x])), (x * weight).sum(0))
+    torch.testing.assert_close(scaled.unflatten(scaled.runner(9)(4, [x])), (x * weight).sum(0))
 
 
 @pytest.mark.parametrize(
@@ -67,8 +71,9 @@ def test_what_a_function_brings_along_is_read_as_it_is_then() -> None:
         (((2, 1, 8), (2, 4, 8), (2, 4, 8)), InvalidInput, "structure of the example call"),
     ],
 )
-def test_calls_that_do_not_fit_say_why(shapes: tuple[tuple[int, ...], ...], error: type[Exception], match: str) -> None:
-    found = made(decode, *EXAMPLE)
+def test_calls_that_do_not_fit_say_why(
+    found: MaskedFunction, shapes: tuple[tuple[int, ...], ...], error: type[Exception], match: str
+) -> None:
     with pytest.raises(error, match=match):
         found.flatten(tuple(map(torch.randn, shapes)), {})
 

@@ -22,6 +22,7 @@ from mugraph.frontend.splice import laid_out
 from mugraph.frontend.symbolic_axis import symbols_of
 from mugraph.runtime.benchmarking import quickest
 from mugraph.sizes.capacities import AtCapacity
+from mugraph.support.deadline import Deadline
 
 _SMALLEST = 128
 """The smallest number of slots: so few cost next to nothing."""
@@ -30,20 +31,30 @@ _GROWTH = 4
 
 _log = logging.getLogger("mugraph.torch_compile")
 
-Specialize = Callable[[torch.fx.GraphModule], torch.fx.GraphModule | None]
-"""From a graph of fixed sizes to one with kernels; None where there are no kernels for it."""
+Specialize = Callable[[torch.fx.GraphModule, float | None], torch.fx.GraphModule | None]
+"""From a graph of fixed sizes, and seconds for it, to one with kernels; None where there are no kernels for it."""
 
 
 class MaskedRun:
     """What runs a part of a graph at any size: kernels of the smallest capacity that holds it, or PyTorch.
 
-    Up to `limit` capacities are made, each by `specialized`. With `faster` kernels must be faster than PyTorch at sizes that just
-    do not fit the next smaller capacity. What is raised meanwhile is reported, and PyTorch runs the part; with `strict` it is
-    raised. Safe to call from several threads: while one waits for kernels, the others have PyTorch.
+    Up to `limit` capacities are made, each by `specialized`, those that one call asks for within `budget` seconds together. With
+    `faster` kernels must be faster than PyTorch at sizes that just do not fit the next smaller capacity. What is raised meanwhile
+    is reported, and PyTorch runs the part; with `strict` it is raised. Safe to call from several threads: while one waits for
+    kernels, the others have PyTorch.
     """
 
-    def __init__(self, part: MaskedPart, specialized: Specialize, limit: int, faster: bool = True, strict: bool = False) -> None:
-        self.part, self.specialized, self.limit, self.faster, self.strict = part, specialized, limit, faster, strict
+    def __init__(
+        self,
+        part: MaskedPart,
+        specialized: Specialize,
+        limit: int,
+        budget: float | None = None,
+        faster: bool = True,
+        strict: bool = False,
+    ) -> None:
+        self.part, self.specialized, self.limit, self.budget = part, specialized, limit, budget
+        self.faster, self.strict = faster, strict
         self.capacities: dict[int, AtCapacity | None] = {}
         """In ascending order; None where PyTorch is to run the part."""
         self._places = [(number, place.dim) for number, place in enumerate(part.masked.inputs) if place is not None]
@@ -78,30 +89,38 @@ class MaskedRun:
 
     def _fill(self, size: int, inputs: Sequence[torch.Tensor]) -> None:
         """Make capacities for a size, and for those that it may grow to."""
-        more = self.part.masked.more
-        made, slots = dict(self.capacities), _SMALLEST
-        while len(made) < self.limit and (slots - more < size or slots < _GROWTH * size or not made):
-            if slots - more > max(made, default=0) and slots >= size / _GROWTH:
-                _log.info("a part of a graph is optimized for %d slots, for every size up to that", slots)
-                made[slots - more] = self._made(slots - more, inputs)
-            slots *= 2
+        made, deadline = dict(self.capacities), Deadline(self.budget)
+        wanted = self._wanted(size)
+        for left, capacity in zip(range(len(wanted), 0, -1), wanted, strict=True):
+            _log.info("a part of a graph is optimized for %d elements, and all fewer", capacity)
+            made[capacity] = self._made(capacity, inputs, deadline.share(1 / left))
         self.capacities = made
 
-    def _made(self, capacity: int, inputs: Sequence[torch.Tensor]) -> AtCapacity | None:
+    def _wanted(self, size: int) -> list[int]:
+        """The capacities that are missing for a size and its growth, in ascending order."""
+        wanted, slots, largest = list[int](), _SMALLEST, max(self.capacities, default=0)
+        while len(self.capacities) + len(wanted) < self.limit and slots < 2 * max(_GROWTH * size, _SMALLEST):
+            capacity = slots - self.part.masked.more
+            if capacity > largest and _GROWTH * slots >= size:
+                wanted.append(capacity)
+            slots *= 2
+        return wanted
+
+    def _made(self, capacity: int, inputs: Sequence[torch.Tensor], budget: float | None) -> AtCapacity | None:
         try:
             with _disable_current_modes(), torch.no_grad():
-                return self._compiled(capacity, inputs)
+                return self._compiled(capacity, inputs, budget)
         except Exception:  # a model must run whatever goes wrong in here
             if self.strict:
                 raise
             _log.warning("optimizing a part for any size failed, it runs without; please report this", exc_info=True)
             return None
 
-    def _compiled(self, capacity: int, inputs: Sequence[torch.Tensor]) -> AtCapacity | None:
+    def _compiled(self, capacity: int, inputs: Sequence[torch.Tensor], budget: float | None) -> AtCapacity | None:
         """Kernels at a capacity; None where there are none, they are slower, or what lies behind the elements reaches results."""
         graph, device = self.part.masked, inputs[0].device
         example = AtCapacity(graph, capacity, graph.module, device).arguments(capacity, self._resized(inputs, capacity))
-        module = self.specialized(concrete(graph.module, example))
+        module = self.specialized(concrete(graph.module, example), budget)
         if module is None:
             return None
         runner, least = AtCapacity(graph, capacity, module, device), capacity // 2 + 1

@@ -240,14 +240,15 @@ def _with_masked_parts(
 ) -> Callable[..., Any]:
     """The optimized graph, whose parts that reduce a symbolic size run by kernels of a few capacities; equal ones share them."""
 
-    def specialized(at_capacity: fx.GraphModule) -> fx.GraphModule | None:
-        made = _optimized(replace(options, keep="all"), at_capacity, graphs)
+    def specialized(at_capacity: fx.GraphModule, budget: float | None) -> fx.GraphModule | None:
+        made = _optimized(replace(options, keep="all", budget=budget), at_capacity, graphs)
         return made if compilations[-1].partition.pieces else None
 
     runs: dict[str, MaskedRun] = {}
     for part in parts:
         if part.form not in runs:
-            runs[part.form] = MaskedRun(part, specialized, options.sizes, options.keep == "faster", options.strict)
+            faster = options.keep == "faster"
+            runs[part.form] = MaskedRun(part, specialized, options.sizes, options.budget, faster, options.strict)
     _log.info("%d parts of a graph reduce a symbolic size: kernels of a few capacities run them", len(parts))
     return _optimized(options, with_parts(module, parts, [runs[part.form] for part in parts]), graphs).forward
 
