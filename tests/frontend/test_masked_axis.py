@@ -162,6 +162,8 @@ REFUSED: dict[str, Fn] = {
     "dropped keys": lambda x: F.scaled_dot_product_attention(x[None, :1], x[None], x[None], dropout_p=0.5),
     "random numbers": lambda x: (x + torch.rand_like(x)).sum(0),
     "whole numbers": lambda x: (x > 0).sum(0),
+    "an argument changed": lambda x: x.mul_(2).sum(0),
+    "weights changed": lambda x: x.softmax(0).mul_(x.exp()).T @ x,
     "a size returned": lambda x: (x.sum(0), x.shape[0]),
     "nothing reduced": lambda x: x.exp(),
 }  # fmt: skip

@@ -88,10 +88,9 @@ def masked(graph: fx.Graph, tensors: dict[str, Any] | torch.nn.Module) -> Masked
 
 def _more(size: Any) -> int | None:
     """How much a size is larger than the symbol; None for sizes that are none of that kind."""
-    if not isinstance(size, torch.SymInt):
+    if not isinstance(size, torch.SymInt) or not (symbols := symbols_of(size)):
         return None
-    expression = size.node.expr
-    more = expression - next(iter(expression.free_symbols))
+    more = size.node.expr - next(iter(symbols))
     return int(more) if more.is_Integer and more >= 0 else None
 
 
@@ -173,11 +172,13 @@ class _Masking:
             self.copies[node] = self.copies[node.all_input_nodes[0]]
             return
         name = _name_of(node)
+        if mutates(node) and node.target is not _aten.detach_.default:  # of which memory is another here
+            raise SizeMatters(f"{name}: it changes a tensor")
         try:
             check_call(node, _is_extent)
         except SizeMatters:
             rule = _RULES.get(name)
-            if rule is None or mutates(node):
+            if rule is None:
                 raise
             call = Call.of(node)
             call.check_numbers(_is_extent)

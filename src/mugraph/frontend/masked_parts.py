@@ -152,7 +152,10 @@ def _part(nodes: list[fx.Node], position: dict[fx.Node, int]) -> MaskedPart:
         raise SizeMatters("a result shares memory with what is read")
     if any(_varies(node) and not node.meta["val"].is_contiguous() for node in outputs):
         raise SizeMatters("a result of symbolic size is not contiguous")
-    original = _with_one_symbol(nodes, inputs, outputs)
+    try:
+        original = _with_one_symbol(nodes, inputs, outputs)
+    except RuntimeError as error:  # as of a view that contiguous tensors have not
+        raise SizeMatters(f"it cannot be recorded alone: {error}") from None
     return MaskedPart(tuple(nodes), tuple(tensors), tuple(outputs), original, masked(original.graph, original))
 
 

@@ -32,7 +32,7 @@ from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.sizes.capacities import AtCapacity
 from mugraph.sizes.dims import Declared, Dim
-from mugraph.sizes.sliced_functions import compared_sizes, recorded
+from mugraph.sizes.sliced_functions import check_memory, compared_sizes, recorded
 from mugraph.verifier import verify_graphs
 
 _SLOTS_MORE = 3
@@ -127,6 +127,7 @@ def masked_function(fn: Callable[..., Any], declared: Declared, args: Sequence[A
     try:
         with asked_outside_torch() as asked:
             found = _recorded(fn, declared, dim, sizes, *declared.resized((sizes[0],), args, kwargs))
+            check_memory(trace(fn, dict(kwargs) or tuple(args)))
             for size in sizes:
                 _check_program(fn, found, size, *declared.resized((size,), args, kwargs))
         if asked:

@@ -95,10 +95,7 @@ def sliced_function(fn: Callable[..., Any], declared: Declared, args: Sequence[A
             raise SizeMatters(
                 f"it asks {asked[0]}, which is answered in one way where it is recorded and in another where it runs"
             )
-        if any(first.strides) or any(
-            (place.input, place.base, place.view) != (None, None, None) for place in first.results.places
-        ):
-            raise SizeMatters("it returns views of tensors, or asks how they lie in memory")
+        check_memory(first)
         places = _places(first, declared, *declared.resized((generic,), args, kwargs))
         try:
             cut = SlicedProgram.of(first.graph, places)
@@ -123,6 +120,14 @@ def compared_sizes(dim: Dim) -> list[int]:
     sizes = range(max(dim.low, 2), max(min(dim.high, _GENERIC), min(dim.high, dim.low + _GENERIC)) + 1)
     primes = [size for size in sizes if all(size % divisor for divisor in range(2, size))]
     return list(dict.fromkeys([*(primes[::-1] + list(sizes)[::-1])[:2], dim.low]))
+
+
+def check_memory(calling: FunctionCalling) -> None:
+    """Raise SizeMatters where what a function returns is not memory of its own, or depends on how tensors lie in memory."""
+    if any(calling.strides) or any(
+        (place.input, place.base, place.view) != (None, None, None) for place in calling.results.places
+    ):
+        raise SizeMatters("it returns views of tensors, or asks how they lie in memory")
 
 
 def _check_recording(
