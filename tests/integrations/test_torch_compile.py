@@ -209,7 +209,7 @@ def test_every_size_in_one_graph_is_measured(monkeypatch: pytest.MonkeyPatch) ->
     assert all(call.kwargs["profile"] and call.kwargs["like"] is None for call in optimize.call_args_list)
 
 
-def test_growing_sizes_get_no_kernels() -> None:
+def test_growing_sizes_have_kernels_that_are_made_once() -> None:
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return torch.softmax(q @ k.transpose(-1, -2), -1) @ v
 
@@ -218,7 +218,8 @@ def test_growing_sizes_get_no_kernels() -> None:
         for length in range(2, 12):
             q, k, v = torch.randn(2, 1, 16), torch.randn(2, length, 16), torch.randn(2, length, 16)
             torch.testing.assert_close(fast(q, k, v), attend(q, k, v), rtol=1e-5, atol=1e-5)
-    assert len(compilations) == 2, "for the first size, and for all others"
+    assert len(compilations) == 3, "for the first size, for all others, and for 128 keys, which hold them"
+    assert len(last().partition.pieces) == 1
 
 
 def test_inputs_with_strides_and_outputs_that_are_views_are_right() -> None:
