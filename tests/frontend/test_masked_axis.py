@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -174,3 +175,44 @@ def test_what_depends_on_the_size_otherwise_is_refused(name: str) -> None:
     with pytest.raises(Exception) as refused:  # noqa: PT011 -- by PyTorch where a size is asked about, or by a rule
         masked_of(REFUSED[name], X)
     assert isinstance(refused.value, SizeMatters) or "keys" in str(refused.value) or "size" in str(refused.value)
+
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+STEPS: tuple[Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Pair], ...] = (
+    lambda a, b, z: (a.sigmoid(), b),
+    lambda a, b, z: (a - a.mean(0, keepdim=True), b),
+    lambda a, b, z: (torch.softmax(a, 0), b),
+    lambda a, b, z: (a @ z.T @ z, b),
+    lambda a, b, z: (a, b * a.amax(0)),
+    lambda a, b, z: (a @ (a.T @ b), b),
+    lambda a, b, z: (torch.cat([a, z[:1]]), torch.cat([b, z[1:2]])),
+    lambda a, b, z: (a / a.pow(2).sum(0, keepdim=True).sqrt(), b),
+    lambda a, b, z: (a.log_softmax(0) + b, b),
+    lambda a, b, z: (torch.where(a > b, a, 1 / b), b),
+    lambda a, b, z: (a - a.logsumexp(0), F.layer_norm(b, (5,))),
+    lambda a, b, z: (a, (b.T.contiguous() * 2).T + a.amin(0)),
+    lambda a, b, z: (F.scaled_dot_product_attention(z[None, :1], a[None], b[None])[0] + a, b),
+    lambda a, b, z: (torch.einsum("nd,ne->de", a, b).sum(0) + b, b),
+)
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_random_functions_have_their_values_at_every_size(seed: int) -> None:
+    draw = random.Random(seed)
+    steps = draw.choices(STEPS, k=draw.randint(2, 6))
+
+    def fn(a: torch.Tensor, b: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        for step in steps:
+            a, b = step(a, b, z)
+        return a, b.sum(0), a.T @ b
+
+    z = keys(3, 5)
+    graph = masked_of(fn, X, Y, z)
+    runner = AtCapacity(graph, CAPACITY, graph.module, torch.device("cpu"))
+    for size in (1, 2, 7, CAPACITY):
+        a, b = torch.randn(2, size, 5, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        if seed % 3 == 0:
+            a[size // 2, 1] = draw.choice([math.nan, math.inf, -math.inf])
+        assert runner.ignores_other_slots(size, [a, b, z])
+        for ours, theirs in zip(runner(size, [a, b, z]), fn(a, b, z), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-8, equal_nan=True)
