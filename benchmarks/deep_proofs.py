@@ -46,14 +46,11 @@ class Sides:
 
     def inputs(self, depth: int) -> list[torch.Tensor]:
         """Rows, and the weights of all layers."""
-
-        def matrix(fan_in: int, fan_out: int) -> torch.Tensor:
-            return torch.randn(fan_in, fan_out) / math.sqrt(fan_in)
-
-        width, inner = self.width, self.inner
-        one = [lambda: torch.ones(width), *[lambda: matrix(width, width)] * 4, lambda: torch.ones(width)]
-        one += [lambda: matrix(width, inner), lambda: matrix(width, inner), lambda: matrix(inner, width)]
-        return [torch.randn(self.rows, width), *(make() for _ in range(depth) for make in one)]
+        gain = (self.width,)
+        square, up, down = (self.width, self.width), (self.width, self.inner), (self.inner, self.width)
+        shapes = (gain, square, square, square, square, gain, up, up, down) * depth
+        weights = [torch.ones(shape) if len(shape) == 1 else torch.randn(shape) / math.sqrt(shape[0]) for shape in shapes]
+        return [torch.randn(self.rows, self.width), *weights]
 
     def as_written(self, x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
         """With PyTorch's operators."""

@@ -312,8 +312,8 @@ def test_what_is_equal_by_other_laws_says_why_no_bound_is_stated(name: str) -> N
 
 
 def test_more_radicands_than_choices_leave_the_question_open() -> None:
-    left = program(lambda x: (x.sqrt() * x.sqrt()).sum(-1).square(), (2, 40))
-    verdict = verify_graphs(left, program(lambda x: x.sum(-1).square(), (2, 40)))
+    left = program(lambda x: (x.sqrt() * x.sqrt()).amax(-1), (2, 40))
+    verdict = verify_graphs(left, program(lambda x: x.amax(-1), (2, 40)))
     assert verdict.outcome == "undecided"
     assert "neither float64 nor high precision shows a difference" in verdict.reason
     assert "roots are taken of more than 4 different numbers" in verdict.reason
