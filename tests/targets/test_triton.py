@@ -28,7 +28,7 @@ from mugraph.targets.triton.kernel import value_names
 from mugraph.targets.triton.machine import Triton
 from mugraph.targets.triton.printer import kernel_lines
 from mugraph.targets.triton.source import host_lines
-from mugraph.targets.triton.tensors import aligned, held, keeps_order, mask, padded
+from mugraph.targets.triton.tensors import Padding, aligned
 
 KERNEL = '''\
 @triton.jit
@@ -194,21 +194,31 @@ def test_two_names_that_differ_only_in_punctuation_stay_apart() -> None:
 extents = st.integers(1, 12)
 
 
+PLAIN = Padding()
+paddings = st.builds(Padding, st.frozensets(st.integers(2, 12), max_size=3), st.sampled_from([1, 16]))
+"""Among them those of matrix units that multiply 16 rows."""
+
+
 @given(st.integers(1, 10_000))
 def test_padding_is_the_least_power_of_two(size: int) -> None:
-    assert size <= padded(size) < 2 * size
-    assert padded(size).bit_count() == 1
+    assert size <= PLAIN.size(size) < 2 * size
+    assert PLAIN.size(size).bit_count() == 1
 
 
-@given(st.lists(extents, max_size=4).map(tuple))
-def test_masks_are_true_of_elements_and_false_of_padding(shape: tuple[int, ...]) -> None:
-    text = mask(shape)
-    tensor = np.zeros(held(shape), bool)
+@given(st.integers(2, 40), paddings)
+def test_sizes_are_widened_where_a_product_has_them(size: int, padding: Padding) -> None:
+    assert padding.size(size) == max(PLAIN.size(size), padding.least if size in padding.widened else 1)
+
+
+@given(st.lists(extents, max_size=4).map(tuple), paddings)
+def test_masks_are_true_of_elements_and_false_of_padding(shape: tuple[int, ...], padding: Padding) -> None:
+    text = padding.mask(shape)
+    tensor = np.zeros(padding.held(shape), bool)
     tensor[tuple(slice(size) for size in shape if size > 1)] = True
-    names = {f"m{size}": np.arange(padded(size)) < size for size in shape}
+    names = {f"m{size}": np.arange(padding.size(size)) < size for size in shape}
     assert (text == "") == tensor.all()
     if text:
-        np.testing.assert_array_equal(np.broadcast_to(eval(text, names), held(shape)), tensor)
+        np.testing.assert_array_equal(np.broadcast_to(eval(text, names), padding.held(shape)), tensor)
 
 
 @given(st.lists(st.tuples(extents, st.booleans()), min_size=1, max_size=4))
@@ -239,16 +249,16 @@ def reshapes(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return grouped(), grouped()
 
 
-@given(reshapes())
-def test_reshapes_said_to_keep_the_order_do(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+@given(reshapes(), paddings)
+def test_reshapes_said_to_keep_the_order_do(shapes: tuple[tuple[int, ...], tuple[int, ...]], padding: Padding) -> None:
     before, after = shapes
-    if not keeps_order(before, after):
-        assert any(padded(size) != size for size in (*before, *after))
+    if not padding.keeps_order(before, after):
+        assert any(padding.size(size) != size for size in (*before, *after))
         return
-    tensor = np.full(held(before), -1)
+    tensor = np.full(padding.held(before), -1)
     inside = tuple(slice(size) for size in before if size > 1)
     tensor[inside] = np.arange(math.prod(before)).reshape(tensor[inside].shape)
-    result = tensor.reshape(held(after))[tuple(slice(size) for size in after if size > 1)]
+    result = tensor.reshape(padding.held(after))[tuple(slice(size) for size in after if size > 1)]
     np.testing.assert_array_equal(result.ravel(), np.arange(math.prod(before)))
 
 

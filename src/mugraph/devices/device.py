@@ -85,20 +85,31 @@ class Device:
     """Units beside the threads of a multiprocessor."""
 
 
-_GPU_FILES = (
+_NVIDIA_FILES = (
     *("a100.json", "a100_80gb.json", "l40s.json", "rtx4090.json", "h100.json", "h100_pcie.json", "h200.json"),
     *("b200.json", "b300.json", "rtx5090.json"),
 )
+_AMD_FILES = ("mi300x.json", "mi355x.json", "rx7900xtx.json")
 
 
 def gpu(architecture: str) -> Device | None:
-    """The usual GPU of an architecture such as `sm_90`, or a particular one such as `sm_90:h200`; None for an unknown one."""
-    return _gpus().get(architecture)
+    """NVIDIA's usual GPU of an architecture such as `sm_90`, or a particular one such as `sm_90:h200`; None for another name."""
+    return _gpus(_NVIDIA_FILES).get(architecture)
+
+
+def any_gpu(architecture: str) -> Device | None:
+    """The same of AMD's GPUs, too, as in `gfx942` and `gfx942:mi300x`."""
+    return gpu(architecture) or _gpus(_AMD_FILES).get(architecture)
 
 
 def architectures() -> tuple[str, ...]:
-    """Every architecture, and every architecture with a model, that there is a description of."""
-    return tuple(_gpus())
+    """Every architecture, and every architecture with a model, that there is a description of an NVIDIA GPU of."""
+    return tuple(_gpus(_NVIDIA_FILES))
+
+
+def all_architectures() -> tuple[str, ...]:
+    """The same of AMD's GPUs, too."""
+    return (*architectures(), *_gpus(_AMD_FILES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,18 +123,17 @@ class ReportedGpu:
 
 
 def architecture_of(reported: ReportedGpu) -> str | None:
-    """The architecture with the model, where a GPU is one that is described; else the latest architecture whose code it runs and
-    whose blocks have no more shared memory. None where there is neither."""
+    """The architecture with the model, where NVIDIA's GPU is one that is described; else the latest whose code it runs and whose
+    blocks have no more shared memory. None where there is neither."""
     words = set(re.split(r"[\s-]+", reported.name))
-    named = [
-        d for d in _descriptions() if words.issuperset(d["reported_as"]) and d["multiprocessors"] == reported.multiprocessors
-    ]
+    descriptions = _descriptions(_NVIDIA_FILES)
+    named = [d for d in descriptions if words.issuperset(d["reported_as"]) and d["multiprocessors"] == reported.multiprocessors]
     if named:
         architectures: list[str] = max(named, key=lambda description: len(description["reported_as"]))["architectures"]
         return next(architecture for architecture in architectures if ":" in architecture)
     fitting = [
         (Architecture.of(name).least, name)
-        for name, device in _gpus().items()
+        for name, device in _gpus(_NVIDIA_FILES).items()
         if ":" not in name
         and Architecture.of(name).runs_on(reported.capability)
         and device.shared_memory_bytes <= reported.shared_memory_bytes
@@ -132,14 +142,14 @@ def architecture_of(reported: ReportedGpu) -> str | None:
 
 
 @cache
-def _descriptions() -> tuple[dict[str, Any], ...]:
+def _descriptions(files: tuple[str, ...]) -> tuple[dict[str, Any], ...]:
     folder = resources.files("mugraph.devices")
-    return tuple(json.loads((folder / file).read_text(encoding="utf-8")) for file in _GPU_FILES)
+    return tuple(json.loads((folder / file).read_text(encoding="utf-8")) for file in files)
 
 
 @cache
-def _gpus() -> dict[str, Device]:
-    return {name: _described(description) for description in _descriptions() for name in description["architectures"]}
+def _gpus(files: tuple[str, ...]) -> dict[str, Device]:
+    return {name: _described(description) for description in _descriptions(files) for name in description["architectures"]}
 
 
 def _described(description: dict[str, Any]) -> Device:

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
-from mugraph.devices.device import NO_ENGINES, Device, architectures, gpu
+from mugraph.devices.device import NO_ENGINES, Device, all_architectures, any_gpu, architectures, gpu
 from mugraph.devices.host import host_cpu
 from mugraph.errors import TargetUnavailable
 
-_TRITON_REGISTER_PARTS = 4
-"""Triton keeps a block's tiles in registers, where they must leave room for what threads compute with them."""
+_TRITON_TILE_BYTES = 64 * 1024
+"""Triton keeps a block's tiles in registers, where they must leave room for what threads compute with them: a quarter of those of
+NVIDIA's multiprocessors. AMD's have more, for more blocks; with twice as much for a block, kernels spilled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +56,10 @@ def _host(rest: str) -> Device | None:
 
 
 def _triton_gpu(architecture: str) -> Device | None:
-    device = gpu(architecture)
+    device = any_gpu(architecture)
     if device is None:
         return None
-    return replace(device, shared_memory_bytes=device.register_bytes // _TRITON_REGISTER_PARTS, engines=NO_ENGINES)
+    return replace(device, shared_memory_bytes=_TRITON_TILE_BYTES, engines=NO_ENGINES)
 
 
 TARGETS = {
@@ -78,10 +79,10 @@ TARGETS = {
         Target(
             "triton",
             _triton_gpu,
-            "mugraph.targets.triton.machine:Triton",
+            "mugraph.targets.triton.machine:TritonMachine",
             "mugraph.targets.triton.interpreted:InterpretedTriton",
             "mugraph.targets.triton.resources:kernel_resources",
-            architectures,
+            all_architectures,
             "mugraph.targets.gpu:present_architecture",
             tensors="cuda",
         ),

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs as PyTorch sees them, whatever prints their kernels: whether there is one, its tensors, and how long calls take."""
+"""GPUs as PyTorch sees them, whatever prints their kernels: whether there is one, its tensors, and how long calls take."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from mugraph.devices.capability import Architecture, Capability
 from mugraph.devices.device import ReportedGpu, architecture_of, architectures
 from mugraph.errors import InvalidInput, TargetUnavailable
 from mugraph.host.arrays import Arrays, cuda_arrays
-from mugraph.lower.fragments import on_matrix_units
-from mugraph.targets.cpu.machine import Cpu
 from mugraph.targets.machine import Timed
 
 _OF_EACH_BLOCK = 1024
@@ -25,28 +23,11 @@ _CAPTURED = 20
 
 
 @dataclass(frozen=True, slots=True)
-class NvidiaGpu:
+class TorchGpu:
     """What machines for GPUs of an `architecture`, as `sm_90`, have in common; blocks share up to `shared_bytes` of memory."""
 
     architecture: str
     shared_bytes: int
-
-    @property
-    def available(self) -> bool:
-        """Whether PyTorch's current GPU runs code for the architecture, with as much shared memory as a block may take."""
-        import torch
-
-        return torch.cuda.is_available() and not lacking(self.variant, self.shared_bytes, reported_gpu())
-
-    @property
-    def variant(self) -> str:
-        """What its code is for, where kernels ask for no instructions that only a variant of the architecture has."""
-        return self.architecture
-
-    @property
-    def stand_in(self) -> Cpu:
-        """This host, with factors rounded as the matrix units round them."""
-        return Cpu(matrix_units=on_matrix_units)
 
     def arrays(self, inputs: Sequence[Any]) -> Arrays:
         """CUDA tensors of PyTorch, all on one GPU."""
@@ -65,11 +46,26 @@ class NvidiaGpu:
         return captured(call)
 
 
+@dataclass(frozen=True, slots=True)
+class NvidiaGpu(TorchGpu):
+    """The same of NVIDIA's GPUs, on which kernels run."""
+
+    @property
+    def available(self) -> bool:
+        """Whether PyTorch's current GPU runs code for the architecture, with as much shared memory as a block may take."""
+        return _torch_sees_one() and not lacking(self.variant, self.shared_bytes, reported_gpu())
+
+    @property
+    def variant(self) -> str:
+        """What its code is for, where kernels ask for no instructions that only a variant of the architecture has."""
+        return self.architecture
+
+
 def gpu_index(device: int | None = None) -> int:
     """The index of a GPU, by default torch's current one; raises TargetUnavailable where torch has none of that index."""
     import torch
 
-    if not torch.cuda.is_available():
+    if not _torch_sees_one():
         raise TargetUnavailable("a kernel needs an NVIDIA GPU to run; without one it is compiled, and checked on the CPU")
     index = torch.cuda.current_device() if device is None else device
     if not 0 <= index < torch.cuda.device_count():
@@ -115,9 +111,10 @@ def present_architecture(device: int | None = None) -> str:
 
 
 def _torch_sees_one() -> bool:
+    """Whether PyTorch has an NVIDIA GPU: builds for AMD's call theirs CUDA devices, too."""
     import torch
 
-    return torch.cuda.is_available()
+    return torch.version.hip is None and torch.cuda.is_available()
 
 
 def captured(call: Callable[[], object]) -> Timed:

@@ -36,7 +36,7 @@ from mugraph.targets.cuda.emulated import EmulatedCuda
 from mugraph.targets.cuda.machine import Cuda
 from mugraph.targets.machine import Machine, machine_for
 from mugraph.targets.triton.interpreted import InterpretedTriton
-from mugraph.targets.triton.machine import Triton
+from mugraph.targets.triton.machine import TritonMachine
 from mugraph.testing.mugraphs import LARGE, SMALL, MuGraphSpace, random_mugraph
 
 LARGEST_ERROR: Mapping[DType, float] = {DType.FP16: 3e-3, DType.BF16: 2e-2, DType.FP32: 1e-4}
@@ -216,7 +216,7 @@ def machine_of(target: str, turn: int = 0) -> Machine:
     architecture = ARCHITECTURES[turn % len(ARCHITECTURES)]
     if target == "cuda":
         return EmulatedCuda(Cuda.described(f"cuda:{architecture}"), seed=turn)
-    return InterpretedTriton(Triton.described(f"triton:{architecture}"))
+    return InterpretedTriton(TritonMachine.described(f"triton:{architecture}"))
 
 
 def outcome(trial: Trial, machine: Machine) -> RunOutcome:

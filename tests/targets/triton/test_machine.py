@@ -116,6 +116,7 @@ def test_running_needs_a_gpu() -> None:
 
 def test_a_launch_has_the_grid_the_threads_and_all_parameters_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Triton.of("triton:sm_90")
+    assert isinstance(machine, Triton)
     (launch,) = machine.lower(GRAPH).values()
     compiled = machine.compiled(launch.kernel, machine.print([launch.kernel]))
     made = launcher(compiled, launch.kernel)

@@ -11,12 +11,14 @@ from mugraph.devices import NO_ENGINES, Engines, device_for
 from mugraph.ir.graph import Graph
 from mugraph.lower import ALL_PASSES, Launch, Passes, lower
 from mugraph.lower.device_layouts import with_device_layouts
+from mugraph.lower.fragments import on_matrix_units
 from mugraph.lower.lower import require_no_lookups
 from mugraph.lower.pipeline import stages
 from mugraph.lower.thread_graphs import FusionRule
 from mugraph.lower.tile_form import Kernel
 from mugraph.lower.tile_text import format_kernel
 from mugraph.support.store import Store
+from mugraph.targets.cpu.machine import Cpu
 from mugraph.targets.cuda import print_program
 from mugraph.targets.cuda.nvrtc import SOURCE_NAME, compile_cubin, compiler_version
 from mugraph.targets.gpu import NvidiaGpu
@@ -60,6 +62,11 @@ class Cuda(NvidiaGpu):
     def recorded(cls, target: str, parameters: Mapping[str, Any]) -> Cuda:
         """The machine of a target; what it says of itself follows from the name."""
         return cls.described(target)
+
+    @property
+    def stand_in(self) -> Cpu:
+        """This host, with factors rounded as the matrix units round them."""
+        return Cpu(matrix_units=on_matrix_units)
 
     @property
     def parameters(self) -> Mapping[str, Any]:

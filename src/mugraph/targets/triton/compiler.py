@@ -18,7 +18,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.abc import InspectLoader
@@ -33,17 +34,23 @@ from mugraph.support.scratch import scratch_directory
 from mugraph.support.store import cache_directory
 from mugraph.targets.cuda.nvrtc import Cubin, Resources, resources_of
 from mugraph.targets.triton import TileKernel
+from mugraph.targets.triton.kernel import Parameter
+from mugraph.targets.triton.units import AMD, Units
 
 _log = logging.getLogger(__name__)
-_ALIGNMENT = [["tt.divisibility", 16]]
+_ALIGNMENT = ["tt.divisibility", 16]
 """Of every address, in bytes: without it there are no asynchronous copies. Arrays that are not aligned so are copied first."""
+_RANGE = ["tt.pointer_range", 32]
+"""Of addresses of tensors whose bytes 32 bits count: AMD's buffer instructions add such numbers to one address."""
+_REGISTER = 4
+"""Bytes of a register of a lane."""
 _OTHER_NAMES = {DType.BOOL: "i1", DType.INT8: "i8", DType.UINT8: "u8"}
 """What Triton calls types that have another name here."""
 _compiling = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
-class CompiledTriton:
+class CompiledTriton(ABC):
     """A kernel for one architecture; `handle` is Triton's own object, which can be launched where there is such a GPU."""
 
     name: str
@@ -57,15 +64,25 @@ class CompiledTriton:
         return size
 
     @property
-    def cubin(self) -> Cubin:
-        """The machine code, for whoever loads it."""
-        return Cubin(self.handle.asm["cubin"], variant_of(self.architecture), "")
-
-    @property
     def threads(self) -> int:
         """Threads of a block."""
         metadata = self.handle.metadata
         return int(metadata.num_warps * metadata.warp_size)
+
+    @property
+    @abstractmethod
+    def resources(self) -> Resources:
+        """What the assembler says of the kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class NvidiaKernel(CompiledTriton):
+    """One for a GPU of NVIDIA."""
+
+    @property
+    def cubin(self) -> Cubin:
+        """The machine code, for whoever loads it."""
+        return Cubin(self.handle.asm["cubin"], variant_of(self.architecture), "")
 
     @property
     def parameters(self) -> int:
@@ -92,6 +109,31 @@ class CompiledTriton:
         return resources_of(done.stderr)[self.name]
 
 
+@dataclass(frozen=True, slots=True)
+class AmdKernel(CompiledTriton):
+    """One for a GPU of AMD."""
+
+    @property
+    def text(self) -> str:
+        """The kernel in the assembler's language, with the metadata of its machine code."""
+        text: str = self.handle.asm["amdgcn"]
+        return text
+
+    @property
+    def resources(self) -> Resources:
+        """What the metadata of the machine code says: vector registers, of which those for sums of matrix units are some, and how
+        many of them were spilled by each lane, once to store and once to load."""
+        spilled, stack = self._counted("vgpr_spill_count"), self._counted("private_segment_fixed_size")
+        return Resources(self._counted("vgpr_count"), self.shared_bytes, 2 * _REGISTER * spilled, stack)
+
+    def _counted(self, what: str) -> int:
+        """An entry of the metadata (LLVM, User Guide for AMDGPU Backend: code object metadata)."""
+        found = re.findall(rf"^ +\.{what}: +(\d+)$", self.text, re.MULTILINE)
+        if len(found) != 1:
+            raise CompilationFailed(f"the code of {self.name} for {self.architecture} does not say its {what} once")
+        return int(found[0])
+
+
 def variant_of(architecture: str) -> str:
     """The variant of `sm_80`, `sm_90`, ... that Triton makes machine code for."""
     from triton.backends.nvidia.compiler import sm_arch_from_capability
@@ -101,38 +143,52 @@ def variant_of(architecture: str) -> str:
 
 
 def compile_kernel(kernel: TileKernel, source: str, architecture: str, shared_bytes: int) -> CompiledTriton:
-    """Compile one kernel of a generated file for `sm_80`, `sm_90`, ...; the result is kept with its hash.
+    """Compile one kernel of a generated file for `sm_80`, `sm_90`, ..., `gfx942`, ...; the result is kept with its hash.
 
     Raises TargetUnavailable without triton or when it is told to interpret, CompilationFailed when it rejects the kernel,
     ExceedsMemory when a block needs more than `shared_bytes` of shared memory, which Triton does not mind here.
     """
     version = triton_version()
     import triton
-    from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     if triton.knobs.runtime.interpret:
         raise TargetUnavailable("Triton compiles nothing while TRITON_INTERPRET is set; unset it, and set it to run the file")
+    gpu_target, kind = _target(architecture, kernel.units)
     types = ((parameter.pointer, parameter.tensor.dtype) for parameter in kernel.parameters)
     signature = {pointer: f"*{_OTHER_NAMES.get(dtype, str(dtype))}" for pointer, dtype in types}
-    attributes = {(position,): _ALIGNMENT for position in range(len(signature))}
-    target = GPUTarget("cuda", int(architecture.removeprefix("sm_")), 32)
+    attributes = {(position,): _attributes(parameter, gpu_target.backend) for position, parameter in enumerate(kernel.parameters)}
     options = {"num_warps": kernel.warps, "enable_fp_fusion": kernel.fuses}
     try:
         with _compiling, kept_by_hash():  # Triton's caches are not made for threads
             function = getattr(module_of(source), kernel.name)
-            handle = triton.compile(ASTSource(function, signature, {}, attributes), target=target, options=options)
+            handle = triton.compile(ASTSource(function, signature, {}, attributes), target=gpu_target, options=options)
     except Exception as error:
         # The errors of its stages share no base class; each one's first line says what is wrong.
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise CompilationFailed(f"triton {version} rejected {kernel.name} for {architecture}: {reason}") from error
-    compiled = CompiledTriton(kernel.name, architecture, handle)
+    compiled = kind(kernel.name, architecture, handle)
     if compiled.shared_bytes > shared_bytes:
         raise ExceedsMemory(
             f"clause 2 (memory): {kernel.name} takes {compiled.shared_bytes} bytes of shared memory, "
             f"a block of {architecture} has {shared_bytes}; choose another schedule or target"
         )
     return compiled
+
+
+def _target(architecture: str, units: Units) -> tuple[Any, type[NvidiaKernel | AmdKernel]]:
+    """What Triton calls an architecture, and what it makes for it."""
+    from triton.backends.compiler import GPUTarget
+
+    if architecture in AMD:
+        return GPUTarget("hip", architecture, units.lanes), AmdKernel
+    return GPUTarget("cuda", int(architecture.removeprefix("sm_")), units.lanes), NvidiaKernel
+
+
+def _attributes(parameter: Parameter, backend: str) -> list[Sequence[object]]:
+    """What the compiler is told of a pointer, as Triton finds it out by itself at a launch."""
+    counted = backend == "hip" and parameter.tensor.bytes < 2**31
+    return [_ALIGNMENT, _RANGE] if counted else [_ALIGNMENT]
 
 
 # generated files as modules ---------------------------------------------------------------------------------------

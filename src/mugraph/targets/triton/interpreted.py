@@ -25,7 +25,7 @@ from mugraph.ir.graph import Graph
 from mugraph.targets.emulator import Emulator, Memory
 from mugraph.targets.machine import Functions
 from mugraph.targets.triton import TileKernel, TileLaunch
-from mugraph.targets.triton.machine import SOURCE_NAME, Triton
+from mugraph.targets.triton.machine import SOURCE_NAME, TritonMachine
 from mugraph.targets.triton.tensors import ELEMENT_TYPES
 
 _GAP = 1 << 14
@@ -51,12 +51,12 @@ class InterpretedTriton(Emulator):
     seconds_per_tile = 3e-4
     seconds_per_byte = 3e-9
 
-    machine: Triton
+    machine: TritonMachine
     edit: Callable[[str], str] = str
     findings: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, machine: Triton) -> InterpretedTriton:
+    def of(cls, machine: TritonMachine) -> InterpretedTriton:
         """Triton's interpreter."""
         return cls(machine)
 

@@ -24,6 +24,7 @@ from mugraph.lower.scalar_expressions import Apply, subexpressions
 from mugraph.lower.thread_graphs import CHAINS
 from mugraph.lower.tile_form import Kernel, Matmul, Tile
 from mugraph.targets.machine import LOWERED
+from mugraph.targets.triton.units import NVIDIA, Units
 
 _WARPS = (4, 8, 16)
 _TILE_REGISTERS = 80
@@ -53,7 +54,7 @@ class Parameter:
 class TileKernel:
     """Node `index` of the kernel graph `program`: its tile form, whose inputs and outputs are `inputs` and `outputs`, in order.
 
-    A block has as many `warps` as can hold its tiles in registers.
+    A block has as many `warps` as can hold its tiles in registers. The text is for a GPU with `units`.
     """
 
     program: Graph
@@ -62,6 +63,7 @@ class TileKernel:
     inputs: tuple[Parameter, ...]
     outputs: tuple[Parameter, ...]
     warps: int
+    units: Units = NVIDIA
 
     @property
     def name(self) -> str:
@@ -111,8 +113,9 @@ class TileLaunch:
         return {}
 
 
-def tile_launches(graph: Graph) -> dict[int, TileLaunch]:
-    """The launch of every graph-defined node of a kernel graph, by node: kernels in the tile form after all of `TILE_PASSES`.
+def tile_launches(graph: Graph, units: Units = NVIDIA) -> dict[int, TileLaunch]:
+    """The launch of every graph-defined node of a kernel graph, by node: kernels in the tile form after all of `TILE_PASSES`, for
+    a GPU with `units`.
 
     Elementwise chains are fused into thread graphs. Reductions stand beside them: Triton's compiler decides by itself what it
     keeps in registers on the way to one.
@@ -122,7 +125,7 @@ def tile_launches(graph: Graph) -> dict[int, TileLaunch]:
     graph = grouped(graph, CHAINS)
     names, lowered = value_names(graph), launches(graph)
     require_no_lookups(lowered)
-    return {index: _tile_launch(graph, names, index, launch) for index, launch in lowered.items()}
+    return {index: _tile_launch(graph, names, index, launch, units) for index, launch in lowered.items()}
 
 
 def explained(graph: Graph) -> Iterator[tuple[str, str, Kernel]]:
@@ -132,21 +135,21 @@ def explained(graph: Graph) -> Iterator[tuple[str, str, Kernel]]:
             yield form.name, name, form
 
 
-def _tile_launch(graph: Graph, names: Mapping[Value, str], index: int, launch: Launch) -> TileLaunch:
+def _tile_launch(graph: Graph, names: Mapping[Value, str], index: int, launch: Launch, units: Units) -> TileLaunch:
     inputs, outputs = (
         tuple(Parameter(names[value], graph.tensor(value), value) for value in group) for group in (launch.inputs, launch.outputs)
     )
     for parameter in (*inputs, *outputs):
         _require_supported(parameter)
     *_, (_, form) = tile_stages(launch.kernel)
-    kernel = TileKernel(graph, index, form, inputs, outputs, _warps(launch.body))
+    kernel = TileKernel(graph, index, form, inputs, outputs, _warps(launch.body, units.lanes), units)
     return TileLaunch(kernel, launch.body, launch.inputs, launch.outputs, launch.results)
 
 
-def _warps(body: Graph) -> int:
+def _warps(body: Graph, lanes: int) -> int:
     """Warps of a block: as few as can hold the tiles of its block graph in registers."""
     elements = peak_bytes(body) / DType.FP32.bytes
-    return next((warps for warps in _WARPS if elements <= warps * 32 * _TILE_REGISTERS), _WARPS[-1])
+    return next((warps for warps in _WARPS if elements <= warps * lanes * _TILE_REGISTERS), _WARPS[-1])
 
 
 def value_names(graph: Graph) -> Mapping[Value, str]:

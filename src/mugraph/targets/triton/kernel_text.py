@@ -13,21 +13,14 @@ from mugraph.lower.tile_form import Tile
 from mugraph.targets.c_text import index_terms, sum_of
 from mugraph.targets.triton.expressions import unwrapped, write_expression
 from mugraph.targets.triton.tensors import (
+    Padding,
     TileText,
     View,
     aligned,
     along,
     axis_of,
-    element_numbers,
-    held,
     inside,
     is_sorted,
-    keeps_order,
-    mask,
-    padded,
-    place,
-    places_of,
-    ragged_axes,
     sizes,
 )
 
@@ -39,6 +32,7 @@ TensorName = tuple[int, Shape]
 class KernelText:
     """The lines of each part of a kernel."""
 
+    padding: Padding = field(default_factory=Padding)
     lines: dict[Phase, list[str]] = field(default_factory=lambda: {phase: [] for phase in Phase})
     places: set[int] = field(default_factory=set)
     """Sizes of the ranges 0, 1, ... that addresses are made of."""
@@ -68,21 +62,21 @@ class KernelText:
 
     def ranges(self) -> list[str]:
         """What addresses and masks are made of."""
-        ranges = sorted(self.places | set(map(padded, self.ragged)))
+        ranges = sorted(self.places | set(map(self.padding.size, self.ragged)))
         return [
-            *(f"{place(size)} = tl.arange(0, {size})" for size in ranges),
-            *(f"{inside(size)} = {place(size)} < {size}" for size in sorted(self.ragged)),
+            *(f"i{size} = tl.arange(0, {size})" for size in ranges),
+            *(f"{inside(size)} = {self.padding.place(size)} < {size}" for size in sorted(self.ragged)),
         ]
 
     def mask(self, shape: Shape, only: Sequence[int] | None = None) -> str:
-        """`tensors.mask`, with what it is made of."""
-        self.ragged.update(ragged_axes(shape, only).values())
-        return mask(shape, only)
+        """`Padding.mask`, with what it is made of."""
+        self.ragged.update(self.padding.ragged_axes(shape, only).values())
+        return self.padding.mask(shape, only)
 
     def without_padding(self, tile: TileText, dim: int, neutral: str = "0.0") -> TileText:
         """The tile with `neutral` in the padding behind dimension `dim`."""
         size = tile.shape[dim]
-        if padded(size) == size or (tile.zero_padded and neutral == "0.0"):
+        if self.padding.size(size) == size or (tile.zero_padded and neutral == "0.0"):
             return tile
         elements = self.mask(tile.shape, [axis_of(tile.shape, dim)])
         return replace(tile, text=f"tl.where({elements}, {tile.wide}, {neutral})", narrow=None)
@@ -92,8 +86,8 @@ class KernelText:
         dims = [(size, stride) for size, stride in zip(tile.shape, tile.strides, strict=True) if size > 1]
         terms = [pointer, *index_terms(tile.start, iteration="step")]
         for axis, (size, stride) in enumerate(dims):
-            self.places.add(padded(size))
-            numbers = along(place(size), axis, len(dims))
+            self.places.add(self.padding.size(size))
+            numbers = along(self.padding.place(size), axis, len(dims))
             terms.append(numbers if stride == 1 else f"{numbers} * {stride}")
         return sum_of(terms)
 
@@ -107,7 +101,7 @@ class KernelText:
         if sizes(spread) == sizes(shape):
             return TileText(text, shape)
         name = text if text.isidentifier() else self.named(phase, text)
-        return TileText(f"tl.broadcast_to({aligned(name, spread, shape)}, {held(shape)})", shape)
+        return TileText(f"tl.broadcast_to({aligned(name, spread, shape)}, {self.padding.held(shape)})", shape)
 
     # tiles in other dimensions ---------------------------------------------------------------------------------------
 
@@ -128,15 +122,16 @@ class KernelText:
         """A tile in another shape without dimensions of size 1: element by element where padding would move inwards."""
         if sizes(tile.shape) == shape:
             return replace(tile, shape=shape)
-        if keeps_order(tile.shape, shape):
-            text = self._view_named(phase, "reshape", f"tl.reshape({tile.text}, {held(shape)})", name)
+        if self.padding.keeps_order(tile.shape, shape):
+            text = self._view_named(phase, "reshape", f"tl.reshape({tile.text}, {self.padding.held(shape)})", name)
             return replace(tile, text=text, shape=shape)
-        self.places.update(held(shape))
-        numbers = self.named(phase, element_numbers(shape))
-        places = self.named(phase, places_of(numbers, tile.shape))
-        flat, wanted = math.prod(held(tile.shape)), math.prod(held(shape))
+        held, wanted_held = self.padding.held(tile.shape), self.padding.held(shape)
+        self.places.update(wanted_held)
+        numbers = self.named(phase, self.padding.element_numbers(shape))
+        places = self.named(phase, self.padding.places_of(numbers, tile.shape))
+        flat, wanted = math.prod(held), math.prod(wanted_held)
         gathered = f"tl.gather(tl.reshape({tile.wide}, ({flat},)), tl.reshape({places}, ({wanted},)), 0)"
-        return TileText(self._view_named(phase, "reshape", f"tl.reshape({gathered}, {held(shape)})", name), shape)
+        return TileText(self._view_named(phase, "reshape", f"tl.reshape({gathered}, {wanted_held})", name), shape)
 
     def _view_named(self, phase: Phase, kind: str, text: str, name: TensorName | None) -> str:
         if name is None:

@@ -1,49 +1,55 @@
-"""NVIDIA GPUs as a target of Triton kernels: compiled here, launched where there is a GPU."""
+"""GPUs as targets of Triton kernels, which are compiled here: NVIDIA's, on which they are also launched, and AMD's."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from mugraph.devices import device_for
+from mugraph.devices.device import any_gpu
+from mugraph.errors import TargetUnavailable
 from mugraph.ir.graph import Graph
 from mugraph.lower.tile_text import format_kernel
 from mugraph.targets.cpu.machine import Cpu
-from mugraph.targets.gpu import NvidiaGpu
+from mugraph.targets.gpu import NvidiaGpu, TorchGpu
 from mugraph.targets.launch import Launcher, LaunchShape
 from mugraph.targets.machine import Functions
 from mugraph.targets.triton import TileKernel, TileLaunch, print_program, tile_launches
-from mugraph.targets.triton.compiler import CompiledTriton, compile_kernel, triton_version, variant_of
+from mugraph.targets.triton.compiler import CompiledTriton, NvidiaKernel, compile_kernel, triton_version, variant_of
 from mugraph.targets.triton.kernel import explained
-from mugraph.targets.triton.products import is_dot
+from mugraph.targets.triton.units import AMD, Units, units_of
 
 SOURCE_NAME = "kernels.py"
 
 
 @dataclass(frozen=True, slots=True)
-class Triton(NvidiaGpu):
+class TritonMachine(TorchGpu, ABC):
     """Triton kernels for GPUs of one architecture."""
 
     name: ClassVar[str] = "triton"
 
-    @classmethod
-    def of(cls, target: str) -> Triton:
+    @staticmethod
+    def of(target: str) -> TritonMachine:
         """The machine of a target such as `triton:sm_90`; raises TargetUnavailable for an unknown one, or without Triton."""
         triton_version()
-        return cls.described(target)
+        return TritonMachine.described(target)
 
-    @classmethod
-    def described(cls, target: str) -> Triton:
+    @staticmethod
+    def described(target: str) -> TritonMachine:
         """The same, where it need only print."""
         architecture = device_for(target).target.split(":")[1]
-        return cls(architecture, device_for(f"cuda:{architecture}").shared_memory_bytes)
+        kind, gpu = TritonOnAmd if architecture in AMD else Triton, any_gpu(architecture)
+        assert gpu is not None, "it has a device"
+        return kind(architecture, gpu.shared_memory_bytes)
 
-    @classmethod
-    def recorded(cls, target: str, parameters: Mapping[str, Any]) -> Triton:
+    @staticmethod
+    def recorded(target: str, parameters: Mapping[str, Any]) -> TritonMachine:
         """The machine of a target; what it says of itself follows from the name."""
-        return cls.described(target)
+        return TritonMachine.described(target)
 
     @property
     def parameters(self) -> Mapping[str, Any]:
@@ -51,18 +57,18 @@ class Triton(NvidiaGpu):
         return {"architecture": self.architecture, "shared_bytes": self.shared_bytes}
 
     @property
-    def variant(self) -> str:
-        """The variant that Triton makes code for, which from sm_90 on runs on no other GPU."""
-        return variant_of(self.architecture)
+    def units(self) -> Units:
+        """What the text depends on of the architecture."""
+        return units_of(self.architecture)
 
     @property
     def stand_in(self) -> Cpu:
         """This host, with factors rounded as `tl.dot` gets them."""
-        return Cpu(matrix_units=is_dot)
+        return Cpu(matrix_units=self.units.rounds_factors)
 
     def lower(self, graph: Graph) -> dict[int, TileLaunch]:
         """The launches of a kernel graph, by node."""
-        return tile_launches(graph)
+        return tile_launches(graph, self.units)
 
     def explain(self, graph: Graph) -> Iterator[tuple[str, str, str]]:
         """Each kernel after each pass; it is printed from the last form, as passes over threads and memory are Triton's own."""
@@ -73,16 +79,62 @@ class Triton(NvidiaGpu):
         """One Python file, which runs by itself."""
         return {SOURCE_NAME: print_program(kernels, SOURCE_NAME)} if kernels else {}
 
+    @property
+    @abstractmethod
+    def available(self) -> bool:
+        """Whether kernels are launched here."""
+
+    @abstractmethod
     def load(self, kernels: Sequence[TileKernel], sources: Mapping[str, str], cache_directory: Path | None) -> Functions:
-        """Functions that launch the kernels on torch's current stream; a GPU is needed when the first one is loaded."""
-        return {kernel.name: launcher(self.compiled(kernel, sources), kernel) for kernel in kernels}
+        """Compile the kernels, to functions that launch them or say why they do not."""
 
     def compiled(self, kernel: TileKernel, sources: Mapping[str, str]) -> CompiledTriton:
         """A kernel of the printed file as machine code; raises what `compile_kernel` raises."""
         return compile_kernel(kernel, sources[SOURCE_NAME], self.architecture, self.shared_bytes)
 
 
-def launcher(compiled: CompiledTriton, kernel: TileKernel) -> Launcher:
+@dataclass(frozen=True, slots=True)
+class Triton(NvidiaGpu, TritonMachine):
+    """For NVIDIA's GPUs: compiled here, launched where there is one."""
+
+    @property
+    def variant(self) -> str:
+        """The variant that Triton makes code for, which from sm_90 on runs on no other GPU."""
+        return variant_of(self.architecture)
+
+    def load(self, kernels: Sequence[TileKernel], sources: Mapping[str, str], cache_directory: Path | None) -> Functions:
+        """Functions that launch the kernels on torch's current stream; a GPU is needed when the first one is loaded."""
+        return {kernel.name: launcher(self.compiled(kernel, sources), kernel) for kernel in kernels}
+
+    def compiled(self, kernel: TileKernel, sources: Mapping[str, str]) -> NvidiaKernel:
+        """A kernel of the printed file as machine code that the driver loads."""
+        made = TritonMachine.compiled(self, kernel, sources)
+        assert isinstance(made, NvidiaKernel)
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class TritonOnAmd(TritonMachine):
+    """For AMD's GPUs: compiled here, and launched by the printed file."""
+
+    @property
+    def available(self) -> bool:
+        """No: kernels are launched by the driver of NVIDIA's GPUs."""
+        return False
+
+    def load(self, kernels: Sequence[TileKernel], sources: Mapping[str, str], cache_directory: Path | None) -> Functions:
+        """Compile the kernels, to functions that say how to run them."""
+        for kernel in kernels:
+            self.compiled(kernel, sources)
+        return {kernel.name: partial(self._refuse, kernel.name) for kernel in kernels}
+
+    def _refuse(self, name: str, *addresses: int) -> None:
+        raise TargetUnavailable(
+            f"kernel {name} for {self.architecture} is not launched from here: call `run` of its {SOURCE_NAME} on such a GPU"
+        )
+
+
+def launcher(compiled: NvidiaKernel, kernel: TileKernel) -> Launcher:
     """How a compiled kernel is launched: as those of the CUDA target are, since what Triton loads is bound to the GPU that was
     current at its first call, and its launches take longer."""
     shape = LaunchShape((kernel.blocks,), compiled.threads, compiled.shared_bytes)

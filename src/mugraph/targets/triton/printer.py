@@ -21,7 +21,7 @@ from mugraph.lower.tiles import permuted
 from mugraph.targets.triton.expressions import TRITON_MAXIMUM, number, scalar, unwrapped
 from mugraph.targets.triton.kernel import Parameter, TileKernel
 from mugraph.targets.triton.kernel_text import KernelText, TensorName
-from mugraph.targets.triton.products import product
+from mugraph.targets.triton.products import Products, padding_for
 from mugraph.targets.triton.tensors import (
     ELEMENT_TYPES,
     TileText,
@@ -30,23 +30,20 @@ from mugraph.targets.triton.tensors import (
     along,
     axis_of,
     elements_of,
-    held,
-    padded,
-    place,
     same_tensor,
     sizes,
     window_of,
     with_slots,
 )
 
-_PIPELINED_BYTES = 128 * 1024
-"""What copies of the coming iterations' tiles may take of shared memory together: less than any multiprocessor has."""
 _MOST_STAGES = 4
 
 
 def kernel_lines(kernel: TileKernel) -> list[str]:
     """The definition of a kernel; raises UnsupportedOperator for what Triton cannot say."""
-    return _KernelPrinter(kernel.form, _parameters(kernel), _readers(kernel.form)).lines(kernel)
+    products = Products(kernel.units, kernel.warps, padding_for(kernel.form, kernel.units))
+    text = KernelText(products.padding)
+    return _KernelPrinter(kernel.form, _parameters(kernel), _readers(kernel.form), products, text).lines(kernel)
 
 
 def _parameters(kernel: TileKernel) -> dict[str, Parameter]:
@@ -79,7 +76,8 @@ class _KernelPrinter:
     form: Kernel
     parameters: dict[str, Parameter]
     readers: dict[object, list[Statement]]
-    text: KernelText = field(default_factory=KernelText)
+    products: Products
+    text: KernelText
     contents: dict[object, _Content] = field(default_factory=dict)
     """By the name of a buffer that is read as a whole, by `elements_of` a window."""
     variables: dict[str, str] = field(default_factory=dict)
@@ -104,7 +102,7 @@ class _KernelPrinter:
         before, body, after = (self.text.lines[phase] for phase in Phase)
         after += [line for output in self.form.outputs for line in self.stores[output]]
         if self.form.loop > 1 and body:
-            stages = max(1, min(_MOST_STAGES, _PIPELINED_BYTES // max(1, self.loaded_bytes)))
+            stages = max(1, min(_MOST_STAGES, kernel.units.pipelined_bytes // max(1, self.loaded_bytes)))
             body = [f"for step in tl.range({self.form.loop}, num_stages={stages}):", *(f"    {line}" for line in body)]
         arguments = ", ".join(parameter.pointer for parameter in kernel.parameters)
         lines = [f'"""{_summary(kernel)}"""', *_coordinates(self.form), *self.text.ranges(), *before, *body, *after]
@@ -129,7 +127,7 @@ class _KernelPrinter:
         narrow = dtype if dtype is not DType.FP32 and is_factor else None
         widened = "" if dtype is DType.FP32 or narrow else ".to(tl.float32)"
         if load.phase is Phase.BODY:
-            self.loaded_bytes += math.prod(held(shape)) * dtype.bytes
+            self.loaded_bytes += math.prod(self.text.padding.held(shape)) * dtype.bytes
         text = f"tl.load({self.text.address(load.tile, tensor.pointer)}{guard}){widened}"
         tile = self.text.define(load.phase, f"{tensor.name}_{load.node}", text, shape)
         return replace(tile, narrow=narrow, exact=dtype, zero_padded=True)
@@ -224,10 +222,10 @@ class _KernelPrinter:
         target = statement.target
         total = self.contents.get(self.key(target)) if statement.accumulate else None
         if total is not None and same_tensor(total.tile, target):
-            text = product(statement, left, right, total.text.text)
+            text = self.products.text(statement, left, right, total.text.text)
             self.put(phase, statement, TileText(text, target.shape))
         else:
-            text = product(statement, left, right)
+            text = self.products.text(statement, left, right)
             self.put(phase, statement, TileText(text, target.shape), Combine.SUM if statement.accumulate else None)
 
     def factor(self, phase: Phase, tile: Tile) -> TileText:
@@ -249,9 +247,8 @@ class _KernelPrinter:
 
     def declare(self, tile: Tile, name: str, start: float) -> None:
         """Declare a variable that iterations change."""
-        text = (
-            f"tl.full({held(tile.shape)}, {number(start)}, tl.float32)" if start else f"tl.zeros({held(tile.shape)}, tl.float32)"
-        )
+        held = self.text.padding.held(tile.shape)
+        text = f"tl.full({held}, {number(start)}, tl.float32)" if start else f"tl.zeros({held}, tl.float32)"
         variable = self.text.define(Phase.BEFORE, name, text, tile.shape)
         self.variables[tile.buffer] = name
         self.starts[tile.buffer] = start
@@ -319,8 +316,8 @@ class _KernelPrinter:
         content, count = self.contents[tile.buffer], self.form.loop
         slots = content.tile
         dim = list(zip(slots.shape, slots.strides, strict=True)).index((count, tile.start.loop))
-        self.text.places.add(padded(count))
-        chosen = along(f"({place(count)} == step)", axis_of(slots.shape, dim), len(sizes(slots.shape)))
+        self.text.places.add(self.text.padding.size(count))
+        chosen = along(f"({self.text.padding.place(count)} == step)", axis_of(slots.shape, dim), len(sizes(slots.shape)))
         part = (*value.shape[:dim], 1, *value.shape[dim:])
         text = f"tl.where({chosen}, {aligned(value.wide, part, slots.shape)}, {content.text.text})"
         self.set_variable(Phase.BODY, content, text)

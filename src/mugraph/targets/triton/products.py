@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Shape
-from mugraph.lower.tile_form import Matmul
-from mugraph.targets.triton.tensors import ELEMENT_TYPES, TileText, aligned, axis_of, held, padded, sizes
+from mugraph.lower.tile_form import Kernel, Matmul
+from mugraph.targets.triton.tensors import ELEMENT_TYPES, Padding, TileText, aligned, axis_of, sizes
+from mugraph.targets.triton.units import Units, has_dot, is_dot
 
-_LEAST_DEPTH = 16
-"""Values of k from which on `tl.dot` takes factors of any type."""
 _PART = 32
-"""Values of k that one thread multiplies and sums in exact products, which Triton shares out by rows and columns alone."""
+"""Values of k in a part of a product that is shared out among threads or warps by k."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +23,9 @@ class _Dot:
     option: str = ""
 
     @classmethod
-    def of(cls, statement: Matmul) -> _Dot:
+    def of(cls, statement: Matmul, units: Units) -> _Dot:
         """How a product is multiplied, whose factors `narrowing.py` has allowed to go in TF32 or not."""
-        if statement.dtype is DType.FP32:
+        if units.factor_type(statement) is DType.FP32 and not (statement.tf32 and units.tf32):
             return cls(DType.FP32, ', input_precision="ieee"')
         return cls(DType.FP32, ', input_precision="tf32"') if statement.tf32 else cls(statement.dtype)
 
@@ -36,68 +35,81 @@ class _Dot:
         return "ieee" in self.option
 
 
-def is_dot(product: Matmul) -> bool:
-    """Whether `tl.dot` multiplies the factors of a lowered product."""
-    *_, rows, columns = product.target.shape
-    return _has_dot(rows, columns, product.left.shape[-1])
+def padding_for(form: Kernel, units: Units) -> Padding:
+    """The padding of a kernel's tiles: rows and columns of products that matrix units multiply are as many as these take."""
+    products = (each for each in form.statements if isinstance(each, Matmul) and units.factor_type(each) in units.types)
+    extents = {size for each in products if is_dot(each) for size in each.target.shape[-2:]}
+    return Padding(frozenset(size for size in extents if size < units.least), units.least)
 
 
-def _has_dot(rows: int, columns: int, depth: int) -> bool:
-    """Whether `tl.dot` takes factors of such sizes."""
-    return rows > 1 and columns > 1 and padded(depth) >= _LEAST_DEPTH
+@dataclass(frozen=True, slots=True)
+class Products:
+    """How the products of a kernel are written: for which units and so many warps, over tiles with which padding."""
 
+    units: Units
+    warps: int
+    padding: Padding
 
-def product(statement: Matmul, left: TileText, right: TileText, total: str = "") -> str:
-    """The text of `left @ right`, the statement's factors, plus the tile `total` of its target's shape if there is one.
+    def text(self, statement: Matmul, left: TileText, right: TileText, total: str = "") -> str:
+        """The text of `left @ right`, the statement's factors, plus the tile `total` of its target's shape if there is one.
 
-    Padding along k must be 0.
-    """
-    shape, dot = statement.target.shape, _Dot.of(statement)
-    rows, columns, depth = left.shape[-2], right.shape[-1], left.shape[-1]
-    if not _has_dot(rows, columns, depth):
-        text = _multiplied_and_summed(left, right, shape)
-    elif dot.exact and padded(depth) > 2 * _PART and not sizes(shape[:-2]):
-        text = _summed_in_parts(dot, left, right)
-    else:
-        return _dot(dot, left, right, shape, total)
-    return f"{total} + {text}" if total else text
+        Padding along k must be 0.
+        """
+        shape, dot = statement.target.shape, _Dot.of(statement, self.units)
+        rows, columns, depth = left.shape[-2], right.shape[-1], left.shape[-1]
+        if not has_dot(rows, columns, depth):
+            text = _multiplied_and_summed(left, right, shape)
+        elif self._is_shared_out_by_depth(statement, dot):
+            text = self._summed_in_parts(dot, left, right)
+        else:
+            return self._dot(dot, left, right, shape, total)
+        return f"{total} + {text}" if total else text
 
+    def _is_shared_out_by_depth(self, statement: Matmul, dot: _Dot) -> bool:
+        """Whether parts of k are products of their own: Triton shares out rows and columns alone, and where those are few, AMD's
+        warps would each hold all of both factors."""
+        *batch, rows, columns = statement.target.shape
+        if self.padding.size(statement.left.shape[-1]) <= 2 * _PART or sizes(tuple(batch)):
+            return False
+        if dot.exact and dot.dtype not in self.units.types:
+            return True
+        tiles = self.padding.size(rows) * self.padding.size(columns) // self.units.least**2
+        return self.units.least > 1 and tiles < self.warps
 
-def _summed_in_parts(dot: _Dot, left: TileText, right: TileText) -> str:
-    """A product of many values of k as a batch of products of parts of it, which different threads take, and their sum."""
-    (rows, depth), columns = held(left.shape[-2:]), padded(right.shape[-1])
-    parts = depth // _PART
-    across = f"tl.permute(tl.reshape({left.wide}, {(rows, parts, _PART)}), (1, 0, 2))"
-    down = f"tl.reshape({right.wide}, {(parts, _PART, columns)})"
-    return f"tl.sum(tl.dot({across}, {down}{dot.option}), axis=0)"
+    def _summed_in_parts(self, dot: _Dot, left: TileText, right: TileText) -> str:
+        """A product of many values of k as a batch of products of parts of it, which different threads take, and their sum."""
+        (rows, depth), columns = self.padding.held(left.shape[-2:]), self.padding.size(right.shape[-1])
+        parts = depth // _PART
+        first, second = (self._factor(factor, (), dot) for factor in (left, right))
+        across = f"tl.permute(tl.reshape({first}, {(rows, parts, _PART)}), (1, 0, 2))"
+        down = f"tl.reshape({second}, {(parts, _PART, columns)})"
+        return f"tl.sum(tl.dot({across}, {down}{dot.option}), axis=0)"
 
+    def _dot(self, dot: _Dot, left: TileText, right: TileText, shape: Shape, total: str) -> str:
+        one_batch = len(sizes(shape[:-2])) <= 1
+        terms = [self._factor(factor, shape[:-2], dot) for factor in (left, right)]
+        if total and one_batch:
+            terms.append(total)
+        text = f"tl.dot({', '.join(terms)}{dot.option})"
+        if one_batch:
+            return text
+        text = f"tl.reshape({text}, {self.padding.held(shape)})"
+        return f"{total} + {text}" if total else text
 
-def _dot(dot: _Dot, left: TileText, right: TileText, shape: Shape, total: str) -> str:
-    one_batch = len(sizes(shape[:-2])) <= 1
-    terms = [_factor(factor, shape[:-2], dot) for factor in (left, right)]
-    if total and one_batch:
-        terms.append(total)
-    text = f"tl.dot({', '.join(terms)}{dot.option})"
-    if one_batch:
+    def _factor(self, factor: TileText, batch: Shape, dot: _Dot) -> str:
+        """A factor as `tl.dot` takes it: rounded, with one dimension for all the batches if there are any."""
+        text, held = factor.wide, self.padding.held
+        if dot.dtype is not DType.FP32:
+            text = factor.text if factor.narrow is dot.dtype else f"{text}.to(tl.{ELEMENT_TYPES[dot.dtype]})"
+        elif not dot.exact and factor.exact is not DType.FP16:
+            text = f"to_tf32({text})"
+        matrix = factor.shape[-2:]
+        missing = (1,) * (len(batch) + 2 - len(factor.shape))
+        if sizes((*missing, *factor.shape[:-2])) != sizes(batch):
+            text = f"tl.broadcast_to({aligned(text, factor.shape, (*batch, *matrix))}, {held((*batch, *matrix))})"
+        if len(sizes(batch)) > 1:
+            text = f"tl.reshape({text}, {(math.prod(held(batch)), *held(matrix))})"
         return text
-    text = f"tl.reshape({text}, {held(shape)})"
-    return f"{total} + {text}" if total else text
-
-
-def _factor(factor: TileText, batch: Shape, dot: _Dot) -> str:
-    """A factor as `tl.dot` takes it: rounded, with one dimension for all the batches if there are any."""
-    text = factor.wide
-    if dot.dtype is not DType.FP32:
-        text = factor.text if factor.narrow is dot.dtype else f"{text}.to(tl.{ELEMENT_TYPES[dot.dtype]})"
-    elif not dot.exact and factor.exact is not DType.FP16:
-        text = f"to_tf32({text})"
-    matrix = factor.shape[-2:]
-    missing = (1,) * (len(batch) + 2 - len(factor.shape))
-    if sizes((*missing, *factor.shape[:-2])) != sizes(batch):
-        text = f"tl.broadcast_to({aligned(text, factor.shape, (*batch, *matrix))}, {held((*batch, *matrix))})"
-    if len(sizes(batch)) > 1:
-        text = f"tl.reshape({text}, {(math.prod(held(batch)), *held(matrix))})"
-    return text
 
 
 def _multiplied_and_summed(left: TileText, right: TileText, shape: Shape) -> str:

@@ -52,19 +52,9 @@ class TileText:
         return self.text if self.narrow is None else f"{self.text}.to(tl.float32)"
 
 
-def padded(size: int) -> int:
-    """The least power of two that is not smaller."""
-    return 1 << (size - 1).bit_length()
-
-
 def sizes(shape: Shape) -> tuple[int, ...]:
     """The dimensions of a tile that its tensor has, without padding."""
     return tuple(size for size in shape if size > 1)
-
-
-def held(shape: Shape) -> tuple[int, ...]:
-    """The shape of the tensor that holds a tile."""
-    return tuple(map(padded, sizes(shape)))
 
 
 def axis_of(shape: Shape, dim: int) -> int:
@@ -84,26 +74,82 @@ def aligned(text: str, shape: Shape, wanted: Shape) -> str:
     return text if ":" not in index or "None" not in index else f"{text}[{', '.join(index)}]"
 
 
-def place(size: int) -> str:
-    """The name of the numbers 0, 1, ..., one for each element of a dimension of `size` and its padding."""
-    return f"i{padded(size)}"
-
-
 def inside(size: int) -> str:
-    """The name of which of these numbers are no padding."""
+    """The name of which of the numbers 0, 1, ... of a dimension's places are no padding."""
     return f"m{size}"
 
 
-def ragged_axes(shape: Shape, only: Sequence[int] | None = None) -> dict[int, int]:
-    """The size without padding of each dimension of the tensor that has padding (of those in `only`)."""
-    dims = enumerate(sizes(shape))
-    return {axis: size for axis, size in dims if padded(size) != size and (only is None or axis in only)}
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """How sizes of tiles are rounded up in a kernel: to powers of two, and those of `widened` to `least` at least.
 
+    A size is padded alike wherever it occurs.
+    """
 
-def mask(shape: Shape, only: Sequence[int] | None = None) -> str:
-    """What is true of the elements that are no padding along any dimension (of those in `only`); empty where none has any."""
-    rank = len(sizes(shape))
-    return " & ".join(along(inside(size), axis, rank) for axis, size in ragged_axes(shape, only).items())
+    widened: frozenset[int] = frozenset()
+    least: int = 1
+
+    def size(self, size: int) -> int:
+        """A size of more than one element with its padding."""
+        power = 1 << (size - 1).bit_length()
+        return max(power, self.least) if size in self.widened else power
+
+    def held(self, shape: Shape) -> tuple[int, ...]:
+        """The shape of the tensor that holds a tile."""
+        return tuple(map(self.size, sizes(shape)))
+
+    def place(self, size: int) -> str:
+        """The name of the numbers 0, 1, ..., one for each element of a dimension of `size` and its padding."""
+        return f"i{self.size(size)}"
+
+    def ragged_axes(self, shape: Shape, only: Sequence[int] | None = None) -> dict[int, int]:
+        """The size without padding of each dimension of the tensor that has padding (of those in `only`)."""
+        dims = enumerate(sizes(shape))
+        return {axis: size for axis, size in dims if self.size(size) != size and (only is None or axis in only)}
+
+    def mask(self, shape: Shape, only: Sequence[int] | None = None) -> str:
+        """What is true of the elements that are no padding along any dimension (of those in `only`); empty where none has any."""
+        rank = len(sizes(shape))
+        return " & ".join(along(inside(size), axis, rank) for axis, size in self.ragged_axes(shape, only).items())
+
+    def keeps_order(self, before: Shape, after: Shape) -> bool:
+        """Whether a tensor of `held(before)` reshaped to `held(after)` has the same elements in its first places, padding behind.
+
+        Sizes are compared in groups of equal product. Padding then only grows the slowest dimension of a group; within, it would
+        shift what follows. Groups of which one was widened differ in their places.
+        """
+        first, second = list(sizes(before)), list(sizes(after))
+        while first or second:
+            left, right = [first.pop(0)], [second.pop(0)]
+            while math.prod(left) != math.prod(right):
+                if math.prod(left) < math.prod(right):
+                    left.append(first.pop(0))
+                else:
+                    right.append(second.pop(0))
+            if math.prod(self.held(tuple(left))) != math.prod(self.held(tuple(right))):
+                return False
+            if left != right and any(self.size(size) != size for size in (*left[1:], *right[1:])):
+                return False
+        return True
+
+    def element_numbers(self, shape: Shape) -> str:
+        """For each element of a tile's tensor its number in row-major order; padding has numbers beyond."""
+        dims = sizes(shape)
+        return sum_of(
+            [
+                scaled(stride, along(self.place(size), axis, len(dims)))
+                for axis, (size, stride) in enumerate(zip(dims, row_major(dims), strict=True))
+            ]
+        )
+
+    def places_of(self, numbers: str, shape: Shape) -> str:
+        """Where elements of these numbers lie in a tile's tensor of one dimension: `//` and `%` stay inside of it."""
+        dims = sizes(shape)
+        terms = []
+        for size, stride, held_stride in zip(dims, row_major(dims), row_major(self.held(shape)), strict=True):
+            divided = numbers if stride == 1 else f"{numbers} // {stride}"
+            terms.append(scaled(held_stride, f"({divided} % {size})"))
+        return sum_of(terms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,43 +231,3 @@ def with_slots(tile: Tile, count: int) -> Tile:
 def is_sorted(order: Sequence[int]) -> bool:
     """Whether dimensions in this order are as they were."""
     return list(order) == sorted(order)
-
-
-def keeps_order(before: Shape, after: Shape) -> bool:
-    """Whether a tensor of `held(before)` reshaped to `held(after)` has the same elements in its first places, padding behind.
-
-    Sizes are compared in groups of equal product. Padding then only grows the slowest dimension of a group; within, it would
-    shift what follows.
-    """
-    first, second = list(sizes(before)), list(sizes(after))
-    while first or second:
-        left, right = [first.pop(0)], [second.pop(0)]
-        while math.prod(left) != math.prod(right):
-            if math.prod(left) < math.prod(right):
-                left.append(first.pop(0))
-            else:
-                right.append(second.pop(0))
-        if left != right and any(padded(size) != size for size in (*left[1:], *right[1:])):
-            return False
-    return True
-
-
-def element_numbers(shape: Shape) -> str:
-    """For each element of a tile's tensor its number in row-major order; padding has numbers beyond."""
-    dims = sizes(shape)
-    return sum_of(
-        [
-            scaled(stride, along(place(size), axis, len(dims)))
-            for axis, (size, stride) in enumerate(zip(dims, row_major(dims), strict=True))
-        ]
-    )
-
-
-def places_of(numbers: str, shape: Shape) -> str:
-    """Where elements of these numbers lie in a tile's tensor of one dimension: what comes of `//` and `%` stays inside of it."""
-    dims = sizes(shape)
-    terms = []
-    for size, stride, held_stride in zip(dims, row_major(dims), row_major(held(shape)), strict=True):
-        divided = numbers if stride == 1 else f"{numbers} // {stride}"
-        terms.append(scaled(held_stride, f"({divided} % {size})"))
-    return sum_of(terms)
