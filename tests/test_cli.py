@@ -486,6 +486,14 @@ def test_explain_prints_kernels_that_can_be_read_back(optimized: Path, capsys: p
     assert parse_kernel(stage["text"]) == launch.kernel
 
 
+def test_kernels_that_are_not_tritons_are_not_exported(
+    optimized: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export", str(optimized), "-o", str(tmp_path / "tuned.py")]) == 2
+    assert "was made for cpu, and only Triton's kernels tune themselves" in capsys.readouterr().err
+    assert not (tmp_path / "tuned.py").exists()
+
+
 def test_explain_shows_what_each_pass_makes(program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("cuda.core", reason="compiling CUDA needs cuda-core")
     saved = str(tmp_path / "gpu")

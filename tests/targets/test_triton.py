@@ -89,6 +89,21 @@ def test_the_file_allocates_launches_and_returns() -> None:
     assert "((32, 48), torch.float16),  # W" in text
 
 
+def test_kernels_that_are_tuned_begin_with_the_configuration_they_would_have() -> None:
+    graph = rms_norm_linear(rows=12, inner=64, columns=64, dtype=DType.FP16, loop=2)
+    (launch,) = tile_launches(graph).values()
+    text = print_program([replace(launch.kernel, tuned=True)], "kernels.py")
+    warps = launch.kernel.warps
+    wanted = [(stages, count) for count in (warps, warps // 2, 2 * warps) for stages in (4, 3)]
+    rows = re.findall(r'triton\.Config\({"stages": (\d+)}, num_warps=(\d+)\),', text)
+    assert [(int(stages), int(count)) for stages, count in rows] == wanted
+    assert "def kernel_3(X_ptr, G_ptr, W_ptr, t3_ptr, stages: tl.constexpr):" in text
+    assert "tl.range(2, num_stages=stages)" in text
+    assert "kernel_3[(2,)](X, G, W, t3)" in text
+    (plain,) = tile_launches(elementwise_graph("exp")).values()
+    assert "stages" not in print_program([replace(plain.kernel, tuned=True)], "kernels.py"), "it has no loop"
+
+
 def test_kernels_hand_tensors_on_in_one_workspace() -> None:
     text = program_text(chain_of_kernels(4, (4, 48), DType.FP16))
     assert text.count("torch.empty") == 2

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from mugraph.cli import ablate, cache, coverage, doctor, optimize, rebuild, saved_results, verify
+from mugraph.cli import ablate, cache, coverage, doctor, export, optimize, rebuild, saved_results, verify
 from mugraph.cli.arguments import CommandSettings
 from mugraph.errors import MugraphError
 from mugraph.version import __version__
@@ -47,6 +47,7 @@ app.command("coverage")(coverage.coverage)
 app.command("show")(saved_results.show)
 app.command("explain")(saved_results.explain)
 app.command("rebuild")(rebuild.rebuild)
+app.command("export")(export.export)
 app.command("bench")(saved_results.bench)
 app.add_typer(ablate.app, name="ablate")
 app.add_typer(cache.app, name="cache")

@@ -14,6 +14,7 @@ import torch
 
 import mugraph
 from lower.graphs import attention, normalised_scores, rms_norm_linear
+from mugraph.cli import main
 from mugraph.devices import device_for
 from mugraph.errors import CompilationFailed, ExceedsMemory, InvalidInput, TargetUnavailable
 from mugraph.frontend import trace
@@ -220,10 +221,13 @@ def test_a_result_is_verified_and_its_file_runs_by_itself(tmp_path: Path) -> Non
     assert again.sources == opt.sources
     with pytest.raises(InvalidInput, match="this target takes tensors on cuda"):
         again(*inputs)
+    tuned = tmp_path / "tuned.py"
+    assert main(["export", str(tmp_path / "result"), "-o", str(tuned)]) == 0
+    assert "@tuned(" in tuned.read_text()
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    file = tmp_path / "result" / "sources" / SOURCE_NAME
-    shown = subprocess.run([sys.executable, file], env=environment, capture_output=True, text=True, check=True)
-    assert shown.stdout.startswith("[4, 128] torch.float16 mean ")
+    for file in (tmp_path / "result" / "sources" / SOURCE_NAME, tuned):
+        shown = subprocess.run([sys.executable, file], env=environment, capture_output=True, text=True, check=True)
+        assert shown.stdout.startswith("[4, 128] torch.float16 mean ")
 
 
 def test_kernels_are_not_launched_from_here() -> None:

@@ -78,6 +78,22 @@ def test_loads_of_a_loop_are_asynchronous_copies() -> None:
 
 
 @without_gpu
+def test_the_stages_of_a_tuned_kernel_are_those_of_its_loop() -> None:
+    """Each takes shared memory for the tiles of one more iteration."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    machine = Triton.described("triton:sm_90")
+    tuned = module_of(machine.tuned_source(GRAPH, "tuned.py")).kernel_3
+    types = {**dict.fromkeys(("X_ptr", "G_ptr", "W_ptr", "t3_ptr"), "*fp16"), "stages": "constexpr"}
+    aligned = {(position,): [["tt.divisibility", 16]] for position in range(4)}
+    sources = (ASTSource(tuned.fn, types, {(4,): stages}, aligned) for stages in (2, 3))
+    two, three = (triton.compile(each, GPUTarget("cuda", 90, 32)).metadata.shared for each in sources)
+    assert 0 < two < three
+
+
+@without_gpu
 def test_a_result_for_a_gpu_is_verified_and_travels(tmp_path: Path) -> None:
     rmsnorm = WORKLOADS["rmsnorm"]
     inputs = rmsnorm.inputs(dtype="fp16", size="small")

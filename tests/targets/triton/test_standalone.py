@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from lower.graphs import chain_of_kernels
+from lower.graphs import chain_of_kernels, rms_norm_linear
 from mugraph.ir import DType, Graph, GraphBuilder, Level
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
@@ -63,10 +64,16 @@ def test_kernels_in_one_workspace_disturb_no_tensor(tmp_path: Path) -> None:
     expect_computed(chain_of_kernels(6, (4, 20)), tmp_path)
 
 
-def expect_computed(graph: Graph, tmp_path: Path) -> None:
+def test_a_file_that_tunes_itself_computes_the_same(tmp_path: Path) -> None:
+    """Where there is no GPU it has its first configuration, which is that of the plain file."""
+    expect_computed(rms_norm_linear(rows=5, inner=48, columns=40), tmp_path, tuned=True)
+    expect_computed(every_pre_defined_kernel("stages", "tuned"), tmp_path, tuned=True)
+
+
+def expect_computed(graph: Graph, tmp_path: Path, tuned: bool = False) -> None:
     rng = np.random.default_rng(0)
     inputs = [rng.standard_normal(node.output.shape).astype(np.float32) for node in graph.inputs()]
-    source = print_program([launch.kernel for launch in tile_launches(graph).values()], "kernels.py")
+    source = print_program([replace(each.kernel, tuned=tuned) for each in tile_launches(graph).values()], "kernels.py")
     (tmp_path / "kernels.py").write_text(source)
     np.savez(tmp_path / "inputs.npz", *inputs)
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -30,7 +30,7 @@ _WARPS = (4, 8, 16)
 _TILE_REGISTERS = 80
 """Registers of a thread that may hold elements of tiles; the others hold addresses and partial results."""
 _LARGEST_OFFSET = 2**31 - 1
-_WORDS = {"tl", "torch", "triton", "workspace", "part", "largest", "raised", "old_factor", "new_factor"}
+_WORDS = {"tl", "torch", "triton", "workspace", "stages", "tuned", "part", "largest", "raised", "old_factor", "new_factor"}
 """Modules, and variables of the text that are numbered as tiles are."""
 _NUMBERED = re.compile(r"[gimt]\d.*|kernel_\d+", re.ASCII)
 """Coordinates, ranges, masks, results and kernels."""
@@ -64,6 +64,8 @@ class TileKernel:
     outputs: tuple[Parameter, ...]
     warps: int
     units: Units = NVIDIA
+    tuned: bool = False
+    """Whether the text times a few configurations at the first launch, instead of having one."""
 
     @property
     def name(self) -> str:

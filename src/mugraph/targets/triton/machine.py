@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -78,6 +78,10 @@ class TritonMachine(TorchGpu, ABC):
     def print(self, kernels: Sequence[TileKernel]) -> dict[str, str]:
         """One Python file, which runs by itself."""
         return {SOURCE_NAME: print_program(kernels, SOURCE_NAME)} if kernels else {}
+
+    def tuned_source(self, graph: Graph, name: str) -> str:
+        """The file `name` of a kernel graph, whose kernels are timed in a few configurations at their first launch."""
+        return print_program([replace(launch.kernel, tuned=True) for launch in self.lower(graph).values()], name)
 
     @property
     @abstractmethod

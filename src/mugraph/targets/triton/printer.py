@@ -35,6 +35,8 @@ from mugraph.targets.triton.tensors import (
     window_of,
     with_slots,
 )
+from mugraph.targets.triton.tuning import STAGES, decorator
+from mugraph.targets.triton.units import Units
 
 _MOST_STAGES = 4
 
@@ -101,12 +103,21 @@ class _KernelPrinter:
             self.load(phase)
         before, body, after = (self.text.lines[phase] for phase in Phase)
         after += [line for output in self.form.outputs for line in self.stores[output]]
-        if self.form.loop > 1 and body:
-            stages = max(1, min(_MOST_STAGES, kernel.units.pipelined_bytes // max(1, self.loaded_bytes)))
-            body = [f"for step in tl.range({self.form.loop}, num_stages={stages}):", *(f"    {line}" for line in body)]
+        stages = self.stages(kernel.units) if self.form.loop > 1 and body else None
+        if stages is not None:
+            count = STAGES if kernel.tuned else stages
+            body = [f"for step in tl.range({self.form.loop}, num_stages={count}):", *(f"    {line}" for line in body)]
         arguments = ", ".join(parameter.pointer for parameter in kernel.parameters)
+        before_definition = ["@triton.jit"]
+        if kernel.tuned:
+            before_definition = [*decorator(kernel.warps, stages, kernel.units), *before_definition]
+            arguments += f", {STAGES}: tl.constexpr" * (stages is not None)
         lines = [f'"""{_summary(kernel)}"""', *_coordinates(self.form), *self.text.ranges(), *before, *body, *after]
-        return ["@triton.jit", f"def {kernel.name}({arguments}):", *(f"    {line}" for line in lines)]
+        return [*before_definition, f"def {kernel.name}({arguments}):", *(f"    {line}" for line in lines)]
+
+    def stages(self, units: Units) -> int:
+        """Stages of the loop's software pipeline: as many as its loads leave room for in shared memory."""
+        return max(1, min(_MOST_STAGES, units.pipelined_bytes // max(1, self.loaded_bytes)))
 
     # device memory ---------------------------------------------------------------------------------------------------
 

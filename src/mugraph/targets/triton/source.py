@@ -6,7 +6,7 @@ The function `run` launches the generated kernels, and PyTorch computes what is 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from mugraph.errors import UnsupportedOperator
 from mugraph.ir.dtypes import DType
@@ -91,8 +91,15 @@ def _launch(kernel: TileKernel, device: str, workspace: Workspace, allocated: se
     allocated.update(result.value for result in kernel.outputs)
     allocations = [f"{result.name} = {_memory(result.tensor, device, offset)}" for result, offset in results]
     arguments = ", ".join(parameter.name for parameter in kernel.parameters)
-    options = f"num_warps={kernel.warps}" + ", enable_fp_fusion=False" * (not kernel.fuses)
-    return [*allocations, f"{kernel.name}[({kernel.blocks},)]({arguments}, {options})"]
+    return [*allocations, f"{kernel.name}[({kernel.blocks},)]({', '.join([arguments, *_options(kernel)])})"]
+
+
+def _options(kernel: TileKernel) -> Iterator[str]:
+    """What a launch says beside the operands."""
+    if not kernel.tuned:
+        yield f"num_warps={kernel.warps}"
+    if not kernel.fuses:
+        yield "enable_fp_fusion=False"
 
 
 def _memory(tensor: Tensor, device: str, offset: int | None) -> str:
