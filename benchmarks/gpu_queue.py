@@ -50,6 +50,7 @@ def _sanitizer(tool: str) -> tuple[str, ...]:
 
 _TRITON = ("--backend", "triton")
 _CHECK, _TIMES, _ORDER = "benchmarks/gpu_check.py", "benchmarks/gpu_times.py", "benchmarks/gpu_order.py"
+_ROUNDED = "benchmarks/rounded_products.py"
 _AT_ONCE = ("--jobs", str(max(1, (os.cpu_count() or 2) - 2)))
 QUEUE = (
     Entry("emulator", ("-m", "pytest", "-q", "tests/targets/cuda/test_on_gpu.py"), 180),
@@ -68,6 +69,8 @@ QUEUE = (
     Entry("full", (_CHECK, *_AT_ONCE, "--output", "{results}/full.json"), 600),
     Entry("aim", (_TIMES, "rmsnorm", "--batches", "2", "--output", "{results}/aim.json"), 180),
     Entry("times", (_TIMES, "--batches", "8", "1", "16", "--output", "{results}/times.json"), 600),
+    Entry("rounded", (_ROUNDED, "--output", "{results}/rounded.json"), 180),
+    Entry("triton_rounded", (_ROUNDED, "--target", "triton:sm_90", "--output", "{results}/triton_rounded.json"), 300),
     Entry("engines", ("benchmarks/engines.py", "--batches", "16", "8", "--output", "{results}/engines.json"), 600),
 )
 
