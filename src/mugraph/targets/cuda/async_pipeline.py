@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from mugraph.lower.bulk_copies import places, row_elements
-from mugraph.lower.fragments import WARP
 from mugraph.lower.streams import COPY_BYTES
 from mugraph.lower.tile_form import Kernel, Matmul, Panels, Statement, Tile
 from mugraph.lower.tiles import row_major
@@ -22,6 +21,10 @@ from mugraph.targets.cuda.source import KernelText
 
 _COPY_VALUES = 16
 """Registers that an unrolled copy takes, whose addresses the compiler keeps for all branches and panels."""
+_ISSUER = "if (warp == 0 && elected())"
+"""Before what one thread of a block does: the warp is that thread's alone as the compiler sees it."""
+_UNROLLED_ROWS = 8
+"""Of a panel that one thread copies, a few instructions each."""
 Write = Callable[[KernelText, Matmul, Panels], None]
 """Writes the copies of panel number `p` of a product's factors into `slot`."""
 
@@ -124,7 +127,7 @@ def _each_copy(text: KernelText, place: Tile) -> Iterator[None]:
 
 
 def _write_bulk_ring(text: KernelText) -> None:
-    """The lanes of the first warp issue the copies of a panel, a row each in turn; a slot's barrier counts their bytes.
+    """A thread of the first warp issues the copies of a panel, a row each; a slot's barrier counts their bytes.
 
     Every thread waits for the count itself: even phases of a slot's barrier are those of its first, third, ... panel.
     """
@@ -137,26 +140,24 @@ def _write_bulk_ring(text: KernelText) -> None:
     _declare_slot(text)
     with text.block("const auto next_panel = [&]()", end=";"):
         text.line("__syncthreads();")
-        text.line("if (warp == 0)")
+        text.line(_ISSUER)
         text.line(f"    fetch(used + {ring.stages - 1});")
         text.line(f"mbarrier_wait(arrived + used % {ring.stages}, used / {ring.stages} % 2);")
         text.line(f"slot = {ring.buffer} + used++ % {ring.stages} * {ring.slot};")
-    with text.block("if (warp == 0)"):
-        with text.block("if (lane == 0)"):
-            text.line(f"for (int stage = 0; stage < {ring.stages}; ++stage)")
-            text.line("    mbarrier_init(arrived + stage, 1);")
-            text.line("proxy_fence();")
-        text.line("__syncwarp();")
+    with text.block(_ISSUER):
+        text.line(f"for (int stage = 0; stage < {ring.stages}; ++stage)")
+        text.line("    mbarrier_init(arrived + stage, 1);")
+        text.line("proxy_fence();")
         text.line(f"for (int panel = 0; panel < {ring.stages - 1}; ++panel)")
         text.line("    fetch(panel);")
 
 
 def _write_bulk_copies(text: KernelText, product: Matmul, panels: Panels) -> None:
     elements = sum(math.prod(place.shape) for place in places(panels))
-    text.line("if (lane == 0)")
-    text.line(f"    mbarrier_arrive_expect(count, {elements * product.dtype.bytes});")
+    text.line(f"mbarrier_arrive_expect(count, {elements * product.dtype.bytes});")
     for factor, place, inner in _copied(product, panels):
-        with text.block(f"for (int row = lane; row < {_rows(place)}; row += {WARP})"):
+        text.line(f"#pragma unroll {_UNROLLED_ROWS}")
+        with text.block(f"for (int row = 0; row < {_rows(place)}; ++row)"):
             source, target = _ends(text, factor, place, inner, panels.depth)
             text.line(f"bulk_copy({target}, {source}, {row_elements(place) * product.dtype.bytes}, count);")
 

@@ -73,6 +73,9 @@ INLINE void mbarrier_arrive_expect(mbarrier_t *barrier, int bytes);
 INLINE void mbarrier_wait(mbarrier_t *barrier, int parity);
 INLINE void bulk_copy(void *shared, const void *from, int bytes, mbarrier_t *barrier);
 INLINE void proxy_fence();
+/* Warp (sm_90 or later): true for one lane, whichever it is, always the same. The compiler knows that what follows is for one
+   thread: copies that several lanes issue would become a loop over these, for the engine takes its operands from uniform registers. */
+INLINE bool elected();
 
 /* Warp groups (sm_90 alone): four warps, the first of them a multiple of four, that call together (marked "group").
    A matrix in shared memory lies in rows of SWIZZLE = 128, 64 or 32 bytes, each next row behind the one before. Its chunks of 16

@@ -123,6 +123,12 @@ INLINE void bulk_copy(void *shared, const void *from, int bytes, mbarrier_t *bar
                  ::"r"(shared_address(shared)), "l"(source), "r"(bytes), "r"(shared_address(barrier)) : "memory");
 }
 INLINE void proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+INLINE bool elected()
+{
+    unsigned chosen;
+    asm volatile("{ .reg .pred p; elect.sync _|p, 0xffffffff; selp.u32 %0, 1, 0, p; }" : "=r"(chosen));
+    return chosen;
+}
 
 template <int SWIZZLE> INLINE matrix_t wgmma_matrix(const void *start, int leading, int stride)
 {

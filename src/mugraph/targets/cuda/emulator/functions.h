@@ -73,6 +73,12 @@ INLINE void bulk_copy(void *shared, const void *from, int bytes, mbarrier_t *bar
     emulated_bulk_copy(shared, from, bytes, barrier);
 }
 INLINE void proxy_fence() { emulated_proxy_fence(); }
+/* All lanes meet, which orders nothing; and the lane is not 0, so that what counts on lane 0 shows. */
+INLINE bool elected()
+{
+    emulated_shfl_xor(0.0f, 0);
+    return threadIdx.x % 32 == 31;
+}
 
 template <int SWIZZLE> INLINE matrix_t wgmma_matrix(const void *start, int leading, int stride)
 {

@@ -1,0 +1,95 @@
+"""What the assembler makes of printed kernels, read from its disassembly: nothing slow that the source does not show."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mugraph.devices import Engines
+from mugraph.ir.text import parse_graph
+from mugraph.lower import construct
+from mugraph.targets.cuda.machine import Cuda
+from mugraph.targets.cuda.nvrtc import compile_cubin
+
+pytest.importorskip("cuda.core", reason="kernels are compiled by NVRTC; pip install 'mugraph[cuda]'")
+
+PAPER = Path(__file__).parents[3] / "examples" / "paper"
+NAMES = sorted(path.stem for path in PAPER.glob("*.mugraph"))
+LOCAL_MEMORY = re.compile(r"\b(?:STL|LDL)\b")
+ASYNCHRONOUS = re.compile(r"\bLDGSTS\S*")
+BULK_COPY, LOOP_OVER_LANES = "UBLKCP", "BRA.U.ANY"
+MATRIX_UNITS = re.compile(r"\bHG?MMA\b")
+BULK = Engines(bulk_row_bytes=128)
+
+
+def disassembler() -> str | None:
+    """NVIDIA's, on the path or in the package of Triton."""
+    try:
+        from triton import backends
+    except ImportError:
+        return shutil.which("nvdisasm")
+    return shutil.which("nvdisasm") or shutil.which("nvdisasm", path=str(Path(backends.__file__).parent / "nvidia" / "bin"))
+
+
+DISASSEMBLER = disassembler()
+pytestmark = pytest.mark.skipif(DISASSEMBLER is None, reason="there is no nvdisasm; Triton's package has one")
+
+
+def machine_code(
+    name: str, tmp_path: Path, architecture: str = "sm_90", engines: Engines | None = None, edit: Callable[[str], str] = str
+) -> str:
+    """The disassembly of the kernels of a muGraph of the paper."""
+    machine = Cuda.of(f"cuda:{architecture}")
+    if engines is not None:
+        machine = replace(machine, engines=engines)
+    launches = machine.lower(construct(parse_graph((PAPER / f"{name}.mugraph").read_text()))).values()
+    (source,) = machine.print([launch.kernel for launch in launches]).values()
+    file = tmp_path / "kernels.cubin"
+    file.write_bytes(compile_cubin(edit(source), architecture).code)
+    assert DISASSEMBLER is not None
+    return subprocess.run([DISASSEMBLER, "-c", file], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_lies_in_local_memory_and_copies_are_of_sixteen_bytes(name: str, architecture: str, tmp_path: Path) -> None:
+    code = machine_code(name, tmp_path, architecture)
+    assert LOCAL_MEMORY.search(code) is None
+    assert all(".128" in copy for copy in ASYNCHRONOUS.findall(code))
+    assert bool(MATRIX_UNITS.search(code)) == (name != "ntrans")
+
+
+def test_a_thread_issues_bulk_copies_and_no_loop_over_lanes_does(tmp_path: Path) -> None:
+    code = machine_code("gqa", tmp_path, engines=BULK)
+    assert BULK_COPY in code
+    assert LOOP_OVER_LANES not in code
+
+
+def test_the_compiler_must_know_that_it_is_one_thread(tmp_path: Path) -> None:
+    """Where the text names a lane, each copy is a loop over the lanes that might be here."""
+    code = machine_code("gqa", tmp_path, engines=BULK, edit=lambda text: text.replace("elected()", "lane == 0"))
+    assert code.count(LOOP_OVER_LANES) == code.count(BULK_COPY) > 0
+
+
+def test_local_memory_is_seen(tmp_path: Path) -> None:
+    def spilled(text: str) -> str:
+        kernel = """
+extern "C" __global__ void spilled(float *x, int at)
+{
+    float many[64];
+    for (int i = 0; i < 64; ++i)
+        many[i] = x[i];
+    for (int i = 0; i < at; ++i)
+        many[i * at % 64] += many[i];
+    x[0] = many[at];
+}
+"""
+        return text + kernel
+
+    assert LOCAL_MEMORY.search(machine_code("ntrans", tmp_path, edit=spilled))
