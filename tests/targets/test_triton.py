@@ -277,6 +277,24 @@ def test_reshapes_said_to_keep_the_order_do(shapes: tuple[tuple[int, ...], tuple
     np.testing.assert_array_equal(result.ravel(), np.arange(math.prod(before)))
 
 
+@given(reshapes(), paddings)
+def test_elements_are_found_by_number_wherever_padding_is(
+    shapes: tuple[tuple[int, ...], tuple[int, ...]], padding: Padding
+) -> None:
+    """The gather of a reshape that would move padding inwards."""
+    before, after = ([size for size in shape if size > 1] for shape in shapes)
+    if not after:
+        return
+    tensor = np.full(padding.held(tuple(before)), -1)
+    inside = tuple(slice(size) for size in before)
+    tensor[inside] = np.arange(math.prod(before)).reshape(before)
+    ranges = {padding.place(size): np.arange(padding.size(size)) for size in after}
+    numbers = np.broadcast_to(eval(padding.element_numbers(tuple(after)), ranges), padding.held(tuple(after)))
+    places = eval(padding.places_of("n", tuple(before)), {"n": numbers})
+    result = tensor.ravel()[places][tuple(slice(size) for size in after)]
+    np.testing.assert_array_equal(result.ravel(), np.arange(math.prod(after)))
+
+
 def test_pre_defined_maxima_over_the_least_number_are_not_below_it() -> None:
     """Of -inf alone the largest is then the least number, and NaN stays NaN."""
     kernel = GraphBuilder(Level.KERNEL)
