@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 import typer
 
 from mugraph.cli import app, main
@@ -137,13 +138,16 @@ def test_commands_run_in_order(page: Path, copy: Path, capsys: pytest.CaptureFix
 
 
 def own_graph() -> str:
-    """A muGraph that somebody could write of the example's sum of two products."""
+    """A muGraph that somebody could write of the example's sum of two products: one product of a block matrix.
+
+    What adds x and y first errs by about the tolerance where signs alternate.
+    """
     from mugraph.cli.arguments import resolve
     from mugraph.frontend import trace
 
-    subject = resolve("examples/xz_yz.py:one_product")
+    subject = resolve("examples/xz_yz.py:two_products")
     assert subject.inputs is not None
-    return str(trace(subject.function, subject.inputs).graph)
+    return str(trace(lambda x, y, z: torch.cat([x, y], 1) @ torch.cat([z, z]), subject.inputs).graph)
 
 
 @pytest.mark.slow
