@@ -76,6 +76,15 @@ def test_numbers_that_are_none_act_as_in_the_function(name: str, number: float) 
     assert_right(name, CASES[name][1](9))  # memory that held those is used again
 
 
+def test_all_sizes_of_a_capacity_share_its_memory() -> None:
+    result = optimized("decode")
+    assert result.capacities is not None
+    for size in range(1, KEYS.high + 1):
+        result(*keys(size))
+    assert len({id(result.capacities.run(size)) for size in range(1, KEYS.high + 1)}) == len(result.capacities.kernels)
+    assert {id(run) for run in result._runs.values()} == {id(result.capacities.at(each)) for each in result.capacities.kernels}
+
+
 def test_sizes_out_of_range_are_errors() -> None:
     for size in (0, 71):
         with pytest.raises(ShapeMismatch, match=f"keys has size {size}, declared from 1 to 70"):

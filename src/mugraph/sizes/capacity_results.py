@@ -39,6 +39,8 @@ class CapacityTable:
     kernels: dict[int, Superoptimized] = field(default_factory=dict)
     seconds: dict[int, float] = field(default_factory=dict)
     own: dict[int, float] = field(default_factory=dict)
+    _calls: dict[int, Callable[..., Any]] = field(default_factory=dict, init=False, repr=False)
+    """What runs each capacity: all sizes that one holds share its memory."""
 
     def fill(self, optimize: Optimize, settings: Mapping[str, Any], deadline: Deadline) -> None:
         """Search at the largest capacity, and take its muGraph over to the others as long as there is time."""
@@ -79,6 +81,11 @@ class CapacityTable:
 
     def at(self, capacity: int) -> Callable[..., Any]:
         """What runs calls of up to a capacity by its kernels."""
+        if capacity not in self._calls:
+            self._calls[capacity] = self._call_at(capacity)
+        return self._calls[capacity]
+
+    def _call_at(self, capacity: int) -> Callable[..., Any]:
         runner = self._runner(capacity, self.kernels[capacity])
 
         def call(*args: Any, **kwargs: Any) -> Any:
