@@ -79,6 +79,16 @@ def test_larger_capacities_are_made_when_a_call_needs_them() -> None:
     assert counts[2:] == [counts[2]] * 4
 
 
+def test_random_numbers_of_others_stay_what_they_are() -> None:
+    fast, x = compiled(lambda x: x.exp().sum(0) * 2), torch.ones(7, 8)
+    torch._dynamo.mark_dynamic(x, 0)
+    state = torch.random.get_rng_state()
+    with torch.inference_mode():
+        fast(x)
+    assert len(compilations) == 2
+    assert torch.equal(state, torch.random.get_rng_state())
+
+
 def test_means_and_products_over_the_size_have_kernels() -> None:
     w = torch.randn(24, 24)
 

@@ -60,6 +60,20 @@ def test_what_a_function_brings_along_is_read_as_it_is_then() -> None:
     torch.testing.assert_close(scaled.unflatten(scaled.runner(9)(4, [x])), (x * weight).sum(0))
 
 
+@pytest.mark.parametrize("fn", [lambda x: x.log().sum(0), lambda x: x.sqrt().mean(0), lambda x: (x * 3).log2().amax(0)])
+def test_functions_of_positive_numbers_are_masked(fn: Callable[..., Any]) -> None:
+    """Of others they give NaN, with masks and without."""
+    found = made(fn, torch.rand(ROWS, 8) + 1)
+    x = torch.rand(4, 8) + 1
+    torch.testing.assert_close(found.unflatten(found.runner(9)(4, [x])), fn(x))
+
+
+def test_random_numbers_of_others_stay_what_they_are() -> None:
+    state = torch.random.get_rng_state()
+    made(lambda x: x.exp().sum(0), torch.ones(ROWS, 8))
+    assert torch.equal(state, torch.random.get_rng_state())
+
+
 @pytest.mark.parametrize(
     ("shapes", "error", "match"),
     [

@@ -108,7 +108,7 @@ class MaskedRun:
 
     def _made(self, capacity: int, inputs: Sequence[torch.Tensor], budget: float | None) -> AtCapacity | None:
         try:
-            with _disable_current_modes(), torch.no_grad():
+            with _disable_current_modes(), torch.no_grad(), torch.random.fork_rng():
                 return self._compiled(capacity, inputs, budget)
         except Exception:  # a model must run whatever goes wrong in here
             if self.strict:

@@ -195,19 +195,24 @@ def _check_program(
 
 
 def _check_values(found: MaskedFunction) -> None:
-    """Raise SizeMatters unless masked programs have the values of those without masks, with other slots that are no numbers."""
+    """Raise SizeMatters unless masked programs have the values of those without masks, with other slots that are no numbers.
+
+    Of numbers of both signs, and of positive ones: logarithms and roots of others are no numbers in either program.
+    """
     capacity = max(found.sizes) + _SLOTS_MORE
     runner = found.runner(capacity)
     whole = trace(found.at_capacity(capacity), runner.arguments(capacity, found.resized(capacity)))
     for size in found.sizes:
-        inputs = [torch.randn_like(each) if each.is_floating_point() else each for each in found.resized(size)]
+        with torch.random.fork_rng():  # so that the random numbers of others stay what they are
+            inputs = [torch.randn_like(each) if each.is_floating_point() else each for each in found.resized(size)]
         plain = trace(concrete(found.original, inputs), inputs)
-        wanted = _values(plain, inputs)
-        made = _values(whole, runner.arguments(size, inputs, behind=np.nan))
-        for ours, theirs, place in zip(made, wanted, found.graph.outputs, strict=True):
-            held = ours if place is None else ours.take(range(size + place.more), place.dim)
-            if not np.allclose(held, theirs, rtol=1e-9, atol=1e-9):
-                raise SizeMatters(f"its masked program does not have its values at size {size}; please report this")
+        for given in (inputs, [each.abs() if each.is_floating_point() else each for each in inputs]):
+            wanted = _values(plain, given)
+            made = _values(whole, runner.arguments(size, given, behind=np.nan))
+            for ours, theirs, place in zip(made, wanted, found.graph.outputs, strict=True):
+                held = ours if place is None else ours.take(range(size + place.more), place.dim)
+                if not np.allclose(held, theirs, rtol=1e-9, atol=1e-9, equal_nan=True):
+                    raise SizeMatters(f"its masked program does not have its values at size {size}; please report this")
 
 
 def _values(traced: Traced, tensors: Sequence[torch.Tensor]) -> list[Any]:
