@@ -135,6 +135,22 @@ def test_kernels_that_are_slower_are_not_used() -> None:
             torch.testing.assert_close(fast(x), x.sum(0))
 
 
+def test_what_else_is_computed_at_a_size_has_kernels_when_it_keeps_coming() -> None:
+    w = torch.randn(16, 16)
+    fast = compiled(lambda x, y: (torch.softmax(x @ w, -1) * 2, y.mean(0) * 2))
+    with torch.inference_mode():
+        counts = []
+        for _ in range(4):
+            x, y = torch.randn(20, 16), torch.randn(20, 16)
+            torch._dynamo.mark_dynamic(x, 0)
+            torch._dynamo.mark_dynamic(y, 0)
+            ours, mean = fast(x, y)
+            torch.testing.assert_close(ours, torch.softmax(x @ w, -1) * 2)
+            torch.testing.assert_close(mean, y.mean(0) * 2)
+            counts.append(len(compilations))
+    assert counts == [2, 2, 3, 3], "the mean at the first call, everything at the third"
+
+
 @pytest.mark.parametrize(
     "fn",
     [

@@ -171,7 +171,7 @@ class _Masking:
         if node.target is operator.getitem and node.args[0] in self.first_results:
             self.copies[node] = self.copies[node.all_input_nodes[0]]
             return
-        name = _name_of(node)
+        name = name_of(node)
         if mutates(node) and node.target is not _aten.detach_.default:  # of which memory is another here
             raise SizeMatters(f"{name}: it changes a tensor")
         try:
@@ -188,7 +188,7 @@ class _Masking:
             self.copies[node] = self._count_of_slots()
             return
         self.copies[node] = self.graph.node_copy(node, self.copies.__getitem__)
-        if name in _KEEP_ZEROS and node.all_input_nodes[0] in self.zero_behind:
+        if name in KEEP_ZEROS and node.all_input_nodes[0] in self.zero_behind:
             self.zero_behind.add(node)
 
     # what rules put in ----------------------------------------------------------------------------------------------------
@@ -258,12 +258,12 @@ class _Masking:
 _Rule = Callable[[_Masking, Call], None]
 """Puts what stands for a call that reduces the axis, or appends to it, into a graph; raises SizeMatters where it cannot."""
 _MOVES = "view reshape _unsafe_view unsqueeze squeeze clone contiguous alias detach _to_copy to expand permute t transpose"
-_KEEP_ZEROS = frozenset(_MOVES.split())
+KEEP_ZEROS = frozenset(_MOVES.split())
 """Calls that move elements, or change their type: what is 0 stays so."""
 
 
 def _refused(call: Call, why: str) -> SizeMatters:
-    return SizeMatters(f"{_name_of(call.node)}: {why}")
+    return SizeMatters(f"{name_of(call.node)}: {why}")
 
 
 def _node(call: Call, name: str) -> fx.Node:
@@ -327,11 +327,11 @@ def _normalized(masking: _Masking, call: Call) -> None:
     if not _is_along(call, call.axis("self"), call["dim"]):
         raise _refused(call, "it does not act along the axis")
     _replaced(masking, call, {source: masking.held(source, -math.inf)})
-    if "log" not in _name_of(call.node):
+    if "log" not in name_of(call.node):
         masking.zero_behind.add(call.node)
 
 
-def _name_of(node: fx.Node) -> str:
+def name_of(node: fx.Node) -> str:
     """The name of an operator of ATen, for all of its overloads; "" for other calls."""
     return str(node.target.overloadpacket.__name__) if isinstance(node.target, torch._ops.OpOverload) else ""
 

@@ -20,7 +20,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 from torch.utils._python_dispatch import _disable_current_modes
 
 from mugraph.frontend.graph_passes import owner_of
-from mugraph.frontend.masked_axis import MaskedGraph, masked
+from mugraph.frontend.masked_axis import KEEP_ZEROS, MaskedGraph, masked, name_of
 from mugraph.frontend.node_traits import mutates
 from mugraph.frontend.symbolic_axis import SizeMatters, dim_of, symbols_of
 
@@ -63,6 +63,13 @@ def masked_parts(module: fx.GraphModule) -> list[MaskedPart]:
         except SizeMatters as reason:
             _log.debug("%s stays with torch at sizes that vary: %s", nodes[0].name, reason)
     return parts
+
+
+def computes_elsewhere(module: fx.GraphModule, parts: Sequence[MaskedPart]) -> bool:
+    """Whether calls outside of the parts compute tensors of symbolic sizes, and do more than move and join elements."""
+    inside = {node for part in parts for node in part.nodes}
+    calls = (node for node in module.graph.nodes if node.op == "call_function" and node not in inside)
+    return any(_varies(node) and (name := name_of(node)) and name != "cat" and name not in KEEP_ZEROS for node in calls)
 
 
 def with_parts(module: fx.GraphModule, parts: Sequence[MaskedPart], runs: Sequence[Run]) -> fx.GraphModule:

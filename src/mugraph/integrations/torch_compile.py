@@ -8,8 +8,8 @@ need them are run by torch as they are.
 Kernels are compiled for sizes, and a size costs seconds. Of a graph with one symbolic size along which slices are independent, as
 batches are, a few sizes are optimized and cover all others from their first call on (`mugraph.integrations.covered_graph`). Parts
 that reduce a symbolic size, as attention does a growing cache of keys, run by kernels of a few capacities
-(`mugraph.integrations.masked_run`). Of other graphs with symbolic sizes (`SizedGraph`) a size gets kernels when it comes the
-third time, and only so many sizes do.
+(`mugraph.integrations.masked_run`). Of other graphs with symbolic sizes, and where more is computed at such a size than these
+parts, a size gets kernels when it comes the third time (`SizedGraph`), and only so many sizes do.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from mugraph.errors import InvalidInput
 from mugraph.frontend.capture import captured
 from mugraph.frontend.graph_passes import concrete, numbers_of, owner_of, ready_to_cut
 from mugraph.frontend.library import mark_constant
-from mugraph.frontend.masked_parts import MaskedPart, masked_parts, with_parts
+from mugraph.frontend.masked_parts import MaskedPart, computes_elsewhere, masked_parts, with_parts
 from mugraph.frontend.node_traits import bytes_of
 from mugraph.frontend.partition import Partition, Piece
 from mugraph.frontend.symbolic_axis import SizeMatters
@@ -212,9 +212,9 @@ def _at_all_sizes(options: PieceOptions, module: fx.GraphModule) -> Callable[...
     """The optimized graph; with symbolic sizes, what has fixed ones in it, and at sizes that keep coming everything."""
     graphs: GraphsByForm = {}
     parts = masked_parts(module) if options.sizes else []
-    if parts:
-        return _with_masked_parts(options, module, parts, graphs)
-    general = _optimized(options, module, graphs).forward
+    general = _with_masked_parts(options, module, parts, graphs) if parts else _optimized(options, module, graphs).forward
+    if parts and not computes_elsewhere(module, parts):
+        return general
     numbers = numbers_of(module)
     if numbers is None:
         _log.info("a graph has symbolic sizes that its integer arguments do not decide; what depends on them stays with torch")
