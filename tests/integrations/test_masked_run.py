@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from mugraph.frontend.masked_parts import masked_parts
+from mugraph.integrations.masked_run import MaskedRun
 from mugraph.integrations.torch_compile import compilations
 
 ALL: dict[str, Any] = {"budget": 20.0, "keep": "all", "strict": True}
@@ -75,7 +77,7 @@ def test_larger_capacities_are_made_when_a_call_needs_them() -> None:
             torch.testing.assert_close(fast(x, y), torch.softmax(y @ x, 0) @ y, rtol=1e-4, atol=1e-5)
             counts.append(len(compilations))
     assert counts[1] == counts[0]
-    assert counts[2] > counts[1], "256 and 512"
+    assert counts[2] > counts[1], "256, 512 and 1024"
     assert counts[2:] == [counts[2]] * 4
 
 
@@ -87,6 +89,24 @@ def test_random_numbers_of_others_stay_what_they_are() -> None:
         fast(x)
     assert len(compilations) == 2
     assert torch.equal(state, torch.random.get_rng_state())
+
+
+@pytest.mark.parametrize(
+    ("limit", "size", "wanted"),
+    [
+        (1, 4000, [4096]),
+        (2, 4000, [2048, 4096]),
+        (3, 4000, [1024, 2048, 4096]),
+        (8, 4000, [1024, 2048, 4096, 8192, 16384]),
+        (1, 5, [128]),
+        (8, 129, [256, 512, 1024]),
+    ],
+)
+def test_capacities_that_a_call_asks_for_hold_it_however_few(limit: int, size: int, wanted: list[int]) -> None:
+    part: Any = SimpleNamespace(masked=SimpleNamespace(more=0, inputs=()), outputs=())
+    run = MaskedRun(part, lambda module, budget: None, limit)
+    run.capacities = {128: None} if limit == 8 and size == 129 else {}
+    assert run._wanted(size) == wanted
 
 
 def test_means_and_products_over_the_size_have_kernels() -> None:

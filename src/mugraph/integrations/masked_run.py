@@ -97,14 +97,16 @@ class MaskedRun:
         self.capacities = made
 
     def _wanted(self, size: int) -> list[int]:
-        """The capacities that are missing for a size and its growth, in ascending order."""
+        """The capacities that are missing for a size and its growth, in ascending order; if there may be few, what holds it."""
         wanted, slots, largest = list[int](), _SMALLEST, max(self.capacities, default=0)
-        while len(self.capacities) + len(wanted) < self.limit and slots < 2 * max(_GROWTH * size, _SMALLEST):
+        while slots < 2 * max(_GROWTH * size, _SMALLEST):
             capacity = slots - self.part.masked.more
             if capacity > largest and _GROWTH * slots >= size:
                 wanted.append(capacity)
             slots *= 2
-        return wanted
+        room = self.limit - len(self.capacities)
+        first = max(sum(capacity < size for capacity in wanted) + 1 - room, 0)
+        return wanted[first : first + room]
 
     def _made(self, capacity: int, inputs: Sequence[torch.Tensor], budget: float | None) -> AtCapacity | None:
         try:
