@@ -12,7 +12,7 @@ from checker.test_checker import Document, accepted, in_float32, write
 from mugraph.checker import Rejected, check_folder
 from mugraph.verifier import verify_graphs
 from verifier.graphs import rmsnorm
-from verifier.stacks import as_written, halved, rewritten, stacked
+from verifier.stacks import SLICED, as_written, halved, rewritten, stacked
 
 LAYERS = stacked(as_written, as_written), stacked(rewritten, rewritten)
 
@@ -39,6 +39,13 @@ def test_a_wrong_layer_is_found_by_evaluation(tmp_path: Path, depth: int) -> Non
 
     folder = write(tmp_path / "saved", LAYERS[0], wrong, forge, in_float32(rmsnorm(), rmsnorm()))
     with pytest.raises(Rejected, match=r"piece \d+ of the proof: .*found by evaluation"):
+        check_folder(folder, seed=0)
+
+
+def test_tensors_are_not_equal_where_what_both_equal_has_no_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mugraph.verifier.cut_points._is_free", lambda *_: True)
+    folder = write(tmp_path / "saved", *SLICED, floats=in_float32(rmsnorm(), rmsnorm()))
+    with pytest.raises(Rejected, match="only where others have values"):
         check_folder(folder, seed=0)
 
 

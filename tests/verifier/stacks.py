@@ -45,3 +45,26 @@ def stacked(*layers: Layer) -> Graph:
 
     shapes = ((WIDTH,), (WIDTH, WIDTH), (WIDTH, WIDTH))
     return program(function, (ROWS, WIDTH), *(shapes * len(layers)))
+
+
+def _of_root(x: ProgramTensor) -> ProgramTensor:
+    root = x.sqrt()
+    return root * root
+
+
+def _rows(first: ProgramTensor, second: ProgramTensor) -> ProgramTensor:
+    return first.slice(0, 0, 1) + second.slice(0, 1, 1)
+
+
+def _sliced(x: ProgramTensor) -> ProgramTensor:
+    squared = _of_root(x)
+    return _rows((x * x).sqrt(), squared)
+
+
+def _sliced_and_wrong(x: ProgramTensor) -> ProgramTensor:
+    same = (x + x) / 2
+    return _rows(same, (x * x).sqrt())
+
+
+SLICED = program(_sliced, (2, WIDTH)), program(_sliced_and_wrong, (2, WIDTH))
+"""|x| against x in one row, where the square of a root of x, which both equal where it has a value, is needed of the other."""

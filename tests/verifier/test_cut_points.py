@@ -15,12 +15,12 @@ from mugraph.ir.graph import Value
 from mugraph.ir.program import ProgramTensor
 from mugraph.testing import agree
 from mugraph.testing.mutants import mutants
-from mugraph.verifier import Certificate, recheck, verify_graphs
+from mugraph.verifier import Certificate, cut_points, recheck, verify_graphs
 from mugraph.verifier.cut_points import graphs_of
 from mugraph.verifier.prover import verify
 
 from .graphs import program
-from .stacks import ROWS, WIDTH, as_written, halved, rewritten, stacked
+from .stacks import ROWS, SLICED, WIDTH, as_written, halved, rewritten, stacked
 
 DEPTH = 3
 
@@ -73,6 +73,19 @@ def test_a_cut_that_hides_what_is_needed_is_passed_over() -> None:
 
     shapes = ((3, 4), (4, 4))
     assert verify_graphs(program(left, *shapes), program(right, *shapes)).equivalent
+
+
+def test_what_is_equal_to_one_tensor_is_not_equal_where_that_has_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    """sqrt(x)**2 is x by one law of roots, and sqrt(x * x) by another: these are equal where x is not negative."""
+    verdict = verify_graphs(*SLICED)
+    assert verdict.equivalent is False
+    assert verdict.counterexample is not None
+    with monkeypatch.context() as broken:
+        broken.setattr(cut_points, "_is_free", lambda *_: True)
+        wrong = verify_graphs(*SLICED)
+    assert wrong.equivalent
+    with pytest.raises(InvalidInput, match="equal only where all of it is defined"):
+        recheck(wrong.certificate, *SLICED)
 
 
 def certificate_of_layers() -> tuple[Graph, Graph, Certificate]:

@@ -30,10 +30,14 @@ def pieces_of(left: Json, right: Json, certificate: Json) -> Iterator[Piece]:
     outputs = {((i, j), (k, n)) for (i, j), (k, n) in zip(left["outputs"], right["outputs"], strict=True)}
     if missing := outputs - {*pairs}:
         raise Rejected(f"certificate.json: no piece is about the output that node {min(missing)[0][0]} of program.json gives")
+    free: list[bool] = []
     for number, (pair, entry) in enumerate(zip(pairs, listed, strict=True)):
         cuts = [[_earlier(pairs, number, member) for member in members] for members in entry["cuts"]]
         if not all(map(_is_joined, cuts)):
             raise Rejected(f"certificate.json: piece {number} takes tensors for equal of which no piece says so")
+        if any(len(members) > 1 and not all(free[earlier] for earlier in members) for members in entry["cuts"]):
+            raise Rejected(f"certificate.json: piece {number} takes tensors for equal that are so only where others have values")
+        free.append(_is_free(entry, free))
         ours, theirs = (
             _Side(graph, pair[side], [{cut[side] for cut in members} for members in cuts])
             for side, graph in enumerate((left, right))
@@ -70,6 +74,13 @@ def _is_joined(pairs: Sequence[tuple[Value, Value]]) -> bool:
             joined |= {(0, pair[0]), (1, pair[1])}
             waiting.remove(pair)
     return bool(pairs)
+
+
+def _is_free(entry: Json, free: Sequence[bool]) -> bool:
+    """Whether a piece, and those before it that it rests on, are tested with functions of which nothing is known."""
+    difference = entry["certificate"].get("difference")
+    alone = difference is None or (difference["radicand"] is None and difference["properties"] is False)
+    return alone and all(free[earlier] for members in entry["cuts"] for earlier in members)
 
 
 def _shape(graph: Json, value: Value) -> list[int]:

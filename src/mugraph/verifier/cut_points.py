@@ -22,7 +22,7 @@ from mugraph.ir.arithmetic import Array
 from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import VIEWS, Graph, Level, Shape, Tensor, Value
-from mugraph.verifier.certificate import Certificate, ProvedPiece
+from mugraph.verifier.certificate import Certificate, ProvedPiece, digest
 from mugraph.verifier.known_values import Known
 from mugraph.verifier.parallel_axes import shared_slice
 from mugraph.verifier.vectorized_eval import evaluate_batched
@@ -79,6 +79,7 @@ def of_inputs(known: Known, inputs: Sequence[int]) -> Known:
 def check_pieces(left: Graph, right: Graph, pieces: Sequence[ProvedPiece]) -> None:
     """Raise InvalidInput unless pieces are of tensors of the graphs, cut at what is equal, and the outputs are among them."""
     pairs = [Pair(piece.left, piece.right) for piece in pieces]
+    free: list[bool] = []
     for number, (pair, piece) in enumerate(zip(pairs, pieces, strict=True)):
         for graph, value in zip((left, right), pair, strict=True):
             if not (0 <= value.node < len(graph.nodes) and 0 <= value.output < len(graph.nodes[value.node].outputs)):
@@ -87,6 +88,9 @@ def check_pieces(left: Graph, right: Graph, pieces: Sequence[ProvedPiece]) -> No
             raise InvalidInput(f"certificate: piece {number} is of tensors of different shapes")
         if not all(_are_linked([pairs[earlier] for earlier in members]) for members in piece.cuts):
             raise InvalidInput(f"certificate: piece {number} has a cut whose tensors are not shown to be equal")
+        if any(len(members) > 1 and not all(free[earlier] for earlier in members) for members in piece.cuts):
+            raise InvalidInput(f"certificate: piece {number} has a cut of several pairs, equal only where all of it is defined")
+        free.append(_is_free(piece, free))
     if not {*map(Pair, left.outputs, right.outputs)} <= {*pairs}:
         raise InvalidInput("certificate: there is no piece for some of the outputs")
 
@@ -96,6 +100,14 @@ def _are_linked(pairs: Sequence[Pair]) -> bool:
     return all(
         any(pair.left == other.left or pair.right == other.right for other in pairs[:n]) for n, pair in enumerate(pairs) if n
     )
+
+
+def _is_free(piece: ProvedPiece, free: Sequence[bool]) -> bool:
+    """Whether a piece, and those it is cut at, hold for any functions: then what is equal to the same tensor is equal, even where
+    that one has no value. `free` says so of the pieces before it."""
+    difference = piece.certificate.difference
+    alone = difference is None or (difference.radicand is None and not difference.properties)
+    return alone and all(free[earlier] for members in piece.cuts for earlier in members)
 
 
 def _sides(left: Graph, right: Graph, goal: Pair, cuts: Sequence[Sequence[Pair]]) -> tuple[Graph, Graph, tuple[int, ...]]:
@@ -171,6 +183,8 @@ class _Chain:
     prove: Prove
     pieces: list[ProvedPiece] = field(default_factory=list)
     passed_over: int = 0
+    _free: list[bool] = field(default_factory=list)
+    """Which pieces hold for any functions."""
     _equal: list[list[int]] = field(default_factory=list)
     """Numbers of pieces whose tensors are all equal."""
     _places: tuple[dict[Value, int], dict[Value, int]] = field(default_factory=lambda: ({}, {}))
@@ -208,12 +222,15 @@ class _Chain:
         if certificate is None or not certificate.accepted:
             self.passed_over += 1
             return False
-        self._keep(ProvedPiece(goal.left, goal.right, cuts, certificate))
+        piece = ProvedPiece(goal.left, goal.right, cuts, certificate)
+        unchanged = (certificate.left, certificate.right) == (digest(left), digest(right))  # by identities, too
+        self._keep(piece, unchanged and _is_free(piece, self._free))
         return True
 
-    def _keep(self, piece: ProvedPiece) -> None:
-        """Make a pair a cut, or join it to one that has a tensor of it; two cuts stay two."""
+    def _keep(self, piece: ProvedPiece, free: bool) -> None:
+        """Make a pair a cut, or join it to one that has a tensor of it if both are free; two cuts stay two."""
         self.pieces.append(piece)
+        self._free.append(free)
         ours, theirs = (places.get(value) for places, value in zip(self._places, (piece.left, piece.right), strict=True))
         if ours is not None and theirs is not None:
             return
@@ -221,6 +238,8 @@ class _Chain:
         if number is None:
             number = len(self._equal)
             self._equal.append([])
+        elif not (free and all(self._free[earlier] for earlier in self._equal[number])):
+            return
         self._equal[number].append(len(self.pieces) - 1)
         for places, value in zip(self._places, (piece.left, piece.right), strict=True):
             places[value] = number
