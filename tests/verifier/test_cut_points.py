@@ -132,6 +132,9 @@ def test_what_is_no_proof_is_refused() -> None:
         recheck(_changed(certificate, left=Value(len(left.nodes))), left, right)
     with pytest.raises(InvalidInput, match="does not follow"):
         recheck(replace(certificate, error_bound=2.0**-200), left, right)
+    less = replace(certificate, passed_over=-1)
+    with pytest.raises(InvalidInput, match="passed_over"):
+        recheck(_bounded(less), left, right)
     wrong = stacked(rewritten, halved)
     with pytest.raises(InvalidInput, match="is not the one"):
         recheck(certificate, left, wrong)

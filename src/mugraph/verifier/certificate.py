@@ -206,6 +206,8 @@ class Certificate:
         most = len(draws) + self.difference.redraws if self.error_bound is not None and self.difference else math.inf
         if draws != sorted(set(draws)) or (draws and draws[-1] >= most):
             raise InvalidInput(f"certificate: rounds of the draws {draws} are not distinct tests in order")
+        if self.passed_over < 0:
+            raise InvalidInput(f"certificate: passed_over is {self.passed_over}, and less than nothing was not tried")
         bound = self.bound_of_entries
         if self.error_bound is not None and (bound is None or not math.isclose(self.error_bound, bound, rel_tol=1e-9)):
             raise InvalidInput(f"certificate: error_bound {self.error_bound} does not follow from its entries ({bound} does)")
