@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from mugraph.testing.mutants import mutants
 from mugraph.verifier import Certificate, cut_points, recheck, verify_graphs
 from mugraph.verifier.cut_points import graphs_of
 from mugraph.verifier.prover import verify
+from mugraph.verifier.random_tests import by_random_tests
 
 from .graphs import program
 from .stacks import ROWS, SLICED, WIDTH, as_written, halved, rewritten, stacked
@@ -86,6 +88,15 @@ def test_what_is_equal_to_one_tensor_is_not_equal_where_that_has_no_value(monkey
     assert wrong.equivalent
     with pytest.raises(InvalidInput, match="equal only where all of it is defined"):
         recheck(wrong.certificate, *SLICED)
+
+
+def test_no_bound_of_the_whole_is_computed_after_pieces_took_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mugraph.verifier.random_tests._PIECES_FIRST", 0)
+    monkeypatch.setattr("mugraph.verifier.random_tests.composed", lambda *_: time.sleep(0.3))
+    monkeypatch.setattr("mugraph.verifier.random_tests.difference_of", lambda *_, **__: pytest.fail("of the whole"))
+    verdict = by_random_tests(stacked(as_written), stacked(rewritten), budget=0.3)
+    assert verdict.certificate.tests == "unfinished"
+    assert len(verdict.certificate.rounds) == 1
 
 
 def certificate_of_layers() -> tuple[Graph, Graph, Certificate]:
