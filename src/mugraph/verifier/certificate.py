@@ -68,7 +68,7 @@ class Certificate:
     what comparing the kernels with float64 found, None where none were run.
 
     A proof in `pieces` has its tests in those, and none of its own: pairs of tensors of the two graphs, each with a certificate,
-    the graphs' outputs among them. `passed_over` pairs were tried, and are no part of it.
+    the graphs' outputs among them. `passed_over` tries to prove pairs were in vain, and are no part of it.
     """
 
     left: str

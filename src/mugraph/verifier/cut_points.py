@@ -45,20 +45,20 @@ class Pair(NamedTuple):
 
 
 def composed(
-    left: Graph, right: Graph, known: Known, max_error: float, prove: Prove
+    left: Graph, right: Graph, known: Known, max_error: float, provers: Sequence[Prove]
 ) -> tuple[tuple[ProvedPiece, ...], int] | None:
-    """The pieces of a proof that two kernel graphs on the same inputs are equal, and how many pairs were passed over.
+    """The pieces of a proof that two kernel graphs on the same inputs are equal, and how many tries were passed over.
 
-    The bounds on the error of all tries together are at most `max_error`. None where there is nothing to cut, or an output is
-    not proved.
+    Each piece is put to the provers in turn. The bounds on the error of all tries together are at most `max_error`. None where
+    there is nothing to cut, or an output is not proved.
     """
     outputs = list(map(Pair, left.outputs, right.outputs))
     proposed = _proposals(left, right, outputs, known)
     if not set(proposed) - set(outputs):
         return None
     goals = tuple(dict.fromkeys([*proposed, *outputs]))
-    share = max_error / 2 ** math.ceil(math.log2(_TRIES * len(goals)))
-    chain = _Chain(left, right, known, share, prove)
+    share = max_error / 2 ** math.ceil(math.log2(_TRIES * len(provers) * len(goals)))
+    chain = _Chain(left, right, known, share, provers)
     if all(chain.proves(goal) or goal not in outputs for goal in goals):
         return tuple(chain.pieces), chain.passed_over
     return None
@@ -180,7 +180,7 @@ class _Chain:
     known: Known
     share: float
     """The error that each try may have."""
-    prove: Prove
+    provers: Sequence[Prove]
     pieces: list[ProvedPiece] = field(default_factory=list)
     passed_over: int = 0
     _free: list[bool] = field(default_factory=list)
@@ -218,14 +218,22 @@ class _Chain:
         cuts = tuple(tuple(self._equal[number]) for number in used)
         pairs = [[Pair(self.pieces[number].left, self.pieces[number].right) for number in members] for members in cuts]
         left, right, inputs = _sides(self.left, self.right, goal, pairs)
-        certificate = self.prove(left, right, self.share, of_inputs(self.known, inputs))
-        if certificate is None or not certificate.accepted:
-            self.passed_over += 1
+        certificate = self._certificate(left, right, of_inputs(self.known, inputs))
+        if certificate is None:
             return False
         piece = ProvedPiece(goal.left, goal.right, cuts, certificate)
         unchanged = (certificate.left, certificate.right) == (digest(left), digest(right))  # by identities, too
         self._keep(piece, unchanged and _is_free(piece, self._free))
         return True
+
+    def _certificate(self, left: Graph, right: Graph, known: Known) -> Certificate | None:
+        """What the first prover says that shows the sides of a piece to be equal."""
+        for prove in self.provers:
+            certificate = prove(left, right, self.share, known)
+            if certificate is not None and certificate.accepted:
+                return certificate
+            self.passed_over += 1
+        return None
 
     def _keep(self, piece: ProvedPiece, free: bool) -> None:
         """Make a pair a cut, or join it to one that has a tensor of it if both are free; two cuts stay two."""

@@ -9,7 +9,6 @@ equivalent that was not proved or tested.
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -193,12 +192,12 @@ class _Evidence:
         used: set[str] = set()
 
         def prove(ours: Graph, theirs: Graph, max_error: float, known: Known) -> Certificate | None:
-            tests = functools.partial(prove_piece, self.seed, self.deadline)
-            certificate = tests(ours, theirs, max_error, known)
-            if certificate is not None and certificate.accepted:
-                return certificate
+            if late(self.deadline):
+                return None
             (ours, names), (theirs, more) = simplified(ours), simplified(theirs)
-            certificate = tests(ours, theirs, max_error, known) if names or more else None
+            if not (names or more):
+                return None
+            certificate = prove_piece(self.seed, self.deadline, ours, theirs, max_error, known)
             if certificate is not None and certificate.accepted:
                 used.update(names, more)
             return certificate

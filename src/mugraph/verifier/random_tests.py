@@ -207,15 +207,15 @@ def _recheck_pieces(certificate: Certificate, left: Graph, right: Graph, known: 
 
 
 def in_pieces(
-    a: Graph, b: Graph, known: Known, max_error: float, seed: int | None, deadline: float | None, prove: Prove | None = None
+    a: Graph, b: Graph, known: Known, max_error: float, seed: int | None, deadline: float | None, *more: Prove
 ) -> Verdict | None:
     """The verdict of a proof that is put together of those of pieces; None where there is none.
 
-    `prove` says what shows that the sides of a piece are equal, by default tests with a bound.
+    Tests with a bound show that the sides of a piece are equal; if they do not, `more` may.
     """
-    prove = functools.partial(prove_piece, seed, deadline) if prove is None else prove
+    provers: list[Prove] = [functools.partial(prove_piece, seed, deadline), *more]
     left, right, values = _cores(a, b, known)
-    found = None if late(deadline) else composed(left, right, values, max_error, prove)
+    found = None if late(deadline) else composed(left, right, values, max_error, provers)
     if found is None:
         return None
     pieces, passed_over = found

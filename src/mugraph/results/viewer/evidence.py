@@ -87,7 +87,7 @@ def _tests_text(certificate: Certificate) -> str:
 
 def _pieces_text(certificate: Certificate) -> str:
     tested = sum(not piece.certificate.untested for piece in certificate.pieces)
-    over = f"; {certificate.passed_over} more pairs were tried" if certificate.passed_over else ""
+    over = f"; {certificate.passed_over} more tries were in vain" if certificate.passed_over else ""
     return (
         f"{len(certificate.pieces)} pairs of tensors, one of each graph, each proved with those below it as inputs; "
         f"{tested} took tests, the others are computed alike{over}"
