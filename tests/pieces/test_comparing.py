@@ -176,3 +176,20 @@ def test_programs_and_all_weights_are_refused_as_ever() -> None:
         mugraph.verify(program, lambda x: x.logcumsumexp(0), floats((4,))())
     with pytest.raises(InvalidInput, match="cannot"):
         mugraph.verify(3, lambda x: x.logcumsumexp(0), floats((4,))())  # type: ignore[arg-type]
+
+
+def test_tests_of_proofs_in_pieces_are_counted() -> None:
+    def softmax_twice(x: torch.Tensor, w: torch.Tensor) -> Any:
+        for _ in range(2):
+            x = torch.softmax(x @ w, -1)
+        return torch.linalg.inv(x)
+
+    def sums_first(x: torch.Tensor, w: torch.Tensor) -> Any:
+        for _ in range(2):
+            e = torch.exp(x @ w)
+            x = e / e.sum(-1, keepdim=True)
+        return torch.linalg.inv(x)
+
+    verdict = mugraph.verify(softmax_twice, sums_first, (torch.randn(4, 4), torch.randn(4, 4)))
+    assert verdict.equivalent
+    assert verdict.certificate.tests_run > 0

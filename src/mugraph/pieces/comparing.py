@@ -349,7 +349,7 @@ class _Comparison:
         used = tuple(dict.fromkeys(name for verdict in self.verdicts for name in verdict.properties))
         domains = dict.fromkeys(verdict.domain for verdict in self.verdicts if verdict.domain)
         base = _verdict(*self.sides, Outcome.EQUIVALENT, "", self.max_error, self.seed, question=self._question())
-        rounds = tuple(each for verdict in self.verdicts for each in verdict.certificate.rounds)
+        rounds = tuple(each for verdict in self.verdicts for each in verdict.certificate.all_rounds)
         certificate = replace(base.certificate, error_bound=bound, readings=read, rounds=rounds, tests=Tests.AGREED)
         return replace(base, certificate=certificate, properties=used, domain=" and ".join(domains))
 

@@ -139,9 +139,14 @@ class Certificate:
         return self.left == self.right and not self.rounds
 
     @property
+    def all_rounds(self) -> tuple[Round, ...]:
+        """The random tests, those of pieces included."""
+        return (*self.rounds, *(each for piece in self.pieces for each in piece.certificate.all_rounds))
+
+    @property
     def tests_run(self) -> int:
         """How many random tests there were, those of pieces included."""
-        return len(self.rounds) + sum(len(piece.certificate.rounds) for piece in self.pieces)
+        return len(self.all_rounds)
 
     @property
     def differences(self) -> tuple[Difference, ...]:
