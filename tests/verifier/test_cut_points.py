@@ -125,7 +125,7 @@ def _without_outputs(certificate: Certificate, left: Graph) -> Certificate:
     return replace(certificate, pieces=kept)
 
 
-def _changed(certificate: Certificate, **entries: Any) -> Certificate:
+def _changed(certificate: Certificate, /, **entries: Any) -> Certificate:
     """The last piece, which has cuts, with other entries."""
     *others, last = certificate.pieces
     return replace(certificate, pieces=(*others, replace(last, **entries)))
@@ -144,6 +144,9 @@ def test_what_is_no_proof_is_refused() -> None:
         recheck(_changed(certificate, left=Value(len(left.nodes))), left, right)
     with pytest.raises(InvalidInput, match="does not follow"):
         recheck(replace(certificate, error_bound=2.0**-200), left, right)
+    nested = replace(certificate, max_error=certificate.pieces[0].certificate.max_error)
+    with pytest.raises(InvalidInput, match="in pieces itself"):
+        recheck(_bounded(_changed(certificate, certificate=nested)), left, right)
     less = replace(certificate, passed_over=-1)
     with pytest.raises(InvalidInput, match="passed_over"):
         recheck(_bounded(less), left, right)

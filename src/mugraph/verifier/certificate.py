@@ -258,6 +258,8 @@ class ProvedPiece:
         """Whether the piece of this number is proved, and cut at earlier ones only; raises InvalidInput."""
         if not self.certificate.accepted or self.certificate.max_error != max_error:
             raise InvalidInput(f"certificate: piece {number} is not proved, or up to another error than the others")
+        if self.certificate.pieces:
+            raise InvalidInput(f"certificate: piece {number} is in pieces itself")
         if any(not members or not all(0 <= earlier < number for earlier in members) for members in self.cuts):
             raise InvalidInput(f"certificate: piece {number} is cut where nothing is proved before it")
 
