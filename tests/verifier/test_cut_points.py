@@ -18,7 +18,7 @@ from mugraph.testing import agree
 from mugraph.testing.mutants import mutants
 from mugraph.verifier import Certificate, cut_points, recheck, verify_graphs
 from mugraph.verifier.certificate import digest
-from mugraph.verifier.cut_points import graphs_of
+from mugraph.verifier.cut_points import check_pieces, graphs_of
 from mugraph.verifier.prover import verify
 from mugraph.verifier.random_tests import by_random_tests
 
@@ -183,3 +183,10 @@ def test_pieces_may_be_equal_by_identities_of_functions() -> None:
     sides = graphs_of(program(left, *shapes), program(right, *shapes), pieces)
     by_identities = [piece for piece, (ours, _, _) in zip(pieces, sides, strict=True) if piece.certificate.left != digest(ours)]
     assert verdict.certificate.passed_over >= len(by_identities) > 0, "tests of these pieces as they are may have been wrong, too"
+
+
+def test_a_tensor_that_no_output_needs_is_no_cut() -> None:
+    left, right, certificate = certificate_of_layers()
+    unused = left.with_nodes((*left.nodes, left.nodes[certificate.pieces[0].left.node]), left.outputs)
+    with pytest.raises(InvalidInput, match="no output needs"):
+        check_pieces(unused, right, [replace(certificate.pieces[0], left=Value(len(left.nodes))), *certificate.pieces[1:]])

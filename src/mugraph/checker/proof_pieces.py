@@ -30,6 +30,7 @@ def pieces_of(left: Json, right: Json, certificate: Json) -> Iterator[Piece]:
     outputs = {((i, j), (k, n)) for (i, j), (k, n) in zip(left["outputs"], right["outputs"], strict=True)}
     if missing := outputs - {*pairs}:
         raise Rejected(f"certificate.json: no piece is about the output that node {min(missing)[0][0]} of program.json gives")
+    wanted = _needed(left), _needed(right)
     free: list[bool] = []
     for number, (pair, entry) in enumerate(zip(pairs, listed, strict=True)):
         cuts = [[_earlier(pairs, number, member) for member in members] for members in entry["cuts"]]
@@ -37,6 +38,10 @@ def pieces_of(left: Json, right: Json, certificate: Json) -> Iterator[Piece]:
             raise Rejected(f"certificate.json: piece {number} takes tensors for equal of which no piece says so")
         if any(len(members) > 1 and not all(free[earlier] for earlier in members) for members in entry["cuts"]):
             raise Rejected(f"certificate.json: piece {number} takes tensors for equal that are so only where others have values")
+        if pair[0][0] not in wanted[0] or pair[1][0] not in wanted[1]:
+            raise Rejected(
+                f"certificate.json: piece {number} is about a tensor that no output needs"
+            )
         free.append(_is_free(entry, free))
         ours, theirs = (
             _Side(graph, pair[side], [{cut[side] for cut in members} for members in cuts])
@@ -47,6 +52,15 @@ def pieces_of(left: Json, right: Json, certificate: Json) -> Iterator[Piece]:
         if _shapes(piece.left) != _shapes(piece.right) or _shape(left, pair[0]) != _shape(right, pair[1]):
             raise Rejected(f"certificate.json: piece {number} is about tensors of different shapes")
         yield piece
+
+
+def _needed(graph: Json) -> set[int]:
+    """The nodes that outputs are computed of."""
+    found = {node for node, _ in graph["outputs"]}
+    for index in reversed(range(len(graph["nodes"]))):
+        if index in found:
+            found |= {node for node, _ in graph["nodes"][index]["inputs"]}
+    return found
 
 
 def _value(graph: Json, listed: Sequence[int]) -> Value:

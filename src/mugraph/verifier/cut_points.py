@@ -9,7 +9,6 @@ compose"). A cut that hides what a later piece needs to know is passed over, and
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -84,6 +83,8 @@ def check_pieces(left: Graph, right: Graph, pieces: Sequence[ProvedPiece]) -> No
         for graph, value in zip((left, right), pair, strict=True):
             if not (0 <= value.node < len(graph.nodes) and 0 <= value.output < len(graph.nodes[value.node].outputs)):
                 raise InvalidInput(f"certificate: piece {number} is of no tensors of the graphs")
+            if value.node not in graph.needed():
+                raise InvalidInput(f"certificate: piece {number} is of a tensor that no output needs")
         if left.tensor(pair.left).shape != right.tensor(pair.right).shape:
             raise InvalidInput(f"certificate: piece {number} is of tensors of different shapes")
         if not all(_are_linked([pairs[earlier] for earlier in members]) for members in piece.cuts):
@@ -261,19 +262,24 @@ def _proposals(left: Graph, right: Graph, outputs: Sequence[Pair], known: Known)
     if not all(_agree(ours[pair.left], theirs[pair.right]) for pair in outputs):
         return []
     by_shape: dict[Shape, list[Value]] = {}
-    for value in filter(functools.partial(_is_computed, left), ours):
+    for value in _computed(left):
         by_shape.setdefault(left.tensor(value).shape, []).append(value)
     return [
         Pair(other, value)
-        for value in filter(functools.partial(_is_computed, right), theirs)
+        for value in _computed(right)
         for other in by_shape.get(right.tensor(value).shape, [])
         if not (_is_view(left, other) and _is_view(right, value)) and _agree(ours[other], theirs[value])
     ]
 
 
-def _is_computed(graph: Graph, value: Value) -> bool:
-    node = graph.nodes[value.node]
-    return not (node.is_input or node.is_constant) and graph.tensor(value).dtype.is_floating
+def _computed(graph: Graph) -> list[Value]:
+    """The tensors of numbers that outputs need, but for inputs and constants."""
+    return [
+        Value(index, output)
+        for index in sorted(graph.needed())
+        for output, tensor in enumerate(graph.nodes[index].outputs)
+        if tensor.dtype.is_floating and not (graph.nodes[index].is_input or graph.nodes[index].is_constant)
+    ]
 
 
 def _is_view(graph: Graph, value: Value) -> bool:
