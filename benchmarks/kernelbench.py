@@ -235,6 +235,9 @@ def summary(found: Sequence[Record]) -> dict[str, Any]:
         f"share_with_{SHARE}_of_the_bytes": _mean(entry["byte_share"] >= SHARE for entry in ran),
         f"one_program_or_{SHARE}_of_the_bytes": _mean(e["one_program"] or e["byte_share"] >= SHARE for e in ran),
         f"{SHARE}_of_the_bytes_with_lone_library_kernels": _mean(_with_library(entry) >= SHARE for entry in ran),
+        f"one_program_or_{SHARE}_of_the_bytes_with_lone_library_kernels": _mean(
+            entry["one_program"] or _with_library(entry) >= SHARE for entry in ran
+        ),
         "found": _mean(entry["found"] for entry in ran),
         **{f"geometric_mean_against_{name}": _geometric(e["ratios"][name] for e in timed) for name in ("eager", "inductor")},
         "fast_1": _mean(min(entry["ratios"].values()) >= 1 for entry in timed),

@@ -39,9 +39,7 @@ def pieces_of(left: Json, right: Json, certificate: Json) -> Iterator[Piece]:
         if any(len(members) > 1 and not all(free[earlier] for earlier in members) for members in entry["cuts"]):
             raise Rejected(f"certificate.json: piece {number} takes tensors for equal that are so only where others have values")
         if pair[0][0] not in wanted[0] or pair[1][0] not in wanted[1]:
-            raise Rejected(
-                f"certificate.json: piece {number} is about a tensor that no output needs"
-            )
+            raise Rejected(f"certificate.json: piece {number} is about a tensor that no output needs")
         free.append(_is_free(entry, free))
         ours, theirs = (
             _Side(graph, pair[side], [{cut[side] for cut in members} for members in cuts])

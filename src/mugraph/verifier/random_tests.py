@@ -16,7 +16,7 @@ from mugraph.support.seeds import seed_or_fresh
 from mugraph.verifier.bounds import Difference, difference_of
 from mugraph.verifier.certificate import Certificate, Outcome, ProvedPiece, Tests, digest
 from mugraph.verifier.counterexamples import Counterexample, find_witness, signature_mismatch
-from mugraph.verifier.cut_points import Prove, check_pieces, composed, graphs_of, of_inputs
+from mugraph.verifier.cut_points import Prove, check_pieces, composed, graphs_of, of_inputs, simple_slice
 from mugraph.verifier.known_values import NOTHING, Known, check_known
 from mugraph.verifier.parallel_axes import ParallelAxis, Slice, shared_slice
 from mugraph.verifier.root_semantics import TooManyRadicands
@@ -30,6 +30,8 @@ _LAWS_ROUNDS = (2, 32)
 """... but at least and at most so many times."""
 _PIECES_FIRST = 1 << 16
 """Elements of the inputs of a test beyond which a proof in pieces is tried first."""
+_MANY_OPERATORS = 100
+"""Operators beyond which that is so in any case: finding slices takes long."""
 _ROOTS_ROUNDS = 40
 """Tests without a bound where there are roots: with one root of each number, each hides a wrong sign in every second draw."""
 _LAWS_FAMILY = FieldFamily(Q_BITS[0], 840)
@@ -169,7 +171,9 @@ def by_random_tests(
 
 def are_large(a: Graph, b: Graph, known: Known = NOTHING) -> bool:
     """Whether tests of two kernel graphs on the same inputs are large, so that a proof in pieces is tried first."""
-    return signature_mismatch(a, b) is None and _Verification(*_sides(a, b, known), 0.5, None, None).is_large
+    if signature_mismatch(a, b) is not None:
+        return False
+    return len(a.kernels()) > _MANY_OPERATORS or _Verification(*_sides(a, b, known), 0.5, None, None).is_large
 
 
 def late(deadline: float | None) -> bool:
@@ -200,7 +204,7 @@ def recheck(certificate: Certificate, a: Graph, b: Graph, known: Known = NOTHING
 
 def _recheck_pieces(certificate: Certificate, left: Graph, right: Graph, known: Known) -> None:
     check_pieces(left, right, certificate.pieces)
-    if certificate.axes and certificate.axes != shared_slice(left, right).axes:
+    if certificate.axes and certificate.axes != simple_slice(left, right).axes:
         raise InvalidInput("certificate: 'axes' is not what repeating the verification gives")
     for piece, (ours, theirs, inputs) in zip(certificate.pieces, graphs_of(left, right, certificate.pieces), strict=True):
         recheck(piece.certificate, ours, theirs, of_inputs(known, inputs))
@@ -219,7 +223,7 @@ def in_pieces(
     if found is None:
         return None
     pieces, passed_over = found
-    axes = () if values else shared_slice(left, right).axes
+    axes = () if values else simple_slice(left, right).axes
     whole = Certificate(digest(a), digest(b), seed_or_fresh(seed), max_error, (), 0, axes, None, (), None, *_AGREED)
     whole = replace(whole, pieces=pieces, passed_over=passed_over, semantics=_semantics(pieces))
     return Verdict(replace(whole, error_bound=whole.bound_of_entries))
