@@ -37,6 +37,7 @@ ELSEWHERE = {
     "scripts/release": "installs into environments of its own; tests/packaging/test_release.py builds one in the slow suite",
     "TRITON_INTERPRET=1": "runs a file by itself, as tests/targets/triton/test_standalone.py does",
     "python examples/models/generate.py": "takes minutes; tests/integrations/test_models.py runs it with a small model",
+    "mugraph export": "takes a result for Triton; tests/test_cli.py runs it, tests/targets/triton/test_standalone.py its file",
     "mugraph ablate": "takes minutes; tests/test_cli.py runs it with limits",
     "mugraph bench": "takes minutes; tests/test_cli.py runs it on a small result",
 }
