@@ -79,12 +79,11 @@ def _is_joined(pairs: Sequence[tuple[Value, Value]]) -> bool:
     joined: set[tuple[int, Value]] = set()
     waiting = list(pairs)
     while waiting:
-        found = [pair for pair in waiting if not joined or {(0, pair[0]), (1, pair[1])} & joined]
-        if not found:
+        pair = next((pair for pair in waiting if not joined or {(0, pair[0]), (1, pair[1])} & joined), None)
+        if pair is None:
             return False
-        for pair in found[:1]:
-            joined |= {(0, pair[0]), (1, pair[1])}
-            waiting.remove(pair)
+        joined |= {(0, pair[0]), (1, pair[1])}
+        waiting.remove(pair)
     return bool(pairs)
 
 

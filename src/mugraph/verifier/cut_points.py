@@ -79,12 +79,13 @@ def of_inputs(known: Known, inputs: Sequence[int]) -> Known:
 def check_pieces(left: Graph, right: Graph, pieces: Sequence[ProvedPiece]) -> None:
     """Raise InvalidInput unless pieces are of tensors of the graphs, cut at what is equal, and the outputs are among them."""
     pairs = [Pair(piece.left, piece.right) for piece in pieces]
+    sides = [(graph, graph.needed()) for graph in (left, right)]
     free: list[bool] = []
     for number, (pair, piece) in enumerate(zip(pairs, pieces, strict=True)):
-        for graph, value in zip((left, right), pair, strict=True):
+        for (graph, needed), value in zip(sides, pair, strict=True):
             if not (0 <= value.node < len(graph.nodes) and 0 <= value.output < len(graph.nodes[value.node].outputs)):
                 raise InvalidInput(f"certificate: piece {number} is of no tensors of the graphs")
-            if value.node not in graph.needed():
+            if value.node not in needed:
                 raise InvalidInput(f"certificate: piece {number} is of a tensor that no output needs")
         if left.tensor(pair.left).shape != right.tensor(pair.right).shape:
             raise InvalidInput(f"certificate: piece {number} is of tensors of different shapes")
