@@ -214,12 +214,12 @@ def test_ctrl_c_between_the_searches_of_segments_keeps_what_was_found(monkeypatc
 
     with monkeypatch.context() as patched:
         patched.setattr(Search, "__post_init__", stop_at_the_second)
-        result = search(chain(900), CPU, budget=10)
+        result = search(chain(900), CPU, budget=120)
     assert len(searches) == 2
     assert result.report.interrupted
     assert result.candidates
     monkeypatch.setattr(ProgramDivision, "segments", stop)
-    result = search(chain(150), CPU, budget=10)
+    result = search(chain(150), CPU, budget=120)
     assert result.report.interrupted
     assert result.candidates
 
