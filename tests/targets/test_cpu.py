@@ -188,6 +188,7 @@ def test_special_values() -> None:
     assert 0 < results["exp"][6] < 1e-43
     np.testing.assert_array_equal(results["log"][:4], [-inf, inf, nan, nan])
     np.testing.assert_array_equal(results["tanh"], [0, 1, -1, nan, 1, -1, -1])
+    np.testing.assert_array_equal(results["erf"], [0, 1, -1, nan, 1, -1, -1])
     np.testing.assert_array_equal(results["sigmoid"][:6], [0.5, 1, 0, nan, 1, 0])
     np.testing.assert_array_equal(results["silu"][[0, 3, 4]], [0, nan, 200])
     np.testing.assert_array_equal(results["relu"], [0, inf, 0, nan, 200, 0, 0])

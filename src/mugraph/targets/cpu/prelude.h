@@ -486,33 +486,42 @@ INLINE vec vec_log(vec x)
     return log_special(x, (log_tail(f) - 2.12194440e-4f * e) - 0.5f * (f * f) + f + 0.693359375f * e);
 }
 
+/* tanh and erf: x p(x^2) / q(x^2), up to where they are 1 in float32. */
+INLINE vec tanh_numerator(vec square)
+{
+    POLYNOMIAL(square, -9.31807596e-14f, 5.58803837e-11f, -2.08473860e-08f, 1.13038968e-05f, 0.00311806984f, 0.130965978f, 1.0f)
+    return sum;
+}
+INLINE vec tanh_denominator(vec square)
+{
+    POLYNOMIAL(square, 0.000256680447f, 0.0245512296f, 0.464299262f, 1.0f)
+    return sum;
+}
+INLINE vec erf_numerator(vec square)
+{
+    POLYNOMIAL(square, 1.98677867e-06f, 0.000284566282f, 0.00388336298f, 0.0531018041f, 0.193545520f, 1.12837911f)
+    return sum;
+}
+INLINE vec erf_denominator(vec square)
+{
+    POLYNOMIAL(square, 3.74201554e-05f, 0.00118557573f, 0.0152072897f, 0.115350187f, 0.504857779f, 1.0f)
+    return sum;
+}
+/* Within [-1, 1], and 1 or -1 for all x that were cut off. */
+INLINE vec saturated(vec y, vec x, vec inside)
+{
+    vec beyond = x - inside;
+    return at_least(at_most(y * (1.0f + beyond * beyond), 1.0f), -1.0f);
+}
 INLINE vec vec_tanh(vec x)
 {
-    vec size = vec_abs(x), square = x * x;
-    POLYNOMIAL(square, -0.00560274022f, 0.0205399375f, -0.0537053198f, 0.133309320f, -0.333332509f, 1.0f)
-    vec large = 1.0f - 2.0f / (vec_exp(2.0f * size) + 1.0f);
-    large = (vec)((ints)large | ((ints)x & (int)0x80000000));
-    return choose(square < 0.4f, x * sum, large);
+    vec inside = at_least(at_most(x, 8.7f), -8.7f), square = inside * inside;
+    return saturated(inside * tanh_numerator(square) / tanh_denominator(square), x, inside);
 }
-
-INLINE vec erf_near_zero(vec x)
-{
-    vec square = x * x;
-    POLYNOMIAL(square, 7.85386073e-05f, -0.000801019371f, 0.00518832775f, -0.0268538129f, 0.112835854f, -0.376126260f,
-               1.12837911f)
-    return x * sum;
-}
-
 INLINE vec vec_erf(vec x)
 {
-    vec size = vec_abs(x);
-    size = choose(size > 4.0f, splat(4.0f), size);
-    POLYNOMIAL(size, 2.16867629e-05f, -0.000441335287f, 0.00420455635f, -0.0252082404f, 0.108418554f, 0.633219898f, 1.12957835f,
-               -0.000188037055f)
-    vec large = 1.0f - vec_exp(-sum);
-    large = (vec)((ints)large | ((ints)x & (int)0x80000000));
-    vec y = choose(size < 1.0f, erf_near_zero(x), large);
-    return choose(x == x, y, x);
+    vec inside = at_least(at_most(x, 4.0f), -4.0f), square = inside * inside;
+    return saturated(inside * erf_numerator(square) / erf_denominator(square), x, inside);
 }
 
 /* GCC takes roots of 512 bits in two halves, and puts them together in memory. */
