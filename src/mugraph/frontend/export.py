@@ -24,7 +24,8 @@ from torch.utils._pytree import tree_map_only
 from mugraph.errors import InvalidInput, MugraphError, ShapeMismatch, UnsupportedOperator
 from mugraph.frontend.aten import ROWS
 from mugraph.frontend.kept_tensors import Held, Made
-from mugraph.frontend.pytree import Arguments, flat_results
+from mugraph.frontend.objects import leaves_of
+from mugraph.frontend.pytree import Arguments
 from mugraph.frontend.source_lines import line_of_error, with_recorded_lines
 
 _NOISY_LOGGERS = ("torch._guards", "torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
@@ -69,7 +70,7 @@ class Recorder(torch.nn.Module):
             remedy = "return it instead; where it only fills a cache, call the function once before"
             raise InvalidInput(f"{self.watch.name} keeps a tensor in {kept[0]}, which no result would do: {remedy}")
         self.watch.returned = returned
-        return [leaf for leaf in flat_results(returned)[0] if is_computed(leaf)]
+        return [leaf for leaf in leaves_of(returned) if is_computed(leaf)]
 
 
 def is_computed(leaf: Any) -> bool:

@@ -98,7 +98,7 @@ def _holds(value: Any) -> bool:
     if isinstance(value, (list, dict, torch.nn.Module, CACHE)):
         return True
     plain = isinstance(value, (torch.Tensor, type, ModuleType, FunctionType, MethodType, functools.partial))
-    return not plain and hasattr(value, "__dict__") and _is_users(type(value).__module__)
+    return not plain and hasattr(value, "__dict__") and is_users(type(value).__module__)
 
 
 def _reached(fn: Any) -> Iterator[tuple[Any, Origin]]:
@@ -130,7 +130,7 @@ def _steps(value: Any) -> Iterable[_Step]:
     if isinstance(value, torch.nn.Module):
         return _of_module(value)
     if isinstance(value, FunctionType):
-        return _of_function(value) if _is_users(value.__module__) else ()
+        return _of_function(value) if is_users(value.__module__) else ()
     if isinstance(value, MethodType):
         return _unnamed(value, "__self__", "__func__")
     if isinstance(value, functools.partial):
@@ -139,7 +139,7 @@ def _steps(value: Any) -> Iterable[_Step]:
         return [(str(key), value[key], operator.itemgetter(key)) for key in value if isinstance(key, (str, int))]
     if isinstance(value, (list, tuple)):
         return [(str(number), part, operator.itemgetter(number)) for number, part in enumerate(value)]
-    if isinstance(value, (type, ModuleType)) or not _is_users(type(value).__module__):
+    if isinstance(value, (type, ModuleType)) or not is_users(type(value).__module__):
         return ()
     attributes = [(name, getattr(value, name, None), functools.partial(_attribute, name)) for name in _attributes(value)]
     return [*attributes, *(_unnamed(value, "__call__") if callable(value) else ())]
@@ -175,7 +175,7 @@ def _of_global(name: str, value: Any, names: frozenset[str]) -> Iterator[_Step]:
     """A global of a function; of a Python module those attributes that the function names."""
     if not isinstance(value, ModuleType):
         yield name, value, functools.partial(_global, name)
-    elif _is_users(value.__name__):
+    elif is_users(value.__name__):
         for attribute in sorted(names & vars(value).keys()):
             yield f"{name}.{attribute}", vars(value)[attribute], functools.partial(_global_attribute, name, attribute)
 
@@ -186,7 +186,8 @@ def _names(code: CodeType) -> frozenset[str]:
     return frozenset(code.co_names).union(*map(_names, inner))
 
 
-def _is_users(module: str | None) -> bool:
+def is_users(module: str | None) -> bool:
+    """Whether what a module of this name defines is looked into."""
     return (module or "builtins").partition(".")[0] not in _LIBRARIES
 
 

@@ -22,6 +22,7 @@ from torch.utils._pytree import TreeSpec, keystr, tree_flatten, tree_flatten_wit
 
 from mugraph.errors import InvalidInput, ShapeMismatch
 from mugraph.frontend.calling import selection, unused_name
+from mugraph.frontend.objects import flat, has_objects, opened
 from mugraph.frontend.origins import READ_ERRORS, Origin, reader
 from mugraph.ir.graph import Graph
 from mugraph.support.user_warnings import warn_of_gradient
@@ -170,21 +171,23 @@ class Arguments:
     """The default arguments that `signature` tells of."""
     count: int = 0
     """Arguments that the example call gave by position; functions may treat what is named differently."""
+    objects: bool = False
+    """Whether objects among the arguments are opened."""
 
     @classmethod
     def of(cls, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
         """The way `fn(*args, **kwargs)` calls `fn`. Raises InvalidInput when `fn` does not take these arguments."""
         signature = _signature(fn, len(args))
         bound = _bind(signature, args, kwargs)
-        with_paths, structure = tree_flatten_with_path(dict(bound.arguments))
+        with_paths, structure = tree_flatten_with_path(opened(dict(bound.arguments)))
         names: list[str] = []
         for path, _ in with_paths:
             names.append(unused_name(_leaf_name(path), names))
         leaves = tuple(ArgumentLeaf.of(name, example) for name, (_, example) in zip(names, with_paths, strict=True))
         tensors = len(args) <= len(leaves) and all(leaf.is_tensor for leaf in leaves[: len(args)])
-        flat = all(isinstance(arg, torch.Tensor) for arg in args) and not any(leaf.is_tensor for leaf in leaves[len(args) :])
-        positional = not kwargs and tensors and flat
-        return cls(fn, signature, structure, leaves, positional, _defaults(fn), len(args))
+        alone = all(isinstance(arg, torch.Tensor) for arg in args) and not any(leaf.is_tensor for leaf in leaves[len(args) :])
+        positional = not kwargs and tensors and alone
+        return cls(fn, signature, structure, leaves, positional, _defaults(fn), len(args), has_objects(structure))
 
     @property
     def tensors(self) -> tuple[ArgumentLeaf, ...]:
@@ -201,7 +204,8 @@ class Arguments:
     def placed(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """What stands at each place in a call, defaults included. Raises InvalidInput for a call with other places."""
         arguments = dict(_bind(self._signature(len(args)), args, kwargs).arguments)
-        values, structure = tree_flatten(_in_order(arguments, self.structure))
+        found = opened(arguments, (torch.Tensor, _Mark)) if self.objects else arguments
+        values, structure = tree_flatten(_in_order(found, self.structure))
         if structure != self.structure:
             names = ", ".join(leaf.name for leaf in self.leaves)
             raise InvalidInput(f"call with the same arguments as when optimized: {names}")
@@ -209,7 +213,7 @@ class Arguments:
 
     def given(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[int | None]:
         """For each tensor of a call, which of the call's own tensors it is, in their order; None for a default argument's."""
-        tensors, structure = tree_flatten((tuple(args), dict(kwargs)))
+        tensors, structure = flat((tuple(args), dict(kwargs)))
         marks = [_Mark(number) if isinstance(value, torch.Tensor) else value for number, value in enumerate(tensors)]
         order = {mark.number: position for position, mark in enumerate(mark for mark in marks if isinstance(mark, _Mark))}
         values = self.placed(*tree_unflatten(marks, structure))
@@ -236,11 +240,12 @@ class Arguments:
         bound = inspect.BoundArguments(self.signature, tree_unflatten(values, self.structure))
         args, kwargs = _as_given(bound, self.count)
         returned = fn(*args, **kwargs)
-        left, structure = tree_flatten(dict(bound.arguments))
+        left, structure = tree_flatten(opened(dict(bound.arguments)))
         if structure != self.structure or any(map(operator.is_not, left, values)):
             name = next((leaf.name for leaf, *pair in zip(self.leaves, left, values, strict=False) if operator.is_not(*pair)), "")
-            what = f"the list or dict that {name} is in" if name else "a list or dict among its arguments"
-            raise InvalidInput(f"{getattr(fn, '__name__', 'the function')} changes {what}; copy it first, and return what is new")
+            what = f"the list, dict or object that {name} is in" if name else "a list, dict or object among its arguments"
+            remedy = 'copy it first and return what is new, or use torch.compile(..., backend="mugraph")'
+            raise InvalidInput(f"{getattr(fn, '__name__', 'the function')} changes {what}; {remedy}")
         return returned
 
 
@@ -444,13 +449,6 @@ def lies_alike(tensor: torch.Tensor, strides: Sequence[int]) -> bool:
     return all(size == 1 or own == wanted for size, own, wanted in zip(tensor.shape, have, strides, strict=True))
 
 
-def flat_results(returned: Any) -> tuple[list[Any], TreeSpec]:
-    """What a function returned as leaves and their structure; sizes are leaves, of which PyTorch would make tuples again."""
-    return tree_flatten(
-        returned, is_leaf=lambda value: isinstance(value, torch.Size) and all(type(size) is int for size in value)
-    )
-
-
 def check_value(what: str, value: object) -> None:
     """Raise InvalidInput for a value that may hold tensors where PyTorch's pytree does not find them, or may change."""
     if not isinstance(value, _VALUES):
@@ -461,7 +459,8 @@ def check_value(what: str, value: object) -> None:
 def places_of_tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[Any, ...]]:
     """Where the tensors of a call stand, in their order: position or name, then the way inside containers."""
     paths: list[tuple[Any, ...]] = []
-    for top, value in (*enumerate(args), *kwargs.items()):
+    positional, named = opened((tuple(args), dict(kwargs)))
+    for top, value in (*enumerate(positional), *named.items()):
         paths += [(top, *map(str, path)) for path, leaf in tree_flatten_with_path(value)[0] if isinstance(leaf, torch.Tensor)]
     return paths
 

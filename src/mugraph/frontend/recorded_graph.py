@@ -23,7 +23,8 @@ from mugraph.frontend.conversion import CHECKS
 from mugraph.frontend.export import is_computed
 from mugraph.frontend.graph_passes import owner_of
 from mugraph.frontend.library import mark_constant
-from mugraph.frontend.pytree import FunctionCalling, Place, Results, check_value, flat_results
+from mugraph.frontend.objects import flat
+from mugraph.frontend.pytree import FunctionCalling, Place, Results, check_value
 from mugraph.frontend.torch_casts import name_of
 from mugraph.frontend.torch_trace import (
     RecordedCall,
@@ -175,7 +176,7 @@ def _ordered(program: ExportedProgram, order: Sequence[str], outputs: Sequence[f
 
 def _results(name: str, returned: Any, nodes: Sequence[fx.Node], changed: Mapping[str, fx.Node], order: Sequence[str]) -> Results:
     """Outputs where the function has its tensors: an argument that was changed is returned itself, as one that was not is."""
-    leaves, structure = flat_results(returned)
+    leaves, structure = flat(returned)
     remaining = iter(enumerate(nodes))
     inputs = {node: order.index(placeholder) for placeholder, node in changed.items()}
     places: list[Place] = []

@@ -16,7 +16,8 @@ from torch import fx
 
 from mugraph.errors import InvalidInput
 from mugraph.frontend.graph_passes import viewed
-from mugraph.frontend.pytree import Place, Results, View, check_value, flat_results
+from mugraph.frontend.objects import ObjectKind, flat
+from mugraph.frontend.pytree import Place, Results, View, check_value
 from mugraph.ir.graph import Tensor
 
 Structure = Any
@@ -62,6 +63,8 @@ def structure_from(spec: Any, leaves: Iterator[Any]) -> Structure:
     if spec.is_leaf():
         return next(leaves)
     parts = [structure_from(child, leaves) for child in spec.children()]
+    if isinstance(spec.context, ObjectKind):
+        return Container(spec.context.kind, None, spec.context.names, tuple(parts))
     if spec.type is not dict:
         return Container(spec.type, None, spec.context, tuple(parts))
     pairs = sorted(zip(spec.context, parts, strict=True), key=lambda pair: (type(pair[0]).__name__, repr(pair[0])))
@@ -115,7 +118,7 @@ def results_of(
 
     Raises InvalidInput for two views of a tensor that is neither returned nor an argument, and for objects that may hide tensors.
     """
-    leaves, structure = flat_results(returned)
+    leaves, structure = flat(returned)
     tensors = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     first: dict[fx.Node, int] = {}
     for place, node in zip(tensors, nodes, strict=True):

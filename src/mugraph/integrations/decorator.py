@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, U
 
 import torch
 from torch.autograd import forward_ad
-from torch.utils._pytree import tree_flatten, tree_leaves
 
 from mugraph.api import superoptimize
 from mugraph.devices import device_for, resolved
 from mugraph.errors import InvalidInput, LeftToPyTorch, MugraphError, NotAProgram, ShapeMismatch, TargetUnavailable
 from mugraph.frontend import trace
+from mugraph.frontend.objects import flat, leaves_of
 from mugraph.frontend.pytree import FunctionCalling
 from mugraph.integrations.dynamic_shapes import superoptimize_dynamic
 from mugraph.pieces.piece_optimizer import PieceOptions, why_nothing
@@ -449,7 +449,7 @@ def tensors_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[torch
     """The tensors among the arguments, those inside containers too."""
     if not kwargs and all(type(arg) is torch.Tensor for arg in args):  # the usual call, without a walk
         return args
-    return [leaf for leaf in tree_leaves((tuple(args), dict(kwargs))) if isinstance(leaf, torch.Tensor)]
+    return [leaf for leaf in leaves_of((tuple(args), dict(kwargs))) if isinstance(leaf, torch.Tensor)]
 
 
 def asks_for_gradients(tensors: Sequence[torch.Tensor]) -> bool:
@@ -473,7 +473,7 @@ def _kind_of(value: Any, dims: Mapping[int, Any]) -> Any:
         return (type(value), *(_kind_of(part, {}) for part in value))
     if type(value) is dict:
         return (dict, *((key, _kind_of(part, {})) for key, part in value.items()))
-    leaves, structure = tree_flatten(value)
+    leaves, structure = flat(value)
     if len(leaves) != 1 or leaves[0] is not value:
         return (repr(structure), *(_kind_of(leaf, {}) for leaf in leaves))
     return (type(value), repr(value) if isinstance(value, (float, complex)) else value)  # 0.0 is not -0.0, and NaN is itself

@@ -18,11 +18,12 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 from mugraph.errors import MugraphError
 from mugraph.frontend.calling import arguments_of
 from mugraph.frontend.graph_passes import ready_to_cut
+from mugraph.frontend.objects import leaves_of, opened
 from mugraph.frontend.partition import Partition, Piece
 from mugraph.frontend.recorded_graph import RecordedGraph, recorded_graph
 from mugraph.frontend.source_lines import line_of_node
@@ -94,7 +95,7 @@ def superoptimized_in_pieces(
 
 def _lies_on(machine: Machine, example_inputs: ExampleInputs) -> bool:
     """Whether the tensors of a call are where the machine's kernels read them: PyTorch's part of it runs where they are."""
-    tensors = [leaf for leaf in tree_leaves(arguments_of(example_inputs)) if isinstance(leaf, torch.Tensor)]
+    tensors = [leaf for leaf in leaves_of(arguments_of(example_inputs)) if isinstance(leaf, torch.Tensor)]
     return all(moved is tensor for moved, tensor in zip(machine.moved(tensors), tensors, strict=True))
 
 
@@ -108,11 +109,8 @@ def _fastest(results: Sequence[Partitioned], example_inputs: ExampleInputs) -> P
     if len(results) == 1:
         return results[0]
     args, kwargs = _copies(arguments_of(example_inputs))
-    captured = results[0].calling.captured
-    first = len(results[0].cut.recorded.layouts) - len(captured)
-    written = [captured[number - first] for number in results[0].cut.recorded.writes if number >= first]
-    with _unchanged(written), torch.no_grad():
-        return results[quickest([functools.partial(result, *args, **kwargs) for result in results])]
+    with _unchanged(_written(results[0], args, kwargs)) as again, torch.no_grad():
+        return results[quickest([functools.partial(again(result), *args, **kwargs) for result in results])]
 
 
 def _beside(
@@ -127,22 +125,19 @@ def _beside(
     """The result after calls of it and of the function were compared and timed, which calls the function where that is best."""
     if not result.pieces and not result.cut.partition.library and not result.cut.plan.others:
         return with_report(result, fn, found=False, total_seconds=deadline.elapsed)
-    args, kwargs = arguments_of(example_inputs)
-    captured = result.calling.captured
-    first = len(result.cut.recorded.layouts) - len(captured)
-    written = [captured[number - first] for number in result.cut.recorded.writes if number >= first]
-    with _unchanged(written):
+    args, kwargs = _copies(arguments_of(example_inputs))
+    with _unchanged(_written(result, args, kwargs)) as again:
         tell(Event("compare", "what the result returns, and the function", deadline.elapsed))
         why = difference(result, fn, args, kwargs)
         if why:
             coverage = _all_left(result, f"kernels give something else than the function: {why}")
             return with_report(result, fn, found=False, coverage=coverage, total_seconds=deadline.elapsed)
         tell(Event("compare", "calls of the result and of the function", deadline.elapsed))
-        own = OwnCall(fn, *_copies((args, kwargs)))
-        comparison = own.beside(result, machine, deadline, compiled=settings.baselines)
+        own = OwnCall(again(fn), args, kwargs)
+        comparison = own.beside(again(result), machine, deadline, compiled=settings.baselines)
         clear = EAGER in comparison.duels and comparison.duels[EAGER].clear
         slower = "calls with kernels are not clearly faster than the function"
-        coverage = timed_coverage(result, *_copies((args, kwargs))) if clear else _all_left(result, slower)
+        coverage = timed_coverage(result, args, kwargs) if clear else _all_left(result, slower)
     seconds = comparison.baselines.get(EAGER)
     changes = {"found": clear, "comparison": comparison, "original_latency": seconds, "total_seconds": deadline.elapsed}
     return with_report(result, None if clear else fn, coverage=coverage, **changes)
@@ -162,7 +157,7 @@ def difference(result: Callable[..., Any], fn: Callable[..., Any], args: Sequenc
             torch.manual_seed(0)
             for _ in range(2):  # weights are packed in the second call
                 states.append(_copies((called(*own_args, **own_kwargs), own_args, own_kwargs)))
-        calls.append([torch.as_tensor(leaf) for leaf in tree_leaves(states) if isinstance(leaf, torch.Tensor | int | float)])
+        calls.append([torch.as_tensor(leaf) for leaf in leaves_of(states) if isinstance(leaf, torch.Tensor | int | float)])
     for number, (wanted, got) in enumerate(zip(*calls, strict=True)):
         try:
             torch.testing.assert_close(got, wanted, rtol=0.0, atol=_tolerance(wanted), equal_nan=True)
@@ -181,19 +176,37 @@ def _tolerance(tensor: torch.Tensor) -> float:
 
 def _copies(value: Any) -> Any:
     with torch.no_grad():
-        return tree_map_only(torch.Tensor, lambda tensor: tensor.detach().clone(), value)
+        return tree_map_only(torch.Tensor, lambda tensor: tensor.detach().clone(), opened(value))
+
+
+def _written(result: Partitioned, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """The tensors that a call changes: arguments, and what the function brings along."""
+    with torch.no_grad():
+        inputs = result.calling.flatten(args, kwargs)
+    return [inputs[number] for number in result.cut.recorded.writes]
 
 
 @contextmanager
-def _unchanged(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Tensors hold afterwards what they held before."""
-    with torch.no_grad():
-        kept = [tensor.clone() for tensor in tensors]
-        try:
-            yield
-        finally:
+def _unchanged(tensors: Sequence[torch.Tensor]) -> Iterator[Callable[[Callable[..., Any]], Callable[..., Any]]]:
+    """Tensors hold afterwards what they held before; gives what makes of a function one whose every call finds them so, too."""
+    kept = [tensor.clone() for tensor in tensors]
+
+    def restore() -> None:
+        with torch.no_grad():
             for tensor, copy in zip(tensors, kept, strict=True):
                 tensor.copy_(copy)
+
+    def again(fn: Callable[..., Any]) -> Callable[..., Any]:
+        def restored(*args: Any, **kwargs: Any) -> Any:
+            restore()
+            return fn(*args, **kwargs)
+
+        return restored if tensors else fn
+
+    try:
+        yield again
+    finally:
+        restore()
 
 
 # --- what is reported -----------------------------------------------------------------------------------------------------

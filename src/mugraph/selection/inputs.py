@@ -54,7 +54,7 @@ def torch_runner(fn: Callable[..., Any], traced: Traced, examples: Sequence[Any]
     runner raises InvalidInput where it refuses those of `examples`, a tensor per argument, too."""
     import torch
 
-    from mugraph.frontend.pytree import flat_results
+    from mugraph.frontend.objects import leaves_of
 
     names = [source.name for source in traced.sources]
     if names and not (isinstance(fn, torch.nn.Module) and all(_holds(fn, name) for name in names)):
@@ -67,7 +67,7 @@ def torch_runner(fn: Callable[..., Any], traced: Traced, examples: Sequence[Any]
         call = functools.partial(_call_with, fn, captured) if names else fn
         with torch.no_grad():
             try:
-                returned, _ = flat_results(traced.arguments.call(call, own))
+                returned = leaves_of(traced.arguments.call(call, own))
             except Exception as error:  # tracing lets pass what computing does not, such as products of two dtypes
                 if _runs(functools.partial(traced.arguments.call, fn, examples)):
                     return operator_by_operator(traced.graph)(*arrays)
