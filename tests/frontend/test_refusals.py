@@ -304,5 +304,5 @@ def named(name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
 def test_lists_and_dicts_of_the_caller_stay_as_they_are(fn: Callable[..., Any], argument: Any) -> None:
     words = str(refusal(named("f", fn), (X, argument)))
     assert words.startswith("f changes ")
-    assert words.endswith("copy it first, and return what is new")
+    assert "copy it first and return what is new" in words
     trace(lambda x, rows: fn(x, type(rows)(rows)), (X, argument))

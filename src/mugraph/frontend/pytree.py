@@ -204,12 +204,15 @@ class Arguments:
     def placed(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """What stands at each place in a call, defaults included. Raises InvalidInput for a call with other places."""
         arguments = dict(_bind(self._signature(len(args)), args, kwargs).arguments)
-        found = opened(arguments, (torch.Tensor, _Mark)) if self.objects else arguments
-        values, structure = tree_flatten(_in_order(found, self.structure))
+        values, structure = tree_flatten(_in_order(self._opened(arguments), self.structure))
         if structure != self.structure:
             names = ", ".join(leaf.name for leaf in self.leaves)
             raise InvalidInput(f"call with the same arguments as when optimized: {names}")
         return values
+
+    def _opened(self, arguments: dict[str, Any]) -> Any:
+        """The arguments of a call with their objects opened, if any were in the example call."""
+        return opened(arguments, (torch.Tensor, _Mark)) if self.objects else arguments
 
     def given(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[int | None]:
         """For each tensor of a call, which of the call's own tensors it is, in their order; None for a default argument's."""
@@ -240,7 +243,7 @@ class Arguments:
         bound = inspect.BoundArguments(self.signature, tree_unflatten(values, self.structure))
         args, kwargs = _as_given(bound, self.count)
         returned = fn(*args, **kwargs)
-        left, structure = tree_flatten(opened(dict(bound.arguments)))
+        left, structure = tree_flatten(self._opened(dict(bound.arguments)))
         if structure != self.structure or any(map(operator.is_not, left, values)):
             name = next((leaf.name for leaf, *pair in zip(self.leaves, left, values, strict=False) if operator.is_not(*pair)), "")
             what = f"the list, dict or object that {name} is in" if name else "a list, dict or object among its arguments"
