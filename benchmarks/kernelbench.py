@@ -19,8 +19,9 @@ whole calls of the result, the model, and the model under torch.compile (default
 writes `benchmarks/results/kernelbench.json`, and a run of some of them prints only.
 
 A share of bytes is what kernels run of a call of the result: none where the result calls the function itself, because nothing was
-clearly faster. With `--coverage` nothing is timed, and kernels run wherever there are any (`profile=False`). `one_program` says of such a task that kernels could run all of it. A convolution or product of matrices alone is
-a library's kernel whoever calls it; the summary counts tasks with and without those that PyTorch calls.
+clearly faster. With `--coverage` nothing is timed, and kernels run wherever there are any (`profile=False`). `one_program` says
+of a task that kernels could run all of it. A convolution or product of matrices alone is a library's kernel whoever calls it; the
+summary counts tasks with and without those that PyTorch calls.
 """
 
 from __future__ import annotations

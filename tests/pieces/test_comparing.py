@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ from torch.nn import functional as F
 
 import mugraph
 from mugraph.errors import InvalidInput
+from mugraph.verifier import Certificate
 
 
 class Pair(NamedTuple):
@@ -193,3 +195,12 @@ def test_tests_of_proofs_in_pieces_are_counted() -> None:
     verdict = mugraph.verify(softmax_twice, sums_first, (torch.randn(4, 4), torch.randn(4, 4)))
     assert verdict.equivalent
     assert verdict.certificate.tests_run > 0
+    read = Certificate.from_json(verdict.certificate.to_json())
+    assert read.error_bound == verdict.certificate.error_bound
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_certificates_are_read_back(name: str) -> None:
+    pair = PAIRS[name]
+    certificate = mugraph.verify(pair.one, pair.other, pair.inputs(), seed=1).certificate
+    assert Certificate.from_json(json.loads(json.dumps(certificate.to_json()))).to_json() == certificate.to_json()

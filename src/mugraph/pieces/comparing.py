@@ -28,12 +28,12 @@ from mugraph.frontend.pytree import FunctionCalling, places_of_tensors, same_val
 from mugraph.frontend.recorded_graph import RecordedGraph, recorded_graph
 from mugraph.frontend.returned import Structure, difference, structure_from
 from mugraph.frontend.torch_casts import DTYPES, FLOATS, draws_random_numbers, name_of, note_roundings, tensor_of
-from mugraph.ir.graph import Graph
+from mugraph.ir.graph import Graph, Value
 from mugraph.ir.readings import readings
 from mugraph.support.deadline import Deadline
 from mugraph.support.seeds import seed_or_fresh
 from mugraph.verifier import Verdict, prover
-from mugraph.verifier.certificate import Certificate, Outcome, Tests, digest
+from mugraph.verifier.certificate import Certificate, Outcome, ProvedPiece, Tests, digest
 from mugraph.verifier.counterexamples import Counterexample
 
 _UNKNOWN = frozenset({"as_strided", *UNWRITTEN})
@@ -198,6 +198,8 @@ class _Comparison:
     """Operators of the calls that both functions make."""
     verdicts: list[Verdict] = field(default_factory=list)
     """Of pairs that had to be shown equal, and were."""
+    same: dict[str, Certificate] = field(default_factory=dict)
+    """Of pairs that are one and the same program, by its digest."""
     in_vain: int = 0
     """Pairs that were not shown equal: each might have been by an error."""
 
@@ -233,7 +235,10 @@ class _Comparison:
             left, right = (self._program(side, node) for side, node in (one, other))
         except (MugraphError, KeyError):  # it reads something that no program takes
             return False
-        return digest(left) == digest(right) or self._verified(left, right)
+        if digest(left) == digest(right):
+            self.same[digest(left)] = Certificate.of_itself(digest(left), self.max_error / _QUESTIONS, self.seed)
+            return True
+        return self._verified(left, right)
 
     def _verified(self, left: Graph, right: Graph) -> bool:
         joint = [variable for variable, kind in self.kinds.items() if kind.dtype in DTYPES]
@@ -337,21 +342,29 @@ class _Comparison:
     # --- answers -------------------------------------------------------------------------------------------------------
 
     def _equivalent(self) -> Verdict:
-        bounds = [verdict.certificate.error_bound for verdict in self.verdicts]
-        bound = None if None in bounds else sum(bound for bound in bounds if bound is not None)
-        if bound is not None:
-            bound += self.in_vain * self.max_error / _QUESTIONS
+        proofs = [*self.same.values(), *(verdict.certificate for verdict in self.verdicts)]
+        pieces = tuple(ProvedPiece(Value(number, 0), Value(number, 0), (), proof) for number, proof in enumerate(proofs))
+        base = _verdict(*self.sides, Outcome.EQUIVALENT, "", self.max_error, self.seed, question=self._question())
+        certificate = replace(base.certificate, tests=Tests.AGREED)
+        if pieces:
+            certificate = replace(certificate, pieces=pieces, passed_over=self.in_vain)
+        else:  # both make the same calls, and return what these give
+            calls = f"calls of {' and '.join(side.name for side in self.sides)}"
+            certificate = replace(certificate, left=calls, right=calls)
+        bound = None if any(proof.error_bound is None for proof in proofs) else certificate.bound_of_entries
         if bound is None or bound > self.max_error:
-            pairs = len(bounds) + self.in_vain
+            pairs = len(pieces) + self.in_vain
             reason = f"undecided: {pairs} pairs were compared, and no bound below {self.max_error:.1e} covers them all"
             return _verdict(*self.sides, Outcome.UNDECIDED, reason, self.max_error, self.seed, question=self._question())
         read = tuple(dict.fromkeys(item for verdict in self.verdicts for item in verdict.certificate.readings))
         used = tuple(dict.fromkeys(name for verdict in self.verdicts for name in verdict.properties))
         domains = dict.fromkeys(verdict.domain for verdict in self.verdicts if verdict.domain)
-        base = _verdict(*self.sides, Outcome.EQUIVALENT, "", self.max_error, self.seed, question=self._question())
-        rounds = tuple(each for verdict in self.verdicts for each in verdict.certificate.all_rounds)
-        certificate = replace(base.certificate, error_bound=bound, readings=read, rounds=rounds, tests=Tests.AGREED)
-        return replace(base, certificate=certificate, properties=used, domain=" and ".join(domains))
+        return replace(
+            base,
+            certificate=replace(certificate, error_bound=bound, readings=read),
+            properties=used,
+            domain=" and ".join(domains),
+        )
 
     def _question(self) -> str:
         side = self.sides[0]

@@ -87,6 +87,8 @@ def check_pieces(left: Graph, right: Graph, pieces: Sequence[ProvedPiece]) -> No
                 raise InvalidInput(f"certificate: piece {number} is of no tensors of the graphs")
             if value.node not in needed:
                 raise InvalidInput(f"certificate: piece {number} is of a tensor that no output needs")
+        if piece.certificate.pieces:
+            raise InvalidInput(f"certificate: piece {number} is in pieces itself")
         if left.tensor(pair.left).shape != right.tensor(pair.right).shape:
             raise InvalidInput(f"certificate: piece {number} is of tensors of different shapes")
         if not all(_are_linked([pairs[earlier] for earlier in members]) for members in piece.cuts):

@@ -154,7 +154,7 @@ def by_random_tests(
     if mismatch is not None:
         return mismatched(a, b, mismatch, max_error, seed)
     if digest(a) == digest(b):
-        return Verdict(_of_itself(a, max_error, seed_or_fresh(seed)))
+        return Verdict(Certificate.of_itself(digest(a), max_error, seed_or_fresh(seed)))
     deadline = None if budget is None else time.monotonic() + budget
     verification = _Verification(*_sides(a, b, known), max_error, seed, deadline)
     cut = functools.partial(in_pieces, a, b, known, max_error, seed, deadline)
@@ -194,7 +194,7 @@ def recheck(certificate: Certificate, a: Graph, b: Graph, known: Known = NOTHING
         _recheck_pieces(certificate, *_cores(a, b, known))
         return
     if certificate.untested:
-        again = _of_itself(a, certificate.max_error, certificate.seed)
+        again = Certificate.of_itself(digest(a), certificate.max_error, certificate.seed)
     else:
         again = _Verification(*_sides(a, b, known), certificate.max_error, certificate.seed, None).tested().certificate
     for name in ("axes", "difference", "semantics", "rounds", "error_bound", "outcome"):
@@ -236,7 +236,7 @@ def prove_piece(
     if late(deadline):
         return None
     if digest(a) == digest(b):
-        return _of_itself(a, max_error, seed_or_fresh(seed))
+        return Certificate.of_itself(digest(a), max_error, seed_or_fresh(seed))
     verdict = _Verification(*_sides(a, b, known), max_error, seed, deadline).with_bound()
     return None if verdict is None else replace(verdict.certificate, left=digest(a), right=digest(b))
 
@@ -458,9 +458,3 @@ def mismatched(a: Graph, b: Graph, found: Counterexample, max_error: float, seed
     left, right, drawn = digest(a), digest(b), seed_or_fresh(seed)
     outcome, tests = Outcome.DIFFERENT, Tests.IMPOSSIBLE
     return Verdict(Certificate(left, right, drawn, max_error, (), 0, (), None, (), None, outcome, tests, str(found)), found)
-
-
-def _of_itself(graph: Graph, max_error: float, seed: int) -> Certificate:
-    """What there is to say of a graph and itself."""
-    same = digest(graph)
-    return Certificate(same, same, seed, max_error, (), 0, (), None, (), 0.0, *_AGREED)
