@@ -10,10 +10,12 @@ import pytest
 
 from mugraph.devices import Device, device_for
 from mugraph.ir import DType, Graph
+from mugraph.ir.builder import GraphBuilder
+from mugraph.ir.graph import Level
 from mugraph.ir.liveness import peak_bytes
 from mugraph.ir.program import Program
 from mugraph.search import search
-from mugraph.search.algorithm1.candidates import predicted_seconds
+from mugraph.search.algorithm1.candidates import predicted_seconds, run_of_tile
 from mugraph.search.closure.saturation import Leaf
 from mugraph.search.closure.sketch import Sketch, Step
 from mugraph.search.closure.tiers import Tier
@@ -24,6 +26,7 @@ from mugraph.search.scheduling.cost import GENERATED_EFFICIENCY, IndexSpace, Ske
 from mugraph.search.scheduling.cost_table import CostTable, Demand, kernel_seconds, short_run_factor
 from mugraph.search.scheduling.emission import KernelOutput, emit_block
 from mugraph.search.scheduling.schedule import Scheduler
+from mugraph.search.scheduling.space import Grids, Schedules
 
 from .programs import PAPER, finished
 
@@ -129,6 +132,32 @@ def test_rows_of_half_a_vector_cost_a_tenth_and_half_a_sector_twice_as_much() ->
     gpu = device_for("cuda:sm_90")
     assert [round(float(short_run_factor(gpu, float(run), 1e6)), 2) for run in (128, 64, 32, 16)] == [1.0, 1.0, 1.1, 2.43]
     assert short_run_factor(gpu, 16.0, 16.0) == 1.0  # there is no more of it
+
+
+@pytest.mark.parametrize(
+    ("grid", "loop", "run"),
+    [
+        ({0: 8}, None, 128 * 64),  # whole rows
+        ({1: 8}, None, 8),  # a part of each row
+        ({0: 128, 1: 8}, None, 64),  # a part of one row, after which the next block has the next
+        ({0: 64, 1: 8}, None, 8),  # parts of two rows
+        ({0: 128}, (1, 8), 64),  # as iterations have it
+        ({1: 8}, (0, 128), 8),  # the next iteration has another row
+    ],
+)
+def test_blocks_that_run_in_turn_read_on_where_those_before_ended(
+    grid: dict[int, int], loop: tuple[int, int] | None, run: int
+) -> None:
+    """A tensor of 128 x 64 elements, cut by the grid and by a loop along another axis."""
+    axis, count = loop or (None, 1)
+    grids = Grids([128, 64], {cut: np.array([float(parts)]) for cut, parts in grid.items()}, np.array([0]))
+    assert np.squeeze(Schedules(grids, axis, [count]).run(((0,), (1,)), loop is not None, in_turn=True)) == run
+    kernel = GraphBuilder(Level.KERNEL)
+    x = kernel.input("x", (128, 64), DType.FP32)
+    block = GraphBuilder(Level.BLOCK, grid=tuple(grid.values()), loop=count)
+    read = block.iterator(0, kernel.tensor(x), tuple(grid), axis)
+    body = block.build([read])
+    assert run_of_tile(body, body.nodes[0], block.tensor(read).shape, (128, 64), in_turn=True) == run
 
 
 def test_tiles_beyond_the_first_level_cache_cost_their_traffic_on_a_cpu() -> None:

@@ -121,9 +121,7 @@ def untiled(graph: Graph) -> Graph:
         else:
             results = _inlined(builder, node.body, operands)
             if [builder.tensor(result).shape for result in results] != [tensor.shape for tensor in node.outputs]:
-                raise InvalidGraph(
-                    f"%{index} {node.op}: one tile is not all of its tiles, as where each is summed"
-                )
+                raise InvalidGraph(f"%{index} {node.op}: one tile is not all of its tiles, as where each is summed")
             values.update((Value(index, number), result) for number, result in enumerate(results))
     return builder.build([values[value] for value in graph.outputs])
 

@@ -155,13 +155,25 @@ def _transferred(body: Graph, node: Node, device: Device, times: int) -> tuple[f
     tile = node.output if node.is_iterator else body.tensor(node.inputs[0])
     shape = _device_shape(body, node, tile.shape, times)
     whole = math.prod(shape) * tile.dtype.bytes
-    run = tile.dtype.bytes
-    for part, size in zip(reversed(tile.shape), reversed(shape), strict=True):
-        run *= part
-        if part != size:
-            break
+    run = run_of_tile(body, node, tile.shape, shape, device.operands_in_place) * tile.dtype.bytes
     factor = float(short_run_factor(device, float(run), float(whole)))
     return whole * factor, tile.bytes * factor
+
+
+def run_of_tile(body: Graph, node: Node, tile: Sequence[int], shape: Sequence[int], in_turn: bool) -> int:
+    """Elements in a contiguous run of a tile, and of those that follow it where blocks run one after the other (`in_turn`)."""
+    dim = next((dim for dim in reversed(range(len(tile))) if tile[dim] != shape[dim]), 0)
+    run = math.prod(tile[dim:])
+    return run * (shape[dim] // tile[dim]) if in_turn and math.prod(tile[:dim]) == 1 and _follow(body, node, dim) else run
+
+
+def _follow(body: Graph, node: Node, dim: int) -> bool:
+    """Whether blocks and iterations go through the tiles along a dimension one after the other."""
+    loop = node.get("fmap")
+    if body.loop > 1 and loop is not None and loop != dim:
+        return False
+    cuts = [cut for cut, count in zip(_dims(node, "imap" if node.is_iterator else "omap"), body.grid, strict=True) if count > 1]
+    return dim not in cuts or cuts[-1] == dim
 
 
 def _device_shape(body: Graph, node: Node, tile: Sequence[int], times: int) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ from mugraph.ir.sizes import divisors
 from mugraph.search.closure.sketch import Sketch
 from mugraph.search.closure.tiers import Tier, seen_in, tiers_to
 from mugraph.search.kernels import KernelSearch, ScheduledSketch
-from mugraph.search.partition.cuts import Cut
+from mugraph.search.partition.cuts import Cut, CutSpace
 from mugraph.search.partition.lower_bounds import Roofline, flops, library_seconds
 from mugraph.search.partition.splits import Split, consumer_of, maximum_slots, splits_of, with_parts
 from mugraph.search.partition.variants import Bounded, Parts, Variants
@@ -213,15 +213,24 @@ class PlanSearch:
         return source
 
     def cuts(self, variants: Variants, batch: Sequence[Bounded], launches: int, below: float) -> list[Cut]:
-        """The cuts of some derivations whose rooflines are `below` some seconds, the lowest first."""
-        listed_by = (self.kernels.now() + self.cut_deadline) / 2
+        """The cuts of some derivations whose rooflines are `below` some seconds, the lowest first.
+
+        A quarter of the time for cuts is for making ready, and another one for listing them.
+        """
+        now = self.kernels.now()
+        ready_by, listed_by = (now + share * (self.cut_deadline - now) for share in (0.25, 0.5))
 
         def bound() -> float:
             in_time = self.kernels.now() <= listed_by
             self.cuts_complete = self.cuts_complete and in_time
             return below if in_time else -math.inf
 
-        spaces = list(variants.spaces(batch, below))
+        spaces: list[CutSpace] = []
+        for space in variants.spaces(batch, below):
+            spaces.append(space)
+            if self.kernels.now() > ready_by:
+                self.cuts_complete = False
+                break
         found = [cut for space in spaces for cut in space.cuts(launches, bound)]
         self.cuts_pruned += sum(floor >= below for floor, _ in batch) + sum(space.pruned for space in spaces)
         return sorted(found, key=lambda cut: cut.floor)

@@ -137,14 +137,15 @@ class CostTable:
         cut = space.cut and any(schedules.loop_axis in slot for slot in transfer.slots)
         shared = schedules.shared if cut else grids.shared
         device = self.device
-        key = (device.sector_bytes, device.vector_bytes, device.short_run_exponent, transfer.slots, transfer.width, cut)
+        runs = (device.sector_bytes, device.vector_bytes, device.short_run_exponent, device.operands_in_place)
+        key = (*runs, transfer.slots, transfer.width, cut)
         width = shared(key, lambda: self._waste(transfer, cut, schedules) * transfer.width)
         points = _worked_through(column(grids.tile(space.axes)), space.loop_power(schedules.loop_axis), schedules.loop)
         return column(grids.whole(space.axes)) * width, points * width
 
     def _waste(self, transfer: Transfer, cut: bool, schedules: Schedules) -> Values:
         """How much more than its bytes a transfer costs because its innermost contiguous runs are short."""
-        run = schedules.run(transfer.slots, cut) * transfer.width
+        run = schedules.run(transfer.slots, cut, self.device.operands_in_place) * transfer.width
         total = column(schedules.grids.whole(transfer.space.axes)) * transfer.width
         return short_run_factor(self.device, run, total)
 

@@ -129,21 +129,40 @@ class Schedules:
         spread = np.broadcast_to(values, (len(self.grids), self.loop.size)).ravel()
         return spread if len(self) == len(spread) else spread[self.places]
 
-    def run(self, slots: Slots, in_loop: bool) -> Values:
-        """Elements in a contiguous run of a tile of a row-major device tensor of dimensions `slots`, on the lattice."""
+    def run(self, slots: Slots, in_loop: bool, in_turn: bool = False) -> Values:
+        """Elements in a contiguous run of a tile of a row-major device tensor of dimensions `slots`, on the lattice.
+
+        Where blocks run one after the other (`in_turn`), a tile of one run goes on with that of the next block or iteration, if
+        these follow each other along the dimension that is cut.
+        """
         run: Values = 1.0
-        whole: npt.NDArray[np.bool_] | None = None
+        onward: Values = 1.0  # tiles that follow each other where the run ends
+        across: Values = 1.0  # runs in a tile
+        whole: Values = True
         for axis in (axis for slot in reversed(slots) for axis in reversed(slot)):
             parts: Values | None = column(self.grids.parts[axis]) if axis in self.grids.parts else None
             if in_loop and axis == self.loop_axis:
                 parts = self.loop if parts is None else parts * self.loop
             size = column(self.grids.sizes[axis])
             tile = size if parts is None else size / parts
-            run = run * (tile if whole is None else np.where(whole, tile, 1.0))
+            run, across = run * np.where(whole, tile, 1.0), across * np.where(whole, 1.0, tile)
             if parts is not None:
                 undivided = np.equal(parts, 1)
-                whole = undivided if whole is None else whole & undivided
-        return run
+                ends = np.logical_and(whole, np.logical_not(undivided))
+                onward = np.where(ends, self._following(axis, parts, in_loop), onward)
+                whole = np.logical_and(whole, undivided)
+        return np.where(np.equal(across, 1.0), run * onward, run) if in_turn else run
+
+    def _following(self, axis: int, parts: Values, in_loop: bool) -> Values:
+        """The `parts` of an axis where blocks or iterations go through them one after the other, else 1."""
+        later = list(self.grids.parts)
+        later = later[later.index(axis) + 1 :] if axis in later else []
+        in_order: Values = True
+        for other in later:
+            in_order = np.logical_and(in_order, np.equal(column(self.grids.parts[other]), 1.0))
+        if in_loop and axis != self.loop_axis:
+            in_order = np.logical_and(in_order, np.equal(self.loop, 1.0))
+        return np.where(in_order, parts, 1.0)
 
 
 def column(values: Values) -> Values:
