@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 
 from mugraph.devices import device_for
-from mugraph.errors import InvalidInput
+from mugraph.errors import InvalidGraph, InvalidInput
 from mugraph.frontend import trace
 from mugraph.frontend.workloads import WORKLOADS, workload
 from mugraph.lower.check import check
 from mugraph.lower.order import by_depth, with_barriers
 from mugraph.lower.phases import Phase
-from mugraph.lower.tile_form import Index, Load, Tile
+from mugraph.lower.tile_form import Index, Load, Skip, Tile
 from mugraph.lower.tile_text import format_kernel, parse_kernel
 from mugraph.search import search
 from mugraph.targets.machine import machine_for
@@ -72,6 +75,17 @@ def test_the_text_is_what_it_was() -> None:
     kernel = parse_kernel(LOWERED)
     check(kernel)
     assert format_kernel(kernel) == LOWERED
+
+
+def test_tiles_that_tell_of_iterations_without_effect_are_read_back() -> None:
+    tile = 'skip "-inf" x[1, 64 | 64, 1 | 64 b0]'
+    kernel = parse_kernel(LOWERED.replace("grid(4)", "grid(4) loop(2)").replace("  before {", f"  {tile}\n  before {{"))
+    check(kernel)
+    assert kernel.skips == (Skip(Tile("x", (1, 64), (64, 1), Index(0, (64,))), -math.inf),)
+    assert tile in format_kernel(kernel)
+    for other in (replace(kernel, loop=1), replace(kernel, skips=(Skip(Tile("root", (1,), (1,)), 0.0),))):
+        with pytest.raises(InvalidGraph, match="without effect"):
+            check(other)
 
 
 def test_barriers_stand_where_threads_depend_on_each_other() -> None:

@@ -81,6 +81,8 @@ class Device:
     """As `matmul_flops`, of factors in TF32: what computed factors of fp16 are multiplied in; None where they stay in fp32."""
     scans: bool = False
     """Whether kernels for it may have running sums and products in them."""
+    skips_iterations: bool = False
+    """Whether kernels for it leave out the iterations of a for-loop that a mask leaves without effect."""
     engines: Engines = NO_ENGINES
     """Units beside the threads of a multiprocessor."""
 

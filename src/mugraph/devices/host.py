@@ -48,6 +48,7 @@ def host_cpu() -> Device:
         operands_in_place=True,
         packs_weights=True,
         scans=True,
+        skips_iterations=True,
     )
 
 

@@ -113,6 +113,16 @@ def evaluate_block(body: Graph, block: tuple[int, ...], operands: Sequence[V], a
     return [after[value] for value in body.outputs]
 
 
+def iteration_values(body: Graph, loaded: Mapping[int, V], arith: Arithmetic[V]) -> dict[Value, V]:
+    """What the nodes inside the for-loop compute in one iteration in which the iterators, by node, bring the tiles `loaded`."""
+    inside = loop_nodes(body)
+    values = {Value(index): tile for index, tile in loaded.items()}
+    for index, node in enumerate(body.nodes):
+        if index in inside and index not in loaded:
+            _step(body, index, node, values, (), (), arith)
+    return values
+
+
 def _step(
     body: Graph,
     index: int,

@@ -17,7 +17,7 @@ from mugraph.ir.graph import VIEWS, Graph, Node, Shape, Value
 from mugraph.ir.ops import GRAPH_DEFINED, Scope, apply_call, is_contraction, is_reduction, is_scan, operator, partition_of
 from mugraph.ir.scans import SCANS
 from mugraph.lower import tiles
-from mugraph.lower.exponents import LOWEST, least_of
+from mugraph.lower.exponents import LOWEST, least_made, least_of
 from mugraph.lower.phases import ACCUMULATORS, Phase, phases
 from mugraph.lower.scalar_expressions import (
     MAXIMUM,
@@ -122,16 +122,6 @@ class _RunningMaximum:
         assert old_factor is not None
         assert new_factor is not None
         return _RunningMaximum(old_factor, new_factor)
-
-
-def _least_made(graph: Graph, value: Value) -> float:
-    """What a maximum is over besides its elements, where a value is one, made by a node or in a thread graph; else -inf."""
-    maker = graph.nodes[value.node]
-    if maker.body is not None:
-        saver = maker.body.nodes[maker.body.outputs[value.output].node]
-        maker = maker.body.nodes[saver.inputs[0].node]
-    least = least_of(maker)
-    return -np.inf if least is None else least
 
 
 class _BlockLowering:
@@ -283,7 +273,7 @@ class _BlockLowering:
     def accumulator(self, index: int, combine: Combine) -> Tile:
         """The shared tile of an accumulator, filled before the loop with the neutral element, or the least that values can be."""
         if index not in self.accumulators:
-            least = _least_made(self.graph, self.graph.nodes[index].inputs[0])
+            least = least_made(self.graph, self.graph.nodes[index].inputs[0])
             self.accumulators[index] = self.filled(
                 self.graph.nodes[index].output.shape,
                 max(combine.identity, least) if combine is Combine.MAX else combine.identity,

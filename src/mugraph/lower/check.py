@@ -52,6 +52,8 @@ def check(kernel: Kernel) -> None:
                 raise InvalidGraph(f"{where}: {rule}")
     if not all(_arrives_in_time(kernel, staged) for staged in kernel.staged):
         raise InvalidGraph(f"{kernel.name}: a staged input does not fit its slots, or they would be filled too early")
+    if not all(_may_tell(kernel, skip.tile) for skip in kernel.skips):
+        raise InvalidGraph(f"{kernel.name}: an iteration without effect is told by something else than a tile of an input")
     _check_contents(kernel)
     if kernel.threads > 1:
         _check_threads(kernel)
@@ -145,6 +147,11 @@ def _inside(kernel: Kernel, tile: Tile) -> bool:
 def _last_of_block(place: int, swizzle: Swizzle) -> int:
     """The farthest that a swizzle can move an element which would lie at `place`."""
     return place // swizzle.block * swizzle.block + swizzle.block - 1
+
+
+def _may_tell(kernel: Kernel, tile: Tile) -> bool:
+    """Whether a tile can be looked at before an iteration."""
+    return kernel.loop > 1 and tile.buffer in kernel.inputs and tile.lookup is None and _inside(kernel, tile)
 
 
 def _may_be_looked_up(kernel: Kernel, statement: Statement, tile: Tile) -> bool:

@@ -5,8 +5,10 @@ Exponentials shifted by the maximum of their exponents lie between 0 and 1, so t
 
 from __future__ import annotations
 
+import math
+
 from mugraph.ir import ops
-from mugraph.ir.graph import Node
+from mugraph.ir.graph import Graph, Node, Value
 from mugraph.ir.ops import operator
 from mugraph.lower.scalar_expressions import Apply, Expression, Source
 
@@ -17,6 +19,16 @@ LOWEST = float(ops.LOWEST)
 def least_of(node: Node) -> float | None:
     """The number that a maximum is over besides its elements; None without one."""
     return None if node.get("least") is None else LOWEST
+
+
+def least_made(graph: Graph, value: Value) -> float:
+    """What a maximum is over besides its elements, where a value is one, made by a node or in a thread graph; else -inf."""
+    maker = graph.nodes[value.node]
+    if maker.body is not None:
+        saver = maker.body.nodes[maker.body.outputs[value.output].node]
+        maker = maker.body.nodes[saver.inputs[0].node]
+    least = least_of(maker)
+    return -math.inf if least is None else least
 
 
 def shifted(expression: Expression) -> tuple[Expression, int] | None:

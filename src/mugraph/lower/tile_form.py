@@ -352,13 +352,24 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
+class Skip:
+    """An iteration may be left out where all elements of a tile of an input are `value`: it would change no accumulator.
+
+    It would not wherever what it computes of finite numbers is finite (`mugraph.lower.skipped_iterations`).
+    """
+
+    tile: Tile
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
 class Kernel:
     """One launch: `inputs` and `outputs` name the device buffers its caller supplies, in order.
 
     A block has `threads` threads; `barriers` are the numbers (in the order of `statements`) of those before which its
     threads wait for each other; `resident` blocks are to run beside each other on a multiprocessor. `loads` stand in the order
     of the block graph. `tensors` says where those of the block graph lie that lie in buffers: one that moves has an entry for
-    each place, in this order. Nothing that runs depends on it.
+    each place, in this order. Nothing that runs depends on it. Where one of `skips` holds an iteration may be left out, or run.
     """
 
     name: str
@@ -377,6 +388,7 @@ class Kernel:
     resident: int = 1
     loads: tuple[Load, ...] = ()
     tensors: tuple[tuple[Value, Tile], ...] = ()
+    skips: tuple[Skip, ...] = ()
 
     @property
     def statements(self) -> tuple[Statement, ...]:

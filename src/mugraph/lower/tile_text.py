@@ -23,7 +23,7 @@ A statement begins with its label, if it has one: the operator and the node of t
 and `max=` combine with what is there; a reduction over the last dimension of its sources says how it combines (`sum over`, `max
 over`). Expressions are templates of the operator table, or numbers, in quotation marks, and `#0` is the first source. A barrier
 stands before the statement that threads meet at. `load 0 = body in0[...]` says that node 0 of the block graph reads this window
-as one tile, in every iteration.
+as one tile, in every iteration; `skip "-inf" in0[...]` that an iteration for which all of this window is -inf may be left out.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ from mugraph.lower.tile_form import (
     Reduce,
     Ring,
     Scan,
+    Skip,
     Staged,
     Statement,
     StatementLabel,
@@ -93,6 +94,8 @@ def _lines(kernel: Kernel) -> Iterator[str]:
         yield f"load {load.node} = {load.phase.name.lower()} {_tile(load.tile)}"
     for value, tile in kernel.tensors:
         yield f"tensor {value.node}, {value.output} = {_tile(tile)}"
+    for skip in kernel.skips:
+        yield f'skip "{skip.value!r}" {_tile(skip.tile)}'
     number = 0
     for phase, statements in (("before", kernel.before), ("body", kernel.body), ("after", kernel.after)):
         yield f"{phase} {{"
@@ -220,6 +223,10 @@ class _Parser(Cursor):
             self.punctuation(",")
             value = self._equals(Value(node, self.integer()))
             tensors.append((value, self._tile()))
+        skips: list[Skip] = []
+        while self.accept("skip"):
+            number = self._number(self.expect("string", "a number in quotation marks"))
+            skips.append(Skip(self._tile(), number))
         barriers: set[int] = set()
         phases: list[tuple[Statement, ...]] = []
         for word in _PHASES:
@@ -244,6 +251,7 @@ class _Parser(Cursor):
             resident,
             tuple(loads),
             tuple(tensors),
+            tuple(skips),
         )
 
     def _word(self, word: str) -> None:
@@ -410,8 +418,11 @@ class _Parser(Cursor):
             raise token.error("a source such as #0, or a number or a template in quotation marks")
         if self.at("(") and "{" in token.unquoted():
             return Apply(token.unquoted(), tuple(self.listed("(", self._expression, ")")))
+        return Constant(self._number(token))
+
+    def _number(self, token: Token) -> float:
         try:
-            return Constant(float(token.unquoted()))
+            return float(token.unquoted())
         except ValueError:
             raise InvalidInput(f"line {token.line}, column {token.column}: {token.text} is no number") from None
 

@@ -35,6 +35,7 @@ from mugraph.search.partition.rounding_model import Rehearsal
 from mugraph.search.partition.selection import most_promising, orders_lost, refined
 from mugraph.search.report import Progress, Pruning, SearchReport
 from mugraph.search.scheduling.emission import Positions, emit_block, read_once
+from mugraph.search.scheduling.masks import Hidden, Mask, Masks
 from mugraph.search.structure_cache import Notes, Shelf
 from mugraph.search.tasks import Options
 
@@ -87,6 +88,8 @@ class Search:
     space: SearchSpace = EVERYTHING
     hoisting: bool = False
     """Whether factors are taken out of functions before the search."""
+    hidden: Hidden = field(default_factory=dict)
+    """Where inputs are -inf, by name: costs depend on it."""
 
     def __post_init__(self) -> None:
         self.options = self.space.within(self.options)
@@ -128,9 +131,21 @@ class Search:
             self._tick,
             self.space,
             self.program.input_names,
+            self._masks(),
         )
         kernels.closure_seconds = closure_seconds
         return kernels
+
+    def _masks(self) -> Masks:
+        """The inputs of the program that are known to hide something, where kernels leave that out."""
+        if not self.device.skips_iterations:
+            return {}
+        named = enumerate(zip(self.program.input_names, self.input_tensors, strict=True))
+        return {
+            number: Mask(self.hidden[name])
+            for number, (name, tensor) in named
+            if name in self.hidden and self.hidden[name].shape == tensor.shape
+        }
 
     def run(self) -> SearchResult:
         """Search until everything within the limits is exhausted, the budget is spent, or the user interrupts."""

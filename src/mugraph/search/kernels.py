@@ -21,6 +21,7 @@ from mugraph.search.executors import Executor, Serial, Task
 from mugraph.search.report import Pruning, TierReport
 from mugraph.search.scheduling.cost import SketchCost
 from mugraph.search.scheduling.emission import KernelOutput, Schedule
+from mugraph.search.scheduling.masks import Masks
 from mugraph.search.scheduling.schedule import Scheduled, Scheduler
 from mugraph.search.scheduling.space import Sizes, cuttable
 from mugraph.search.structures import KNOWN, FoundStructure, Key, StructureCache
@@ -55,7 +56,8 @@ class ScheduledSketch:
 class KernelSearch:
     """Finds kernels for programs that are parts of a `whole`; `tensor_of` describes device tensors, the outputs as -1, -2, ...
 
-    `inputs` are the names of the whole program's inputs, which are the first device tensors: the `space` may speak of them.
+    `inputs` are the names of the whole program's inputs, which are the first device tensors: the `space` may speak of them,
+    and `masks`, by source, say where some are -inf.
     """
 
     whole: AxisProgram
@@ -67,6 +69,7 @@ class KernelSearch:
     tick: Callable[[str, int], None]
     space: SearchSpace = EVERYTHING
     inputs: Sequence[str] = ()
+    masks: Masks = field(default_factory=dict)
     reports: dict[Tier, TierReport] = field(default_factory=dict)
     closure_seconds: float = math.inf
     pruned: Counter[Pruning] = field(default_factory=Counter)
@@ -127,7 +130,7 @@ class KernelSearch:
         """The scheduler for some sizes of axes: programs of the same sizes share what depends on these alone."""
         key = (tuple(variants), parted, frame)
         if key not in self.schedulers:
-            self.schedulers[key] = Scheduler(variants, parted, frame)
+            self.schedulers[key] = Scheduler(variants, parted, frame, self.masks)
         return self.schedulers[key]
 
     def frame(self, program: AxisProgram, produces: Sequence[int]) -> Frame:

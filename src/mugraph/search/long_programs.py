@@ -30,6 +30,7 @@ from mugraph.search.constraints import EVERYTHING, SearchSpace
 from mugraph.search.driver import WRITING_SHARE, Proposal, Search, SearchResult
 from mugraph.search.executors import Workers
 from mugraph.search.report import Progress, SearchReport, combined
+from mugraph.search.scheduling.masks import Hidden
 from mugraph.search.structure_cache import Shelf
 from mugraph.search.tasks import Options
 
@@ -246,23 +247,25 @@ def search(
     workers: Workers = 1,
     shelf: Shelf | None = None,
     space: SearchSpace = EVERYTHING,
+    hidden: Hidden | None = None,
 ) -> SearchResult:
     """Search muGraphs equal to `program` (a kernel graph of pre-defined operators) for `device`.
 
     `budget` is in seconds; without one, the coarsest tier of abstraction is exhausted and finer ones get a few seconds.
     What was found is kept on the `shelf`, and what earlier searches found is read from there (`mugraph.search.structure_cache`).
     `workers` search beside each other and find what one alone finds (`mugraph.search.executors`).
-    Candidates lie in the `space` (`mugraph.search.constraints`).
+    Candidates lie in the `space` (`mugraph.search.constraints`). `hidden` says where inputs, by name, are -inf, as far as that is
+    known: iterations that such masks leave without effect cost nothing on devices that leave them out.
     Long programs, and those that have no axis form as a whole, are searched in segments (`mugraph.search.long_programs`).
     Raises UnsupportedOperator when no part of the program has an axis form, BudgetExceeded when nothing was found in time, and
     InvalidInput for a space of which nothing can be a muGraph of the program.
     """
-    options, program = options or Options(), spelled_out(program)
+    options, program, hidden = options or Options(), spelled_out(program), hidden or {}
     space.check(program)
     if (cores := lookups_apart(program, device)) is not None:
-        found = _without_lookups(cores.cores[0], device, budget, progress, options, workers, shelf, space)
+        found = _without_lookups(cores.cores[0], device, budget, progress, options, workers, shelf, space, hidden)
         return _around(cores, found)
-    return _without_lookups(program, device, budget, progress, options, workers, shelf, space)
+    return _without_lookups(program, device, budget, progress, options, workers, shelf, space, hidden)
 
 
 def lookups_apart(program: Graph, device: Device) -> Cores | None:
@@ -283,12 +286,13 @@ def _without_lookups(
     workers: Workers,
     shelf: Shelf | None,
     space: SearchSpace,
+    hidden: Hidden,
 ) -> SearchResult:
     """The search of a program without lookups, as its core where it has parts of tensors."""
     with suppress(UnsupportedOperator):
         if (around := parted(program)) is not None:
-            return _around(around, _search(around.core, device, budget, progress, options, workers, shelf, space))
-    return _search(program, device, budget, progress, options, workers, shelf, space)
+            return _around(around, _search(around.core, device, budget, progress, options, workers, shelf, space, hidden))
+    return _search(program, device, budget, progress, options, workers, shelf, space, hidden)
 
 
 def _around(parts: Parted | Cores, found: SearchResult) -> SearchResult:
@@ -305,13 +309,14 @@ def _search(
     workers: Workers,
     shelf: Shelf | None,
     space: SearchSpace,
+    hidden: Hidden,
 ) -> SearchResult:
     """The search of a program without parts of tensors, or with those that its segments keep."""
     operators = len(program.kernels())
     apart = operators > _SHORT and not space and len(ProgramDivision(program, device).components()) >= _MANY_PARTS
     if operators <= LONG and not apart:
         try:
-            return _searched(program, device, budget, progress, options, workers, shelf, space)
+            return _searched(program, device, budget, progress, options, workers, shelf, space, hidden)
         except UnsupportedOperator:
             if operators < 2:
                 raise
@@ -329,11 +334,12 @@ def _searched(
     workers: Workers,
     shelf: Shelf | None,
     space: SearchSpace,
+    hidden: Hidden,
 ) -> SearchResult:
     """The search of a program as it is and, before that, with factors taken out of its functions if there are any."""
 
     def form(seconds: float | None, hoisting: bool) -> Search:
-        return Search(program, device, seconds, progress, options, workers, shelf, space, hoisting)
+        return Search(program, device, seconds, progress, options, workers, shelf, space, hoisting, hidden)
 
     as_written = form(budget, hoisting=False)
     if not as_written.hoistable:
@@ -433,7 +439,7 @@ class _LongSearch:
             return SearchResult([], SearchReport(interrupted=True))
 
     def _search(self, graph: Graph, seconds: float | None, workers: Workers) -> SearchResult:
-        return _searched(graph, self.device, seconds, self.progress, self.options, workers, self.shelf, self.space)
+        return _searched(graph, self.device, seconds, self.progress, self.options, workers, self.shelf, self.space, {})
 
     def _ranked(self, graph: Graph, found: SearchResult | None) -> list[Proposal]:
         """Candidates of a segment, the best first: as the program has it where nothing was found."""

@@ -34,6 +34,17 @@ def traceable(program: Graph, inputs: Sequence[Any]) -> list[Any]:
     return _converted(program, inputs, torch_arrays())
 
 
+def hidden_elements(program: Graph, inputs: Sequence[Any]) -> dict[str, Array]:
+    """Where inputs of two dimensions or more are -inf, as masks are, by name: booleans of their shapes; others are left out."""
+    found: dict[str, Array] = {}
+    for name, node, array in zip(program.input_names, program.inputs(), inputs, strict=True):
+        if node.output.dtype.is_floating and len(node.output.shape) > 1:
+            hidden = np.asarray(array == -np.inf)
+            if hidden.any():
+                found[name] = hidden
+    return found
+
+
 def runner(executable: Executable) -> Runner:
     """The kernels as the float check runs them: float arrays in (rounded to the inputs' dtypes), float arrays out."""
     library, machine = _library(executable.graph), executable.machine

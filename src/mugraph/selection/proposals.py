@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, cast, get_args
 
 from mugraph.devices import Device
@@ -15,6 +15,7 @@ from mugraph.search.algorithm1 import EnumerationOptions, EnumerationResult, enu
 from mugraph.search.executors import Workers, local_processes
 from mugraph.search.long_programs import LONG
 from mugraph.search.report import Pruning
+from mugraph.search.scheduling.masks import Hidden
 from mugraph.search.structure_cache import Shelf
 from mugraph.search.tasks import CANDIDATES
 from mugraph.support.deadline import Deadline
@@ -53,6 +54,8 @@ class Inquiry:
     shelf: Shelf
     candidates: int = CANDIDATES
     """As many as are wanted of a closure search."""
+    hidden: Hidden = field(default_factory=dict)
+    """Where inputs are -inf in the example, by name."""
 
     def found(self, deadline: Deadline, tell: ProgressCallback) -> Found:
         """What is found in this part of what is left of a budget; raises InvalidInput where a space was searched in vain."""
@@ -85,6 +88,7 @@ class Inquiry:
                 workers=self.workers,
                 shelf=self.shelf,
                 space=self.space,
+                hidden=self.hidden,
             )
         except BudgetExceeded:
             return SearchResult([], SearchReport(seconds=deadline.elapsed - begun))

@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast, get_args
 
+import numpy as np
+
 from mugraph.devices import device_for, resolved
 from mugraph.devices.host import free_memory
 from mugraph.errors import InvalidInput
@@ -25,7 +27,8 @@ from mugraph.runtime.baselines import EAGER, BaselineComparison
 from mugraph.search import SearchSpace
 from mugraph.search.constraints import EVERYTHING
 from mugraph.search.executors import Workers, check_workers
-from mugraph.selection.inputs import random_tensors, torch_runner, traceable
+from mugraph.search.scheduling.masks import Hidden
+from mugraph.selection.inputs import hidden_elements, random_tensors, torch_runner, traceable
 from mugraph.selection.own_function import OwnCall
 from mugraph.selection.proposals import Engine, Found, Inquiry, engine_of
 from mugraph.selection.qualification import KEPT, Contestant, Evidence, Proved, Qualifier
@@ -33,7 +36,7 @@ from mugraph.selection.result_cache import ResultCache
 from mugraph.selection.structure_key import of_form
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import Event, ProgressCallback, silent
-from mugraph.support.store import Mode, Store
+from mugraph.support.store import Mode, Store, digest_of
 from mugraph.targets.machine import Machine
 from mugraph.verifier.certificate import digest as graph_digest
 from mugraph.verifier.float_checks import Runner
@@ -82,8 +85,8 @@ class OptimizationSettings:
         if not isinstance(self.like, Graph | None):
             raise InvalidInput(f"like is a muGraph, the graph of an earlier result, and not a {type(self.like).__name__}")
 
-    def key(self, problem: Problem, space: SearchSpace) -> dict[str, Any]:
-        """What decides a result that is kept, as JSON values; the rival is what it was faster than."""
+    def key(self, problem: Problem, space: SearchSpace, hidden: Hidden) -> dict[str, Any]:
+        """What decides a result that is kept, as JSON values; the rival is what it was faster than, `hidden` what masks hid."""
         return {
             "profile": self.profile,
             "max_error": self.max_error,
@@ -93,6 +96,7 @@ class OptimizationSettings:
             "like": None if self.like is None else graph_digest(self.like),
             "space": space.to_json(),
             "constants": sorted(problem.constants),
+            "hidden": {name: digest_of(np.packbits(where).tobytes().hex()) for name, where in hidden.items()},
             "candidates": self.candidates,
             "rival": "the program" if problem.own is None else "the function",
         }
@@ -157,7 +161,8 @@ def superoptimized(
     device, store = device_for(wanted.target), Store.of(wanted.cache)
     checks = (wanted.seed, wanted.max_error, wanted.evidence, problem.baseline)
     qualifier = Qualifier(problem.program, wanted.target, deadline, tell, *checks, problem.constants, wanted.candidates)
-    memory = ResultCache(store, problem.program, device, wanted.key(problem, space), deadline.budget, problem.name)
+    hidden = hidden_elements(problem.program, problem.inputs) if device.skips_iterations else {}
+    memory = ResultCache(store, problem.program, device, wanted.key(problem, space, hidden), deadline.budget, problem.name)
     recalled = memory.recalled(qualifier, problem.calling, None if problem.own is None else problem.own.fn)
     if recalled is not None:
         if wanted.baselines and (own := problem.own_on(recalled.executable.machine)) is not None:
@@ -165,7 +170,7 @@ def superoptimized(
         return recalled
     original = qualifier.original()  # first, so that a target that cannot be compiled for costs no search
     asked = (problem.program, device, wanted.search, space, wanted.workers, store)
-    found = Inquiry(*asked, candidates=qualifier.looked_at).found(deadline, tell)
+    found = Inquiry(*asked, candidates=qualifier.looked_at, hidden=hidden).found(deadline, tell)
     if found.report.interrupted:
         qualifier.answer_interruption()
     candidates = found.candidates if wanted.like is None else of_form(found.candidates, wanted.like, problem.program)

@@ -93,9 +93,10 @@ class CostTable:
         held, self._live = _coefficients([live for cost in costs for live in cost.live_sets])
         self._held = _Tiles([space._replace(repeated=False) for space in held], self.cut_axes[1])
         self._first_live = np.cumsum([0, *(len(cost.live_sets) for cost in costs[:-1])])
+        self.sketches = tuple(cost.sketch for cost in costs)
 
-    def seconds(self, schedules: Schedules, chosen: Indices) -> Floats:
-        """Predicted seconds, shape [sketches, chosen]."""
+    def seconds(self, schedules: Schedules, chosen: Indices, running: Floats | float = 1.0) -> Floats:
+        """Predicted seconds, shape [sketches, chosen], where such a share of the iterations runs, of that shape, too."""
         row, turn = schedules.at(chosen)
         traffic = np.empty((2, len(self._transfers), len(chosen)))
         for way, both in enumerate(self._traffic(schedules)):
@@ -104,14 +105,18 @@ class CostTable:
         memory, cache = traffic[:, self._transfers_of]
         compute = self._work @ self._worked_on.sizes(schedules, row, turn)
         blocks, loop, held = schedules.grids.blocks[row], schedules.loop[0, turn], self.memory(schedules, chosen)
-        return in_femtoseconds(kernel_seconds(self.device, Demand(blocks, loop, memory, cache, compute, self._steps, held)))
+        cache, compute, steps = running * cache, running * compute, running * self._steps
+        return in_femtoseconds(kernel_seconds(self.device, Demand(blocks, loop, memory, cache, compute, steps, held)))
 
-    def floor(self, schedules: Schedules) -> Floats:
-        """No sketch takes less: for each schedule, what is needed by one that needs the least of everything."""
+    def floor(self, schedules: Schedules, running: Floats | float = 1.0) -> Floats:
+        """No sketch takes less: for each schedule, what is needed by one that needs the least of everything.
+
+        `running` is the least share of the iterations that runs, on the lattice of schedules.
+        """
         memory, cache = (reduce(np.minimum, values) for values in zip(*self._traffic(schedules), strict=True))
         compute = self._worked_on.total(schedules, self._least_work)
-        blocks = schedules.grids.blocks[:, None]
-        demand = Demand(blocks, schedules.loop, memory, cache, compute, self._steps.min(), held=0.0)
+        blocks, steps = schedules.grids.blocks[:, None], self._steps.min()
+        demand = Demand(blocks, schedules.loop, memory, running * cache, running * compute, running * steps, held=0.0)
         return schedules.flat(kernel_seconds(self.device, demand))
 
     def memory(self, schedules: Schedules, chosen: Indices) -> Floats:

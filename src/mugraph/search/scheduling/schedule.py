@@ -16,6 +16,7 @@ from mugraph.search.constraints import ANY_SCHEDULE, Frame
 from mugraph.search.scheduling.cost import SketchCost
 from mugraph.search.scheduling.cost_table import CostTable, cost_tables, in_femtoseconds
 from mugraph.search.scheduling.emission import Schedule
+from mugraph.search.scheduling.masks import Masks, running_shares
 from mugraph.search.scheduling.space import Floats, Grids, Indices, Schedules, Sizes, grids_over, schedule_space
 
 
@@ -80,6 +81,8 @@ class Scheduler:
     variants: Sequence[Sizes]
     parted: AxisSet = frozenset()
     frame: Frame = ANY_SCHEDULE
+    masks: Masks = field(default_factory=dict)
+    """Of what is known to hide scores, by source: iterations that it leaves without effect take no time."""
     grids: dict[tuple[int, ...], Grids] = field(default_factory=dict)
     spaces: dict[tuple[tuple[int, ...], int | None], Schedules] = field(default_factory=dict)
     too_large: int = 0
@@ -136,7 +139,8 @@ class Scheduler:
         """
         if not len(space):
             return
-        floor = (table.floor(space) + rest) * _ROUNDING
+        shares, kind = running_shares(table.sketches, space, self.masks) if self.masks else (None, None)
+        floor = (table.floor(space, 1.0 if shares is None else shares.min(axis=0)) + rest) * _ROUNDING
         promising = np.flatnonzero(floor <= top.cutoff[groups].max(axis=0))
         order = promising[_in_turn(groups[0, promising] if groups.shape[1] > 1 else None, floor[promising])]
         limit, size = table.device.shared_memory_bytes, _AT_FIRST
@@ -149,7 +153,8 @@ class Scheduler:
             if not some.any():
                 continue
             chosen, fits = chosen[some], fits[:, some]
-            total = table.seconds(space, chosen) + (rest[chosen] if isinstance(rest, np.ndarray) else rest)
+            running = 1.0 if shares is None else shares[kind][:, *space.at(chosen)]
+            total = table.seconds(space, chosen, running) + (rest[chosen] if isinstance(rest, np.ndarray) else rest)
             where = np.broadcast_to(groups, (len(numbers), len(floor)))[:, chosen]
             top.add(where[fits], total[fits], ((numbers[:, None] << _NUMBER_BITS) + chosen)[fits])
             order = order[(floor <= top.cutoff[groups].max(axis=0))[order]]

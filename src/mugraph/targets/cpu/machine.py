@@ -19,6 +19,7 @@ from mugraph.ir.lookups import NEGATIVE, places
 from mugraph.lower import Launch, lower
 from mugraph.lower.inlining import with_cheap_values_inlined, with_joined_reductions
 from mugraph.lower.narrowing import with_rounded_factors
+from mugraph.lower.skipped_iterations import with_skips
 from mugraph.lower.tile_form import Kernel, Matmul
 from mugraph.lower.tile_text import format_kernel
 from mugraph.targets.cpu import Vectors, print_program
@@ -77,7 +78,7 @@ class Cpu:
 
     def lower(self, graph: Graph) -> dict[int, Launch]:
         """The launches of a kernel graph, by node."""
-        launches = lower(graph, passes=PASSES)
+        launches = {index: with_skips(launch, graph) for index, launch in lower(graph, passes=PASSES).items()}
         if graph.constants:
             launches = {index: self._packed(launch, graph) for index, launch in launches.items()}
         if self.matrix_units is None:

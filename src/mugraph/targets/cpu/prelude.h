@@ -48,6 +48,9 @@ INLINE void share(long blocks, int parallel, long *first, long *last)
     *last = blocks * (thread + 1) / threads;
 }
 
+/* The first block that no thread has taken yet. */
+INLINE long next_block(long *taken) { return __atomic_fetch_add(taken, 1, __ATOMIC_RELAXED); }
+
 /* The first of `count` integers that is less than `least` or not less than `rows`, counted from 1; 0 where there is none. */
 #define DEFINE_FIRST_OUTSIDE(type)                                                                  \
     INLINE long first_outside_##type(const type##_t *p, long count, long least, long rows)          \
@@ -120,6 +123,30 @@ INLINE bytes to_uint8(vec x) { return __builtin_convertvector(__builtin_convertv
 INLINE vec from_fp16(halfs x) { return __builtin_convertvector(x, vec); }
 INLINE halfs to_fp16(vec x) { return __builtin_convertvector(x, halfs); }
 INLINE float one_fp16(const fp16_t *p) { return (float)*p; }
+#endif
+
+/* Whether all elements of a matrix are one number; most that are not show it in the first. */
+#define DEFINE_ALL(type)                                                                                                    \
+    INLINE int all_##type(const type##_t *p, long rows, long row, long columns, long column, float number)                  \
+    {                                                                                                                       \
+        for (long i = 0; i < rows; ++i, p += row) {                                                                         \
+            int others = one_##type(p) != number;                                                                           \
+            if (others)                                                                                                     \
+                return 0;                                                                                                   \
+            for (long j = 1; j < columns; ++j)                                                                              \
+                others |= one_##type(p + j * column) != number;                                                             \
+            if (others)                                                                                                     \
+                return 0;                                                                                                   \
+        }                                                                                                                   \
+        return 1;                                                                                                           \
+    }
+DEFINE_ALL(fp32)
+DEFINE_ALL(bf16)
+DEFINE_ALL(bool)
+DEFINE_ALL(int8)
+DEFINE_ALL(uint8)
+#ifdef __FLT16_MANT_DIG__
+DEFINE_ALL(fp16)
 #endif
 
 /* The first n lanes, in one access where there are masks. Else through the stack, where a vector of which a part was just written

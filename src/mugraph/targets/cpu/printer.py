@@ -1,9 +1,11 @@
 """The C source of lowered kernels.
 
 Each kernel is one exported function whose parameters are the device buffers, inputs first. It runs the blocks of the
-grid as tasks: every thread takes one contiguous share and keeps its block's shared memory on its own stack. One that looks
-tables up first looks at the integers: it returns the number, from 1 on, of those of `Kernel.integers` that are not what they must
-be, and runs nothing then; or else 0.
+grid as tasks: every thread takes one contiguous share and keeps its block's shared memory on its own stack. Blocks that may leave
+iterations out take different times: there every thread takes the next one when it is done, the last ones, to which causal masks
+leave most, first. A kernel that looks tables up first
+looks at the integers: it returns the number, from 1 on, of those of `Kernel.integers` that are not what they must be, and runs
+nothing then; or else 0.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from mugraph.targets.cpu.folds import print_folds, print_interleaving, print_tur
 from mugraph.targets.cpu.loops import print_loops
 from mugraph.targets.cpu.matmul import print_matmul
 from mugraph.targets.cpu.scans import print_scan, print_scans
+from mugraph.targets.cpu.skips import print_idle, print_memory, print_skips
 from mugraph.targets.cpu.source import Vectors, Writer
 
 _PRELUDE = ("prelude", "elementary")
@@ -53,20 +56,31 @@ def _print_kernel(kernel: Kernel, vectors: Vectors) -> str:
     )
     blocks = math.prod(kernel.grid)
     parallel = int(blocks > 1 and blocks * _work(kernel) > _SERIAL_WORK)
+    print_idle(writer, kernel)
     with writer.block(f"static void {kernel.name}_blocks(void *data)"):
         _print_memory(writer, kernel)
-        writer.line("long first, last;")
-        writer.line(f"share({blocks}, {parallel}, &first, &last);")
-        with writer.block("for (long block = first; block < last; ++block)"):
+        print_memory(writer, kernel)
+        with writer.block(_blocks_in_turn(writer, kernel, blocks, parallel)):
             _print_coordinates(writer, kernel)
             _print_statements(writer, kernel.before)
             with writer.block(f"for (long l = 0; l < {kernel.loop}; ++l)"):
+                print_skips(writer, kernel)
                 _print_statements(writer, kernel.body)
             _print_statements(writer, kernel.after)
         if _on_heap(kernel):
             writer.line("free(shared);")
     _print_entry(writer, kernel, parallel)
     return "\n".join(writer.lines) + "\n"
+
+
+def _blocks_in_turn(writer: Writer, kernel: Kernel, blocks: int, parallel: int) -> str:
+    """The head of the loop over the blocks that a thread runs."""
+    if kernel.skips:
+        writer.line(f"long *const taken = arguments[{len(kernel.inputs) + len(kernel.outputs)}];")
+        return f"for (long block; (block = {blocks - 1} - next_block(taken)) >= 0;)"
+    writer.line("long first, last;")
+    writer.line(f"share({blocks}, {parallel}, &first, &last);")
+    return "for (long block = first; block < last; ++block)"
 
 
 def _work(kernel: Kernel) -> int:
@@ -141,7 +155,9 @@ def _print_entry(writer: Writer, kernel: Kernel, parallel: int) -> None:
             buffer = kernel.buffer(each.buffer)
             with writer.block(f"if (first_outside_{buffer.dtype}({buffer.name}, {buffer.elements}, {each.least}, {each.rows}))"):
                 writer.line(f"return {number};")
-        writer.line(f"void *arguments[] = {{{', '.join(names)}}};")
+        if kernel.skips:
+            writer.line("long taken = 0;")
+        writer.line(f"void *arguments[] = {{{', '.join([*names, *['&taken'] * bool(kernel.skips)])}}};")
         writer.line(f"launch({kernel.name}_blocks, arguments, {parallel});")
         if kernel.integers:
             writer.line("return 0;")

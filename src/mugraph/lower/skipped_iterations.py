@@ -1,0 +1,100 @@
+"""Iterations of a block's for-loop that change nothing, told by one tile of an input: all -inf, as a mask hides scores, or all 0.
+
+What an iteration computes of such a tile follows from the block graph (`mugraph.ir.known_elements`): scores that -inf is added to
+are -inf, their exponentials 0, the product of these with values 0, and an accumulator that 0 is added to stays as it is.
+docs/theory.md, "Iterations that change nothing", has the argument and its premise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from mugraph.ir.evaluate import iteration_values, loop_nodes
+from mugraph.ir.graph import ACCUMULATORS, VIEWS, Graph, Node
+from mugraph.ir.known_elements import Known, KnownArithmetic, States
+from mugraph.ir.ops import is_contraction
+from mugraph.lower.exponents import least_made
+from mugraph.lower.lower import Launch
+from mugraph.lower.phases import Phase, phases
+from mugraph.lower.tile_form import Load, Skip, Tile
+
+_TELLING = {-math.inf: Known.HIDDEN, 0.0: Known.ZERO}
+"""The numbers that a tile may consist of when an iteration has nothing to do."""
+
+
+def with_skips(launch: Launch, graph: Graph) -> Launch:
+    """The launch of a kernel of a kernel graph, with the tiles that tell which iterations may be left out."""
+    return replace(launch, kernel=replace(launch.kernel, skips=tuple(_skips(launch, graph))))
+
+
+def _skips(launch: Launch, graph: Graph) -> Iterator[Skip]:
+    body, kernel = launch.body, launch.kernel
+    roots = dict(zip(kernel.inputs, launch.inputs, strict=True))
+    for load in _candidates(body, kernel.loads):
+        root = roots[load.tile.buffer].node
+        if not graph.nodes[root].is_input:
+            continue
+        dependent = {name for name, value in roots.items() if value.node in _reached(graph, root)}
+        for number, state in _TELLING.items():
+            known = {each.node: _loaded(each.tile, load.tile, state, dependent) for each in kernel.loads}
+            if _changes_nothing(body, known):
+                yield Skip(load.tile, number)
+
+
+def _candidates(body: Graph, loads: Sequence[Load]) -> list[Load]:
+    """The tiles that may tell: cut by the loop, themselves no factors, beside a product that does not depend on them.
+
+    Looking at such a tile takes less time than the product by one factor's length.
+    """
+    inside = loop_nodes(body)
+    products = {index for index in inside if is_contraction(body.nodes[index].op)}
+    telling = (load for load in loads if load.phase is Phase.BODY and load.tile.lookup is None)
+    return [load for load in telling if products - _reached(body, load.node) and not products & _viewed(body, load.node)]
+
+
+def _reached(graph: Graph, node: int, through: Callable[[Node], bool] = lambda node: True) -> set[int]:
+    """A node and all that depend on it by nodes `through` which values pass."""
+    found = {node}
+    for index, each in enumerate(graph.nodes):
+        if any(value.node in found and (value.node == node or through(graph.nodes[value.node])) for value in each.inputs):
+            found.add(index)
+    return found
+
+
+def _viewed(body: Graph, node: int) -> set[int]:
+    """The nodes that read an iterator's tile as it is, or in other dimensions."""
+    return _reached(body, node, lambda each: each.op in VIEWS or each.op == "cast")  # by name: a cast changes no number
+
+
+def _loaded(tile: Tile, telling: Tile, state: Known, dependent: Collection[str]) -> States:
+    """What is known of a tile when the elements of another are known: nothing if it lies in a buffer that depends on this one."""
+    known = state if tile == telling else Known.NOTHING if tile.buffer in dependent else Known.FINITE
+    return np.full(tile.shape, known, np.uint8)
+
+
+def _changes_nothing(body: Graph, loaded: Mapping[int, States]) -> bool:
+    """Whether every accumulator stays as it is in an iteration that brings these tiles."""
+    values, when = iteration_values(body, loaded, KnownArithmetic()), phases(body)
+    accumulators = [node for node in body.nodes if node.op in ACCUMULATORS]
+    return all(
+        _is_neutral(body, node, [values[value] for value in node.inputs])
+        for node in accumulators
+        if any(when[value.node] is Phase.BODY for value in node.inputs)
+    )
+
+
+def _is_neutral(body: Graph, node: Node, operands: Sequence[States]) -> bool:
+    """Whether an accumulator stays as it is when it meets these elements."""
+    # by name: how accumulators combine is what they are
+    if node.op == "accumulate_rescaled":
+        term, shift = operands
+        return bool((term == Known.ZERO).all() and np.isin(shift, (Known.HIDDEN, Known.LOWEST)).all())
+    (elements,) = operands
+    if node["combine"] == "sum":
+        return bool((elements == Known.ZERO).all())
+    neutral = (Known.HIDDEN,) if math.isinf(least_made(body, node.inputs[0])) else (Known.HIDDEN, Known.LOWEST)
+    return node["combine"] == "max" and bool(np.isin(elements, neutral).all())
