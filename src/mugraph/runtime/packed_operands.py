@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Hashable
-from contextlib import suppress
+import weakref
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 from weakref import WeakValueDictionary
@@ -98,7 +100,42 @@ def _allocated(elements: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     advice = getattr(mmap, "MADV_HUGEPAGE", None)
     if advice is None or size < _LARGE:
         return np.empty(elements, dtype)
-    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared memory has none
-    with suppress(OSError):  # of a system without such pages
-        pages.madvise(advice)
-    return np.frombuffer(pages, dtype)
+    pages = _spare_pages(size)
+    if pages is None:
+        pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared memory has none
+        with suppress(OSError):  # of a system without such pages
+            pages.madvise(advice)
+    array = np.frombuffer(pages, dtype)
+    weakref.finalize(array, _give_back, pages)
+    return array
+
+
+_SPARE: ContextVar[list[mmap.mmap] | None] = ContextVar("spare pages", default=None)
+"""Pages of packed weights that are gone, where they are kept for others."""
+
+
+@contextmanager
+def pages_reused() -> Iterator[None]:
+    """Weights that are packed inside lie in the pages of others that are gone, as those of one candidate after the other, and of
+    one kind of numbers after the other: a system takes longer to make pages than they take to be filled."""
+    token = _SPARE.set([])
+    try:
+        yield
+    finally:
+        _SPARE.reset(token)
+
+
+def _spare_pages(size: int) -> mmap.mmap | None:
+    """Pages of this size that nobody has, if there are some."""
+    spare = _SPARE.get() or []
+    fitting = next((pages for pages in spare if len(pages) == size), None)
+    if fitting is not None:
+        spare.remove(fitting)
+    return fitting
+
+
+def _give_back(pages: mmap.mmap) -> None:
+    """Keep the pages of an array that is gone, if somebody wants pages."""
+    spare = _SPARE.get()
+    if spare is not None:
+        spare.append(pages)

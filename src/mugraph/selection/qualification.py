@@ -1,7 +1,8 @@
 """From muGraphs the search proposes to muGraphs worth running: compiled, measured, proved, checked against float64.
 
 Measuring comes before proving, because proving at full size takes seconds: the fastest are proved first, and only as
-many as are kept. What was not proved is never returned.
+many as are kept. What was not proved is never returned. Where most of a budget is spent by then, one is proved before the
+careful measurement, which would be for nothing if no proof ended in time.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from mugraph.lower.thread_graphs import construct
 from mugraph.results.data import Candidate, Rejection, SpotCheck
 from mugraph.runtime import Executable, build, measure
 from mugraph.runtime.baselines import BaselineComparison
+from mugraph.runtime.packed_operands import pages_reused
 from mugraph.selection.emulated_blocks import emulator_for, spot_check
 from mugraph.selection.inputs import runner
 from mugraph.selection.own_function import OwnCall
@@ -51,6 +53,8 @@ _PROVING_SECONDS = 10.0
 _HOPELESS = 3.0
 """The original program is not timed carefully when one run of it takes this many times as long as a candidate's."""
 _ROUGH_ROUNDS, _CAREFUL_ROUNDS = 2, 20
+_LATE = 0.75
+"""With less than this part of a budget left after the rough measurement, a proof comes before the careful one."""
 _MEASURING_SECONDS = 3.0
 """After this time no further round starts."""
 _COMPILING_SHARE, _MEASURING_SHARE = 0.3, 0.2
@@ -118,6 +122,10 @@ class Qualifier:
     rejected: list[Rejection] = field(default_factory=list)
     interrupted: bool = False
     """Whether Ctrl-C ended a stage before its end."""
+    tried: dict[Graph, Proved | None] = field(default_factory=dict)
+    """What came of the proofs that were tried, by muGraph."""
+    longest_proof: float = 0.0
+    """Seconds."""
 
     def __post_init__(self) -> None:
         self.sampling_seed = seed_or_fresh(self.seed)
@@ -158,6 +166,7 @@ class Qualifier:
                     kinds.setdefault(tiles, []).append(number)
         return [number for turn in itertools.zip_longest(*kinds.values()) for number in turn if number is not None]
 
+    @pages_reused()
     def compile_and_prove(self, proposals: Sequence[tuple[Graph, float]]) -> list[Proved]:
         """The first few proposals that compile and are proved: where nothing is measured, those behind them are not needed."""
         kept: list[Proved] = []
@@ -189,10 +198,21 @@ class Qualifier:
                 longest = max(longest, self.deadline.elapsed - begun)
         return compiled
 
+    @pages_reused()
+    def rank_and_prove(self, compiled: Sequence[Contestant], inputs: Sequence[Any]) -> list[Proved]:
+        """What of the compiled proposals is proved, fastest first."""
+        rough = self._roughly_ranked(compiled, inputs)
+        if self.deadline.budget is not None and not self.deadline.allows(_LATE * self.deadline.budget):
+            self.prove(rough, most=1)
+        return self.prove(self._carefully_ranked(rough, inputs))
+
     def rank(self, compiled: Sequence[Contestant], inputs: Sequence[Any]) -> list[Contestant]:
         """Fastest first: the front runners by a careful measurement, the rest by a rough one."""
+        return self._carefully_ranked(self._roughly_ranked(compiled, inputs), inputs)
+
+    def _roughly_ranked(self, compiled: Sequence[Contestant], inputs: Sequence[Any]) -> list[Contestant]:
+        """Fastest first by a few calls; behind them those for which there was no time."""
         rough: list[Contestant] = []
-        finalists: list[Contestant] = []  # none where Ctrl-C ends the stage before
         limit, longest = Deadline(self._share(_MEASURING_SHARE)), 0.0
         with self._stage("measure"):
             self.tell("measure", f"{len(compiled)} candidates")
@@ -206,38 +226,47 @@ class Qualifier:
                 longest = max(longest, self.deadline.elapsed - begun)
             if rough:
                 rough[-1].executable.forget_weights()
-            best = _fastest_first(rough)[:_FINALISTS]
+        return [*_fastest_first(rough), *compiled[len(rough) :]]
+
+    def _carefully_ranked(self, rough: Sequence[Contestant], inputs: Sequence[Any]) -> list[Contestant]:
+        """Fastest first, the front runners of a rough measurement by many calls, with their weights packed and as they are."""
+        finalists: list[Contestant] = []  # none where Ctrl-C ends the stage before
+        with self._stage("measure"):
+            best = [entry for entry in rough[:_FINALISTS] if math.isfinite(entry.latency)]
             with ThreadPoolExecutor(available_cores()) as threads:
                 unpacked = [*threads.map(self._unpacked, (entry for entry in best if entry.executable.packs))]
             timed = self._carefully([*best, *unpacked], inputs)
             finalists = _one_of_each(_fastest_first(timed))
         measured = {entry.graph.with_constants(()) for entry in finalists}
-        others = [entry for entry in _fastest_first(rough) if entry.graph.with_constants(()) not in measured]
-        return [*finalists, *others, *compiled[len(rough) :]]
+        return [*finalists, *(entry for entry in rough if entry.graph.with_constants(()) not in measured)]
 
     def _unpacked(self, entry: Contestant) -> Contestant:
         """The same muGraph with all weights where they lie."""
         graph = entry.graph.with_constants(())
         return Contestant(graph, entry.cost, build(graph, self.target))
 
-    def prove(self, ranked: Sequence[Contestant]) -> list[Proved]:
-        """The first few, at `most`, that agree with float64 and are equivalent to the program, in the order given.
+    def prove(self, ranked: Sequence[Contestant], most: int | None = None) -> list[Proved]:
+        """The first few, at most `most`, that agree with float64 and are equivalent to the program, in the order given.
 
-        Once there is one, no proof is begun that the deadline would cut off if it takes as long as those before.
+        Once there is one, no proof is begun that the deadline would cut off if it takes as long as those before. What was proved
+        before is not proved again, and is among them however late it is.
         """
-        kept: list[Proved] = []
-        most = 1 if self.interrupted else self.most
-        enough, longest = Deadline(_PROVING_SECONDS), 0.0
+        most = 1 if self.interrupted else self.most if most is None else most
+        enough, found = Deadline(_PROVING_SECONDS), 0
         with self._stage("verify"):
             for entry in ranked:
-                if len(kept) == most or self.deadline.passed or (kept and (enough.passed or not self.deadline.allows(longest))):
+                if found == most:
                     break
-                begun = self.deadline.elapsed
-                proved = self._proved(entry, f"candidate {len(kept) + 1}")
-                longest = max(longest, self.deadline.elapsed - begun)
-                if proved is not None:
-                    kept.append(proved)
-        return kept
+                if entry.graph not in self.tried:
+                    some = any(self.tried.values())
+                    if self.deadline.passed or (some and (enough.passed or not self.deadline.allows(self.longest_proof))):
+                        continue
+                    begun = self.deadline.elapsed
+                    self.tried[entry.graph] = self._proved(entry, f"candidate {found + 1}")
+                    self.longest_proof = max(self.longest_proof, self.deadline.elapsed - begun)
+                found += self.tried[entry.graph] is not None
+        proofs = ((entry, self.tried.get(entry.graph)) for entry in ranked)
+        return [replace(proved, entry=entry) for entry, proved in proofs if proved is not None][:most]
 
     def settle(self, kept: Sequence[Proved], original: Contestant, inputs: Sequence[Any]) -> tuple[list[Proved], Contestant]:
         """The kept ones, fastest first, and the original, all timed in the same rounds.

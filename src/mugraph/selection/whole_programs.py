@@ -178,7 +178,7 @@ def superoptimized(
     measured = wanted.profile and original.executable.machine.available
     own = problem.own_on(original.executable.machine) if measured else None
     if measured:
-        proved = qualifier.prove(qualifier.rank(qualifier.compile(proposals), problem.inputs))
+        proved = qualifier.rank_and_prove(qualifier.compile(proposals), problem.inputs)
     else:
         proved = qualifier.compile_and_prove(proposals)
     if own is not None:

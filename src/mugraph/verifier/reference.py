@@ -267,14 +267,24 @@ def _wide(x: Array) -> Array:
 
 
 def _by_parts(x: Array, y: Array) -> Array:
-    """The product of two matrices, the second converted in parts along the dimension in which its elements are far apart."""
-    result = np.zeros((x.shape[0], y.shape[1]))
-    columns = y.strides[0] < y.strides[1]
-    step = max(1, max(_WIDENED, x.size) // y.shape[0 if columns else 1])
-    for start in range(0, y.shape[1 if columns else 0], step):
+    """The product of two matrices, the second converted in parts along the dimension in which its elements are far apart.
+
+    All parts lie in the same memory: it takes a system longer to make pages than to convert what lies in them.
+    """
+    depth, columns = y.shape
+    across = y.strides[0] < y.strides[1]
+    step = max(1, max(_WIDENED, x.size) // (depth if across else columns))
+    result = np.zeros((len(x), columns))
+    wide = np.empty((step, depth if across else columns))  # as y lies in memory
+    product = np.empty((len(x), columns))
+    for start in range(0, columns if across else depth, step):
         part = slice(start, start + step)
-        if columns:
-            result[:, part] = x @ y[:, part].astype(np.float64)
+        if across:
+            factor = wide[: result[:, part].shape[1]].T
+            factor[...] = y[:, part]
+            result[:, part] = x @ factor
         else:
-            result += x[:, part] @ y[part].astype(np.float64)
+            factor = wide[: len(y[part])]
+            factor[...] = y[part]
+            result += np.matmul(x[:, part], factor, out=product)
     return result

@@ -13,7 +13,7 @@ typedef struct {
                                                                                                                         \
     static void strip_##size(const packing *p, const char *from, unit_##size *to, long depth, long width)               \
     {                                                                                                                   \
-        const long group = p->group, row_step = p->row_step, column_step = p->column_step, part = 64 / size;            \
+        const long group = p->group, row_step = p->row_step, column_step = p->column_step, part = 256 / size;           \
         if (column_step == size && group == 2)                                                                          \
             for (long k = 0; k < depth; k += 2, to += 2 * width) {                                                      \
                 const unit_##size *row = (const unit_##size *)(from + k * row_step);                                    \
@@ -30,11 +30,15 @@ typedef struct {
         else                                                                                                            \
             for (long first = 0; first < depth; first += part) {                                                        \
                 const long last = first + part < depth ? first + part : depth;                                          \
-                for (long j = 0; j < width; ++j)                                                                        \
+                for (long j = 0; j < width; ++j) {                                                                      \
+                    const char *ahead = from + (j + 8) * column_step + first * row_step;                                \
+                    for (long byte = 0; byte < 256; byte += 64)                                                         \
+                        __builtin_prefetch(ahead + byte);                                                               \
                     for (long k = first; k < last; k += group)                                                          \
                         for (long g = 0; g < group; ++g)                                                                \
                             to[k * width + j * group + g] =                                                             \
                                 *(const unit_##size *)(from + (k + g) * row_step + j * column_step);                    \
+                }                                                                                                       \
             }                                                                                                           \
     }
 DEFINE_STRIP(1, unsigned char)
