@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mugraph.ir.dtypes import DType, round_to
+from mugraph.ir.dtypes import DType, round_to, rounded_in_place
 
 
 @pytest.mark.parametrize(("dtype", "numpy"), [(DType.FP16, np.float16), (DType.FP32, np.float32), (DType.FP64, np.float64)])
@@ -36,3 +36,19 @@ def test_a_nan_with_every_payload_bit_stays_a_nan() -> None:
 def test_shapes_are_kept() -> None:
     assert round_to(DType.BF16, 1.0).shape == ()
     assert round_to(DType.BF16, np.zeros((2, 3))[:, ::2]).shape == (2, 2)
+
+
+@pytest.mark.parametrize("dtype", [DType.FP16, DType.BF16, DType.FP32, DType.FP64, DType.BOOL, DType.INT8])
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (2, 1, 0)])
+def test_rounding_in_place_gives_the_same_numbers(dtype: DType, order: tuple[int, ...]) -> None:
+    """More numbers than are rounded at once, in any order in memory, infinities and NaN among them."""
+    values = np.random.default_rng(0).standard_normal((3, 130, 300)).astype(np.float32) * np.float32(1e3)
+    values[0, :5, 0] = np.inf, -np.inf, np.nan, -0.0, 3e38
+    values = values.transpose(order)
+    before = values.copy()
+    expected = round_to(dtype, values)
+    np.testing.assert_array_equal(values, before)
+    found = rounded_in_place(dtype, values.copy(order="K"))
+    np.testing.assert_array_equal(found, expected)
+    assert found.dtype == expected.dtype
+    assert found.shape == values.shape

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -116,3 +117,51 @@ def test_the_original_is_measured_only_where_a_hopeless_one_would_end_in_time(
     kept, _ = qualifier_for(program, budget).settle([proved], entry, random_tensors(program, seed=0))
     assert bool(asked) is measured
     assert kept == [proved]
+
+
+@pytest.mark.parametrize(("budget", "stages"), [(20.0, "pmp"), (100.0, "mp"), (None, "mp")])
+def test_late_in_a_budget_one_is_proved_before_the_careful_measurement(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, budget: float | None, stages: str
+) -> None:
+    """The rough measurement takes three seconds a candidate, and the careful one puts them into another order."""
+    program, slower = lengths(of_factors=False), lengths(of_factors=True)
+    entries = [Contestant(graph, 1.0, build(graph, "cpu")) for graph in (slower, program)]
+    qualifier, done = qualifier_for(program, budget), []
+
+    def measured(entries: Sequence[Contestant], inputs: object, rounds: int, **_: object) -> list[Contestant]:
+        careful = rounds > 2
+        if careful:
+            done.append("m")
+        clock.now += 0.0 if careful else 3.0
+        seconds = {slower: 2e-3 if careful else 1e-3, program: 1.5e-3}
+        return [replace(entry, latency=seconds[entry.graph], least=seconds[entry.graph]) for entry in entries]
+
+    def proved(entry: Contestant, name: str) -> Proved:
+        if not done or done[-1] != "p":
+            done.append("p")
+        return Proved(entry, verify_graphs(program, program).certificate, None)
+
+    monkeypatch.setattr(qualification, "_measured", measured)
+    monkeypatch.setattr(qualifier, "_proved", proved)
+    kept = qualifier.rank_and_prove(entries, random_tensors(program, seed=0))
+    assert "".join(done) == stages
+    assert [(each.entry.graph, each.entry.latency) for each in kept] == [(program, 1.5e-3), (slower, 2e-3)]
+
+
+def test_what_was_proved_early_is_kept_where_time_is_over(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    program, other = lengths(of_factors=False), lengths(of_factors=True)
+    entries = [Contestant(graph, 1.0, build(graph, "cpu"), latency=1.0) for graph in (program, other)]
+    qualifier = qualifier_for(program, 10.0)
+    asked: list[str] = []
+
+    def proved(entry: Contestant, name: str) -> Proved:
+        asked.append(name)
+        clock.now += 6.0
+        return Proved(entry, verify_graphs(program, program).certificate, None)
+
+    monkeypatch.setattr(qualifier, "_proved", proved)
+    assert [each.entry for each in qualifier.prove(entries, most=1)] == entries[:1]
+    assert [each.entry for each in qualifier.prove(entries[::-1])] == entries[:1]
+    clock.now = 20.0
+    assert [each.entry for each in qualifier.prove(entries[::-1])] == entries[:1]
+    assert asked == ["candidate 1"]

@@ -19,6 +19,7 @@ from mugraph.lower.packing import Packing
 from mugraph.lower.tile_form import Strips
 from mugraph.lower.tile_text import format_kernel, parse_kernel
 from mugraph.runtime import Executable, build
+from mugraph.runtime.packed_operands import packer, pages_reused
 from mugraph.targets.cpu import Vectors
 from mugraph.targets.cpu.compiler import find_compiler
 from mugraph.targets.cpu.machine import SOURCE_NAME, Cpu
@@ -331,6 +332,25 @@ def test_weights_that_change_are_packed_again() -> None:
     assert right()
     again.add_(1.0)
     assert right()
+
+
+def test_pages_of_weights_that_are_gone_are_used_again() -> None:
+    """Those of weights that somebody still reads are not."""
+    rows, columns = 1024, 1088
+    packing = Packing(0, (), (rows, columns), (columns, 1), Strips(rows, columns))
+    make, weight = packer(packing), torch.randn(rows, columns)
+    with pages_reused():
+        first = make(weight)
+        held, place = first.array.copy(), first.address
+        second = make(-weight)
+        assert second.address != place
+        np.testing.assert_array_equal(first.array, held)
+        del first
+        third = make(2 * weight)
+        assert third.address == place
+        np.testing.assert_array_equal(third.array, 2 * held)
+        np.testing.assert_array_equal(second.array, -held)
+        assert make(3 * weight).address not in (place, second.address)
 
 
 def test_layers_that_share_kernels_are_packed_once_each() -> None:

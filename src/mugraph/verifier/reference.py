@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,6 +41,8 @@ _WIDENED = 1 << 16
 _AT_ONCE = 1 << 22
 """Elements that are copied between two looks at the clock."""
 
+Evaluation = Callable[[Graph, Sequence[Array]], Sequence[Array]]
+"""The outputs of a kernel graph on inputs."""
 Counts = tuple[int, ...]
 """How many different slices there are along each axis; they repeat."""
 
@@ -141,17 +143,23 @@ class Reference:
         They are NaN where they hang on comparisons that rounding may decide either way (`mugraph.verifier.doubt`).
         """
         choosing = chooses(self.program)
+
+        def evaluated(graph: Graph, slices: Sequence[Array]) -> Sequence[Array]:
+            if choosing:
+                return certain_outputs(graph, [array.astype(np.float64) for array in slices], pulse)
+            return evaluate_batched(graph, slices, Widening(), pulse)
+
+        return self.by_slices(inputs, counts, evaluated)
+
+    def by_slices(self, inputs: Sequence[Array], counts: Counts, evaluated: Evaluation) -> tuple[Array, ...]:
+        """The outputs of the different slices, as `evaluated` gives them for those of one place along each axis that is cut."""
         tensors, together = self.program.output_tensors, self._together(counts)
         cut = len(self.cut)
         found = [np.empty(self._resized(t.shape, self._output_dims(i), counts)) for i, t in enumerate(tensors)]
         with np.errstate(all="ignore"):
             for index in np.ndindex(counts[:cut]):
                 slices = [slice_of(array, self._input_dims(number)[:cut], index) for number, array in enumerate(inputs)]
-                if choosing:
-                    results = certain_outputs(together, [array.astype(np.float64) for array in slices], pulse)
-                else:
-                    results = evaluate_batched(together, slices, Widening(), pulse)
-                for number, result in enumerate(results):
+                for number, result in enumerate(evaluated(together, slices)):
                     slice_of(found[number], self._output_dims(number)[:cut], index)[...] = result
         return tuple(found)
 

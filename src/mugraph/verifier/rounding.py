@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mugraph.ir.arithmetic import Arithmetic, Array
-from mugraph.ir.dtypes import DType, round_to
+from mugraph.ir.dtypes import DType, round_to, rounded_in_place
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Graph, Shape
 from mugraph.ir.scalar import Scalar
@@ -30,31 +30,32 @@ class RoundedArithmetic(FloatArithmetic):
         return round_to(self.rounded, super().constant(value))
 
     def add(self, x: Array, y: Array) -> Array:
-        return round_to(self.rounded, super().add(x, y))
+        return rounded_in_place(self.rounded, super().add(x, y))
 
     def sub(self, x: Array, y: Array) -> Array:
-        return round_to(self.rounded, super().sub(x, y))
+        return rounded_in_place(self.rounded, super().sub(x, y))
 
     def mul(self, x: Array, y: Array) -> Array:
-        return round_to(self.rounded, super().mul(x, y))
+        return rounded_in_place(self.rounded, super().mul(x, y))
 
     def div(self, x: Array, y: Array) -> Array:
-        return round_to(self.rounded, super().div(x, y))
+        return rounded_in_place(self.rounded, super().div(x, y))
 
     def exp(self, x: Array) -> Array:
-        return round_to(self.rounded, super().exp(x))
+        return rounded_in_place(self.rounded, super().exp(x))
 
     def sqrt(self, x: Array) -> Array:
-        return round_to(self.rounded, super().sqrt(x))
+        return rounded_in_place(self.rounded, super().sqrt(x))
 
     def opaque(self, name: str, *xs: Array) -> Array:
         return round_to(self.rounded, super().opaque(name, *xs))
 
     def sum(self, x: Array, axis: int) -> Array:
-        return round_to(self.rounded, super().sum(x.astype(self._wide), axis))
+        return rounded_in_place(self.rounded, super().sum(x.astype(self._wide, copy=False), axis))
 
     def matmul(self, x: Array, y: Array) -> Array:
-        return round_to(self.rounded, super().matmul(x.astype(self._wide), y.astype(self._wide)))
+        x, y = (each.astype(self._wide, copy=False) for each in (x, y))
+        return rounded_in_place(self.rounded, super().matmul(x, y))
 
     @property
     def _wide(self) -> type[np.floating[Any]]:
