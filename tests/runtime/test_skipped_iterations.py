@@ -274,6 +274,43 @@ def test_iterations_that_have_an_effect_are_run(what: str, instead: str) -> None
     assert not kernel.skips
 
 
+@pytest.mark.parametrize(
+    "after",
+    [
+        # what every iteration has alike, in a place for each
+        ("%10: fp32[16, 64] = accumulate(%0) combine=concat dim=1", "%11: fp32[16, 64] = matmul(%8, %10)", "64"),
+        # and summed with rescaling, in every iteration
+        ("%11: fp32[16, 16] = accumulate_rescaled(%0, %10)", "%12: fp32[16, 16] = add(%8, %11)", "16"),
+    ],
+)
+def test_iterations_that_keep_what_all_have_alike_are_run(after: tuple[str, str, str]) -> None:
+    torch.manual_seed(6)
+    kept, joined, width = after
+    largest = "    | %10: fp32[16, 1] = max(%0) dim=1 size=16\n" if "rescaled" in kept else ""
+    text = FACTORS.replace("%9:", f"%13: fp32[64, {width}] =").replace(
+        "= fp32[64, 16] = output_saver(%8)", f"= output_saver({joined[:3]})"
+    )
+    text = text.replace("      %13", f"{largest}      {kept}\n      {joined}\n      %13").replace("return %9", "return %13")
+    text = text.replace("%4: fp32[64, 16] = block", f"%4: fp32[64, {width}] = block")
+    graph = parse_graph(text)
+    (kernel,) = build(graph).kernels
+    assert not kernel.skips
+
+
+def test_sums_of_what_all_iterations_have_alike_count_those_that_are_left_out() -> None:
+    torch.manual_seed(7)
+    text = FACTORS.replace(
+        "      %9: fp32[64, 16] = output_saver(%8)",
+        "      %10: fp32[16, 16] = accumulate(%0) combine=sum\n"
+        "      %11: fp32[16, 16] = add(%8, %10)\n      %9: fp32[64, 16] = output_saver(%11)",
+    )
+    executable = build(parse_graph(text))
+    assert len(executable.kernels[0].skips) == 1
+    q, k, v = (torch.randn(64, 16) for _ in range(3))
+    mask = torch.ones(64, 64).tril()
+    torch.testing.assert_close(executable(q, k, v, mask)[0], (q @ k.T * mask) @ v + 4 * q, rtol=1e-5, atol=1e-5)
+
+
 def test_maxima_that_the_program_subtracts_itself_are_run() -> None:
     """Of a hidden tile they are -inf, and -inf - (-inf) is not a number."""
     text = str(attention("rescaled", "fp32", 64, 64, 4, 4))

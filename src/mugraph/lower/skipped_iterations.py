@@ -79,12 +79,18 @@ def _loaded(tile: Tile, telling: Tile, state: Known, dependent: Collection[str])
 def _changes_nothing(body: Graph, loaded: Mapping[int, States]) -> bool:
     """Whether every accumulator stays as it is in an iteration that brings these tiles."""
     values, when = iteration_values(body, loaded, KnownArithmetic()), phases(body)
-    accumulators = [node for node in body.nodes if node.op in ACCUMULATORS]
+    accumulators = (node for node in body.nodes if node.op in ACCUMULATORS)
     return all(
         _is_neutral(body, node, [values[value] for value in node.inputs])
         for node in accumulators
-        if any(when[value.node] is Phase.BODY for value in node.inputs)
+        if not _is_computed_behind(node, when[node.inputs[0].node])
     )
+
+
+def _is_computed_behind(node: Node, when: Phase) -> bool:
+    """Whether an accumulator is no part of the iterations: a sum or maximum of what all of them have alike."""
+    # by name: accumulators of other kinds have a place, or a factor, for each iteration
+    return node.op == "accumulate" and node["combine"] in ("sum", "max") and when is not Phase.BODY
 
 
 def _is_neutral(body: Graph, node: Node, operands: Sequence[States]) -> bool:
