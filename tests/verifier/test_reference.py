@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -11,7 +13,7 @@ from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.program import Program
 from mugraph.verifier import float_check, reference
-from mugraph.verifier.float_checks import ADVERSARIAL, InputKind, arrays_for, fill
+from mugraph.verifier.float_checks import ADVERSARIAL, InputKind, arrays_for, fill, operator_by_operator, random_inputs
 from mugraph.verifier.reference import Reference
 
 from .graphs import rmsnorm
@@ -69,6 +71,28 @@ def test_slices_make_up_the_program(kind: InputKind) -> None:
             expected = evaluate(program, [array.astype(np.float64) for array in whole], FloatArithmetic())
         np.testing.assert_allclose(output.reshape(expected[0].shape), expected[0], rtol=1e-12)
         assert len({array.tobytes() for array in whole[1].reshape(24, -1)}) == np.prod(counts[:2])
+
+
+def test_heads_that_share_a_mask_are_evaluated_in_turn() -> None:
+    """In the same numbers; rows that share weights are not, for each of which these would be read again."""
+    written = Program()
+    q, k, v = (written.input(name, (6, 48, 32), DType.BF16) for name in "qkv")
+    mask = written.input("mask", (48, 48), DType.BF16)
+    written.output((q @ k.transpose(-2, -1) + mask).softmax(-1) @ v)
+    shapes: list[list[tuple[int, ...]]] = []
+
+    def evaluated(graph: Graph, slices: Sequence[Array]) -> Sequence[Array]:
+        shapes.append([array.shape for array in slices])
+        return operator_by_operator(graph)(*slices)
+
+    for program, turns, first in ((written.graph, 6, (1, 48, 32)), (rmsnorm(64, 64, 64), 1, (64, 64))):
+        shapes.clear()
+        inputs = random_inputs(program, 0)
+        expected = operator_by_operator(program)(*inputs)
+        for found, whole in zip(Reference.of(program).in_turn(inputs, evaluated), expected, strict=True):
+            np.testing.assert_array_equal(found, whole)
+        assert len(shapes) == turns
+        assert shapes[0][0] == first
 
 
 def test_a_mistake_in_one_slice_is_found() -> None:

@@ -236,9 +236,7 @@ def float_check(
     known, made = _known(core_of(reference), seed), _Inputs(reference, seed, parts_of(graph), pulse)
 
     def alone(*inputs: Array) -> Sequence[Array]:
-        return known.reference.by_slices(
-            inputs, known.reference.all, lambda graph, each: operator_by_operator(graph, pulse)(*each)
-        )
+        return known.reference.in_turn(inputs, lambda graph, slices: operator_by_operator(graph, pulse)(*slices))
 
     dtypes = tuple(tensor.dtype for tensor in reference.output_tensors)
     entries: list[ScaleError] = []

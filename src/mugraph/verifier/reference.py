@@ -149,18 +149,36 @@ class Reference:
                 return certain_outputs(graph, [array.astype(np.float64) for array in slices], pulse)
             return evaluate_batched(graph, slices, Widening(), pulse)
 
-        return self.by_slices(inputs, counts, evaluated)
+        return self._by_slices(inputs, counts, evaluated, range(len(self.cut)))
 
-    def by_slices(self, inputs: Sequence[Array], counts: Counts, evaluated: Evaluation) -> tuple[Array, ...]:
-        """The outputs of the different slices, as `evaluated` gives them for those of one place along each axis that is cut."""
-        tensors, together = self.program.output_tensors, self._together(counts)
-        cut = len(self.cut)
+    def in_turn(self, inputs: Sequence[Array], evaluated: Evaluation) -> tuple[Array, ...]:
+        """The outputs of all slices as `evaluated` gives them, along one of the kept axes, too, in turn if that is no more work:
+        along the shortest, as heads of attention, so that what is between inputs and outputs is smaller."""
+        kept = [position for position in range(len(self.cut), len(self.axes)) if self._is_free(position)]
+        shortest = sorted(kept, key=self.all.__getitem__)[:1]
+        return self._by_slices(inputs, self.all, evaluated, [*range(len(self.cut)), *shortest])
+
+    def _is_free(self, position: int) -> bool:
+        """Whether evaluating slices along an axis in turn takes no more work than all together, and reading them takes less."""
+        size, whole = self.all[position], self.work(self.all)
+        one = [1 if other == position else count for other, count in enumerate(self.all)]
+        read = sum(map(math.prod, self.input_shapes(one)))
+        return size > 1 and size * self.work(one) <= _GROWTH * whole and size * read <= whole
+
+    def _by_slices(
+        self, inputs: Sequence[Array], counts: Counts, evaluated: Evaluation, turns: Sequence[int]
+    ) -> tuple[Array, ...]:
+        """The outputs of the different slices, evaluated for one position after the other along the axes `turns`."""
+        tensors = self.program.output_tensors
+        together = self._together(tuple(1 if position in turns else count for position, count in enumerate(counts)))
         found = [np.empty(self._resized(t.shape, self._output_dims(i), counts)) for i, t in enumerate(tensors)]
+        read = [[self._input_dims(number)[position] for position in turns] for number in range(len(inputs))]
+        written = [[self._output_dims(number)[position] for position in turns] for number in range(len(found))]
         with np.errstate(all="ignore"):
-            for index in np.ndindex(counts[:cut]):
-                slices = [slice_of(array, self._input_dims(number)[:cut], index) for number, array in enumerate(inputs)]
-                for number, result in enumerate(evaluated(together, slices)):
-                    slice_of(found[number], self._output_dims(number)[:cut], index)[...] = result
+            for index in np.ndindex(*(counts[position] for position in turns)):
+                slices = [slice_of(array, dims, index) for array, dims in zip(inputs, read, strict=True)]
+                for target, dims, result in zip(found, written, evaluated(together, slices), strict=True):
+                    slice_of(target, dims, index)[...] = result
         return tuple(found)
 
     def _together(self, counts: Counts) -> Graph:
