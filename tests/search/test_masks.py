@@ -13,8 +13,10 @@ from mugraph import Program
 from mugraph.devices import device_for
 from mugraph.ir import DType, Graph
 from mugraph.search import SearchResult, SearchSpace, search
+from mugraph.search.constraints import EVERYTHING
 from mugraph.search.scheduling.masks import Mask
 from mugraph.selection.inputs import hidden_elements
+from mugraph.selection.whole_programs import OptimizationSettings, program_problem
 
 TOKENS = 256
 
@@ -86,3 +88,11 @@ def test_inputs_that_hide_something() -> None:
     assert (hidden[1] == causal()).all()
     assert not hidden_elements(program, [q, k, v, torch.zeros(TOKENS, TOKENS)])
     assert [*hidden_elements(program, [each.numpy() for each in (q, k, v, mask)])] == ["mask"]
+
+
+def test_kept_results_are_of_the_masks_they_were_found_for() -> None:
+    program, settings = masked_attention(), OptimizationSettings()
+    problem = program_problem(program, None)
+    keys = [settings.key(problem, EVERYTHING, hidden) for hidden in ({}, {"mask": causal()}, {"mask": ~causal()})]
+    assert all(keys[i] != keys[j] for i in range(3) for j in range(i))
+    assert settings.key(problem, EVERYTHING, {"mask": causal()}) == keys[1]
