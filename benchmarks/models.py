@@ -7,7 +7,8 @@
     python benchmarks/models.py generate                         # tokens of those that generate: see benchmarks/generation.py
 
 - compile: a prompt, then tokens: every new graph is timed, in a fresh process with an empty cache and in another with the cache
-  that one left; and what the same graphs cost PyTorch alone (backend "aot_eager", which compiles nothing).
+  that one left; and what the same graphs cost PyTorch alone (backend "aot_eager", which compiles nothing) and inductor, with an
+  empty cache and with a full one.
 - latency: eager, torch.compile and mugraph generate the same tokens in one process, in turns; ratios are medians over tokens.
 - share: of a prompt, of a token at a fixed number of keys, and of a token at a growing one, whose size is symbolic; with `--keep`
   "faster" of the pieces that beat PyTorch here, "all" of those with kernels, "plan" of those the partitioner makes (no search).
@@ -91,11 +92,12 @@ def main() -> None:
 
 
 def compile_times(model: str, options: argparse.Namespace) -> list[Record]:
-    """PyTorch alone, mugraph with an empty cache, mugraph with a full one: each in a process of its own."""
+    """PyTorch alone, inductor and mugraph with an empty cache and with a full one: each in a process of its own."""
     with tempfile.TemporaryDirectory() as cache:
         environment = {**os.environ, "MUGRAPH_CACHE_DIR": cache, "MUGRAPH_CACHE": "on", "OMP_NUM_THREADS": str(options.threads)}
+        environment |= {"TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor"}
         rows = []
-        for start in ("aot_eager", "first", "warm"):
+        for start in ("aot_eager", "inductor", "inductor-warm", "first", "warm"):
             arguments = ["compile", model, "--one", start, "--size", options.size, "--layers", str(options.layers)]
             limits = ["--dtype", options.dtype, "--budget", str(options.budget), "--threads", str(options.threads)]
             command = [sys.executable, __file__, *arguments, *limits]
@@ -110,7 +112,8 @@ def compile_times(model: str, options: argparse.Namespace) -> list[Record]:
 def compiled(name: str, start: str, options: argparse.Namespace) -> Record:
     """Seconds, of the clock and of processors (compilers included), of every step that compiles a graph."""
     model, ids = built(name, options)
-    fast = with_mugraph(model, options) if start != "aot_eager" else torch.compile(model, backend=start)
+    ours = start in ("first", "warm")
+    fast = with_mugraph(model, options) if ours else torch.compile(model, backend=start.removesuffix("-warm"))
     row: Record = {"model": name, "start": start}
     past = None
     with torch.inference_mode():

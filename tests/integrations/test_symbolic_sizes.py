@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from mugraph.integrations.torch_compile import Run, SizedGraph
+from mugraph.integrations.background import Run
+from mugraph.integrations.torch_compile import SizedGraph
 
 
 def general(*arguments: Any) -> str:

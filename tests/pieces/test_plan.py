@@ -55,12 +55,12 @@ class Choosy(Optimizer):
         self.asked: list[set[str]] = []
         self.given: list[float] = []
 
-    def _tried(self, piece: Piece, budget: float | None, graphs: Mapping[tuple[object, ...], Graph]) -> PieceOutcome:
+    def _tried(self, piece: Piece, budget: float | None, graphs: Mapping[tuple[object, ...], Graph], again: bool) -> PieceOutcome:
         self.asked.append(names(piece))
         self.given.append(budget or 0.0)
         if self.refused <= names(piece):
             return PieceOutcome(None, "there is nothing")
-        return super()._tried(piece, 0.0 if (budget or 0.0) < self.hurry else budget, graphs)
+        return super()._tried(piece, 0.0 if (budget or 0.0) < self.hurry else budget, graphs, again)
 
 
 def planned(optimizer: Optimizer, budget: float = 120.0, function: Callable[..., object] = decode) -> Plan:

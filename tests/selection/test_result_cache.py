@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from mugraph.runtime import build
 from mugraph.search import search as closure_search
 from mugraph.selection import result_cache
 from mugraph.selection.qualification import Qualifier
+from mugraph.selection.whole_programs import OptimizationSettings, contradiction_of, superoptimize_program
 from mugraph.support.store import Mode, Store
 from mugraph.verifier.certificate import digest
 
@@ -238,3 +240,79 @@ def test_what_does_not_pass_its_checks_is_searched_again(
     assert again.graph == wanted.graph
     assert why in caplog.text
     assert optimized(cache=store).report.recalled, "the entry was replaced by a good one"
+
+
+# --- of models that are served -----------------------------------------------------------------------------------------
+
+SHARED: dict[str, Any] = {"profile": False, "seed": 0, "asked": 60.0}
+
+
+def of_a_model(store: Store, budget: float, **settings: Any) -> Superoptimized:
+    """The result for one program of several, which have a budget together."""
+    return superoptimize_program(program().graph, budget=budget, cache=store, **{**SHARED, **settings})
+
+
+def test_a_share_of_the_same_budget_may_be_larger(store: Store, searches: list[Any]) -> None:
+    of_a_model(store, 20.0)
+
+    def hurried(document: dict[str, Any]) -> None:
+        document["report"]["total_seconds"] = 19.0
+
+    change(store, hurried)
+    assert of_a_model(store, 55.0).report.recalled
+    assert not of_a_model(store, 55.0, asked=100.0).report.recalled, "more was asked for"
+
+
+def test_what_had_too_little_time_is_not_tried_again_with_as_much(store: Store, searches: list[Any]) -> None:
+    assert not of_a_model(store, 0.0).found
+    assert not of_a_model(store, 60.0, unfinished=True).found
+    assert len(searches) == 1
+    assert of_a_model(store, 60.0, unfinished=True, asked=100.0).found
+    assert len(searches) == 2
+
+
+def test_who_goes_on_searching_tries_it_again(store: Store, searches: list[Any]) -> None:
+    of_a_model(store, 0.0)
+    assert of_a_model(store, 60.0).found
+    assert of_a_model(store, 1.0, unfinished=True).found, "what is found takes its place"
+    assert len(searches) == 2
+
+
+def test_what_had_too_little_time_under_load_is_tried_again_without(
+    store: Store, searches: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for load, times in ((1000.0, 1), (1000.0, 1), (0.0, 2)):
+        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, load, load))
+        of_a_model(store, 0.0, unfinished=True, postpone=list[Any]().append)
+        assert len(searches) == times
+
+
+def test_results_that_are_glanced_at_are_handed_on(store: Store) -> None:
+    handed: list[Any] = []
+    wanted = of_a_model(store, 60.0, postpone=handed.append)
+    assert not handed, "it was proved in this call"
+    found = of_a_model(store, 60.0, postpone=handed.append)
+    assert found.report.recalled
+    assert found.graph == wanted.graph
+    assert contradiction_of(program().graph, handed[0], OptimizationSettings(**SHARED, cache=store)) == ""
+    assert of_a_model(store, 60.0).report.recalled
+
+
+def test_a_glance_is_enough_for_kernels_that_are_far_off(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    of_a_model(store, 60.0)
+    change(store, _another_meaning)
+    handed: list[Any] = []
+    with caplog.at_level(logging.WARNING):
+        assert not of_a_model(store, 60.0, postpone=handed.append).report.recalled
+    assert "disagrees with float64" in caplog.text
+    assert not handed
+
+
+def test_what_a_glance_does_not_show_is_shown_afterwards_and_forgotten(store: Store) -> None:
+    of_a_model(store, 60.0)
+    change(store, _almost_the_same)
+    handed: list[Any] = []
+    assert of_a_model(store, 60.0, postpone=handed.append).report.recalled
+    wrong = contradiction_of(program().graph, handed[0], OptimizationSettings(**SHARED, cache=store))
+    assert "does not compute the program" in wrong
+    assert not any(entry.kind == result_cache.KIND for entry in store.entries())

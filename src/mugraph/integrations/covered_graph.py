@@ -8,9 +8,9 @@ of them, so there are as many as the logarithm of the largest size, up to a limi
 
 from __future__ import annotations
 
+import functools
 import logging
 import statistics
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from mugraph.frontend.graph_passes import owner_of
 from mugraph.frontend.node_traits import mutates
 from mugraph.frontend.symbolic_axis import SizeMatters, axis_of, check_slices, with_sizes
+from mugraph.integrations.background import Later, Turn
 from mugraph.runtime.benchmarking import measure
 from mugraph.sizes.chunk_plans import Chunk, Costs
 from mugraph.support.deadline import Deadline
@@ -122,7 +123,8 @@ class CoveredGraph:
 
     At most `limit` sizes are optimized, those that one call asks for within `budget` seconds together (None: no limit), of which
     `specialized` is told its share. Safe to call from several threads: while one waits for kernels, the others run the
-    general graph. What `specialized` raises is reported, and the general graph runs; with `strict` it is raised.
+    general graph, and all do where they are made in the background, by `later`. What `specialized` raises is reported, and the
+    general graph runs; with `strict` it is raised.
     """
 
     def __init__(
@@ -133,6 +135,7 @@ class CoveredGraph:
         limit: int,
         budget: float | None = None,
         strict: bool = False,
+        later: Later | None = None,
     ) -> None:
         self.general, self.specialized, self.axis, self.limit, self.strict = general, specialized, axis, limit, strict
         self.budget = budget
@@ -141,7 +144,7 @@ class CoveredGraph:
         """By size, what runs it."""
         self.costs = Costs({})
         self._failed = False
-        self._one_at_a_time = threading.Lock()
+        self._turn = Turn(later)
 
     def __call__(self, *arguments: Any) -> Any:
         run = self.runs.get(arguments[self.axis.number])
@@ -149,23 +152,23 @@ class CoveredGraph:
 
     def _found(self, arguments: Sequence[Any]) -> Run:
         size: int = arguments[self.axis.number]
-        if size < _SMALLEST or self._failed or not self._one_at_a_time.acquire(blocking=False):
+        if size < _SMALLEST or self._failed:
             return self.general
+        self._turn.take(functools.partial(self._find, size, arguments), quick=not self._missing(size))
+        return self.runs.get(size, self.general)
+
+    def _find(self, size: int, arguments: Sequence[Any]) -> None:
         try:
             self._fill(size, arguments)
             if size not in self.runs:
                 if len(self.runs) >= _REMEMBERED:
                     self.runs.clear()
                 self.runs[size] = self._run(size)
-            return self.runs[size]
         except Exception:  # a model must run whatever goes wrong in here
+            self._failed = True
             if self.strict:
                 raise
-            self._failed = True
             _log.warning("optimizing a graph for any size failed, it runs without; please report this", exc_info=True)
-            return self.general
-        finally:
-            self._one_at_a_time.release()
 
     def _fill(self, size: int, arguments: Sequence[Any]) -> None:
         """Optimize for sizes that cover this one well; those after the first take over what was found for it."""

@@ -106,7 +106,7 @@ class Optimized(Shared, Generic[P, R]):
         tensors = tensors_of(args, kwargs)
         if asks_for_gradients(tensors) or stands_for_others(tensors):
             return self.fn(*args, **kwargs)
-        return self._answered(args, kwargs)
+        return self._in_pieces(*args, **kwargs) if self.settings.background else self._answered(args, kwargs)
 
     @property
     def results(self) -> tuple[Found, ...]:
@@ -212,7 +212,7 @@ class Optimized(Shared, Generic[P, R]):
         from mugraph.integrations.torch_compile import backend  # as above
 
         settings = self.settings
-        options = settings.of_all | {"pack": settings.pack} | ({} if settings.target is None else {"target": settings.target})
+        options = settings.of_pieces | ({} if settings.target is None else {"target": settings.target})
         compiled: Callable[P, R] = torch.compile(self.fn, backend=functools.partial(backend, options=options))
         return compiled
 
@@ -275,12 +275,15 @@ class Settings:
     cache: Store | Mode | str | None
     pack: bool
     constants: tuple[str, ...]
+    background: bool
 
     def __post_init__(self) -> None:
         if not isinstance(self.dynamic, Mapping):
             remedy = "declare dimensions by argument, as in {0: {0: Dim('batch', 1, 64)}}"
             raise InvalidInput(f"dynamic={self.dynamic!r}: {remedy}")
-        PieceOptions.of({**self.of_all, "pack": self.pack})
+        PieceOptions.of({**self.of_pieces, "strict": self.strict})
+        if self.background and self.dynamic:
+            raise InvalidInput("background=True takes sizes as they come: leave dynamic out")
         if self.target is not None:
             object.__setattr__(self, "target", resolved(self.target))
             device_for(self.target)
@@ -290,6 +293,11 @@ class Settings:
         """The settings that whole functions, ranges of sizes and pieces have in common."""
         names = ("budget", "seed", "max_error", "evidence", "space")
         return {name: getattr(self, name) for name in names}
+
+    @property
+    def of_pieces(self) -> dict[str, Any]:
+        """Those of what `torch.compile` runs."""
+        return self.of_all | {name: getattr(self, name) for name in ("cache", "pack", "background")}
 
     @property
     def of_functions(self) -> dict[str, Any]:
@@ -310,6 +318,7 @@ class _Asked(TypedDict, total=False):
     cache: Store | Mode | str | None
     pack: bool
     constants: Sequence[str]
+    background: bool
 
 
 @overload
@@ -335,6 +344,7 @@ def optimize(
     cache: Store | Mode | str | None = None,
     pack: bool = True,
     constants: Sequence[str] = (),
+    background: bool = False,
 ) -> Optimized[P, R] | Callable[[Callable[P, R]], Optimized[P, R]]:
     """Run a function, method or nn.Module by discovered kernels where these are faster: `@mugraph.optimize`, `optimize(model)`.
 
@@ -342,6 +352,9 @@ def optimize(
     for them; later ones run what was found. `dynamic` declares dimensions that change, as in `mugraph.superoptimize_dynamic`
     (`{0: {0: Dim("batch", 1, 64)}}`): one answer then serves all their sizes, and is not timed against PyTorch. `target` is by
     default that of the tensors: `cpu`, or the GPU that they lie on. The others are as in `mugraph.superoptimize`.
+
+    With `background` no call waits: `torch.compile` with our backend runs the function, by PyTorch until its pieces have kernels
+    (`mugraph.integrations.background`, whose `graphs()` say what has become of them); `answers` is empty.
 
     Calls that gradients are wanted of run the function itself. So do those for which nothing clearly faster was found or that
     cannot be optimized, of which a warning (LeftToPyTorch) tells once; with `strict` these raise what `mugraph.superoptimize`
@@ -352,7 +365,19 @@ def optimize(
     Raises InvalidInput for what is no function and for wrong settings, TargetUnavailable for an unknown target.
     """
     settings = Settings(
-        target, budget, dynamic or {}, strict, seed, max_error, evidence, space, progress, cache, pack, names_of(constants)
+        target,
+        budget,
+        dynamic or {},
+        strict,
+        seed,
+        max_error,
+        evidence,
+        space,
+        progress,
+        cache,
+        pack,
+        names_of(constants),
+        background,
     )
 
     def around(function: Callable[P, R]) -> Optimized[P, R]:

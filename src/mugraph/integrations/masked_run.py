@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from mugraph.frontend.graph_passes import concrete
 from mugraph.frontend.masked_parts import MaskedPart
 from mugraph.frontend.splice import laid_out
 from mugraph.frontend.symbolic_axis import symbols_of
+from mugraph.integrations.background import Later, Turn
 from mugraph.runtime.benchmarking import quickest
 from mugraph.sizes.capacities import AtCapacity
 from mugraph.support.deadline import Deadline
@@ -41,7 +41,7 @@ class MaskedRun:
     Up to `limit` capacities are made, each by `specialized`, those that one call asks for within `budget` seconds together. With
     `faster` kernels must be faster than PyTorch at sizes that just do not fit the next smaller capacity. What is raised meanwhile
     is reported, and PyTorch runs the part; with `strict` it is raised. Safe to call from several threads: while one waits for
-    kernels, the others have PyTorch.
+    kernels, the others have PyTorch, and all do where they are made in the background, by `later`.
     """
 
     def __init__(
@@ -52,6 +52,7 @@ class MaskedRun:
         budget: float | None = None,
         faster: bool = True,
         strict: bool = False,
+        later: Later | None = None,
     ) -> None:
         self.part, self.specialized, self.limit, self.budget = part, specialized, limit, budget
         self.faster, self.strict = faster, strict
@@ -59,7 +60,7 @@ class MaskedRun:
         """In ascending order; None where PyTorch is to run the part."""
         self._places = [(number, place.dim) for number, place in enumerate(part.masked.inputs) if place is not None]
         self._strides = [_strides_of(node.meta["val"]) for node in part.outputs]
-        self._one_at_a_time = threading.Lock()
+        self._turn = Turn(later)
 
     def __call__(self, *inputs: torch.Tensor) -> list[torch.Tensor]:
         size = self._size(inputs)
@@ -76,19 +77,14 @@ class MaskedRun:
         return size or None
 
     def _runner(self, size: int, inputs: Sequence[torch.Tensor]) -> AtCapacity | None:
-        for capacity, runner in self.capacities.items():
-            if capacity >= size:
-                return runner
-        if len(self.capacities) >= self.limit or not self._one_at_a_time.acquire(blocking=False):
-            return None
-        try:
-            self._fill(size, inputs)
-        finally:
-            self._one_at_a_time.release()
+        if max(self.capacities, default=0) < size and len(self.capacities) < self.limit:
+            self._turn.take(functools.partial(self._fill, size, inputs))
         return next((runner for capacity, runner in self.capacities.items() if capacity >= size), None)
 
     def _fill(self, size: int, inputs: Sequence[torch.Tensor]) -> None:
         """Make capacities for a size, and for those that it may grow to."""
+        if max(self.capacities, default=0) >= size:  # by the turn before
+            return
         made, deadline = dict(self.capacities), Deadline(self.budget)
         wanted = self._wanted(size)
         for left, capacity in zip(range(len(wanted), 0, -1), wanted, strict=True):
@@ -110,7 +106,7 @@ class MaskedRun:
 
     def _made(self, capacity: int, inputs: Sequence[torch.Tensor], budget: float | None) -> AtCapacity | None:
         try:
-            with _disable_current_modes(), torch.no_grad(), torch.random.fork_rng():
+            with _disable_current_modes(), torch.no_grad():
                 return self._compiled(capacity, inputs, budget)
         except Exception:  # a model must run whatever goes wrong in here
             if self.strict:
@@ -138,11 +134,15 @@ class MaskedRun:
 
     def _resized(self, inputs: Sequence[torch.Tensor], size: int) -> list[torch.Tensor]:
         """Random numbers of a size; integers are those of a call, repeated."""
-        made = list(inputs)
+        made, generator = list(inputs), torch.Generator(inputs[0].device).manual_seed(size)  # not that of the user's calls
         for number, dim in self._places:
             rows = torch.arange(size, device=made[number].device) % made[number].shape[dim]
             made[number] = made[number].index_select(dim, rows)
-        return [torch.randn_like(tensor) if tensor.is_floating_point() else tensor for tensor in made]
+        return [_random_like(tensor, generator) if tensor.is_floating_point() else tensor for tensor in made]
+
+
+def _random_like(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return torch.empty_like(tensor).normal_(generator=generator)
 
 
 def _strides_of(value: torch.Tensor) -> tuple[int, ...] | None:

@@ -10,13 +10,15 @@ batches are, a few sizes are optimized and cover all others from their first cal
 that reduce a symbolic size, as attention does a growing cache of keys, run by kernels of a few capacities
 (`mugraph.integrations.masked_run`). Of other graphs with symbolic sizes, and where more is computed at such a size than these
 parts, a size gets kernels when it comes the third time (`SizedGraph`), and only so many sizes do.
+
+With the option `background` nothing is waited for: `mugraph.integrations.background`.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
-import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -38,12 +40,13 @@ from mugraph.frontend.masked_parts import MaskedPart, computes_elsewhere, masked
 from mugraph.frontend.node_traits import bytes_of
 from mugraph.frontend.partition import Partition, Piece
 from mugraph.frontend.symbolic_axis import SizeMatters
-from mugraph.frontend.torch_casts import tensor_of
+from mugraph.frontend.torch_casts import draws_random_numbers, tensor_of
+from mugraph.integrations.background import BackgroundGraph, Later, Run, Turn, queue
 from mugraph.integrations.covered_graph import CoveredGraph, GraphAxis
 from mugraph.integrations.masked_run import MaskedRun
 from mugraph.pieces.library_ways import example_of
-from mugraph.pieces.piece_optimizer import GraphsByForm, PieceOptions, optimizer
-from mugraph.pieces.plan import Plan, plans
+from mugraph.pieces.piece_optimizer import GraphsByForm, Optimizer, PieceOptions, optimizer
+from mugraph.pieces.plan import OwnKernels, Plan, plans
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.benchmarking import quickest
 from mugraph.support.deadline import Deadline
@@ -53,26 +56,30 @@ _USES = 3
 _REMEMBERED = 4096
 """Sizes that are counted before counting starts anew."""
 
-Run = Callable[..., Any]
-
 
 class SizedGraph:
     """A graph as it runs at any size (`general`), and by what `specialized` makes of its arguments for up to `limit` sizes.
 
     `numbers` are the arguments that decide all sizes. Safe to call from several threads: while one waits for kernels, the
-    others run the general graph. What `specialized` raises is reported, and that size stays with the general graph; with `strict`
-    it is raised.
+    others run the general graph, and all do where they are made in the background, by `later`. What `specialized` raises is
+    reported, and that size stays with the general graph; with `strict` it is raised.
     """
 
     def __init__(
-        self, general: Run, specialized: Callable[[Sequence[Any]], Run], numbers: Sequence[int], limit: int, strict: bool = False
+        self,
+        general: Run,
+        specialized: Callable[[Sequence[Any]], Run],
+        numbers: Sequence[int],
+        limit: int,
+        strict: bool = False,
+        later: Later | None = None,
     ) -> None:
         self.general, self.specialized = general, specialized
         self.numbers, self.limit, self.strict = tuple(numbers), limit, strict
         self.runs: dict[tuple[Any, ...], Run] = {}
         """By size, what runs it."""
         self._uses: Counter[tuple[Any, ...]] = Counter()
-        self._one_at_a_time = threading.Lock()
+        self._turn = Turn(later)
 
     def __call__(self, *arguments: Any) -> Any:
         sizes = tuple([arguments[number] for number in self.numbers])
@@ -82,17 +89,17 @@ class SizedGraph:
         return run(*arguments)
 
     def _counted(self, sizes: tuple[Any, ...], arguments: Sequence[Any]) -> Run:
-        if len(self.runs) >= self.limit or not self._one_at_a_time.acquire(blocking=False):
-            return self.general
-        try:
+        if len(self.runs) < self.limit:
             if len(self._uses) == _REMEMBERED:
                 self._uses.clear()
             self._uses[sizes] += 1
-            if self._uses[sizes] >= _USES and sizes not in self.runs:
-                self.runs[sizes] = self._made(sizes, arguments)
-            return self.runs.get(sizes, self.general)
-        finally:
-            self._one_at_a_time.release()
+            if self._uses[sizes] >= _USES:
+                self._turn.take(functools.partial(self._add, sizes, arguments))
+        return self.runs.get(sizes, self.general)
+
+    def _add(self, sizes: tuple[Any, ...], arguments: Sequence[Any]) -> None:
+        if sizes not in self.runs and len(self.runs) < self.limit:
+            self.runs[sizes] = self._made(sizes, arguments)
 
     def _made(self, sizes: tuple[Any, ...], arguments: Sequence[Any]) -> Run:
         _log.info("sizes %s of a graph keep coming: they get kernels (%d of %d)", sizes, len(self.runs) + 1, self.limit)
@@ -158,7 +165,7 @@ def backend(
     graph = _captured(module, example_inputs)
     if graph is not None:
         _mark_constants(graph, [number for number, given in enumerate(example_inputs) if _is_of_a_module(given)])
-        return _run(chosen, graph)
+        return _run(chosen, graph, module.forward)
     compiler = aot_autograd(fw_compiler=_with_gradients, inference_compiler=functools.partial(_compiled, chosen))
     return compiler(module, example_inputs)
 
@@ -183,7 +190,7 @@ def _compiled(options: PieceOptions, module: fx.GraphModule, example_inputs: Seq
     context = TracingContext.try_get()
     if context is not None and context.fw_metadata is not None:
         _mark_constants(module, context.fw_metadata.static_input_indices)
-    return make_boxed_func(_run(options, module))
+    return make_boxed_func(_run(options, module, module.forward))
 
 
 def _is_of_a_module(given: Any) -> bool:
@@ -198,9 +205,15 @@ def _mark_constants(module: fx.GraphModule, numbers: Sequence[int]) -> None:
         mark_constant(placeholders[number])
 
 
-def _run(options: PieceOptions, module: fx.GraphModule) -> Callable[..., Any]:
+def _run(options: PieceOptions, module: fx.GraphModule, original: Run) -> Run:
+    """What runs a graph of ATen calls, which `original` does as PyTorch has it."""
+    graph = BackgroundGraph(original, queue)
+    if options.background:
+        graph.later(functools.partial(_in_background, options, module))
+        return graph
     try:
-        return _at_all_sizes(options, module)
+        graph.settle(_at_all_sizes(options, module, graph))
+        return graph
     except Exception:  # a model must run whatever goes wrong in here
         if options.strict:
             raise
@@ -208,11 +221,50 @@ def _run(options: PieceOptions, module: fx.GraphModule) -> Callable[..., Any]:
         return module.forward
 
 
-def _at_all_sizes(options: PieceOptions, module: fx.GraphModule) -> Callable[..., Any]:
+def _in_background(options: PieceOptions, module: fx.GraphModule, graph: BackgroundGraph) -> None:
+    """Find what runs a graph that serves meanwhile; PyTorch does where nothing is found."""
+    guards = _guards_of(module)
+    if guards or numbers_of(module) != ():
+        run = _at_all_sizes(options, module, graph)
+        if _guards_of(module) != guards:  # calls are no longer guarded for more
+            graph.leave("to cut it, its symbolic sizes were asked what calls may not keep to")
+        else:
+            graph.settle(run)
+        return
+    ready, own = ready_to_cut(module), OwnKernels()
+
+    def improved(plan: Plan) -> None:
+        graph.offer(plan.spliced(ready, own).forward)
+
+    plan = _planned(options, ready, {}, graph, options.budget, improved)
+    if not (plan.partition.pieces or plan.partition.library or plan.others):
+        graph.leave("no piece of it runs as kernels")
+    elif options.keep == "faster" and options.profile and target_row(options.target).tensors == "cpu":
+        graph.try_out(plan.spliced(ready, own).forward)
+    else:
+        graph.settle(plan.spliced(ready, own).forward)
+
+
+def _guards_of(module: fx.GraphModule) -> tuple[int, ...]:
+    """How much is assumed of the symbolic sizes of a graph; () where it has none."""
+    values = [node.meta.get("val") for node in module.graph.nodes if node.op == "placeholder"]
+    sizes = itertools.chain.from_iterable(value.shape if isinstance(value, torch.Tensor) else (value,) for value in values)
+    environment = next((size.node.shape_env for size in sizes if isinstance(size, torch.SymInt)), None)
+    if environment is None:
+        return ()
+    return len(environment.guards), len(environment.replacements), len(environment.deferred_runtime_asserts)
+
+
+def _at_all_sizes(options: PieceOptions, module: fx.GraphModule, graph: BackgroundGraph) -> Run:
     """The optimized graph; with symbolic sizes, what has fixed ones in it, and at sizes that keep coming everything."""
     graphs: GraphsByForm = {}
+    later = graph.later if options.background else None
     parts = masked_parts(module) if options.sizes else []
-    general = _with_masked_parts(options, module, parts, graphs) if parts else _optimized(options, module, graphs).forward
+    general = (
+        _with_masked_parts(options, module, parts, graphs, graph)
+        if parts
+        else _optimized(options, module, graphs, graph, options.budget).forward
+    )
     if parts and not computes_elsewhere(module, parts):
         return general
     numbers = numbers_of(module)
@@ -223,41 +275,60 @@ def _at_all_sizes(options: PieceOptions, module: fx.GraphModule) -> Callable[...
 
     def within(arguments: Sequence[Any], budget: float | None) -> Callable[..., Any]:
         with _disable_current_modes():
-            return _optimized(replace(options, budget=budget), concrete(module, arguments), graphs).forward
+            return _optimized(options, concrete(module, arguments), graphs, graph, budget).forward
 
     def specialized(arguments: Sequence[Any]) -> Callable[..., Any]:
         return within(arguments, options.budget)
 
     try:
-        return CoveredGraph(general, within, GraphAxis.of(module, numbers), options.sizes, options.budget, options.strict)
+        return CoveredGraph(general, within, GraphAxis.of(module, numbers), options.sizes, options.budget, options.strict, later)
     except SizeMatters as reason:
         _log.info("sizes of a graph are optimized one by one, when they come the third time: %s", reason)
-    return SizedGraph(general, specialized, numbers, options.sizes, options.strict)
+    return SizedGraph(general, specialized, numbers, options.sizes, options.strict, later)
 
 
 def _with_masked_parts(
-    options: PieceOptions, module: fx.GraphModule, parts: Sequence[MaskedPart], graphs: GraphsByForm
-) -> Callable[..., Any]:
+    options: PieceOptions, module: fx.GraphModule, parts: Sequence[MaskedPart], graphs: GraphsByForm, graph: BackgroundGraph
+) -> Run:
     """The optimized graph, whose parts that reduce a symbolic size run by kernels of a few capacities; equal ones share them."""
 
     def specialized(at_capacity: fx.GraphModule, budget: float | None) -> fx.GraphModule | None:
-        made = _optimized(replace(options, keep="all", budget=budget), at_capacity, graphs)
-        return made if compilations[-1].partition.pieces else None
+        ready = ready_to_cut(at_capacity)
+        plan = _planned(replace(options, keep="all"), ready, graphs, graph, budget)
+        return plan.spliced(ready) if plan.partition.pieces else None
 
+    later = graph.later if options.background else None
     runs: dict[str, MaskedRun] = {}
     for part in parts:
         if part.form not in runs:
             faster = options.keep == "faster"
-            runs[part.form] = MaskedRun(part, specialized, options.sizes, options.budget, faster, options.strict)
+            runs[part.form] = MaskedRun(part, specialized, options.sizes, options.budget, faster, options.strict, later)
     _log.info("%d parts of a graph reduce a symbolic size: kernels of a few capacities run them", len(parts))
-    return _optimized(options, with_parts(module, parts, [runs[part.form] for part in parts]), graphs).forward
+    whole = with_parts(module, parts, [runs[part.form] for part in parts])
+    return _optimized(options, whole, graphs, graph, options.budget).forward
 
 
-def _optimized(options: PieceOptions, module: fx.GraphModule, graphs: GraphsByForm) -> fx.GraphModule:
+def _optimized(
+    options: PieceOptions, module: fx.GraphModule, graphs: GraphsByForm, graph: BackgroundGraph, budget: float | None
+) -> fx.GraphModule:
     """The graph with kernels in the place of its pieces."""
-    module = ready_to_cut(module)
+    ready = ready_to_cut(module)
+    return _planned(options, ready, graphs, graph, budget).spliced(ready)
+
+
+def _planned(
+    options: PieceOptions,
+    module: fx.GraphModule,
+    graphs: GraphsByForm,
+    graph: BackgroundGraph,
+    budget: float | None,
+    improved: Callable[[Plan], None] | None = None,
+) -> Plan:
+    """The plan of what is ready to be cut, for `graph` to run, within a budget that is all that was asked for or a share of it;
+    `improved` is given better and better ones before."""
+    deadline, chosen = Deadline(budget), _optimizer(options)
     with _disable_current_modes():  # Dynamo's, under which tensors have no data
-        choices = plans(module, target_row(options.target).tensors, optimizer(options), Deadline(options.budget), graphs)
+        choices = plans(module, target_row(options.target).tensors, chosen, deadline, graphs, improved=improved)
         plan = choices[0] if len(choices) == 1 else _fastest(module, choices)
     reasons = Counter(f"a piece of {len(piece.nodes)} calls stays with torch: {reason}" for piece, reason in plan.lost.items())
     for reason, count in reasons.items():
@@ -267,11 +338,20 @@ def _optimized(options: PieceOptions, module: fx.GraphModule, graphs: GraphsByFo
     _log.info("%s", compiled)
     for reason, count in plan.partition.reasons().items():
         _log.debug("left to torch: %d x %s", count, reason)
-    return plan.spliced(module)
+    graph.confirm(chosen.untested(plan.results.values()))
+    return plan
+
+
+def _optimizer(options: PieceOptions) -> Optimizer:
+    """The optimizer of this process for these options, which has another process search where calls are not to wait."""
+    return optimizer(options, queue.check, queue.search) if options.background else optimizer(options)
 
 
 def _fastest(module: fx.GraphModule, choices: Sequence[Plan]) -> Plan:
-    """The plan of which calls with tensors like those of the graph take the least time."""
+    """The plan of which calls with tensors like those of the graph take the least time; the first where such calls would draw the
+    random numbers of others."""
+    if any(map(draws_random_numbers, module.graph.nodes)):
+        return choices[0]
     tensors = [tensor_of(node) for node in module.graph.nodes if node.op == "placeholder"]
     examples = [None if tensor is None else example_of(tensor) for tensor in tensors]
     with torch.no_grad():

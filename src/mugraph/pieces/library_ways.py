@@ -14,7 +14,6 @@ import torch
 from torch import fx
 
 from mugraph.devices import device_for
-from mugraph.devices.host import is_busy
 from mugraph.frontend.graph_passes import arguments_of_call, owner_of
 from mugraph.frontend.library import LibraryKernel, is_constant, linear_layers
 from mugraph.frontend.partition import Left, Partition, Piece
@@ -23,7 +22,7 @@ from mugraph.frontend.torch_casts import tensor_of
 from mugraph.pieces.image_layouts import Layout
 from mugraph.pieces.other_ways import Way
 from mugraph.pieces.packed_weights import packed
-from mugraph.runtime.benchmarking import in_turns
+from mugraph.runtime.benchmarking import in_turns, still_counts, with_load
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import Event, ProgressCallback
 from mugraph.support.store import Store, digest_of
@@ -44,10 +43,11 @@ _Times = tuple[float, ...]
 
 
 class Library:
-    """What library kernels take on this machine, each kind timed once and kept; on a busy machine for this process only."""
+    """What library kernels take on this machine, each kind timed once and kept."""
 
-    def __init__(self, target: str, store: Store) -> None:
-        self._store = store
+    def __init__(self, target: str, store: Store, serving: bool = False) -> None:
+        """`serving` says that a model is served while kernels are timed."""
+        self._store, self._serving = store, serving
         self._here = (repr(device_for(target)), torch.__version__, str(torch.get_num_threads()))
         self._times: dict[str, _Times] = {}
 
@@ -92,12 +92,11 @@ class Library:
         if key not in self._times:
             with suppress(KeyError, TypeError, ValueError):  # a document that is none: it is measured again
                 record = self._store.get(KIND, key)
-                if record is not None:
+                if record is not None and still_counts(record, self._serving):
                     self._times[key] = tuple(float(seconds) for seconds in record["seconds"])
         if key not in self._times and not deadline.passed:
             self._times[key] = measure(deadline)
-            if not is_busy():
-                self._store.put(KIND, key, {"seconds": list(self._times[key])})
+            self._store.put(KIND, key, with_load({"seconds": list(self._times[key])}, self._serving))
         return self._times.get(key)
 
 
@@ -230,7 +229,7 @@ def example_of(recorded: torch.Tensor) -> torch.Tensor:
     with torch.inference_mode(False):  # whose tensors have no versions
         memory = torch.zeros(max(reach, 0), dtype=recorded.dtype, device=recorded.device)  # expanded tensors cannot be written to
         if recorded.is_floating_point():
-            memory.uniform_(0.1, 1.1)
+            memory.uniform_(0.1, 1.1, generator=torch.Generator(memory.device).manual_seed(0))  # not that of the user's calls
         elif recorded.dtype is torch.bool:
             memory.fill_(True)
         return memory.as_strided(shape, strides)

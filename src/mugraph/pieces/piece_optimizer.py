@@ -6,7 +6,9 @@ import functools
 import logging
 import math
 import threading
-from collections.abc import Mapping, Sequence
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
@@ -16,7 +18,6 @@ from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
 from mugraph.devices import device_for, resolved
-from mugraph.devices.host import is_busy
 from mugraph.errors import InvalidInput, LeftToPyTorch, MugraphError, TargetUnavailable
 from mugraph.frontend.partition import Piece
 from mugraph.frontend.splice import as_torch, runnable
@@ -26,12 +27,19 @@ from mugraph.pieces.image_layouts import Layout
 from mugraph.pieces.library_ways import Library, example_of, layers_of, weights_of, with_packed_weights
 from mugraph.results.data import Report
 from mugraph.results.superoptimized import Superoptimized
-from mugraph.runtime.benchmarking import Duel, duel
+from mugraph.runtime import Executable
+from mugraph.runtime.benchmarking import Duel, duel, still_counts, with_load
 from mugraph.search.constraints import SearchSpace
 from mugraph.search.executors import Workers, check_workers
 from mugraph.selection.qualification import KEPT, Evidence
 from mugraph.selection.structure_key import form_of
-from mugraph.selection.whole_programs import check_evidence, superoptimize_program
+from mugraph.selection.whole_programs import (
+    Elsewhere,
+    OptimizationSettings,
+    check_evidence,
+    superoptimize_program,
+    superoptimize_program_elsewhere,
+)
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import ProgressCallback, silent
 from mugraph.support.store import Mode, Store, digest_of
@@ -57,10 +65,11 @@ class PieceOptions:
     `budget` is in seconds for the pieces of one graph together (None: no limit): the distinct ones have shares of it by their
     operators, and what these leave is for those whose time ran out. `keep` is "faster" to run a piece by its kernels only where
     they were measured to beat torch, "all" to do so wherever there are any. Of a graph with symbolic sizes, up to `sizes` sizes
-    that keep coming get kernels. With `strict` a piece that cannot be optimized is an error instead of a line in the log. With
-    `pack`, weights of convolutions and linear layers that the library runs are kept in its own layout too, which takes their
-    memory once more. `cache` is one of `mugraph.support.store.Mode` (None: as $MUGRAPH_CACHE says). The others are as in
-    `mugraph.superoptimize`.
+    that keep coming get kernels. With `background` calls are answered at once, by PyTorch until there are kernels, and programs
+    are searched in another process (`mugraph.integrations.background`). With `strict` a piece that cannot be optimized is an
+    error instead of a line in the log. With `pack`, weights of convolutions and linear layers that the library runs are kept in
+    its own layout too, which takes their memory once more. `cache` is one of `mugraph.support.store.Mode` (None: as
+    $MUGRAPH_CACHE says). The others are as in `mugraph.superoptimize`.
     """
 
     target: str = "cpu"
@@ -76,15 +85,18 @@ class PieceOptions:
     workers: Workers = 1
     profile: bool = True
     pack: bool = True
+    background: bool = False
 
     def __post_init__(self) -> None:
         if self.keep not in get_args(Keep):
             raise InvalidInput(f"option keep={self.keep!r}: use one of {', '.join(get_args(Keep))}")
         if not isinstance(self.sizes, int) or self.sizes < 0:
             raise InvalidInput(f"option sizes={self.sizes!r}: use a number of sizes, at least 0")
-        for name in ("strict", "pack"):
+        for name in ("strict", "pack", "background"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidInput(f"option {name}={getattr(self, name)!r}: use True or False")
+        if self.strict and self.background:
+            raise InvalidInput("option strict=True: with background=True calls are answered before anything could be raised")
         if not isinstance(self.space, SearchSpace | None):
             raise InvalidInput(f"option space={self.space!r}: use a mugraph.SearchSpace")
         if isinstance(self.cache, str):
@@ -119,20 +131,48 @@ class PieceOutcome:
 
     @property
     def ran_out(self) -> bool:
-        """Whether there are no kernels for want of time."""
-        return self.result is not None and not self.result.found and ran_out(self.result.report, len(self.result.candidates))
+        """Whether there are no kernels for want of time, and not in earlier processes that had as much."""
+        result = self.result
+        return (
+            result is not None
+            and not result.found
+            and not result.report.recalled
+            and ran_out(result.report, len(result.candidates))
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Untested:
+    """A result that was kept, and used after a glance."""
+
+    program: Graph
+    document: Mapping[str, Any]
+    wanted: OptimizationSettings
 
 
 class Optimizer:
     """Programs optimized under the same options, each once in a process."""
 
-    def __init__(self, options: PieceOptions, tell: ProgressCallback | None = None) -> None:
+    def __init__(
+        self,
+        options: PieceOptions,
+        tell: ProgressCallback | None = None,
+        elsewhere: Elsewhere | None = None,
+        serving: bool = False,
+    ) -> None:
+        """`serving` says that who compiles waits for a model: proofs of results that were kept are not repeated before these are
+        used (see `untested`), and what an earlier process had too little time for is not tried again with as much."""
         self.options = options
         self.tell = tell
         """Who is told how far it is, and wants what was found until Ctrl-C; None where Ctrl-C is to end everything."""
+        self.elsewhere = elsewhere
+        """What searches for programs that nothing is kept of; None where it is done here."""
         self.interrupted = False
+        self._serving = serving
+        self._untested: weakref.WeakKeyDictionary[Executable, Untested] = weakref.WeakKeyDictionary()
+        """Results that were only glanced at, by their kernels."""
         packs = options.pack and machine_for(options.target).available
-        self.library = Library(options.target, Store.of(options.cache)) if packs else None
+        self.library = Library(options.target, Store.of(options.cache), options.background) if packs else None
         """What library kernels take here; None where weights are not packed."""
         self._outcomes: dict[str, PieceOutcome] = {}
         self._refused: Superoptimized | None = None
@@ -145,15 +185,29 @@ class Optimizer:
         """The results of the distinct programs so far, also of those that torch runs all the same."""
         return tuple(outcome.result for outcome in self._outcomes.values() if outcome.result is not None)
 
+    def untested(self, results: Iterable[Superoptimized]) -> list[Untested]:
+        """The results that are to be tested while they are used."""
+        kernels = dict.fromkeys(result.executable for result in results)
+        return [self._untested[each] for each in kernels if each in self._untested]
+
     def refuse(self, whole: Superoptimized) -> None:
         """Leave a program to PyTorch that was searched as a whole, with as much time as there is here."""
         self._refused = whole
 
-    def outcomes(self, pieces: Sequence[Piece], graphs: _Known, deadline: Deadline, *, once: bool = False) -> list[PieceOutcome]:
+    def outcomes(
+        self,
+        pieces: Sequence[Piece],
+        graphs: _Known,
+        deadline: Deadline,
+        *,
+        once: bool = False,
+        decided: Callable[[Mapping[Piece, PieceOutcome]], None] | None = None,
+    ) -> list[PieceOutcome]:
         """What becomes of each of a graph's pieces; raises MugraphError in strict mode where one cannot be optimized.
 
         A program whose form is in `graphs` is scheduled as the muGraph there, and not measured. Unless only `once`, what is left
-        of the time is for pieces whose time ran out.
+        of the time is for pieces whose time ran out, those first that move the most bytes in a call of the graph. `decided` is
+        told after each program that kernels run what is known of pieces by then.
         """
         keys = [digest_of(digest(piece.program), *self._rivals(piece), *self._weights(piece)) for piece in pieces]
         distinct = dict(zip(keys, pieces, strict=True))
@@ -161,8 +215,12 @@ class Optimizer:
         for number, key in enumerate(unknown):  # what small ones leave is for large ones
             left = sum(_size(distinct[other]) for other in unknown[number:])
             self._try(key, distinct[key], deadline.share(_size(distinct[key]) / left), graphs)
+            if decided is not None and self._outcomes[key].runs and number + 1 < len(unknown):
+                known = zip(pieces, map(self._outcomes.get, keys), strict=True)
+                decided({piece: outcome for piece, outcome in known if outcome is not None})
         needy = [key for key in distinct if self._outcomes[key].ran_out and not once]
-        needy.sort(key=lambda key: -sum(node.output.bytes for node in distinct[key].program.inputs()))
+        often = Counter(keys)
+        needy.sort(key=lambda key: -often[key] * sum(node.output.bytes for node in distinct[key].program.inputs()))
         while needy:
             more = deadline.share(1 / len(needy))
             if more is not None and more > _WORTH_RETRYING * self._given[needy[0]]:
@@ -182,14 +240,14 @@ class Optimizer:
                 return
             self._given[key] = math.inf if budget is None else budget
             with _disable_current_modes():  # Dynamo's, under which tensors have no data
-                self._outcomes[key] = self._tried(piece, budget, graphs)
+                self._outcomes[key] = self._tried(piece, budget, graphs, again)
 
-    def _tried(self, piece: Piece, budget: float | None, graphs: _Known) -> PieceOutcome:
+    def _tried(self, piece: Piece, budget: float | None, graphs: _Known, again: bool) -> PieceOutcome:
         try:
             refused = self._refused
             if refused is not None and _nameless(piece.program) == _nameless(refused.program):
                 return PieceOutcome(None, why_nothing(refused.report, len(refused.candidates)))
-            result = self._optimized(piece, budget, graphs.get(form_of(piece.program)))
+            result = self._optimized(piece, budget, graphs.get(form_of(piece.program)), again)
             if result.report.interrupted:
                 if self.tell is None:  # who presses Ctrl-C while a model compiles wants his program to end
                     raise KeyboardInterrupt
@@ -204,25 +262,36 @@ class Optimizer:
                 _log.warning("optimizing a piece failed; please report this", exc_info=True)
             return PieceOutcome(None, f"{type(error).__name__}: {error}")
 
-    def _optimized(self, piece: Piece, budget: float | None, like: Graph | None) -> Superoptimized:
+    def _optimized(self, piece: Piece, budget: float | None, like: Graph | None, again: bool) -> Superoptimized:
+        wanted = self._settings(piece, like, again)
+        optimized, untested = superoptimize_program, list[Mapping[str, Any]]()
+        if self.elsewhere is not None:
+            optimized = functools.partial(superoptimize_program_elsewhere, elsewhere=self.elsewhere)
+        tell, postpone = silent if self.tell is None else self.tell, untested.append if self._serving else None
+        result = optimized(piece.program, budget=budget, tell=tell, postpone=postpone, **wanted)
+        for document in untested:
+            self._untested[result.executable] = Untested(piece.program, document, OptimizationSettings(**wanted))
+        return result
+
+    def _settings(self, piece: Piece, like: Graph | None, again: bool) -> dict[str, Any]:
+        """Those of `OptimizationSettings` for a piece."""
         options, profile = self.options, self.options.profile and like is None
-        return superoptimize_program(
-            piece.program,
-            budget=budget,
-            tell=silent if self.tell is None else self.tell,
-            target=options.target,
-            seed=options.seed,
-            evidence=options.evidence,
-            profile=profile,
-            candidates=KEPT if profile else 1,
-            max_error=options.max_error,
-            cache=options.cache,
-            like=like,
-            space=options.space,
-            workers=options.workers,
-            pack=self.library is not None,
-            constants=self._weights(piece),
-        )
+        return {
+            "target": options.target,
+            "seed": options.seed,
+            "evidence": options.evidence,
+            "profile": profile,
+            "candidates": KEPT if profile else 1,
+            "max_error": options.max_error,
+            "cache": options.cache,
+            "like": like,
+            "space": options.space,
+            "workers": options.workers,
+            "pack": self.library is not None,
+            "constants": self._weights(piece),
+            "asked": options.budget if self._serving else None,
+            "unfinished": self._serving and self.elsewhere is None and not again,
+        }
 
     def _objection(self, piece: Piece, result: Superoptimized) -> str:
         """Why torch runs the piece all the same."""
@@ -250,7 +319,7 @@ class Optimizer:
         return (with_packed_weights(piece, layers) if layers else as_torch(piece)), len(layers)
 
     def _duel(self, piece: Piece, result: Superoptimized, module: fx.GraphModule, packed: int) -> Duel:
-        """The kernels against torch, as this process measured them or an earlier one that had the machine to itself."""
+        """The kernels against torch, as measured now or in an earlier call."""
         store = Store.of(self.options.cache)
         strides = str([_recorded(node).stride() for node in piece.inputs])
         here = (repr(device_for(self.options.target)), torch.__version__, str(torch.get_num_threads()))
@@ -258,12 +327,11 @@ class Optimizer:
             digest(piece.program), strides, result.executable.digest, *map(str, (packed, result.executable.packed_bytes)), *here
         )
         record = store.get(KIND, key)
-        if record is not None:
+        if record is not None and still_counts(record, self.options.background):
             with suppress(KeyError, TypeError, ValueError):  # a document that is none: it is measured again
                 return Duel.from_json(record)
         outcome = against_torch(piece, result, module)
-        if not is_busy():
-            store.put(KIND, key, outcome.to_json())
+        store.put(KIND, key, with_load(outcome.to_json(), self.options.background))
         return outcome
 
 
@@ -301,9 +369,9 @@ def why_nothing(report: Report, proved: int) -> str:
 
 
 @functools.cache
-def optimizer(options: PieceOptions) -> Optimizer:
-    """The optimizer of this process for these options."""
-    return Optimizer(options)
+def optimizer(options: PieceOptions, tell: ProgressCallback | None = None, elsewhere: Elsewhere | None = None) -> Optimizer:
+    """The optimizer of this process for these options, for models that are to be served."""
+    return Optimizer(options, tell, elsewhere, serving=True)
 
 
 def against_torch(piece: Piece, result: Superoptimized, module: fx.GraphModule) -> Duel:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from torch import fx
@@ -30,6 +30,7 @@ from mugraph.pieces.other_ways import Way, other_ways
 from mugraph.pieces.packed_weights import packed
 from mugraph.pieces.piece_optimizer import GraphsByForm, Optimizer, PieceOutcome
 from mugraph.results.superoptimized import Superoptimized
+from mugraph.runtime import Executable
 from mugraph.selection.structure_key import form_of
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import Event, silent
@@ -37,11 +38,16 @@ from mugraph.support.progress import Event, silent
 _log = logging.getLogger("mugraph.torch_compile")
 _MEMORY = 0.5
 """The part of the memory that is free that packed weights of one graph may take."""
+_SEARCHED = "it is still searched"
 _FIRST = 0.7
 """The part of the budget for programs with linear layers in them where the library could have these, or on images as they are
 recorded where they may have their channels last."""
 _TURNED = 0.6
 """The part of what is left of it for programs on images with channels last: whole calls are compared with the rest."""
+
+
+OwnKernels = dict[tuple[tuple[fx.Node, ...], int], Executable]
+"""By the calls of a piece and the identity of its kernels, these with weights of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +63,20 @@ class Plan:
     others: Mapping[fx.Node, Way] = field(default_factory=dict)
     """Calls that PyTorch is asked for otherwise."""
 
-    def spliced(self, module: fx.GraphModule) -> fx.GraphModule:
-        """The graph with calls of kernels in the place of the programs."""
-        kernels = {piece: self.results[piece].executable.with_own_weights() for piece in self.partition.pieces}
+    def spliced(self, module: fx.GraphModule, own: OwnKernels | None = None) -> fx.GraphModule:
+        """The graph with calls of kernels in the place of the programs, which are those of `own` for what earlier plans had."""
+        own = {} if own is None else own
+        kernels = {piece: _own(piece, self.results[piece], own) for piece in self.partition.pieces}
         library = {kernel: packed(kernel, self.layout) for kernel in self.partition.library}
         arrange = self.layout.of if self.layout is Layout.CHANNELS_LAST else None
         return spliced(module, self.partition, kernels, library, arrange, as_recorded, self.others)
+
+
+def _own(piece: Piece, result: Superoptimized, own: OwnKernels) -> Executable:
+    key = (piece.nodes, id(result.executable))
+    if key not in own:
+        own[key] = result.executable.with_own_weights()
+    return own[key]
 
 
 def plans(
@@ -72,11 +86,12 @@ def plans(
     deadline: Deadline,
     graphs: GraphsByForm | None = None,
     why: str = "",
+    improved: Callable[[Plan], None] | None = None,
 ) -> list[Plan]:
     """Plans of a graph for a kind of device, the same but for how images lie between convolutions.
 
     `graphs` is as in `Optimizer.outcomes`, and has the muGraphs that are found here afterwards; `why` tells who waits why the
-    graph is cut.
+    graph is cut. `improved` is given plans with the programs that kernels run so far, images being contiguous.
     """
     tell, library, known = optimizer.tell or silent, optimizer.library, dict(graphs or {})
     ways = _ways(module.graph, device, optimizer, deadline)
@@ -88,12 +103,13 @@ def plans(
     layers = () if library is None else linear_layers(module.graph.nodes, device)
     may_lose = layers and optimizer.options.profile and optimizer.options.keep == "faster"
     first = Deadline(deadline.share(_FIRST if may_lose or ways.turn_images else 1.0))
-    outcomes, tangled = optimizer.outcomes(whole.pieces, known, first, once=True), set[frozenset[fx.Node]]()
+    outcomes = optimizer.outcomes(whole.pieces, known, first, once=True, decided=_so_far(whole, ways, improved))
+    tangled = set[frozenset[fx.Node]]()
     for retried in (False, True):
         while (more := _tangled(whole, outcomes, tangled, retried) - tangled) and not (first.passed or optimizer.interrupted):
             tangled |= more
             whole = cut(images, tangled=tangled)
-            outcomes = optimizer.outcomes(whole.pieces, known, first, once=True)
+            outcomes = optimizer.outcomes(whole.pieces, known, first, once=True, decided=_so_far(whole, ways, improved))
         outcomes = optimizer.outcomes(whole.pieces, known, first)
     if library is not None and layers:
         free = {node for piece, outcome in zip(whole.pieces, outcomes, strict=True) if not outcome.runs for node in piece.nodes}
@@ -114,6 +130,31 @@ def plans(
                 graphs.setdefault(form_of(piece.program), result.graph)
     others = _others([plan.partition for plan in made], optimizer, deadline)
     return [replace(plan, others=others) for plan in made]
+
+
+def _so_far(
+    whole: Partition, ways: Ways, improved: Callable[[Plan], None] | None
+) -> Callable[[Mapping[Piece, PieceOutcome]], None] | None:
+    """Tells of the plan of a graph that is cut from what is known of its pieces."""
+    partition, layout = ways.choices(whole)[0]
+    if improved is None or layout is not Layout.CONTIGUOUS:
+        return None
+    return lambda outcomes: improved(_decided(partition, layout, outcomes))
+
+
+def _decided(whole: Partition, layout: Layout, outcomes: Mapping[Piece, PieceOutcome]) -> Plan:
+    """The plan of a graph that is cut from what became of its pieces, or of some of them."""
+    lost = {
+        piece: outcomes[piece].reason if piece in outcomes else _SEARCHED for piece in whole.pieces if not _runs(piece, outcomes)
+    }
+    for piece, reason in lost.items():
+        whole = whole.without([piece], reason)
+    results = {piece: result for piece in whole.pieces if (result := outcomes[piece].result) is not None}
+    return Plan(whole, results, layout, lost)
+
+
+def _runs(piece: Piece, outcomes: Mapping[Piece, PieceOutcome]) -> bool:
+    return piece in outcomes and outcomes[piece].runs
 
 
 def _tangled(
@@ -144,12 +185,7 @@ def _laid_out(
         whole = with_channels_last(graph, whole)
     new = [piece for piece in whole.pieces if piece not in decided]
     until = Deadline(deadline.share(_TURNED))
-    outcomes = dict(decided) | dict(zip(new, optimizer.outcomes(new, graphs, until), strict=True))
-    results = {piece: result for piece in whole.pieces if (result := outcomes[piece].result) is not None}
-    lost = {piece: outcomes[piece].reason for piece in whole.pieces if not outcomes[piece].runs}
-    for piece, reason in lost.items():
-        whole = whole.without([piece], reason)
-    return Plan(whole, {piece: results[piece] for piece in whole.pieces}, layout, lost)
+    return _decided(whole, layout, dict(decided) | dict(zip(new, optimizer.outcomes(new, graphs, until), strict=True)))
 
 
 def _others(partitions: Sequence[Partition], optimizer: Optimizer, deadline: Deadline) -> dict[fx.Node, Way]:

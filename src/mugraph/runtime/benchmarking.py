@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
+from mugraph.devices.host import is_busy
+
 M = TypeVar("M")
 
 _WARMUP = 3
@@ -158,6 +160,16 @@ def quickest(sides: Sequence[Callable[[], object]]) -> int:
     """Which of some callables takes the least time, by the medians of a few rounds. Raises SideFailed."""
     times = [statistics.median(taken) for taken in in_turns(sides, _SECONDS, rounds=_FEWEST)]
     return times.index(min(times))
+
+
+def with_load(document: Mapping[str, Any], serving: bool = False) -> dict[str, Any]:
+    """A document of something measured now, which says whether the machine was busy or this process was `serving` a model."""
+    return {**document, "busy": serving or is_busy()}
+
+
+def still_counts(document: Mapping[str, Any], serving: bool = False) -> bool:
+    """Whether what was measured then need not be measured now; what was under load stands as long as there is load."""
+    return not document.get("busy", False) or serving or is_busy()
 
 
 def _of_side(number: int, measure: Callable[..., M], *given: Any) -> M:

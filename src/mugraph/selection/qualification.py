@@ -376,14 +376,19 @@ class Qualifier:
         """What the printed text does here where its machine is not; None for targets that run here."""
         return spot_check(entry.executable, self.sampling_seed, self.deadline)
 
-    def floats(self, entry: Contestant, *, complete: bool = True) -> FloatReport:
+    def floats(self, entry: Contestant, *, complete: bool = True, brief: bool = False) -> FloatReport:
         """The float check of the kernels, or of their stand-ins on this host where the target cannot run here."""
         machine = entry.executable.machine
         executable = entry.executable if machine.available else Executable(entry.graph, machine.stand_in)
-        budget = self.deadline.remaining
-        run, seed = runner(executable), self.sampling_seed
         return float_check(
-            run, self.program, baseline=self.baseline, seed=seed, graph=entry.graph, budget=budget, complete=complete
+            runner(executable),
+            self.program,
+            baseline=self.baseline,
+            seed=self.sampling_seed,
+            graph=None if brief else entry.graph,
+            budget=self.deadline.remaining,
+            complete=complete,
+            brief=brief,
         )
 
     def _verdict(self, entry: Contestant, seconds: float = math.inf) -> Verdict:

@@ -3,7 +3,7 @@
 A kept result is a muGraph with its certificate and the hash of its sources. Nothing kept is ever executed: the sources are
 printed again from the muGraph, must have that hash, and the kernels are compared with float64 before they are used. The
 certificate must speak of this program and this muGraph, and the proof behind it is repeated as far as it fits a second: most
-do whole, and of the others at least one random test at full size is run.
+do whole, and of the others at least one random test at full size is run. Who serves a model may do that afterwards.
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ import functools
 import json
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from mugraph.devices import Device
-from mugraph.errors import InvalidInput, MugraphError
+from mugraph.errors import InvalidInput, MugraphError, StorageError
 from mugraph.frontend.calling import Calling
 from mugraph.ir.graph import Graph
-from mugraph.results.data import Candidate, Report
+from mugraph.results.data import Candidate, Report, SpotCheck
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime import build
+from mugraph.runtime.benchmarking import still_counts, with_load
 from mugraph.selection.qualification import Contestant, Qualifier
 from mugraph.support.store import Store, digest_of
 from mugraph.verifier.certificate import digest as graph_digest
@@ -38,6 +40,9 @@ _SHOWN = 4
 """Inputs that a line about a result names."""
 _log = logging.getLogger(__name__)
 
+Postpone = Callable[[Mapping[str, Any]], None]
+"""Takes the document of a result that is to be tested afterwards."""
+
 
 @dataclass(frozen=True, slots=True)
 class ResultCache:
@@ -45,7 +50,9 @@ class ResultCache:
 
     `settings` are all that decide the result but the `budget` in seconds (None: no limit): a result that was found
     within less than is now allowed is not good enough, unless its search had come to an end and no later stage was hurried.
-    `name` is what people call the program.
+    Where a budget is a share of what was `asked` for several programs, shares vary, and what was asked is compared; that nothing
+    was found for lack of time is kept then, too, and with `unfinished` that is an answer. `name` is what people call the
+    program. Proofs are repeated at once unless `postpone` takes that over.
     """
 
     store: Store
@@ -54,6 +61,9 @@ class ResultCache:
     settings: Mapping[str, Any]
     budget: float | None
     name: str = "program"
+    postpone: Postpone | None = None
+    asked: float | None = None
+    unfinished: bool = False
 
     @property
     def key(self) -> str:
@@ -63,6 +73,12 @@ class ResultCache:
 
     def keep(self, result: Superoptimized) -> None:
         """Keep a result for later runs, unless there is none for lack of time: they go on from the structures found so far."""
+        document = self.document(result)
+        if result.found or _unhurried(document) or self.asked is not None:
+            self.store.put(KIND, self.key, document)
+
+    def document(self, result: Superoptimized) -> dict[str, Any]:
+        """A result as JSON values, which `checked` reads."""
         document = {
             "about": self._about(result),
             "best": result.best.to_json(),
@@ -70,9 +86,9 @@ class ResultCache:
             "report": result.report.to_json(),
             "sources": result.executable.digest,
             "budget": self.budget,
+            "asked": self.budget if self.asked is None else self.asked,
         }
-        if result.found or _unhurried(document):
-            self.store.put(KIND, self.key, document)
+        return with_load(document)
 
     def _about(self, result: Superoptimized) -> str:
         """A line for who lists what is kept: the program with its inputs, the target, and how it ended."""
@@ -91,16 +107,20 @@ class ResultCache:
         if document is None:
             return None
         try:
-            if not _sufficient(document, self.budget):
+            if not self._sufficient(document):
                 return None
-            return self._checked(document, qualifier, calling, own)
+            return self.checked(document, qualifier, calling, own)
         except (KeyError, TypeError, MugraphError) as error:
             _log.warning("the cache's result %s is of no use (%s); searching again", self.key, error)
             return None
 
-    def _checked(
-        self, document: Mapping[str, Any], qualifier: Qualifier, calling: Calling, own: Callable[..., Any] | None
+    def checked(
+        self, document: Mapping[str, Any], qualifier: Qualifier, calling: Calling, own: Callable[..., Any] | None = None
     ) -> Superoptimized:
+        """The result of `document`, compiled and compared with float64 here.
+
+        Raises KeyError, TypeError and MugraphError for what is none, or none for this program.
+        """
         best = Candidate.from_json(document["best"])
         certificate = best.certificate
         if (certificate.left, certificate.right) != (graph_digest(self.program), graph_digest(best.graph)):
@@ -112,29 +132,60 @@ class ResultCache:
         if executable.digest != document["sources"]:
             raise InvalidInput("its muGraph gives other sources now")
         entry = Contestant(best.graph, best.cost, executable)
-        qualifier.tell("recall", "testing the proof of the result of an earlier run again")
-        contradiction = qualifier.contradicted(entry, _PROVING_SECONDS) if report.found else ""
-        if contradiction:
-            raise InvalidInput(f"its muGraph does not compute the program: {contradiction}")
-        qualifier.tell("recall", "comparing the result of an earlier run with float64 again")
-        floats = qualifier.floats(entry)
-        if report.found and not floats.stable:
-            raise InvalidInput(f"it disagrees with float64 here: {floats.reason}")
-        checked = best.spot_check
-        if report.found and (checked is None or checked.missed):
-            checked = qualifier.spot_checked(entry)
-        if checked is not None and checked.fault:
-            raise InvalidInput(f"its kernels are not right: {checked.fault}")
-        best = replace(best, certificate=replace(certificate, floats=floats), spot_check=checked)
+        if report.found and self.postpone is not None:
+            best = self._glanced_at(qualifier, entry, best)
+            self.postpone(document)
+        elif report.found or self.postpone is None:
+            best = self._tested(qualifier, entry, best, report.found)
         candidates = tuple(Candidate.from_json(item) for item in document["candidates"])
         return Superoptimized(
             self.program, best, candidates, report, executable, calling, qualifier.target, own=None if report.found else own
         )
 
+    def _tested(self, qualifier: Qualifier, entry: Contestant, best: Candidate, found: bool) -> Candidate:
+        """A candidate whose proof was repeated, and whose kernels were compared with float64; raises InvalidInput."""
+        if found:
+            qualifier.tell("recall", "testing the proof of the result of an earlier run again")
+            contradiction = qualifier.contradicted(entry, _PROVING_SECONDS)
+            _raise_if(f"its muGraph does not compute the program: {contradiction}" if contradiction else "")
+        qualifier.tell("recall", "comparing the result of an earlier run with float64 again")
+        floats = qualifier.floats(entry)
+        _raise_if("" if floats.stable or not found else f"it disagrees with float64 here: {floats.reason}")
+        checked = self._spot_checked(qualifier, entry, best) if found else best.spot_check
+        return replace(best, certificate=replace(best.certificate, floats=floats), spot_check=checked)
 
-def _sufficient(document: Mapping[str, Any], budget: float | None) -> bool:
-    kept = document["budget"]
-    return _unhurried(document) or (budget is not None and budget <= _MUCH_MORE * kept)
+    def _glanced_at(self, qualifier: Qualifier, entry: Contestant, best: Candidate) -> Candidate:
+        """A candidate whose kernels were compared with float64 on usual numbers alone; raises InvalidInput."""
+        qualifier.tell("recall", "comparing the result of an earlier run with float64 briefly")
+        floats = qualifier.floats(entry, brief=True)
+        _raise_if("" if floats.stable else f"it disagrees with float64 here: {floats.reason}")
+        return replace(best, spot_check=self._spot_checked(qualifier, entry, best))
+
+    def _spot_checked(self, qualifier: Qualifier, entry: Contestant, best: Candidate) -> SpotCheck | None:
+        checked = best.spot_check
+        if checked is None or checked.missed:
+            checked = qualifier.spot_checked(entry)
+        _raise_if(f"its kernels are not right: {checked.fault}" if checked is not None and checked.fault else "")
+        return checked
+
+    def forget(self) -> None:
+        """Leave nothing kept in this place."""
+        with suppress(StorageError, InvalidInput):
+            self.store.remove(KIND, self.key)
+
+    def _sufficient(self, document: Mapping[str, Any]) -> bool:
+        """Whether a kept result answers the question: with as much time, and under load only as long as there is load."""
+        if _unhurried(document):
+            return True
+        if not document["report"]["found"] and not (self.unfinished and still_counts(document)):
+            return False
+        budget = self.budget if self.asked is None else self.asked
+        return budget is not None and budget <= _MUCH_MORE * document["asked"]
+
+
+def _raise_if(wrong: str) -> None:
+    if wrong:
+        raise InvalidInput(wrong)
 
 
 def _unhurried(document: Mapping[str, Any]) -> bool:

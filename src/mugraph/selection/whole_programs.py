@@ -15,7 +15,7 @@ import numpy as np
 
 from mugraph.devices import device_for, resolved
 from mugraph.devices.host import free_memory
-from mugraph.errors import InvalidInput
+from mugraph.errors import InvalidInput, MugraphError
 from mugraph.frontend import load_tracer
 from mugraph.frontend.calling import Calling, Positional, arguments_of
 from mugraph.ir.graph import Graph, Level
@@ -32,7 +32,7 @@ from mugraph.selection.inputs import hidden_elements, random_tensors, torch_runn
 from mugraph.selection.own_function import OwnCall
 from mugraph.selection.proposals import Engine, Found, Inquiry, engine_of
 from mugraph.selection.qualification import KEPT, Contestant, Evidence, Proved, Qualifier
-from mugraph.selection.result_cache import ResultCache
+from mugraph.selection.result_cache import Postpone, ResultCache
 from mugraph.selection.structure_key import of_form
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import Event, ProgressCallback, silent
@@ -71,6 +71,10 @@ class OptimizationSettings:
     constants: tuple[str, ...] = ()
     candidates: int = KEPT
     """How many muGraphs are proved."""
+    asked: float | None = None
+    """Seconds for all programs of a function, of which the budget is a share."""
+    unfinished: bool = False
+    """Whether earlier calls with as much time answer that there was too little of it."""
 
     def __post_init__(self) -> None:
         check_evidence(self.seed, self.max_error, self.evidence)
@@ -127,10 +131,57 @@ def evidence_of(name: object) -> Evidence:
 
 
 def superoptimize_program(
-    program: Graph, *, budget: float | None = None, tell: ProgressCallback = silent, **settings: Any
+    program: Graph,
+    *,
+    budget: float | None = None,
+    tell: ProgressCallback = silent,
+    postpone: Postpone | None = None,
+    **settings: Any,
 ) -> Superoptimized:
-    """The fastest muGraph for a program, as `mugraph.superoptimize` finds it; `settings` are those of `OptimizationSettings`."""
-    return superoptimized(program_problem(program, None), OptimizationSettings(**settings), Deadline(budget), tell)
+    """The fastest muGraph for a program, as `mugraph.superoptimize` finds it; `settings` are those of `OptimizationSettings`.
+
+    With `postpone` a result that was kept is only glanced at, and its document is handed on for `contradiction_of`.
+    """
+    return superoptimized(program_problem(program, None), OptimizationSettings(**settings), Deadline(budget), tell, postpone)
+
+
+Elsewhere = Callable[[Graph, float | None, OptimizationSettings], Mapping[str, Any]]
+"""Optimizes a program within a budget in another process, and gives the document of `document_of` there."""
+
+
+def document_of(program: Graph, budget: float | None, wanted: OptimizationSettings) -> dict[str, Any]:
+    """What `superoptimize_program` finds as JSON values, for a process that asks this one."""
+    problem = program_problem(program, None)
+    return _begun(problem, wanted, Deadline(budget)).memory.document(superoptimized(problem, wanted, Deadline(budget)))
+
+
+def superoptimize_program_elsewhere(
+    program: Graph,
+    elsewhere: Elsewhere,
+    *,
+    budget: float | None = None,
+    tell: ProgressCallback = silent,
+    postpone: Postpone | None = None,
+    **settings: Any,
+) -> Superoptimized:
+    """The same, where another process searches, measures and proves what is not kept.
+
+    What it gives is trusted as little as what is kept: it is compiled, compared with float64 and tested again here. Raises what
+    `elsewhere` raises, and InvalidInput for an answer that is none.
+    """
+    wanted = OptimizationSettings(**settings)
+    begun = _begun(program_problem(program, None), wanted, Deadline(None), tell, postpone)
+    begun = replace(begun, memory=replace(begun.memory, budget=budget))
+    recalled = begun.recalled()
+    if recalled is not None:
+        return recalled
+    document = elsewhere(program, budget, wanted)
+    try:
+        result = begun.memory.checked(document, begun.qualifier, begun.problem.calling)
+    except (KeyError, TypeError) as error:
+        raise InvalidInput(f"another process answered what is no result ({error}); please report this") from error
+    result.report = replace(result.report, recalled=False)
+    return result
 
 
 _MEMORY = 0.25
@@ -149,28 +200,74 @@ def _may_be_packed(problem: Problem, wanted: OptimizationSettings) -> frozenset[
     return constants if packs and size <= _MEMORY * free_memory() else frozenset()
 
 
-def superoptimized(
-    problem: Problem, wanted: OptimizationSettings, deadline: Deadline, tell: ProgressCallback = silent
-) -> Superoptimized:
-    """The fastest muGraph that is found for a problem until the deadline; see `mugraph.superoptimize`."""
+def contradiction_of(program: Graph, document: Mapping[str, Any], wanted: OptimizationSettings) -> str:
+    """What speaks against a result that was kept, which is forgotten then; "" if it passes all tests."""
+    begun = _begun(program_problem(program, None), wanted, Deadline(None))
+    try:
+        begun.memory.checked(document, begun.qualifier, begun.problem.calling)
+    except (KeyError, TypeError, MugraphError) as error:
+        begun.memory.forget()
+        return str(error)
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A problem with its weights named, its stages, and the place where its result is kept."""
+
+    problem: Problem
+    space: SearchSpace
+    qualifier: Qualifier
+    memory: ResultCache
+    hidden: Hidden
+    """What masks among the inputs hide."""
+
+    def recalled(self) -> Superoptimized | None:
+        """The result of an earlier call, if it is of use here."""
+        own = self.problem.own
+        return self.memory.recalled(self.qualifier, self.problem.calling, None if own is None else own.fn)
+
+
+def _begun(
+    problem: Problem,
+    wanted: OptimizationSettings,
+    deadline: Deadline,
+    tell: ProgressCallback = silent,
+    postpone: Postpone | None = None,
+) -> _Begun:
+    """A problem before its search."""
     space = EVERYTHING if wanted.space is None else wanted.space
     space.check(problem.program)
     constants = _may_be_packed(problem, wanted)
     inputs = traceable(problem.program, problem.inputs) if constants else problem.inputs
     problem = replace(problem, constants=constants, inputs=inputs)
-    device, store = device_for(wanted.target), Store.of(wanted.cache)
     checks = (wanted.seed, wanted.max_error, wanted.evidence, problem.baseline)
     qualifier = Qualifier(problem.program, wanted.target, deadline, tell, *checks, problem.constants, wanted.candidates)
+    device = device_for(wanted.target)
     hidden = hidden_elements(problem.program, problem.inputs) if device.skips_iterations else {}
-    memory = ResultCache(store, problem.program, device, wanted.key(problem, space, hidden), deadline.budget, problem.name)
-    recalled = memory.recalled(qualifier, problem.calling, None if problem.own is None else problem.own.fn)
+    asked = (problem.program, device, wanted.key(problem, space, hidden), deadline.budget, problem.name)
+    memory = ResultCache(Store.of(wanted.cache), *asked, postpone, wanted.asked, wanted.unfinished)
+    return _Begun(problem, space, qualifier, memory, hidden)
+
+
+def superoptimized(
+    problem: Problem,
+    wanted: OptimizationSettings,
+    deadline: Deadline,
+    tell: ProgressCallback = silent,
+    postpone: Postpone | None = None,
+) -> Superoptimized:
+    """The fastest muGraph that is found for a problem until the deadline; see `mugraph.superoptimize`."""
+    begun = _begun(problem, wanted, deadline, tell, postpone)
+    problem, space, qualifier, memory = begun.problem, begun.space, begun.qualifier, begun.memory
+    recalled = begun.recalled()
     if recalled is not None:
         if wanted.baselines and (own := problem.own_on(recalled.executable.machine)) is not None:
             recalled.report = replace(recalled.report, comparison=qualifier.compared(recalled, own, compiled=True))
         return recalled
     original = qualifier.original()  # first, so that a target that cannot be compiled for costs no search
-    asked = (problem.program, device, wanted.search, space, wanted.workers, store)
-    found = Inquiry(*asked, candidates=qualifier.looked_at, hidden=hidden).found(deadline, tell)
+    asked = (problem.program, memory.device, wanted.search, space, wanted.workers, memory.store)
+    found = Inquiry(*asked, candidates=qualifier.looked_at, hidden=begun.hidden).found(deadline, tell)
     if found.report.interrupted:
         qualifier.answer_interruption()
     candidates = found.candidates if wanted.like is None else of_form(found.candidates, wanted.like, problem.program)
