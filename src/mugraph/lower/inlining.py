@@ -14,7 +14,7 @@ from dataclasses import replace
 from mugraph.ir.dtypes import DType
 from mugraph.ir.ops import operator
 from mugraph.lower.scalar_expressions import Apply, Expression, Source, renumbered, subexpressions
-from mugraph.lower.tile_form import Elementwise, Kernel, Memory, Reduce, Statement, Tile
+from mugraph.lower.tile_form import Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile
 from mugraph.lower.tiles import merged, of_integers_too
 
 _CHEAP = frozenset(operator(name).scalar for name in ("add", "sub", "mul", "square"))
@@ -33,6 +33,11 @@ def with_joined_reductions(kernel: Kernel) -> Kernel:
 def with_cheap_values_inlined(kernel: Kernel) -> Kernel:
     """Values of a few additions and products over one large tile at most, computed by each statement that reads them."""
     return _changed(kernel, _inlined_once)
+
+
+def with_copies_of_inputs_inlined(kernel: Kernel) -> Kernel:
+    """Inputs read where they lie, by products too, in the place of copies of them."""
+    return _changed(kernel, _read_in_place_once)
 
 
 def _changed(kernel: Kernel, change: _Change) -> Kernel:
@@ -107,6 +112,42 @@ def _inlined_once(kernel: Kernel, part: Sequence[Statement]) -> tuple[Statement,
             rest = ((place, changed.get(place) or other) for place, other in enumerate(part) if place != number)
             return tuple(each for _, each in rest)
     return None
+
+
+def _read_in_place_once(kernel: Kernel, part: Sequence[Statement]) -> tuple[Statement, ...] | None:
+    """The statements without one copy of an input; None where there is none, or readers cannot do without."""
+    for number, statement in enumerate(part):
+        if isinstance(statement, Elementwise) and _copies_input(kernel, statement) and _is_local(kernel, statement, part):
+            changed = {reader: _reading_in_place(kernel, statement, part[reader]) for reader in _readers(part, statement.target)}
+            if all(reader > number and each is not None for reader, each in changed.items()):
+                return tuple(changed.get(place) or other for place, other in enumerate(part) if place != number)
+    return None
+
+
+def _copies_input(kernel: Kernel, statement: Elementwise) -> bool:
+    return (
+        statement.combine is None
+        and statement.expression == Source(0)
+        and statement.sources[0].buffer in kernel.inputs
+        and statement.sources[0].lookup is None
+    )
+
+
+def _reading_in_place(kernel: Kernel, copy: Elementwise, reader: Statement) -> Statement | None:
+    """A statement that reads what was copied; None where strides cannot say what. Products are no less exact."""
+    if not isinstance(reader, Matmul):
+        return inlined(copy, reader)
+    (source,) = copy.sources
+    if reader.target.buffer == copy.target.buffer or reader.dequantized is not None:
+        return None
+    seen = [
+        _seen(tile, copy.target, source) if tile.buffer == copy.target.buffer else tile for tile in (reader.left, reader.right)
+    ]
+    left, right = seen
+    if left is None or right is None:
+        return None
+    exact = kernel.buffer(source.buffer).dtype is DType.FP32
+    return replace(reader, left=left, right=right, dtype=reader.dtype if exact else DType.FP32)
 
 
 def _is_cheap(kernel: Kernel, statement: Elementwise) -> bool:

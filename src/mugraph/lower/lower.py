@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -64,8 +65,15 @@ class Launch:
     packings: Mapping[Value, Packing] = field(default_factory=dict)
 
 
+Strides = Mapping[Value, tuple[int, ...]]
+"""Of inputs of a kernel graph that lie in another way than row-major."""
+
+
 def lower(
-    graph: Graph, rules: tuple[FusionRule, ...] = RULES, passes: Sequence[Callable[[Kernel], Kernel]] = ()
+    graph: Graph,
+    rules: tuple[FusionRule, ...] = RULES,
+    passes: Sequence[Callable[[Kernel], Kernel]] = (),
+    strides: Strides = MappingProxyType({}),
 ) -> dict[int, Launch]:
     """The launch of every graph-defined node of a kernel graph, by node index, with a place in memory for each shared buffer.
 
@@ -75,7 +83,8 @@ def lower(
     def finished(kernel: Kernel) -> Kernel:
         return with_places(reduce(lambda changed, each: each(changed), passes, kernel))
 
-    return {index: replace(launch, kernel=finished(launch.kernel)) for index, launch in launches(grouped(graph, rules)).items()}
+    made = launches(grouped(graph, rules), strides)
+    return {index: replace(launch, kernel=finished(launch.kernel)) for index, launch in made.items()}
 
 
 def grouped(graph: Graph, rules: tuple[FusionRule, ...]) -> Graph:
@@ -85,9 +94,9 @@ def grouped(graph: Graph, rules: tuple[FusionRule, ...]) -> Graph:
     return construct(flattened(graph), rules)
 
 
-def launches(graph: Graph) -> dict[int, Launch]:
+def launches(graph: Graph, strides: Strides = MappingProxyType({})) -> dict[int, Launch]:
     """The launch of every graph-defined node of a kernel graph, by node index: kernels in the form that all targets share."""
-    windows = kernel_windows(graph)
+    windows = kernel_windows(graph, strides)
     return {
         index: _launch(graph, index, node, node.body, windows)
         for index, node in enumerate(graph.nodes)
@@ -111,7 +120,7 @@ def require_fp32(name: str, body: Graph) -> None:
             raise UnsupportedOperator(f"kernels compute in fp32 and cannot take fp64 tensors ({name}, {node.op}); cast to fp32")
 
 
-def kernel_windows(graph: Graph) -> dict[Value, tuple[Value, Tile]]:
+def kernel_windows(graph: Graph, strides: Strides = MappingProxyType({})) -> dict[Value, tuple[Value, Tile]]:
     """Each value of a kernel graph as a window of the value that owns its memory: itself, unless it is a view, or looked up in it
     at the integers of another (`index_of`)."""
     windows: dict[Value, tuple[Value, Tile]] = {}
@@ -131,7 +140,7 @@ def kernel_windows(graph: Graph) -> dict[Value, tuple[Value, Tile]]:
                 continue
         for number, tensor in enumerate(node.outputs):
             value = Value(index, number)
-            windows[value] = placed.get(value, (value, _whole(tensor)))
+            windows[value] = placed.get(value, (value, _whole(tensor, strides.get(value))))
     return windows
 
 
@@ -141,8 +150,8 @@ def index_of(graph: Graph, value: Value) -> Value:
     return node.inputs[1] if node.op == LOOKUP else index_of(graph, node.inputs[0])
 
 
-def _whole(tensor: Tensor) -> Tile:
-    return Tile("", tensor.shape, tiles.row_major(tensor.shape))
+def _whole(tensor: Tensor, strides: tuple[int, ...] | None = None) -> Tile:
+    return Tile("", tensor.shape, tiles.row_major(tensor.shape) if strides is None else strides)
 
 
 def concatenations(graph: Graph) -> dict[int, dict[Value, tuple[Value, Tile]]]:
@@ -192,10 +201,10 @@ def _parts(graph: Graph, value: Value, window: tuple[Value, Tile], passed: set[i
     return found or None
 
 
-def needed_nodes(graph: Graph) -> list[int]:
+def needed_nodes(graph: Graph, strides: Strides = MappingProxyType({})) -> list[int]:
     """The nodes of a kernel graph that run, in order: not inputs, nor views that only kernels read, as strides, nor
     concatenations of what kernels write in place."""
-    windows, joined = kernel_windows(graph), concatenations(graph)
+    windows, joined = kernel_windows(graph, strides), concatenations(graph)
     needed = set(graph.outputs)
     indices: list[int] = []
     for index in reversed(range(len(graph.nodes))):

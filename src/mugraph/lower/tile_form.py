@@ -363,6 +363,50 @@ class Skip:
 
 
 @dataclass(frozen=True, slots=True)
+class GrowingInput:
+    """An input that has, along dimension `axis` of its `shape`, only `more` elements more than a call says.
+
+    `strides` are those of its dimensions: arguments of the kernel (`mugraph.lower.argument_strides`), the last one 1.
+    """
+
+    buffer: str
+    shape: Shape
+    axis: int
+    more: int
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What the statements of a phase read of a growing input: so many elements from a start on, in each of its dimensions.
+
+    Where the input ends within it, they read the shared buffer `copy` instead, which has 0 in the place of the rest.
+    """
+
+    source: GrowingInput
+    phase: Phase
+    starts: tuple[Index, ...]
+    extents: Shape
+    copy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Growing:
+    """The inputs of a kernel whose lengths are arguments, and what is read of them.
+
+    If there are `ends`, an iteration that begins at least so many elements behind the length in each does nothing. If there are
+    `held`, one that ends at most so many elements behind it in each may run `body` in the place of the kernel's. `sizes` is the
+    input that has the arguments: the length and then the strides.
+    """
+
+    windows: tuple[Window, ...]
+    ends: tuple[tuple[Index, int], ...]
+    held: tuple[tuple[Index, int], ...]
+    body: tuple[Statement, ...]
+    sizes: str
+
+
+@dataclass(frozen=True, slots=True)
 class Kernel:
     """One launch: `inputs` and `outputs` name the device buffers its caller supplies, in order.
 
@@ -370,6 +414,7 @@ class Kernel:
     threads wait for each other; `resident` blocks are to run beside each other on a multiprocessor. `loads` stand in the order
     of the block graph. `tensors` says where those of the block graph lie that lie in buffers: one that moves has an entry for
     each place, in this order. Nothing that runs depends on it. Where one of `skips` holds an iteration may be left out, or run.
+    `growing` says which inputs have lengths that are arguments.
     """
 
     name: str
@@ -389,6 +434,7 @@ class Kernel:
     loads: tuple[Load, ...] = ()
     tensors: tuple[tuple[Value, Tile], ...] = ()
     skips: tuple[Skip, ...] = ()
+    growing: Growing | None = None
 
     @property
     def statements(self) -> tuple[Statement, ...]:

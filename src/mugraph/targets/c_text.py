@@ -10,6 +10,7 @@ from importlib import resources
 
 import numpy as np
 
+from mugraph.lower.argument_strides import digits, has_arguments
 from mugraph.lower.tile_form import Index
 
 
@@ -44,7 +45,7 @@ def index_terms(index: Index, iteration: str = "l") -> list[str]:
     """The terms of an index; `g0`, `g1`, `g2` are the block's coordinates and `iteration` names the iteration."""
     names = [f"g{position}" for position in range(len(index.grid))]
     terms = [scaled(coefficient, name) for coefficient, name in zip((*index.grid, index.loop), (*names, iteration), strict=True)]
-    constant = [str(index.constant)] if index.constant else []
+    constant = [number_text(index.constant)] if index.constant else []
     return [*(term for term in terms if term), *constant]
 
 
@@ -52,7 +53,15 @@ def scaled(coefficient: int, name: str) -> str:
     """`coefficient * name`, or nothing for zero."""
     if coefficient == 0:
         return ""
-    return name if coefficient == 1 else f"{coefficient} * {name}"
+    return name if coefficient == 1 else f"{number_text(coefficient)} * {name}"
+
+
+def number_text(coefficient: int) -> str:
+    """A number, or a sum of multiples of arguments `stride0`, `stride1`, ..."""
+    if not has_arguments(coefficient):
+        return str(coefficient)
+    parts = [str(digit) if number is None else scaled(digit, f"stride{number}") for number, digit in digits(coefficient).items()]
+    return parts[0] if len(parts) == 1 and " " not in parts[0] else f"({' + '.join(parts)})"
 
 
 def sum_of(terms: list[str]) -> str:

@@ -13,7 +13,7 @@ from mugraph.ir.ops import operator
 from mugraph.lower.scalar_expressions import ROUNDED, Apply, Constant, Expression, Source, as_written, subexpressions
 from mugraph.lower.thread_mapping import LoopDim, loops_of
 from mugraph.lower.tile_form import Combine, Elementwise, Reduce, Scan, Tile
-from mugraph.targets.c_text import literal, scaled, sum_of
+from mugraph.targets.c_text import literal, number_text, scaled, sum_of
 from mugraph.targets.cpu.source import Writer
 
 _NEUTRAL = {Combine.SUM: "0.0f", Combine.MAX: "-__builtin_inff()"}
@@ -356,7 +356,7 @@ class Nest(Generic[Loops]):
         if stride == 0 or depth <= self.vector:
             return f"spread_{dtype}({address})"
         if stride != 1:
-            return f"gather_{dtype}({address}, {stride}, {lanes})"
+            return f"gather_{dtype}({address}, {number_text(stride)}, {lanes})"
         return f"load_{dtype}({address})" if lanes == self.lanes else f"load_first_{dtype}({address}, {lanes})"
 
     def places(self) -> int:

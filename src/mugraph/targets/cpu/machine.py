@@ -17,6 +17,7 @@ from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph
 from mugraph.ir.lookups import NEGATIVE, places
 from mugraph.lower import Launch, lower
+from mugraph.lower.growing_inputs import Lengths, check_readers, with_lengths
 from mugraph.lower.inlining import with_cheap_values_inlined, with_joined_reductions
 from mugraph.lower.narrowing import with_rounded_factors
 from mugraph.lower.skipped_iterations import with_skips
@@ -79,14 +80,28 @@ class Cpu:
     def lower(self, graph: Graph) -> dict[int, Launch]:
         """The launches of a kernel graph, by node."""
         launches = {index: with_skips(launch, graph) for index, launch in lower(graph, passes=PASSES).items()}
-        if graph.constants:
-            launches = {index: self._packed(launch, graph) for index, launch in launches.items()}
+        launches = self._with_packed_weights(launches, graph)
         if self.matrix_units is None:
             return launches
         return {
             index: replace(launch, kernel=with_rounded_factors(launch.kernel, self.matrix_units))
             for index, launch in launches.items()
         }
+
+    def lower_growing(self, graph: Graph, lengths: Lengths) -> dict[int, Launch]:
+        """The launches of a kernel graph that read inputs where their callers have them, up to a length that a call gives.
+
+        Raises UnsupportedOperator where an input is read in ways that are not known to stay within it.
+        """
+        check_readers(graph, lengths)
+        launches = self._with_packed_weights(lower(graph, passes=PASSES, strides=lengths.strides(graph)), graph)
+        return {index: with_lengths(launch, graph, lengths) for index, launch in launches.items()}
+
+    def _with_packed_weights(self, launches: dict[int, Launch], graph: Graph) -> dict[int, Launch]:
+        """The launches of kernels that read weights packed where they can."""
+        if not graph.constants:
+            return launches
+        return {index: self._packed(launch, graph) for index, launch in launches.items()}
 
     def _packed(self, launch: Launch, graph: Graph) -> Launch:
         """The launch of a kernel that reads weights packed where it can."""

@@ -11,6 +11,7 @@ from functools import partial
 from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
 from mugraph.lower.tile_form import Matmul
+from mugraph.targets.c_text import number_text
 from mugraph.targets.cpu.products import Inner, Outer, Packed, Product, runs
 from mugraph.targets.cpu.source import Vectors
 
@@ -34,9 +35,9 @@ def are_bf16(product: Matmul, right: DType) -> bool:
     return product.dtype is right is DType.BF16
 
 
-def left_stride(product: Product) -> int:
+def left_stride(product: Product) -> str:
     """Elements between rows of the left factor as pairs."""
-    return product.product.left.strides[-2] if is_packed(product) else product.depth
+    return number_text(product.product.left.strides[-2] if is_packed(product) else product.depth)
 
 
 def print_left_pairs(product: Product) -> None:

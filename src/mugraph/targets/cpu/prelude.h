@@ -36,6 +36,16 @@ static __attribute__((unused)) void launch(void (*task)(void *), void *data, int
         task(data);
 }
 
+/* This thread takes the blocks *first, *first + *step, ... where the last blocks have less to do. */
+INLINE void turns(int parallel, long *first, long *step)
+{
+    *first = 0, *step = 1;
+    if (parallel && GOMP_parallel) {
+        *first = omp_get_thread_num();
+        *step = omp_get_num_threads();
+    }
+}
+
 /* The contiguous share [*first, *last) of `blocks` that belongs to this thread. */
 INLINE void share(long blocks, int parallel, long *first, long *last)
 {
@@ -65,6 +75,45 @@ DEFINE_FIRST_OUTSIDE(int64)
 
 /* A place that is counted from the end where it is negative. */
 INLINE long from_end(long place, long rows) { return place < 0 ? place + rows : place; }
+
+/* Of a length that is an argument: how many of `loop` iterations, each of which begins `step` elements further, have any of so many
+   elements, and how many have not more. */
+INLINE long larger(long x, long y) { return x > y ? x : y; }
+INLINE long smaller(long x, long y) { return x < y ? x : y; }
+INLINE long held_within(long elements, long step, long loop)
+{
+    if (elements < 0)
+        return 0;
+    return step == 0 ? loop : smaller(elements / step + 1, loop);
+}
+INLINE long iterations_within(long elements, long step, long loop)
+{
+    if (elements <= 0)
+        return 0;
+    return step == 0 || elements > step * (loop - 1) ? loop : (elements + step - 1) / step;
+}
+
+/* The first `count` of `length` elements, and 0 for the others; and where an array begins that has an element `elements` further on. */
+#define DEFINE_COPY_FIRST(type)                                                                     \
+    INLINE void copy_first_##type(type##_t *to, const type##_t *from, long count, long length)      \
+    {                                                                                               \
+        count = count < length ? count : length;                                                    \
+        if (count > 0)                                                                              \
+            __builtin_memcpy(to, from, count * sizeof(type##_t));                                   \
+        __builtin_memset(to + count, 0, (length - count) * sizeof(type##_t));                       \
+    }                                                                                               \
+    INLINE const type##_t *before_##type(const type##_t *p, long elements)                          \
+    {                                                                                               \
+        return (const type##_t *)((unsigned long)p - elements * sizeof(type##_t));                  \
+    }
+DEFINE_COPY_FIRST(fp32)
+DEFINE_COPY_FIRST(bf16)
+DEFINE_COPY_FIRST(bool)
+DEFINE_COPY_FIRST(int8)
+DEFINE_COPY_FIRST(uint8)
+#ifdef __FLT16_MANT_DIG__
+DEFINE_COPY_FIRST(fp16)
+#endif
 
 /* Memory that the compiler shall take for known elsewhere. GCC 12 computes addresses within a block's own memory from those of other
    buffers in it, forgets where they point, and leaves out stores that nobody else could read. */

@@ -1,9 +1,9 @@
 """The C source of lowered kernels.
 
 Each kernel is one exported function whose parameters are the device buffers, inputs first. It runs the blocks of the
-grid as tasks: every thread takes one contiguous share and keeps its block's shared memory on its own stack. Blocks that may leave
-iterations out take different times: there every thread takes the next one when it is done, the last ones, to which causal masks
-leave most, first. A kernel that looks tables up first
+grid as tasks: every thread takes one contiguous share, or blocks in turn where those behind a length have nothing to do, and
+keeps its block's shared memory on its own stack. Blocks that may leave iterations out take different times: there every thread
+takes the next one when it is done, the last ones, to which causal masks leave most, first. A kernel that looks tables up first
 looks at the integers: it returns the number, from 1 on, of those of `Kernel.integers` that are not what they must be, and runs
 nothing then; or else 0.
 """
@@ -11,12 +11,14 @@ nothing then; or else 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cache
 from importlib import resources
 
+from mugraph.lower.phases import Phase
 from mugraph.lower.tile_form import Buffer, Elementwise, Kernel, Matmul, Memory, Reduce, Scan, Statement
 from mugraph.targets.cpu.folds import print_folds, print_interleaving, print_turning
+from mugraph.targets.cpu.growing import dims_along, growing_buffers, iterations, reading, usual_strides
 from mugraph.targets.cpu.loops import print_loops
 from mugraph.targets.cpu.matmul import print_matmul
 from mugraph.targets.cpu.scans import print_scan, print_scans
@@ -51,33 +53,40 @@ def header(name: str) -> str:
 
 
 def _print_kernel(kernel: Kernel, vectors: Vectors) -> str:
-    writer = Writer(
-        vectors, {buffer.name: buffer.dtype for buffer in kernel.buffers}, frozenset((*kernel.inputs, *kernel.outputs))
-    )
+    dtypes = {buffer.name: buffer.dtype for buffer in kernel.buffers}
+    writer = Writer(vectors, dtypes, frozenset((*kernel.inputs, *kernel.outputs)), usual_strides(kernel))
     blocks = math.prod(kernel.grid)
     parallel = int(blocks > 1 and blocks * _work(kernel) > _SERIAL_WORK)
     print_idle(writer, kernel)
     with writer.block(f"static void {kernel.name}_blocks(void *data)"):
         _print_memory(writer, kernel)
         print_memory(writer, kernel)
-        with writer.block(_blocks_in_turn(writer, kernel, blocks, parallel)):
-            _print_coordinates(writer, kernel)
-            _print_statements(writer, kernel.before)
-            with writer.block(f"for (long l = 0; l < {kernel.loop}; ++l)"):
-                print_skips(writer, kernel)
-                _print_statements(writer, kernel.body)
-            _print_statements(writer, kernel.after)
+        along = dims_along(kernel)
+        with writer.block(_blocks_in_turn(writer, kernel, blocks, parallel, along=bool(along))):
+            _print_coordinates(writer, kernel, along)
+            with reading(writer, kernel, Phase.BEFORE):
+                _print_statements(writer, kernel.before)
+            for run in iterations(writer, kernel):
+                with writer.block(run.loop), reading(writer, kernel, Phase.BODY):
+                    print_skips(writer, kernel)
+                    _print_statements(writer, run.body)
+            with reading(writer, kernel, Phase.AFTER):
+                _print_statements(writer, kernel.after)
         if _on_heap(kernel):
             writer.line("free(shared);")
     _print_entry(writer, kernel, parallel)
     return "\n".join(writer.lines) + "\n"
 
 
-def _blocks_in_turn(writer: Writer, kernel: Kernel, blocks: int, parallel: int) -> str:
-    """The head of the loop over the blocks that a thread runs."""
+def _blocks_in_turn(writer: Writer, kernel: Kernel, blocks: int, parallel: int, along: bool) -> str:
+    """The head of the loop over the blocks that a thread runs; `along` if some may lie behind a length."""
     if kernel.skips:
         writer.line(f"long *const taken = arguments[{len(kernel.inputs) + len(kernel.outputs)}];")
         return f"for (long block; (block = {blocks - 1} - next_block(taken)) >= 0;)"
+    if along:
+        writer.line("long first, step;")
+        writer.line(f"turns({parallel}, &first, &step);")
+        return f"for (long block = first; block < {blocks}; block += step)"
     writer.line("long first, last;")
     writer.line(f"share({blocks}, {parallel}, &first, &last);")
     return "for (long block = first; block < last; ++block)"
@@ -107,11 +116,12 @@ def _on_heap(kernel: Kernel) -> bool:
 
 def _print_memory(writer: Writer, kernel: Kernel) -> None:
     writer.line("void **arguments = data;")
-    outputs = set(kernel.outputs)
+    outputs, growing = set(kernel.outputs), growing_buffers(kernel)
     for number, name in enumerate((*kernel.inputs, *kernel.outputs)):
         dtype = writer.dtypes[name]
         const = "" if name in outputs else "const "
-        writer.line(f"{const}{dtype}_t *const restrict {name} = arguments[{number}];")
+        whole = "whole_" if name in growing else ""
+        writer.line(f"{const}{dtype}_t *const restrict {whole}{name} = arguments[{number}];")
     size = -(-kernel.shared_bytes // 64) * 64
     if _on_heap(kernel):
         writer.line(f"char *shared = aligned_alloc(64, {size});")
@@ -128,10 +138,10 @@ def _print_shared(writer: Writer, buffer: Buffer) -> None:
     writer.line(f"{buffer.dtype}_t *const {buffer.name} = ({buffer.dtype}_t *)(shared + {buffer.offset});")
 
 
-def _print_coordinates(writer: Writer, kernel: Kernel) -> None:
-    """The block's place in the grid; the last dimension varies fastest."""
+def _print_coordinates(writer: Writer, kernel: Kernel, slowest: Collection[int]) -> None:
+    """The block's place in the grid; of the dimensions that are not to be the slowest, and of those, the last varies fastest."""
     inner = 1
-    for dim in reversed(range(len(kernel.grid))):
+    for dim in sorted(range(len(kernel.grid)), key=lambda dim: (dim in slowest, -dim)):
         writer.line(f"const long g{dim} = block / {inner} % {kernel.grid[dim]};")
         inner *= kernel.grid[dim]
 

@@ -16,7 +16,7 @@ from functools import partial
 from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
 from mugraph.lower.tile_form import Matmul, Tile
-from mugraph.targets.c_text import scaled, sum_of
+from mugraph.targets.c_text import number_text, scaled, sum_of
 from mugraph.targets.cpu.folds import fold_all
 from mugraph.targets.cpu.source import Vectors, Writer
 
@@ -110,14 +110,14 @@ class Product(ABC):
     def address(self, pointer: str, tile: Tile, row: str, column: str) -> str:
         """Address of an element of the last two dimensions."""
         batch = [scaled(stride, f"n{dim}") for dim, stride in enumerate(tile.strides[:-2])]
-        place = [f"{stride} * ({index})" for stride, index in zip(tile.strides[-2:], (row, column), strict=True)]
+        place = [f"{number_text(stride)} * ({index})" for stride, index in zip(tile.strides[-2:], (row, column), strict=True)]
         return sum_of([pointer, *batch, *place])
 
     def load(self, pointer: str, tile: Tile, row: str, column: str, width: int) -> str:
         """The first `width` lanes of a vector along the last dimension."""
         address, dtype, stride = self.address(pointer, tile, row, column), self.writer.dtype(tile), tile.strides[-1]
         if stride not in (0, 1):
-            return f"gather_{dtype}({address}, {stride}, {width})"
+            return f"gather_{dtype}({address}, {number_text(stride)}, {width})"
         if stride == 0:
             return f"spread_{dtype}({address})"
         return f"load_{dtype}({address})" if width == self.lanes else f"load_first_{dtype}({address}, {width})"
@@ -136,7 +136,7 @@ class Outer(Product):
     def __init__(self, writer: Writer, product: Matmul) -> None:
         super().__init__(writer, product)
         right = product.right
-        distance = right.strides[-2] * writer.dtype(right).bytes
+        distance = writer.usual(right.strides[-2]) * writer.dtype(right).bytes
         self.streams = writer.is_device(right) and right.strides[-1] == 1 and distance >= _FORESEEN
         exact = writer.dtype(product.target) is DType.FP32
         self.panel_rows = _PANEL_ROWS if self.streams and exact else self.depth
@@ -193,9 +193,10 @@ class Outer(Product):
         """Ask for the cache lines that the tile after this one reads at this step."""
         right = self.product.right
         if self.streams:
+            step = number_text(right.strides[-2])
             for row in range(self.steps):
                 for line in range(0, columns, CACHE_LINE // self.writer.dtype(right).bytes):
-                    self.writer.line(f"__builtin_prefetch(ahead + {right.strides[-2]} * (k + {row}) + {line});")
+                    self.writer.line(f"__builtin_prefetch(ahead + {step} * (k + {row}) + {line});")
 
     def initial(self, row: int, column: int, width: int, depth: int) -> str:
         """What a register of the tile starts from: the target's content from the second panel on."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mugraph.ir.dtypes import DType
+from mugraph.lower.argument_strides import digits
 from mugraph.lower.tile_form import Tile
 from mugraph.targets.c_text import Text, index_terms, sum_of
 
@@ -28,6 +29,13 @@ class Writer(Text):
     vectors: Vectors
     dtypes: Mapping[str, DType]
     device: frozenset[str]
+    strides: Mapping[int, int] = field(default_factory=dict)
+    """What strides that are arguments usually are, by number."""
+
+    def usual(self, coefficient: int) -> int:
+        """What a coefficient usually is, which has strides that are arguments."""
+        parts = digits(coefficient).items()
+        return sum(times if number is None else times * self.strides[number] for number, times in parts)
 
     def dtype(self, tile: Tile) -> DType:
         """Element type of the tile's buffer."""
