@@ -15,6 +15,7 @@ from torch import nn
 from mugraph.frontend.masked_parts import masked_parts
 from mugraph.integrations.masked_run import MaskedRun
 from mugraph.integrations.torch_compile import compilations
+from mugraph.sizes.capacities import AtCapacity
 
 ALL: dict[str, Any] = {"budget": 20.0, "keep": "all", "strict": True}
 
@@ -81,6 +82,25 @@ def test_larger_capacities_are_made_when_a_call_needs_them() -> None:
     assert counts[2:] == [counts[2]] * 4
 
 
+def test_tensors_are_read_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    def attend(size: int) -> None:
+        q, k, v = (torch.randn(1, rows, 4, 8).transpose(1, 2) for rows in (1, size, size))
+        for tensor in (k, v):
+            torch._dynamo.mark_dynamic(tensor, 2)
+        wanted = F.scaled_dot_product_attention(q, k, v)
+        torch.testing.assert_close(fast(q, k, v), wanted, rtol=1e-4, atol=1e-5)
+
+    def copied(*arguments: Any) -> None:
+        raise AssertionError("inputs are put into slots")
+
+    fast = compiled(lambda q, k, v: F.scaled_dot_product_attention(q, k, v))
+    with torch.inference_mode():
+        attend(5)  # for which kernels are made
+        monkeypatch.setattr(AtCapacity, "arguments", copied)
+        for size in (2, 31, 32, 33, 127, 128, 64):
+            attend(size)
+
+
 def test_random_numbers_of_others_stay_what_they_are() -> None:
     fast, x = compiled(lambda x: x.exp().sum(0) * 2), torch.ones(7, 8)
     torch._dynamo.mark_dynamic(x, 0)
@@ -104,7 +124,7 @@ def test_random_numbers_of_others_stay_what_they_are() -> None:
 )
 def test_capacities_that_a_call_asks_for_hold_it_however_few(limit: int, size: int, wanted: list[int]) -> None:
     part: Any = SimpleNamespace(masked=SimpleNamespace(more=0, inputs=()), outputs=())
-    run = MaskedRun(part, lambda module, budget: None, limit)
+    run = MaskedRun(part, lambda module, masked, budget: None, limit)
     run.capacities = {128: None} if limit == 8 and size == 129 else {}
     assert run._wanted(size) == wanted
 

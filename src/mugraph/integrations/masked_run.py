@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from mugraph.frontend.graph_passes import concrete
+from mugraph.frontend.masked_axis import MaskedGraph
 from mugraph.frontend.masked_parts import MaskedPart
 from mugraph.frontend.splice import laid_out
 from mugraph.frontend.symbolic_axis import symbols_of
@@ -31,8 +33,18 @@ _GROWTH = 4
 
 _log = logging.getLogger("mugraph.torch_compile")
 
-Specialize = Callable[[torch.fx.GraphModule, float | None], torch.fx.GraphModule | None]
-"""From a graph of fixed sizes, and seconds for it, to one with kernels; None where there are no kernels for it."""
+
+@dataclass(frozen=True, slots=True)
+class AtCapacityGraphs:
+    """A masked graph at a capacity with kernels in it: one that takes tensors in slots, and one that takes them as they are."""
+
+    padded: torch.fx.GraphModule
+    in_place: torch.fx.GraphModule | None = None
+    """None where kernels cannot read them so."""
+
+
+Specialize = Callable[[torch.fx.GraphModule, MaskedGraph, float | None], AtCapacityGraphs | None]
+"""From a masked graph at a capacity, the one of any, and seconds for it, to graphs with kernels; None where there are none."""
 
 
 class MaskedRun:
@@ -118,14 +130,22 @@ class MaskedRun:
         """Kernels at a capacity; None where there are none, they are slower, or what lies behind the elements reaches results."""
         graph, device = self.part.masked, inputs[0].device
         example = AtCapacity(graph, capacity, graph.module, device).arguments(capacity, self._resized(inputs, capacity))
-        module = self.specialized(concrete(graph.module, example), budget)
-        if module is None:
+        made = self.specialized(concrete(graph.module, example), graph, budget)
+        if made is None:
             return None
-        runner, least = AtCapacity(graph, capacity, module, device), capacity // 2 + 1
-        if not all(runner.ignores_other_slots(size, self._resized(inputs, size)) for size in (1, least, capacity - 1)):
+        least = capacity // 2 + 1
+        looked_at = {size: self._resized(inputs, size) for size in (1, least, capacity - 1)}
+        runner = AtCapacity(graph, capacity, made.padded, device)
+        if not _ignores_other_slots(runner, looked_at):
             _log.warning("what lies behind the elements reaches a result of kernels, which are not used; please report this")
             return None
-        given = self._resized(inputs, least)
+        if made.in_place is not None:
+            in_place = AtCapacity(graph, capacity, made.padded, device, made.in_place)
+            if _ignores_other_slots(in_place, looked_at):
+                runner = in_place
+            else:
+                _log.warning("kernels that read tensors where they lie give other bits, and are not used; please report this")
+        given = looked_at[least]
         calls: list[Callable[[], Any]] = [
             functools.partial(self.part.original, *given),
             functools.partial(runner, least, given),
@@ -143,6 +163,10 @@ class MaskedRun:
 
 def _random_like(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return torch.empty_like(tensor).normal_(generator=generator)
+
+
+def _ignores_other_slots(runner: AtCapacity, looked_at: Mapping[int, Sequence[torch.Tensor]]) -> bool:
+    return all(runner.ignores_other_slots(size, given) for size, given in looked_at.items())
 
 
 def _strides_of(value: torch.Tensor) -> tuple[int, ...] | None:

@@ -36,6 +36,7 @@ from mugraph.errors import InvalidInput
 from mugraph.frontend.capture import captured
 from mugraph.frontend.graph_passes import concrete, numbers_of, owner_of, ready_to_cut
 from mugraph.frontend.library import mark_constant
+from mugraph.frontend.masked_axis import MaskedGraph
 from mugraph.frontend.masked_parts import MaskedPart, computes_elsewhere, masked_parts, with_parts
 from mugraph.frontend.node_traits import bytes_of
 from mugraph.frontend.partition import Partition, Piece
@@ -43,12 +44,15 @@ from mugraph.frontend.symbolic_axis import SizeMatters
 from mugraph.frontend.torch_casts import draws_random_numbers, tensor_of
 from mugraph.integrations.background import BackgroundGraph, Later, Run, Turn, queue
 from mugraph.integrations.covered_graph import CoveredGraph, GraphAxis
-from mugraph.integrations.masked_run import MaskedRun
+from mugraph.integrations.growing_graph import growing_graph
+from mugraph.integrations.masked_run import AtCapacityGraphs, MaskedRun
 from mugraph.pieces.library_ways import example_of
 from mugraph.pieces.piece_optimizer import GraphsByForm, Optimizer, PieceOptions, optimizer
 from mugraph.pieces.plan import OwnKernels, Plan, plans
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.benchmarking import quickest
+from mugraph.search.constraints import SearchSpace
+from mugraph.sizes.growing_kernels import short_iterations
 from mugraph.support.deadline import Deadline
 
 _USES = 3
@@ -292,10 +296,14 @@ def _with_masked_parts(
 ) -> Run:
     """The optimized graph, whose parts that reduce a symbolic size run by kernels of a few capacities; equal ones share them."""
 
-    def specialized(at_capacity: fx.GraphModule, budget: float | None) -> fx.GraphModule | None:
-        ready = ready_to_cut(at_capacity)
-        plan = _planned(replace(options, keep="all"), ready, graphs, graph, budget)
-        return plan.spliced(ready) if plan.partition.pieces else None
+    def specialized(at_capacity: fx.GraphModule, masked: MaskedGraph, budget: float | None) -> AtCapacityGraphs | None:
+        ready, deadline, spaces = ready_to_cut(at_capacity), Deadline(budget), _spaces(options, at_capacity, masked)
+        for left, space in zip(range(len(spaces), 0, -1), spaces, strict=True):
+            chosen = replace(options, keep="all", space=space, strict=options.strict and left == 1)
+            plan = _planned(chosen, ready, graphs, graph, deadline.share(1 / left))
+            if plan.partition.pieces:
+                return AtCapacityGraphs(plan.spliced(ready), growing_graph(ready, plan, masked))
+        return None
 
     later = graph.later if options.background else None
     runs: dict[str, MaskedRun] = {}
@@ -306,6 +314,20 @@ def _with_masked_parts(
     _log.info("%d parts of a graph reduce a symbolic size: kernels of a few capacities run them", len(parts))
     whole = with_parts(module, parts, [runs[part.form] for part in parts])
     return _optimized(options, whole, graphs, graph, options.budget).forward
+
+
+def _spaces(options: PieceOptions, at_capacity: fx.GraphModule, masked: MaskedGraph) -> list[SearchSpace | None]:
+    """The parts of the search space that are tried for a masked graph at a capacity, in order."""
+    short = short_iterations(_slots(at_capacity, masked)) if options.space is None and options.target == "cpu" else None
+    return [options.space] if short is None else [short, None]
+
+
+def _slots(at_capacity: fx.GraphModule, masked: MaskedGraph) -> int:
+    """How many slots the axis has in a masked graph at a capacity."""
+    placeholders = [node for node in at_capacity.graph.nodes if node.op == "placeholder"]
+    tensor = tensor_of(placeholders[len(masked.inputs)])
+    assert tensor is not None, "a vector that says what is held"
+    return int(tensor.shape[0])
 
 
 def _optimized(

@@ -25,11 +25,19 @@ class AtCapacity:
     """What runs a masked graph at every size from 1 to `capacity`, by `run`, which takes its inputs at that size.
 
     Inputs are copied into slots, of which others than are held are 0, unless the size is the capacity. The memory for that is
-    kept; of several threads one has it, and the others take new memory. Safe to call from several threads if `run` is.
+    kept; of several threads one has it, and the others take new memory. Where `in_place` is given it is called instead, with the
+    inputs as they are. Safe to call from several threads if both are.
     """
 
-    def __init__(self, graph: MaskedGraph, capacity: int, run: Callable[..., Sequence[Any]], device: torch.device) -> None:
-        self.graph, self.capacity, self.run, self.device = graph, capacity, run, device
+    def __init__(
+        self,
+        graph: MaskedGraph,
+        capacity: int,
+        run: Callable[..., Sequence[Any]],
+        device: torch.device,
+        in_place: Callable[..., Sequence[Any]] | None = None,
+    ) -> None:
+        self.graph, self.capacity, self.run, self.device, self.in_place = graph, capacity, run, device, in_place
         self._slots = capacity + graph.more
         self._lines = [_line(slots, self._slots, device) for slots in graph.slots]
         self._kept: dict[int, _Kept] = {}
@@ -39,6 +47,8 @@ class AtCapacity:
         """The outputs at a size for inputs of that size, which were checked; raises InvalidInput where gradients are asked
         for."""
         torch_arrays(str(self.device)).expect_values(inputs)
+        if self.in_place is not None:
+            return self._held(size, self.in_place(*inputs, *self._told(size)))
         alone = self._one_at_a_time.acquire(blocking=False)
         try:
             return self._held(size, self.run(*self.arguments(size, inputs, self._kept if alone else {})))
@@ -56,8 +66,7 @@ class AtCapacity:
         """
         memory = {} if kept is None else kept
         padded = [self._padded(number, given, memory, behind) for number, given in enumerate(inputs)]
-        counts = [torch.full((1,), float(size + more), device=self.device) for more in self.graph.counts]
-        return [*padded, *map(partial(self._meant, size), self.graph.slots, self._lines), *counts]
+        return [*padded, *self._told(size)]
 
     def ignores_other_slots(self, size: int, inputs: Sequence[torch.Tensor]) -> bool:
         """Whether the outputs at a size are the same, bit by bit, whatever floating-point numbers lie in slots that are not
@@ -65,6 +74,11 @@ class AtCapacity:
         plain = self(size, inputs)
         made = (self._held(size, self.run(*self.arguments(size, inputs, behind=garbage))) for garbage in _GARBAGE)
         return all(_same_bits(one, other) for outputs in made for one, other in zip(plain, outputs, strict=True))
+
+    def _told(self, size: int) -> list[torch.Tensor]:
+        """What is held, and how much that is."""
+        counts = [torch.full((1,), float(size + more), device=self.device) for more in self.graph.counts]
+        return [*map(partial(self._meant, size), self.graph.slots, self._lines), *counts]
 
     def _padded(self, number: int, given: torch.Tensor, kept: dict[int, _Kept], behind: float) -> torch.Tensor:
         place = self.graph.inputs[number]

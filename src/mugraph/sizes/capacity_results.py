@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -11,10 +12,12 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_unflatten
 
+from mugraph.errors import InvalidInput
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.benchmarking import measure
 from mugraph.sizes.capacities import AtCapacity, capacities
 from mugraph.sizes.chunk_plans import Chunk, ChunkPlan, between
+from mugraph.sizes.growing_kernels import growing_call, short_iterations
 from mugraph.sizes.masked_functions import MaskedFunction
 from mugraph.support.deadline import Deadline
 
@@ -39,6 +42,8 @@ class CapacityTable:
     kernels: dict[int, Superoptimized] = field(default_factory=dict)
     seconds: dict[int, float] = field(default_factory=dict)
     own: dict[int, float] = field(default_factory=dict)
+    in_place: dict[int, Callable[..., Any]] = field(default_factory=dict, repr=False)
+    """What runs the kernels of a capacity on tensors that are not put into slots, of those for which there is such a thing."""
     _calls: dict[int, Callable[..., Any]] = field(default_factory=dict, init=False, repr=False)
     """What runs each capacity: all sizes that one holds share its memory."""
 
@@ -51,12 +56,11 @@ class CapacityTable:
         for number, capacity in enumerate(wanted):
             if number and deadline.passed:
                 return
-            share = deadline.share(0.5 if not number else 1 / (len(wanted) - number))
-            made = self._optimized(optimize, capacity, {**settings, "budget": share, "like": like})
-            if not made.found and like is not None:
-                made = self._optimized(optimize, capacity, {**settings, "budget": deadline.share(1 / (len(wanted) - number))})
-            if self._is_sound(capacity, made):
+            share = 0.5 if not number else 1 / (len(wanted) - number)
+            made = self._fitting(optimize, capacity, {**settings, "like": like}, Deadline(deadline.share(share)))
+            if made is not None and self._is_sound(capacity, made):
                 self.kernels[capacity] = made
+                self._take_in_place(capacity, made)
                 like = made.graph
                 if settings.get("profile", True) and made.executable.machine.available:
                     self._measure(capacity, max(dim.low, _least(wanted, number, dim.low)))
@@ -86,7 +90,7 @@ class CapacityTable:
         return self._calls[capacity]
 
     def _call_at(self, capacity: int) -> Callable[..., Any]:
-        runner = self._runner(capacity, self.kernels[capacity])
+        runner = self._runner(capacity, self.kernels[capacity], self.in_place.get(capacity))
 
         def call(*args: Any, **kwargs: Any) -> Any:
             size, inputs = self.masked.flatten(args, kwargs)
@@ -116,17 +120,37 @@ class CapacityTable:
         arguments = self._runner(capacity, None).arguments(capacity, self.masked.resized(capacity))
         return optimize(self.masked.at_capacity(capacity), tuple(arguments), **settings)
 
-    def _runner(self, capacity: int, result: Superoptimized | None) -> AtCapacity:
+    def _fitting(
+        self, optimize: Optimize, capacity: int, settings: Mapping[str, Any], deadline: Deadline
+    ) -> Superoptimized | None:
+        """What is found at a capacity in the first part of the search space that has something; None where none has."""
+        ways = _ways(settings, capacity + self.masked.graph.more)
+        for left, way in zip(range(len(ways), 0, -1), ways, strict=True):
+            with suppress(InvalidInput):  # where that part has nothing
+                made = self._optimized(optimize, capacity, {**way, "budget": deadline.share(1 / left)})
+                if made.found and made.is_one_program:
+                    return made
+        return None
+
+    def _runner(self, capacity: int, result: Superoptimized | None, in_place: Callable[..., Any] | None = None) -> AtCapacity:
         run = self.masked.graph.module if result is None else result
-        return AtCapacity(self.masked.graph, capacity, run, self.masked.inputs[0].device)
+        return AtCapacity(self.masked.graph, capacity, run, self.masked.inputs[0].device, in_place)
+
+    def _take_in_place(self, capacity: int, made: Superoptimized) -> None:
+        """Let kernels read tensors where they lie, if they can be printed so and give the same bits."""
+        arguments = self._runner(capacity, None).arguments(capacity, self.masked.resized(capacity))
+        in_place = growing_call(made, self.masked.graph, arguments)
+        if in_place is not None and self._ignores_other_slots(self._runner(capacity, made, in_place)):
+            self.in_place[capacity] = in_place
 
     def _is_sound(self, capacity: int, made: Superoptimized) -> bool:
         """Whether there are kernels, to whose results other slots make no difference, as far as calls here tell."""
-        if not made.found or not made.is_one_program:
-            return False
         if not made.executable.machine.available:
             return True
-        runner, low = self._runner(capacity, made), self.masked.dim.low
+        return self._ignores_other_slots(self._runner(capacity, made))
+
+    def _ignores_other_slots(self, runner: AtCapacity) -> bool:
+        low, capacity = self.masked.dim.low, runner.capacity
         with torch.inference_mode():
             return all(
                 runner.ignores_other_slots(size, self.masked.resized(size))
@@ -143,6 +167,13 @@ class CapacityTable:
             calls = {name: machine.timed(partial(each, *args, **kwargs)).run for name, each in rivals.items()}
             seconds = {name: statistics.median(each) for name, each in measure(calls, _ROUNDS, budget=_SECONDS).items()}
         self.seconds[capacity], self.own[size] = seconds["ours"], seconds["own"]
+
+
+def _ways(settings: Mapping[str, Any], slots: int) -> list[Mapping[str, Any]]:
+    """Settings in the order in which they are tried: of kernels with short iterations, and of the form of other ones, first."""
+    ways = [settings] if settings["like"] is None else [settings, {**settings, "like": None}]
+    short = short_iterations(slots) if settings.get("space") is None and settings.get("target", "cpu") == "cpu" else None
+    return ways if short is None else [{**settings, "space": short}, *ways]
 
 
 def _least(wanted: Sequence[int], number: int, low: int) -> int:

@@ -10,7 +10,7 @@ reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_structure, tree_unflatten
 
 from mugraph.errors import InvalidInput, MugraphError, ShapeMismatch
 from mugraph.frontend import trace
@@ -54,6 +54,12 @@ class MaskedFunction:
     results: TreeSpec
     sizes: tuple[int, ...]
     """At these its programs were compared."""
+    takes_tensors: bool = field(init=False)
+    """Whether it is called with tensors one by one, whose structure need not be looked at in every call."""
+
+    def __post_init__(self) -> None:
+        one_by_one = tree_structure((self.inputs, {}))
+        object.__setattr__(self, "takes_tensors", self.structure == one_by_one)
 
     @property
     def claim(self) -> str:
@@ -67,7 +73,9 @@ class MaskedFunction:
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, list[torch.Tensor]]:
         """The size and the inputs of a call; raises InvalidInput and ShapeMismatch for what is none of this function."""
-        given, structure = tree_flatten((tuple(args), dict(kwargs)))
+        given, structure = list(args), self.structure
+        if kwargs or not self.takes_tensors or len(given) != len(self.inputs):
+            given, structure = tree_flatten((tuple(args), dict(kwargs)))
         if structure != self.structure or not all(isinstance(each, torch.Tensor) for each in given):
             raise InvalidInput("call with tensors in the structure of the example call")
         sizes = {tensor.shape[place.dim] for tensor, place in self._varying(given)}

@@ -1,0 +1,136 @@
+"""Kernels of a capacity that read tensors where they lie, up to a length that a call gives (`mugraph.lower.growing_inputs`).
+
+They are printed once more from the muGraph that was proved for the capacity, and compute what its kernels would of the same
+tensors in memory for the capacity, with 0 behind them (docs/theory.md, "Lengths as arguments").
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+
+from mugraph.errors import InvalidInput, ShapeMismatch, UnsupportedOperator
+from mugraph.frontend.masked_axis import MaskedGraph
+from mugraph.frontend.torch_casts import TORCH_DTYPES
+from mugraph.host.arrays import torch_arrays
+from mugraph.ir.dtypes import DType
+from mugraph.ir.graph import Graph, Node, Tensor, Value, attributes_of
+from mugraph.lower.growing_inputs import SIZES, Axis, HeldSlots, Lengths
+from mugraph.results.data import Result
+from mugraph.runtime import Executable
+from mugraph.runtime.call_plan import planned
+from mugraph.search.constraints import SearchSpace
+from mugraph.targets.cpu.machine import Cpu
+
+T = TypeVar("T", bound=Hashable)
+_SLOTS = 32
+"""Of one iteration: what is left of an input in the last one is copied, and computed with 0 behind it."""
+
+
+def short_iterations(slots: int) -> SearchSpace | None:
+    """The part of the search space that suits kernels which read tensors where they lie; None where that is all of it."""
+    return SearchSpace(loops=(slots // _SLOTS,)) if slots >= 2 * _SLOTS else None
+
+
+class GrowingKernels:
+    """Call it with one tensor per input of a kernel graph, of which those of `axes` are all shorter than it says, along these
+    dimensions and by as much; it returns the list of outputs, of the graph's shapes.
+
+    `masks` are inputs that say what is held; both are by number of the input.
+    Tensors whose last dimension is not contiguous are copied first. Raises UnsupportedOperator for kernels that cannot be printed
+    so, as those of other targets than `cpu`; calls raise ShapeMismatch and InvalidInput for tensors that do not fit. Safe to call
+    from several threads.
+    """
+
+    def __init__(self, executable: Executable, axes: Mapping[int, Axis], masks: Mapping[int, HeldSlots]) -> None:
+        machine, graph = executable.machine, executable.graph
+        if not isinstance(machine, Cpu):
+            raise UnsupportedOperator(f"kernels for {machine.name} take no lengths as arguments")
+        if not axes:
+            raise UnsupportedOperator("no input has the axis whose length is an argument")
+        given = [Value(index) for index, node in enumerate(graph.nodes) if node.is_input]
+        lengths = Lengths(
+            {given[number]: axis for number, axis in axes.items()},
+            {given[number]: slots for number, slots in masks.items()},
+            Value(len(graph.nodes)),
+        )
+        graph = _with_sizes(graph, lengths)
+        launches = machine.lower_growing(graph, lengths)
+        kernels = [launch.kernel for launch in launches.values()]
+        self.sources = machine.print(kernels)
+        functions = machine.load(kernels, self.sources, None)
+        self._library = torch_arrays()
+        self._run = planned(graph, launches, functions, self._library)
+        self._growing = {number: (graph.tensor(given[number]), axis) for number, axis in axes.items()}
+        self._others = [(number, read) for number, read in enumerate(self._run.readers[:-1]) if number not in axes]
+        number, axis = next(iter(axes.items()))
+        self._length_at = number, axis.dim, axis.more
+
+    def __call__(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
+        if len(tensors) != len(self._growing) + len(self._others):
+            raise InvalidInput(f"expected {len(self._growing) + len(self._others)} inputs, got {len(tensors)}")
+        number, dim, more = self._length_at
+        length = int(tensors[number].shape[dim]) - more
+        inputs, sizes = [*tensors], [length]
+        for number, (tensor, axis) in self._growing.items():
+            inputs[number] = given = self._readable(tensors[number], tensor, axis, length)
+            sizes += given.stride()[:-1]
+        for number, read in self._others:
+            inputs[number] = read(tensors[number])
+        arguments = array("q", sizes)
+        return self._run([*inputs, arguments], [*map(self._library.pointer, inputs), arguments.buffer_info()[0]])
+
+    def _readable(self, given: torch.Tensor, tensor: Tensor, axis: Axis, length: int) -> torch.Tensor:
+        """A shorter `tensor` as kernels read it: itself, or a copy."""
+        size, shape = length + axis.more, tensor.shape
+        if given.shape != (*shape[: axis.dim], size, *shape[axis.dim + 1 :]) or not 0 < size <= shape[axis.dim]:
+            raise ShapeMismatch(
+                f"a tensor of {list(given.shape)} is none of {list(shape)} with {size} along dimension {axis.dim}"
+            )
+        if given.dtype is not TORCH_DTYPES[tensor.dtype] or given.device.type != "cpu" or given.layout is not torch.strided:
+            raise InvalidInput(f"a tensor is {given.dtype} on {given.device}; this muGraph was built for {tensor.dtype} on cpu")
+        contiguous = given.stride()[-1] == 1 or given.shape[-1] == 1
+        if contiguous and not given.is_neg() and not given._is_zerotensor():
+            return given
+        return given.clone(memory_format=torch.contiguous_format).resolve_neg()
+
+
+def _with_sizes(graph: Graph, lengths: Lengths) -> Graph:
+    """The graph with the input of the length and the strides, which no node of it reads."""
+    arguments = 1 + sum(len(graph.tensor(value).shape) - 1 for value in lengths.axes)
+    node = Node("input", (), (Tensor((arguments,), DType.INT64),), attributes_of({"name": SIZES}))
+    return replace(graph, nodes=(*graph.nodes, node))
+
+
+def growing_arguments(masked: MaskedGraph, arguments: Sequence[T]) -> tuple[dict[T, Axis], dict[T, HeldSlots]]:
+    """Which arguments of a masked graph have its axis, and which say what is held of it."""
+    inputs, others = arguments[: len(masked.inputs)], arguments[len(masked.inputs) :]
+    places = [(argument, place) for argument, place in zip(inputs, masked.inputs, strict=True) if place is not None]
+    masks = zip(others[: len(masked.slots)], masked.slots, strict=True)
+    axes = {argument: Axis(place.dim, place.more) for argument, place in places}
+    return axes, {argument: HeldSlots(slots.first, slots.end) for argument, slots in masks}
+
+
+def growing_call(result: Result, masked: MaskedGraph, example: Sequence[torch.Tensor]) -> Callable[..., Any] | None:
+    """What runs a result for the masked graph at a capacity on inputs of any smaller size, followed by what is held and counts;
+    None where its kernels cannot. `example` are the arguments of a call at the capacity."""
+    calling = result.calling
+    inputs = calling.plain(example, {})
+    if inputs is None:
+        return None
+    numbers = {id(tensor): number for number, tensor in enumerate(inputs)}
+    try:
+        kernels = GrowingKernels(result.executable, *growing_arguments(masked, [numbers[id(tensor)] for tensor in example]))
+    except UnsupportedOperator:
+        return None
+
+    def call(*arguments: torch.Tensor) -> Any:
+        given = calling.plain(arguments, {})
+        assert given is not None, "as in the example call"
+        return calling.unflatten(kernels(*given), given)
+
+    return call

@@ -1,0 +1,277 @@
+"""Kernels that read tensors where they lie, up to a length that a call gives: bits of kernels that have them padded with 0."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import mugraph
+from mugraph import Dim
+from mugraph.errors import InvalidInput, ShapeMismatch, UnsupportedOperator
+from mugraph.ir import DType, Graph, GraphBuilder, Level
+from mugraph.ir.ops import LEAST
+from mugraph.lower.growing_inputs import Axis, HeldSlots
+from mugraph.runtime import Executable, build
+from mugraph.sizes.growing_kernels import GrowingKernels
+from mugraph.targets.machine import machine_for
+from mugraph.testing.mugraphs import random_mugraph
+
+HEADS, CAPACITY, WIDTH = 4, 128, 32
+TILE = 16
+LENGTHS = [1, TILE - 1, TILE, TILE + 1, 61, 64, 65, 113, CAPACITY - 1, CAPACITY]
+TYPES = {DType.FP32: torch.float32, DType.BF16: torch.bfloat16}
+AXES = {1: Axis(1, 0), 2: Axis(1, 0)}
+MASKS = {3: HeldSlots(None, 0)}
+
+
+def masked_attention(dtype: DType = DType.FP32, splits: int = 2, masked: bool = True) -> Graph:
+    """Sums of attention of one query to each part of a cache of keys, and its largest score; what is not held is masked."""
+    kernel = GraphBuilder(Level.KERNEL)
+    inputs = [kernel.input(name, (HEADS, rows, WIDTH), dtype) for name, rows in (("q", 1), ("k", CAPACITY), ("v", CAPACITY))]
+    inputs.append(kernel.input("held", (CAPACITY,), DType.BOOL))
+    block = GraphBuilder(Level.BLOCK, grid=(HEADS, splits), loop=CAPACITY // splits // TILE)
+    q = block.iterator(0, kernel.tensor(inputs[0]), (0, None), None)
+    k, v = (block.iterator(number, kernel.tensor(inputs[number]), (0, 1), 1) for number in (1, 2))
+    held = block.iterator(3, kernel.tensor(inputs[3]), (None, 0), 0)
+    scores = block.add("matmul", q, block.add("transpose", k, permutation=(0, 2, 1)))
+    if masked:
+        hidden = block.add("infinity", block.constant(-1, dtype))
+        scores = block.add("select", block.add("reshape", held, shape=(1, 1, TILE)), scores, hidden)
+        v = block.add("select", block.add("reshape", held, shape=(1, TILE, 1)), v, block.constant(0, dtype))
+    largest = block.add("max", scores, dim=2, size=TILE, least=LEAST)
+    weights = block.add("exp", block.add("sub", scores, largest))
+    total = block.add("accumulate_rescaled", block.add("sum", weights, dim=2, size=TILE), largest)
+    mixed = block.add("accumulate_rescaled", block.add("matmul", weights, v), largest)
+    top = block.add("accumulate", largest, combine="max")
+    saved = [block.add("output_saver", value, omap=(0, 1)) for value in (mixed, total, top)]
+    return kernel.build(list(kernel.graph_defined(block.build(saved), inputs)))
+
+
+def layouts() -> dict[str, Callable[[int, torch.dtype], torch.Tensor]]:
+    """Tensors [HEADS, length, WIDTH] in memory of several kinds, which has NaN wherever they have no element."""
+
+    def memory(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+        return torch.full(shape, torch.nan, dtype=dtype)
+
+    def static(length: int, dtype: torch.dtype) -> torch.Tensor:
+        return memory(dtype, HEADS, CAPACITY + 5, WIDTH)[:, :length].normal_()
+
+    def transposed(length: int, dtype: torch.dtype) -> torch.Tensor:
+        return memory(dtype, CAPACITY + 5, HEADS, WIDTH)[:length].normal_().transpose(0, 1)
+
+    def shared_heads(length: int, dtype: torch.dtype) -> torch.Tensor:
+        return memory(dtype, 1, CAPACITY, WIDTH)[:, :length].normal_().expand(HEADS, length, WIDTH)
+
+    def one_key(length: int, dtype: torch.dtype) -> torch.Tensor:
+        return memory(dtype, HEADS, 1, WIDTH).normal_().expand(HEADS, length, WIDTH)
+
+    def part_of_rows(length: int, dtype: torch.dtype) -> torch.Tensor:
+        return memory(dtype, HEADS, CAPACITY, 3 * WIDTH)[:, :length, WIDTH + 1 : 2 * WIDTH + 1].normal_()
+
+    def turned(length: int, dtype: torch.dtype) -> torch.Tensor:
+        return memory(dtype, HEADS, WIDTH, CAPACITY)[..., :length].normal_().transpose(1, 2)
+
+    def every_second(length: int, dtype: torch.dtype) -> torch.Tensor:
+        return memory(dtype, HEADS, 2 * CAPACITY, WIDTH)[:, : 2 * length : 2].normal_()
+
+    made = (static, transposed, shared_heads, one_key, part_of_rows, turned, every_second)
+    return {each.__name__: each for each in made}
+
+
+def padded(tensor: torch.Tensor, behind: float = 0.0) -> torch.Tensor:
+    """A tensor in memory for the capacity, contiguous."""
+    whole = torch.full((HEADS, CAPACITY, WIDTH), behind, dtype=tensor.dtype)
+    whole[:, : tensor.shape[1]] = tensor
+    return whole
+
+
+def bits(tensors: list[torch.Tensor]) -> list[bytes]:
+    return [tensor.contiguous().view(torch.uint8).numpy().tobytes() for tensor in tensors]
+
+
+def call(executable: Executable, growing: GrowingKernels, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+    """Compare both kernels on a query, keys and values."""
+    held = torch.arange(CAPACITY) < k.shape[1]
+    assert bits(growing(q, k, v, held)) == bits(executable(q, padded(k), padded(v), held))
+
+
+@pytest.fixture(scope="module", params=[*TYPES], ids=str)
+def kernels(request: pytest.FixtureRequest) -> tuple[Executable, GrowingKernels, torch.dtype]:
+    executable = build(masked_attention(request.param))
+    return executable, GrowingKernels(executable, AXES, MASKS), TYPES[request.param]
+
+
+@pytest.mark.parametrize("layout", layouts())
+def test_bits_are_those_of_padded_inputs(kernels: tuple[Executable, GrowingKernels, torch.dtype], layout: str) -> None:
+    executable, growing, dtype = kernels
+    make = layouts()[layout]
+    for length in LENGTHS:
+        call(executable, growing, torch.randn(HEADS, 1, WIDTH, dtype=dtype), make(length, dtype), make(length, dtype))
+
+
+def test_what_is_not_a_number_is_what_it_is_in_padded_inputs(kernels: tuple[Executable, GrowingKernels, torch.dtype]) -> None:
+    executable, growing, dtype = kernels
+    for number in (torch.nan, torch.inf, -torch.inf):
+        for place in (0, TILE, 40):
+            for which in range(3):
+                inputs = [torch.randn(HEADS, rows, WIDTH, dtype=dtype) for rows in (1, 41, 41)]
+                inputs[which][1, place % inputs[which].shape[1], 3] = number
+                q, k, v = inputs
+                held = torch.arange(CAPACITY) < 41
+                ours, theirs = growing(q, k, v, held), executable(q, padded(k), padded(v), held)
+                for one, other in zip(ours, theirs, strict=True):
+                    torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+
+
+def test_iterations_behind_the_end_are_left_out_only_where_they_change_nothing() -> None:
+    for masked in (True, False):
+        executable = build(masked_attention(masked=masked))
+        growing = GrowingKernels(executable, AXES, MASKS)
+        assert ("iterations_within(sizes[0]" in growing.sources["kernels.c"]) == masked
+        q, k, v = torch.randn(HEADS, 1, WIDTH), torch.randn(HEADS, 40, WIDTH), torch.randn(HEADS, 40, WIDTH)
+        call(executable, growing, q, k, v)
+
+
+def test_calls_of_several_threads_at_different_lengths() -> None:
+    executable = build(masked_attention())
+    growing, failures = GrowingKernels(executable, AXES, MASKS), list[BaseException]()
+
+    def work(length: int) -> None:
+        try:
+            for _ in range(30):
+                q, k, v = (torch.randn(HEADS, rows, WIDTH) for rows in (1, length, length))
+                call(executable, growing, q, k, v)
+        except BaseException as failure:
+            failures.append(failure)
+
+    threads = [threading.Thread(target=work, args=(length,)) for length in (5, 64, 100, 128)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+GUARDED = """
+import ctypes, mmap, sys
+import torch
+from mugraph.runtime import build
+from mugraph.sizes.growing_kernels import GrowingKernels
+from tests.sizes.test_growing_kernels import AXES, CAPACITY, HEADS, LENGTHS, MASKS, WIDTH, masked_attention
+
+def ending_at_a_page(length):
+    # [length, HEADS, WIDTH] in fp32, behind whose last element lies a page that cannot be read
+    size = 4 * length * HEADS * WIDTH
+    pages = -(-size // mmap.PAGESIZE)
+    area = mmap.mmap(-1, (pages + 1) * mmap.PAGESIZE)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(area))
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.mprotect(ctypes.c_void_p(address + pages * mmap.PAGESIZE), mmap.PAGESIZE, 0) == 0
+    whole = torch.frombuffer(area, dtype=torch.float32, count=size // 4, offset=pages * mmap.PAGESIZE - size)
+    return whole.view(length, HEADS, WIDTH).normal_().transpose(0, 1)
+
+growing = GrowingKernels(build(masked_attention()), AXES, MASKS)
+for length in LENGTHS:
+    held = torch.arange(CAPACITY) < length
+    growing(torch.randn(HEADS, 1, WIDTH), ending_at_a_page(length), ending_at_a_page(length), held)
+if len(sys.argv) > 1:  # that a read behind the end is noticed at all
+    tensor = ending_at_a_page(3)
+    torch.as_strided(tensor, (1,), (1,), tensor.storage_offset() + 3 * HEADS * WIDTH).item()
+print("read nothing behind the end")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="protects a page of memory")
+def test_nothing_is_read_behind_the_end() -> None:
+    runs = [subprocess.run([sys.executable, "-c", GUARDED, *more], capture_output=True, text=True) for more in ([], ["too far"])]
+    assert (runs[0].returncode, runs[0].stdout) == (0, "read nothing behind the end\n"), runs[0].stderr
+    assert runs[1].returncode != 0
+
+
+def test_tensors_that_do_not_fit_are_refused() -> None:
+    growing = GrowingKernels(build(masked_attention()), AXES, MASKS)
+    q, k, held = torch.randn(HEADS, 1, WIDTH), torch.randn(HEADS, 9, WIDTH), torch.arange(CAPACITY) < 9
+    for keys, values in ((k, k[:, :8]), (k[:, :0], k[:, :0]), (k[1:], k[1:]), (torch.randn(HEADS, CAPACITY + 1, WIDTH),) * 2):
+        with pytest.raises(ShapeMismatch):
+            growing(q, keys, values, held)
+    with pytest.raises(InvalidInput, match="bfloat16"):
+        growing(q, k.bfloat16(), k.bfloat16(), held)
+    with pytest.raises(InvalidInput, match="expected 4 inputs"):
+        growing(q, k, k)
+
+
+def test_kernels_that_cannot_be_so_are_refused() -> None:
+    executable = build(masked_attention())
+    with pytest.raises(UnsupportedOperator, match="no input"):
+        GrowingKernels(executable, {}, MASKS)
+    kernel = GraphBuilder(Level.KERNEL)
+    x = kernel.input("x", (2, 8, 16), DType.FP32)
+    joined = kernel.add("reshape", x, shape=(16, 16))
+    block = GraphBuilder(Level.BLOCK, grid=(2,))
+    rows = block.iterator(0, kernel.tensor(joined), (0,), None)
+    saved = block.build([block.add("output_saver", block.add("exp", rows), omap=(0,))])
+    (y,) = kernel.graph_defined(saved, [joined])
+    with pytest.raises(UnsupportedOperator, match="between kernels"):
+        GrowingKernels(build(kernel.build([y])), {0: Axis(1, 0)}, {})
+    kernel = GraphBuilder(Level.KERNEL)
+    x = kernel.input("x", (8, 16), DType.FP32)
+    by_library = Executable(kernel.build([kernel.add("exp", x)]), machine_for("cpu"))
+    with pytest.raises(UnsupportedOperator, match="between kernels"):
+        GrowingKernels(by_library, {0: Axis(0, 0)}, {})
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_mugraphs_have_the_bits_of_padded_inputs(seed: int) -> None:
+    compare_random(seed)
+
+
+def compare_random(seed: int) -> int:
+    """Take every dimension of every input of a random muGraph for one that grows: how many kernels could be made so."""
+    rng, made = random.Random(seed), 0
+    graph = random_mugraph(rng, rng.choice((1, 1, 2)))
+    executable = build(graph)
+    generator = torch.Generator().manual_seed(seed)
+    kinds = {DType.FP16: torch.float16, DType.BOOL: torch.bool, **TYPES}
+    for number, node in enumerate(graph.inputs()):
+        for dim, size in enumerate(node.output.shape):
+            try:
+                growing = GrowingKernels(executable, {number: Axis(dim, 0)}, {})
+            except UnsupportedOperator:
+                continue
+            made += 1
+            for length in sorted({1, size // 2, size - 1, size} - {0}):
+                inputs = [torch.rand(each.output.shape, generator=generator) + 0.5 for each in graph.inputs()]
+                inputs = [tensor.to(kinds[each.output.dtype]) for tensor, each in zip(inputs, graph.inputs(), strict=True)]
+                inputs[number].narrow(dim, length, size - length).fill_(0)
+                given = list(inputs)
+                given[number] = inputs[number].narrow(dim, 0, length)
+                for one, other in zip(growing(*given), executable(*inputs), strict=True):
+                    torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+    return made
+
+
+def decode(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """One query to a cache."""
+    return torch.softmax(q @ keys.transpose(-1, -2) / 4, -1) @ values
+
+
+def test_results_for_any_size_read_caches_where_they_lie() -> None:
+    keys = Dim("keys", 1, 100)
+    example = (torch.randn(2, 3, 1, 16), torch.randn(2, 3, 7, 16), torch.randn(2, 3, 7, 16))
+    growing = mugraph.superoptimize(decode, example, budget=30.0, dynamic={1: {2: keys}, 2: {2: keys}})
+    assert growing.capacities is not None
+    assert growing.capacities.in_place.keys() == growing.capacities.kernels.keys() != set()
+    with torch.inference_mode():
+        for capacity in growing.capacities.kernels:
+            run = growing.capacities.at(capacity)
+            for size in sorted({1, 2, 31, 33, 64, 65, 100} & {*range(capacity + 1)}):
+                static = torch.full((2, 2, 103, 3, 16), torch.nan)[:, :, :size].normal_()
+                k, v = static.transpose(2, 3)
+                q = torch.randn(2, 3, 1, 16)
+                torch.testing.assert_close(run(q, k, v), decode(q, k, v), rtol=1e-4, atol=1e-5)
