@@ -165,3 +165,83 @@ def test_what_was_proved_early_is_kept_where_time_is_over(clock: Clock, monkeypa
     clock.now = 20.0
     assert [each.entry for each in qualifier.prove(entries[::-1])] == entries[:1]
     assert asked == ["candidate 1"]
+
+
+def product() -> Graph:
+    """x @ weight in one kernel."""
+    kernel = GraphBuilder(Level.KERNEL)
+    factors = [kernel.input("x", (8, 64), DType.FP32), kernel.input("weight", (64, 64), DType.FP32)]
+    block = GraphBuilder(Level.BLOCK, grid=(2,))
+    left, right = (block.iterator(at, kernel.tensor(each), (at or None,), None) for at, each in enumerate(factors))
+    return kernel.build(
+        kernel.graph_defined(block.build([block.add("output_saver", block.add("matmul", left, right), omap=(1,))]), factors)
+    )
+
+
+@pytest.mark.parametrize(("lasting", "proofs"), [(6.0, 1), (2.0, 2)])
+def test_what_was_proved_early_stands_where_unpacked_weights_are_faster(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, lasting: float, proofs: int
+) -> None:
+    """These are a muGraph of their own, for whose proof there may be no time."""
+    graph = product()
+    packed, unpacked = graph.with_constants(["weight"]), graph
+    qualifier = qualifier_for(graph, 10.0)
+    asked: list[Graph] = []
+
+    def measured(entries: Sequence[Contestant], *_: object, **__: object) -> list[Contestant]:
+        return [replace(entry, latency=2e-3 if entry.graph == packed else 1e-3, least=1e-3) for entry in entries]
+
+    def proved(entry: Contestant, name: str) -> Proved:
+        asked.append(entry.graph)
+        clock.now += lasting
+        return Proved(entry, verify_graphs(graph, graph).certificate, None)
+
+    monkeypatch.setattr(qualification, "_measured", measured)
+    monkeypatch.setattr(qualifier, "_proved", proved)
+    clock.now = 3.0
+    (kept,) = qualifier.rank_and_prove([Contestant(packed, 1.0, build(packed, "cpu"))], random_tensors(graph, seed=0))
+    assert asked == [packed, unpacked][:proofs]
+    assert kept.entry.graph == asked[-1]
+    assert kept.entry.latency == (2e-3 if kept.entry.graph == packed else 1e-3)
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_nothing_is_compiled_or_measured_carefully_where_time_is_over(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, interrupted: bool
+) -> None:
+    """Nor after Ctrl-C in the rough measurement: what it has found until then stands."""
+    graph = product()
+    packed = graph.with_constants(["weight"])
+    entry = Contestant(packed, 1.0, build(packed, "cpu"))
+    qualifier, asked = qualifier_for(graph, 10.0), list[int]()
+
+    def measured(entries: Sequence[Contestant], _inputs: object, rounds: int, **_: object) -> list[Contestant]:
+        asked.append(rounds)
+        if interrupted:
+            raise KeyboardInterrupt
+        clock.now = 10.0
+        return [replace(each, latency=1e-3, least=1e-3) for each in entries]
+
+    def never(entry: Contestant) -> Contestant:
+        raise AssertionError("compiled late")
+
+    monkeypatch.setattr(qualification, "_measured", measured)
+    monkeypatch.setattr(qualifier, "_unpacked", never)
+    assert [each.graph for each in qualifier.rank([entry], random_tensors(graph, seed=0))] == [packed]
+    assert len(asked) == 1
+
+
+def test_no_proof_is_begun_after_one_that_was_interrupted(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = product()
+    qualifier, asked = qualifier_for(graph, 10.0), list[Graph]()
+
+    def proved(entry: Contestant, name: str) -> Proved:
+        asked.append(entry.graph)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(qualification, "_measured", lambda entries, *_, **__: [replace(each, latency=1e-3) for each in entries])
+    monkeypatch.setattr(qualifier, "_proved", proved)
+    clock.now = 3.0
+    assert not qualifier.rank_and_prove([Contestant(graph, 1.0, build(graph, "cpu"))], random_tensors(graph, seed=0))
+    assert asked == [graph]
+    assert qualifier.interrupted

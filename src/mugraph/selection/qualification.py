@@ -201,10 +201,13 @@ class Qualifier:
     @pages_reused()
     def rank_and_prove(self, compiled: Sequence[Contestant], inputs: Sequence[Any]) -> list[Proved]:
         """What of the compiled proposals is proved, fastest first."""
-        rough = self._roughly_ranked(compiled, inputs)
+        rough, early = self._roughly_ranked(compiled, inputs), list[Proved]()
         if self.deadline.budget is not None and not self.deadline.allows(_LATE * self.deadline.budget):
-            self.prove(rough, most=1)
-        return self.prove(self._carefully_ranked(rough, inputs))
+            early = self.prove(rough, most=1)
+            if self.interrupted:
+                return early
+        # ranked, it may have given its place to itself with unpacked weights, which is to be proved, too
+        return self.prove(self._carefully_ranked(rough, inputs)) or early
 
     def rank(self, compiled: Sequence[Contestant], inputs: Sequence[Any]) -> list[Contestant]:
         """Fastest first: the front runners by a careful measurement, the rest by a rough one."""
@@ -229,7 +232,12 @@ class Qualifier:
         return [*_fastest_first(rough), *compiled[len(rough) :]]
 
     def _carefully_ranked(self, rough: Sequence[Contestant], inputs: Sequence[Any]) -> list[Contestant]:
-        """Fastest first, the front runners of a rough measurement by many calls, with their weights packed and as they are."""
+        """Fastest first, the front runners of a rough measurement by many calls, with their weights packed and as they are.
+
+        As they were where no time is left, or Ctrl-C ended the measurement before.
+        """
+        if self.interrupted or self.deadline.passed:
+            return list(rough)
         finalists: list[Contestant] = []  # none where Ctrl-C ends the stage before
         with self._stage("measure"):
             best = [entry for entry in rough[:_FINALISTS] if math.isfinite(entry.latency)]
