@@ -15,6 +15,7 @@ from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import ACCUMULATORS, Graph, Node
 from mugraph.ir.ops import LOWEST
 from mugraph.lower import Launch, lower, skipped_iterations
+from mugraph.lower.check import check
 from mugraph.lower.phases import Phase, phases
 from mugraph.lower.skipped_iterations import with_skips
 from mugraph.testing.mugraphs import random_mugraph
@@ -44,7 +45,9 @@ def accumulated(launch: Launch, inputs: dict[int, Array]) -> Iterator[tuple[Node
 def claims(graph: Graph, rng: np.random.Generator) -> Iterator[bool]:
     """For each tile that may tell, whether the numbers of an iteration that it tells of have no effect."""
     for launch in lower(graph).values():
-        for skip in with_skips(launch, graph).kernel.skips:
+        kernel = with_skips(launch, graph).kernel
+        check(kernel)
+        for skip in kernel.skips:
             inputs = {load.node: np.abs(rng.standard_normal(load.tile.shape)) + 0.1 for load in launch.kernel.loads}
             inputs |= {load.node: np.full(load.tile.shape, skip.value) for load in launch.kernel.loads if load.tile == skip.tile}
             yield all(is_neutral(node, operands) for node, operands in accumulated(launch, inputs))

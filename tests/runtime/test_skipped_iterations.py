@@ -187,6 +187,20 @@ def test_hidden_tiles_are_not_read(form: str) -> None:
     assert without_skips(graph)(q, k, v, mask)[0].isnan().all()
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_the_only_iteration_is_run(form: str) -> None:
+    """It makes what accumulators are: nothing fills them before."""
+    torch.manual_seed(8)
+    q, k, v = tensors("fp32", 64, 64)
+    mask = torch.zeros(64, 64)
+    mask[:32] = -math.inf
+    executable = build(attention(form, "fp32", 64, 64, 4, 1))
+    assert not executable.kernels[0].skips
+    torch.testing.assert_close(
+        executable(q, k, v, mask)[0].double(), reference(q, k, v, mask), rtol=1e-5, atol=1e-5, equal_nan=True
+    )
+
+
 def test_a_mask_may_change_between_calls() -> None:
     torch.manual_seed(3)
     q, k, v = tensors("fp32", 64, 64)

@@ -33,6 +33,8 @@ def with_skips(launch: Launch, graph: Graph) -> Launch:
 
 def _skips(launch: Launch, graph: Graph) -> Iterator[Skip]:
     body, kernel = launch.body, launch.kernel
+    if kernel.loop == 1:
+        return  # accumulators are what the only iteration makes: nothing fills them before
     roots = dict(zip(kernel.inputs, launch.inputs, strict=True))
     for load in _candidates(body, kernel.loads):
         root = roots[load.tile.buffer].node
