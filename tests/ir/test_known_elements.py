@@ -113,3 +113,5 @@ def test_constants_are_the_numbers_of_kernels() -> None:
     assert arith.constant(Scalar.of(-0.5)) == Known.FINITE
     assert arith.constant(LOWEST) == Known.LOWEST
     assert arith.constant(Scalar.of(1e-60)) == Known.ZERO
+    assert arith.constant(Scalar.of(1e39)) == Known.NOTHING
+    assert arith.constant(Scalar.of(-1e39)) == Known.HIDDEN

@@ -56,7 +56,10 @@ class KnownArithmetic:
     """`mugraph.ir.arithmetic.Arithmetic` on what is known, where no operator makes infinity or NaN of finite numbers."""
 
     def constant(self, value: Scalar) -> States:
-        number = np.float32(float(value))  # as kernels have it
+        with np.errstate(over="ignore"):
+            number = np.float32(float(value))  # as kernels have it
+        if not np.isfinite(number):
+            return np.asarray(Known.HIDDEN if number < 0 else Known.NOTHING, np.uint8)
         state = Known.ZERO if number == 0 else Known.POSITIVE if number > 0 else Known.FINITE
         return np.asarray(Known.LOWEST if value == LOWEST else state, np.uint8)
 
