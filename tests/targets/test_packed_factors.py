@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -18,7 +19,7 @@ from mugraph.lower.check import check
 from mugraph.lower.packing import Packing
 from mugraph.lower.tile_form import Strips
 from mugraph.lower.tile_text import format_kernel, parse_kernel
-from mugraph.runtime import Executable, build
+from mugraph.runtime import Executable, build, packed_operands
 from mugraph.runtime.packed_operands import packer, pages_reused
 from mugraph.targets.cpu import Vectors
 from mugraph.targets.cpu.compiler import find_compiler
@@ -351,6 +352,16 @@ def test_pages_of_weights_that_are_gone_are_used_again() -> None:
         np.testing.assert_array_equal(third.array, 2 * held)
         np.testing.assert_array_equal(second.array, -held)
         assert make(3 * weight).address not in (place, second.address)
+
+
+def test_pages_are_given_back_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    packing = Packing(0, (), (1024, 1088), (1088, 1), Strips(1024, 1088))
+    make, weight, kept = packer(packing), torch.randn(1024, 1088), list[object]()
+    monkeypatch.setattr(packed_operands, "_SPARE", ContextVar("spare pages", default=kept))
+    for free, spare in ((0, 0), (1 << 60, 1)):
+        monkeypatch.setattr(packed_operands, "free_memory", lambda free=free: free)
+        make(weight)
+        assert len(kept) == spare
 
 
 def test_layers_that_share_kernels_are_packed_once_each() -> None:

@@ -71,8 +71,13 @@ class Kept(Generic[T]):
 
     def _keep(self, place: Place, made: _Made) -> None:
         """Keep what was made, and others as long as they are few and memory lasts."""
-        several = len(self._known) < _MOST and free_memory() > _RESERVE * host_cpu().device_memory_bytes
+        several = len(self._known) < _MOST and _memory_lasts()
         self._known = {**(self._known if several else {}), place: made}  # anew: other threads may read
+
+
+def _memory_lasts() -> bool:
+    """Whether there is room for more than what is read next."""
+    return free_memory() > _RESERVE * host_cpu().device_memory_bytes
 
 
 class PackedArray(NamedTuple):
@@ -135,7 +140,7 @@ def _spare_pages(size: int) -> mmap.mmap | None:
 
 
 def _give_back(pages: mmap.mmap) -> None:
-    """Keep the pages of an array that is gone, if somebody wants pages."""
+    """Keep the pages of an array that is gone, if somebody wants pages and memory lasts."""
     spare = _SPARE.get()
-    if spare is not None:
+    if spare is not None and _memory_lasts():
         spare.append(pages)
