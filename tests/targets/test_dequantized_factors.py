@@ -12,6 +12,7 @@ import torch
 from mugraph.devices import device_for
 from mugraph.frontend import trace
 from mugraph.ir import DType, Graph, GraphBuilder, Level, Value
+from mugraph.ir.text import parse_graph
 from mugraph.lower.check import check
 from mugraph.lower.thread_graphs import construct
 from mugraph.lower.tile_form import Dequantization, Matmul
@@ -303,3 +304,47 @@ def test_two_products_of_one_weight_have_scales_of_their_own() -> None:
         graph = construct(candidate.graph).with_constants(program.input_names[1:])
         (found,) = Executable(graph, Cpu())(*inputs)
         assert largest_error(found, wanted) < ERRORS[DType.BF16]
+
+
+BEHIND_A_PRODUCT = """\
+kernel_graph {
+  x: fp32[8, 64] = input
+  a: fp32[64, 256] = input
+  weight: int8[128, 256] = input
+  scale: fp32[128, 8] = input
+  %4: fp32[8, 128] = block_graph(x, a, weight, scale) grid(x=2) loop(i=2) {
+    | %0: fp32[8, 64] = input_iterator(x) {x<->phi, i<->phi}
+    | %1: fp32[64, 128] = input_iterator(a) {x<->phi, i<->1}
+    | %2: int8[64, 128] = input_iterator(weight) {x<->0, i<->1}
+    | %3: fp32[64, 4] = input_iterator(scale) {x<->0, i<->1}
+    | %4: fp32[8, 128] = matmul(%0, %1)
+    | %5: fp32[8, 128] = relu(%4)
+    | %6: int8[64, 4, 32] = reshape(%2)
+    | %7: fp32[64, 4, 1] = reshape(%3)
+    | %8: fp32[64, 4, 32] = mul(%6, %7)
+    | %9: fp32[64, 128] = reshape(%8)
+    | %10: fp32[128, 64] = transpose(%9) permutation=(1, 0)
+    | %11: fp32[8, 64] = matmul(%5, %10)
+      %12: fp32[8, 64] = accumulate(%11) combine=sum
+      %13: fp32[8, 128] = output_saver(%12) {x<->1}
+    return %13
+  }
+  return %4
+}"""
+
+
+@pytest.mark.parametrize("constants", [["weight", "scale"], []])
+def test_single_numbers_that_are_not_zero_are_found_wherever_they_lie(constants: list[str]) -> None:
+    """Tiles of zeros have no effect: where they lie packed nobody looks at them."""
+    torch.manual_seed(0)
+    executable = build(parse_graph(BEHIND_A_PRODUCT).with_constants(constants))
+    assert executable.packs == bool(constants)
+    assert bool(executable.kernels[0].skips) != bool(constants)
+    x, a = torch.randn(8, 64), torch.randn(64, 256)
+    for row, column in ((3, 200), (20, 100), (70, 10), (100, 250)):
+        for sparse in ("weight", "scale"):
+            weight, scale = torch.zeros(128, 256, dtype=torch.int8), torch.zeros(128, 8)
+            weight[(row, column) if sparse == "weight" else ...] = 5
+            scale[(row, column // 32) if sparse == "scale" else ...] = 0.5
+            expected = torch.relu(x @ a) @ (weight * scale.repeat_interleave(32, 1)).T
+            torch.testing.assert_close(executable(x, a, weight, scale)[0], expected, rtol=1e-4, atol=1e-3)

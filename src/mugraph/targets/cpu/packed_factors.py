@@ -115,7 +115,10 @@ def packed_tile(kernel: Kernel, tile: Tile, packing: Packing) -> Tile:
 
 
 def with_products(kernel: Kernel, products: Mapping[int, Matmul], packings: Mapping[str, Packing]) -> Kernel:
-    """The kernel with other products in the place of statements, by their numbers, whose inputs are packed."""
+    """The kernel with other products in the place of statements, by their numbers, whose inputs are packed.
+
+    No iteration is left out for what is packed: its elements no longer lie where it is looked at.
+    """
     numbers = itertools.count()
 
     def part(statements: Sequence[Statement]) -> tuple[Statement, ...]:
@@ -129,4 +132,5 @@ def with_products(kernel: Kernel, products: Mapping[int, Matmul], packings: Mapp
         buffers=tuple(replace(b, elements=packings[b.name].elements) if b.name in packings else b for b in kernel.buffers),
         loads=tuple(load for load in kernel.loads if load.tile.buffer not in packings),
         tensors=tuple((value, tile) for value, tile in kernel.tensors if tile.buffer not in packings),
+        skips=tuple(skip for skip in kernel.skips if skip.tile.buffer not in packings),
     )
