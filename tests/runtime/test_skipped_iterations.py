@@ -311,6 +311,12 @@ def test_iterations_that_keep_what_all_have_alike_are_run(after: tuple[str, str,
     assert not kernel.skips
 
 
+def test_whole_numbers_that_are_added_hide_nothing() -> None:
+    text = str(attention("unshifted", "fp32", 64, 64, 4, 4)).replace("mask: fp32[64, 64]", "mask: int8[64, 64]")
+    (kernel,) = build(parse_graph(text.replace("%1: fp32[16, 16] =", "%1: int8[16, 16] ="))).kernels
+    assert not kernel.skips
+
+
 def test_sums_of_what_all_iterations_have_alike_count_those_that_are_left_out() -> None:
     torch.manual_seed(7)
     text = FACTORS.replace(

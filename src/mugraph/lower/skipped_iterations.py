@@ -40,9 +40,10 @@ def _skips(launch: Launch, graph: Graph) -> Iterator[Skip]:
         root = roots[load.tile.buffer].node
         if not graph.nodes[root].is_input:
             continue
+        held = [number for number in _TELLING if math.isfinite(number) or graph.nodes[root].output.dtype.is_floating]
         dependent = {name for name, value in roots.items() if value.node in _reached(graph, root)}
-        for number, state in _TELLING.items():
-            known = {each.node: _loaded(each.tile, load.tile, state, dependent) for each in kernel.loads}
+        for number in held:
+            known = {each.node: _loaded(each.tile, load.tile, _TELLING[number], dependent) for each in kernel.loads}
             if _changes_nothing(body, known):
                 yield Skip(load.tile, number)
 
