@@ -88,6 +88,17 @@ def test_inputs_that_hide_something() -> None:
     assert (hidden[1] == causal()).all()
     assert not hidden_elements(program, [q, k, v, torch.zeros(TOKENS, TOKENS)])
     assert [*hidden_elements(program, [each.numpy() for each in (q, k, v, mask)])] == ["mask"]
+    mask[0, 0], k[0, 0, 0] = math.nan, math.nan
+    for given in ([q, k, v, mask], [each.numpy() for each in (q, k, v, mask)]):
+        (hidden,) = hidden_elements(program, given).items()
+        assert (hidden[1] == causal()).all()
+
+
+def test_weights_are_looked_at_without_memory_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Comparing every element takes several times as long as the least of them."""
+    inputs = [torch.randn(4, TOKENS, 32) for _ in range(3)]
+    monkeypatch.setattr(torch.Tensor, "__eq__", lambda *_: pytest.fail("compared element by element"))
+    assert not hidden_elements(masked_attention(), [*inputs, torch.zeros(TOKENS, TOKENS)])
 
 
 def test_kept_results_are_of_the_masks_they_were_found_for() -> None:

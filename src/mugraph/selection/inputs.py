@@ -38,7 +38,7 @@ def hidden_elements(program: Graph, inputs: Sequence[Any]) -> dict[str, Array]:
     """Where inputs of two dimensions or more are -inf, as masks are, by name: booleans of their shapes; others are left out."""
     found: dict[str, Array] = {}
     for name, node, array in zip(program.input_names, program.inputs(), inputs, strict=True):
-        if node.output.dtype.is_floating and len(node.output.shape) > 1:
+        if node.output.dtype.is_floating and len(node.output.shape) > 1 and not array.min() > -np.inf:  # NaN or -inf
             hidden = np.asarray(array == -np.inf)
             if hidden.any():
                 found[name] = hidden
