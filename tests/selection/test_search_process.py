@@ -71,7 +71,7 @@ def test_a_defect_of_the_search_is_a_traceback(monkeypatch: pytest.MonkeyPatch) 
         raise ZeroDivisionError("planted")
 
     monkeypatch.setattr(search_process, "document_of", broken)
-    request = {**search_process._request(program(), OptimizationSettings(**UNMEASURED)), "budget": 1.0}
+    request = {**search_process._request(program(), OptimizationSettings(**UNMEASURED)), "budget": 1.0, "number": 7}
     answer = search_process._answered(json.dumps(request))
     error = search_process._error(answer)
     assert isinstance(error, RuntimeError)
@@ -99,6 +99,43 @@ def test_nothing_found_for_want_of_time_is_said_as_here() -> None:
     found = superoptimize_program_elsewhere(program(), through_json, budget=0.0, **UNMEASURED)
     assert not found.found
     assert not found.report.exhausted
+
+
+def test_what_is_printed_beside_answers_is_none(process: SearchProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text('import os\nprint("[]", end="", flush=True)\nos.write(1, b"7")\n')
+    monkeypatch.syspath_prepend(str(tmp_path))
+    wanted = OptimizationSettings(**UNMEASURED)
+    for _ in range(2):
+        document = process(program(), 20.0, wanted)
+        assert process.contradiction(program(), document, wanted) == ""
+
+
+def test_an_answer_to_an_earlier_request_is_none(process: SearchProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [json.dumps({"number": number, "answer": number}) for number in (7, 0, 0, 1)]
+    code = f"import sys; sys.stdin.readline(); print({chr(10).join(answers)!r}, flush=True); sys.stdin.readline()"
+    command = [sys.executable, "-c", code]
+    monkeypatch.setattr(
+        search_process, "_new_process", lambda: subprocess.Popen(command, stdin=-1, stdout=-1, text=True, start_new_session=True)
+    )
+    assert [process.contradiction(program(), {}, OptimizationSettings(**UNMEASURED)) for _ in range(2)] == ["0", "1"]
+
+
+def test_the_process_imports_nothing_of_the_working_directory(
+    process: SearchProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "queue.py").write_text("raise SystemExit(3)")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    assert process(program(), 20.0, OptimizationSettings(**UNMEASURED))["report"]["found"]
+
+
+@pytest.mark.parametrize(("name", "value"), [("executable", None), ("executable", ""), ("frozen", True)])
+def test_a_program_with_python_in_it_is_not_started_again(
+    name: str, value: object, process: SearchProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, name, value, raising=False)
+    with pytest.raises(TargetUnavailable, match="no Python interpreter"):
+        process(program(), 1.0, OptimizationSettings(**UNMEASURED))
 
 
 def test_a_process_that_cannot_be_started_is_an_error(process: SearchProcess, monkeypatch: pytest.MonkeyPatch) -> None:

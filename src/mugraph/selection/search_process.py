@@ -3,13 +3,15 @@
 It is `python -m mugraph.selection.search_process`. The search is Python and holds its interpreter, for which every call of a
 model would wait; so it has an interpreter of its own, and gives way to the other process. Requests and answers are lines of
 JSON. A request names a program, settings, a store, a number of threads, and a budget in seconds or the document of a result that
-is to be tested; the answer is a document, what speaks against the given one, or what went wrong. The process ends when its
-input does, whatever it is doing, so that none outlives the one that asks.
+is to be tested; the answer is a document, what speaks against the given one, or what went wrong, with the number of the request:
+whatever else libraries print there is skipped. The process ends when its input does, whatever it is doing, so that none outlives
+the one that asks.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import queue
@@ -44,6 +46,7 @@ class SearchProcess:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
+        self._numbers = itertools.count()
         self._changes = threading.Lock()
         self.closed = False
 
@@ -80,26 +83,27 @@ class SearchProcess:
                 os.close(stream.fileno())
 
     def _answer(self, request: Mapping[str, Any]) -> Any:
-        answer = json.loads(self._asked(json.dumps(request)))
+        answer = self._asked({**request, "number": next(self._numbers)})
         if "error" in answer:
             raise _error(answer)
         return answer["answer"]
 
-    def _asked(self, request: str) -> str:
+    def _asked(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         process = self._started()
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            process.stdin.write(f"{request}\n")
+            process.stdin.write(f"{json.dumps(request)}\n")
             process.stdin.flush()
-            answer = process.stdout.readline()
+            for line in process.stdout:
+                answer = _parsed(line)
+                if answer.get("number") == request["number"]:
+                    return answer
         except (OSError, ValueError):  # it has ended, or its pipes were closed
-            answer = ""
-        if not answer:
-            self.rest()
-            self.check()
-            raise TargetUnavailable(f"the process that searches ended with status {process.wait()}")
-        return answer
+            pass
+        self.rest()
+        self.check()
+        raise TargetUnavailable(f"the process that searches ended with status {process.wait()}")
 
     def check(self) -> None:
         """Raise SearchStopped if it was closed."""
@@ -115,14 +119,16 @@ class SearchProcess:
 
 
 def _new_process() -> subprocess.Popen[str]:
-    """Ctrl-C is for the process that asks; raises TargetUnavailable where none can be started."""
+    """One that imports what this one would; Ctrl-C is for this one. Raises TargetUnavailable where none can be started."""
+    if not sys.executable or getattr(sys, "frozen", False):  # a program with Python in it would be started once more
+        raise TargetUnavailable("no process can be started to search in: this one is no Python interpreter's")
     try:
         return subprocess.Popen(
-            [sys.executable, "-m", "mugraph.selection.search_process"],
+            [sys.executable, "-P", "-m", "mugraph.selection.search_process"],  # without the working directory
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
             start_new_session=True,
         )
     except OSError as error:
@@ -160,6 +166,15 @@ def _threads() -> int | None:
     return None if torch is None else int(torch.get_num_threads())
 
 
+def _parsed(line: str) -> Mapping[str, Any]:
+    """An answer; nothing for a line that is none."""
+    with contextlib.suppress(ValueError):
+        answer = json.loads(line)
+        if isinstance(answer, dict):
+            return answer
+    return {}
+
+
 def _error(answer: Mapping[str, Any]) -> Exception:
     """What the search raised: an error of ours, or one that is a defect, with its traceback as text."""
     kind = getattr(errors, str(answer["error"]), None)
@@ -192,12 +207,14 @@ def _answer(request: Mapping[str, Any]) -> Any:
 
 
 def _answered(line: str) -> dict[str, Any]:
+    request = json.loads(line)
+    number = {"number": request["number"]}
     try:
-        return {"answer": _answer(json.loads(line))}
+        return {**number, "answer": _answer(request)}
     except MugraphError as error:
-        return {"error": type(error).__name__, "text": str(error)}
+        return {**number, "error": type(error).__name__, "text": str(error)}
     except Exception:  # whatever a search raises is the answer
-        return {"error": "", "text": traceback.format_exc()}
+        return {**number, "error": "", "text": traceback.format_exc()}
 
 
 def _requests(lines: TextIO) -> queue.SimpleQueue[str]:
@@ -217,10 +234,11 @@ def main() -> None:
     """Answer requests until there are no more."""
     if hasattr(os, "nice"):
         os.nice(_NICE)
-    answers, sys.stdout = sys.stdout, sys.stderr  # what a library prints is no answer
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a library prints is no answer
     waiting = _requests(sys.stdin)
-    while True:
-        print(json.dumps(_answered(waiting.get())), file=answers, flush=True)
+    while True:  # the empty line ends what was printed before
+        print(f"\n{json.dumps(_answered(waiting.get()))}", file=answers, flush=True)
 
 
 if __name__ == "__main__":
