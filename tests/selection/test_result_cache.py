@@ -278,6 +278,19 @@ def test_who_goes_on_searching_tries_it_again(store: Store, searches: list[Any])
     assert len(searches) == 2
 
 
+def test_kernels_are_not_replaced_by_nothing_for_want_of_time(store: Store) -> None:
+    assert of_a_model(store, 20.0).found
+
+    def hurried(document: dict[str, Any]) -> None:
+        document["report"]["total_seconds"] = 19.0
+
+    change(store, hurried)
+    assert not of_a_model(store, 0.0, asked=600.0, unfinished=True).found
+    again = of_a_model(store, 20.0, unfinished=True)
+    assert again.found
+    assert again.report.recalled
+
+
 def test_what_had_too_little_time_under_load_is_tried_again_without(
     store: Store, searches: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,8 +74,15 @@ class ResultCache:
     def keep(self, result: Superoptimized) -> None:
         """Keep a result for later runs, unless there is none for lack of time: they go on from the structures found so far."""
         document = self.document(result)
-        if result.found or _unhurried(document) or self.asked is not None:
+        if result.found or _unhurried(document) or (self.asked is not None and not self._has_kernels()):
             self.store.put(KIND, self.key, document)
+
+    def _has_kernels(self) -> bool:
+        """Whether there is more in this place than that nothing was found."""
+        with suppress(KeyError, TypeError):  # of what is none
+            document = self.store.get(KIND, self.key)
+            return document is not None and bool(document["report"]["found"])
+        return False
 
     def document(self, result: Superoptimized) -> dict[str, Any]:
         """A result as JSON values, which `checked` reads."""
