@@ -25,8 +25,9 @@ from mugraph.errors import InvalidInput
 from mugraph.integrations import background
 from mugraph.integrations.background import BackgroundGraph, Queue, State, Turn, Work
 from mugraph.integrations.torch_compile import compilations
-from mugraph.ir.graph import Graph
+from mugraph.ir.graph import Graph, Level
 from mugraph.pieces import piece_optimizer
+from mugraph.pieces.piece_optimizer import Untested
 from mugraph.selection.search_process import SearchProcess
 from mugraph.selection.whole_programs import OptimizationSettings, document_of
 
@@ -203,6 +204,33 @@ def test_graphs_that_are_called_more_often_come_first(search: Held) -> None:
     assert seen == [16, 40, 24]
 
 
+def test_kernels_that_serve_are_tested_before_anything_is_searched(search: Held, monkeypatch: pytest.MonkeyPatch) -> None:
+    done, begun = list[str](), threading.Semaphore(0)
+
+    def tested(program: Graph, document: Mapping[str, Any], wanted: OptimizationSettings) -> str:
+        done.append("tested")
+        return ""
+
+    def searched(graph: BackgroundGraph) -> None:
+        done.append("searched")
+        begun.release()
+        assert search.allowed.acquire(timeout=LONG)
+
+    monkeypatch.setattr(search, "contradiction", tested)
+    often, seldom = (BackgroundGraph(lambda: 1, background.queue) for _ in range(2))
+    kept = Untested(Graph(Level.KERNEL, (), ()), {}, OptimizationSettings(cache="off"))
+    often.later(searched)
+    often.later(searched)
+    assert often() + often() == 2
+    assert begun.acquire(timeout=LONG)
+    seldom.confirm([kept])
+    assert seldom() == 1
+    search.allow_all()
+    assert background.wait(LONG)
+    assert done == ["searched", "tested", "searched"]
+    assert kept.wrong == ""
+
+
 @torch.no_grad()
 def test_graphs_that_nobody_can_call_are_left_out(search: Held) -> None:
     first = compiled(Mlp(16).eval())
@@ -355,6 +383,11 @@ def test_kept_kernels_that_are_wrong_are_taken_out_of_service(
     assert latest().reason == "planted"
     assert "kernels that were kept are wrong" in caplog.text
     assert len(tested) == len({id(result) for result in compilations[-1].results.values()})
+    torch._dynamo.reset()
+    other = compiled(model, **waited_for)
+    assert torch.equal(other(x), model(x)), "what is known to be wrong runs in no other graph"
+    assert background.wait(LONG)
+    assert not compilations[-1].partition.pieces
 
 
 def test_a_decorated_function_is_answered_at_once(search: Held) -> None:
@@ -376,7 +409,10 @@ def test_a_decorated_function_is_answered_at_once(search: Held) -> None:
     assert model.down.weight.grad is not None
 
 
-@pytest.mark.parametrize("settings", [{"strict": True}, {"dynamic": {0: {0: mugraph.Dim("rows", 1, 4)}}}])
+@pytest.mark.parametrize(
+    "settings",
+    [{"strict": True}, {"dynamic": {0: {0: mugraph.Dim("rows", 1, 4)}}}, {"constants": ("x",)}, {"progress": lambda event: None}],
+)
 def test_the_decorator_refuses_what_it_could_not_keep(settings: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match="background=True"):
         mugraph.optimize(lambda x: x, background=True, **settings)

@@ -62,6 +62,17 @@ class State(StrEnum):
     PYTORCH = "left to PyTorch"
 
 
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """Work that tests a kept result whose kernels answer calls meanwhile: no search comes before it."""
+
+    result: Untested
+    queue: Queue
+
+    def __call__(self, graph: BackgroundGraph) -> None:
+        self.queue.confirm(self.result, graph)
+
+
 class BackgroundGraph:
     """A graph that PyTorch runs until its kernels are there: call it from any thread.
 
@@ -135,7 +146,7 @@ class BackgroundGraph:
     def confirm(self, results: Sequence[Untested]) -> None:
         """Have kept results tested in the background; a graph with kernels that something speaks against is PyTorch's."""
         for result in results:
-            self.later(functools.partial(self._queue.confirm, result))
+            self.later(Confirmation(result, self._queue))
 
     def _decide(self, run: Run, outcome: Duel) -> None:
         self.duel = outcome
@@ -206,8 +217,6 @@ class Queue:
     def __init__(self) -> None:
         self.process = SearchProcess()
         self._graphs: list[weakref.ref[BackgroundGraph]] = []
-        self._wrong: weakref.WeakKeyDictionary[Untested, str] = weakref.WeakKeyDictionary()
-        """What speaks against kept results that were tested."""
         self._reset()
 
     def _reset(self) -> None:
@@ -237,21 +246,23 @@ class Queue:
 
     def confirm(self, result: Untested, graph: BackgroundGraph) -> None:
         """Test a kept result, each once, in another process where there can be one."""
-        if result not in self._wrong:
+        if result.wrong is None:
             try:
-                self._wrong[result] = self.process.contradiction(result.program, result.document, result.wanted)
+                result.wrong = self.process.contradiction(result.program, result.document, result.wanted)
             except TargetUnavailable:
-                self._wrong[result] = contradiction_of(result.program, result.document, result.wanted)
-        if wrong := self._wrong[result]:
-            graph.refuse(wrong)
-            _log.error("kernels that were kept are wrong, torch runs their graph from now on; please report this: %s", wrong)
+                result.wrong = contradiction_of(result.program, result.document, result.wanted)
+        if result.wrong:
+            graph.refuse(result.wrong)
+            _log.error(
+                "kernels that were kept are wrong, torch runs their graph from now on; please report this: %s", result.wrong
+            )
 
     def check(self, event: Event) -> None:
         """Listen to what a search tells, to end with this process."""
         self.process.check()
 
     def put(self, graph: BackgroundGraph, work: Work) -> None:
-        """Add work on a graph; it is begun when all graphs that are called more often are done."""
+        """Add work on a graph; it is begun when all tests and all graphs that are called more often are done."""
         with self._changed:
             if self.process.closed:
                 return
@@ -297,7 +308,7 @@ class Queue:
         with self._changed:
             self._jobs = [job for job in self._jobs if job.calls >= 0]
             if self._jobs:
-                job = self._running = max(self._jobs, key=lambda each: each.calls)
+                job = self._running = max(self._jobs, key=lambda each: (isinstance(each.work, Confirmation), each.calls))
                 self._jobs.remove(job)
                 return job
             self._running = None

@@ -284,6 +284,10 @@ class Settings:
         PieceOptions.of({**self.of_pieces, "strict": self.strict})
         if self.background and self.dynamic:
             raise InvalidInput("background=True takes sizes as they come: leave dynamic out")
+        if self.background and self.constants:
+            raise InvalidInput("background=True optimizes pieces, which have no names for their inputs: leave constants out")
+        if self.background and self.progress is not None:
+            raise InvalidInput("background=True searches in another process: leave progress out, graphs() say how far it is")
         if self.target is not None:
             object.__setattr__(self, "target", resolved(self.target))
             device_for(self.target)

@@ -141,13 +141,15 @@ class PieceOutcome:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+@dataclass(slots=True, eq=False)
 class Untested:
     """A result that was kept, and used after a glance."""
 
     program: Graph
     document: Mapping[str, Any]
     wanted: OptimizationSettings
+    wrong: str | None = None
+    """What speaks against it by all tests, "" if nothing does; None before they are done."""
 
 
 class Optimizer:
@@ -190,6 +192,13 @@ class Optimizer:
         kernels = dict.fromkeys(result.executable for result in results)
         return [self._untested[each] for each in kernels if each in self._untested]
 
+    def _drop_wrong(self) -> None:
+        """Leave what a test spoke against, in whichever graph, to PyTorch."""
+        for key, outcome in [*self._outcomes.items()]:
+            tested = None if outcome.result is None else self._untested.get(outcome.result.executable)
+            if tested is not None and tested.wrong:
+                self._outcomes[key] = PieceOutcome(None, f"kernels that were kept are wrong: {tested.wrong}")
+
     def refuse(self, whole: Superoptimized) -> None:
         """Leave a program to PyTorch that was searched as a whole, with as much time as there is here."""
         self._refused = whole
@@ -209,6 +218,7 @@ class Optimizer:
         of the time is for pieces whose time ran out, those first that move the most bytes in a call of the graph. `decided` is
         told after each program that kernels run what is known of pieces by then.
         """
+        self._drop_wrong()
         keys = [digest_of(digest(piece.program), *self._rivals(piece), *self._weights(piece)) for piece in pieces]
         distinct = dict(zip(keys, pieces, strict=True))
         unknown = sorted((key for key in distinct if key not in self._outcomes), key=lambda key: _size(distinct[key]))
