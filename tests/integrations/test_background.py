@@ -42,6 +42,10 @@ class Held(SearchProcess):
         self.asked, self.allowed = threading.Semaphore(0), threading.Semaphore(0)
         self.fault: BaseException | None = None
         self.programs: list[Graph] = []
+        self.starts = 0
+
+    def start(self) -> None:
+        self.starts += 1
 
     def __call__(self, program: Graph, budget: float | None, wanted: OptimizationSettings) -> Mapping[str, Any]:
         self.programs.append(program)
@@ -122,6 +126,7 @@ def test_kernels_of_one_piece_serve_while_others_are_searched(search: Held) -> N
     fast(x)
     original = latest()._run
     assert search.asked.acquire(timeout=LONG)
+    assert search.starts == 1, "before its budget is spent"
     search.allowed.release()
     assert search.asked.acquire(timeout=LONG), "there is a second piece"
     assert latest().state is State.SEARCHING

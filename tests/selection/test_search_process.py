@@ -60,6 +60,14 @@ def test_another_process_finds_what_is_checked_here(process: SearchProcess, tmp_
     assert recalled.report.recalled, "the other process keeps what it finds, and nobody is asked again"
 
 
+def test_a_process_is_started_before_it_is_needed(process: SearchProcess) -> None:
+    process.start()
+    started = process._process
+    assert started is not None
+    assert process(program(), 20.0, OptimizationSettings(**UNMEASURED))["report"]["found"]
+    assert process._process is started
+
+
 def test_errors_of_the_search_are_raised_here(process: SearchProcess) -> None:
     wanted = OptimizationSettings(**UNMEASURED, constants=("nobody",))
     with pytest.raises(InvalidInput, match="no input called 'nobody'"):

@@ -330,6 +330,9 @@ class Queue:
             return
         graph.work = State.SEARCHING
         try:
+            if not isinstance(job.work, Confirmation):
+                with suppress(TargetUnavailable):  # what is kept needs none
+                    self.process.start()  # before a budget is spent
             job.work(graph)
         except SearchStopped:
             raise

@@ -2,7 +2,7 @@
 
 It is `python -m mugraph.selection.search_process`. The search is Python and holds its interpreter, for which every call of a
 model would wait; so it has an interpreter of its own, and gives way to the other process. Requests and answers are lines of
-JSON. A request names a program, settings, a store, a number of threads, and a budget in seconds or the document of a result that
+JSON. A request names a number of threads, a program, settings, a store, and a budget in seconds or the document of a result that
 is to be tested; the answer is a document, what speaks against the given one, or what went wrong, with the number of the request:
 whatever else libraries print there is skipped. The process ends when its input does, whatever it is doing, so that none outlives
 the one that asks.
@@ -57,6 +57,10 @@ class SearchProcess:
         """
         document: Mapping[str, Any] = self._answer({**_request(program, wanted), "budget": budget})
         return document
+
+    def start(self) -> None:
+        """Have the process there with what it imports, which takes seconds that no budget is for. Raises what a search does."""
+        self._answer({"threads": _threads()})
 
     def contradiction(self, program: Graph, document: Mapping[str, Any], wanted: OptimizationSettings) -> str:
         """What speaks against a kept result by all its tests; "" if nothing does. Raises what a search does."""
@@ -187,7 +191,13 @@ def _error(answer: Mapping[str, Any]) -> Exception:
 
 
 def _answer(request: Mapping[str, Any]) -> Any:
-    """The answer to a request: the document of a result, or what speaks against the one that is given."""
+    """The answer to a request: a document, or what speaks against the one that is given; None to one that names no program."""
+    if request["threads"] is not None:
+        import torch  # which the process that asks has loaded, too
+
+        torch.set_num_threads(request["threads"])
+    if "program" not in request:
+        return None
     directory, mode, size = request["store"]
     wanted = OptimizationSettings(**{**request["settings"], "constants": tuple(request["settings"]["constants"])})
     wanted = replace(
@@ -196,10 +206,6 @@ def _answer(request: Mapping[str, Any]) -> Any:
         like=None if request["like"] is None else graph_from_json(request["like"]),
         space=None if request["space"] is None else SearchSpace(**request["space"]),
     )
-    if request["threads"] is not None:
-        import torch  # which the process that asks has loaded, too
-
-        torch.set_num_threads(request["threads"])
     program = graph_from_json(request["program"])
     if "document" in request:
         return contradiction_of(program, request["document"], wanted)
