@@ -483,6 +483,26 @@ def test_calls_do_not_count_while_something_is_searched(monkeypatch: pytest.Monk
     assert graph.state is State.TRIED
 
 
+def test_a_test_has_the_last_word_while_a_call_decides() -> None:
+    class RefusedMeanwhile(BackgroundGraph):
+        """Another thread refuses between the question whether it did and the change."""
+
+        @property
+        def _refused(self) -> bool:
+            answers.append(bool(answers))
+            return answers[-1]
+
+        @_refused.setter
+        def _refused(self, value: bool) -> None: ...
+
+    answers: list[bool] = []
+    graph = RefusedMeanwhile(lambda: "torch", Queue())
+    graph.settle(lambda: "kernels")
+    assert answers == [False, True]
+    assert graph() == "torch"
+    assert graph.state is State.PYTORCH
+
+
 # --- turns -------------------------------------------------------------------------------------------------------------
 
 

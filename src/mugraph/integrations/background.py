@@ -120,19 +120,21 @@ class BackgroundGraph:
 
     def offer(self, run: Run) -> None:
         """Have calls answered by `run` until there is something better."""
-        if not self._refused:
-            self._run = run
+        self._take(run, self._answer)
 
     def settle(self, run: Run) -> None:
         """Have calls answered by `run`."""
-        if not self._refused:
-            self._run, self._answer = run, State.KERNELS
+        self._take(run, State.KERNELS)
 
     def try_out(self, run: Run) -> None:
         """Have calls answered by `run` if it proves to be faster than PyTorch in calls."""
+        self._take(Trial(run, self._original, self._queue, functools.partial(self._decide, run)), State.TRIED)
+
+    def _take(self, run: Run, answer: State) -> None:
         if not self._refused:
-            decide = functools.partial(self._decide, run)
-            self._run, self._answer = Trial(run, self._original, self._queue, decide), State.TRIED
+            self._run, self._answer = run, answer
+        if self._refused:  # perhaps since: a call decides a trial while a test is done
+            self._run, self._answer = self._original, State.PYTORCH
 
     def leave(self, reason: str) -> None:
         """Have calls answered by PyTorch."""
