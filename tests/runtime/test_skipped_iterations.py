@@ -160,6 +160,17 @@ def test_masked_attention_is_what_pytorch_computes(
 
 
 @pytest.mark.parametrize("form", FORMS)
+def test_the_only_iteration_is_run_where_accumulators_are_what_it_brings(form: str) -> None:
+    torch.manual_seed(5)
+    graph = attention(form, "fp32", 32, 32, 4, 1)
+    q, k, v = tensors("fp32", 32, 32)
+    mask = torch.zeros(32, 32)
+    mask[8:16] = -math.inf
+    (found,) = build(graph)(q, k, v, mask)
+    torch.testing.assert_close(found.double(), reference(q, k, v, mask), rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_the_numbers_are_those_of_all_iterations(form: str) -> None:
     """Bit by bit: an iteration without effect has none."""
     torch.manual_seed(1)

@@ -102,6 +102,8 @@ def _is_neutral(body: Graph, node: Node, operands: Sequence[States]) -> bool:
     if node.op == "accumulate_rescaled":
         term, shift = operands
         return bool((term == Known.ZERO).all() and np.isin(shift, (Known.HIDDEN, Known.LOWEST)).all())
+    if body.loop == 1:  # it is what the iteration brings, and nothing without
+        return False
     (elements,) = operands
     if node["combine"] == "sum":
         return bool((elements == Known.ZERO).all())
