@@ -21,11 +21,12 @@ NUMBERS = {
     Known.LOWEST: (float(LOWEST),),
     Known.ZERO: (0.0,),
     Known.POSITIVE: (0.125, 3.0),
+    Known.NEGATIVE: (-0.125, -3.0),
     Known.FINITE: (-2.5, -1.0, 0.5, 4.0),
 }
 """Some of the numbers that an element of each state may be; finite ones not 0, since nothing may be divided by them then."""
 
-ELEMENTWISE = [row for row in OPERATORS.values() if row.scalar is not None and not row.whole and row.name != "infinity"]
+ELEMENTWISE = [row for row in OPERATORS.values() if row.scalar is not None and not row.whole]
 
 
 def holds(state: int, number: float) -> bool:
@@ -41,6 +42,8 @@ def holds(state: int, number: float) -> bool:
             return number == 0
         case Known.POSITIVE:
             return 0 < number < math.inf
+        case Known.NEGATIVE:
+            return -math.inf < number < 0
     return math.isfinite(number)
 
 
@@ -82,7 +85,8 @@ def test_products_of_matrices() -> None:
     rng = np.random.default_rng(0)
     for _ in range(2000):
         states = [
-            rng.choice([*Known], p=[0.02, 0.03, 0.05, 0.7, 0.1, 0.1], size=shape).astype(np.uint8) for shape in ((2, 3), (3, 2))
+            rng.choice([*Known], p=[0.02, 0.03, 0.05, 0.7, 0.07, 0.03, 0.1], size=shape).astype(np.uint8)
+            for shape in ((2, 3), (3, 2))
         ]
         numbers = [np.vectorize(lambda state: rng.choice(NUMBERS[Known(state)]))(each) for each in states]
         with np.errstate(all="ignore"):
@@ -105,12 +109,16 @@ def test_what_masks_rest_on() -> None:
     assert (arith.sub(hidden, arith.max(hidden, 1)) == Known.NOTHING).all()
     assert arith.opaque("sigmoid", of(Known.HIDDEN)) == Known.ZERO
     assert arith.opaque("infinity", of(Known.FINITE)) == Known.NOTHING
+    minus = arith.opaque("infinity", arith.constant(Scalar.of(-1)))
+    assert minus == Known.HIDDEN
+    assert (arith.opaque("select", of(Known.ZERO, (4,)), of(Known.NOTHING, (4,)), minus) == Known.HIDDEN).all()
+    assert (arith.opaque("select", of(Known.FINITE, (4,)), of(Known.NOTHING, (4,)), minus) == Known.NOTHING).all()
 
 
 def test_constants_are_the_numbers_of_kernels() -> None:
     arith = KnownArithmetic()
     assert arith.constant(Scalar.of(0.5)) == Known.POSITIVE
-    assert arith.constant(Scalar.of(-0.5)) == Known.FINITE
+    assert arith.constant(Scalar.of(-0.5)) == Known.NEGATIVE
     assert arith.constant(LOWEST) == Known.LOWEST
     assert arith.constant(Scalar.of(1e-60)) == Known.ZERO
     assert arith.constant(Scalar.of(1e39)) == Known.NOTHING

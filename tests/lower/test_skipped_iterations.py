@@ -17,10 +17,12 @@ from mugraph.ir.ops import LOWEST
 from mugraph.lower import Launch, lower, skipped_iterations
 from mugraph.lower.check import check
 from mugraph.lower.phases import Phase, phases
+from mugraph.lower.skipped_iterations import is_neutral as changes_nothing
 from mugraph.lower.skipped_iterations import with_skips
 from mugraph.testing.mugraphs import random_mugraph
 
 GRAPHS = 250
+NUMBERS = (math.nan, math.inf, -math.inf, -1.0, 0.0, 2.0)
 
 
 def is_neutral(node: Node, operands: list[Array]) -> bool:
@@ -60,5 +62,23 @@ def test_random_mugraphs(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     draw, rng = random.Random(0), np.random.default_rng(0)
     found = [claim for _ in range(GRAPHS) for claim in claims(random_mugraph(draw, 2), rng)]
+    assert len(found) > 10
+    assert all(found)
+
+
+def claims_whatever_others_are(graph: Graph, rng: np.random.Generator) -> Iterator[bool]:
+    """For each input of a kernel of which iterations may read 0, whether others have no say in what has no effect then."""
+    for launch in lower(graph).values():
+        for zero in launch.kernel.inputs:
+            if changes_nothing(launch, {zero}):
+                inputs = {load.node: rng.choice(NUMBERS, load.tile.shape) for load in launch.kernel.loads}
+                behind = [load for load in launch.kernel.loads if load.tile.buffer == zero and load.phase is Phase.BODY]
+                inputs |= {load.node: np.zeros(load.tile.shape) for load in behind}
+                yield all(is_neutral(node, operands) for node, operands in accumulated(launch, inputs))
+
+
+def test_random_mugraphs_that_read_zeros_beside_anything() -> None:
+    draw, rng = random.Random(1), np.random.default_rng(1)
+    found = [claim for _ in range(GRAPHS) for claim in claims_whatever_others_are(random_mugraph(draw, 2), rng)]
     assert len(found) > 10
     assert all(found)

@@ -138,6 +138,30 @@ def test_iterations_behind_the_end_are_left_out_only_where_they_change_nothing()
         call(executable, growing, q, k, v)
 
 
+def weighted_sum() -> Graph:
+    """A sum over the rows of one input, each times that of another."""
+    kernel = GraphBuilder(Level.KERNEL)
+    inputs = [kernel.input(name, (64, 16), DType.FP32) for name in ("x", "weights")]
+    block = GraphBuilder(Level.BLOCK, grid=(), loop=4)
+    x, weights = (block.iterator(number, kernel.tensor(value), (), 0) for number, value in enumerate(inputs))
+    total = block.add("accumulate", block.add("mul", x, weights), combine="sum")
+    return kernel.build(list(kernel.graph_defined(block.build([block.add("output_saver", total, omap=())]), inputs)))
+
+
+def test_iterations_in_which_others_may_be_no_numbers_are_run() -> None:
+    executable = build(weighted_sum())
+    x, weights = torch.randn(64, 16), torch.randn(64, 16)
+    weights[40, 3] = torch.inf
+    padded_x = torch.cat([x[:32], torch.zeros(32, 16)])
+    (expected,) = executable(padded_x, weights)
+    assert expected.isnan().sum() == 1
+    (alone,) = GrowingKernels(executable, {0: Axis(0, 0)}, {})(x[:32], weights)
+    torch.testing.assert_close(alone, expected, rtol=0, atol=0, equal_nan=True)
+    both = GrowingKernels(executable, {0: Axis(0, 0), 1: Axis(0, 0)}, {})
+    assert "iterations_within(sizes[0]" in both.sources["kernels.c"]
+    assert bits(both(x[:32], weights[:32])) == bits(executable(padded_x, torch.cat([weights[:32], torch.zeros(32, 16)])))
+
+
 def test_calls_of_several_threads_at_different_lengths() -> None:
     executable = build(masked_attention())
     growing, failures = GrowingKernels(executable, AXES, MASKS), list[BaseException]()
@@ -224,6 +248,16 @@ def test_kernels_that_cannot_be_so_are_refused() -> None:
     by_library = Executable(kernel.build([kernel.add("exp", x)]), machine_for("cpu"))
     with pytest.raises(UnsupportedOperator, match="between kernels"):
         GrowingKernels(by_library, {0: Axis(0, 0)}, {})
+    for dim in range(2):
+        kernel = GraphBuilder(Level.KERNEL)
+        x = kernel.input("x", (8, 16), DType.FP32)
+        turned = kernel.add("slice", x, dim=dim, start=(7, 15)[dim], size=(8, 16)[dim], step=-1)
+        block = GraphBuilder(Level.BLOCK, grid=(2,))
+        rows = block.iterator(0, kernel.tensor(turned), (0,), None)
+        saved = block.build([block.add("output_saver", block.add("exp", rows), omap=(0,))])
+        backwards = build(kernel.build(list(kernel.graph_defined(saved, [turned]))))
+        with pytest.raises(UnsupportedOperator, match="backwards"):
+            GrowingKernels(backwards, {0: Axis(0, 0)}, {})
 
 
 @pytest.mark.parametrize("seed", range(20))

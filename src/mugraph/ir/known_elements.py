@@ -32,11 +32,13 @@ class Known(IntEnum):
     ZERO = 3
     POSITIVE = 4
     """It is a positive number that does not depend on the inputs."""
-    FINITE = 5
+    NEGATIVE = 5
+    """It is a negative number that does not depend on the inputs."""
+    FINITE = 6
     """It is some number, neither infinite nor NaN."""
 
 
-_VALUES = np.array([math.nan, -math.inf, math.nan, 0.0, math.nan, math.nan])
+_VALUES = np.array([math.nan, -math.inf, math.nan, 0.0, math.nan, math.nan, math.nan])
 """The number that an element of each state is, where it is one that functions are applied to."""
 
 
@@ -60,7 +62,7 @@ class KnownArithmetic:
             number = np.float32(float(value))  # as kernels have it
         if not np.isfinite(number):
             return np.asarray(Known.HIDDEN if number < 0 else Known.NOTHING, np.uint8)
-        state = Known.ZERO if number == 0 else Known.POSITIVE if number > 0 else Known.FINITE
+        state = Known.ZERO if number == 0 else Known.POSITIVE if number > 0 else Known.NEGATIVE
         return np.asarray(Known.LOWEST if value == LOWEST else state, np.uint8)
 
     def add(self, x: States, y: States) -> States:
@@ -81,7 +83,7 @@ class KnownArithmetic:
 
     def div(self, x: States, y: States) -> States:
         hidden = _is(x, Known.HIDDEN) & _is(y, Known.POSITIVE)
-        both = _numbers(x) & _is(y, Known.POSITIVE, Known.FINITE)
+        both = _numbers(x) & _is(y, Known.POSITIVE, Known.NEGATIVE, Known.FINITE)
         return _first((hidden, Known.HIDDEN), (both & _is(x, Known.ZERO), Known.ZERO), (both, Known.FINITE))
 
     def exp(self, x: States) -> States:
@@ -116,11 +118,19 @@ class KnownArithmetic:
         return _first((numbers & (terms == 0), Known.ZERO), (numbers & (terms > 0), Known.FINITE))
 
     def opaque(self, name: str, *xs: States) -> States:
-        """A function of numbers is one, `infinity` aside; of elements that are all known it is what it is of these."""
+        """A function of numbers is one, infinite constants aside; of elements that are all known it is what it is of these. A
+        choice is what it chooses, whatever the other one is."""
         reference = OPERATORS[name].reference
         shape = np.broadcast_shapes(*(x.shape for x in xs))
         numbers = np.all([np.broadcast_to(_numbers(x), shape) for x in xs], axis=0)
-        if reference is None or name == "infinity":  # by name: of no number is it finite
+        # by name: one makes no finite number, the other does not read all of its operands
+        if name == "infinity":
+            return _first((_is(xs[0], Known.NEGATIVE, Known.LOWEST, Known.HIDDEN), Known.HIDDEN))
+        if name == "select":
+            condition, x, y = xs
+            true = _is(condition, Known.HIDDEN, Known.LOWEST, Known.POSITIVE, Known.NEGATIVE)
+            return _first((_is(condition, Known.ZERO), y), (true, x), (numbers, Known.FINITE))
+        if reference is None:
             return np.zeros(shape, np.uint8)
         with np.errstate(all="ignore"):
             found = np.broadcast_to(np.asarray(reference(*(_VALUES[x] for x in xs)), np.float64), shape)
@@ -138,4 +148,4 @@ class KnownArithmetic:
 
 def _numbers(elements: States) -> Array:
     """Where elements are finite, and not as large as the lowest number."""
-    return _is(elements, Known.ZERO, Known.POSITIVE, Known.FINITE)
+    return _is(elements, Known.ZERO, Known.POSITIVE, Known.NEGATIVE, Known.FINITE)

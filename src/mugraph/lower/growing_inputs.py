@@ -24,8 +24,8 @@ from mugraph.lower.argument_strides import BASE, digits, stride_argument
 from mugraph.lower.held_iterations import with_choices, with_constant_inputs
 from mugraph.lower.lower import Launch, kernel_windows, needed_nodes
 from mugraph.lower.memory import whole_bytes
-from mugraph.lower.neutral_iterations import is_neutral
 from mugraph.lower.phases import Phase
+from mugraph.lower.skipped_iterations import is_neutral
 from mugraph.lower.tile_form import Buffer, Growing, GrowingInput, Index, Kernel, Memory, Tile, Window
 
 SIZES = "sizes"
@@ -99,7 +99,7 @@ def with_lengths(launch: Launch, graph: Graph, lengths: Lengths) -> Launch:
     kernel = with_choices(launch.kernel, partial(_is_held, {source.buffer: source for source in sources}, masks))
     found = [window for source in sources for window in _windows(kernel, source)]
     windows = tuple(replace(window, copy=f"copy{number}") for number, window in enumerate(found))
-    neutral = is_neutral(kernel, {*masks, *(source.buffer for source in sources)})
+    neutral = is_neutral(launch, {*masks, *(source.buffer for source in sources)})
     ends = tuple(dict.fromkeys(_ends(kernel, windows, masks))) if neutral else ()
     held = with_constant_inputs(kernel, {buffer: slots.begin[0] for buffer, slots in masks.items()}).body
     until = tuple(dict.fromkeys(_held(kernel, windows, masks))) if held != kernel.body else ()
@@ -116,7 +116,7 @@ def with_lengths(launch: Launch, graph: Graph, lengths: Lengths) -> Launch:
 def _is_held(sources: Mapping[str, GrowingInput], masks: Mapping[str, HeldSlots], mask: Tile, tile: Tile) -> bool:
     """Whether a mask says of each element of a tile whether the input that it is read of has it."""
     source, slots = sources.get(tile.buffer), masks.get(mask.buffer)
-    if source is None or slots is None or slots.first is not None or slots.end != source.more:
+    if source is None or slots is None or slots.first is not None or slots.end != source.more or mask.lookup is not None:
         return False
     along = [_steps(source, stride)[source.axis] for stride in tile.strides]
     alike = all(size == 1 or steps == own for size, steps, own in zip(tile.shape, along, mask.strides, strict=True))
@@ -173,9 +173,9 @@ def _span(source: GrowingInput, dim: int, tile: Tile) -> int:
 
 def _steps(source: GrowingInput, coefficient: int) -> list[int]:
     """How many elements a coefficient stands for along each dimension of an input."""
-    found = digits(coefficient)
+    found = digits(max(coefficient, 0))
     steps = [found.pop(next(iter(digits(stride))), 0) for stride in source.strides]
-    if found or any(step > BASE // 2 for step in steps):  # digits of negative steps
+    if coefficient < 0 or found or any(step > BASE // 2 for step in steps):  # digits of negative steps
         raise UnsupportedOperator(f"{source.buffer}: an input whose length is an argument is read backwards")
     return steps
 
@@ -207,5 +207,7 @@ def _of_body(windows: Sequence[Window]) -> Iterator[Window]:
 
 
 def _masks_of_body(kernel: Kernel, masks: Mapping[str, HeldSlots]) -> Iterator[tuple[Tile, HeldSlots]]:
-    tiles = (tile for statement in kernel.body for tile in statement.sources)
-    return ((tile, masks[tile.buffer]) for tile in tiles if tile.buffer in masks)
+    for tile in (tile for statement in kernel.body for tile in statement.sources if tile.buffer in masks):
+        if tile.lookup is not None or min(*tile.start.parts, *tile.strides, 0) < 0:
+            raise UnsupportedOperator(f"{kernel.name}: what says how long inputs are is looked up, or read backwards")
+        yield tile, masks[tile.buffer]

@@ -38,8 +38,6 @@ Expression = Source | Constant | Apply
 
 MAXIMUM = "max({0}, {1})"
 SUM = "({0} + {1})"
-RESCALED_SUM = "({0} * {1} + {2} * {3})"
-"""A sum and what is added to it, each with a factor."""
 TF32 = "tf32({0})"
 """Rounding to the numbers of TF32, where no unit does it."""
 

@@ -2,7 +2,8 @@
 
 What an iteration computes of such a tile follows from the block graph (`mugraph.ir.known_elements`): scores that -inf is added to
 are -inf, their exponentials 0, the product of these with values 0, and an accumulator that 0 is added to stays as it is.
-docs/theory.md, "Iterations that change nothing", has the argument and its premise.
+docs/theory.md, "Iterations that change nothing", has the argument and its premise, which iterations behind the end of an axis do
+without (`is_neutral`).
 """
 
 from __future__ import annotations
@@ -29,6 +30,17 @@ _TELLING = {-math.inf: Known.HIDDEN, 0.0: Known.ZERO}
 def with_skips(launch: Launch, graph: Graph) -> Launch:
     """The launch of a kernel of a kernel graph, with the tiles that tell which iterations may be left out."""
     return replace(launch, kernel=replace(launch.kernel, skips=tuple(_skips(launch, graph))))
+
+
+def is_neutral(launch: Launch, zero: Collection[str]) -> bool:
+    """Whether an iteration changes nothing where all that it reads of the buffers `zero` is 0, whatever it reads of others."""
+    behind = {load.node for load in launch.kernel.loads if load.phase is Phase.BODY and load.tile.buffer in zero}
+    loaded = {
+        index: np.full(node.output.shape, Known.ZERO if index in behind else Known.NOTHING, np.uint8)
+        for index, node in enumerate(launch.body.nodes)
+        if node.is_iterator
+    }
+    return _changes_nothing(launch.body, loaded)
 
 
 def _skips(launch: Launch, graph: Graph) -> Iterator[Skip]:
