@@ -162,6 +162,32 @@ def test_iterations_in_which_others_may_be_no_numbers_are_run() -> None:
     assert bits(both(x[:32], weights[:32])) == bits(executable(padded_x, torch.cat([weights[:32], torch.zeros(32, 16)])))
 
 
+def product(constants: list[str]) -> Graph:
+    """A product whose factors are summed over their axis of 64 elements."""
+    kernel = GraphBuilder(Level.KERNEL)
+    inputs = [kernel.input(name, shape, DType.FP32) for name, shape in (("x", (16, 64)), ("weights", (64, 96)))]
+    block = GraphBuilder(Level.BLOCK, grid=(2,), loop=4)
+    x, weights = block.iterator(0, kernel.tensor(inputs[0]), (None,), 1), block.iterator(1, kernel.tensor(inputs[1]), (1,), 0)
+    total = block.add("accumulate", block.add("matmul", x, weights), combine="sum")
+    saved = block.build([block.add("output_saver", total, omap=(1,))])
+    return kernel.build(list(kernel.graph_defined(saved, inputs))).with_constants(constants)
+
+
+@pytest.mark.parametrize("grows", [{0}, {1}, {0, 1}], ids=str)
+def test_weights_are_packed_where_they_do_not_grow(grows: set[int]) -> None:
+    executable = build(product(["weights"]))
+    growing = GrowingKernels(executable, {number: Axis(1 - number, 0) for number in grows}, {})
+    for length in (1, 16, 33, 64):
+        given, whole = [torch.randn(16, 64), torch.randn(64, 96)], []
+        for number in range(2):
+            tensor = given[number].clone()
+            if number in grows:
+                given[number] = given[number].narrow(1 - number, 0, length)
+                tensor.narrow(1 - number, length, 64 - length).fill_(0)
+            whole.append(tensor)
+        torch.testing.assert_close(growing(*given), executable(*whole), rtol=1e-5, atol=1e-5)
+
+
 def test_calls_of_several_threads_at_different_lengths() -> None:
     executable = build(masked_attention())
     growing, failures = GrowingKernels(executable, AXES, MASKS), list[BaseException]()

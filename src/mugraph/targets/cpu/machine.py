@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -80,7 +80,7 @@ class Cpu:
     def lower(self, graph: Graph) -> dict[int, Launch]:
         """The launches of a kernel graph, by node."""
         launches = {index: with_skips(launch, graph) for index, launch in lower(graph, passes=PASSES).items()}
-        launches = self._with_packed_weights(launches, graph)
+        launches = self._with_packed_weights(launches, graph.constants)
         if self.matrix_units is None:
             return launches
         return {
@@ -94,19 +94,20 @@ class Cpu:
         Raises UnsupportedOperator where an input is read in ways that are not known to stay within it.
         """
         check_readers(graph, lengths)
-        launches = self._with_packed_weights(lower(graph, passes=PASSES, strides=lengths.strides(graph)), graph)
+        launches = lower(graph, passes=PASSES, strides=lengths.strides(graph))
+        launches = self._with_packed_weights(launches, graph.constants - {value.node for value in lengths.axes})
         return {index: with_lengths(launch, graph, lengths) for index, launch in launches.items()}
 
-    def _with_packed_weights(self, launches: dict[int, Launch], graph: Graph) -> dict[int, Launch]:
-        """The launches of kernels that read weights packed where they can."""
-        if not graph.constants:
+    def _with_packed_weights(self, launches: dict[int, Launch], constants: Collection[int]) -> dict[int, Launch]:
+        """The launches of kernels that read weights, which are inputs of these numbers, packed where they can."""
+        if not constants:
             return launches
-        return {index: self._packed(launch, graph) for index, launch in launches.items()}
+        return {index: self._packed(launch, constants) for index, launch in launches.items()}
 
-    def _packed(self, launch: Launch, graph: Graph) -> Launch:
+    def _packed(self, launch: Launch, constants: Collection[int]) -> Launch:
         """The launch of a kernel that reads weights packed where it can."""
         weights = {
-            name: value for name, value in zip(launch.kernel.inputs, launch.inputs, strict=True) if value.node in graph.constants
+            name: value for name, value in zip(launch.kernel.inputs, launch.inputs, strict=True) if value.node in constants
         }
         vectors = self.vectors or find_compiler().vectors
         kernel, packings = with_dequantized_factors(launch.kernel, weights.keys(), vectors)
