@@ -35,6 +35,8 @@ _UNHURRIED = 6
 """A call that took at most this part of its budget had time enough: no stage is given less than a fifth of what is left."""
 _MUCH_MORE = 1.4
 """So many times the budget of a kept result is worth another search: the share of a piece varies with what is measured before."""
+_STARVED = 4.0
+"""So many times the seconds in which nothing was found are worth another search, as of a piece that had hardly any share."""
 _PROVING_SECONDS = 1.0
 _SHOWN = 4
 """Inputs that a line about a result names."""
@@ -184,8 +186,10 @@ class ResultCache:
         """Whether a kept result answers the question: with as much time, and under load only as long as there is load."""
         if _unhurried(document):
             return True
-        if not document["report"]["found"] and not (self.unfinished and still_counts(document)):
-            return False
+        if not document["report"]["found"]:
+            starved = self.budget is None or self.budget > _STARVED * document["budget"]
+            if starved or not (self.unfinished and still_counts(document)):
+                return False
         budget = self.budget if self.asked is None else self.asked
         return budget is not None and budget <= _MUCH_MORE * document["asked"]
 
