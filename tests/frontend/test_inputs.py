@@ -248,11 +248,20 @@ def test_a_function_that_asks_for_strides_relies_on_them() -> None:
         traced.flatten((Y.t(),), {})
 
 
+class Slotted:
+    """An object without attributes of its own."""
+
+    __slots__ = ("weight",)
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        self.weight = weight
+
+
 def test_tensors_in_objects_that_nobody_looks_into_are_refused() -> None:
-    with pytest.raises(InvalidInput, match=r"argument holder of .* holds tensors in a Holder"):
-        trace(lambda holder, x: holder.weight + x, (Holder(X), Y))
-    with pytest.raises(InvalidInput, match="returns a Holder, into which PyTorch does not look"):
-        trace(lambda x: (x + 1, Holder(x)), (X,))
+    with pytest.raises(InvalidInput, match=r"argument holder of .* holds tensors in a Slotted"):
+        trace(lambda holder, x: holder.weight + x, (Slotted(X), Y))
+    with pytest.raises(InvalidInput, match="returns a Slotted, into which PyTorch does not look"):
+        trace(lambda x: (x + 1, Slotted(x)), (X,))
 
 
 # --- results that share memory -----------------------------------------------------------------------------------------------

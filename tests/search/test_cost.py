@@ -160,6 +160,13 @@ def test_blocks_that_run_in_turn_read_on_where_those_before_ended(
     assert run_of_tile(body, body.nodes[0], block.tensor(read).shape, (128, 64), in_turn=True) == run
 
 
+def test_a_scalar_is_one_run() -> None:
+    kernel = GraphBuilder(Level.KERNEL)
+    block = GraphBuilder(Level.BLOCK, grid=(4,))
+    body = block.build([block.iterator(0, kernel.tensor(kernel.input("x", (), DType.FP32)), (None,), None)])
+    assert run_of_tile(body, body.nodes[0], (), (), in_turn=True) == 1
+
+
 def test_tiles_beyond_the_first_level_cache_cost_their_traffic_on_a_cpu() -> None:
     device = dataclasses.replace(CPU, first_level_bytes=32768)
     small, fitting, large = (

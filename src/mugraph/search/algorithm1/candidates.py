@@ -162,7 +162,9 @@ def _transferred(body: Graph, node: Node, device: Device, times: int) -> tuple[f
 
 def run_of_tile(body: Graph, node: Node, tile: Sequence[int], shape: Sequence[int], in_turn: bool) -> int:
     """Elements in a contiguous run of a tile, and of those that follow it where blocks run one after the other (`in_turn`)."""
-    dim = next((dim for dim in reversed(range(len(tile))) if tile[dim] != shape[dim]), 0)
+    dim = next((dim for dim in reversed(range(len(tile))) if tile[dim] != shape[dim]), None)
+    if dim is None:
+        return math.prod(tile)
     run = math.prod(tile[dim:])
     return run * (shape[dim] // tile[dim]) if in_turn and math.prod(tile[:dim]) == 1 and _follow(body, node, dim) else run
 
