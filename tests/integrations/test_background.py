@@ -31,6 +31,8 @@ from mugraph.pieces.piece_optimizer import Untested
 from mugraph.selection.search_process import SearchProcess
 from mugraph.selection.whole_programs import OptimizationSettings, document_of
 
+from .networks import Mlp
+
 LONG = 120.0
 
 
@@ -71,19 +73,6 @@ def search(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
     held.allow_all()
     assert background.wait(LONG)
     torch._dynamo.reset()
-
-
-class Mlp(nn.Module):
-    """A norm, a gate and a residual."""
-
-    def __init__(self, width: int = 32, inner: int = 64) -> None:
-        super().__init__()
-        self.norm, self.up, self.down = nn.RMSNorm(width), nn.Linear(width, inner), nn.Linear(inner, width, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x of shape [rows, width]."""
-        result: torch.Tensor = x + self.down(torch.nn.functional.silu(self.up(self.norm(x))))
-        return result
 
 
 def compiled(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:

@@ -33,6 +33,8 @@ from mugraph.runtime import Executable
 from mugraph.runtime.benchmarking import Duel
 from mugraph.selection import whole_programs
 
+from .networks import Mlp
+
 ALL: dict[str, Any] = {"keep": "all", "budget": 20.0}
 
 
@@ -43,19 +45,6 @@ def _fresh() -> Iterator[None]:
     piece_optimizer.optimizer.cache_clear()
     yield
     torch._dynamo.reset()
-
-
-class Mlp(nn.Module):
-    """Root-mean-square norm, linear layers and a residual."""
-
-    def __init__(self, width: int = 32, inner: int = 64) -> None:
-        super().__init__()
-        self.norm, self.up, self.down = nn.RMSNorm(width), nn.Linear(width, inner), nn.Linear(inner, width, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x of shape [rows, width]."""
-        result: torch.Tensor = x + self.down(torch.nn.functional.silu(self.up(self.norm(x))))
-        return result
 
 
 def compiled(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:

@@ -110,12 +110,5 @@ def _is_plain(value: Any) -> bool:
     """Whether an object is its class and its attributes, and can be made anew of these."""
     kind = type(value)
     own = hasattr(value, "__dict__") and not isinstance(value, (type, torch.nn.Module)) and not callable(value)
-    return own and not _is_made_by_its_class(kind) and is_users(kind.__module__) and not any(map(_has_slots, kind.__mro__))
-
-
-def _is_made_by_its_class(kind: type) -> bool:
-    return any("__new__" in vars(each) for each in kind.__mro__[:-1])
-
-
-def _has_slots(kind: type) -> bool:
-    return bool(vars(kind).get("__slots__"))
+    special = any(vars(each).get(name) for each in kind.__mro__[:-1] for name in ("__new__", "__slots__"))
+    return own and not special and is_users(kind.__module__)

@@ -54,6 +54,21 @@ def _is(elements: States, *states: Known) -> Array:
     return np.isin(elements, states)
 
 
+def leave_sum(elements: States) -> bool:
+    """Whether a sum stays as it is when it meets these elements."""
+    return bool((elements == Known.ZERO).all())
+
+
+def leave_maximum(elements: States, from_lowest: bool = True) -> bool:
+    """The same of a maximum, which starts from the lowest number or, unless `from_lowest`, from -inf."""
+    return bool(np.isin(elements, (Known.HIDDEN, Known.LOWEST) if from_lowest else (Known.HIDDEN,)).all())
+
+
+def leave_rescaled(term: States, shift: States) -> bool:
+    """The same of a sum that is rescaled by a running maximum, for a term with this shift."""
+    return leave_sum(term) and leave_maximum(shift)
+
+
 class KnownArithmetic:
     """`mugraph.ir.arithmetic.Arithmetic` on what is known, where no operator makes infinity or NaN of finite numbers."""
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from mugraph.ir.evaluate import iteration_values, loop_nodes
 from mugraph.ir.graph import ACCUMULATORS, VIEWS, Graph, Node
-from mugraph.ir.known_elements import Known, KnownArithmetic, States
+from mugraph.ir.known_elements import Known, KnownArithmetic, States, leave_maximum, leave_rescaled, leave_sum
 from mugraph.ir.ops import is_contraction
 from mugraph.lower.exponents import least_made
 from mugraph.lower.lower import Launch
@@ -112,12 +112,10 @@ def _is_neutral(body: Graph, node: Node, operands: Sequence[States]) -> bool:
     """Whether an accumulator stays as it is when it meets these elements."""
     # by name: how accumulators combine is what they are
     if node.op == "accumulate_rescaled":
-        term, shift = operands
-        return bool((term == Known.ZERO).all() and np.isin(shift, (Known.HIDDEN, Known.LOWEST)).all())
+        return leave_rescaled(*operands)
     if body.loop == 1:  # it is what the iteration brings, and nothing without
         return False
     (elements,) = operands
     if node["combine"] == "sum":
-        return bool((elements == Known.ZERO).all())
-    neutral = (Known.HIDDEN,) if math.isinf(least_made(body, node.inputs[0])) else (Known.HIDDEN, Known.LOWEST)
-    return node["combine"] == "max" and bool(np.isin(elements, neutral).all())
+        return leave_sum(elements)
+    return node["combine"] == "max" and leave_maximum(elements, math.isfinite(least_made(body, node.inputs[0])))

@@ -151,8 +151,8 @@ Elsewhere = Callable[[Graph, float | None, OptimizationSettings], Mapping[str, A
 
 def document_of(program: Graph, budget: float | None, wanted: OptimizationSettings) -> dict[str, Any]:
     """What `superoptimize_program` finds as JSON values, for a process that asks this one."""
-    problem = program_problem(program, None)
-    return _begun(problem, wanted, Deadline(budget)).memory.document(superoptimized(problem, wanted, Deadline(budget)))
+    begun = _begun(program_problem(program, None), wanted, Deadline(budget))
+    return begun.memory.document(_ended(begun, wanted, silent))
 
 
 def superoptimize_program_elsewhere(
@@ -258,7 +258,11 @@ def superoptimized(
     postpone: Postpone | None = None,
 ) -> Superoptimized:
     """The fastest muGraph that is found for a problem until the deadline; see `mugraph.superoptimize`."""
-    begun = _begun(problem, wanted, deadline, tell, postpone)
+    return _ended(_begun(problem, wanted, deadline, tell, postpone), wanted, tell)
+
+
+def _ended(begun: _Begun, wanted: OptimizationSettings, tell: ProgressCallback) -> Superoptimized:
+    """The fastest muGraph that is found, or that an earlier call has found."""
     problem, space, qualifier, memory = begun.problem, begun.space, begun.qualifier, begun.memory
     recalled = begun.recalled()
     if recalled is not None:
@@ -267,7 +271,7 @@ def superoptimized(
         return recalled
     original = qualifier.original()  # first, so that a target that cannot be compiled for costs no search
     asked = (problem.program, memory.device, wanted.search, space, wanted.workers, memory.store)
-    found = Inquiry(*asked, candidates=qualifier.looked_at, hidden=begun.hidden).found(deadline, tell)
+    found = Inquiry(*asked, candidates=qualifier.looked_at, hidden=begun.hidden).found(qualifier.deadline, tell)
     if found.report.interrupted:
         qualifier.answer_interruption()
     candidates = found.candidates if wanted.like is None else of_form(found.candidates, wanted.like, problem.program)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from mugraph.ir.known_elements import Known, KnownArithmetic, States
+from mugraph.ir.known_elements import Known, KnownArithmetic, States, leave_maximum, leave_rescaled, leave_sum
 from mugraph.ir.ops import OPERATORS, Call, is_scan
 from mugraph.search.closure.saturation import Leaf
 from mugraph.search.closure.sketch import Sketch, Step
@@ -114,11 +114,11 @@ def _is_neutral(step: Step, operands: Sequence[States]) -> bool:
     # by name: what leads out of the loop is no row
     match step.op:
         case "accumulate":
-            return bool(operands[0] == Known.ZERO)
+            return leave_sum(operands[0])
         case "rescale":
-            return bool(operands[0] == Known.ZERO and operands[1] in (Known.HIDDEN, Known.LOWEST))
+            return leave_rescaled(operands[0], operands[1])
         case "accumulate_max":
-            return bool(operands[0] in (Known.HIDDEN, Known.LOWEST))
+            return leave_maximum(operands[0])
     return step.op == "carry"
 
 

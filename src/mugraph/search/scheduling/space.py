@@ -148,8 +148,9 @@ class Schedules:
             run, across = run * np.where(whole, tile, 1.0), across * np.where(whole, 1.0, tile)
             if parts is not None:
                 undivided = np.equal(parts, 1)
-                ends = np.logical_and(whole, np.logical_not(undivided))
-                onward = np.where(ends, self._following(axis, parts, in_loop), onward)
+                if in_turn:
+                    ends = np.logical_and(whole, np.logical_not(undivided))
+                    onward = np.where(ends, self._following(axis, parts, in_loop), onward)
                 whole = np.logical_and(whole, undivided)
         return np.where(np.equal(across, 1.0), run * onward, run) if in_turn else run
 
