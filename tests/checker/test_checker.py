@@ -147,6 +147,18 @@ EQUAL: dict[str, Callable[[], tuple[Graph, Graph]]] = {
         program(lambda x, w: (x - x.rounded("bf16")) @ w + x.rounded("fp16") @ w, (3, 4), (4, 4)),
         program(lambda x, w: x @ w - (x.rounded("bf16") - x.rounded("fp16")) @ w, (3, 4), (4, 4)),
     ),
+    "roots of primes for which there are no fields": lambda: (
+        program(lambda x: x * (73 * x.sum(-1, keepdim=True) / 511 / 89).sqrt(), (3, 4)),
+        program(lambda x: x * x.sum(-1, keepdim=True).sqrt() / Scalar.parse("sqrt(623)"), (3, 4)),
+    ),
+    "such roots in functions with properties": lambda: (
+        program(lambda x: (x * Scalar.parse("sqrt(1009/89)")).relu(), (3,)),
+        program(lambda x: x.relu() * Scalar.parse("sqrt(1009)") / Scalar.parse("sqrt(89)"), (3,)),
+    ),
+    "such roots beside roots that square back": lambda: (
+        program(lambda x: (x / 1009).sqrt() * x.sqrt(), (3,)),
+        program(lambda x: x * Scalar.parse("sqrt(1/1009)"), (3,)),
+    ),
     "opaque functions and views": lambda: (
         program(lambda x, y: (x.repeat(0, 2) @ y).silu().exp(), (3, 4), (4, 5)),
         program(lambda x, y: (y.transpose(0, 1) @ x.transpose(0, 1)).transpose(0, 1).repeat(0, 2).silu().exp(), (3, 4), (4, 5)),
@@ -308,6 +320,15 @@ def test_what_no_law_of_roots_and_maxima_makes_equal_is_rejected(tmp_path: Path,
         folder = write(tmp_path / f"{law is None}", left, right, replacing(forged))
         with pytest.raises(Rejected, match="found by evaluation"):
             check_folder(folder, seed=0)
+
+
+@pytest.mark.parametrize("wrong", ["sqrt(1013)", "sqrt(2018)", "1009", "sqrt(1/1009)", "-sqrt(1009)"])
+def test_roots_of_other_primes_are_told_apart(tmp_path: Path, wrong: str) -> None:
+    left = program(lambda x: (1009 * x).sqrt(), (3,))
+    right = program(lambda x: x.sqrt() * Scalar.parse("sqrt(1009)"), (3,))
+    other = dict(graph_to_json(program(lambda x: x.sqrt() * Scalar.parse(wrong), (3,))))
+    with pytest.raises(Rejected, match="is not what"):
+        accepted(write(tmp_path / "result", left, right, lambda files: files.update({"graph.json": other})))
 
 
 @pytest.mark.parametrize("name", maxima.EQUAL)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import itertools
 import math
 import time
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
 from mugraph.devices import device_for
 from mugraph.ir import DType, Graph
+from mugraph.ir.axes import AxisProgram
 from mugraph.ir.program import Program
 from mugraph.search import search
+from mugraph.search.closure.sketch import Sketch
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.driver import Search
 from mugraph.search.partition.cuts import CutSpace, in_normal_order
@@ -275,6 +278,26 @@ def test_algebra_of_parts_where_the_whole_is_too_large_for_it() -> None:
     assert len(final) == 1
     (nothing,) = variants.batches(below=0.0)
     assert len(nothing) == 1
+
+
+def test_the_program_as_it_is_written_is_cut_before_parts_of_it_are_searched() -> None:
+    def never(part: AxisProgram) -> Sequence[Sketch]:
+        raise AssertionError(f"{len(part.terms)} terms are searched")
+
+    run = Search(normalized_product(64), H100)
+    variants = Variants(run.axes, (-1,), (), Parts(never, run.plans.store), run.plans.roofline, seed=0)
+    batches = variants.batches()
+    ((floor, written),) = next(batches)
+    assert floor == 0.0
+    assert len(written().terms) >= len(run.axes.terms)
+    with pytest.raises(AssertionError, match="are searched"):
+        next(batches)
+
+
+def test_cuts_come_first_where_nothing_is_found_yet() -> None:
+    run = Search(rmsnorm(), H100)
+    assert run.plans.promising_first(run.axes, (-1,), found=True)[0] == run.plans.partial_plans
+    assert run.plans.promising_first(run.axes, (-1,), found=False)[0] == run.plans.cut_plans
 
 
 def test_derivations_beyond_a_bound_have_no_cut_below_it() -> None:

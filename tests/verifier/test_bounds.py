@@ -251,9 +251,12 @@ def test_the_papers_bound_is_above_one_where_ours_is_not() -> None:
     assert difference.error_per_draw < 1 < difference.theorem_2()
 
 
-def test_constants_without_exact_roots_in_any_family_give_no_bound() -> None:
-    graph = program(lambda x: x * Scalar.parse("sqrt(1000003/1000033)"), (2,))
-    assert difference_of(graph, graph) is None
+def test_constants_without_exact_roots_in_any_family_have_variables_for_roots() -> None:
+    graph = program(lambda x: x * Scalar.parse("sqrt(3000009/1000033)"), (2,))
+    difference = difference_of(graph, graph)
+    assert difference.root_variables == (1000003, 1000033)
+    assert difference.output.degree == 3
+    assert difference.family.modulus == 24
 
 
 def test_operators_outside_the_theory_are_found_at_every_level() -> None:

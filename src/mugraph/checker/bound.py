@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mugraph.checker import residue_fields
+from mugraph.checker.constant_roots import Primes, parts_of, primes_of, variable_ones
 from mugraph.checker.function_properties import outputs
 from mugraph.checker.saved_files import Json
 from mugraph.checker.tensors import Array
@@ -101,6 +102,8 @@ class Sizes:
     """The domain of sizes; it notes exponents, uses of functions, and the primes in constants under roots."""
 
     roots_factor: bool = True
+    free_roots: Primes = frozenset()
+    """Primes whose square roots are variables."""
     exponent: Use | None = None
     functions: dict[str, Use] = field(default_factory=dict)
     primes: set[int] = field(default_factory=set)
@@ -121,9 +124,12 @@ class Sizes:
         a, b = math.isqrt(value.numerator), math.isqrt(value.denominator)
         if (a * a, b * b) == value.as_integer_ratio():
             return self.number(Fraction(a, b))
-        radicand = value.numerator * value.denominator
-        self.primes |= _prime_factors(radicand)
-        return SizeBound(_zeros(()), Sum(bits=(math.isqrt(radicand) + 1).bit_length()), constant=value.denominator)
+        rational, exact, free = parts_of(value, self.free_roots)
+        radicand = exact.numerator * exact.denominator
+        self.primes |= primes_of(exact)
+        bits = (math.isqrt(radicand) + 1).bit_length()
+        numerator = Sum(degree=len(free), bits=bits).multiple(rational.numerator)
+        return SizeBound(_zeros(()), numerator, constant=rational.denominator * exact.denominator)
 
     def add(self, x: SizeBound, y: SizeBound) -> SizeBound:
         common = math.lcm(x.constant, y.constant)
@@ -232,7 +238,7 @@ class Bound:
     `misses` are, of the outputs and of each function, how many pairs there are, and how likely one is missed in a draw. If all
     tests are `alike`, telling the same arguments of functions apart, two that are taken for equal are so in each of them;
     otherwise each test may be misled by others. Both primes are to be -1 modulo `modulus`, and with `count` enough p must go
-    with each q. `redraws` may be thrown away.
+    with each q. `redraws` may be thrown away. The square roots of the primes `free_roots` are variables.
     """
 
     misses: tuple[tuple[int, float], ...]
@@ -240,6 +246,7 @@ class Bound:
     count: bool
     alike: bool
     redraws: int = REDRAWS
+    free_roots: Primes = frozenset()
 
     def after(self, rounds: int) -> float:
         """The probability that a difference survives so many tests among `redraws` more draws."""
@@ -261,11 +268,12 @@ def bound_of(
     With `properties`, functions have those that they have.
     """
     sizes = Sizes(roots_factor)
-    inputs = [sizes.variables(shape) for shape in shapes]
-    results = [outputs(graph, inputs, sizes, properties) for graph in (left, right)]
+    results = _sizes_of(left, right, shapes, sizes, properties)
+    free = variable_ones(sizes.primes)
+    if free:
+        sizes = Sizes(roots_factor, free)
+        results = _sizes_of(left, right, shapes, sizes, properties)
     modulus = 8 * math.prod(sizes.primes - {2})
-    if modulus > 10**5:
-        return Bound(((1, 1.0),), 8, False, alike=False)
     conjugates = 1 << len(sizes.primes)
     numerators = [sizes.subtract(x, y).numerator for x, y in zip(*results, strict=True)]
     misses = [(1, max(_miss(sizes.norm(numerator), sizes.exponent, modulus, conjugates) for numerator in numerators))]
@@ -275,8 +283,15 @@ def bound_of(
         misses.append((_pairs(name, use, roots_factor), _miss(difference, sizes.exponent, modulus, conjugates)))
     if not roots_factor:
         paths = 2**residue_fields.MOST
-        return Bound(tuple((paths * pairs, miss) for pairs, miss in misses), modulus, False, False, residue_fields.REDRAWS)
-    return Bound(tuple(misses), modulus, sizes.exponent is not None, alike=True)
+        paths_missed = tuple((paths * pairs, miss) for pairs, miss in misses)
+        return Bound(paths_missed, modulus, False, False, residue_fields.REDRAWS, free)
+    return Bound(tuple(misses), modulus, sizes.exponent is not None, alike=True, free_roots=free)
+
+
+def _sizes_of(left: Json, right: Json, shapes: Sequence[Sequence[int]], sizes: Sizes, properties: bool) -> list[list[SizeBound]]:
+    """The outputs of two graphs in the domain of sizes."""
+    inputs = [sizes.variables(shape) for shape in shapes]
+    return [outputs(graph, inputs, sizes, properties) for graph in (left, right)]
 
 
 def _pairs(name: str, use: Use, alike: bool) -> int:
@@ -318,17 +333,6 @@ def _noted(known: Use | None, x: SizeBound, count: int, width: int = 1) -> Use:
     ours, theirs = known.numerator.multiple(common // known.constant), x.numerator.multiple(common // x.constant)
     total, width = known.total + x.marks.size, max(known.width, width)
     return Use(known.times + count, width, total, ours.either(theirs), known.denominator.either(x.denominator), common)
-
-
-def _prime_factors(number: int) -> set[int]:
-    found, factor = set(), 2
-    while factor * factor <= number and factor < 10**5:
-        if number % factor:
-            factor += 1
-        else:
-            found.add(factor)
-            number //= factor
-    return found | {number} - {1}
 
 
 def _zeros(shape: Sequence[int]) -> Array:

@@ -343,7 +343,7 @@ class _Tests:
     ) -> Iterator[list[list[residue_fields.Residues]]]:
         """The outputs of both graphs, for each choice of signs where roots square back."""
         if not self.squares:
-            domain = residue_fields.Fields(primes, key)
+            domain = residue_fields.Fields(primes, key, self.bound.free_roots)
             yield [outputs(graph, inputs, domain, self.properties) for graph in (self.left, self.right)]
             if self.pattern not in (None, domain.pattern):
                 raise residue_fields.Undefined("arguments that are different coincide in one of the draws")
@@ -351,7 +351,7 @@ class _Tests:
             return
         signs = RootSigns()
         for _ in signs.all():
-            rooted = RootedFields(primes, key, signs=signs)
+            rooted = RootedFields(primes, key, self.bound.free_roots, signs=signs)
             narrow = [residue_fields.Residues(x.p, None) for x in inputs]
             yield [run(graph, narrow, rooted) for graph in (self.left, self.right)]
 

@@ -20,6 +20,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from mugraph.checker.constant_roots import parts_of
 from mugraph.checker.saved_files import Rejected
 from mugraph.checker.tensors import Array
 
@@ -129,6 +130,8 @@ class Fields:
 
     primes: Primes
     key: bytes
+    free_roots: frozenset[int] = frozenset()
+    """Primes whose square roots are variables."""
     maxima: dict[int, frozenset[int]] = field(default_factory=dict)
     """The elements of each maximum so far, by its residue modulo p."""
     met: dict[str, list[Argument]] = field(default_factory=dict)
@@ -151,8 +154,13 @@ class Fields:
         return self.values([f"least {value}"], ())
 
     def root(self, value: Fraction) -> Residues:
-        roots = (pow(_quotient(value, prime), (prime + 1) // 4, prime) for prime in self.primes[:2])
-        return Residues(*map(_scalar, roots))
+        """Exact, but for the variables that the roots of some primes are."""
+        rational, radicand, free = parts_of(value, self.free_roots)
+        roots = (pow(_quotient(radicand, prime), (prime + 1) // 4, prime) for prime in self.primes[:2])
+        root = self.multiply(self.number(rational), Residues(*map(_scalar, roots)))
+        for prime in free:
+            root = self.multiply(root, self.values([f"root of {prime}"], ()))
+        return root
 
     def add(self, x: Residues, y: Residues) -> Residues:
         return self.both(lambda a, b, prime: (a + b) % prime, x, y)

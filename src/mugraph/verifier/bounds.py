@@ -15,6 +15,7 @@ from mugraph.algebra.families import Q_TRIES, FieldFamily
 from mugraph.algebra.fields import P_BITS
 from mugraph.ir.graph import Graph
 from mugraph.verifier.characters import Characters
+from mugraph.verifier.constant_roots import Primes, families_for
 from mugraph.verifier.degree_bounds import Applications, Fraction, Magnitudes, PolynomialBound
 from mugraph.verifier.known_values import NOTHING, Known, magnitude
 from mugraph.verifier.root_semantics import MOST_RADICANDS, Factored, Remembering, Scaled, evaluate_products
@@ -87,7 +88,7 @@ class Difference:
     chosen for the least work; `conjugates` is the degree of the number field that the square roots of constants generate.
     With `radicand`, the semantics is that of `RootedArithmetic`: it bounds numerators and denominators of what is under roots.
     With `properties`, it is that of `Characters`. With `alike`, all tests tell the same arguments apart, so that two which
-    coincide do so in every one of them.
+    coincide do so in every one of them. The square roots of the primes `root_variables` are variables.
     """
 
     output: Terms
@@ -97,6 +98,7 @@ class Difference:
     radicand: Terms | None = None
     alike: bool = False
     properties: bool = False
+    root_variables: tuple[int, ...] = ()
 
     @property
     def redraws(self) -> int:
@@ -143,21 +145,16 @@ class Difference:
         return float(8 * _ratio(degree, 1) * float(k) ** 4 / q + q ** (-1 / float(k) ** 2))
 
 
-def difference_of(
-    left: Graph, right: Graph, *, semantics: Semantics = Semantics.FREE, known: Known = NOTHING
-) -> Difference | None:
-    """Bounds for the difference of two kernel graphs with outputs of equal shapes; None where no family of fields fits them.
+def difference_of(left: Graph, right: Graph, *, semantics: Semantics = Semantics.FREE, known: Known = NOTHING) -> Difference:
+    """Bounds for the difference of two kernel graphs with outputs of equal shapes.
 
     The semantics is one for which there are bounds. Inputs in `known` are constants.
     """
     roots, properties = semantics is Semantics.ROOTS, semantics is Semantics.PROPERTIES
-    magnitudes = Magnitudes(exponentials=not roots)
-    arith: Remembering = Scaled(magnitudes) if roots else Characters(magnitudes) if properties else Factored(magnitudes)
-    ours, theirs = (evaluate_products(graph, _inputs(graph, magnitudes, known), arith) for graph in (left, right))
-    numerators = [magnitudes.sub(x, y).numerator for x, y in zip(ours, theirs, strict=True)]
-    families = FieldFamily.making_squares(magnitudes.root_primes)
-    if not families:
-        return None
+    magnitudes, numerators = _measured(left, right, semantics, known, frozenset())
+    families, variables = families_for(magnitudes.root_primes)
+    if variables:
+        magnitudes, numerators = _measured(left, right, semantics, known, variables)
     output = _terms(_largest(numerators), magnitudes.exponent)
     conjugates = 1 << len(magnitudes.root_primes)
     sizes = families if magnitudes.exponent is not None else families[:1]
@@ -166,8 +163,20 @@ def difference_of(
     for alike in (False,) if roots or not magnitudes.functions else (False, True):
         uses = sorted(magnitudes.functions.items())
         functions = tuple(_function(name, use, magnitudes.exponent, alike) for name, use in uses)
-        choices += [Difference(output, functions, family, conjugates, radicand, alike, properties) for family in sizes]
+        settled = conjugates, radicand, alike, properties, tuple(sorted(variables))
+        choices += [Difference(output, functions, family, *settled) for family in sizes]
     return min(choices, key=_cost)
+
+
+def _measured(
+    left: Graph, right: Graph, semantics: Semantics, known: Known, root_variables: Primes
+) -> tuple[Magnitudes, list[PolynomialBound]]:
+    """Two graphs evaluated over bounds: what was met there, and the numerators of the difference of each output."""
+    magnitudes = Magnitudes(exponentials=semantics is not Semantics.ROOTS, root_variables=root_variables)
+    roots, properties = semantics is Semantics.ROOTS, semantics is Semantics.PROPERTIES
+    arith: Remembering = Scaled(magnitudes) if roots else Characters(magnitudes) if properties else Factored(magnitudes)
+    ours, theirs = (evaluate_products(graph, _inputs(graph, magnitudes, known), arith) for graph in (left, right))
+    return magnitudes, [magnitudes.sub(x, y).numerator for x, y in zip(ours, theirs, strict=True)]
 
 
 def _cost(difference: Difference) -> tuple[float, float]:

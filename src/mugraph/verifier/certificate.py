@@ -279,7 +279,9 @@ def _difference(record: Mapping[str, Any]) -> Difference:
     family = FieldFamily(int(record["family"]["q_bits"]), int(record["family"]["modulus"]))
     radicand = None if record["radicand"] is None else _terms(record["radicand"])
     alike, properties = bool(record["alike"]), bool(record["properties"])
-    return Difference(_terms(record["output"]), functions, family, int(record["conjugates"]), radicand, alike, properties)
+    variables = tuple(map(int, record.get("root_variables", ())))
+    conjugates = int(record["conjugates"])
+    return Difference(_terms(record["output"]), functions, family, conjugates, radicand, alike, properties, variables)
 
 
 def _terms(record: Mapping[str, Any]) -> Terms:

@@ -11,14 +11,15 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction as Rational
 
 import numpy as np
 
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.ops import LOWEST
 from mugraph.ir.scalar import Scalar
+from mugraph.verifier.constant_roots import Primes, primes_of, root_parts
 
-_TRIAL_DIVISION = 1 << 17
 _MANY = 1 << 256
 """Numbers of terms above it are all alike: no bound survives them."""
 
@@ -113,10 +114,12 @@ class Magnitudes:
 
     Unless `exponentials`, exp is a function like others.
     `exponent` bounds every argument of exp (None before the first), `functions` what is applied as a random function, and
-    `root_primes` are the primes in constants of which a square root is taken.
+    `root_primes` are the primes in constants of which a square root is taken, but for those in `root_variables`, whose roots are
+    variables.
     """
 
     exponentials: bool = True
+    root_variables: Primes = frozenset()
     exponent: Fraction | None = None
     functions: dict[str, Applications] = field(default_factory=dict)
     root_primes: set[int] = field(default_factory=set)
@@ -132,13 +135,20 @@ class Magnitudes:
         """
         if value is LOWEST:
             return self.input(())
-        numerator, denominator = abs(value.value.numerator), value.value.denominator
         if value.root:
-            self.root_primes |= prime_factors(numerator * denominator)
-            bits = (math.isqrt(numerator * denominator) + 1).bit_length()
-        else:
-            bits = numerator.bit_length()
-        return Fraction(_alike(()), PolynomialBound(bits=bits), constant=denominator)
+            return self._root(abs(value.value))
+        return Fraction(
+            _alike(()), PolynomialBound(bits=abs(value.value.numerator).bit_length()), constant=value.value.denominator
+        )
+
+    def _root(self, value: Rational) -> Fraction:
+        """The square root of a positive number."""
+        parts = root_parts(value, self.root_variables)
+        radicand = parts.exact.numerator * parts.exact.denominator
+        self.root_primes |= primes_of(parts.exact)
+        bits = (math.isqrt(radicand) + 1).bit_length()
+        numerator = PolynomialBound(len(parts.variables), bits).times(parts.rational.numerator)
+        return Fraction(_alike(()), numerator, constant=parts.rational.denominator * parts.exact.denominator)
 
     def add(self, x: Fraction, y: Fraction) -> Fraction:
         common = math.lcm(x.constant, y.constant)
@@ -224,17 +234,6 @@ class Magnitudes:
         count, arguments, total = known.count + math.prod(shape), max(known.arguments, arguments), known.total + total
         self.functions[name] = Applications(count, min(arguments, total), total, _larger(known.argument, x))
         return self.input(shape)
-
-
-def prime_factors(number: int) -> set[int]:
-    """The primes that divide a positive integer; numbers too large to be factored yield what is left as if it were prime."""
-    found, factor = set(), 2
-    while factor * factor <= number and factor < _TRIAL_DIVISION:
-        while number % factor == 0:
-            found.add(factor)
-            number //= factor
-        factor += 1
-    return found | ({number} if number > 1 else set())
 
 
 def _either(x: PolynomialBound, y: PolynomialBound) -> PolynomialBound:

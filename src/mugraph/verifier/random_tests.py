@@ -328,12 +328,10 @@ class _Verification:
     def freely(self) -> Verdict | None:
         """The verdict of tests under free semantics, of which only square roots and properties may know better; None if so."""
         self.difference = difference_of(self.slice.left, self.slice.right, known=self.known)
-        rounds = None if self.difference is None else self.difference.rounds_for(self.max_error)
-        if self.difference is None or rounds is None:
+        if (rounds := self.difference.rounds_for(self.max_error)) is None:
             self.obstacle = "the degrees are too large for these fields; verify parts of the program apart"
             return None
-        difference = self.difference
-        found = self.tests(Semantics.FREE, difference.family, rounds, count=difference.exponentials, alike=difference.alike)
+        found = self.tests(Semantics.FREE, rounds, self.difference)
         if isinstance(found, str):
             return self.undecided(found, Tests.IMPOSSIBLE)
         if found is None:
@@ -346,11 +344,9 @@ class _Verification:
         if self.different is None or not self.outside_lax & WITH_PROPERTIES:
             return None
         difference = difference_of(self.slice.left, self.slice.right, semantics=Semantics.PROPERTIES, known=self.known)
-        rounds = None if difference is None else difference.rounds_for(self.max_error)
-        if difference is not None and rounds is not None:
+        if (rounds := difference.rounds_for(self.max_error)) is not None:
             self.difference = difference
-            count, alike = difference.exponentials, difference.alike
-            if self.tests(Semantics.PROPERTIES, difference.family, rounds, count=count, alike=alike) is None:
+            if self.tests(Semantics.PROPERTIES, rounds, difference) is None:
                 return self.agreed_with_bound()
         # by name: roots have semantics of their own, which are tried next
         return None if "sqrt" in self.outside_lax else self.different
@@ -360,11 +356,10 @@ class _Verification:
         if self.obstacle:
             return None
         self.difference = difference_of(self.slice.left, self.slice.right, semantics=Semantics.ROOTS, known=self.known)
-        rounds = None if self.difference is None else self.difference.rounds_for(self.max_error)
-        if self.difference is None or rounds is None:
+        if (rounds := self.difference.rounds_for(self.max_error)) is None:
             self.obstacle = "the degrees of their square roots are too large; verify parts of the program apart"
             return None
-        found = self.tests(Semantics.ROOTS, self.difference.family, rounds)
+        found = self.tests(Semantics.ROOTS, rounds, self.difference)
         if found is None:
             return self.agreed_with_bound()
         self.obstacle = found if isinstance(found, str) else _NEITHER_LAW_ALONE
@@ -373,7 +368,7 @@ class _Verification:
     def by_laws(self) -> Verdict:
         """What tests under all laws show, without a bound."""
         wanted = self.rounds_without_bound()
-        found = self.tests(Semantics.LAWS, _LAWS_FAMILY, wanted)
+        found = self.tests(Semantics.LAWS, wanted)
         if isinstance(found, str):
             return self.undecided(found, Tests.IMPOSSIBLE)
         if found is not None:
@@ -402,12 +397,17 @@ class _Verification:
         """Operators that are no rational functions."""
         return beyond_rational(self.left) | beyond_rational(self.right)
 
-    def tests(
-        self, semantics: Semantics, family: FieldFamily, rounds: int, *, count: bool = False, alike: bool = False
-    ) -> Counterexample | str | None:
-        """Run tests: the first difference, None when all agreed, or why the question stays open; one is run in any case."""
-        seed = seed_or_fresh(self.seed)
-        self.trials = Trials(self.slice.left, self.slice.right, semantics, family, seed, count, alike, self.deadline, self.known)
+    def tests(self, semantics: Semantics, rounds: int, difference: Difference | None = None) -> Counterexample | str | None:
+        """Run tests: the first difference, None when all agreed, or why the question stays open; one is run in any case.
+
+        They are those that `difference` bounds; without it there is no bound.
+        """
+        family, count, alike, roots = _LAWS_FAMILY, False, False, frozenset[int]()
+        if difference is not None:
+            family, count, alike = difference.family, difference.exponentials, difference.alike
+            roots = frozenset(difference.root_variables)
+        asked = self.slice.left, self.slice.right, semantics, family, seed_or_fresh(self.seed)
+        self.trials = Trials(*asked, count, alike, self.deadline, self.known, roots)
         while len(self.trials.rounds) < rounds and not (self.trials.rounds and late(self.deadline)):
             try:
                 found = self.trials.test()

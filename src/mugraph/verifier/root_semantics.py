@@ -26,6 +26,7 @@ from mugraph.errors import MugraphError, UndefinedInField
 from mugraph.ir.arithmetic import Arithmetic, Array
 from mugraph.ir.graph import Graph
 from mugraph.ir.scalar import Scalar
+from mugraph.verifier.constant_roots import Primes
 from mugraph.verifier.semantics import FreeArithmetic, MaximaArithmetic
 from mugraph.verifier.vectorized_eval import evaluate_batched
 
@@ -87,8 +88,10 @@ class RootedArithmetic(FreeArithmetic):
     Raises UndefinedInField where a radicand is no square, and TooManyRadicands.
     """
 
-    def __init__(self, pair: FieldPair, *, omega: int, seed: int, signs: SignChoice) -> None:
-        super().__init__(pair, omega=omega, seed=seed)
+    def __init__(
+        self, pair: FieldPair, *, omega: int, seed: int, signs: SignChoice, root_variables: Primes = frozenset()
+    ) -> None:
+        super().__init__(pair, omega=omega, seed=seed, root_variables=root_variables)
         self.signs = signs
 
     def constant(self, value: Scalar) -> FieldValue:

@@ -5,6 +5,7 @@ Under the free semantics (docs/theory.md), what is not LAX is a random function,
 
 from __future__ import annotations
 
+import functools
 import math
 from enum import StrEnum
 from typing import Any
@@ -18,6 +19,7 @@ from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Accumulation, Graph
 from mugraph.ir.ops import LOWEST, ROUNDINGS, TRUTH, Kind, operator
 from mugraph.ir.scalar import Scalar
+from mugraph.verifier.constant_roots import Primes, root_parts
 from mugraph.verifier.variables import Maxima, Numbers, RandomFunction, pattern
 from mugraph.verifier.vectorized_eval import is_selection
 
@@ -30,10 +32,12 @@ class MaximaArithmetic(NestingArithmetic):
     before a maximum did so after it.
     """
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, *args: Any, root_variables: Primes = frozenset(), **options: Any) -> None:
         super().__init__(*args, **options)
         self._rng = np.random.default_rng(self.seed)
         self._least: FieldValue | None = None
+        self._root_variables = root_variables
+        self._roots: dict[int, FieldValue] = {}
         self._functions: dict[str, RandomFunction] = {}
         self._products: list[tuple[FieldValue, FieldValue, FieldValue]] = []
         self._maxima = {known: Maxima(self.variables, residues) for known, residues in ((True, _modulo_p), (False, _modulo_q))}
@@ -43,12 +47,32 @@ class MaximaArithmetic(NestingArithmetic):
         return self.random((count,), self._rng)
 
     def constant(self, value: Scalar) -> FieldValue:
-        """A number; the least one of maxima is a variable, since graphs that agree whatever it is agree for what it is."""
-        if value is not LOWEST:
+        """A number; the least one of maxima is a variable, since graphs that agree whatever it is agree for what it is.
+
+        So are the roots of the primes in `root_variables`.
+        """
+        if value is LOWEST:
+            if self._least is None:
+                self._least = self._variable()
+            return self._least
+        if not value.root:
             return super().constant(value)
-        if self._least is None:
-            self._least = self.view(self.variables(1), lambda residues: residues.reshape(()))
-        return self._least
+        parts = root_parts(abs(value.value), self._root_variables)
+        root = super().constant(Scalar(parts.exact if value.value > 0 else -parts.exact, root=True))
+        if not parts.variables and parts.rational == 1:
+            return root
+        root = self.mul(root, super().constant(Scalar(parts.rational)))
+        return functools.reduce(self.mul, map(self._root_of, parts.variables), root)
+
+    def _variable(self) -> FieldValue:
+        """A fresh random value."""
+        return self.view(self.variables(1), lambda residues: residues.reshape(()))
+
+    def _root_of(self, prime: int) -> FieldValue:
+        """The variable that is the square root of a prime."""
+        if prime not in self._roots:
+            self._roots[prime] = self._variable()
+        return self._roots[prime]
 
     @property
     def pattern(self) -> tuple[str, ...]:
@@ -149,7 +173,8 @@ _MEANINGS: dict[Semantics, dict[str, str]] = {
     Semantics.FREE: {
         "exp": f"{_EXP}; a random function of what passed through exp before",
         "accumulate_rescaled": "a sum of products with exp, as the operator is defined",
-        "sqrt": "sqrt(x y / z) is sqrt(x) sqrt(y) / sqrt(z), of anything else a random function; roots of constants are exact; "
+        "sqrt": "sqrt(x y / z) is sqrt(x) sqrt(y) / sqrt(z), of anything else a random function; "
+        "roots of constants are exact, or variables for primes in `root_variables`; "
         "what agrees, agrees for every such function, and sqrt(|x|) is one",
         "max": _MAX,
     },

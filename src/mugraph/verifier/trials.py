@@ -18,6 +18,7 @@ from mugraph.ir.graph import Graph, Shape
 from mugraph.verifier.bounds import REDRAWS, REDRAWS_FOR_SQUARES
 from mugraph.verifier.certificate import Round, digest
 from mugraph.verifier.characters import Characters
+from mugraph.verifier.constant_roots import Primes
 from mugraph.verifier.counterexamples import Counterexample, mismatch
 from mugraph.verifier.known_values import Known, residues
 from mugraph.verifier.residues import ResidueParts, residues_needed
@@ -44,7 +45,8 @@ class Trials:
 
     `count` says whether enough p must go with each q, as the bound for exponentials supposes, and `alike` whether all tests must
     tell the same arguments of functions apart; draws that do not are no tests. After the `deadline`, a time of
-    the monotonic clock, draws are not repeated as often as roots of squares take. The inputs in `known` are not drawn.
+    the monotonic clock, draws are not repeated as often as roots of squares take. The inputs in `known` are not drawn. The square
+    roots of the primes in `root_variables` are.
     """
 
     left: Graph
@@ -56,6 +58,7 @@ class Trials:
     alike: bool = False
     deadline: float | None = None
     known: Known = field(default_factory=dict)
+    root_variables: Primes = frozenset()
     rounds: list[Round] = field(default_factory=list)
     draws: int = 0
     invalid: int = 0
@@ -106,7 +109,7 @@ class Trials:
         roots = None
         match self.semantics:
             case Semantics.FREE | Semantics.PROPERTIES:
-                free = FreeArithmetic(pair, omega=omega, seed=key)
+                free = FreeArithmetic(pair, omega=omega, seed=key, root_variables=self.root_variables)
                 arith: Remembering = Factored(free) if self.semantics is Semantics.FREE else Characters(free)
                 found = self._compared(arith, self._inputs(free, rng), pair)
                 self._expect_pattern(free)
@@ -137,13 +140,14 @@ class Trials:
     def _for_all_signs(self, pair: FieldPair, omega: int, key: int, rng: np.random.Generator) -> Counterexample | None:
         """The first difference for any choice of roots. Every choice must be valid before one counts as a difference."""
         signs, found = SignChoice(), None
+        variables = self.root_variables
         drawn = RootedArithmetic(pair, omega=omega, seed=key, signs=signs)
         inputs = [
             residues(self.known[number], pair)._replace(q=None) if number in self.known else drawn.random(shape, rng, q=False)
             for number, shape in enumerate(input_shapes(self.left))
         ]
         while True:
-            arith = RootedArithmetic(pair, omega=omega, seed=key, signs=signs)
+            arith = RootedArithmetic(pair, omega=omega, seed=key, signs=signs, root_variables=variables)
             found = self._compared(Scaled(arith), inputs, pair) or found
             if not signs.advance():
                 return found

@@ -131,15 +131,16 @@ class PlanSearch:
             best = min(best, plan.seconds)
             yield plan
         if launches > 1:
-            for several in self.promising_first(program, produces):
+            for several in self.promising_first(program, produces, found=best < math.inf):
                 for plan in several(program, tier, launches, produces, best):
                     best = min(best, plan.seconds)
                     yield plan
 
-    def promising_first(self, program: AxisProgram, produces: tuple[int, ...]) -> tuple[Several, Several]:
-        """Partial results and cuts: cuts first where libraries would multiply so much faster that they are likely to win."""
+    def promising_first(self, program: AxisProgram, produces: tuple[int, ...], found: bool) -> tuple[Several, Several]:
+        """Partial results and cuts: cuts first where libraries would multiply so much faster that they are likely to win, and
+        where no plan is `found` yet, as cuts have smaller closures."""
         gain = self.roofline.of(program, produces, libraries=True) < CUT_GAIN * self.roofline.of(program, produces)
-        return (self.cut_plans, self.partial_plans) if gain else (self.partial_plans, self.cut_plans)
+        return (self.cut_plans, self.partial_plans) if gain or not found else (self.partial_plans, self.cut_plans)
 
     def single(self, program: AxisProgram, tier: Tier, produces: tuple[int, ...]) -> Iterator[Plan]:
         """The program as one launch."""

@@ -131,13 +131,18 @@ class Variants:
     def batches(self, below: float = math.inf) -> Iterator[list[Bounded]]:
         """The program as it is written, then its other derivations in the order of their bounds.
 
-        Nothing is derived of its parts unless two launches could take less than `below` seconds.
+        Nothing is derived of its parts unless two launches could take less than `below` seconds, and not before the cuts of the
+        program as it is written were looked at: closures of parts may take all the time there is.
         """
         written = in_normal_order(self.program.structure)
+        first: list[Bounded] = [(0.0, lambda: written)]
+        if self.parts is not None:
+            yield first
+            first = []
         moved = self.roofline.seconds(self.roofline.memory(self.program, self.produces), 0.0, launches=2)
         of_parts = self._put_together(written) if moved < below else ()
         others = sorted((*self._derived(), *of_parts), key=lambda each: each[0])
-        forms: Iterator[Bounded] = itertools.chain([(0.0, lambda: written)], others)
+        forms = itertools.chain(first, others)
         for size in (_AT_ONCE << count for count in itertools.count()):
             batch = list(itertools.islice(forms, size))
             if not batch:
