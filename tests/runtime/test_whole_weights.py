@@ -34,6 +34,7 @@ from mugraph.targets.triton.interpreted import InterpretedTriton
 from mugraph.targets.triton.machine import Triton
 from mugraph.verifier import verify_graphs
 from mugraph.verifier.float_checks import InputKind, arrays_for, fill, kinds
+from pairwise import pairwise
 
 ROWS, COLUMNS, DEPTH, GROUP = 4, 48, 64, 16
 GROUPS = DEPTH // GROUP
@@ -301,10 +302,7 @@ def packed_and_right(unpack: Spelling, spelled: Spelling, zeros: bool, group: in
     raise AssertionError("no muGraph of one kernel reads the weight packed")
 
 
-@pytest.mark.parametrize("rows", [1, 8, 64])
-@pytest.mark.parametrize("group", [32, 64, 128, INPUTS])
-@pytest.mark.parametrize("zeros", [False, True], ids=["symmetric", "zeros"])
-@pytest.mark.parametrize("unpack", [bytes_of, low_first])
+@pairwise(unpack=[bytes_of, low_first], zeros=[False, True], group=[32, 64, 128, INPUTS], rows=[1, 8, 64])
 def test_groups_of_any_size_are_dequantized_in_registers(unpack: Spelling, zeros: bool, group: int, rows: int) -> None:
     packed_and_right(unpack, as_views, zeros, group, rows, torch.bfloat16)
 
@@ -312,10 +310,7 @@ def test_groups_of_any_size_are_dequantized_in_registers(unpack: Spelling, zeros
 SPELLINGS = [as_views, with_repeated_scales, with_expanded_scales, affine, transposed]
 
 
-@pytest.mark.parametrize("rows", [1, 8, 64])
-@pytest.mark.parametrize("zeros", [False, True], ids=["symmetric", "zeros"])
-@pytest.mark.parametrize("unpack", [bytes_of, low_first, high_first, halves])
-@pytest.mark.parametrize("spelled", SPELLINGS)
+@pairwise(spelled=SPELLINGS, unpack=[bytes_of, low_first, high_first, halves], zeros=[False, True], rows=[1, 8, 64])
 def test_spellings_are_dequantized_in_registers(spelled: Spelling, unpack: Spelling, zeros: bool, rows: int) -> None:
     packed_and_right(unpack, spelled, zeros, 64, rows, torch.float32 if rows == 8 else torch.bfloat16)
 
