@@ -147,6 +147,10 @@ EQUAL: dict[str, Callable[[], tuple[Graph, Graph]]] = {
         program(lambda x, w: (x - x.rounded("bf16")) @ w + x.rounded("fp16") @ w, (3, 4), (4, 4)),
         program(lambda x, w: x @ w - (x.rounded("bf16") - x.rounded("fp16")) @ w, (3, 4), (4, 4)),
     ),
+    "roots of squares": lambda: (
+        program(lambda x: (x / 1600).sqrt() * (x * 49 / 9).sqrt(), (3,)),
+        program(lambda x: x.sqrt() * x.sqrt() * Scalar.parse("7/120"), (3,)),
+    ),
     "roots of primes for which there are no fields": lambda: (
         program(lambda x: x * (73 * x.sum(-1, keepdim=True) / 511 / 89).sqrt(), (3, 4)),
         program(lambda x: x * x.sum(-1, keepdim=True).sqrt() / Scalar.parse("sqrt(623)"), (3, 4)),

@@ -121,10 +121,9 @@ class Sizes:
 
     def root(self, value: Fraction) -> SizeBound:
         """sqrt(a / b) is sqrt(a b) / b; no root is taken of a square."""
-        a, b = math.isqrt(value.numerator), math.isqrt(value.denominator)
-        if (a * a, b * b) == value.as_integer_ratio():
-            return self.number(Fraction(a, b))
         rational, exact, free = parts_of(value, self.free_roots)
+        if exact == 1 and not free:
+            return self.number(rational)
         radicand = exact.numerator * exact.denominator
         self.primes |= primes_of(exact)
         bits = (math.isqrt(radicand) + 1).bit_length()

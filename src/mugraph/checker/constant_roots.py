@@ -22,7 +22,10 @@ class Parts(NamedTuple):
 
 
 def parts_of(value: Fraction, free: Primes) -> Parts:
-    """The parts of the root of a positive number, where the roots of some primes are variables."""
+    """The parts of the root of a number, where the roots of some primes are variables; none is taken of a square."""
+    a, b = math.isqrt(value.numerator), math.isqrt(value.denominator)
+    if (a * a, b * b) == value.as_integer_ratio():
+        return Parts(Fraction(a, b), Fraction(1), ())
     rational, radicand, odd = Fraction(1), value, []
     for prime in sorted(primes_of(value) & free):
         power = _power(value.numerator, prime) - _power(value.denominator, prime)
