@@ -46,6 +46,9 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
         ),
         (Q, K, V),
     ),
+    "a diagonal of more than 255": (
+        lambda x, y: x @ torch.eye(300, dtype=torch.float64)[:8, :8] + y.masked_fill(torch.eye(300, 8)[-6:] > 0, 0), (X, Y)
+    ),
     "grouped": (
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True),
         (random(2, 6, 6, 4), K, V),

@@ -110,6 +110,18 @@ def assert_no_mistake(program: Graph, result: SearchResult) -> None:
     assert kept > 0 or not all(np.isfinite(value).all() for value in wanted)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_maxima_with_a_constant_are_not_taken_for_it(seed: int) -> None:
+    """In the field a maximum is one of its operands: a constant that is the larger in a draw hides what stands beside it."""
+    p = Program()
+    x = p.input("x", (8, 16))
+    rows = x / x.square().sum(-1, keepdim=True).sqrt().maximum(1e-12)
+    program = finished(p, rows @ rows.transpose(0, 1) * 2)
+    result = search(program, CPU, options=Options(seed=seed), budget=8)
+    assert result.candidates
+    assert_all_equal(program, result)
+
+
 SMALL = ProgramSpace(operators=(3, 7), sizes=(2, 3, 4, 6, 8))
 
 

@@ -34,6 +34,8 @@ _ONE_AT_A_TIME = threading.RLock()
 _QUESTIONS_OF_STRIDES = frozenset({torch.Tensor.is_contiguous, torch.Tensor.stride, torch.Tensor.storage_offset})
 _SPELLED = frozenset({torch.ops.aten.tril.default, torch.ops.aten.triu.default, torch.ops.aten.copy.default})
 """Calls that are choices by a mask that depends on no tensor, or casts that are spread."""
+_KEPT = frozenset({"eye"})
+"""Calls that PyTorch takes apart into such as it cannot make: of more than 255 rows into a range of unsigned 16-bit integers."""
 _CHECKED = "aten::linalg_"
 """Operators, by the beginning of their names, some of which become calls for results and for errors, which are done in order."""
 _READ = frozenset({"", "_operator", "builtins", "math", "torch"})
@@ -241,9 +243,10 @@ def _stand_in(tensor: torch.Tensor) -> torch.Tensor:
 
 @functools.cache
 def _decompositions() -> dict[Any, Callable[..., Any]]:
-    """PyTorch's decompositions of everything that has no row."""
+    """PyTorch's decompositions of everything that has no row, but for what is kept."""
     table: Mapping[Any, Callable[..., Any]] = default_decompositions()
-    own = {op: table[op] for op in table if op.overloadpacket.__name__ not in ROWS}
+    kept = ROWS.keys() | _KEPT
+    own = {op: table[op] for op in table if op.overloadpacket.__name__ not in kept}
     return own | {torch.ops.aten.copy.default: _copied}
 
 

@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from mugraph.algebra.fields import NestingArithmetic
+import numpy as np
+
+from mugraph.algebra.fields import FieldValue, NestingArithmetic
 from mugraph.devices import Device
 from mugraph.errors import BudgetExceeded, UndefinedInField, UnsupportedOperator
 from mugraph.ir.axes import AxisProgram, axis_program
@@ -56,6 +58,9 @@ _AT_ONCE = 0.1
 
 _DRAWS = 4
 """Of tiny inputs, until a program has a value: a denominator that is zero in all of them is zero for most inputs."""
+
+_TELLING_DRAWS = 32
+"""Of tiny inputs, until all maxima of two tensors have elements of both."""
 
 
 @dataclass(frozen=True)
@@ -323,19 +328,41 @@ class Search:
 
 @lru_cache(maxsize=256)
 def _plain(structure: AxisProgram, seed: int) -> tuple[AxisProgram, int]:
-    """A program without sizes and neutral maxima, and the first seed from `seed` on that draws inputs where it has a value.
+    """A program without sizes and neutral maxima, and a seed from `seed` on that draws inputs where it has a value.
 
-    Which maxima are neutral does not depend on sizes. Raises UndefinedInField where the program has no value in a few draws.
+    It is the first whose draw tells maxima of two tensors from either of them, or else the first. Which maxima are neutral does
+    not depend on sizes. Raises UndefinedInField where the program has no value in a few draws.
     """
-    undefined: UndefinedInField | None = None
-    for draw in range(seed, seed + _DRAWS):
-        arith, inputs = NestingArithmetic(seed=draw), TinyInputs(draw)
+    context, undefined, defined = Context.of(structure, None), UndefinedInField(""), list[int]()
+    for draw in range(seed, seed + _TELLING_DRAWS):
         try:
-            inputs.evaluate(structure, Context.of(structure, None), arith)
-            return without_neutral_maxima(structure, arith, inputs), draw
+            values = TinyInputs(draw).evaluate(structure, context, NestingArithmetic(seed=draw))
         except UndefinedInField as error:
             undefined = error
-    raise UndefinedInField(f"the program has no value for any of {_DRAWS} draws of its inputs: {undefined}")
+            if draw - seed >= _DRAWS and not defined:
+                break
+            continue
+        defined.append(draw)
+        if _tells_maxima(structure, values):
+            defined = [draw]
+            break
+    if not defined:
+        raise UndefinedInField(f"the program has no value for any of {_DRAWS} draws of its inputs: {undefined}")
+    return without_neutral_maxima(structure, NestingArithmetic(seed=defined[0]), TinyInputs(defined[0])), defined[0]
+
+
+# by name: in the field a maximum is one of its operands, while other functions of two have values of their own
+def _tells_maxima(structure: AxisProgram, values: Sequence[FieldValue]) -> bool:
+    """Whether each maximum of two tensors has elements of both.
+
+    Where one of them is the larger everywhere, as a small constant may be, what stands in the other's place makes no difference.
+    """
+    return not any(
+        np.all(values[index].p == values[operand].p)
+        for index, term in enumerate(structure.terms)
+        if term.op == "maximum" and len(set(term.inputs)) == 2
+        for operand in term.inputs
+    )
 
 
 def left_out(program: AxisProgram, loop_axes: Sequence[int], kernels: int) -> Iterator[str]:
